@@ -44,7 +44,7 @@ const ORDER: [(Moment, Moment); 16] = [
     (Moment::FirstToken, Moment::LastToken),
     (Moment::LastToken, Moment::Finish),
 ];
-/// No prompt and no answer has more tokens.
+/// No prompt and no answer has more tokens; named so in `Impossible::tokens`.
 const MOST_TOKENS: u64 = 100_000_000;
 /// A token may come in several events (the end of a thought, a call's name), but not most of them.
 const EVENTS_A_TOKEN: u64 = 2;
@@ -93,12 +93,9 @@ impl Impossible {
         let mut found = Impossible::default();
         for (from, to) in ORDER {
             let period = Period { from, to };
-            if row.timeline.clocks(period).is_some_and(|(a, b)| a == b)
-                && row
-                    .timeline
-                    .nanos(period)
-                    .is_some_and(|n| n < -TOLERANCE_NANOS)
-            {
+            let nanos = row.timeline.nanos(period);
+            let is_wrong = nanos.is_some_and(|nanos| nanos < -TOLERANCE_NANOS);
+            if is_wrong && row.timeline.clocks(period).is_some_and(|(a, b)| a == b) {
                 found.names.push(format!("{}<{}", to.name(), from.name()));
                 found.blame(row, period);
             }
@@ -200,17 +197,14 @@ impl Impossible {
         self.output = too_few || output_many;
         self.prompt = prompt_many;
         self.cached = over && !is_retracted || too_many(&[row.cached_tokens]);
-        let most = |name: &str| format!("{name}>{MOST_TOKENS}");
         let names = [
-            (too_few, "actual_output_tokens<token_chunks".to_owned()),
-            (output_many, most("actual_output_tokens")),
-            (prompt_many, most("actual_prompt_tokens")),
-            (self.cached, "cached_tokens>actual_prompt_tokens".to_owned()),
+            (too_few, "actual_output_tokens<token_chunks"),
+            (output_many, "actual_output_tokens>100000000"),
+            (prompt_many, "actual_prompt_tokens>100000000"),
+            (self.cached, "cached_tokens>actual_prompt_tokens"),
         ];
-        let names = names
-            .into_iter()
-            .filter_map(|(is, name)| is.then_some(name));
-        self.names.extend(names);
+        let names = names.iter().filter(|(is, _)| *is);
+        self.names.extend(names.map(|(_, name)| (*name).to_owned()));
     }
 
     fn leave_out(self, row: &mut Row) {

@@ -29,8 +29,7 @@ pub struct SseScanner {
 enum State {
     /// At the start of the stream, with so many bytes of a byte order mark seen.
     Mark(usize),
-    LineStart,
-    /// Within a field name, with so many bytes of `data` matched.
+    /// Within a field name, with so many bytes of `data` matched; with none, at the start of a line.
     Name(usize),
     /// Behind the colon of `data:`, where one space is skipped.
     AfterColon,
@@ -61,9 +60,20 @@ impl SseScanner {
                 continue;
             }
             let used = match self.state {
-                State::Mark(seen) => self.mark(seen, byte),
-                State::LineStart => self.line_start(rest, sink),
-                State::Name(seen) => self.name(seen, byte, sink),
+                State::Mark(seen) if MARK.get(seen) == Some(&byte) => {
+                    self.state = State::Mark(seen + 1);
+                    1
+                }
+                // Half a mark is the beginning of a field nobody knows.
+                State::Mark(1 | 2) => {
+                    self.state = State::Skip;
+                    0
+                }
+                State::Mark(_) => {
+                    self.state = State::Name(0);
+                    0
+                }
+                State::Name(seen) => self.name(seen, rest, sink),
                 State::AfterColon => {
                     self.state = State::Data;
                     usize::from(byte == b' ')
@@ -87,57 +97,29 @@ impl SseScanner {
         *self = SseScanner::default();
     }
 
-    fn mark(&mut self, seen: usize, byte: u8) -> usize {
-        if MARK[seen] == byte {
-            self.state = if seen + 1 == MARK.len() {
-                State::LineStart
-            } else {
-                State::Mark(seen + 1)
-            };
-            return 1;
-        }
-        // Half a mark is the beginning of a field nobody knows.
-        self.state = if seen == 0 {
-            State::LineStart
-        } else {
-            State::Skip
-        };
-        0
-    }
-
-    fn line_start(&mut self, rest: &[u8], sink: &mut impl EventSink) -> usize {
-        if rest.starts_with(b"data: ") {
+    fn name(&mut self, seen: usize, rest: &[u8], sink: &mut impl EventSink) -> usize {
+        if seen == 0 && rest.starts_with(b"data: ") {
             self.begin_data(sink);
             self.state = State::Data;
             return 6;
         }
-        match rest[0] {
-            end @ (b'\n' | b'\r') => {
-                self.event_end(sink);
-                self.line_end(end)
+        let byte = rest[0];
+        if matches!(byte, b'\n' | b'\r') {
+            match seen {
+                0 => self.event_end(sink),
+                4 => self.begin_data(sink),
+                _ => {}
             }
-            _ => {
-                self.state = State::Name(0);
-                0
-            }
+            return self.line_end(byte);
         }
-    }
-
-    fn name(&mut self, seen: usize, byte: u8, sink: &mut impl EventSink) -> usize {
-        match byte {
-            b'\n' | b'\r' => {
-                if seen == NAME.len() {
-                    self.begin_data(sink);
-                }
-                return self.line_end(byte);
-            }
-            b':' if seen == NAME.len() => {
+        self.state = match NAME.get(seen) {
+            Some(next) if *next == byte => State::Name(seen + 1),
+            None if byte == b':' => {
                 self.begin_data(sink);
-                self.state = State::AfterColon;
+                State::AfterColon
             }
-            _ if seen < NAME.len() && NAME[seen] == byte => self.state = State::Name(seen + 1),
-            _ => self.state = State::Skip,
-        }
+            _ => State::Skip,
+        };
         1
     }
 
@@ -159,7 +141,7 @@ impl SseScanner {
     /// Ends a line at its CR or LF and says how many bytes that takes.
     fn line_end(&mut self, byte: u8) -> usize {
         self.after_cr = byte == b'\r';
-        self.state = State::LineStart;
+        self.state = State::Name(0);
         1
     }
 

@@ -103,14 +103,11 @@ fn cell(value: Value<'_>, base: TimeBase, block: &mut Vec<u8>) {
         Value::Count(count) => {
             block.extend_from_slice(itoa::Buffer::new().format(count).as_bytes())
         }
-        Value::Nanos(nanos) => seconds(nanos.into(), block),
-        Value::Time(at) => seconds(
-            match base {
-                TimeBase::Epoch => at.nanos().into(),
-                TimeBase::Since(start) => i128::from(at.nanos()) - i128::from(start.nanos()),
-            },
-            block,
-        ),
+        Value::Nanos(nanos) => seconds(nanos, block),
+        Value::Time(at) => match base {
+            TimeBase::Epoch => seconds(at.nanos(), block),
+            TimeBase::Since(start) => seconds(at.nanos_since(start), block),
+        },
     }
 }
 
@@ -125,20 +122,20 @@ fn quoted(text: &str, block: &mut Vec<u8>) {
 }
 
 /// Decimal seconds with nine digits, exact: a float of epoch seconds would lose 0.24 µs.
-fn seconds(nanos: i128, block: &mut Vec<u8>) {
+fn seconds(nanos: i64, block: &mut Vec<u8>) {
     if nanos < 0 {
         block.push(b'-');
     }
-    // The difference of two moments always fits.
-    let nanos = u64::try_from(nanos.unsigned_abs()).unwrap_or(u64::MAX);
-    let (whole, mut part) = (nanos / NANOS.unsigned_abs(), nanos % NANOS.unsigned_abs());
-    block.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
-    let mut digits = *b".000000000";
-    for digit in digits.iter_mut().skip(1).rev() {
-        *digit = b'0' + (part % 10) as u8;
-        part /= 10;
-    }
-    block.extend_from_slice(&digits);
+    let (nanos, second) = (nanos.unsigned_abs(), NANOS.unsigned_abs());
+    block.extend_from_slice(itoa::Buffer::new().format(nanos / second).as_bytes());
+    // With a second more there are always as many digits, the first of which gives way to the point.
+    let at = block.len();
+    block.extend_from_slice(
+        itoa::Buffer::new()
+            .format(second + nanos % second)
+            .as_bytes(),
+    );
+    block[at] = b'.';
 }
 
 #[cfg(test)]

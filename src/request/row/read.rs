@@ -21,13 +21,10 @@ impl Row {
         for (row, index) in rows.iter_mut().zip(0..) {
             row.index = index;
             row.sequences = sequences;
-            let told = row.success == Some(true);
             // Of an outcome that this version does not know one can say that it was none of the known.
-            row.outcome = row.outcome.or(Some(if told {
-                Outcome::Ok
-            } else {
-                Outcome::ProxyError
-            }));
+            let is_ok = row.success == Some(true);
+            row.outcome = row.outcome.or(is_ok.then_some(Outcome::Ok));
+            row.outcome.get_or_insert(Outcome::ProxyError);
             row.client_stall_until_finish = row.client_stall_until_finish.or(row.client_stall);
             row.timeline = row.read_timeline();
         }
@@ -54,17 +51,13 @@ impl Row {
             self.mark(&mut timeline, Moment::WorkerFirstToken, at);
         }
         if let (Some(first), None) = (self.first_token_time, self.last_token_time) {
-            let later = self
-                .later_tokens()
-                .and_then(|later| i64::try_from(later).ok());
-            let tokens = self
-                .tpot
-                .zip(later)
-                .map(|(tpot, later)| tpot.saturating_mul(later));
+            let later = self.later_tokens();
+            let later = later.and_then(|later| i64::try_from(later).ok());
+            let tokens = self.tpot.zip(later);
+            let tokens = tokens.map(|(tpot, later)| tpot.saturating_mul(later));
             let tokens = tokens.or((self.token_chunks == Some(1)).then_some(0));
-            if let Some(nanos) = tokens {
-                timeline.set(Moment::LastToken, first.plus_nanos(nanos));
-            }
+            let last = tokens.map(|nanos| first.plus_nanos(nanos));
+            timeline.set(Moment::LastToken, last);
         }
         timeline
     }
@@ -84,10 +77,7 @@ impl Row {
             ClockOf::Hop if self.hop_clock_offset.is_none() => ClockOf::Front,
             clock => clock,
         };
-        let ahead = match timeline.relation(clock) {
-            Relation::Apart(offset) => offset.nanos,
-            Relation::Same | Relation::Unknown => 0,
-        };
+        let ahead = timeline.offset(clock).map_or(0, |offset| offset.nanos);
         timeline.set(moment, at.plus_nanos(ahead));
     }
 
@@ -99,41 +89,29 @@ impl Row {
         };
         // Where times of two clocks are there and what lies between is not, nobody knew how far they are apart.
         let known = |from: Option<Stamp>, to: Option<Stamp>, between: Option<i64>| match from
+            .and(to)
             .is_some()
-            && to.is_some()
             && between.is_none()
         {
             true => Relation::Unknown,
             false => Relation::Same,
         };
+        let engine = apart(self.clock_offset, self.clock_offset_error).unwrap_or(Relation::Same);
         let engine = match self.clock_state {
-            Some(ClockState::Offset) => {
-                apart(self.clock_offset, self.clock_offset_error).unwrap_or(Relation::Same)
-            }
+            Some(ClockState::Offset) => engine,
             Some(ClockState::Raw) | None => Relation::Unknown,
         };
         timeline.relate(ClockOf::Engine, engine);
         let front = apart(self.front_clock_offset, self.front_clock_offset_error);
-        let front =
-            front.unwrap_or_else(|| known(self.arrival_time, self.finish_time, self.total_latency));
-        timeline.relate(ClockOf::Front, front);
-        let one = known(
-            self.arrival_time,
-            self.router_send_time,
-            self.queue_time_in_router,
-        );
-        match (
-            apart(self.hop_clock_offset, self.hop_clock_offset_error),
-            one,
-        ) {
-            (Some(hop), _) => timeline.relate(ClockOf::Hop, hop),
-            // Without a hop's moment there may yet be a hop, in a process of its own.
-            (None, Relation::Same)
-                if timeline.side() != Side::Hop && self.router_send_time.is_some() =>
-            {
-                timeline.hop_shares_front();
-            }
-            _ => timeline.relate(ClockOf::Hop, Relation::Unknown),
+        let one = known(self.arrival_time, self.finish_time, self.total_latency);
+        timeline.relate(ClockOf::Front, front.unwrap_or(one));
+        let (arrival, send) = (self.arrival_time, self.router_send_time);
+        let one = known(arrival, send, self.queue_time_in_router);
+        // Without a hop's moment there may yet be a hop, in a process of its own.
+        let is_one = one == Relation::Same && timeline.side() != Side::Hop && send.is_some();
+        match apart(self.hop_clock_offset, self.hop_clock_offset_error) {
+            None if is_one => timeline.hop_shares_front(),
+            hop => timeline.relate(ClockOf::Hop, hop.unwrap_or(Relation::Unknown)),
         }
     }
 

@@ -242,6 +242,7 @@ fn what_cannot_be_is_in_no_figure_of_the_window_and_in_the_row() {
     rows[0].pure_queue_time = Some(60 * NANOS);
     rows[0].actual_output_tokens = Some(1 << 60);
     rows[0].request_output_tokens = Some(1 << 60);
+    rows[0].inconsistency = Some("pure_queue_time>elapsed".to_owned());
     recent.record(&rows.into(), true);
     recent.record(&ok(1, 50), true);
     let view = recent.view(0, at(1));
