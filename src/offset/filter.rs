@@ -40,11 +40,6 @@ struct Edge {
 }
 
 impl OffsetFilter {
-    /// A filter that knows nothing yet.
-    pub fn new() -> OffsetFilter {
-        OffsetFilter::default()
-    }
-
     /// Takes a bound; `at` is our moment of the comparison. They may come late and out of order.
     ///
     /// A bound whose own sides contradict each other spans a step: nothing up to it counts any more.

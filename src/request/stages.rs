@@ -55,9 +55,8 @@ impl Breakdown {
         while at < before {
             // The shortest stretch of known length; it must not swallow stages that are known by themselves.
             let joined = (at..before).find_map(|last| Some((last, length(at, last)?)));
-            let joined = joined.filter(|(last, _)| {
-                (at + 1..=*last).all(|inner| length(inner, inner).is_none())
-            });
+            let joined = joined
+                .filter(|(last, _)| (at + 1..=*last).all(|inner| length(inner, inner).is_none()));
             match joined {
                 Some((last, nanos)) => {
                     let spent = Spent::Stages(StageSet::row(at, last + 1));
@@ -171,266 +170,202 @@ mod tests {
     use super::*;
     use crate::request::record::{Outcome, Record};
     use crate::request::sample::{Sample, ms};
-    use crate::request::unseen::{Unseen, Unseens};
+    use crate::request::unseen::Unseens;
 
-    fn parts(record: &Row) -> Vec<(String, i64)> {
-        let breakdown = Breakdown::of(record).unwrap();
-        let parts = breakdown.parts.iter();
-        let sum: i64 = parts.clone().map(|part| part.nanos).sum();
-        assert_eq!(sum, breakdown.total_nanos, "parts add up");
-        parts
-            .map(|part| (part.spent.name(), part.nanos / ms(1)))
-            .collect()
+    const HOP: [Moment; 2] = [Moment::WorkerArrival, Moment::WorkerForwarded];
+    const ENGINE: [Moment; 4] = [
+        Moment::ServerCreated,
+        Moment::QueueStart,
+        Moment::QueueEnd,
+        Moment::ServerFirstToken,
+    ];
+
+    /// The parts of a row, in milliseconds.
+    fn parts(row: &Row) -> String {
+        let Breakdown { total_nanos, parts } = Breakdown::of(row).unwrap();
+        let sum: i64 = parts.iter().map(|part| part.nanos).sum();
+        assert_eq!(sum, total_nanos, "parts add up");
+        let parts = parts.iter();
+        let parts = parts.map(|part| format!("{} {}", part.spent.name(), part.nanos / ms(1)));
+        Vec::from_iter(parts).join(", ")
     }
 
-    fn unseen(row: &Row) -> Vec<Unseen> {
-        Unseens::of(row).iter().collect()
+    /// Each row has these parts among its own, and lacks that.
+    fn assert_told<const N: usize>(cases: [(Sample, &str, &str); N]) {
+        for (sample, expected, lacking) in cases {
+            let row = sample.row();
+            let told = parts(&row);
+            assert!(told.contains(expected), "{expected}: {told}");
+            let unseen: Vec<&str> = Unseens::of(&row).iter().map(|one| one.name()).collect();
+            assert_eq!(unseen.join(";"), lacking, "{expected}");
+        }
     }
 
-    fn named(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
-        expected
-            .iter()
-            .map(|(n, v)| ((*n).to_owned(), *v))
-            .collect()
-    }
-
-    #[test]
-    fn a_whole_request_has_every_stage() {
-        let record = Sample::whole().row();
-        let expected = [
-            ("client lag", 1),
-            ("to proxy", 1),
-            ("router", 3),
-            ("network", 5),
-            ("tokenize", 10),
-            ("queue", 80),
-            ("prefill", 100),
-            ("return", 10),
-            ("decode", 290),
-        ];
-        assert_eq!(parts(&record), named(&expected));
-        assert_eq!(unseen(&record), []);
+    fn straight(sample: Sample) -> Sample {
+        sample
+            .without(&HOP)
+            .with(|record| record.timeline.upstream_is_server(true))
     }
 
     #[test]
-    fn the_routers_part_of_the_way_back_is_a_stage_where_a_hop_saw_it() {
-        let seen = |sample: Sample| parts(&sample.at(Moment::WorkerFirstToken, 203).row());
-        let whole = seen(Sample::whole());
+    fn stages_are_joined_where_nobody_saw_what_lies_between() {
+        let seen_back = || Sample::whole().at(Moment::WorkerFirstToken, 203);
+        assert_told([
+            (
+                Sample::whole(),
+                "client lag 1, to proxy 1, router 3, network 5, tokenize 10, queue 80, prefill 100, return 10, decode 290",
+                "",
+            ),
+            // The router's part of the way back is one where a hop saw it, whatever the engine's clock is.
+            (
+                seen_back(),
+                "prefill 100, return 3, router return 7, decode 290",
+                "",
+            ),
+            (
+                seen_back().engine_unknown(),
+                "router 3, network+return 8, tokenize 10, queue 80, prefill 100, router return 7",
+                "engine_clock",
+            ),
+            (
+                seen_back().without(&[Moment::ServerFirstToken]),
+                "queue 80, prefill+return 103, router return 7",
+                "engine_no_meta_info",
+            ),
+            (
+                Sample::whole().without(&[Moment::WorkerArrival]),
+                "to proxy 1, router+network 8, tokenize",
+                "router",
+            ),
+            (
+                Sample::whole().without(&ENGINE),
+                "router 3, network+tokenize+queue+prefill+return 205, decode",
+                "engine_no_meta_info",
+            ),
+            (
+                Sample::whole().engine_unknown(),
+                "client lag 1, to proxy 1, router 3, network+return 15, tokenize 10, queue 80, prefill 100, decode 290",
+                "engine_clock",
+            ),
+            (
+                Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]),
+                "prefill 100, return+decode 300",
+                "first_token",
+            ),
+        ]);
+        let place = |sample: Sample, at: usize| {
+            let breakdown = Breakdown::of(&sample.row()).unwrap();
+            breakdown.parts[at].spent.place()
+        };
         assert_eq!(
-            whole[7..],
-            named(&[("return", 3), ("router return", 7), ("decode", 290)])
-        );
-        // It is known on the proxy's clock, whatever the engine's is.
-        let apart = seen(Sample::whole().engine_unknown());
-        assert_eq!(apart[3], ("network+return".to_owned(), 8));
-        assert_eq!(apart[7], ("router return".to_owned(), 7));
-        let silent = seen(Sample::whole().without(&[Moment::ServerFirstToken]));
-        assert_eq!(silent[6], ("prefill+return".to_owned(), 103));
-        assert_eq!(silent[7], ("router return".to_owned(), 7));
-    }
-
-    #[test]
-    fn without_a_hop_router_and_network_are_one() {
-        let record = Sample::whole().without(&[Moment::WorkerArrival]).row();
-        let parts = parts(&record);
-        assert_eq!(parts[2], ("router+network".to_owned(), 8));
-        assert_eq!(unseen(&record), [Unseen::Router]);
-    }
-
-    #[test]
-    fn a_stream_without_timings_leaves_one_stretch_in_the_server() {
-        let engine = [
-            Moment::ServerCreated,
-            Moment::QueueStart,
-            Moment::QueueEnd,
-            Moment::ServerFirstToken,
-        ];
-        let record = Sample::whole().without(&engine).row();
-        let parts = parts(&record);
-        assert_eq!(
-            parts[3],
-            ("network+tokenize+queue+prefill+return".to_owned(), 205)
-        );
-        let breakdown = Breakdown::of(&record).unwrap();
-        assert_eq!(
-            breakdown.parts[3].spent.place(),
+            place(Sample::whole().without(&ENGINE), 3),
             "somewhere between router send and first token"
         );
-        assert_eq!(unseen(&record), [Unseen::NoMeta]);
-    }
-
-    #[test]
-    fn an_engine_on_an_unknown_clock_keeps_its_own_durations() {
-        let record = Sample::whole().engine_unknown().row();
-        let expected = [
-            ("client lag", 1),
-            ("to proxy", 1),
-            ("router", 3),
-            ("network+return", 15),
-            ("tokenize", 10),
-            ("queue", 80),
-            ("prefill", 100),
-            ("decode", 290),
-        ];
-        assert_eq!(parts(&record), named(&expected));
-        assert_eq!(unseen(&record), [Unseen::EngineClock]);
-
-        let sample = Sample::whole().without(&[Moment::WorkerArrival]);
-        let record = sample.engine_unknown().row();
-        let unplaced = Breakdown::of(&record).unwrap().parts[2].spent;
-        assert_eq!(unplaced.name(), "router+network+return");
+        let no_hop = Sample::whole().without(&[Moment::WorkerArrival]);
         assert_eq!(
-            unplaced.place(),
+            place(no_hop.engine_unknown(), 2),
             "in the router, on the way into the server or on the way back"
         );
+        let endless = Sample::whole().without(&[Moment::Finish]).row();
+        assert_eq!(Breakdown::of(&endless), None);
     }
 
     #[test]
-    fn a_reply_that_is_no_stream_joins_return_and_decode() {
-        let tokens = [Moment::FirstToken, Moment::LastToken];
-        let record = Sample::whole().without(&tokens).row();
+    fn what_is_no_router_is_not_called_one() {
+        let own = Sample::whole().without(&[Moment::Scheduled, Moment::Sent]);
         assert_eq!(
-            parts(&record).last(),
-            Some(&("return+decode".to_owned(), 300))
+            Breakdown::of(&own.clone().row()).unwrap().total_nanos,
+            ms(498)
         );
-        assert_eq!(unseen(&record), [Unseen::FirstToken]);
+        let no_proxy = Sample::whole().without(&[Moment::Arrival, Moment::Forwarded]);
+        assert_told([
+            (
+                straight(Sample::whole()),
+                "client lag 1, to proxy 1, proxy 1, network 7",
+                "",
+            ),
+            (
+                straight(no_proxy),
+                "client lag 1, network 9, tokenize 10",
+                "",
+            ),
+        ]);
+        assert!(parts(&own.row()).starts_with("router 3, "));
     }
 
     #[test]
-    fn a_stalled_client_is_taken_out_of_decode() {
-        let mut record = Sample::whole().row();
-        record.client_stall_until_finish = Some(ms(200));
-        // What came after the last byte was read delayed nothing that is in decode.
-        record.client_stall = Some(ms(900));
-        let parts = parts(&record);
-        assert_eq!(parts[8..], named(&[("decode", 90), ("client_stall", 200)]));
-    }
-
-    #[test]
-    fn the_wait_for_a_prompt_is_taken_out_of_router_or_proxy() {
-        let wait = |record: &mut Record| record.facts.prompt_wait_nanos = Some(ms(2));
-        let routed = Sample::whole().with(wait);
-        let expected = [("to proxy", 1), ("prompt_wait", 2), ("router", 1)];
-        assert_eq!(parts(&routed.row())[1..4], named(&expected));
-        let no_hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
-        let straight = |record: &mut Record| {
-            record.timeline.upstream_is_server(true);
-            record.facts.prompt_wait_nanos = Some(ms(1) / 4);
-        };
-        let record = Sample::whole().without(&no_hop).with(straight).row();
-        let found = Breakdown::of(&record).unwrap().parts;
+    fn waiting_for_the_client_is_taken_out() {
+        let stalled = Sample::whole().with(|record| {
+            record.facts.stall_until_read_nanos = Some(ms(200));
+            // What came after the last byte was read delayed nothing that is in decode.
+            record.facts.client_stall_nanos = Some(ms(900));
+        });
+        let wait = |nanos| move |record: &mut Record| record.facts.prompt_wait_nanos = Some(nanos);
+        let routed = Sample::whole().with(wait(ms(2)));
+        assert_told([
+            (stalled, "return 10, decode 90, client_stall 200", ""),
+            (routed, "to proxy 1, prompt_wait 2, router 1", ""),
+        ]);
+        let row = straight(Sample::whole().with(wait(ms(1) / 4))).row();
+        let found = Breakdown::of(&row).unwrap().parts;
         let nanos = |spent| found.iter().find(|part| part.spent == spent).unwrap().nanos;
-        assert_eq!(
-            (nanos(Spent::Prompt), nanos(Spent::Proxy)),
-            (ms(1) / 4, ms(1) * 3 / 4)
-        );
+        let waited = (nanos(Spent::Prompt), nanos(Spent::Proxy));
+        assert_eq!(waited, (ms(1) / 4, ms(1) * 3 / 4));
     }
 
     #[test]
-    fn the_proxys_own_rows_begin_at_arrival() {
-        let record = Sample::whole()
-            .without(&[Moment::Scheduled, Moment::Sent])
-            .row();
-        assert_eq!(parts(&record)[0], ("router".to_owned(), 3));
-        assert_eq!(Breakdown::of(&record).unwrap().total_nanos, ms(498));
-    }
-
-    #[test]
-    fn without_a_router_none_is_shown() {
-        let no_hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
-        let straight = |record: &mut Record| record.timeline.upstream_is_server(true);
-        let record = Sample::whole().without(&no_hop).with(straight).row();
-        let expected = [
-            ("client lag", 1),
-            ("to proxy", 1),
-            ("proxy", 1),
-            ("network", 7),
-        ];
-        assert_eq!(parts(&record)[..4], named(&expected));
-
-        let no_proxy = [Moment::Arrival, Moment::Forwarded];
-        let sample = Sample::whole().without(&no_hop).without(&no_proxy);
-        let record = sample.with(straight).row();
-        let expected = [("client lag", 1), ("network", 9), ("tokenize", 10)];
-        assert_eq!(parts(&record)[..3], named(&expected));
-        assert_eq!(unseen(&record), []);
-    }
-
-    #[test]
-    fn no_end_no_breakdown() {
-        let record = Sample::whole().without(&[Moment::Finish]).row();
-        assert_eq!(Breakdown::of(&record), None);
-    }
-
-    #[test]
-    fn a_request_cut_before_its_last_event_is_told_by_what_is_known() {
+    fn one_that_failed_is_told_to_its_end() {
         // The server tells when it received a request with its last event.
         let told_last = [
             Moment::ServerCreated,
             Moment::ServerFinish,
             Moment::LastToken,
         ];
-        let cut = Sample::whole()
-            .at(Moment::Finish, 300)
-            .at(Moment::End, 350)
-            .without(&told_last)
-            .ended(Outcome::ClientAbort, "left");
-        let expected = [
-            ("client lag", 1),
-            ("to proxy", 1),
-            ("router", 3),
-            ("network+tokenize", 15),
-            ("queue", 80),
-            ("prefill", 100),
-            ("return", 10),
-            ("decode", 140),
-        ];
-        assert_eq!(parts(&cut.clone().row()), named(&expected));
-        let unknown = cut.engine_unknown().row();
-        assert_eq!(
-            parts(&unknown)[3],
-            ("network+tokenize+return".to_owned(), 25)
-        );
-    }
-
-    #[test]
-    fn a_request_that_got_no_token_is_told_to_its_end() {
-        let engine = [
-            Moment::ServerCreated,
-            Moment::QueueStart,
-            Moment::QueueEnd,
+        let cut = Sample::whole().at(Moment::Finish, 300).at(Moment::End, 350);
+        let cut = cut.without(&told_last).ended(Outcome::ClientAbort, "left");
+        let answer = [
             Moment::PrefillEnd,
-            Moment::ServerFirstToken,
             Moment::ServerFinish,
             Moment::FirstEvent,
             Moment::FirstToken,
             Moment::LastToken,
             Moment::Finish,
         ];
-        let waited = Sample::whole()
-            .without(&engine)
-            .at(Moment::End, 905)
-            .ended(Outcome::Timeout, "");
-        let server = ("network+tokenize+queue+prefill+return", 900);
-        let expected = [("client lag", 1), ("to proxy", 1), ("router", 3), server];
-        assert_eq!(parts(&waited.clone().row()), named(&expected));
-        let hop = [Moment::WorkerArrival, Moment::WorkerForwarded];
-        let unseen = waited.without(&hop);
-        let either = ("router+network+tokenize+queue+prefill+return", 903);
-        let expected = [("client lag", 1), ("to proxy", 1), either];
-        assert_eq!(parts(&unseen.clone().row()), named(&expected));
-        let held = unseen.without(&[Moment::Forwarded]).row();
-        assert_eq!(parts(&held)[2], ("proxy".to_owned(), 903));
-        let unsent = [Moment::Sent, Moment::Arrival, Moment::Forwarded];
-        let unsent = Sample::whole()
-            .without(&engine)
-            .without(&hop)
-            .without(&unsent);
+        let waited = Sample::whole().without(&ENGINE).without(&answer);
+        let waited = waited.at(Moment::End, 905).ended(Outcome::Timeout, "");
+        let unseen = waited.clone().without(&HOP);
+        let unsent = unseen
+            .clone()
+            .without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
         let unsent = unsent.at(Moment::End, 7).ended(Outcome::ClientAbort, "");
-        assert_eq!(parts(&unsent.clone().row()), named(&[("client lag", 7)]));
-        let refused = unsent.ended(Outcome::ConnectError, "refused").row();
-        assert_eq!(parts(&refused), named(&[("connecting", 7)]));
-        let last_seen = refused.last_seen().unwrap();
+        let refused = unsent.clone().ended(Outcome::ConnectError, "refused");
+        for (sample, expected) in [
+            (
+                cut.clone(),
+                "client lag 1, to proxy 1, router 3, network+tokenize 15, queue 80, prefill 100, return 10, decode 140",
+            ),
+            (
+                cut.engine_unknown(),
+                "client lag 1, to proxy 1, router 3, network+tokenize+return 25, queue 80, prefill 100, decode 140",
+            ),
+            (
+                waited,
+                "client lag 1, to proxy 1, router 3, network+tokenize+queue+prefill+return 900",
+            ),
+            (
+                unseen.clone(),
+                "client lag 1, to proxy 1, router+network+tokenize+queue+prefill+return 903",
+            ),
+            (
+                unseen.without(&[Moment::Forwarded]),
+                "client lag 1, to proxy 1, proxy 903",
+            ),
+            (unsent, "client lag 7"),
+            (refused.clone(), "connecting 7"),
+        ] {
+            assert_eq!(parts(&sample.row()), expected);
+        }
+        let last_seen = refused.row().last_seen().unwrap();
         assert_eq!(last_seen.name(), "connecting");
         assert_eq!(place(last_seen), "connecting to the target");
     }

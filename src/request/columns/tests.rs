@@ -6,7 +6,7 @@ use crate::request::gaps::GapFigures;
 use crate::request::record::Facts;
 use crate::request::sample::rows;
 use crate::request::sequence::Sequence;
-use crate::request::timeline::Relation;
+use crate::request::timeline::{ENGINE, Relation};
 
 const CLOCKS: [ClockOf; 4] = [
     ClockOf::Traffic,
@@ -96,25 +96,18 @@ fn other_sequence(first: &Record) -> Record {
         dp_rank: Some(1),
         queue_nanos: Some(5),
         timing_source: Some(TimingSource::MetaInfo),
-        generation: None,
         token_gaps: gaps,
         chunk_gaps: gaps,
-        gap_counts: None,
         trace_tokens: Some(7),
         differing: vec![(Moment::QueueEnd, TimingSource::Log)],
-        untold: None,
+        ..Sequence::default()
     };
-    for moment in [
-        Moment::ServerCreated,
-        Moment::QueueStart,
-        Moment::QueueEnd,
-        Moment::PrefillEnd,
-        Moment::ServerFirstToken,
-        Moment::ServerFinish,
+    let own = [
         Moment::WorkerFirstToken,
         Moment::FirstToken,
         Moment::LastToken,
-    ] {
+    ];
+    for moment in ENGINE.into_iter().chain(own) {
         let shift = 100 * (moment as i64 + 1).pow(2);
         let at = first.timeline.raw(moment).unwrap();
         other.timeline.set(moment, at.plus_nanos(shift));
