@@ -164,50 +164,37 @@ mod tests {
 
     #[test]
     fn every_endpoints_prompt_is_read_and_nothing_else() {
-        let long = "word ".repeat(60);
-        let bodies = |other: &str| {
-            let ids = "7,".repeat(200) + other;
-            [
-                (
-                    Endpoint::Generate,
-                    format!(r#"{{"rid":"{other}","text":"{long}"}}"#),
-                ),
-                (
-                    Endpoint::Generate,
-                    format!(r#"{{"rid":"{other}","input_ids":[[{ids}]]}}"#),
-                ),
-                (
-                    Endpoint::Completions,
-                    format!(r#"{{"user":"{other}","prompt":["{long}"]}}"#),
-                ),
-                (Endpoint::Completions, format!(r#"{{"prompt":[{ids}]}}"#)),
-                (
-                    Endpoint::Chat,
-                    format!(
-                        r#"{{"model":"{other}","messages":[{{"role":"system","content":"{long}"}},
-                        {{"content":[{{"type":"image_url","image_url":{{"url":"{other}"}}}},
-                        {{"type":"text","text":"{long}"}}]}}]}}"#
-                    ),
-                ),
-                (
-                    Endpoint::Responses,
-                    format!(r#"{{"user":"{other}","input":"{long}"}}"#),
-                ),
-                (
-                    Endpoint::Responses,
-                    format!(
-                        r#"{{"instructions":"{long}","input":[{{"id":"{other}","content":"{long}"}}]}}"#
-                    ),
-                ),
-                (
-                    Endpoint::Messages,
-                    format!(
-                        r#"{{"system":[{{"text":"{long}"}}],"metadata":{{"u":"{other}"}},"messages":[]}}"#
-                    ),
-                ),
-            ]
+        // OTHER is what is not read, IDS token ids of which the last is other, LONG a text.
+        let bodies = [
+            (Endpoint::Generate, r#"{"rid":"OTHER","text":"LONG"}"#),
+            (Endpoint::Generate, r#"{"rid":"OTHER","input_ids":[[IDS]]}"#),
+            (
+                Endpoint::Completions,
+                r#"{"user":"OTHER","prompt":["LONG"]}"#,
+            ),
+            (Endpoint::Completions, r#"{"prompt":[IDS]}"#),
+            (
+                Endpoint::Chat,
+                r#"{"model":"OTHER","messages":[{"role":"system","content":"LONG"},{"content":[
+                {"type":"image_url","image_url":{"url":"OTHER"}},{"type":"text","text":"LONG"}]}]}"#,
+            ),
+            (Endpoint::Responses, r#"{"user":"OTHER","input":"LONG"}"#),
+            (
+                Endpoint::Responses,
+                r#"{"instructions":"LONG","input":[{"id":"OTHER","content":"LONG"}]}"#,
+            ),
+            (
+                Endpoint::Messages,
+                r#"{"system":[{"text":"LONG"}],"metadata":{"u":"OTHER"},"messages":[]}"#,
+            ),
+        ];
+        let (long, ids) = ("word ".repeat(60), "7,".repeat(200));
+        let body = |text: &str, other: &str| {
+            let text = text.replace("IDS", &(ids.clone() + other));
+            text.replace("LONG", &long).replace("OTHER", other)
         };
-        for ((endpoint, a), (_, b)) in bodies("1").into_iter().zip(bodies("2")) {
+        for (endpoint, text) in bodies {
+            let (a, b) = (body(text, "1"), body(text, "2"));
             let (blocks, others) = (of(endpoint, &a), of(endpoint, &b));
             assert!(blocks.len() >= 2, "{endpoint:?} {a}");
             assert_eq!(blocks, others, "{endpoint:?}");

@@ -167,16 +167,8 @@ impl Period {
     pub const DECODE: Period = Period::new(Moment::FirstToken, Moment::Finish);
     /// The router's send to the server's receipt.
     pub const NETWORK: Period = Period::new(Moment::RouterSend, Moment::ServerCreated);
-    /// The router's send to the first batch.
-    pub const SERVER_QUEUE_WAIT: Period = Period::new(Moment::RouterSend, Moment::QueueEnd);
     /// Arrival to the first token read.
     pub const TTFT_OBSERVED: Period = Period::new(Moment::Arrival, Moment::FirstToken);
-    /// Schedule to the first token read.
-    pub const TTFT_FROM_SCHEDULE: Period = Period::new(Moment::Scheduled, Moment::FirstToken);
-    /// The generator's send to the last byte.
-    pub const TOTAL_FROM_SEND: Period = Period::new(Moment::Sent, Moment::Finish);
-    /// Schedule to the last byte.
-    pub const TOTAL_FROM_SCHEDULE: Period = Period::new(Moment::Scheduled, Moment::Finish);
     /// Arrival to the end, whoever ended it.
     pub const ELAPSED: Period = Period::new(Moment::Arrival, Moment::End);
     /// The router's send to the end, whoever ended it.

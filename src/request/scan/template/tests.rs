@@ -87,44 +87,15 @@ const ODD: &str = r#" { "text" : "\"text\":" , "text":"b\\", "te\u0078t":NaN, "e
 const DONE: &str = "[DONE]";
 
 /// Values to put in place of others, and pieces that break a document.
-const PIECES: [&str; 30] = [
-    "",
-    "\"",
-    "\\",
-    "\\\"",
-    "{",
-    "}",
-    "[",
-    "]",
-    ",",
-    ":",
-    " ",
-    "\n",
-    "0",
-    "12",
-    "-1.5e+3",
-    "1.0",
-    "true",
-    "false",
-    "null",
-    "NaN",
-    "\"\"",
-    "\"z\"",
-    "\"\\u00e9\\\\\"",
-    "[]",
-    "{}",
-    "\"text\":",
-    "\"completion_tokens\":",
-    ",\"index\":7",
-    "{\"a\":[1,\"]\"]}",
-    "é",
-];
+const PIECES: &str = r#"|"|\|\"|{|}|[|]|,|:| |
+|0|12|-1.5e+3|1.0|true|false|null|NaN|""|"z"|"\u00e9\\"|[]|{}|"text":|"completion_tokens":|,"index":7|{"a":[1,"]"]}|é"#;
 
 /// Replaces so many bytes at a place.
 fn edit(document: &mut Vec<u8>, (at, length, piece): (usize, usize, usize)) {
     let at = at % (document.len() + 1);
     let end = (at + length).min(document.len());
-    document.splice(at..end, PIECES[piece % PIECES.len()].bytes());
+    let pieces: Vec<&str> = PIECES.split('|').collect();
+    document.splice(at..end, pieces[piece % pieces.len()].bytes());
 }
 
 /// The document with its `n`th number or string another one.
@@ -154,17 +125,17 @@ fn big(text: usize, ids: usize) -> Vec<u8> {
 
 #[test]
 fn what_repeats_is_told_as_if_it_were_scanned() {
-    let documents = [
+    let whole = |documents: &[&str]| -> Vec<Vec<u8>> {
+        documents
+            .iter()
+            .map(|text| text.as_bytes().to_vec())
+            .collect()
+    };
+    let kinds = [
         GENERATE, GENERATE, FINISHED, FINISHED, ODD, ODD, DONE, DONE, GENERATE,
     ];
-    both_ways(
-        &sglang::EVENT,
-        &documents.map(|text| text.as_bytes().to_vec()),
-    );
-    both_ways(
-        &openai::CHUNK,
-        &[CHAT, CHAT, DONE, CHAT].map(|text| text.as_bytes().to_vec()),
-    );
+    both_ways(&sglang::EVENT, &whole(&kinds));
+    both_ways(&openai::CHUNK, &whole(&[CHAT, CHAT, DONE, CHAT]));
     // Longer than a captured scalar, than what is kept, with more values than are kept.
     let lengths = [
         (1, 1),
@@ -176,25 +147,19 @@ fn what_repeats_is_told_as_if_it_were_scanned() {
         (257, 1),
     ];
     both_ways(&sglang::EVENT, &lengths.map(|(text, ids)| big(text, ids)));
-    let ids: Vec<Vec<u8>> = [1, 255, 256, 257, 300]
-        .map(|n| {
-            GENERATE
-                .replace("\"x\"", &format!("\"{}\"", "i".repeat(n)))
-                .into_bytes()
-        })
-        .into();
-    both_ways(&sglang::EVENT, &ids);
-    let many =
-        |value: &str| format!("{{{}\"index\":{value}}}", "\"index\":1,".repeat(200)).into_bytes();
-    both_ways(&sglang::EVENT, &[many("1"), many("2"), many("3")]);
-    let some = |value: &str| {
-        format!(
-            "{{{}\"index\":{value}}}",
-            format!("\"index\":{value},").repeat(30)
-        )
-        .into_bytes()
+    let id = |n| {
+        GENERATE
+            .replace("\"x\"", &format!("\"{}\"", "i".repeat(n)))
+            .into_bytes()
     };
-    both_ways(&sglang::EVENT, &[some("1"), some("2"), some("3")]);
+    both_ways(&sglang::EVENT, &[1, 255, 256, 257, 300].map(id));
+    let many = |value| format!("{{{}\"index\":{value}}}", "\"index\":1,".repeat(200)).into_bytes();
+    both_ways(&sglang::EVENT, &[1, 2, 3].map(many));
+    let some = |value| {
+        let before = format!("\"index\":{value},").repeat(30);
+        format!("{{{before}\"index\":{value}}}").into_bytes()
+    };
+    both_ways(&sglang::EVENT, &[1, 2, 3].map(some));
 }
 
 #[test]
