@@ -24,8 +24,9 @@ const CHANGES: usize = 32;
 const SHARED: usize = 8;
 /// Of these, those that a stream adds.
 const OF_STREAM: usize = 4;
-/// After so many documents like another stream's, the next is scanned: what follows differs less from that.
-const BORROWED: usize = 2;
+/// After so many documents like another stream's, the next of a stream that has none of its own is scanned: what follows differs
+/// less from that.
+const BORROWED: usize = 1;
 
 thread_local! {
     /// The newest first.
@@ -88,7 +89,7 @@ impl Template {
     pub fn repeats<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
         let changes = &mut self.changes;
         let present = match &mut self.other {
-            Some((_, BORROWED)) if self.shared < OF_STREAM => return false,
+            Some((_, BORROWED)) if self.shared == 0 => return false,
             Some((other, likes)) => {
                 *likes += 1;
                 other
