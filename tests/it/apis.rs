@@ -120,64 +120,34 @@ fn streams_of_typed_events_end_by_their_own_event() {
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}"#;
     let busy = r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#;
     let stop = r#"{"type":"message_stop"}"#;
+    let unsaid = r#"{"type":"response.failed","response":{"id":"r","error":null}}"#;
+    let cancelled = r#"{"type":"response.cancelled","response":{"id":"r"}}"#;
+    let no = r#"{"type":"error","code":null,"message":"no","param":null}"#;
+    let (responses, messages) = (Endpoint::Responses, Endpoint::Messages);
     for (endpoint, events, outcome, error) in [
+        (responses, &[text][..], "upstream_died", "without its end"),
+        (responses, &[text, failed], "server_error", "oom"),
         (
-            Endpoint::Responses,
-            &[text][..],
-            Outcome::UpstreamDied,
-            "without its end",
-        ),
-        (
-            Endpoint::Responses,
-            &[text, failed],
-            Outcome::ServerError,
-            "oom",
-        ),
-        (
-            Endpoint::Responses,
-            &[
-                text,
-                r#"{"type":"response.failed","response":{"id":"r","error":null}}"#,
-            ],
-            Outcome::ServerError,
+            responses,
+            &[text, unsaid],
+            "server_error",
             "an error without a message",
         ),
         (
-            Endpoint::Responses,
-            &[
-                text,
-                r#"{"type":"response.cancelled","response":{"id":"r"}}"#,
-            ],
-            Outcome::EngineAbort,
+            responses,
+            &[text, cancelled],
+            "engine_abort",
             "the engine aborted it",
         ),
-        (
-            Endpoint::Responses,
-            &[r#"{"type":"error","code":null,"message":"no","param":null}"#],
-            Outcome::ServerError,
-            "no",
-        ),
-        (
-            Endpoint::Messages,
-            &[block],
-            Outcome::UpstreamDied,
-            "without its end",
-        ),
-        (Endpoint::Messages, &[block, stop], Outcome::Ok, ""),
-        (
-            Endpoint::Messages,
-            &[busy, stop],
-            Outcome::Rejected,
-            "503 busy",
-        ),
+        (responses, &[no], "server_error", "no"),
+        (messages, &[block], "upstream_died", "without its end"),
+        (messages, &[block, stop], "ok", ""),
+        (messages, &[busy, stop], "rejected", "503 busy"),
     ] {
         let row = streamed(endpoint, events);
-        assert_eq!(row.facts.outcome, outcome, "{events:?}");
-        assert!(
-            row.facts.error.contains(error),
-            "{events:?}: {}",
-            row.facts.error
-        );
+        assert_eq!(row.facts.outcome.name(), outcome, "{events:?}");
+        let told = &row.facts.error;
+        assert!(told.contains(error), "{events:?}: {told}");
     }
 }
 

@@ -97,6 +97,11 @@ fn generation_requests() -> Vec<(Recording, Endpoint)> {
         .collect()
 }
 
+fn is_stream(recording: &Recording) -> bool {
+    let kind = recording.header("content-type").unwrap();
+    kind.starts_with("text/event-stream")
+}
+
 /// One thing that a body says of a sequence, and when it was read.
 struct EventInFile {
     at: f64,
@@ -108,10 +113,7 @@ struct EventInFile {
 
 /// The body taken apart with nothing of ours.
 fn said(recording: &Recording) -> Vec<EventInFile> {
-    let is_stream = recording
-        .header("content-type")
-        .unwrap()
-        .starts_with("text/event-stream");
+    let is_stream = is_stream(recording);
     let mut values: Vec<(f64, Value)> = Vec::new();
     if is_stream {
         let mut pending = Vec::new();
@@ -222,26 +224,21 @@ fn close(a: Option<Stamp>, b: Option<f64>, what: &str) {
 /// Holds one row against what its sequence's events say.
 fn check_row(recording: &Recording, record: &Record, events: &[&EventInFile]) {
     let case = format!("{}#{}", recording.case, record.sequence.index);
-    let is_stream = recording
-        .header("content-type")
-        .unwrap()
-        .starts_with("text/event-stream");
+    let is_stream = is_stream(recording);
     let token = |s: &&&EventInFile| {
         is_stream && (s.text || s.meta["completion_tokens"].as_u64().is_some_and(|n| n > 0))
     };
     let tokens: Vec<_> = events.iter().filter(token).collect();
-    let read = |moment| record.timeline.raw(moment);
-    let at = |s: Option<&&&EventInFile>| s.map(|s| SENT as f64 / 1e9 + s.at);
-    close(
-        read(Moment::FirstToken),
-        at(tokens.first().copied().as_ref()),
-        &format!("{case} first token"),
-    );
-    close(
-        read(Moment::LastToken),
-        at(tokens.last().copied().as_ref()),
-        &format!("{case} last token"),
-    );
+    let is_at = |moment, at: Option<f64>| {
+        close(
+            record.timeline.raw(moment),
+            at,
+            &format!("{case} {moment:?}"),
+        );
+    };
+    let read = |event: Option<&&&EventInFile>| event.map(|event| SENT as f64 / 1e9 + event.at);
+    is_at(Moment::FirstToken, read(tokens.first().copied().as_ref()));
+    is_at(Moment::LastToken, read(tokens.last().copied().as_ref()));
     let sequence = &record.sequence;
     assert_eq!(sequence.token_events, tokens.len() as u64, "{case}");
     assert_eq!(sequence.has_text, events.iter().any(|s| s.text), "{case}");
@@ -283,39 +280,16 @@ fn check_row(recording: &Recording, record: &Record, events: &[&EventInFile]) {
     let start = entry
         .zip(number(first, "queue_time"))
         .map(|(entry, wait)| entry - wait);
-    close(read(Moment::QueueEnd), entry, &format!("{case} queue end"));
-    close(
-        read(Moment::QueueStart),
-        start,
-        &format!("{case} queue start"),
-    );
+    is_at(Moment::QueueEnd, entry);
+    is_at(Moment::QueueStart, start);
     let prefill = number(first, "prefill_finished_time");
-    close(
-        read(Moment::PrefillEnd),
-        prefill,
-        &format!("{case} prefill end"),
-    );
+    is_at(Moment::PrefillEnd, prefill);
     let received = number(last, "request_received_ts");
-    close(
-        read(Moment::ServerCreated),
-        received,
-        &format!("{case} created"),
-    );
-    let made = received
-        .zip(number(last, "first_token_latency"))
-        .map(|(a, b)| a + b)
-        .or(prefill);
-    close(
-        read(Moment::ServerFirstToken),
-        made,
-        &format!("{case} server first token"),
-    );
-    let finished = number(last, "request_finished_ts");
-    close(
-        read(Moment::ServerFinish),
-        finished,
-        &format!("{case} server finish"),
-    );
+    is_at(Moment::ServerCreated, received);
+    let made = received.zip(number(last, "first_token_latency"));
+    let made = made.map(|(a, b)| a + b).or(prefill);
+    is_at(Moment::ServerFirstToken, made);
+    is_at(Moment::ServerFinish, number(last, "request_finished_ts"));
 }
 
 #[test]
