@@ -18,6 +18,7 @@ use super::timeline::{Period, Side};
 use super::token_sums::Sums;
 use super::unseen::Unseens;
 
+mod missing;
 mod read;
 
 /// The rows of a request: one a sequence, shared by all who tell of it.

@@ -1,12 +1,7 @@
 //! What of a request nobody saw, why, and what would show it.
 
 use super::cell::{Value, cells};
-use super::columns::Row;
-use super::endpoint::Endpoint;
-use super::generation::Generation;
 use super::names::names;
-use super::sequence::{TimingSource, Untold};
-use super::timeline::{ClockOf, Moment, Relation};
 
 names! {
     /// Something of a request that nobody saw, so that stages run together; of the engine's moments, why some or all of them are
@@ -62,39 +57,6 @@ const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoin
     proxy's rows and live page";
 
 impl Unseens {
-    /// What of a row was not seen: as it tells, else by what it has.
-    pub fn of(row: &Row) -> Unseens {
-        if let Some(unseen) = row.unseen {
-            return unseen;
-        }
-        let timeline = &row.timeline;
-        let lacks = |moment| timeline.raw(moment).is_none();
-        let engine = [
-            Moment::ServerCreated,
-            Moment::QueueStart,
-            Moment::QueueEnd,
-            Moment::ServerFirstToken,
-        ];
-        let apart = |moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
-        let is_engine_apart = timeline.relation(ClockOf::Engine) == Relation::Unknown;
-        let all = [
-            (Unseen::Router, lacks(Moment::RouterSend)),
-            (Unseen::of_engine(row), engine.into_iter().any(lacks)),
-            (
-                Unseen::EngineClock,
-                is_engine_apart && !engine.into_iter().all(lacks),
-            ),
-            (
-                Unseen::ProxyClock,
-                apart(Moment::Arrival) || apart(Moment::RouterSend),
-            ),
-            (Unseen::FirstToken, lacks(Moment::FirstToken)),
-        ];
-        all.into_iter()
-            .filter_map(|(one, is)| is.then_some(one))
-            .collect()
-    }
-
     /// Why the engine's moments are unknown, where some are.
     pub fn engine(self) -> Option<Unseen> {
         self.iter().find(|one| one.is_engine())
@@ -130,48 +92,6 @@ impl Unseen {
             self,
             Unseen::Router | Unseen::EngineClock | Unseen::ProxyClock | Unseen::FirstToken
         )
-    }
-
-    /// Why the engine's moments are unknown of a row that went well.
-    pub fn of_engine(row: &Row) -> Unseen {
-        if let Some(told) = row.unseen.and_then(Unseens::engine) {
-            return told;
-        }
-        let streamed = row.stream == Some(true);
-        if row.more.untold == Some(Untold::Impossible) {
-            return Unseen::Impossible;
-        }
-        if row.unread.is_some() {
-            return Unseen::Hidden;
-        }
-        if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
-            return Unseen::Joined;
-        }
-        match (row.more.generation, row.endpoint()) {
-            (Some(generation), _) if generation.is_too_old() => Unseen::TooOld,
-            (Some(generation), _) if generation.metrics_on() == Some(false) => Unseen::MetricsOff,
-            (Some(generation), _) => Unseen::of_part(row, generation, streamed),
-            (None, Endpoint::Generate) => Unseen::NoMeta,
-            (None, _) if streamed => Unseen::Stream,
-            (None, Endpoint::Chat) => Unseen::ChatReply,
-            (None, _) => Unseen::Reply,
-        }
-    }
-
-    /// Why not all is told by an SGLang that tells some.
-    fn of_part(row: &Row, generation: Generation, streamed: bool) -> Unseen {
-        let lacks = |moment| row.timeline.raw(moment).is_none();
-        let is_retracted = row.num_retractions.unwrap_or(0) > 0;
-        let no_first_token = lacks(Moment::ServerFirstToken);
-        match generation {
-            _ if is_retracted && lacks(Moment::QueueStart) => Unseen::Retracted,
-            Generation::V0_5_5 if streamed && no_first_token => Unseen::FirstTokenOff,
-            Generation::V0_5_5 | Generation::V0_5_6 if !streamed && no_first_token => {
-                Unseen::FirstTokenOfReply
-            }
-            Generation::V0_5_21 | Generation::From0_5_22 => Unseen::Incomplete,
-            _ => Unseen::Part,
-        }
     }
 
     /// What would show the engine's moments.
@@ -223,9 +143,13 @@ impl Unseen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::generation::Generation;
     use crate::request::record::Record;
     use crate::request::response::Unread;
     use crate::request::sample::{Sample, rows};
+    use crate::request::sequence::TimingSource;
+    use crate::request::timeline::Moment;
 
     #[test]
     fn each_case_has_its_own_switch() {
