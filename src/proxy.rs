@@ -16,4 +16,3 @@ pub mod join;
 pub mod request;
 pub mod service;
 pub mod shared;
-pub mod worker_hop;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use pingora::upstreams::peer::HttpPeer;
+use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -69,7 +69,14 @@ pub struct Timeouts {
 pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
     rules: Rules,
-    chooser: Mutex<Chooser>,
+    choosing: Mutex<Choosing>,
+}
+
+#[derive(Debug)]
+struct Choosing {
+    chooser: Chooser,
+    /// How each was last connected to.
+    peers: Vec<Option<Arc<HttpPeer>>>,
 }
 
 /// One upstream. Those of the same address share it: two entries of a list, or the lists before and after a
@@ -92,6 +99,8 @@ pub struct Chosen {
     pub index: usize,
     /// What decided, where prompts have a say.
     pub by: Option<ChosenBy>,
+    /// How Pingora connects to it, with our limits.
+    pub peer: Arc<HttpPeer>,
     upstream: Arc<Upstream>,
     /// Where it is connected to.
     at: SocketAddr,
@@ -137,7 +146,10 @@ impl Upstreams {
         // Only now: an address that fails leaves nothing behind.
         new.into_iter().for_each(|new| metrics.upstreams.add(new));
         Ok(Upstreams {
-            chooser: Mutex::new(Chooser::seeded(rules.policy, all.len())),
+            choosing: Mutex::new(Choosing {
+                chooser: Chooser::seeded(rules.policy, all.len()),
+                peers: vec![None; all.len()],
+            }),
             all,
             rules,
         })
@@ -168,15 +180,19 @@ impl Upstreams {
     /// others are. The blocks are none where nobody asks for them.
     pub fn choose(&self, tried: &[usize], prompt: &[u64]) -> Option<Chosen> {
         // Choosing and counting are one step, or two requests at once would both see the same shortest queue.
-        let mut chooser = self.chooser.lock();
-        let (mut candidates, out) = self.candidates(tried, prompt);
-        if candidates.is_empty() {
-            candidates = out;
-        }
+        let mut choosing = self.choosing.lock();
+        let mut candidates = self.candidates(tried, prompt);
         let asks = self.ask_for_prompt();
         let by = asks.then(|| self.rules.affinity.narrow(&mut candidates, prompt.len()));
-        let index = chooser.choose(&candidates)?;
+        let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
+        let at = upstream.addresses.next(0)?;
+        let known = choosing.peers.get_mut(index)?;
+        let peer = match known.take_if(|peer| *peer.address() == at.into()) {
+            Some(peer) => peer,
+            None => self.peer(&upstream.address, at),
+        };
+        *known = Some(peer.clone());
         upstream.counts.request_began();
         if asks {
             upstream.prefixes.lock().insert(prompt);
@@ -184,20 +200,22 @@ impl Upstreams {
         Some(Chosen {
             index,
             by,
-            at: upstream.addresses.next(0)?,
+            peer,
+            at,
             upstream,
             tried: 0,
         })
     }
 
-    /// All but those that were tried, and apart those of them that are left out.
-    fn candidates(&self, tried: &[usize], prompt: &[u64]) -> (Vec<Candidate>, Vec<Candidate>) {
+    /// All but those that were tried, and those that are left out unless all are.
+    fn candidates(&self, tried: &[usize], prompt: &[u64]) -> Vec<Candidate> {
         let asks = self.ask_for_prompt();
         let candidate = |(index, upstream): (usize, &Arc<Upstream>)| {
             let prefixes = asks.then(|| upstream.prefixes.lock());
             let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
             Candidate {
                 index,
+                is_out: upstream.counts.is_out(),
                 in_flight: upstream.counts.in_flight(),
                 shared,
                 cached: prefixes.map_or(0, |known| known.len()),
@@ -205,9 +223,11 @@ impl Upstreams {
         };
         let left = self.all.iter().enumerate();
         let left = left.filter(|(index, _)| !tried.contains(index));
-        let (out, present): (Vec<_>, Vec<_>) = left.partition(|(_, one)| one.counts.is_out());
-        let candidates = |of: Vec<_>| of.into_iter().map(&candidate).collect();
-        (candidates(present), candidates(out))
+        let mut candidates: Vec<Candidate> = left.map(candidate).collect();
+        if candidates.iter().any(|candidate| !candidate.is_out) {
+            candidates.retain(|candidate| !candidate.is_out);
+        }
+        candidates
     }
 
     /// A request's connection to `chosen` did not come about. Whether it has another address, which the request has now;
@@ -223,7 +243,8 @@ impl Upstreams {
         if chosen.tried < upstream.addresses.count()
             && let Some(next) = upstream.addresses.next(chosen.tried)
         {
-            (chosen.at, chosen.by) = (next, None);
+            chosen.at = next;
+            chosen.peer = self.peer(&upstream.address, next);
             return true;
         }
         if upstream.health.request_failed() {
@@ -244,12 +265,10 @@ impl Upstreams {
         false
     }
 
-    /// How Pingora connects to `chosen`, with our limits.
-    pub fn peer(&self, chosen: &Chosen) -> HttpPeer {
-        let address = &chosen.upstream.address;
+    fn peer(&self, address: &Address, at: SocketAddr) -> Arc<HttpPeer> {
         let is_tls = address.is_tls();
         // Never empty with TLS: Pingora verifies nothing for an empty name.
-        let mut peer = HttpPeer::new(chosen.at, is_tls, address.host().to_owned());
+        let mut peer = HttpPeer::new(at, is_tls, address.host().to_owned());
         let timeouts = &self.rules.timeouts;
         let options = &mut peer.options;
         options.connection_timeout = Some(timeouts.connect);
@@ -262,7 +281,7 @@ impl Upstreams {
             // Pingora leaves roots out when it looks for a connection to use again.
             peer.group_key = trust.key();
         }
-        peer
+        Arc::new(peer)
     }
 }
 

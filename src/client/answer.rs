@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// An answer in the shape of OpenAI's errors.
@@ -9,8 +11,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
-    /// OpenAI's `type`.
-    pub kind: &'static str,
     /// What happened.
     pub message: &'static str,
 }
@@ -36,8 +36,6 @@ pub enum Refusal {
     BodyTooLarge,
     /// A body over its limit in time.
     BodyTooSlow,
-    /// A TLS handshake that failed.
-    Tls,
 }
 
 /// How long a client has to read our answer and close.
@@ -46,61 +44,44 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 impl Refusal {
     /// The answer to the client.
     pub fn answer(self) -> Answer {
-        let (status, kind, message) = match self {
-            Refusal::TooManyConnections => (
-                503,
-                "overloaded",
-                "this proxy has as many connections as it takes; try again later",
-            ),
-            Refusal::HeadTooLarge => (
-                431,
-                "invalid_request_error",
-                "the request head is larger than this proxy takes",
-            ),
-            Refusal::HeadTooSlow | Refusal::BodyTooSlow => {
-                (408, "request_timeout", "the request did not come in time")
-            }
-            Refusal::BrokenHead | Refusal::Tls => (
-                400,
-                "invalid_request_error",
-                "the request is not valid HTTP/1.1",
-            ),
-            Refusal::BadTarget => (
-                400,
-                "invalid_request_error",
-                "the request target holds a control byte",
-            ),
-            Refusal::UnknownCoding => (
-                501,
-                "invalid_request_error",
-                "the only Transfer-Encoding that this proxy takes is chunked",
-            ),
-            Refusal::Tunnel => (
-                405,
-                "invalid_request_error",
-                "this proxy makes no tunnels (CONNECT)",
-            ),
-            Refusal::BodyTooLarge => (
-                413,
-                "invalid_request_error",
-                "the request body is larger than this proxy takes",
-            ),
+        use Refusal::*;
+        let status = match self {
+            BrokenHead | BadTarget => 400,
+            Tunnel => 405,
+            HeadTooSlow | BodyTooSlow => 408,
+            BodyTooLarge => 413,
+            HeadTooLarge => 431,
+            UnknownCoding => 501,
+            TooManyConnections => 503,
         };
-        Answer {
-            status,
-            kind,
-            message,
-        }
+        let message = match self {
+            BrokenHead => "the request is not valid HTTP/1.1",
+            BadTarget => "the request target holds a control byte",
+            Tunnel => "this proxy makes no tunnels (CONNECT)",
+            HeadTooSlow | BodyTooSlow => "the request did not come in time",
+            BodyTooLarge => "the request body is larger than this proxy takes",
+            HeadTooLarge => "the request head is larger than this proxy takes",
+            UnknownCoding => "the only Transfer-Encoding that this proxy takes is chunked",
+            TooManyConnections => "this proxy has as many connections as it takes; try again later",
+        };
+        Answer { status, message }
     }
 }
 
 impl Answer {
-    /// The JSON body.
+    /// The JSON body, with OpenAI's `type`.
     pub fn body(&self) -> String {
-        let error = serde_json::json!({
-            "message": self.message, "type": self.kind, "param": null, "code": self.status,
-        });
-        serde_json::json!({ "error": error }).to_string()
+        let kind = match self.status {
+            408 => "request_timeout",
+            500 => "proxy_error",
+            502 => "bad_gateway",
+            503 => "overloaded",
+            504 => "gateway_timeout",
+            _ => "invalid_request_error",
+        };
+        let error =
+            json!({ "message": self.message, "type": kind, "param": null, "code": self.status });
+        json!({ "error": error }).to_string()
     }
 
     /// Answers where there is no request, and closes.
@@ -109,23 +90,21 @@ impl Answer {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.write(&mut stream)).await;
     }
 
-    async fn write<S>(&self, stream: &mut S) -> std::io::Result<()>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
+    async fn write(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    ) -> std::io::Result<()> {
         let body = self.body();
-        let reason = http::StatusCode::from_u16(self.status)
-            .ok()
-            .and_then(|status| status.canonical_reason())
-            .unwrap_or_default();
+        let reason = StatusCode::from_u16(self.status);
+        let reason = reason.ok().and_then(|status| status.canonical_reason());
         let message = format!(
-            "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+            "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
              cache-control: no-store\r\nconnection: close\r\n\r\n{body}",
             self.status,
+            reason.unwrap_or_default(),
             body.len()
         );
         stream.write_all(message.as_bytes()).await?;
-        stream.flush().await?;
         stream.shutdown().await?;
         // Closing on unread bytes would reset the connection under the answer.
         // On the heap, or each connection would hold as much.

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -29,17 +28,18 @@ pub struct Faults {
 #[derive(Debug)]
 pub struct WorkerFaults {
     name: String,
-    current: ArcSwapOption<ActiveFault>,
+    current: Mutex<Option<ActiveFault>>,
     log: Arc<Log>,
 }
 
 /// A fault in force, with its counts.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct ActiveFault {
     fault: Fault,
-    chances: AtomicU64,
-    taken: AtomicU64,
+    chances: u64,
+    injected: u64,
     /// Gone with the fault: then its receivers see that it is removed.
+    #[serde(skip)]
     in_force: watch::Sender<()>,
 }
 
@@ -54,25 +54,25 @@ struct Log {
 
 /// What was injected into one request or connection.
 #[derive(Clone, Debug, Serialize)]
-pub struct Entry {
+struct Entry {
     /// The worker's name.
-    pub worker: String,
+    worker: String,
     /// The kind's name.
-    pub kind: &'static str,
+    kind: &'static str,
     /// Number of the chance, from 0, since the fault was set.
-    pub chance: u64,
+    chance: u64,
     /// The request's `x-request-id`; `None` where none was read.
-    pub request_id: Option<String>,
+    request_id: Option<String>,
     /// Who was at the other end.
-    pub peer: SocketAddr,
+    peer: SocketAddr,
     /// When it began: nanoseconds since the epoch, on the proxy's clock.
-    pub began_ns: i64,
+    began_ns: i64,
     /// When it was over.
-    pub ended_ns: i64,
+    ended_ns: i64,
     /// Bytes of the response's body that were let pass from then on.
-    pub bytes: u64,
+    bytes: u64,
     /// Pieces of it.
-    pub pieces: u64,
+    pieces: u64,
 }
 
 /// A fault injected into a request. Logged when dropped.
@@ -100,15 +100,13 @@ const KEPT: usize = 16_384;
 impl Faults {
     /// No fault yet.
     pub fn new(clock: Clock, metrics: Metrics) -> Faults {
-        let kept = Mutex::default();
-        let log = Arc::new(Log {
-            clock,
-            metrics,
-            kept,
-        });
         Faults {
             workers: Mutex::default(),
-            log,
+            log: Arc::new(Log {
+                clock,
+                metrics,
+                kept: Mutex::default(),
+            }),
         }
     }
 
@@ -116,16 +114,16 @@ impl Faults {
     /// refused leaves none behind.
     pub fn worker(&self, name: &str) -> Arc<WorkerFaults> {
         let mut workers = self.workers.lock();
-        if let Some(worker) = workers.get(name).and_then(Weak::upgrade) {
-            return worker;
-        }
-        let new = Arc::new(WorkerFaults {
-            name: name.to_owned(),
-            current: ArcSwapOption::empty(),
-            log: self.log.clone(),
-        });
-        workers.insert(name.to_owned(), Arc::downgrade(&new));
-        new
+        let known = workers.get(name).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let new = Arc::new(WorkerFaults {
+                name: name.to_owned(),
+                current: Mutex::default(),
+                log: self.log.clone(),
+            });
+            workers.insert(name.to_owned(), Arc::downgrade(&new));
+            new
+        })
     }
 
     /// From now on there are only the workers of these names. The fault of any other is removed: its connections may
@@ -147,20 +145,21 @@ impl Faults {
 
     /// The names of all workers.
     pub fn names(&self) -> Vec<String> {
-        let workers = self.workers.lock();
-        let there = workers
-            .iter()
-            .filter(|(_, worker)| worker.strong_count() > 0);
-        there.map(|(name, _)| name.clone()).collect()
+        self.present().into_keys().collect()
     }
 
     /// What is in force.
     pub fn shown(&self) -> Value {
-        let workers = self.workers.lock();
-        let shown = workers
-            .iter()
-            .filter_map(|(name, worker)| Some((name.clone(), worker.upgrade()?.shown())));
+        let shown = |worker: &Arc<WorkerFaults>| json!(&*worker.current.lock());
+        let workers = self.present();
+        let shown = workers.iter().map(|(name, worker)| (name, shown(worker)));
         json!({ "workers": shown.collect::<BTreeMap<_, _>>() })
+    }
+
+    fn present(&self) -> BTreeMap<String, Arc<WorkerFaults>> {
+        let workers = self.workers.lock();
+        let present = |(name, worker): (&String, &Weak<_>)| Some((name.clone(), worker.upgrade()?));
+        workers.iter().filter_map(present).collect()
     }
 
     /// What was injected.
@@ -173,28 +172,25 @@ impl Faults {
 impl WorkerFaults {
     /// Puts `fault` in force, in the place of what was.
     pub fn set(&self, fault: Fault) {
-        self.current.store(Some(Arc::new(ActiveFault {
+        *self.current.lock() = Some(ActiveFault {
             fault,
-            chances: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
+            chances: 0,
+            injected: 0,
             in_force: watch::channel(()).0,
-        })));
+        });
     }
 
     /// Removes the fault; requests that it holds go on. Whether there was one.
     pub fn clear(&self) -> bool {
-        self.current.swap(None).is_some()
+        self.current.lock().take().is_some()
     }
 
     /// Decides on a connection that was just accepted, and logs a refusal.
     pub fn admit(&self, peer: SocketAddr) -> Admission {
-        let active = self.current.load_full();
-        let Some(active) = active.filter(|active| matches!(active.fault.kind, Kind::Refuse)) else {
-            return Admission::Served;
-        };
-        match self.chance(&active, peer, None) {
-            Some(_logged) => Admission::Refused,
-            None => Admission::Spared,
+        match self.chance(peer, None, |kind| kind == Kind::Refuse) {
+            None => Admission::Served,
+            Some(None) => Admission::Spared,
+            Some(Some(_logged)) => Admission::Refused,
         }
     }
 
@@ -207,41 +203,34 @@ impl WorkerFaults {
         id: Option<&str>,
         (generates, is_spared): (bool, bool),
     ) -> Option<Injected> {
-        let active = self.current.load_full()?;
-        let is_chance = match active.fault.kind {
+        let is_chance = |kind| match kind {
             Kind::Refuse => !is_spared,
             _ => generates,
         };
-        is_chance.then(|| self.chance(&active, peer, id))?
+        self.chance(peer, id, is_chance).flatten()
     }
 
-    /// Takes a chance.
+    /// Takes a chance, where `is_one` says that it is one for a fault of that kind.
     fn chance(
         &self,
-        active: &ActiveFault,
         peer: SocketAddr,
         request_id: Option<&str>,
-    ) -> Option<Injected> {
-        let chance = active.chances.fetch_add(1, Ordering::Relaxed);
-        if !active.fault.takes(chance) {
-            return None;
+        is_one: impl Fn(Kind) -> bool,
+    ) -> Option<Option<Injected>> {
+        let mut current = self.current.lock();
+        let active = current.as_mut().filter(|one| is_one(one.fault.kind))?;
+        let chance = active.chances;
+        active.chances += 1;
+        let most = active.fault.count.map_or(u64::MAX, NonZeroU64::get);
+        if active.injected >= most || !active.fault.takes(chance) {
+            return Some(None);
         }
-        let left = |taken: u64| {
-            let is_left = active.fault.count.is_none_or(|count| taken < count.get());
-            is_left.then_some(taken + 1)
-        };
-        let taken = &active.taken;
-        taken
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, left)
-            .ok()?;
-        let kind = active.fault.kind.name();
-        self.log
-            .metrics
-            .faults_injected
-            .with(&[kind, &self.name])
-            .inc();
-        let now = self.log.clock.now().nanos();
-        Some(Injected {
+        active.injected += 1;
+        let (log, kind) = (self.log.clone(), active.fault.kind.name());
+        let counter = log.metrics.faults_injected.with(&[kind, &self.name]);
+        counter.inc();
+        let now = log.clock.now().nanos();
+        Some(Some(Injected {
             fault: active.fault.clone(),
             entry: Entry {
                 worker: self.name.clone(),
@@ -255,19 +244,8 @@ impl WorkerFaults {
                 pieces: 0,
             },
             in_force: active.in_force.subscribe(),
-            log: self.log.clone(),
-        })
-    }
-
-    fn shown(&self) -> Value {
-        let Some(active) = self.current.load_full() else {
-            return Value::Null;
-        };
-        json!({
-            "fault": active.fault,
-            "chances": active.chances.load(Ordering::Relaxed),
-            "injected": active.taken.load(Ordering::Relaxed),
-        })
+            log,
+        }))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::telemetry::prometheus::Limit;
 
 use super::request;
 use super::service::Service;
+use super::shared::Role;
 
 /// Serves the connections of `socket` until the listener is stopped and all of them have ended, or everything is cut
 /// off.
@@ -66,26 +67,27 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         };
     };
     let socket = Socket::new(socket);
-    let admission = service.admit(peer);
+    let faults = service.faults.as_ref();
+    let admission = faults.map_or(Admission::Served, |faults| faults.admit(peer));
     if admission == Admission::Refused {
         return socket.reset();
     }
-    let limits = service.limits();
+    let limits = service.shared.limits(&service.role);
     let Some((io, agreed)) = handshake(service, &socket, &limits).await else {
         return;
     };
     let stream = ClientStream::new(io, &socket);
-    if service.takes_http2() && agreed == Some(true) {
+    // Not at hops: routers try it there to find servers that speak gRPC; refused, they use HTTP/1.1.
+    let takes_http2 = service.role == Role::Front;
+    if takes_http2 && agreed == Some(true) {
         return Box::pin(streams(service, Box::new(stream), peer, &limits)).await;
     }
-    let by_preface = service.takes_http2() && agreed.is_none();
-    let clock = service.shared.clock.clone();
-    let mut client = Client::new(
-        stream,
-        (socket, peer),
-        (agreed.is_none(), by_preface),
-        clock,
+    let is_clear = agreed.is_none();
+    let (speaks, clock) = (
+        (is_clear, is_clear && takes_http2),
+        service.shared.clock.clone(),
     );
+    let mut client = Client::new(stream, (socket, peer), speaks, clock);
     client.is_spared = admission == Admission::Spared;
     let mut phase = service.listener.phase.clone();
     loop {

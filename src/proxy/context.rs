@@ -3,23 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
+use parking_lot::MutexGuard;
+use pingora::http::ResponseHeader;
+
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
-use crate::request::attempt::SpanId;
+use crate::request::attempt::{Attempt, CameWith, Failed, MAX_FAILED, SpanId};
 use crate::request::endpoint::Endpoint;
+use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
-use crate::request::trace::TraceFacts;
+use crate::request::trace::Sending;
 use crate::telemetry::prometheus::{Progress, UnderWay};
 
-use super::identity::{self, Trace};
-use super::join::RequestKey;
-use super::shared::UpstreamKind;
-use super::shared::{Role, Shared};
-use super::worker_hop::HopAttempt;
+use super::identity::{Trace, new_request_id, new_span_id};
+use super::join::{HopAttempt, Joined};
+use super::shared::{Role, Shared, UpstreamKind};
 
 use self::timing::Timing;
 
@@ -31,40 +34,29 @@ pub struct Context {
     arrival: Stamp,
     request_end: Option<Stamp>,
     forwarded: Option<Stamp>,
-    /// When we answered ourselves: the client may still be sending.
-    answered: Option<Stamp>,
     /// How many times we sent it upstream.
     sendings: u32,
-    /// How far it has come.
-    progress: Progress,
     /// It is in flight.
     under_way: Option<UnderWay>,
     /// So is an attempt at a server.
     at_worker: Option<UnderWay>,
     hop: Option<Stamps>,
-    smg_worker: Option<String>,
+    /// The server that a response's head named.
+    named: Option<String>,
     /// The upstream of the present attempt, `host:port`.
     pub upstream: String,
     /// How long upstreams had it, and its client held up writes.
     pub time: Timing,
     /// The trace that the request belongs to.
     pub trace: Option<Trace>,
-    /// We began the trace: the client sent none that can be continued.
-    pub trace_is_new: bool,
-    /// What only traces tell.
-    traced: TraceFacts,
-    /// How long its prompt was waited for, nanoseconds.
-    prompt_wait: Option<i64>,
     /// Our own span of the present attempt.
     span: Option<SpanId>,
     /// The front's request, as attempts at hops of this process find it.
-    joins: Option<RequestKey>,
+    joined: Option<Joined>,
     /// The hop's attempt.
     attempt: Option<HopAttempt>,
     /// When the body of the response passed here.
     passage: Passage,
-    /// When it passed the hop, for the front.
-    worker_passage: Passage,
     watch: Option<Watch>,
 }
 
@@ -77,7 +69,9 @@ struct Watch {
     /// Body bytes of the response.
     response_bytes: u64,
     response_head: Option<Stamp>,
+    /// The last of the response was read, or we answered ourselves: the client may still be sending.
     response_end: Option<Stamp>,
+    is_streaming: bool,
 }
 
 impl Context {
@@ -89,79 +83,68 @@ impl Context {
             arrival,
             request_end: None,
             forwarded: None,
-            answered: None,
             sendings: 0,
-            progress: Progress::Receiving,
             under_way: None,
             at_worker: None,
             hop: None,
-            smg_worker: None,
+            named: None,
             upstream: String::new(),
             time: Timing::default(),
             trace: None,
-            trace_is_new: false,
-            traced: TraceFacts::default(),
-            prompt_wait: None,
             span: None,
-            joins: None,
+            joined: None,
             attempt: None,
             passage: Passage::default(),
-            worker_passage: Passage::default(),
             watch: None,
         }
     }
 
-    /// Whether it came to a worker hop.
-    pub fn is_at_hop(&self) -> bool {
-        matches!(self.role, Role::Hop(_))
-    }
-
-    /// Begins to watch a generation request of the front.
-    pub fn watch(&mut self, endpoint: Endpoint, req_id: String) {
-        self.joins = self.shared.joins.open(&req_id);
-        let mut observer = Observer::new(Side::Front, endpoint, req_id);
-        let timeline = observer.timeline_mut();
-        timeline.set(Moment::Arrival, self.arrival);
-        timeline.upstream_is_server(self.shared.upstream_kind == UpstreamKind::Server);
-        self.observe(observer);
-    }
-
-    /// Begins an attempt of a router's at a generation request. Where no front here has it in its row, it is watched.
-    pub fn watch_attempt(&mut self, endpoint: Endpoint, req_id: Option<String>) {
-        let Role::Hop(worker) = &self.role else {
-            return;
-        };
-        let came_with = self.came_with();
-        let (joins, worker) = (&self.shared.joins, worker.to_string());
-        let attempt = HopAttempt::begin(
-            joins,
-            worker.clone(),
-            self.arrival,
-            came_with,
-            req_id.as_deref(),
-        );
-        self.span = Some(attempt.span());
-        let alone = attempt.may_need_row();
-        self.attempt = Some(attempt);
-        self.at_worker = Some(self.shared.metrics.attempt_began(&worker));
-        if alone {
-            let id = req_id.unwrap_or_else(identity::new_request_id);
-            let mut observer = Observer::new(Side::Hop, endpoint, id);
-            observer
-                .timeline_mut()
-                .set(Moment::WorkerArrival, self.arrival);
-            let facts = observer.facts_mut();
-            facts.worker = Some(worker);
-            facts.span = self.span;
-            facts.attempts = 1;
-            self.observe(observer);
+    /// Takes on the trace that a request came in, or begins one where it `generates`. Its sampled flag is set as it goes
+    /// upstream; a hop leaves that of a trace that came.
+    pub fn begin_trace(&mut self, headers: &HeaderMap, generates: bool) {
+        let came = Trace::of(headers);
+        self.trace = came.or_else(|| generates.then(Trace::new));
+        if let Some(trace) = &mut self.trace
+            && (came.is_none() || self.role == Role::Front)
+        {
+            let telemetry = &self.shared.telemetry;
+            trace.sample(telemetry.samples_upstream(trace.came_sampled, trace.id));
         }
     }
 
-    fn observe(&mut self, mut observer: Observer) {
+    /// Begins to watch a generation request; at a hop an attempt of a router's at one, where no front here has it in its row.
+    pub fn watch(&mut self, endpoint: Endpoint, id: Option<&str>) {
+        let (side, arrived) = match self.role {
+            Role::Front => (Side::Front, Moment::Arrival),
+            Role::Hop(_) => (Side::Hop, Moment::WorkerArrival),
+        };
+        self.begin_attempt(id);
+        if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
+            return;
+        }
+        let id = id.map_or_else(new_request_id, str::to_owned);
+        if side == Side::Front {
+            self.joined = self.shared.joins.open(&id);
+        }
+        let mut observer = Observer::new(side, endpoint, id);
+        let timeline = observer.timeline_mut();
+        timeline.set(arrived, self.arrival);
+        if side == Side::Front {
+            timeline.upstream_is_server(self.shared.upstream_kind == UpstreamKind::Server);
+        }
         let facts = observer.facts_mut();
-        self.note_trace(facts);
         facts.clock = Some(self.shared.clock_name.clone());
+        if let Role::Hop(worker) = &self.role {
+            facts.worker = Some(worker.to_string());
+            facts.span = self.span;
+            facts.attempts = 1;
+        }
+        if let Some(trace) = &self.trace {
+            facts.trace_id = Some(trace.id_text());
+            facts.parent_span = trace.parent;
+            facts.trace.sent_sampled = trace.is_sampled();
+            facts.trace.came_sampled = trace.came_sampled;
+        }
         if self.counts() {
             self.under_way = Some(self.shared.metrics.request_began());
         }
@@ -171,7 +154,23 @@ impl Context {
             response_bytes: 0,
             response_head: None,
             response_end: None,
+            is_streaming: false,
         });
+    }
+
+    fn begin_attempt(&mut self, id: Option<&str>) {
+        let Role::Hop(worker) = &self.role else {
+            return;
+        };
+        let (span, worker) = (new_span_id(), worker.to_string());
+        self.span = Some(span);
+        self.at_worker = Some(self.shared.metrics.attempt_began(&worker));
+        let mut attempt = Attempt::new(span, worker, String::new(), self.arrival);
+        attempt.came_with = self.trace.as_ref().and_then(|trace| {
+            let (trace, span) = (trace.id, trace.parent?);
+            Some(CameWith { trace, span })
+        });
+        self.attempt = Some(self.shared.joins.arrived(attempt, id));
     }
 
     /// The head is about to be written upstream. Gives the `traceparent` to write, if there is to be one.
@@ -180,7 +179,6 @@ impl Context {
         self.forwarded = Some(now);
         self.sendings += 1;
         self.time.sent(now);
-        self.progress = Progress::Waiting;
         if let Some(under_way) = &mut self.under_way {
             under_way.enter(Progress::Waiting);
         }
@@ -189,19 +187,19 @@ impl Context {
             self.at_worker = None;
             self.at_worker = Some(self.shared.metrics.attempt_began(&self.upstream));
         }
-        let host = self.attempt.as_ref().and_then(|_| self.own_host());
-        if let Some(attempt) = &mut self.attempt {
-            attempt.forwarded(&self.shared.joins, &host.unwrap_or_default(), now);
+        if let Some(mut told) = self.told() {
+            told.host = self.own_host().unwrap_or_default();
+            told.forwarded = Some(now);
         }
         let span = match (&self.role, self.span) {
             (Role::Hop(_), Some(span)) => span,
-            _ => identity::new_span_id(),
+            _ => new_span_id(),
         };
         self.span = Some(span);
-        self.note_sending(span, now);
-        if let Some(key) = self.joins {
-            self.shared.joins.sent(key, span);
+        if let Some(joined) = &self.joined {
+            self.shared.joins.sent(joined, span);
         }
+        self.note_sending(span, now, None);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().span = Some(span);
             let moment = match self.role {
@@ -210,7 +208,44 @@ impl Context {
             };
             watch.observer.timeline_mut().set(moment, now);
         }
-        self.trace_parent(span)
+        let trace = self.trace.as_ref()?;
+        // What has no span of ours stays below its client's.
+        let is_told = self.watch.is_some() || self.attempt.is_some();
+        let parent = if is_told { Some(span) } else { trace.parent };
+        parent.map(|parent| trace.with_parent(parent))
+    }
+
+    /// What is told of the hop's attempt.
+    fn told(&self) -> Option<MutexGuard<'_, Attempt>> {
+        self.attempt.as_ref().map(|attempt| attempt.told.lock())
+    }
+
+    /// No connection to the upstream came about.
+    pub fn note_unconnected(&mut self) {
+        let now = self.shared.clock.now();
+        self.note_sending(new_span_id(), self.arrival, Some(now));
+    }
+
+    /// A sending from `at`, for traces: those alone tell of it. One that no connection came about for began when the one
+    /// before was over, and has `failed`.
+    fn note_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
+        // Without a watch there is no row.
+        let watch = self.watch.as_mut();
+        let Some(watch) = watch.filter(|_| self.shared.telemetry.traces()) else {
+            return;
+        };
+        let sendings = &mut watch.observer.facts_mut().trace.sendings;
+        if failed.is_some() && sendings.len() >= MAX_FAILED {
+            return;
+        }
+        let before = sendings.last().and_then(|last| last.broke);
+        sendings.push(Sending {
+            span,
+            upstream: self.upstream.clone(),
+            at: before.filter(|_| failed.is_some()).unwrap_or(at),
+            broke: failed,
+            is_connected: failed.is_none(),
+        });
     }
 
     /// An upstream connection stands; `reused` when it has served before.
@@ -239,44 +274,45 @@ impl Context {
     pub fn prompt_waited(&mut self, began: Stamp) {
         let nanos = self.shared.clock.now().nanos_since(began);
         self.time.waited(nanos);
-        self.prompt_wait = Some(nanos);
-    }
-
-    /// The head of the final response was read.
-    pub fn response_head(
-        &mut self,
-        status: u16,
-        content_type: Option<&str>,
-        encoded: bool,
-        at: Stamp,
-    ) {
-        self.attempt_has(status, End::Complete, at);
         if let Some(watch) = &mut self.watch {
-            watch.response_head = Some(at);
-            let observer = &mut watch.observer;
-            observer.response_head(status, content_type, encoded, at);
+            watch.observer.facts_mut().prompt_wait_nanos = Some(nanos);
         }
     }
 
-    fn attempt_has(&mut self, status: u16, end: End, at: Stamp) {
-        if let Some(attempt) = &mut self.attempt {
-            attempt.answered(&self.shared.joins, status, end, at);
+    /// The head of the final response was read at `at`, with these stamps of a hop of ours on it.
+    pub fn response_head(&mut self, head: &ResponseHeader, hop: Option<Stamps>, at: Stamp) {
+        let status = head.status.as_u16();
+        self.attempt_has(status, End::Complete, at);
+        if let (Some(joined), Some(span)) = (&self.joined, hop.as_ref().and_then(|hop| hop.span)) {
+            joined.answered(span);
         }
-    }
-
-    /// Who served, as far as the response's head and our own sending show.
-    pub fn served_by(&mut self, hop: Option<Stamps>, smg_worker: Option<String>) {
-        if let (Some(key), Some(span)) = (self.joins, hop.as_ref().and_then(|hop| hop.span)) {
-            self.shared.joins.answered(key, span);
-        }
-        self.smg_worker = smg_worker;
+        let by_hop = hop.as_ref().and_then(|hop| hop.host.clone());
+        self.named = by_hop.or_else(|| match self.role {
+            Role::Front => smg_worker(&head.headers),
+            Role::Hop(_) => None,
+        });
         self.hop = hop;
         let host = self.host();
-        if let Some(watch) = &mut self.watch {
-            watch.observer.facts_mut().host = host;
-            if let Some(hop) = &self.hop {
-                watch.observer.stamps(hop, &self.shared.clock_name);
-            }
+        let Some(watch) = &mut self.watch else { return };
+        let observer = &mut watch.observer;
+        observer.facts_mut().host = host;
+        if let Some(hop) = &self.hop {
+            observer.told(told_outcome(&head.headers));
+            observer.stamps(hop, &self.shared.clock_name);
+        }
+        let kind = content_type(&head.headers);
+        observer.response_head(status, kind, is_encoded(&head.headers), at);
+        watch.response_head = Some(at);
+    }
+
+    /// A response's head came, or we answer ourselves for what `end` says. An error's attempt is over for the
+    /// router, which may have sent the next one before we have closed this one.
+    fn attempt_has(&self, status: u16, end: End, at: Stamp) {
+        let Some(mut told) = self.told() else { return };
+        told.status = Some(status);
+        if !told.has_answered() {
+            told.ended = Some(at);
+            told.outcome = Some(judged(end, told.status));
         }
     }
 
@@ -293,13 +329,11 @@ impl Context {
             self.passage.piece(at, blocked);
         }
         // Once it streams, an event costs this one comparison.
-        if self.progress != Progress::Streaming && watch.observer.is_streaming() {
-            self.progress = Progress::Streaming;
+        if !watch.is_streaming && watch.observer.is_streaming() {
+            watch.is_streaming = true;
             let here = self.under_way.iter_mut();
-            let direct = self
-                .at_worker
-                .iter_mut()
-                .filter(|_| self.role == Role::Front);
+            let at_worker = self.at_worker.iter_mut();
+            let direct = at_worker.filter(|_| self.role == Role::Front);
             here.chain(direct)
                 .for_each(|under_way| under_way.enter(Progress::Streaming));
         }
@@ -313,41 +347,32 @@ impl Context {
     /// We answer ourselves, as the exchange ended so. Gives the outcome that is recorded.
     pub fn answered(&mut self, status: u16, end: End) -> Outcome {
         let now = self.shared.clock.now();
-        self.answered = Some(now);
         self.time.back(now);
         self.attempt_has(status, end.clone(), now);
         if let Some(watch) = &mut self.watch {
+            watch.response_end.get_or_insert(now);
             watch.observer.facts_mut().status = Some(status);
         }
-        judge(end, &Seen::default()).0
-    }
-
-    /// The outcome that a hop of ours gave to its own error response.
-    pub fn hop_outcome(&mut self, outcome: Option<Outcome>) {
-        if let Some(watch) = &mut self.watch {
-            watch.observer.told(outcome);
-        }
+        judged(end, None)
     }
 
     /// A hop passes a piece of the response's body on that was read at `at`, after it has `held` it for a fault.
     pub fn passed_on(&mut self, is_empty: bool, is_end: bool, at: Stamp, held: Option<Duration>) {
-        let Some(attempt) = &mut self.attempt else {
-            return;
-        };
+        let Some(attempt) = &self.attempt else { return };
         let mut is_first = false;
         if !is_empty {
             let held = held.map_or(0, |held| i64::try_from(held.as_nanos()).unwrap_or(i64::MAX));
             let blocked = self.time.blocked_at(at);
             is_first = self.passage.piece(at.plus_nanos(held), blocked);
         }
-        if is_first && let Some(at_worker) = &mut self.at_worker {
-            at_worker.enter(Progress::Streaming);
-        }
         // Before the bytes go on: the front that reads them finds it here.
         if is_end {
-            attempt.passed(&self.shared.joins, self.passage, at);
+            attempt.told.lock().passage = self.passage;
         } else if is_first {
-            attempt.passed(&self.shared.joins, self.passage.so_far(), at);
+            attempt.told.lock().passage = self.passage.so_far();
+        }
+        if is_first && let Some(at_worker) = &mut self.at_worker {
+            at_worker.enter(Progress::Streaming);
         }
     }
 
@@ -360,10 +385,12 @@ impl Context {
     pub fn sending_failed(&mut self, is_resent: bool) {
         let now = self.shared.clock.now();
         self.time.back(now);
-        if let Some(sending) = self.traced.sendings.last_mut() {
+        let sends_to_server = self.sends_to_server();
+        let Some(watch) = &mut self.watch else { return };
+        if let Some(sending) = watch.observer.facts_mut().trace.sendings.last_mut() {
             sending.broke = Some(now);
         }
-        if is_resent && self.sends_to_server() && self.watch.is_some() {
+        if is_resent && sends_to_server {
             let outcome = Outcome::UpstreamDied.name();
             self.shared.metrics.attempt_ended(&self.upstream, outcome);
         }
@@ -377,12 +404,9 @@ impl Context {
     /// What was stamped so far, for a header.
     pub fn stamps(&self) -> Stamps {
         let (attempts, failed) = match &self.attempt {
-            Some(attempt) => {
-                let earlier = attempt.earlier(&self.shared.joins);
-                (1 + earlier.len() as u32, earlier)
-            }
+            Some(attempt) => attempt.so_far(),
             None => {
-                let seen = self.joins.map(|key| self.shared.joins.so_far(key));
+                let seen = self.joined.as_ref().map(Joined::so_far);
                 let (count, failed) = seen.unwrap_or_default();
                 self.attempts_of(count, failed)
             }
@@ -399,7 +423,7 @@ impl Context {
             forwarded: self.forwarded,
             host: self.host(),
             attempts: Some(attempts),
-            is_direct: self.is_at_hop() || self.shared.upstream_kind == UpstreamKind::Server,
+            is_direct: worker.is_some() || self.shared.upstream_kind == UpstreamKind::Server,
             worker,
             span: self.span,
             failed,
@@ -407,10 +431,21 @@ impl Context {
         }
     }
 
+    /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere reported, and our
+    /// own sendings.
+    fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
+        let Some(hop) = &self.hop else {
+            return (self.sendings.max(seen), failed);
+        };
+        let count = self.sendings.max(seen).max(hop.attempts.unwrap_or(1));
+        match failed.is_empty() {
+            true => (count, hop.failed.clone()),
+            false => (count, failed),
+        }
+    }
+
     fn host(&self) -> Option<String> {
-        let hop = self.hop.as_ref().and_then(|hop| hop.host.clone());
-        let smg = || self.smg_worker.clone();
-        hop.or_else(smg).or_else(|| self.own_host())
+        self.named.clone().or_else(|| self.own_host())
     }
 
     /// The server that we send to ourselves, as records call it.
@@ -435,10 +470,17 @@ impl Drop for Context {
     }
 }
 
+fn judged(end: End, status: Option<u16>) -> Outcome {
+    let seen = Seen {
+        status,
+        ..Seen::default()
+    };
+    judge(end, &seen).0
+}
+
 #[cfg(test)]
 mod clocks;
 mod row;
 #[cfg(test)]
 mod tests;
 mod timing;
-mod trace;

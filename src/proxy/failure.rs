@@ -50,121 +50,78 @@ impl Failure {
         }
     }
 
-    /// What the client is answered, where nothing has been yet; `None` when it is gone or is to see a broken connection.
-    /// It names no hosts.
-    pub fn answer(&self) -> Option<Answer> {
-        self.told("").0
-    }
-
-    /// How the exchange with `upstream` ended.
-    pub fn end(&self, upstream: &str) -> End {
-        self.told(upstream).1
-    }
-
-    fn told(&self, upstream: &str) -> (Option<Answer>, End) {
-        let client = |what: &str| End::Timeout(format!("the client: {what}"));
+    /// What the client is answered, where nothing has been yet, and how the exchange with `upstream` ended. No answer: the
+    /// client is gone or is to see a broken connection. It names no hosts.
+    pub fn told(&self, upstream: &str) -> (Option<Answer>, End) {
+        let of_client = |what: &str| End::Timeout(format!("the client: {what}"));
+        let ours = |why: &dyn std::fmt::Display| End::ProxyError(format!("the proxy {why}"));
         match self {
+            Failure::Refused(why @ Refusal::BodyTooSlow) => {
+                (Some(why.answer()), of_client("sent its body too slowly"))
+            }
             Failure::Refused(why) => {
                 let answer = why.answer();
-                let end = match why {
-                    Refusal::BodyTooSlow => client("sent its body too slowly"),
-                    _ => End::BadRequest(format!("{} {}", answer.status, refused(*why))),
-                };
-                (Some(answer), end)
+                let words = format!("{} {}", answer.status, answer.message);
+                (Some(answer), End::BadRequest(words))
             }
             Failure::ClientGone => (None, End::ClientGone),
             Failure::BrokenBody(error) => {
-                let end = format!("400 the request: {}", words(error.etype()));
-                (Some(Refusal::BrokenHead.answer()), End::BadRequest(end))
+                let words = format!("400 the request: {}", words(error));
+                (Some(Refusal::BrokenHead.answer()), End::BadRequest(words))
             }
             Failure::ClientSilent => {
                 let message = "the request body did not come in time";
-                let answer = answer(408, "request_timeout", message);
-                (answer, client("silent for too long"))
+                (answer(408, message), of_client("silent for too long"))
             }
-            Failure::ClientTookNothing => (None, client("took no bytes for too long")),
-            Failure::ClientStalled => (None, client("held up the response for too long")),
+            Failure::ClientTookNothing => (None, of_client("took no bytes for too long")),
+            Failure::ClientStalled => (None, of_client("held up the response for too long")),
             Failure::Shortage(error) => {
                 let message = "the proxy could not open a connection to the upstream";
-                let why = shortage::reason(error);
-                let end = format!("the proxy could not open a connection: {why}");
-                (answer(500, "proxy_error", message), End::ProxyError(end))
+                let why = format!("could not open a connection: {}", shortage::reason(error));
+                (answer(500, message), ours(&why))
             }
-            Failure::NoConnection(error) => unconnected(error, upstream),
-            Failure::Upstream(error) => broken(error, upstream),
+            Failure::NoConnection(error) | Failure::Upstream(error) => {
+                let is_connected = matches!(self, Failure::Upstream(_));
+                let (status, message, end) = of_upstream(error.etype(), is_connected);
+                let words = format!("{upstream}: {}", words(error));
+                (answer(status, message), end(words))
+            }
             Failure::UpstreamSilent => {
-                let end = format!("{upstream}: silent for too long");
-                (
-                    timeout("the upstream did not answer in time"),
-                    End::Timeout(end),
-                )
+                let end = End::Timeout(format!("{upstream}: silent for too long"));
+                (answer(504, NO_ANSWER), end)
             }
-            Failure::Injected => {
-                let end = End::ProxyError("an injected fault".into());
-                (None, end)
-            }
+            Failure::Injected => (None, End::ProxyError("an injected fault".into())),
             Failure::Internal(what) => {
-                let end = format!("the proxy failed: {what}");
-                (
-                    answer(500, "proxy_error", "the proxy failed"),
-                    End::ProxyError(end),
-                )
+                let why = format!("failed: {what}");
+                (answer(500, "the proxy failed"), ours(&why))
             }
         }
     }
 }
 
-fn answer(status: u16, kind: &'static str, message: &'static str) -> Option<Answer> {
-    Some(Answer {
-        status,
-        kind,
-        message,
-    })
+const NO_ANSWER: &str = "the upstream did not answer in time";
+
+fn answer(status: u16, message: &'static str) -> Option<Answer> {
+    Some(Answer { status, message })
 }
 
-fn bad_gateway(message: &'static str) -> Option<Answer> {
-    answer(502, "bad_gateway", message)
-}
-
-fn timeout(message: &'static str) -> Option<Answer> {
-    answer(504, "gateway_timeout", message)
-}
-
-/// No connection came about.
-fn unconnected(error: &Error, upstream: &str) -> (Option<Answer>, End) {
-    let words = format!("{upstream}: {}", words(error.etype()));
-    match error.etype() {
-        ErrorType::ConnectTimedout => {
-            let answer = timeout("the connection to the upstream timed out");
-            (answer, End::Timeout(words))
+/// What an error of an upstream that was, or was not, connected to means.
+fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, fn(String) -> End) {
+    use ErrorType::{ConnectRefused, ConnectTimedout, ReadTimedout, WriteTimedout};
+    let broke = "the upstream broke the connection before its answer";
+    match etype {
+        WriteTimedout | ReadTimedout if is_connected => (504, NO_ANSWER, End::Timeout),
+        _ if is_connected => (502, broke, End::UpstreamDied),
+        ConnectTimedout => {
+            let message = "the connection to the upstream timed out";
+            (504, message, End::Timeout)
         }
-        ErrorType::ConnectRefused => {
-            let answer = bad_gateway("the upstream refused the connection");
-            (answer, End::ProxyError(words))
+        ConnectRefused => {
+            let message = "the upstream refused the connection";
+            (502, message, End::ProxyError)
         }
-        etype if is_tls(etype) => {
-            let end = End::ProxyError(format!("{words}: {}", tls_reason(error)));
-            (bad_gateway("no TLS connection to the upstream"), end)
-        }
-        _ => {
-            let answer = bad_gateway("no connection to the upstream");
-            (answer, End::ProxyError(words))
-        }
-    }
-}
-
-/// The connection broke.
-fn broken(error: &Error, upstream: &str) -> (Option<Answer>, End) {
-    let words = format!("{upstream}: {}", words(error.etype()));
-    match error.etype() {
-        ErrorType::WriteTimedout | ErrorType::ReadTimedout => {
-            let answer = timeout("the upstream did not answer in time");
-            (answer, End::Timeout(words))
-        }
-        _ => {
-            let answer = bad_gateway("the upstream broke the connection before its answer");
-            (answer, End::UpstreamDied(words))
-        }
+        etype if is_tls(etype) => (502, "no TLS connection to the upstream", End::ProxyError),
+        _ => (502, "no connection to the upstream", End::ProxyError),
     }
 }
 
@@ -185,47 +142,24 @@ pub fn head(answer: &Answer, length: usize, request_id: &[u8]) -> pingora::Resul
 
 /// Whether an error means that no connection came about, by the upstream's doing.
 pub fn is_connect(etype: &ErrorType) -> bool {
-    let others = matches!(
-        etype,
-        ErrorType::ConnectTimedout
-            | ErrorType::ConnectRefused
-            | ErrorType::ConnectNoRoute
-            | ErrorType::ConnectError
-    );
-    others || is_tls(etype)
+    use ErrorType::{ConnectError, ConnectNoRoute, ConnectRefused, ConnectTimedout};
+    let others = [
+        ConnectTimedout,
+        ConnectRefused,
+        ConnectNoRoute,
+        ConnectError,
+    ];
+    others.contains(etype) || is_tls(etype)
 }
 
 /// Whether an error means that TLS could not be agreed on, or the certificate was not taken.
 fn is_tls(etype: &ErrorType) -> bool {
-    matches!(
-        etype,
-        ErrorType::TLSHandshakeFailure | ErrorType::TLSHandshakeTimedout | ErrorType::InvalidCert
-    )
+    use ErrorType::{InvalidCert, TLSHandshakeFailure, TLSHandshakeTimedout};
+    [TLSHandshakeFailure, TLSHandshakeTimedout, InvalidCert].contains(etype)
 }
 
-/// What the TLS library says of it. Pingora has that only as a piece of its own text.
-fn tls_reason(error: &Error) -> String {
-    let text = error.to_string();
-    let cause = text
-        .split_once("cause: ")
-        .map_or(&*text, |(_, cause)| cause);
-    let cause = cause.split(", SNI: ").next().unwrap_or(cause);
-    cause.trim().to_owned()
-}
-
-fn refused(why: Refusal) -> &'static str {
-    match why {
-        Refusal::BadTarget => "the request target holds a control byte",
-        Refusal::UnknownCoding => "the request's Transfer-Encoding is not chunked",
-        Refusal::BodyTooLarge => "the request body is too large",
-        Refusal::HeadTooLarge => "the request head is too large",
-        Refusal::Tunnel => "the request asks for a tunnel",
-        _ => "the request: not valid HTTP/1.1",
-    }
-}
-
-fn words(etype: &ErrorType) -> &'static str {
-    match etype {
+fn words(error: &Error) -> String {
+    let words = match error.etype() {
         ErrorType::ConnectTimedout => "connecting took too long",
         ErrorType::ReadTimedout => "silent for too long",
         ErrorType::WriteTimedout => "took no bytes for too long",
@@ -234,8 +168,27 @@ fn words(etype: &ErrorType) -> &'static str {
         ErrorType::ConnectError => "no connection came about",
         ErrorType::ConnectionClosed => "connection closed before the end of the response",
         ErrorType::ReadError | ErrorType::WriteError => "connection broke",
-        etype if is_tls(etype) => "no TLS connection came about",
         ErrorType::InvalidHTTPHeader | ErrorType::H1Error => "not valid HTTP/1.1",
+        etype if is_tls(etype) => {
+            // What the TLS library said: Pingora keeps no source of it, only these words, whole as they are.
+            let said = error.context.as_ref().map_or("", |said| said.as_str());
+            return format!("no TLS connection came about: {said}");
+        }
         other => other.as_str(),
+    };
+    words.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tls_failed_by_is_told_in_whatever_words_it_comes() {
+        let said = "certificate expired, SNI: h cause: as of another version";
+        let error = Error::explain(ErrorType::TLSHandshakeFailure, said);
+        let (answer, end) = Failure::NoConnection(error).told("h:1");
+        let words = format!("h:1: no TLS connection came about: {said}");
+        assert_eq!((answer.unwrap().status, end), (502, End::ProxyError(words)));
     }
 }

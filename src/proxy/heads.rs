@@ -8,12 +8,27 @@ use http::header::{
 use http::{Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::authority::raw_target_authority;
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, ErrorType};
 
 use crate::client::answer::Refusal;
+use crate::request::head::OUTCOME_HEADER;
+use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 
+use super::identity::REQUEST_ID;
+
+// Fields of our own: a map finds a name sooner than text.
+/// The request's id.
+pub static ID: HeaderName = HeaderName::from_static(REQUEST_ID);
+/// What asks for our stamps, and tells them.
+pub static STAMPS: HeaderName = HeaderName::from_static(FRONT_HEADER);
+/// What a hop stamped.
+pub static HOP: HeaderName = HeaderName::from_static(HOP_HEADER);
+/// How a proxy of ours judged its own error.
+pub static OUTCOME: HeaderName = HeaderName::from_static(OUTCOME_HEADER);
+/// With the secret of `stamps = "token"`.
+pub static TOKEN: HeaderName = HeaderName::from_static("x-queuescope-token");
 /// Fields of a connection besides those that `Connection` names.
-const OF_CONNECTION: [HeaderName; 7] = [
+static OF_CONNECTION: [HeaderName; 10] = [
     PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
     TE,
@@ -21,9 +36,10 @@ const OF_CONNECTION: [HeaderName; 7] = [
     TRANSFER_ENCODING,
     CONNECTION,
     UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
 ];
-/// The same, without a constant.
-const OF_OLD_CONNECTIONS: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
 /// Fields that a client may not have taken off.
 const KEPT: [&str; 4] = [
     "host",
@@ -38,7 +54,7 @@ const NAMED: usize = 9;
 ///
 /// # Errors
 /// What the client is refused.
-pub fn check(request: &RequestHeader) -> std::result::Result<(), Refusal> {
+pub fn check(request: &RequestHeader) -> Result<(), Refusal> {
     if request.method == Method::CONNECT {
         return Err(Refusal::Tunnel);
     }
@@ -54,7 +70,7 @@ pub fn check(request: &RequestHeader) -> std::result::Result<(), Refusal> {
     }) {
         return Err(Refusal::UnknownCoding);
     }
-    Ok(())
+    named(&request.headers).map(drop)
 }
 
 /// Whether a target holds a NUL, or its path a control byte: raw, which Pingora escapes, or escaped.
@@ -71,8 +87,8 @@ fn has_control(target: &[u8]) -> bool {
 /// The head that goes to an upstream, over HTTP/1.1, for one that came.
 ///
 /// # Errors
-/// `Connection` names what it may not.
-pub fn to_upstream(came: &RequestHeader, has_body: bool) -> Result<RequestHeader> {
+/// It is not one that has been [checked](check).
+pub fn to_upstream(came: &RequestHeader, has_body: bool) -> pingora::Result<RequestHeader> {
     let mut head = came.clone();
     head.set_version(Version::HTTP_11);
     set_host(&mut head, came.version)?;
@@ -81,15 +97,12 @@ pub fn to_upstream(came: &RequestHeader, has_body: bool) -> Result<RequestHeader
             .headers
             .get(UPGRADE)
             .is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
-    for name in named(&came.headers)? {
+    for name in named(&came.headers).unwrap_or_default() {
         head.remove_header(&name);
     }
-    OF_CONNECTION.iter().for_each(|name| {
+    for name in &OF_CONNECTION {
         head.remove_header(name);
-    });
-    OF_OLD_CONNECTIONS.iter().for_each(|name| {
-        head.remove_header(*name);
-    });
+    }
     if asks_websocket {
         head.insert_header(CONNECTION, "Upgrade")?;
         head.insert_header(UPGRADE, "websocket")?;
@@ -105,7 +118,7 @@ pub fn to_upstream(came: &RequestHeader, has_body: bool) -> Result<RequestHeader
 
 /// Sets `Host` where the authority says it: that of HTTP/2, or of an absolute target. Ingress has made sure that the two
 /// do not differ. HTTP/2 needs one in any case.
-fn set_host(head: &mut RequestHeader, came: Version) -> Result<()> {
+fn set_host(head: &mut RequestHeader, came: Version) -> pingora::Result<()> {
     let authority = head.uri.authority().map(|a| a.as_str().as_bytes());
     let authority = authority.or_else(|| raw_target_authority(head.raw_path()).authority());
     let host = match authority {
@@ -121,23 +134,28 @@ fn set_host(head: &mut RequestHeader, came: Version) -> Result<()> {
 }
 
 /// The fields that `Connection` names.
-fn named(headers: &HeaderMap) -> Result<Vec<HeaderName>> {
-    let refuse = || Error::e_explain(ErrorType::InvalidHTTPHeader, "Connection");
-    let values = headers.get_all(CONNECTION).iter();
-    let tokens = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let tokens = tokens
-        .map(<[u8]>::trim_ascii)
-        .filter(|token| !token.is_empty());
+///
+/// # Errors
+/// It names what it may not.
+fn named(headers: &HeaderMap) -> Result<Vec<HeaderName>, Refusal> {
     let mut names = Vec::new();
-    for token in tokens {
+    for token in tokens(headers) {
         let name = HeaderName::from_bytes(token).ok();
         let name = name.filter(|name| is_token(token) && !KEPT.contains(&name.as_str()));
-        let Some(name) = name.filter(|_| names.len() < NAMED) else {
-            return refuse();
-        };
-        names.push(name);
+        names.push(name.ok_or(Refusal::BrokenHead)?);
+    }
+    if names.len() > NAMED {
+        return Err(Refusal::BrokenHead);
     }
     Ok(names)
+}
+
+/// What `Connection` says, one word after another.
+fn tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let values = headers.get_all(CONNECTION).iter();
+    let tokens = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let tokens = tokens.map(<[u8]>::trim_ascii);
+    tokens.filter(|token| !token.is_empty())
 }
 
 /// RFC 9110, section 5.6.2.
@@ -165,7 +183,7 @@ pub fn to_client(
     head: &mut ResponseHeader,
     is_end: bool,
     (method, version): (&Method, Version),
-) -> Result<bool> {
+) -> pingora::Result<bool> {
     let is_bodiless = *method == Method::HEAD
         || matches!(
             head.status,
@@ -182,20 +200,13 @@ pub fn to_client(
     // To HTTP/1.0 the end of the connection is the end of the body.
     let ends_by_close =
         version < Version::HTTP_11 && head.remove_header(&TRANSFER_ENCODING).is_some();
-    let values = head.headers.get_all(CONNECTION).iter();
-    let named: Vec<String> = values
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|name| name.trim().to_ascii_lowercase())
-        .filter(|name| {
-            !matches!(
-                name.as_str(),
-                "" | "close" | "transfer-encoding" | "content-length"
-            )
-        })
+    let of_framing = [TRANSFER_ENCODING, CONTENT_LENGTH];
+    let named = tokens(&head.headers).filter_map(|token| HeaderName::from_bytes(token).ok());
+    let named: Vec<_> = named
+        .filter(|name| !of_framing.contains(name) && name != "close")
         .collect();
-    let fixed = ["keep-alive", "proxy-connection", TRAILER.as_str()];
-    for name in named.iter().map(String::as_str).chain(fixed) {
+    let [.., keep_alive, old, _] = &OF_CONNECTION;
+    for name in named.iter().chain([keep_alive, old, &TRAILER]) {
         head.remove_header(name);
     }
     if let Some(length) = one_length(&head.headers) {

@@ -1,7 +1,6 @@
 //! How a front knows the stamps of its own hops from what anybody else writes into the same header: they are
 //! signed with a key that only its hops have.
 
-use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use ring::hmac;
@@ -29,8 +28,10 @@ impl HopKey {
     /// The key of this process, whose front and hops need no config to know each other.
     pub fn of_process() -> HopKey {
         static KEY: OnceLock<HopKey> = OnceLock::new();
-        let random = || format!("{:032x}{:032x}", random(), random());
-        let key = KEY.get_or_init(|| HopKey::of(random().as_str().into()));
+        let key = KEY.get_or_init(|| {
+            let [one, two]: [u128; 2] = rand::random();
+            HopKey::of(format!("{one:032x}{two:032x}").as_str().into())
+        });
         key.clone()
     }
 
@@ -41,39 +42,28 @@ impl HopKey {
 
     /// The header's value: the stamps and their signature.
     pub fn sign(&self, req_id: &str, stamps: &str) -> String {
-        let tag = hmac::sign(&self.key, signed(req_id, stamps).as_bytes());
-        let mut value = String::with_capacity(stamps.len() + MARK.len() + 2 * tag.as_ref().len());
-        value.push_str(stamps);
-        value.push_str(MARK);
-        for byte in tag.as_ref() {
-            // Writing to a String cannot fail.
-            let _ = write!(value, "{byte:02x}");
-        }
-        value
+        format!("{stamps}{MARK}{}", self.signature(req_id, stamps))
     }
 
     /// The stamps of a header's value, if a hop of ours wrote it for this request.
     pub fn verified<'a>(&self, req_id: &str, value: &'a str) -> Option<&'a str> {
-        let (stamps, tag) = value.rsplit_once(MARK)?;
-        let tag = bytes(tag)?;
-        let verified = hmac::verify(&self.key, signed(req_id, stamps).as_bytes(), &tag);
-        verified.is_ok().then_some(stamps)
+        let (stamps, given) = value.rsplit_once(MARK)?;
+        let right = Secret::from(&*self.signature(req_id, stamps));
+        right.is(given.as_bytes()).then_some(stamps)
     }
-}
 
-fn random() -> u128 {
-    rand::random()
-}
-
-/// What is signed; no header holds a line's end.
-fn signed(req_id: &str, stamps: &str) -> String {
-    format!("{req_id}\n{stamps}")
-}
-
-fn bytes(hex: &str) -> Option<Vec<u8>> {
-    let pairs = hex.as_bytes().chunks(2);
-    let byte = |pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
-    pairs.map(byte).collect()
+    fn signature(&self, req_id: &str, stamps: &str) -> String {
+        let mut signed = hmac::Context::with_key(&self.key);
+        // No header holds a line's end.
+        for part in [req_id, "\n", stamps] {
+            signed.update(part.as_bytes());
+        }
+        let tag = signed.sign();
+        let digits = tag.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits
+            .filter_map(|digit| char::from_digit(digit.into(), 16))
+            .collect()
+    }
 }
 
 #[cfg(test)]

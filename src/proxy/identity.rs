@@ -1,6 +1,6 @@
 //! Request ids and W3C trace contexts: <https://www.w3.org/TR/trace-context/>, version 00.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::request::attempt::SpanId;
 
@@ -14,20 +14,24 @@ pub const TRACESTATE: &str = "tracestate";
 /// Member of [`TRACESTATE`] in a trace that a proxy of ours began: nobody has decided yet whether it is sampled.
 pub const BEGAN: &str = "queuescope=began";
 
+static PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
+static STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 /// The flag of W3C that a trace is sampled.
 const SAMPLED: u8 = 1;
 /// Longest request id that a record keeps, bytes.
 const LONGEST_ID: usize = 256;
 
 /// Where a request belongs in a trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// 32 hex digits.
-    pub id: String,
+    /// Not 0.
+    pub id: u128,
     /// [`SAMPLED`] and those of others.
     flags: u8,
     /// The span that the request came with; `None` in a trace of our own.
     pub parent: Option<SpanId>,
+    /// Whether whoever it came from had it sampled; `None` when nobody has decided.
+    pub came_sampled: Option<bool>,
 }
 
 /// A new span id.
@@ -54,21 +58,30 @@ pub fn request_id(headers: &HeaderMap) -> Option<String> {
 impl Trace {
     /// A new trace, not sampled.
     pub fn new() -> Trace {
-        let id = rand::random::<u128>().max(1);
         Trace {
-            id: format!("{id:032x}"),
+            id: rand::random::<u128>().max(1),
             flags: 0,
             parent: None,
+            came_sampled: None,
         }
     }
 
     /// The client's trace; `None` when the header is absent, there twice or invalid.
     pub fn of(headers: &HeaderMap) -> Option<Trace> {
-        let mut all = headers.get_all(TRACEPARENT).iter();
+        let mut all = headers.get_all(&PARENT).iter();
         let (Some(value), None) = (all.next(), all.next()) else {
             return None;
         };
-        Trace::parse(value.to_str().ok()?.trim())
+        let trace = Trace::parse(value.to_str().ok()?.trim())?;
+        let states = headers.get_all(&STATE).iter();
+        let mut members = states
+            .filter_map(|state| state.to_str().ok())
+            .flat_map(|state| state.split(','));
+        let is_open = !trace.is_sampled() && members.any(|member| member.trim() == BEGAN);
+        Some(Trace {
+            came_sampled: (!is_open).then(|| trace.is_sampled()),
+            ..trace
+        })
     }
 
     fn parse(text: &str) -> Option<Trace> {
@@ -79,37 +92,26 @@ impl Trace {
             (part.len() == digits && part.bytes().all(is_hex)).then_some(part)
         };
         let (version, id, parent, flags) = (hex(2)?, hex(32)?, hex(16)?, hex(2)?);
-        let parent = SpanId::parse(parent)?;
         // Version 00 has exactly four parts; what later ones append is theirs to know.
         let whole = version != "ff" && (version != "00" || parts.next().is_none());
-        let is_zero = id.bytes().all(|c| c == b'0');
-        let flags = u8::from_str_radix(flags, 16).ok()?;
-        (whole && !is_zero).then(|| Trace {
-            id: id.into(),
-            flags,
-            parent: Some(parent),
-        })
+        let id = u128::from_str_radix(id, 16).ok()?;
+        let trace = Trace {
+            id,
+            flags: u8::from_str_radix(flags, 16).ok()?,
+            parent: Some(SpanId::parse(parent)?),
+            came_sampled: None,
+        };
+        (whole && id != 0).then_some(trace)
     }
 
-    /// The id as a number.
-    pub fn number(&self) -> u128 {
-        // It is hex digits.
-        u128::from_str_radix(&self.id, 16).unwrap_or_default()
+    /// The id as 32 hex digits.
+    pub fn id_text(&self) -> String {
+        format!("{:032x}", self.id)
     }
 
     /// Whether it has the sampled flag.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
-    }
-
-    /// Whether whoever it came from, with these headers, had it sampled; `None` when nobody has decided.
-    pub fn decided(&self, headers: &HeaderMap) -> Option<bool> {
-        let states = headers.get_all(TRACESTATE).iter();
-        let mut members = states
-            .filter_map(|state| state.to_str().ok())
-            .flat_map(|state| state.split(','));
-        let is_open = !self.is_sampled() && members.any(|member| member.trim() == BEGAN);
-        (!is_open).then(|| self.is_sampled())
     }
 
     /// Sets or takes the sampled flag; others stay.
@@ -121,13 +123,7 @@ impl Trace {
 
     /// The header that makes `span` the parent in this trace.
     pub fn with_parent(&self, span: SpanId) -> String {
-        format!("00-{}-{span}-{:02x}", self.id, self.flags)
-    }
-}
-
-impl Default for Trace {
-    fn default() -> Trace {
-        Trace::new()
+        format!("00-{:032x}-{span}-{:02x}", self.id, self.flags)
     }
 }
 
@@ -136,18 +132,18 @@ mod tests {
     use super::*;
 
     const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-    const PARENT: &str = "00f067aa0ba902b7";
+    const SPAN: &str = "00f067aa0ba902b7";
 
     #[test]
     fn a_valid_parent_keeps_its_trace_and_flags() {
         for (text, flags) in [
-            (format!("00-{ID}-{PARENT}-00"), 0),
-            (format!("00-{ID}-{PARENT}-03"), 3),
-            (format!("cc-{ID}-{PARENT}-01-what-comes"), 1),
+            (format!("00-{ID}-{SPAN}-00"), 0),
+            (format!("00-{ID}-{SPAN}-03"), 3),
+            (format!("cc-{ID}-{SPAN}-01-what-comes"), 1),
         ] {
             let trace = Trace::parse(&text).unwrap();
-            assert_eq!((trace.id.as_str(), trace.flags), (ID, flags));
-            assert_eq!(trace.parent, SpanId::parse(PARENT));
+            assert_eq!((&*trace.id_text(), trace.flags), (ID, flags));
+            assert_eq!(trace.parent, SpanId::parse(SPAN));
             let (one, two) = (new_span_id(), new_span_id());
             assert_ne!(one, two);
             let child = Trace::parse(&trace.with_parent(one)).unwrap();
@@ -160,13 +156,13 @@ mod tests {
     fn an_invalid_parent_is_none() {
         for text in [
             String::new(),
-            format!("00-{ID}-{PARENT}"),
-            format!("00-{ID}-{PARENT}-01-more"),
-            format!("ff-{ID}-{PARENT}-01"),
-            format!("00-{}-{PARENT}-01", "0".repeat(32)),
+            format!("00-{ID}-{SPAN}"),
+            format!("00-{ID}-{SPAN}-01-more"),
+            format!("ff-{ID}-{SPAN}-01"),
+            format!("00-{}-{SPAN}-01", "0".repeat(32)),
             format!("00-{ID}-{}-01", "0".repeat(16)),
-            format!("00-{}-{PARENT}-01", ID.to_uppercase()),
-            format!("00-{}-{PARENT}-01", &ID[1..]),
+            format!("00-{}-{SPAN}-01", ID.to_uppercase()),
+            format!("00-{}-{SPAN}-01", &ID[1..]),
         ] {
             assert_eq!(Trace::parse(&text), None, "{text}");
         }
@@ -176,11 +172,12 @@ mod tests {
     #[test]
     fn whether_a_trace_is_sampled_is_open_where_a_proxy_of_ours_began_it() {
         let decided = |flags: &str, state: &str| {
-            let trace = Trace::parse(&format!("00-{ID}-{PARENT}-{flags}")).unwrap();
             let mut headers = HeaderMap::new();
+            let parent = format!("00-{ID}-{SPAN}-{flags}");
+            headers.insert(TRACEPARENT, parent.parse().unwrap());
             headers.append(TRACESTATE, http::HeaderValue::from_static("x=y"));
             headers.append(TRACESTATE, state.parse().unwrap());
-            trace.decided(&headers)
+            Trace::of(&headers).unwrap().came_sampled
         };
         assert_eq!(decided("00", "a=1"), Some(false));
         assert_eq!(decided("00", "a=1, queuescope=began"), None);

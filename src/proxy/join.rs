@@ -7,6 +7,8 @@
 //! All tables are bounded and forget with time; what is dropped is counted. Pure: time is handed in.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
@@ -22,22 +24,28 @@ pub struct Joins {
     table: Mutex<Table>,
     /// An attempt may belong to a front of this process.
     has_front: bool,
+    /// Attempts may come to a hop of this process.
+    has_hops: AtomicBool,
     metrics: Metrics,
 }
 
-/// A request of the front, from its head to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequestKey(u64);
+/// A request that attempts belong to: one of the front; where there is none, one that came to hops with one span.
+#[derive(Clone, Debug, Default)]
+pub struct Joined(Arc<Mutex<Request>>);
 
-/// Whose an attempt is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// A request of the front here: it is told in that row.
-    Request(RequestKey),
-    /// One that has ended: it is told nowhere.
-    Ended,
-    /// Nobody that is known here: it has a row of its own.
-    Nobody,
+/// An attempt that has come to a hop of this process; its request sees what is told of it.
+#[derive(Debug)]
+pub struct HopAttempt {
+    /// What is told of it.
+    pub told: Arc<Mutex<Attempt>>,
+    /// The hop's own span.
+    pub span: SpanId,
+    /// No front here has it in a row.
+    pub needs_row: bool,
+    /// The span that it came with.
+    parent: Option<SpanId>,
+    /// The request, where no front is here to tell of it.
+    request: Option<Joined>,
 }
 
 /// The attempts at a request that has ended.
@@ -46,8 +54,6 @@ pub struct RequestAttempts {
     /// The one that answered, else the last one.
     pub last: Option<Attempt>,
     /// The others, in their order; at most [`MAX_FAILED`].
-    pub failed: Vec<Failed>,
-    /// The same, whole.
     pub others: Vec<Attempt>,
     /// How many there were.
     pub count: u32,
@@ -55,19 +61,14 @@ pub struct RequestAttempts {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Those that are open.
-    requests: HashMap<RequestKey, Request>,
-    next: u64,
-    by_id: HashMap<String, SameId>,
-    /// Spans that were sent upstream, for some time after the end of their requests too.
-    by_span: HashMap<SpanId, RequestKey>,
-    /// Those of ended requests, by when.
-    ended: VecDeque<(Stamp, SpanId)>,
-    /// Attempts in `requests`.
+    /// Requests of the front that are open, and attempts that are held.
+    open: usize,
     attempts: usize,
-    /// Failed attempts at requests that no front here knows, by the span that they came with.
-    failures_elsewhere: HashMap<SpanId, Vec<(SpanId, Failed)>>,
-    elsewhere_since: VecDeque<(Stamp, SpanId)>,
+    by_id: HashMap<String, SameId>,
+    /// By the spans that they were sent upstream with, for some time after their end too.
+    by_span: HashMap<SpanId, Joined>,
+    /// Spans that are to be forgotten, by when they came to their end.
+    ended: VecDeque<(Stamp, SpanId)>,
     /// Rows of attempts that are nobody's here, by when they ended.
     own: VecDeque<(Stamp, Vec<Record>)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
@@ -75,19 +76,20 @@ struct Table {
     has_successor: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Request {
     id: String,
     spans: Vec<SpanId>,
-    attempts: Vec<Attempt>,
+    attempts: Vec<Arc<Mutex<Attempt>>>,
     answered_by: Option<SpanId>,
+    is_over: bool,
 }
 
 /// The open requests of one id. Several are never told apart by it, nor is the last that is left of them.
 #[derive(Debug)]
 struct SameId {
     open: usize,
-    only: Option<RequestKey>,
+    only: Option<Joined>,
 }
 
 /// What joined an attempt, or did not, as the metric names it.
@@ -99,7 +101,7 @@ const JOINED: [&str; 6] = [
     "nothing",
     "elsewhere",
 ];
-/// Open requests, spans of ended ones, attempts, rows that wait, and failures elsewhere that are held at a time, each.
+/// Open requests, spans of ended ones, attempts, and rows that wait, that are held at a time, each.
 const CAPACITY: usize = 65_536;
 /// Attempts at one request that are held: routers give up long before.
 const MOST_ATTEMPTS: usize = 64;
@@ -117,8 +119,14 @@ impl Joins {
         Joins {
             table: Mutex::default(),
             has_front,
+            has_hops: AtomicBool::new(false),
             metrics,
         }
+    }
+
+    /// From now on attempts may come to a hop of this process.
+    pub fn expect_attempts(&self) {
+        self.has_hops.store(true, Ordering::Relaxed);
     }
 
     /// Whether attempts may belong to a front of this process.
@@ -137,120 +145,106 @@ impl Joins {
         self.table.lock().has_successor = true;
     }
 
-    /// The front has read a request's head. `None` when the table is full: its attempts then have rows of their own.
-    pub fn open(&self, id: &str) -> Option<RequestKey> {
+    /// The front has read a request's head. `None` when the table is full: its attempts then have rows of their own; and
+    /// where no attempt can come.
+    pub fn open(&self, id: &str) -> Option<Joined> {
+        if !self.has_hops.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut table = self.table.lock();
-        if table.requests.len() >= CAPACITY {
+        if table.open >= CAPACITY {
             self.metrics.joins_dropped.with(&[]).inc();
             return None;
         }
-        Some(table.open(id))
+        let request = Joined::default();
+        id.clone_into(&mut request.0.lock().id);
+        table.open += 1;
+        match table.by_id.get_mut(id) {
+            Some(same) => (same.open, same.only) = (same.open + 1, None),
+            None => {
+                let (open, only) = (1, Some(request.clone()));
+                table.by_id.insert(id.to_owned(), SameId { open, only });
+            }
+        }
+        Some(request)
     }
 
     /// The front is about to send a request upstream with `span` as the parent.
-    pub fn sent(&self, key: RequestKey, span: SpanId) {
-        let mut table = self.table.lock();
-        if let Some(request) = table.requests.get_mut(&key) {
-            request.spans.push(span);
-            table.by_span.insert(span, key);
-        }
-    }
-
-    /// The front has read a response that names the attempt behind it.
-    pub fn answered(&self, key: RequestKey, by: SpanId) {
-        if let Some(request) = self.table.lock().requests.get_mut(&key) {
-            request.answered_by = Some(by);
-        }
-    }
-
-    /// How many attempts at a request have come to a hop so far, and which of them failed.
-    pub fn so_far(&self, key: RequestKey) -> (u32, Vec<Failed>) {
-        let table = self.table.lock();
-        let Some(request) = table.requests.get(&key) else {
-            return (0, Vec::new());
-        };
-        let attempts = request.attempts.iter();
-        let failed = attempts
-            .filter(|a| Some(a.span) != request.answered_by && !a.has_answered())
-            .map(Attempt::failed);
-        let count = u32::try_from(request.attempts.len()).unwrap_or(u32::MAX);
-        (count, failed.take(MAX_FAILED).collect())
+    pub fn sent(&self, request: &Joined, span: SpanId) {
+        self.table.lock().by_span.insert(span, request.clone());
+        request.0.lock().spans.push(span);
     }
 
     /// A request of the front has ended.
-    pub fn close(&self, key: RequestKey, now: Stamp) -> RequestAttempts {
-        let request = self.table.lock().close(key, now);
-        request.map_or_else(RequestAttempts::default, Request::into_attempts)
+    pub fn close(&self, request: &Joined, now: Stamp) -> RequestAttempts {
+        self.table.lock().close(&mut request.0.lock(), now)
     }
 
-    /// A hop has read the head of `attempt`, which came with the span `parent` and the request id `id`. Whose it is.
-    pub fn arrived(&self, attempt: &Attempt, parent: Option<SpanId>, id: Option<&str>) -> Owner {
+    /// A hop has read the head of `attempt`, which came with the request id `id`.
+    pub fn arrived(&self, attempt: Attempt, id: Option<&str>) -> HopAttempt {
+        let (span, parent) = (attempt.span, attempt.came_with.map(|came| came.span));
+        let told = Arc::new(Mutex::new(attempt));
         let mut table = self.table.lock();
-        let (owner, by) = table.owner(parent, id);
+        let (request, by) = match self.has_front {
+            true => table.request_of(parent, id),
+            false => (parent.map(|span| table.request_elsewhere(span)), None),
+        };
         if let Some(by) = by {
             self.metrics.joins.with(&[by]).inc();
         }
-        if let Owner::Request(key) = owner
-            && !table.insert(key, attempt)
+        if let Some(request) = &request
+            && !table.insert(&mut request.0.lock(), &told)
         {
             // It will be missing in its request's row.
             self.metrics.joins_dropped.with(&[]).inc();
         }
-        owner
+        HopAttempt {
+            told,
+            span,
+            needs_row: !self.has_front || request.is_none(),
+            parent,
+            request: request.filter(|_| !self.has_front),
+        }
     }
 
-    /// An attempt has got further, or has ended.
-    pub fn update(&self, owner: Owner, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
+    /// An attempt has ended, with these rows if it was nobody's here. Gives what is to be written now.
+    pub fn ended(
+        &self,
+        attempt: &HopAttempt,
+        rows: Option<Vec<Record>>,
+        now: Stamp,
+    ) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
-        if let Owner::Request(key) = owner {
-            let request = table.requests.get_mut(&key);
-            let mut held = request.into_iter().flat_map(|r| r.attempts.iter_mut());
-            if let Some(held) = held.rfind(|held| held.span == attempt.span) {
-                held.clone_from(attempt);
+        if self.has_front {
+            table.own.push_back((now, rows?));
+            let is_full = table.own.len() > CAPACITY;
+            return is_full.then(|| table.give_oldest(&self.metrics))?;
+        }
+        if let (Some(request), Some(span)) = (&attempt.request, attempt.parent) {
+            let has_answered = attempt.told.lock().has_answered();
+            let is_only = request.0.lock().attempts.len() == 1;
+            table.ended.push_back((now, span));
+            // Nobody tries again what was answered at once.
+            if has_answered && is_only {
+                table.forget(span);
             }
-        } else if !self.has_front && attempt.outcome.is_some() && !attempt.has_answered() {
-            table.remember(attempt, parent, now);
         }
-    }
-
-    /// Attempts that came with the span `parent` before this one and failed, where no front is in this process.
-    pub fn earlier(&self, parent: SpanId, own: SpanId) -> Vec<Failed> {
-        let table = self.table.lock();
-        let all = table.failures_elsewhere.get(&parent).into_iter().flatten();
-        let others = all.filter(|(span, _)| *span != own);
-        others.map(|(_, failed)| failed.clone()).collect()
-    }
-
-    /// An attempt that is nobody's here has ended, with these rows. Gives what is to be written now.
-    pub fn ended(&self, rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
-        if !self.has_front {
-            return Some(rows);
-        }
-        let mut table = self.table.lock();
-        table.own.push_back((now, rows));
-        let is_full = table.own.len() > CAPACITY;
-        is_full.then(|| table.give_oldest(&self.metrics))?
+        rows
     }
 
     /// Forgets what is old and tells how full the tables are; gives the rows that have waited.
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
         for (name, entries) in [
-            ("requests", table.requests.len()),
+            ("requests", table.open),
             ("spans", table.by_span.len()),
             ("attempts", table.attempts),
-            ("failures_elsewhere", table.failures_elsewhere.len()),
         ] {
             self.metrics.join_entries.with(&[name]).set(entries as i64);
         }
-        let is_old = |front: Option<&(Stamp, SpanId)>| {
-            front.is_some_and(|(at, _)| now.nanos_since(*at) > MEMORY)
-        };
-        while is_old(table.ended.front()) {
-            table.forget_oldest_span();
-        }
-        while is_old(table.elsewhere_since.front()) {
-            table.forget_oldest_failures();
+        let is_old = |(at, _): &(Stamp, _)| now.nanos_since(*at) > MEMORY;
+        while table.ended.front().is_some_and(is_old) {
+            table.forget_oldest();
         }
         let has_waited = |(at, _): &(Stamp, _)| now.nanos_since(*at) > WAIT;
         let mut rows = Vec::new();
@@ -270,87 +264,83 @@ impl Joins {
     }
 }
 
+impl Joined {
+    /// The front has read a response that names the attempt behind it.
+    pub fn answered(&self, by: SpanId) {
+        self.0.lock().answered_by = Some(by);
+    }
+
+    /// How many attempts at it have come to a hop so far, and which of them failed.
+    pub fn so_far(&self) -> (u32, Vec<Failed>) {
+        let request = self.0.lock();
+        request.so_far(request.answered_by)
+    }
+}
+
+impl HopAttempt {
+    /// The same of its request, itself being no failure.
+    pub fn so_far(&self) -> (u32, Vec<Failed>) {
+        let so_far = |request: &Joined| request.0.lock().so_far(Some(self.span));
+        let (count, failed) = self.request.as_ref().map(so_far).unwrap_or_default();
+        (count.max(1), failed)
+    }
+}
+
 impl Table {
-    fn open(&mut self, id: &str) -> RequestKey {
-        let key = RequestKey(self.next);
-        self.next += 1;
-        match self.by_id.get_mut(id) {
-            Some(same) => (same.open, same.only) = (same.open + 1, None),
-            None => {
-                let (open, only) = (1, Some(key));
-                self.by_id.insert(id.to_owned(), SameId { open, only });
-            }
-        }
-        let request = Request {
-            id: id.to_owned(),
-            spans: Vec::new(),
-            attempts: Vec::new(),
-            answered_by: None,
-        };
-        self.requests.insert(key, request);
-        key
-    }
-
     /// Whose an attempt is, and what is to be counted.
-    fn owner(&self, parent: Option<SpanId>, id: Option<&str>) -> (Owner, Option<&'static str>) {
-        if let Some(key) = parent.and_then(|span| self.by_span.get(&span)) {
-            return match self.requests.contains_key(key) {
-                true => (Owner::Request(*key), Some("span")),
-                false => (Owner::Ended, Some("late")),
-            };
+    fn request_of(
+        &self,
+        parent: Option<SpanId>,
+        id: Option<&str>,
+    ) -> (Option<Joined>, Option<&'static str>) {
+        if let Some(request) = parent.and_then(|span| self.by_span.get(&span)) {
+            let is_over = request.0.lock().is_over;
+            return (
+                Some(request.clone()),
+                Some(if is_over { "late" } else { "span" }),
+            );
         }
-        match id.and_then(|id| self.by_id.get(id)).map(|same| same.only) {
-            Some(Some(key)) => (Owner::Request(key), Some("request_id")),
-            Some(None) => (Owner::Nobody, Some("ambiguous")),
-            None => (Owner::Nobody, None),
+        match id.and_then(|id| self.by_id.get(id)).map(|same| &same.only) {
+            Some(Some(request)) => (Some(request.clone()), Some("request_id")),
+            Some(None) => (None, Some("ambiguous")),
+            None => (None, None),
         }
     }
 
-    /// Whether there was room.
-    fn insert(&mut self, key: RequestKey, attempt: &Attempt) -> bool {
-        let is_full = self.attempts >= CAPACITY;
-        let request = self.requests.get_mut(&key);
-        let request = request.filter(|r| !is_full && r.attempts.len() < MOST_ATTEMPTS);
-        let Some(request) = request else { return false };
-        request.attempts.push(attempt.clone());
-        self.attempts += 1;
-        true
+    /// The request of another process that came with `span`.
+    fn request_elsewhere(&mut self, span: SpanId) -> Joined {
+        if self.by_span.len() >= CAPACITY {
+            self.forget_oldest();
+        }
+        self.by_span.entry(span).or_default().clone()
     }
 
-    fn close(&mut self, key: RequestKey, now: Stamp) -> Option<Request> {
-        let request = self.requests.remove(&key)?;
+    /// Whether there was room. What comes to one that is over is told nowhere.
+    fn insert(&mut self, request: &mut Request, attempt: &Arc<Mutex<Attempt>>) -> bool {
+        let has_room = self.attempts < CAPACITY && request.attempts.len() < MOST_ATTEMPTS;
+        if has_room && !request.is_over {
+            request.attempts.push(attempt.clone());
+            self.attempts += 1;
+        }
+        has_room || request.is_over
+    }
+
+    fn close(&mut self, request: &mut Request, now: Stamp) -> RequestAttempts {
+        self.open -= 1;
         self.attempts -= request.attempts.len();
+        request.is_over = true;
         if let Some(same) = self.by_id.get_mut(&request.id) {
             same.open -= 1;
             if same.open == 0 {
                 self.by_id.remove(&request.id);
             }
         }
-        for span in &request.spans {
-            self.ended.push_back((now, *span));
-        }
+        let spans = std::mem::take(&mut request.spans).into_iter();
+        self.ended.extend(spans.map(|span| (now, span)));
         while self.ended.len() > CAPACITY {
-            self.forget_oldest_span();
+            self.forget_oldest();
         }
-        Some(request)
-    }
-
-    fn remember(&mut self, attempt: &Attempt, parent: Option<SpanId>, now: Stamp) {
-        let Some(parent) = parent else { return };
-        let is_new = !self.failures_elsewhere.contains_key(&parent);
-        let failed = self.failures_elsewhere.entry(parent).or_default();
-        let failure = (attempt.span, attempt.failed());
-        match failed.iter().position(|(span, _)| *span == attempt.span) {
-            Some(place) => failed[place] = failure,
-            None if failed.len() < MAX_FAILED => failed.push(failure),
-            None => {}
-        }
-        if is_new {
-            self.elsewhere_since.push_back((now, parent));
-        }
-        if self.elsewhere_since.len() > CAPACITY {
-            self.forget_oldest_failures();
-        }
+        request.take_attempts()
     }
 
     /// The rows that have waited longest, unless they are another process's to tell.
@@ -358,29 +348,37 @@ impl Table {
         let (at, rows) = self.own.pop_front()?;
         let is_elsewhere =
             self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
-        metrics
-            .joins
-            .with(&[if is_elsewhere { "elsewhere" } else { "nothing" }])
-            .inc();
+        let by = if is_elsewhere { "elsewhere" } else { "nothing" };
+        metrics.joins.with(&[by]).inc();
         (!is_elsewhere).then_some(rows)
     }
 
-    fn forget_oldest_span(&mut self) {
+    fn forget_oldest(&mut self) {
         if let Some((_, span)) = self.ended.pop_front() {
-            self.by_span.remove(&span);
+            self.forget(span);
         }
     }
 
-    fn forget_oldest_failures(&mut self) {
-        if let Some((_, parent)) = self.elsewhere_since.pop_front() {
-            self.failures_elsewhere.remove(&parent);
+    fn forget(&mut self, span: SpanId) {
+        if let Some(request) = self.by_span.remove(&span) {
+            self.attempts -= std::mem::take(&mut request.0.lock().attempts).len();
         }
     }
 }
 
 impl Request {
-    fn into_attempts(self) -> RequestAttempts {
-        let mut others = self.attempts;
+    fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<Failed>) {
+        let attempts = self.attempts.iter().map(|attempt| attempt.lock());
+        let failed = attempts
+            .filter(|attempt| Some(attempt.span) != answer && !attempt.has_answered())
+            .map(|attempt| attempt.failed());
+        let count = u32::try_from(self.attempts.len()).unwrap_or(u32::MAX);
+        (count, failed.take(MAX_FAILED).collect())
+    }
+
+    fn take_attempts(&mut self) -> RequestAttempts {
+        let attempts = std::mem::take(&mut self.attempts).into_iter();
+        let mut others: Vec<Attempt> = attempts.map(|attempt| attempt.lock().clone()).collect();
         let last = match self.answered_by {
             Some(by) => others.iter().position(|attempt| attempt.span == by),
             None => others.len().checked_sub(1),
@@ -392,7 +390,6 @@ impl Request {
         others.truncate(MAX_FAILED);
         RequestAttempts {
             last,
-            failed: others.iter().map(Attempt::failed).collect(),
             others,
             count,
         }

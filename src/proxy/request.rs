@@ -3,18 +3,16 @@
 
 use std::future::pending;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, EXPECT};
-use http::{HeaderValue, Method};
-use pingora::http::RequestHeader;
+use http::{HeaderName, HeaderValue, Method};
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
-use pingora::upstreams::peer::HttpPeer;
 use pingora::{ErrorSource, ErrorType};
 
-use crate::client::answer::Refusal;
+use crate::client::answer::{Answer, Refusal};
 use crate::client::exchange::Exchange;
 use crate::client::limits::Limits;
 use crate::client::shortage;
@@ -24,15 +22,16 @@ use crate::request::endpoint::Endpoint;
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::prompt_blocks::PromptBlocks;
-use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, HOP_HEADER};
+use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 use crate::telemetry::prometheus::Limit;
+use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
 use super::failure::{self, Failure};
 use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::service::Service;
-use super::shared::{Role, Settings, Shared, StampsPolicy};
+use super::shared::{Role, Shared, StampsPolicy};
 
 use self::relay::Response;
 use self::upload::Upload;
@@ -44,7 +43,6 @@ mod upload;
 struct Request<'a> {
     service: &'a Service,
     shared: &'a Shared,
-    settings: Arc<Settings>,
     limits: Limits,
     context: Context,
     /// Where it generates, if it does.
@@ -62,9 +60,7 @@ struct Request<'a> {
     response: Response,
 }
 
-/// Request header with the secret of `stamps = "token"`.
-const TOKEN_HEADER: &str = "x-queuescope-token";
-/// Upstreams that a request is tried at, at most. Below it, `Route` says when there is no other.
+/// Upstreams that a request is tried at, at most.
 const TRIES: usize = 64;
 /// Bytes of a body after which no more of a prompt is read.
 const PROMPT: usize = 32 * 1024;
@@ -77,26 +73,27 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         drop(request);
         return client.finish().await;
     };
-    if !request.response.has_begun {
-        request.answer(&failure, &mut client).await;
+    let (answer, end) = failure.told(&request.context.upstream);
+    if let Some(answer) = answer.filter(|_| !request.response.has_begun) {
+        request.answer(answer, end.clone(), &mut client).await;
     }
-    request
-        .context
-        .ended(failure.end(&request.context.upstream));
+    request.context.ended(end);
     let is_cut = request.response.has_begun && request.response.ends_by_close;
-    let resets = is_cut && !matches!(failure, Failure::ClientGone);
-    match failure {
+    let resets = match failure {
+        Failure::ClientGone => false,
         // The kernel holds nothing for a client that does not read.
-        Failure::ClientStalled => {
-            service.shared.metrics.client_limit(Limit::Stall);
-            client.reset();
-        }
-        Failure::Injected if !request.response.has_begun => client.reset(),
+        Failure::ClientStalled => true,
+        Failure::Injected if !request.response.has_begun => true,
         // A client that takes the connection's end for the body's learns of a cut only from a reset.
-        _ if resets => client.reset(),
-        _ => {}
-    }
+        _ => is_cut,
+    };
     drop(request);
+    if matches!(failure, Failure::ClientStalled) {
+        service.shared.metrics.client_limit(Limit::Stall);
+    }
+    if resets {
+        client.reset();
+    }
     if !matches!(failure, Failure::ClientGone) {
         client.break_off().await;
     }
@@ -106,13 +103,11 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
 impl<'a> Request<'a> {
     fn new(service: &'a Service, client: &Exchange) -> Request<'a> {
         let shared = &*service.shared;
-        let (settings, limits) = (shared.settings.load_full(), service.limits());
         let context = Context::new(service.shared.clone(), service.role.clone(), client.arrival);
         Request {
             service,
             shared,
-            settings,
-            limits,
+            limits: shared.limits(&service.role),
             context,
             endpoint: generates(client.head()),
             id: identity::request_id(&client.head().headers),
@@ -129,10 +124,7 @@ impl<'a> Request<'a> {
         client
             .session
             .set_keepalive(self.keeps_alive.then_some(self.limits.client_idle_s));
-        match self.service.role {
-            Role::Front => self.begin(client),
-            Role::Hop(_) => self.begin_attempt(client.head()),
-        }
+        self.begin(client);
         self.check(client)?;
         if let Some(faults) = &self.service.faults {
             self.inject(faults, client).await?;
@@ -166,43 +158,36 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// What the front learns from a request's head.
+    /// What is learned from a request's head.
     fn begin(&mut self, client: &Exchange) {
         let head = client.head();
-        self.has_made_id = self.id.is_none();
-        let id = self.id.get_or_insert_with(identity::new_request_id);
-        self.context
-            .begin_trace(&head.headers, self.endpoint.is_some());
-        match self.endpoint {
-            Some(endpoint) => self.context.watch(endpoint, id.clone()),
-            None => self.shared.metrics.passed_through(head.uri.path()),
+        let generates = self.endpoint.is_some();
+        self.context.begin_trace(&head.headers, generates);
+        if self.service.role == Role::Front {
+            self.has_made_id = self.id.is_none();
+            self.id.get_or_insert_with(identity::new_request_id);
+            self.sends_stamps = self.may_have_stamps(client);
+            if !generates {
+                self.shared.metrics.passed_through(head.uri.path());
+            }
         }
-        self.sends_stamps = self.may_have_stamps(client);
-    }
-
-    /// What a hop learns from it.
-    fn begin_attempt(&mut self, head: &RequestHeader) {
-        self.context
-            .begin_trace(&head.headers, self.endpoint.is_some());
         if let Some(endpoint) = self.endpoint {
-            self.context.watch_attempt(endpoint, self.id.clone());
+            self.context.watch(endpoint, self.id.as_deref());
         }
     }
 
     fn may_have_stamps(&self, client: &Exchange) -> bool {
         let headers = &client.head().headers;
-        let header = |name| headers.get(name).map(HeaderValue::as_bytes);
-        if header(ASK_HEADER) != Some(b"1") {
+        let header = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+        if header(&heads::STAMPS) != Some(b"1") {
             return false;
         }
-        match self.settings.stamps {
+        let settings = self.shared.settings.load();
+        let token = settings.stamps_token.as_ref();
+        let token = token.zip(header(&heads::TOKEN));
+        match settings.stamps {
             StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
-            StampsPolicy::Token => {
-                let token = self.settings.stamps_token.as_ref();
-                token
-                    .zip(header(TOKEN_HEADER))
-                    .is_some_and(|(token, given)| token.is(given))
-            }
+            StampsPolicy::Token => token.is_some_and(|(token, given)| token.is(given)),
             StampsPolicy::Never => false,
         }
     }
@@ -228,14 +213,11 @@ impl<'a> Request<'a> {
     /// Gives the request to one upstream after another, until one has answered it. It goes over those that there are now,
     /// whatever a reload brings.
     async fn exchange(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let has_body = !client.session.is_body_empty();
-        // Once more for each attempt, of which there is one: cheaper than to keep it.
-        let head = |client: &Exchange| heads::to_upstream(client.head(), has_body);
-        let mut head_to_send = Some(head(client).map_err(Failure::BrokenBody)?);
         if client.session.is_body_done() {
             self.context.request_body(&[], true);
             self.upload.is_over = true;
         }
+        let has_body = !client.session.is_body_empty();
         let upstreams = self.service.upstreams.load_full();
         let prompt = match self.endpoint {
             Some(endpoint) if upstreams.ask_for_prompt() => {
@@ -244,40 +226,26 @@ impl<'a> Request<'a> {
             _ => Vec::new(),
         };
         let mut failed = Failure::Internal("no upstream is left");
-        let (mut tried, mut is_resent, mut next_address) = (Vec::new(), false, None);
-        for _ in 0..TRIES {
-            let chosen = next_address.take();
-            let Some(mut chosen) = chosen.or_else(|| upstreams.choose(&tried, &prompt)) else {
-                break;
-            };
+        let (mut tried, mut is_resent) = (Vec::new(), false);
+        while tried.len() < TRIES
+            && let Some(mut chosen) = upstreams.choose(&tried, &prompt)
+        {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
             chosen.name().clone_into(&mut self.context.upstream);
-            let peer = upstreams.peer(&chosen);
-            let (up, reused) = match self.connect(&peer).await {
+            let (up, reused) = match self.connect(&upstreams, &mut chosen).await {
                 Ok(connected) => connected,
-                Err(error) => {
-                    failed = self.unconnected(error.into_up());
-                    let is_theirs = matches!(&failed, Failure::NoConnection(error) if failure::is_connect(error.etype()));
-                    if is_theirs && upstreams.connection_failed(&mut chosen) {
-                        next_address = Some(chosen);
-                    } else {
-                        tried.push(chosen.index);
-                    }
+                Err(failure) => {
+                    failed = failure;
+                    tried.push(chosen.index);
                     continue;
                 }
             };
-            if !reused {
-                chosen.connected();
-            }
             self.context.connected(reused);
-            let head = match head_to_send.take() {
-                Some(head) => head,
-                None => head(client).map_err(Failure::BrokenBody)?,
-            };
-            let sent = self.upstream_head(head, client.head())?;
-            let Err(mut failure) = self.relay(client, (up, &peer), sent).await else {
+            let head = self.upstream_head(client.head(), has_body);
+            let head = head.map_err(Failure::BrokenBody)?;
+            let Err(mut failure) = self.relay(client, (up, &chosen.peer), head).await else {
                 return Ok(());
             };
             let resend = upstreams.rules().resend_broken;
@@ -294,28 +262,42 @@ impl<'a> Request<'a> {
         Err(failed)
     }
 
-    /// A connection to an upstream, and whether it has served before.
-    async fn connect(&self, peer: &HttpPeer) -> pingora::Result<(HttpSession, bool)> {
+    /// A connection to an upstream, at one of its addresses, and whether it has served before.
+    async fn connect(
+        &mut self,
+        upstreams: &Upstreams,
+        chosen: &mut Chosen,
+    ) -> Result<(HttpSession, bool), Failure> {
         let connector = &self.service.connector;
-        match connector.reused_http_session(peer).await {
-            Some(kept) => Ok((kept, true)),
+        if let Some(kept) = connector.reused_http_session(&*chosen.peer).await {
+            return Ok((kept, true));
+        }
+        loop {
             // On the heap: it would be half of what each request holds, to its end.
-            None => Box::pin(connector.get_http_session(peer)).await,
+            let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
+            let error = match connecting {
+                Ok((session, reused)) => {
+                    if !reused {
+                        chosen.connected();
+                    }
+                    return Ok((session, reused));
+                }
+                Err(error) => error.into_up(),
+            };
+            self.context.note_unconnected();
+            // Out of sockets or ports of our own says nothing about the upstream.
+            if shortage::is_ours(&error) {
+                let trace = self.context.trace.map(|trace| trace.id_text());
+                let trace = trace.as_deref().unwrap_or("none");
+                let words = shortage::words(&error, &self.context.upstream);
+                log::warn!("{words}; trace_id={trace}");
+                return Err(Failure::Shortage(error));
+            }
+            let is_theirs = failure::is_connect(error.etype());
+            if !is_theirs || !upstreams.connection_failed(chosen) {
+                return Err(Failure::NoConnection(error));
+            }
         }
-    }
-
-    /// No connection came about: nothing was sent.
-    fn unconnected(&mut self, error: Box<pingora::Error>) -> Failure {
-        self.context.note_unconnected();
-        // Out of sockets or ports of our own says nothing about the upstream.
-        if !shortage::is_ours(&error) {
-            return Failure::NoConnection(error);
-        }
-        let trace = self.context.trace.as_ref();
-        let trace = trace.map_or("none", |trace| &trace.id);
-        let words = shortage::words(&error, &self.context.upstream);
-        log::warn!("{words}; trace_id={trace}");
-        Failure::Shortage(error)
     }
 
     /// Whether a request whose connection failed is sent again: before anything of an answer, if all of its body is still
@@ -342,29 +324,33 @@ impl<'a> Request<'a> {
     /// The head of this attempt: our id and our span in it.
     fn upstream_head(
         &mut self,
-        mut head: RequestHeader,
         came: &RequestHeader,
-    ) -> Result<RequestHeader, Failure> {
-        let bad = |_| Failure::Internal("a header cannot be written");
+        has_body: bool,
+    ) -> pingora::Result<RequestHeader> {
+        let mut head = heads::to_upstream(came, has_body)?;
         // The record has it, and hops join by it: `Connection` may not take it away.
-        if !head.headers.contains_key(REQUEST_ID)
-            && let Some(id) = came.headers.get(REQUEST_ID)
+        if !head.headers.contains_key(&heads::ID)
+            && let Some(id) = came.headers.get(&heads::ID)
         {
-            head.insert_header(REQUEST_ID, id).map_err(bad)?;
+            head.insert_header(REQUEST_ID, id)?;
         }
         if self.service.role == Role::Front {
             if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id) {
-                head.insert_header(REQUEST_ID, id).map_err(bad)?;
+                head.insert_header(REQUEST_ID, id)?;
             }
-            head.remove_header(ASK_HEADER);
-            head.remove_header(TOKEN_HEADER);
+            head.remove_header(&heads::STAMPS);
+            head.remove_header(&heads::TOKEN);
         }
-        if self.context.trace_is_new {
+        if self
+            .context
+            .trace
+            .is_some_and(|trace| trace.parent.is_none())
+        {
             // What came speaks of a trace that this one does not continue (W3C Trace Context, 3.3).
-            head.insert_header(TRACESTATE, BEGAN).map_err(bad)?;
+            head.insert_header(TRACESTATE, BEGAN)?;
         }
         if let Some(parent) = self.context.attempt_began() {
-            head.insert_header(TRACEPARENT, parent).map_err(bad)?;
+            head.insert_header(TRACEPARENT, parent)?;
         }
         Ok(head)
     }
@@ -383,32 +369,30 @@ impl<'a> Request<'a> {
             return Ok(prompt.into_blocks());
         }
         self.upload.since = began;
+        let read = self.read_blocks(client, &mut prompt).await;
+        self.context.prompt_waited(began);
+        read.map(|()| prompt.into_blocks())
+    }
+
+    async fn read_blocks(
+        &mut self,
+        client: &mut Exchange,
+        prompt: &mut PromptBlocks,
+    ) -> Result<(), Failure> {
         let mut read = 0;
         while read < PROMPT && !prompt.is_known() && !self.upload.is_over {
-            let piece =
-                tokio::time::timeout(self.limits.client_read, client.session.read_request_body())
-                    .await;
-            let piece = piece.map_err(|_| Failure::ClientSilent);
-            let piece = match piece.and_then(|piece| piece.map_err(Failure::of_body)) {
-                Ok(piece) => piece,
-                Err(failure) => {
-                    self.context.prompt_waited(began);
-                    return Err(failure);
-                }
-            };
+            let piece = client.session.read_request_body();
+            let piece = tokio::time::timeout(self.limits.client_read, piece).await;
+            let piece = piece.map_err(|_| Failure::ClientSilent)?;
+            let piece = piece.map_err(Failure::of_body)?;
             let is_end = piece.is_none() || client.session.is_body_done();
             let piece = piece.unwrap_or_default();
             prompt.feed(&piece);
             read += piece.len();
-            let fits = self.uploaded(&piece, is_end);
-            if let Err(failure) = fits {
-                self.context.prompt_waited(began);
-                return Err(failure);
-            }
+            self.uploaded(&piece, is_end)?;
             self.upload.hold(piece);
         }
-        self.context.prompt_waited(began);
-        Ok(prompt.into_blocks())
+        Ok(())
     }
 
     /// A piece of the request's body was read: held to the limits.
@@ -426,15 +410,11 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// Answers for ourselves, if the client is to hear of it.
-    async fn answer(&mut self, failure: &Failure, client: &mut Exchange) {
-        let Some(answer) = failure.answer() else {
-            return;
-        };
-        let end = failure.end(&self.context.upstream);
+    /// Answers for ourselves, the exchange having ended so.
+    async fn answer(&mut self, answer: Answer, end: End, client: &mut Exchange) {
         let outcome = self.context.answered(answer.status, end);
         let body = answer.body().into_bytes();
-        let sent_id = client.head().headers.get(REQUEST_ID);
+        let sent_id = client.head().headers.get(&heads::ID);
         // A made id stands for a sent one that was empty.
         let id = match &self.id {
             Some(id) if self.has_made_id => id.as_bytes(),
@@ -452,7 +432,7 @@ impl<'a> Request<'a> {
     }
 
     /// Puts our stamps on the head of a response: a hop's for the front, a front's for the client that asked.
-    fn put_stamps(&self, head: &mut pingora::http::ResponseHeader) {
+    fn put_stamps(&self, head: &mut ResponseHeader) {
         let stamps = || self.context.stamps().render();
         let (name, value) = match self.service.role {
             Role::Hop(_) => {

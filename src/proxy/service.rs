@@ -1,14 +1,11 @@
 //! One listener's part of the proxy: what its connections and requests share.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use pingora::connectors::ConnectorOptions;
 use pingora::connectors::http::v1::Connector;
 
-use crate::client::accept::Admission;
-use crate::client::limits::Limits;
 use crate::client::listener::Listener;
 use crate::client::tls::Tls;
 use crate::fault::registry::WorkerFaults;
@@ -44,8 +41,15 @@ impl Service {
         let mut options = ConnectorOptions::new(pool);
         // Each peer brings its own roots; without a file Pingora would read the system's.
         options.ca_file = Some("/dev/null".into());
+        if matches!(role, Role::Hop(_)) {
+            shared.joins.expect_attempts();
+        }
+        let faults = match (&role, &shared.faults) {
+            (Role::Hop(name), Some(faults)) => Some(faults.worker(name)),
+            _ => None,
+        };
         Service {
-            faults: shared.faults_of(&role),
+            faults,
             shared,
             role,
             listener,
@@ -54,26 +58,9 @@ impl Service {
         }
     }
 
-    /// The present limits on its clients.
-    pub fn limits(&self) -> Limits {
-        self.shared.limits(&self.role)
-    }
-
     /// The certificate, where clients speak TLS.
     pub fn tls(&self) -> Option<&Tls> {
-        let is_front = self.role == Role::Front;
-        self.shared.tls.as_ref().filter(|_| is_front)
-    }
-
-    /// Whether clients may speak HTTP/2. Not at hops: routers try it there to find servers that speak gRPC; refused, they
-    /// use HTTP/1.1.
-    pub fn takes_http2(&self) -> bool {
-        self.role == Role::Front
-    }
-
-    /// What becomes of a connection from `peer` that was just accepted.
-    pub fn admit(&self, peer: SocketAddr) -> Admission {
-        let faults = self.faults.as_ref();
-        faults.map_or(Admission::Served, |faults| faults.admit(peer))
+        let tls = self.shared.tls.as_ref();
+        tls.filter(|_| self.role == Role::Front)
     }
 }

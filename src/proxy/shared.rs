@@ -14,7 +14,7 @@ use crate::client::phase::Phase;
 use crate::client::tls::Tls;
 use crate::clock::{Clock, Stamp};
 use crate::engine::Engine;
-use crate::fault::registry::{Faults, WorkerFaults};
+use crate::fault::registry::Faults;
 use crate::offset::OffsetTable;
 use crate::request::record::Record;
 use crate::secret::Secret;
@@ -128,14 +128,6 @@ impl Shared {
         match role {
             Role::Hop(_) if self.joins.has_front() => limits.lifted(),
             _ => limits,
-        }
-    }
-
-    /// The faults of the worker that a hop stands before, where they can be injected.
-    pub fn faults_of(&self, role: &Role) -> Option<Arc<WorkerFaults>> {
-        match role {
-            Role::Front => None,
-            Role::Hop(name) => self.faults.as_ref().map(|faults| faults.worker(name)),
         }
     }
 }

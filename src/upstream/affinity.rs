@@ -55,6 +55,7 @@ mod tests {
         let mut candidates: Vec<Candidate> = numbered
             .map(|(index, (in_flight, shared))| Candidate {
                 index,
+                is_out: false,
                 in_flight: *in_flight,
                 shared: *shared,
                 cached: 0,

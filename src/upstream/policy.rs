@@ -27,6 +27,8 @@ pub enum Policy {
 pub struct Candidate {
     /// Its number among all.
     pub index: usize,
+    /// It cannot be connected to at present.
+    pub is_out: bool,
     /// Requests that it has.
     pub in_flight: usize,
     /// Blocks at the prompt's beginning that it was given before; 0 where no policy asks.
@@ -108,6 +110,7 @@ mod tests {
         let numbered = in_flight.iter().enumerate();
         let candidate = |(index, in_flight): (usize, &usize)| Candidate {
             index,
+            is_out: false,
             in_flight: *in_flight,
             shared: 0,
             cached: 0,

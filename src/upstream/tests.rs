@@ -148,7 +148,7 @@ fn a_connection_to_tls_always_has_a_name_to_verify() {
     let metrics = Metrics::new().unwrap();
     let set = set(&["https://127.0.0.1:1", "127.0.0.1:1"], None, &metrics);
     for (other, is_tls) in [(1, true), (0, false)] {
-        let peer = set.peer(&set.choose(&[other], &[]).unwrap());
+        let peer = set.choose(&[other], &[]).unwrap().peer.clone();
         assert_eq!(peer.sni, "127.0.0.1");
         assert_eq!(
             peer.scheme == pingora::upstreams::peer::Scheme::HTTPS,
@@ -171,7 +171,7 @@ fn what_other_roots_have_verified_is_not_used_again() {
         };
         let to = [Address::parse("https://127.0.0.1:1").unwrap()];
         let set = Upstreams::resolve(&to, rules, None, &Metrics::new().unwrap()).unwrap();
-        set.peer(&set.choose(&[], &[]).unwrap()).reuse_hash()
+        set.choose(&[], &[]).unwrap().peer.reuse_hash()
     };
     let ca = || {
         let ca = rcgen::generate_simple_self_signed(["a".into()]);
@@ -197,9 +197,9 @@ fn named(resolver: Resolver) -> Upstreams {
 async fn a_request_tries_each_address_of_a_name() {
     let set = named(|_, _| Ok(vec![V6, V4]));
     let mut one = set.choose(&[], &[]).unwrap();
-    assert_eq!(*set.peer(&one).address().as_inet().unwrap(), V6);
+    assert_eq!(*one.peer.address().as_inet().unwrap(), V6);
     assert!(set.connection_failed(&mut one));
-    assert_eq!(*set.peer(&one).address().as_inet().unwrap(), V4);
+    assert_eq!(*one.peer.address().as_inet().unwrap(), V4);
     one.connected();
     assert!(!set.all[0].counts.is_out());
     // The next one begins with what is known to be good.

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use crate::clock::NANOS;
-use crate::proxy::context::tests::shared;
+use crate::proxy::context::tests::{ok, shared};
 use crate::request::timeline::{ClockOf, Moment, Period, Relation};
 
 use super::*;
@@ -78,7 +78,7 @@ proptest! {
             now += delays.pause;
             manual.set(Stamp::from_nanos(now));
             let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
-            context.watch(Endpoint::Generate, "id".into());
+            context.watch(Endpoint::Generate, Some("id"));
             let _ = context.attempt_began();
             let at_hop = now + delays.in_router;
             let sent = at_hop + delays.in_hop;
@@ -95,8 +95,7 @@ proptest! {
                 host: Some("engine:1".into()),
                 ..Stamps::default()
             };
-            context.served_by(Some(stamps), None);
-            context.response_head(200, Some("text/event-stream"), false, shared.clock.now());
+            context.response_head(&ok(), Some(stamps), shared.clock.now());
             let seconds = |at| {
                 let nanos = engine.reads(at).nanos();
                 format!("{}.{:09}", nanos / NANOS, nanos % NANOS)

@@ -3,36 +3,43 @@
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
-use crate::request::attempt::Failed;
+use crate::proxy::shared::Role;
+use crate::request::attempt::Attempt;
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::outcome::Outcome;
+use crate::request::passage::Passage;
 use crate::request::record::Record;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
-use super::{Context, Watch};
+use super::{Context, Watch, judged};
 
 impl Context {
     /// The one end of a request: its record goes out, once.
     pub fn ended(&mut self, end: End) {
-        if self.joins.is_none() && self.watch.is_none() && self.attempt.is_none() {
+        let (watch, attempt) = (self.watch.take(), self.attempt.take());
+        if watch.is_none() && attempt.is_none() {
             return;
         }
         let now = self.shared.clock.now();
-        let own_host = self.own_host();
         self.time.back(now);
         (self.under_way, self.at_worker) = (None, None);
-        let key = self.joins.take();
-        let closed = key.map(|key| self.shared.joins.close(key, now));
-        let watch = self.watch.take();
-        let rows = watch.map(|watch| self.rows(watch, closed, &end, now));
-        let rows = match self.attempt.take() {
-            Some(attempt) => {
-                let host = own_host.unwrap_or_default();
-                attempt.ended(&self.shared, &host, end, now, rows)
-            }
-            None => rows,
-        };
+        let joined = self.joined.take();
+        let closed = joined.map(|joined| self.shared.joins.close(&joined, now));
+        let mut rows = watch.map(|watch| self.rows(watch, closed, &end, now));
+        if let Some(attempt) = attempt {
+            let seen = rows.iter().flatten().next();
+            let seen = seen.map(|row| row.facts.outcome);
+            let mut told = attempt.told.lock();
+            let outcome = seen.unwrap_or_else(|| judged(end, told.status));
+            told.host = self.own_host().unwrap_or_default();
+            told.outcome = Some(outcome);
+            told.ended.get_or_insert(now);
+            let metrics = &self.shared.metrics;
+            metrics.attempt_ended(&told.worker, outcome.name());
+            drop(told);
+            rows = self.shared.joins.ended(&attempt, rows, now);
+        }
         if let Some(rows) = rows {
             self.shared.record(rows);
         }
@@ -46,24 +53,23 @@ impl Context {
         end: &End,
         now: Stamp,
     ) -> Vec<Record> {
-        if let Some(closed) = closed {
-            self.take_attempts(&mut watch.observer, closed);
+        let mut at_worker = Passage::default();
+        if self.role == Role::Front {
+            at_worker = self.take_attempts(&mut watch.observer, closed.unwrap_or_default());
         }
         let facts = watch.observer.facts_mut();
-        facts.trace.sendings = std::mem::take(&mut self.traced.sendings);
         if watch.response_head.is_some() {
             facts.client_stall_nanos = Some(self.time.pending_at(now));
         }
         facts.overhead_nanos = Some(self.time.own(self.arrival, now));
-        facts.prompt_wait_nanos = self.prompt_wait;
         if facts.host.is_none() && self.sendings > 0 {
             // It had the request, though no response came.
             facts.host = self.own_host();
         }
-        let ended = watch.response_end.or(self.answered).unwrap_or(now);
+        let ended = watch.response_end.unwrap_or(now);
         let observed = watch.observer.finish(end.clone(), ended);
         let mut rows = self.related(observed, watch.response_head, now);
-        self.put_passages(&mut rows);
+        self.put_passages(&mut rows, at_worker);
         let first = rows.first().map(|row| &row.facts);
         if let Some(facts) = first.filter(|_| self.counts()) {
             let metrics = &self.shared.metrics;
@@ -79,25 +85,11 @@ impl Context {
         rows
     }
 
-    /// The number of attempts and the failed ones, from what hops here saw, what a hop elsewhere reported, and our
-    /// own sendings.
-    pub(super) fn attempts_of(&self, seen: u32, failed: Vec<Failed>) -> (u32, Vec<Failed>) {
-        let Some(hop) = &self.hop else {
-            return (self.sendings.max(seen), failed);
-        };
-        let count = self.sendings.max(seen).max(hop.attempts.unwrap_or(1));
-        match failed.is_empty() {
-            true => (count, hop.failed.clone()),
-            false => (count, failed),
-        }
-    }
-
-    /// Takes in what hops of this process saw of the request, and of the body that the front read.
-    fn take_attempts(&mut self, observer: &mut Observer, closed: RequestAttempts) {
+    /// Takes in what hops of this process saw of the request. Gives when the body that the front read passed its hop.
+    fn take_attempts(&self, observer: &mut Observer, closed: RequestAttempts) -> Passage {
+        let mut passage = Passage::default();
         match (&self.hop, &closed.last) {
-            (Some(hop), Some(last)) if hop.span == Some(last.span) => {
-                self.worker_passage = last.passage;
-            }
+            (Some(hop), Some(last)) if hop.span == Some(last.span) => passage = last.passage,
             (None, Some(last)) => {
                 // No response named it.
                 let stamps = Stamps {
@@ -113,12 +105,14 @@ impl Context {
             _ => {}
         }
         let facts = observer.facts_mut();
-        (facts.attempts, facts.failed) = self.attempts_of(closed.count, closed.failed);
+        let failed = closed.others.iter().map(Attempt::failed).collect();
+        (facts.attempts, facts.failed) = self.attempts_of(closed.count, failed);
         // The server's spans lie below the hop's.
         if self.shared.telemetry.traces() || self.shared.engine.is_some() {
             facts.trace.attempts = closed.others;
             facts.trace.attempts.extend(closed.last);
         }
+        passage
     }
 
     /// The records, with the hop's and the engine's clocks related to ours as far as is known.
@@ -156,10 +150,10 @@ impl Context {
     }
 
     /// When the response's body passed the hop and the front, so that the router's part of its way back shows.
-    fn put_passages(&self, rows: &mut [Record]) {
-        let (here, worker) = match self.is_at_hop() {
-            true => (Default::default(), self.passage),
-            false => (self.passage, self.worker_passage),
+    fn put_passages(&self, rows: &mut [Record], at_worker: Passage) {
+        let (here, worker) = match self.role {
+            Role::Hop(_) => (Passage::default(), self.passage),
+            Role::Front => (self.passage, at_worker),
         };
         for row in rows {
             row.facts.passage = here;

@@ -62,14 +62,22 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         phase: watch::channel(Phase::Serving).0,
         metrics,
     };
+    shared.joins.expect_attempts();
     (Arc::new(shared), manual)
 }
 
 fn context() -> (Context, ManualClock) {
     let (shared, manual) = shared();
     let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
-    context.watch(Endpoint::Generate, "id".into());
+    context.watch(Endpoint::Generate, Some("id"));
     (context, manual)
+}
+
+pub(super) fn ok() -> ResponseHeader {
+    let mut head = ResponseHeader::build(200, None).unwrap();
+    let stream = "text/event-stream";
+    head.insert_header("content-type", stream).unwrap();
+    head
 }
 
 #[test]
@@ -85,8 +93,7 @@ fn a_hop_of_another_process_is_put_on_our_clock() {
     let (mut context, manual) = context();
     context.attempt_began();
     manual.set(Stamp::from_nanos(9_000));
-    context.served_by(Some(hop), None);
-    context.response_head(200, None, false, context.shared.clock.now());
+    context.response_head(&ok(), Some(hop), context.shared.clock.now());
     let shared = context.shared.clone();
     context.ended(End::Complete);
     let clocks = shared.clocks.lock();
@@ -118,113 +125,84 @@ fn every_request_ends_once_whatever_ends_it() {
     );
 }
 
-/// A request that came at 1 µs, and what sets the clock to so many microseconds.
-fn request() -> (Context, impl Fn(i64)) {
-    let (shared, manual) = shared();
-    let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
-    context.watch(Endpoint::Generate, "id".into());
-    (context, at(manual))
-}
-
-fn at(manual: ManualClock) -> impl Fn(i64) {
-    move |micros| manual.set(Stamp::from_nanos(micros * 1_000))
-}
-
-fn head(context: &mut Context) {
-    let now = context.shared.clock.now();
-    context.response_head(200, None, false, now);
-}
-
-fn whole(context: &mut Context) {
-    let now = context.shared.clock.now();
-    context.response_body(b"{}", true, now);
-}
-
-/// What the proxy added to a request that ends now, microseconds.
-fn overhead(context: &mut Context) -> i64 {
-    let now = context.shared.clock.now();
-    context.time.back(now);
-    context.time.own(context.arrival, now) / 1_000
+/// What happens to a request.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Its prompt is asked for, and known.
+    Ask,
+    Known,
+    Send,
+    SendingFails,
+    /// The whole answer is read.
+    Whole,
+    /// A write to the client is pending, and over.
+    Pends,
+    Written,
 }
 
 #[test]
-fn what_no_upstream_had_is_the_proxys() {
-    let (mut context, at) = request();
-    at(31);
-    let _ = context.attempt_began();
-    at(500);
-    head(&mut context);
-    whole(&mut context);
-    at(507);
-    assert_eq!(overhead(&mut context), 30 + 7);
-}
-
-#[test]
-fn the_wait_for_a_prompt_is_not_the_proxys() {
-    let (mut context, at) = request();
-    at(3);
-    let began = context.shared.clock.now();
-    at(903);
-    context.prompt_waited(began);
-    at(910);
-    let _ = context.attempt_began();
-    at(2_000);
-    whole(&mut context);
-    assert_eq!(context.prompt_wait, Some(900_000));
-    assert_eq!(overhead(&mut context), 2 + 7);
-}
-
-#[test]
-fn between_two_sendings_it_is_the_proxys() {
-    let (mut context, at) = request();
-    at(11);
-    let _ = context.attempt_began();
-    at(111);
-    context.sending_failed(true);
-    at(151);
-    let _ = context.attempt_began();
-    at(400);
-    head(&mut context);
-    whole(&mut context);
-    at(405);
-    assert_eq!(overhead(&mut context), 10 + 40 + 5);
-}
-
-#[test]
-fn one_that_reached_no_upstream_was_the_proxys_all_the_time() {
-    let (mut context, at) = request();
-    at(701);
-    assert_eq!(overhead(&mut context), 700);
-}
-
-#[test]
-fn one_that_ends_while_an_upstream_has_it_adds_nothing_at_the_end() {
-    let (mut context, at) = request();
-    at(21);
-    let _ = context.attempt_began();
-    at(9_000);
-    assert_eq!(overhead(&mut context), 20);
-}
-
-#[test]
-fn what_the_client_holds_up_is_not_the_proxys() {
-    let (mut context, at) = request();
-    let stall = |context: &mut Context, from, to| {
-        at(from);
-        context.time.began(context.shared.clock.now());
-        at(to);
-        context.time.over(context.shared.clock.now());
-    };
-    at(2);
-    let _ = context.attempt_began();
-    head(&mut context);
-    // While the server still sends: nobody's but the client's and the server's.
-    stall(&mut context, 10, 60);
-    at(100);
-    whole(&mut context);
-    stall(&mut context, 104, 304);
-    at(306);
-    assert_eq!(overhead(&mut context), 1 + 4 + 2);
+fn the_proxys_own_time_is_what_nobody_else_had() {
+    use Step::{Ask, Known, Pends, Send, SendingFails, Whole, Written};
+    // Steps by microsecond from 1 on, the end, and the sum in its parts.
+    let cases: [(&str, &[(i64, Step)], i64, i64); 6] = [
+        ("no upstream had", &[(31, Send), (500, Whole)], 507, 30 + 7),
+        (
+            "the wait for a prompt is not its",
+            &[(3, Ask), (903, Known), (910, Send), (2_000, Whole)],
+            2_000,
+            2 + 7,
+        ),
+        (
+            "between two sendings it is its",
+            &[(11, Send), (111, SendingFails), (151, Send), (400, Whole)],
+            405,
+            10 + 40 + 5,
+        ),
+        ("it reached no upstream", &[], 701, 700),
+        ("an upstream has it at the end", &[(21, Send)], 9_000, 20),
+        (
+            // While the server still sends: nobody's but the client's and the server's.
+            "what the client holds up is not its",
+            &[
+                (2, Send),
+                (10, Pends),
+                (60, Written),
+                (100, Whole),
+                (104, Pends),
+                (304, Written),
+            ],
+            306,
+            1 + 4 + 2,
+        ),
+    ];
+    for (what, steps, end, expected) in cases {
+        let (mut context, manual) = context();
+        let at = |micros: i64| Stamp::from_nanos(micros * 1_000);
+        let mut asked = at(0);
+        for (micros, step) in steps {
+            let now = at(*micros);
+            manual.set(now);
+            match step {
+                Ask => asked = now,
+                Known => context.prompt_waited(asked),
+                Send => drop(context.attempt_began()),
+                SendingFails => context.sending_failed(true),
+                Whole => {
+                    context.response_head(&ok(), None, now);
+                    context.response_body(b"{}", true, now);
+                }
+                Pends => context.time.began(now),
+                Written => context.time.over(now),
+            }
+        }
+        context.time.back(at(end));
+        let own = context.time.own(context.arrival, at(end));
+        assert_eq!(own, expected * 1_000, "{what}");
+        if let [(_, Ask), ..] = steps {
+            let facts = context.watch.as_mut().unwrap().observer.facts_mut();
+            assert_eq!(facts.prompt_wait_nanos, Some(900_000));
+        }
+    }
 }
 
 const MS: i64 = 1_000_000;
@@ -240,17 +218,16 @@ fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
     at(1);
     let mut front = Context::new(shared.clone(), Role::Front, shared.clock.now());
     front.trace = Some(Trace::new());
-    front.watch(Endpoint::Generate, "id".into());
+    front.watch(Endpoint::Generate, Some("id"));
     let parent = front.attempt_began().unwrap();
     let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());
     let mut headers = http::HeaderMap::new();
     headers.insert("traceparent", parent.parse().unwrap());
     hop.trace = Trace::of(&headers);
-    hop.watch_attempt(Endpoint::Generate, Some("id".into()));
+    hop.watch(Endpoint::Generate, Some("id"));
     let _ = hop.attempt_began();
-    hop.response_head(200, Some("text/event-stream"), false, now());
-    front.served_by(Some(hop.stamps()), None);
-    front.response_head(200, Some("text/event-stream"), false, now());
+    hop.response_head(&ok(), None, now());
+    front.response_head(&ok(), Some(hop.stamps()), now());
 
     at(95);
     hop.passed_on(first.is_empty(), false, now(), None);
@@ -270,8 +247,8 @@ fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
     at(152);
     front.response_body(b"data: [DONE]\n\n", true, now());
 
-    let key = front.joins.take().unwrap();
-    let closed = shared.joins.close(key, shared.clock.now());
+    let joined = front.joined.take().unwrap();
+    let closed = shared.joins.close(&joined, shared.clock.now());
     let watch = front.watch.take().unwrap();
     let now = shared.clock.now();
     let records = front.rows(watch, Some(closed), &End::Complete, now);
@@ -309,7 +286,7 @@ fn what_the_hop_had_not_told_is_not_known() {
 fn a_piece_that_a_fault_holds_passes_later() {
     let (shared, _) = shared();
     let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());
-    hop.watch_attempt(Endpoint::Generate, None);
+    hop.watch(Endpoint::Generate, None);
     let now = hop.shared.clock.now();
     hop.passed_on(false, true, now, Some(Duration::from_millis(3)));
     assert_eq!(hop.passage.first, Some(now.plus_nanos(3 * MS)));

@@ -1,6 +1,7 @@
 //! What the join tables promise.
 
 use super::*;
+use crate::request::attempt::CameWith;
 use crate::request::outcome::Outcome;
 
 /// Join tables and what they count.
@@ -11,10 +12,9 @@ struct Tables {
 
 fn tables(has_front: bool) -> Tables {
     let metrics = Metrics::new().unwrap();
-    Tables {
-        joins: Joins::new(has_front, metrics.clone()),
-        metrics,
-    }
+    let joins = Joins::new(has_front, metrics.clone());
+    joins.expect_attempts();
+    Tables { joins, metrics }
 }
 
 fn span(number: u64) -> SpanId {
@@ -25,20 +25,26 @@ fn at(seconds: i64) -> Stamp {
     Stamp::from_nanos(seconds * NANOS)
 }
 
-fn attempt(number: u64) -> Attempt {
-    Attempt::new(span(number), "w0".into(), format!("server:{number}"), at(1))
-}
-
-fn ended(number: u64, status: Option<u16>, outcome: Outcome) -> Attempt {
-    Attempt {
-        status,
-        outcome: Some(outcome),
-        ended: Some(at(2)),
-        ..attempt(number)
-    }
-}
-
 impl Tables {
+    /// An attempt that came with the span `parent`, if any, and the request id `id`.
+    fn arrive(&self, number: u64, parent: Option<u64>, id: Option<&str>) -> HopAttempt {
+        let host = format!("server:{number}");
+        let mut attempt = Attempt::new(span(number), "w0".into(), host, at(1));
+        attempt.came_with = parent.map(|parent| CameWith {
+            trace: 1,
+            span: span(parent),
+        });
+        self.joins.arrived(attempt, id)
+    }
+
+    /// A request of the front with one id, sent with `spans`.
+    fn open(&self, id: &str, spans: &[u64]) -> Joined {
+        let request = self.joins.open(id).unwrap();
+        let all = spans.iter();
+        all.for_each(|one| self.joins.sent(&request, span(*one)));
+        request
+    }
+
     fn counted(&self, by: &str) -> u64 {
         let text = self.metrics.text();
         let name = format!("queuescope_joins_total{{by=\"{by}\"}} ");
@@ -47,229 +53,199 @@ impl Tables {
     }
 
     /// Everything that is held, so that a leak shows.
-    fn held(&self) -> [usize; 6] {
+    fn held(&self) -> [usize; 5] {
         let table = self.joins.table.lock();
         [
-            table.requests.len(),
+            table.open,
             table.by_span.len(),
             table.by_id.len(),
             table.ended.len(),
             table.attempts,
-            table.failures_elsewhere.len() + table.elsewhere_since.len(),
         ]
     }
+}
+
+fn end(attempt: &HopAttempt, status: Option<u16>, outcome: Outcome) {
+    let mut told = attempt.told.lock();
+    (told.status, told.outcome, told.ended) = (status, Some(outcome), Some(at(2)));
+}
+
+/// Whether it was joined to a request.
+fn is_joined(attempt: &HopAttempt) -> bool {
+    !attempt.needs_row
 }
 
 #[test]
 fn retries_join_by_the_span_and_the_answer_is_set_apart() {
     let tables = tables(true);
-    let joins = &tables.joins;
-    let key = joins.open("id").unwrap();
-    let (owner, parent) = (Owner::Request(key), Some(span(100)));
-    joins.sent(key, span(100));
-    for number in 1..=3 {
-        assert_eq!(joins.arrived(&attempt(number), parent, Some("id")), owner);
-    }
-    let first = ended(1, Some(503), Outcome::Rejected);
-    let second = ended(2, None, Outcome::UpstreamDied);
-    joins.update(owner, &first, parent, at(2));
-    joins.update(owner, &second, parent, at(2));
-    let third = ended(3, Some(200), Outcome::Ok);
-    joins.update(owner, &third, parent, at(2));
-    joins.answered(key, span(3));
-    let (count, failed) = joins.so_far(key);
+    let request = tables.open("id", &[100]);
+    let [first, second, third] = [1, 2, 3].map(|n| tables.arrive(n, Some(100), Some("id")));
+    assert!(!first.needs_row && !second.needs_row && !third.needs_row);
+    end(&first, Some(503), Outcome::Rejected);
+    end(&second, None, Outcome::UpstreamDied);
+    end(&third, Some(200), Outcome::Ok);
+    request.answered(span(3));
+    let (count, failed) = request.so_far();
     assert_eq!((count, failed.len()), (3, 2));
-    let closed = joins.close(key, at(3));
+    let closed = tables.joins.close(&request, at(3));
     assert_eq!(closed.count, 3);
     assert_eq!(closed.last.unwrap().host, "server:3");
-    let failed: Vec<_> = closed
-        .failed
-        .iter()
-        .map(|f| (f.host.as_str(), f.outcome))
-        .collect();
-    assert_eq!(
-        failed,
-        [
-            ("server:1", Some(Outcome::Rejected)),
-            ("server:2", Some(Outcome::UpstreamDied))
-        ]
-    );
-    // The hop may end after the front.
-    joins.update(owner, &third, parent, at(3));
+    let failed = closed.others.iter().map(|f| (f.host.as_str(), f.outcome));
+    let expected = [
+        ("server:1", Some(Outcome::Rejected)),
+        ("server:2", Some(Outcome::UpstreamDied)),
+    ];
+    assert!(failed.eq(expected));
     assert_eq!(tables.counted("span"), 3);
     // One that comes later still is counted, and in no row.
-    joins.sweep(at(50));
-    let late = joins.arrived(&attempt(4), parent, Some("id"));
-    assert_eq!((late, tables.counted("late")), (Owner::Ended, 1));
-    joins.update(late, &attempt(4), parent, at(4));
-    joins.sweep(at(3).plus_nanos(MEMORY + 1));
-    assert_eq!(tables.held(), [0; 6]);
+    tables.joins.sweep(at(50));
+    assert!(!tables.arrive(4, Some(100), Some("id")).needs_row);
+    assert_eq!(tables.counted("late"), 1);
+    tables.joins.sweep(at(3).plus_nanos(MEMORY + 1));
+    assert_eq!(tables.held(), [0; 5]);
 }
 
 #[test]
-fn without_a_response_the_last_attempt_stands_for_the_request() {
-    let tables = tables(true);
-    let joins = &tables.joins;
-    let key = joins.open("id").unwrap();
-    joins.sent(key, span(100));
-    joins.arrived(&attempt(1), Some(span(100)), None);
-    joins.arrived(&attempt(2), Some(span(100)), None);
-    let closed = joins.close(key, at(3));
-    assert_eq!(closed.last.unwrap().span, span(2));
-    assert_eq!((closed.failed.len(), closed.count), (1, 2));
-}
-
-#[test]
-fn an_answer_from_another_process_leaves_ours_among_the_failed() {
-    let tables = tables(true);
-    let joins = &tables.joins;
-    let key = joins.open("id").unwrap();
-    joins.sent(key, span(100));
-    joins.arrived(&attempt(1), Some(span(100)), None);
-    joins.answered(key, span(77));
-    let closed = joins.close(key, at(3));
-    assert_eq!(closed.last, None);
-    assert_eq!((closed.failed.len(), closed.count), (1, 2));
+fn who_stands_for_the_request_depends_on_what_answered() {
+    for (answered_by, last, failed) in [
+        // Without a response the last attempt does.
+        (None, Some(2), 1),
+        (Some(1), Some(1), 1),
+        // One of another process leaves ours among the failed.
+        (Some(77), None, 2),
+    ] {
+        let tables = tables(true);
+        let request = tables.open("id", &[100]);
+        let _both = [1, 2].map(|n| tables.arrive(n, Some(100), None));
+        answered_by
+            .map(span)
+            .into_iter()
+            .for_each(|by| request.answered(by));
+        let closed = tables.joins.close(&request, at(3));
+        assert_eq!(closed.last.map(|last| last.span), last.map(span));
+        let count = failed as u32 + 1;
+        assert_eq!((closed.others.len(), closed.count), (failed, count));
+    }
 }
 
 #[test]
 fn a_router_that_loses_the_span_leaves_the_request_id() {
     let tables = tables(true);
-    let joins = &tables.joins;
-    let key = joins.open("id").unwrap();
-    joins.sent(key, span(100));
-    let owner = joins.arrived(&attempt(1), Some(span(999)), Some("id"));
-    assert_eq!(owner, Owner::Request(key));
-    let failed = ended(1, Some(503), Outcome::Rejected);
-    joins.update(owner, &failed, None, at(2));
-    joins.arrived(&attempt(2), Some(span(998)), Some("id"));
-    joins.answered(key, span(2));
-    let closed = joins.close(key, at(3));
-    assert_eq!((closed.count, closed.failed.len()), (2, 1));
-    assert_eq!(closed.last.unwrap().span, span(2));
-    assert_eq!(tables.counted("request_id"), 2);
-    joins.sweep(at(100));
-    assert_eq!(tables.held(), [0; 6]);
-}
-
-#[test]
-fn a_router_that_keeps_spans_takes_the_request_id_from_no_other() {
-    let tables = tables(true);
-    let joins = &tables.joins;
-    let (kept, lost) = (joins.open("kept").unwrap(), joins.open("lost").unwrap());
-    joins.sent(kept, span(100));
-    joins.sent(lost, span(200));
-    let of_kept = joins.arrived(&attempt(1), Some(span(100)), Some("kept"));
-    let of_lost = joins.arrived(&attempt(2), Some(span(999)), Some("lost"));
-    assert_eq!(
-        (of_kept, of_lost),
-        (Owner::Request(kept), Owner::Request(lost))
+    let kept = tables.open("kept", &[100]);
+    let lost = tables.open("lost", &[200]);
+    // One that keeps spans takes the id from no other.
+    assert!(is_joined(&tables.arrive(11, Some(100), Some("kept"))));
+    end(
+        &tables.arrive(1, Some(999), Some("lost")),
+        Some(503),
+        Outcome::Rejected,
     );
+    tables.arrive(2, Some(998), Some("lost"));
+    lost.answered(span(2));
+    let closed = tables.joins.close(&lost, at(3));
+    assert_eq!((closed.count, closed.others.len()), (2, 1));
+    assert_eq!(closed.last.unwrap().span, span(2));
+    assert_eq!(
+        (tables.counted("span"), tables.counted("request_id")),
+        (1, 2)
+    );
+    assert_eq!(tables.joins.close(&kept, at(3)).count, 1);
+    tables.joins.sweep(at(100));
+    assert_eq!(tables.held(), [0; 5]);
 }
 
 #[test]
 fn requests_that_share_their_id_are_never_told_apart_by_it() {
     let tables = tables(true);
-    let joins = &tables.joins;
-    let (one, two) = (joins.open("same").unwrap(), joins.open("same").unwrap());
-    assert_eq!(
-        joins.arrived(&attempt(1), None, Some("same")),
-        Owner::Nobody
-    );
     // With spans each goes to its own.
-    joins.sent(one, span(100));
-    joins.sent(two, span(200));
-    joins.arrived(&attempt(11), Some(span(200)), Some("same"));
-    joins.arrived(&attempt(12), Some(span(100)), Some("same"));
+    let (one, two) = (tables.open("same", &[100]), tables.open("same", &[200]));
+    assert!(tables.arrive(1, None, Some("same")).needs_row);
+    tables.arrive(11, Some(200), Some("same"));
+    tables.arrive(12, Some(100), Some("same"));
     // A response that names one of neither leaves the rows as they are.
-    joins.answered(one, span(1));
-    let closed = joins.close(one, at(4));
+    one.answered(span(1));
+    let closed = tables.joins.close(&one, at(4));
     assert_eq!((closed.last, closed.others[0].span), (None, span(12)));
     // What is left may be a retry of the one that has ended.
-    assert_eq!(
-        joins.arrived(&attempt(3), None, Some("same")),
-        Owner::Nobody
-    );
+    let alone = tables.arrive(3, None, Some("same"));
+    assert!(alone.needs_row);
     assert_eq!(tables.counted("ambiguous"), 2);
-    assert_eq!(joins.close(two, at(4)).last.unwrap().span, span(11));
-    assert!(joins.ended(Vec::new(), at(4)).is_none());
-    assert!(
-        joins.sweep(at(9)).is_empty(),
-        "another process may yet come"
-    );
-    assert_eq!(joins.sweep(at(10)).len(), 1);
+    let closed = tables.joins.close(&two, at(4));
+    assert_eq!(closed.last.unwrap().span, span(11));
+    let now = tables.joins.ended(&alone, Some(Vec::new()), at(4));
+    assert!(now.is_none());
+    let waits = tables.joins.sweep(at(9)).is_empty();
+    assert!(waits, "another process may yet come");
+    assert_eq!(tables.joins.sweep(at(10)).len(), 1);
     assert_eq!(tables.counted("nothing"), 1);
 }
 
 #[test]
 fn a_client_may_give_all_its_requests_one_id() {
     let tables = tables(true);
-    let joins = &tables.joins;
     for number in 1..=CAPACITY as u64 {
-        let key = joins.open("same").unwrap();
-        joins.sent(key, span(1_000_000 + number));
-        let owner = joins.arrived(&attempt(number), None, Some("same"));
-        assert_eq!(owner, Owner::Request(key), "one at a time");
-        joins.close(key, at(1));
+        let request = tables.open("same", &[1_000_000 + number]);
+        let attempt = tables.arrive(number, None, Some("same"));
+        assert!(is_joined(&attempt), "one at a time");
+        tables.joins.close(&request, at(1));
     }
     let [requests, spans, ids, ..] = tables.held();
     assert_eq!((requests, spans, ids), (0, CAPACITY, 0));
-    joins.sweep(at(100));
-    assert_eq!(tables.held(), [0; 6]);
+    tables.joins.sweep(at(100));
+    assert_eq!(tables.held(), [0; 5]);
 }
 
 #[test]
 fn without_a_front_each_attempt_has_its_row_and_knows_the_failed_ones_before() {
     let tables = tables(false);
-    let joins = &tables.joins;
-    let parent = Some(span(100));
-    let owner = joins.arrived(&attempt(1), parent, Some("id"));
-    assert_eq!(owner, Owner::Nobody);
-    let first = ended(1, Some(503), Outcome::Rejected);
-    joins.update(owner, &first, parent, at(2));
-    joins.arrived(&attempt(2), parent, Some("id"));
-    let earlier = joins.earlier(span(100), span(2));
-    assert_eq!(earlier.len(), 1);
-    assert_eq!(earlier[0].status, Some(503));
-    // At its end it is told again.
-    joins.update(owner, &first, parent, at(2));
-    let second = ended(2, Some(200), Outcome::Ok);
-    joins.update(owner, &second, parent, at(2));
-    assert!(joins.ended(Vec::new(), at(2)).is_some(), "at once");
+    let done = |attempt: &HopAttempt| {
+        let rows = tables.joins.ended(attempt, Some(Vec::new()), at(2));
+        assert!(rows.is_some(), "at once");
+    };
+    let first = tables.arrive(1, Some(100), Some("id"));
+    assert!(first.needs_row);
+    assert_eq!(first.so_far(), (1, Vec::new()));
+    end(&first, Some(503), Outcome::Rejected);
+    let second = tables.arrive(2, Some(100), Some("id"));
+    let (count, failed) = second.so_far();
+    assert_eq!((count, failed.len(), failed[0].status), (2, 1, Some(503)));
+    done(&first);
+    end(&second, Some(200), Outcome::Ok);
+    done(&second);
     assert_eq!(tables.counted("nothing"), 0, "it is no failure to join");
-    assert_eq!(joins.earlier(span(100), span(3)).len(), 1, "once");
-    joins.sweep(at(3).plus_nanos(MEMORY));
-    assert_eq!(tables.held(), [0; 6]);
+    let third = tables.arrive(3, Some(100), Some("id"));
+    assert_eq!(third.so_far().1.len(), 1);
+    done(&third);
+    // One that answers at once is not remembered.
+    let alone = tables.arrive(4, Some(200), None);
+    end(&alone, Some(200), Outcome::Ok);
+    done(&alone);
+    assert_eq!(tables.held()[1], 1);
+    tables.joins.sweep(at(3).plus_nanos(MEMORY));
+    assert_eq!(tables.held(), [0; 5]);
 }
 
 #[test]
 fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
     let tables = tables(true);
-    let joins = &tables.joins;
     let dropped = |times: usize| {
         let text = tables.metrics.text();
         let line = format!("queuescope_joins_dropped_total {times}\n");
         assert!(text.contains(&line), "{text}");
     };
-    let first = joins.open("0").unwrap();
-    let keys: Vec<_> = (1..CAPACITY)
-        .map(|number| joins.open(&number.to_string()).unwrap())
-        .collect();
-    assert_eq!(joins.open("one more"), None);
+    let numbers = 1..=CAPACITY as u64;
+    let requests = numbers.map(|number| tables.open(&number.to_string(), &[1_000_000 + number]));
+    let requests: Vec<_> = requests.collect();
+    assert!(tables.joins.open("one more").is_none());
     dropped(1);
-    joins.close(first, at(1));
-    assert!(joins.open("one more").is_some(), "an ended one makes room");
-    let arrive = |key: &RequestKey, number: u64| {
-        joins.sent(*key, span(1_000_000 + key.0));
-        joins.arrived(&attempt(number), Some(span(1_000_000 + key.0)), None)
-    };
+    tables.joins.close(&requests[CAPACITY - 1], at(1));
+    let more = tables.joins.open("one more");
+    assert!(more.is_some(), "an ended one makes room");
     // A request takes so many, and all together so many.
-    let mut number = 1;
-    for key in keys.iter().take(CAPACITY / MOST_ATTEMPTS + 1) {
-        for _ in 0..MOST_ATTEMPTS + 1 {
-            assert_eq!(arrive(key, number), Owner::Request(*key));
-            number += 1;
-        }
+    let full = CAPACITY / MOST_ATTEMPTS + 1;
+    for number in 0..(full * (MOST_ATTEMPTS + 1)) as u64 {
+        let parent = 1_000_001 + number / (MOST_ATTEMPTS as u64 + 1);
+        assert!(is_joined(&tables.arrive(number + 1, Some(parent), None)));
     }
     assert_eq!(tables.held()[4], CAPACITY);
     dropped(1 + CAPACITY / MOST_ATTEMPTS + MOST_ATTEMPTS + 1);
@@ -279,7 +255,8 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
 fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
     let tables = tables(true);
     let joins = &tables.joins;
-    let end = |now| joins.ended(Vec::new(), now);
+    let attempt = tables.arrive(1, None, None);
+    let end = |now| joins.ended(&attempt, Some(Vec::new()), now);
     let told = || joins.sweep(at(1_000)).len();
     assert!(end(at(10)).is_none() && end(at(11)).is_none());
     assert_eq!((told(), tables.counted("nothing")), (2, 2));

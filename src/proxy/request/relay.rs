@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, StatusCode, Version};
+use http::{HeaderValue, Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::HttpTask;
 use pingora::protocols::http::v1::client::HttpSession;
@@ -20,9 +20,7 @@ use crate::proxy::failure::Failure;
 use crate::proxy::heads;
 use crate::proxy::identity::REQUEST_ID;
 use crate::proxy::shared::Role;
-use crate::proxy::worker_hop::{self, HopStamps};
-use crate::request::head::{OUTCOME_HEADER, content_type, is_encoded, smg_worker, told_outcome};
-use crate::request::stamps::{FRONT_HEADER, HOP_HEADER, Stamps};
+use crate::request::stamps::{HOP_HEADER, Stamps};
 
 use super::Request;
 
@@ -289,25 +287,16 @@ impl Request<'_> {
             return Ok(());
         }
         self.response.is_whole = is_end;
-        if hop.is_some() {
-            self.context.hop_outcome(told_outcome(&head.headers));
-        } else {
+        if hop.is_none() {
             // Only our own proxies judge; a hop's word goes on to the client.
-            head.remove_header(OUTCOME_HEADER);
+            head.remove_header(&heads::OUTCOME);
         }
-        let smg_worker = match self.service.role {
-            Role::Front => smg_worker(&head.headers),
-            Role::Hop(_) => None,
-        };
-        self.context.served_by(hop, smg_worker);
-        let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
-        self.context
-            .response_head(head.status.as_u16(), kind, encoded, at);
+        self.context.response_head(head, hop, at);
         let request = (&self.response.method, self.response.version);
         let bad = |_| Failure::Internal("a header cannot be written");
         self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(bad)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
-            && !head.headers.contains_key(REQUEST_ID)
+            && !head.headers.contains_key(&heads::ID)
         {
             head.insert_header(REQUEST_ID, id).map_err(bad)?;
         }
@@ -318,25 +307,29 @@ impl Request<'_> {
     /// Takes off what other processes of ours stamped: another front's stamps are not for this one's clients, and a
     /// hop's are for this front. Gives the hop's, if it is one of ours.
     fn take_stamps(&self, head: &mut ResponseHeader) -> Option<Stamps> {
-        head.remove_header(FRONT_HEADER);
-        let id = self.id.as_deref().unwrap_or_default();
-        match worker_hop::take_hop_stamps(head, id, &self.shared.hop_key) {
-            HopStamps::Absent => None,
-            HopStamps::Verified(stamps) => stamps,
-            HopStamps::Unverified => {
-                self.shared.metrics.hop_stamps_refused.with(&[]).inc();
-                self.shared.unsigned_stamps.call_once(|| {
-                    log::warn!(
-                        "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \
-                         and not used. If a hop of yours in another process wrote it, give both processes the same \
-                         hop_secret (and let the router pass {REQUEST_ID} on). Logged once; \
-                         queuescope_hop_stamps_refused_total counts",
-                        self.context.upstream
-                    );
-                });
-                None
-            }
+        head.remove_header(&heads::STAMPS);
+        let values = head.headers.get_all(&heads::HOP).iter();
+        let texts: Vec<_> = values.map(HeaderValue::to_str).collect();
+        if texts.is_empty() {
+            return None;
         }
+        let (key, id) = (&self.shared.hop_key, self.id.as_deref().unwrap_or_default());
+        let mut ours = texts.into_iter().flatten();
+        let stamps = ours.find_map(|text| key.verified(id, text).map(Stamps::parse));
+        head.remove_header(&heads::HOP);
+        if stamps.is_none() {
+            self.shared.metrics.hop_stamps_refused.with(&[]).inc();
+            self.shared.unsigned_stamps.call_once(|| {
+                log::warn!(
+                    "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \
+                     and not used. If a hop of yours in another process wrote it, give both processes the same \
+                     hop_secret (and let the router pass {REQUEST_ID} on). Logged once; \
+                     queuescope_hop_stamps_refused_total counts",
+                    self.context.upstream
+                );
+            });
+        }
+        stamps.flatten()
     }
 
     /// Writes what came to the client.

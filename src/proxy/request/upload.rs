@@ -8,9 +8,7 @@ use crate::clock::Stamp;
 #[derive(Debug)]
 pub(super) struct Upload {
     /// All pieces so far, while they may have to be sent to another upstream.
-    kept: Vec<Bytes>,
-    kept_bytes: usize,
-    keeps: bool,
+    kept: Option<Vec<Bytes>>,
     /// Bytes so far.
     pub(super) bytes: u64,
     /// How long pieces were waited for, in sum.
@@ -29,9 +27,7 @@ const KEEPS: usize = 64 * 1024;
 impl Upload {
     pub(super) fn new(at: Stamp) -> Upload {
         Upload {
-            kept: Vec::new(),
-            kept_bytes: 0,
-            keeps: true,
+            kept: Some(Vec::new()),
             bytes: 0,
             waited_nanos: 0,
             since: at,
@@ -51,33 +47,33 @@ impl Upload {
     /// Keeps a piece that has not been sent yet.
     pub(super) fn hold(&mut self, piece: Bytes) {
         if !piece.is_empty() {
-            self.kept_bytes += piece.len();
-            self.kept.push(piece);
+            self.kept
+                .iter_mut()
+                .for_each(|kept| kept.push(piece.clone()));
         }
     }
 
     /// Keeps a piece that was sent, if it is not too much.
     pub(super) fn keep(&mut self, piece: Bytes) {
-        if self.keeps && self.kept_bytes + piece.len() <= KEEPS {
-            self.hold(piece);
-        } else {
-            self.forget();
+        let kept: usize = self.kept.iter().flatten().map(Bytes::len).sum();
+        match kept + piece.len() <= KEEPS {
+            true => self.hold(piece),
+            false => self.forget(),
         }
     }
 
     /// It need not be sent again.
     pub(super) fn forget(&mut self) {
-        self.keeps = false;
-        self.kept = Vec::new();
+        self.kept = None;
     }
 
     /// Whether all of it that has been read is still there.
     pub(super) fn can_be_sent_again(&self) -> bool {
-        self.keeps
+        self.kept.is_some()
     }
 
     /// What has been read and is to be sent first.
     pub(super) fn kept(&self) -> Vec<Bytes> {
-        self.kept.clone()
+        self.kept.clone().unwrap_or_default()
     }
 }

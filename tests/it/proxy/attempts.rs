@@ -285,22 +285,6 @@ async fn hops_without_a_front_write_rows_that_join_by_span() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_never_answered_is_named() {
-    let server = silent().await;
-    let front = Front::with(&[server.addr], |config| {
-        config.upstream_kind = queuescope::proxy::shared::UpstreamKind::Server;
-    })
-    .await;
-    let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
-    until("the request at the server", || !server.seen().is_empty()).await;
-    drop(client);
-    let row = front.only_row().await;
-    assert_outcome(&row, "client_abort", "");
-    assert_eq!(row["host"], server.addr.to_string());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_of_the_hops_own_is_written_while_the_proxy_runs() {
     let server = good().await;
     let (front, _router) = chain(&[&server], unchanged).await;

@@ -10,7 +10,7 @@ use queuescope::proxy::shared::UpstreamKind;
 use queuescope::upstream::Policy;
 
 use crate::support::http2::Http2;
-use crate::support::proxy::{Front, assert_outcome};
+use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Step, Upstream, refusing};
 use crate::support::wire::{Client, Response, chunk, json_response, post, until};
 
@@ -36,6 +36,11 @@ async fn servers() -> [Upstream; 2] {
 
 async fn two(servers: &[Upstream; 2]) -> Front {
     front(&servers.each_ref().map(|server| server.addr), |_| {}).await
+}
+
+/// Bytes that either has read.
+fn received(servers: &[Upstream; 2]) -> usize {
+    servers.iter().map(Upstream::received).sum()
 }
 
 fn choices(front: &Front, by: &str) -> u64 {
@@ -125,38 +130,23 @@ async fn what_comes_in_pieces_passes_unchanged() {
     let servers = servers().await;
     let front = two(&servers).await;
     let body = body("", 150_000);
+    let long = |length: usize| {
+        let header = format!("x-long: {}\r\n", "l".repeat(length));
+        post("/generate", &header, &body)
+    };
     for (size, bytes) in [
         (1_447, post("/generate", "", &body)),
         (7_001, chunked(&body, 3_333)),
-        (
-            60_000,
-            post(
-                "/generate",
-                &format!("x-long: {}\r\n", "l".repeat(20_000)),
-                &body,
-            ),
-        ),
-        (
-            60_000,
-            post(
-                "/generate",
-                &format!("x-long: {}\r\n", "l".repeat(40_000)),
-                &body,
-            ),
-        ),
+        (60_000, long(20_000)),
+        (60_000, long(40_000)),
     ] {
         let mut client = front.client().await;
         for piece in bytes.chunks(size) {
             client.send(piece).await;
             tokio::task::yield_now().await;
         }
-        let response = client.response().await;
-        assert_passed(
-            &servers,
-            &response,
-            &body,
-            &format!("{size} bytes at a time"),
-        );
+        let (response, case) = (client.response().await, format!("{size} bytes at a time"));
+        assert_passed(&servers, &response, &body, &case);
     }
     // However long the head was.
     assert_eq!(
@@ -217,19 +207,19 @@ async fn http2_bodies_pass_unchanged() {
 async fn a_body_goes_on_as_soon_as_its_prompt_is_known() {
     let servers = servers().await;
     let front = two(&servers).await;
-    let received = || servers.iter().map(Upstream::received).sum::<usize>();
     // The prompt's first 16 KiB, or 32 KiB of what holds none.
     for (lead, sent) in [
         ("", 17_000),
         (&*format!("\"x\":\"{}\",", "y".repeat(90_000)), MOST + 20),
     ] {
-        let before = received();
+        let before = received(&servers);
         let body = body(lead, 120_000);
         let all = post("/generate", "", &body);
         let (now, later) = all.split_at(all.len() - body.len() + sent);
         let mut client = front.client().await;
         client.send(now).await;
-        until("what was read to be sent", || received() >= before + sent).await;
+        let is_sent = || received(&servers) >= before + sent;
+        until("what was read to be sent", is_sent).await;
         client.send(later).await;
         assert_passed(&servers, &client.response().await, &body, "in two parts");
     }
@@ -245,11 +235,7 @@ async fn a_client_that_is_slow_to_ask_is_told_apart() {
     client.send(&all[..500]).await;
     until("the request", || front.proxy.metrics().in_flight() == 1).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(
-        servers.iter().map(Upstream::received).sum::<usize>(),
-        0,
-        "nobody has it yet"
-    );
+    assert_eq!(received(&servers), 0, "nobody has it yet");
     client.send(&all[500..]).await;
     assert_passed(&servers, &client.response().await, &body, "slow");
     let row = front.only_row().await;
@@ -283,13 +269,7 @@ async fn a_client_that_leaves_before_it_has_asked_leaves_one_row_and_nothing_els
         }
         until("its end", || front.proxy.metrics().in_flight() == 0).await;
     }
-    assert_eq!(
-        servers
-            .iter()
-            .map(|server| server.seen().len())
-            .sum::<usize>(),
-        0
-    );
+    assert_eq!(received(&servers), 0);
     for row in front.rows().await {
         assert_outcome(&row, "client_abort", "");
         assert_eq!(
@@ -321,29 +301,17 @@ async fn limits_on_bodies_hold_while_the_prompt_is_read() {
     let all = post("/generate", "", &body("", 500));
     for piece in all.chunks(20) {
         // It is answered, and its connection closed, before all has gone out.
-        if tokio::io::AsyncWriteExt::write_all(&mut slow.stream, piece)
-            .await
-            .is_err()
-        {
+        let sent = tokio::io::AsyncWriteExt::write_all(&mut slow.stream, piece);
+        if sent.await.is_err() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(30)).await;
     }
     assert_eq!(slow.response().await.status(), 408);
-    assert_eq!(
-        servers
-            .iter()
-            .map(|server| server.seen().len())
-            .sum::<usize>(),
-        0
-    );
-    let mut outcomes: Vec<String> = front
-        .rows()
-        .await
-        .iter()
-        .map(|row| row["outcome"].clone())
-        .collect();
-    outcomes.sort();
+    assert_eq!(received(&servers), 0);
+    let rows = front.rows().await;
+    let mut outcomes: Vec<&str> = rows.iter().map(|row| &*row["outcome"]).collect();
+    outcomes.sort_unstable();
     assert_eq!(outcomes, ["client_error", "timeout", "timeout"]);
 }
 
@@ -420,20 +388,16 @@ async fn prompts_that_begin_alike_go_to_one_server() {
     let front = two(&servers).await;
     for turn in 0..20 {
         for group in 0..6 {
-            let text = format!(
-                "system prompt {group} {}, question {turn}",
-                "words ".repeat(80)
-            );
+            let words = "words ".repeat(80);
+            let text = format!("system prompt {group} {words}, question {turn}");
             let body = serde_json::json!({"messages": [{"role": "system", "content": text}]});
+            let (body, id) = (
+                body.to_string(),
+                format!("x-request-id: {group}-{turn}\r\n"),
+            );
             let mut client = front.client().await;
-            client
-                .post(
-                    "/v1/chat/completions",
-                    &format!("x-request-id: {group}-{turn}\r\n"),
-                    body.to_string().as_bytes(),
-                )
-                .await;
-            assert_eq!(client.response().await.status(), 200);
+            let response = client.ask("/v1/chat/completions", &id, body.as_bytes());
+            assert_eq!(response.await.status(), 200);
         }
     }
     // A path that is not recorded says no prompt.
@@ -443,23 +407,16 @@ async fn prompts_that_begin_alike_go_to_one_server() {
         [114, 6, 1]
     );
     let rows = front.rows().await;
-    let homes: BTreeSet<(String, String)> = rows
-        .iter()
-        .map(|row| {
-            (
-                row["req_id"].split('-').next().unwrap().into(),
-                row["host"].clone(),
-            )
-        })
-        .collect();
+    let home = |row: &Row| {
+        let group: String = row["req_id"].split('-').next().unwrap().into();
+        (group, row["host"].clone())
+    };
+    let homes: BTreeSet<_> = rows.iter().map(home).collect();
     assert_eq!(homes.len(), 6, "{homes:?}");
     for server in &servers {
         let name = server.addr.to_string();
-        assert_eq!(
-            homes.iter().filter(|(_, host)| *host == name).count(),
-            3,
-            "{homes:?}"
-        );
+        let its = homes.iter().filter(|(_, host)| *host == name);
+        assert_eq!(its.count(), 3, "{homes:?}");
     }
 }
 
@@ -469,14 +426,11 @@ async fn other_policies_do_not_wait_for_the_prompt() {
     for (policy, upstreams) in [(Policy::ShortestQueue, 2), (Policy::CacheAware, 1)] {
         let addrs = servers.each_ref().map(|server| server.addr);
         let front = front(&addrs[..upstreams], |config| config.policy = policy).await;
-        let before = servers.iter().map(Upstream::received).sum::<usize>();
+        let before = received(&servers);
         let all = post("/generate", "", &body("", 900));
         let mut client: Client = front.client().await;
         client.send(&all[..200]).await;
-        until("the head to be sent on", || {
-            servers.iter().map(Upstream::received).sum::<usize>() > before
-        })
-        .await;
+        until("the head to be sent on", || received(&servers) > before).await;
         client.send(&all[200..]).await;
         assert_eq!(client.response().await.status(), 200);
         assert_eq!(front.only_row().await["prompt_wait"], "");

@@ -1,20 +1,14 @@
 //! When a request was over and where it was by then, whoever ended it.
 
 use queuescope::clock::Clock;
-use queuescope::config::proxy::Config;
 use queuescope::proxy::shared::UpstreamKind;
 
 use super::attempts::{chain, unchanged};
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Step, Upstream, begun, done, refusing};
-use crate::support::wire::{Client, post, until};
+use crate::support::wire::{Client, until};
 
 const STREAM: &[u8] = br#"{"text":"a","stream":true}"#;
-
-fn then(mut steps: Vec<Step>, last: Step) -> Vec<Step> {
-    steps.push(last);
-    steps
-}
 
 #[track_caller]
 fn assert_ended(row: &Row, outcome: &str, ended_in: &str) {
@@ -33,93 +27,82 @@ fn assert_ended(row: &Row, outcome: &str, ended_in: &str) {
     }
 }
 
-/// Plays `steps` to one client, which reads what comes.
-async fn answered(steps: Vec<Step>, change: impl FnOnce(&mut Config)) -> Row {
-    let upstream = Upstream::start(move |_, _| steps.clone()).await;
-    let front = Front::with(&[upstream.addr], change).await;
-    let mut client = front.client().await;
-    client.ask("/generate", "", STREAM).await;
-    front.only_row().await
-}
-
-/// Plays `steps` to one client, which leaves once they are played.
-async fn left(steps: Vec<Step>, change: impl FnOnce(&mut Config)) -> Row {
-    let reads = steps.len() > 1;
-    let upstream = Upstream::start(move |_, _| steps.clone()).await;
-    let front = Front::with(&[upstream.addr], change).await;
-    let mut client = front.client().await;
-    client.post("/generate", "", STREAM).await;
-    until("the request", || upstream.seen().len() == 1).await;
-    if reads {
-        client.read_until(|reader| !reader.body.is_empty()).await;
-    }
-    drop(client);
-    front.only_row().await
-}
-
-fn server(config: &mut Config) {
-    config.upstream_kind = UpstreamKind::Server;
-}
-
-fn impatient(config: &mut Config) {
-    config.upstream_read_timeout_s = 1.0.try_into().unwrap();
-}
-
-fn as_it_is(_: &mut Config) {}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_is_told_where_it_waited() {
-    let row = left(vec![Step::Silence], as_it_is).await;
-    assert_ended(&row, "client_abort", "router+server");
-    assert_eq!(
-        (row["finish_time"].as_str(), row["total_latency"].as_str()),
-        ("", "")
-    );
-    let row = left(vec![Step::Silence], server).await;
-    assert_ended(&row, "client_abort", "server");
-    let row = left(then(begun(), Step::Silence), as_it_is).await;
-    assert_ended(&row, "client_abort", "decode");
+/// What a client does once the steps are played.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Then {
+    Reads,
+    Leaves,
+    Resets,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_during_its_upload_was_on_the_way() {
-    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    let all = post("/generate", "", &[b' '; 300_000]);
-    client.send(&all[..200_000]).await;
-    until("a part of the body", || upstream.received() > 100_000).await;
-    drop(client);
-    assert_ended(&front.only_row().await, "client_abort", "to proxy");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_the_upstream_does_the_end_is_told() {
-    let row = answered(vec![Step::Reset], server).await;
-    assert_ended(&row, "upstream_died", "server");
-    let row = answered(then(begun(), Step::Reset), server).await;
-    assert_ended(&row, "upstream_died", "decode");
-    let row = answered(vec![Step::Silence], impatient).await;
-    assert_ended(&row, "timeout", "router+server");
-    let row = answered(then(begun(), Step::Silence), impatient).await;
-    assert_ended(&row, "timeout", "decode");
+async fn whoever_ends_it_is_told_where_it_was() {
+    use Step::{Reset, Silence};
+    use Then::{Leaves, Reads, Resets};
+    use UpstreamKind::{Router, Server};
     let full = b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}".to_vec();
-    let row = answered(vec![Step::Send(full)], server).await;
-    assert_ended(&row, "rejected", "server");
-    assert_eq!(row["end_time"], row["finish_time"]);
-
-    let front = Front::start(refusing().await).await;
-    let mut client = front.client().await;
-    assert_eq!(client.ask("/generate", "", STREAM).await.status(), 502);
-    assert_ended(&front.only_row().await, "proxy_error", "proxy");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_went_well_is_done_at_its_last_byte() {
-    let row = answered([begun(), done()].concat(), as_it_is).await;
-    assert_ended(&row, "ok", "done");
-    assert_eq!(row["end_time"], row["finish_time"]);
-    assert_eq!(row["elapsed"], row["total_latency"]);
+    let within = |last: Step| [begun(), vec![last]].concat();
+    for (kind, steps, end, outcome, ended_in) in [
+        (
+            Router,
+            vec![Silence],
+            Leaves,
+            "client_abort",
+            "router+server",
+        ),
+        (Server, vec![Silence], Resets, "client_abort", "server"),
+        (Router, within(Silence), Leaves, "client_abort", "decode"),
+        (Router, within(Silence), Resets, "client_abort", "decode"),
+        (Server, vec![Reset], Reads, "upstream_died", "server"),
+        (Server, within(Reset), Reads, "upstream_died", "decode"),
+        (Router, vec![Silence], Reads, "timeout", "router+server"),
+        (Router, within(Silence), Reads, "timeout", "decode"),
+        (Server, vec![Step::Send(full)], Reads, "rejected", "server"),
+        (Router, [begun(), done()].concat(), Reads, "ok", "done"),
+    ] {
+        let streams = steps.len() > 1;
+        let upstream = Upstream::start(move |_, _| steps.clone()).await;
+        let front = Front::with(&[upstream.addr], |config| {
+            config.upstream_kind = kind;
+            if end == Then::Reads {
+                config.upstream_read_timeout_s = 1.0.try_into().unwrap();
+            }
+        })
+        .await;
+        let mut client = front.client().await;
+        client.post("/generate", "", STREAM).await;
+        if end == Then::Reads {
+            client.response().await;
+        } else {
+            until("the request", || upstream.seen().len() == 1).await;
+            if streams {
+                client.read_until(|reader| !reader.body.is_empty()).await;
+            }
+            match end {
+                Then::Resets => client.reset(),
+                _ => drop(client),
+            }
+            until("the upstream let go", || upstream.gone() == 1).await;
+        }
+        let row = front.only_row().await;
+        assert_ended(&row, outcome, ended_in);
+        assert_eq!(row["attempts"], "1");
+        if kind == Server {
+            assert_eq!(row["host"], upstream.addr.to_string(), "answered or not");
+        }
+        match outcome {
+            "ok" | "rejected" => assert_eq!(row["end_time"], row["finish_time"]),
+            "client_abort" if !streams => {
+                let cells = ["status", "finish_time", "total_latency"];
+                assert_eq!(cells.map(|cell| &*row[cell]), ["", "", ""]);
+            }
+            "client_abort" => assert_eq!(row["status"], "200"),
+            _ => {}
+        }
+        if outcome == "ok" {
+            assert_eq!(row["elapsed"], row["total_latency"]);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

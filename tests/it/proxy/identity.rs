@@ -1,7 +1,7 @@
 //! Request ids and trace contexts.
 
 use crate::support::proxy::{Front, assert_outcome};
-use crate::support::upstream::{Step, Upstream, refusing};
+use crate::support::upstream::{Upstream, refusing};
 use crate::support::wire::{Response, json_response};
 
 const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -48,12 +48,18 @@ async fn a_client_without_an_id_gets_one() {
     let ids = [first, second].map(|response| response.header("x-request-id").unwrap());
     assert_ne!(ids[0], ids[1]);
     for (turn, id) in ids.iter().enumerate() {
-        assert_eq!(
-            upstream.seen()[turn].header("x-request-id").as_ref(),
-            Some(id)
-        );
+        let seen = upstream.seen()[turn].header("x-request-id");
+        assert_eq!(seen.as_ref(), Some(id));
     }
     assert_eq!(sorted(column(front, "req_id").await), sorted(ids.to_vec()));
+    // The upstream's own is left.
+    let answer = "HTTP/1.1 200 OK\r\nx-request-id: theirs\r\ncontent-length: 2\r\n\r\n{}";
+    let upstream = Upstream::always(answer).await;
+    let front = Front::start(upstream.addr).await;
+    assert_eq!(
+        ask(&front, "").await.header("x-request-id").unwrap(),
+        "theirs"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,15 +75,6 @@ async fn a_clients_id_is_never_altered_nor_echoed_by_us() {
     );
     let row = front.only_row().await;
     assert_eq!(row["req_id"], "Mine, with odd/characters=");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_upstreams_own_id_is_left() {
-    let answer = b"HTTP/1.1 200 OK\r\nx-request-id: theirs\r\ncontent-length: 2\r\n\r\n{}";
-    let upstream = Upstream::start(|_, _| vec![Step::Send(answer.to_vec())]).await;
-    let front = Front::start(upstream.addr).await;
-    let response = ask(&front, "").await;
-    assert_eq!(response.header("x-request-id").unwrap(), "theirs");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

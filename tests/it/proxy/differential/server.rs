@@ -213,6 +213,11 @@ impl Message {
         status.and_then(|status| status.parse().ok()).unwrap_or(0)
     }
 
+    /// Whether it stands for a refusal of a proxy's own.
+    pub fn is_refusal(&self) -> bool {
+        self.line.ends_with(" refused")
+    }
+
     /// Whether the server said it, and not a proxy.
     pub fn is_servers(&self) -> bool {
         self.field("x-server").is_some()
