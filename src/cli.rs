@@ -409,10 +409,10 @@ fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
     let reported = reported.map_err(|error| Failure::of(error.is_usage(), error))?;
     // What programs read is neither broken into lines nor changed.
     match format {
-        Format::Text => terminal::say(&reported.text, width),
-        Format::Json if !is_file => terminal::put(&reported.text, terminal::shown_json),
-        Format::Csv if !is_file => terminal::put(&reported.text, terminal::shown),
-        _ => terminal::say(&reported.text, None),
+        Format::Text => terminal::say(&reported, width),
+        Format::Json if !is_file => terminal::put(&reported, terminal::shown_json),
+        Format::Csv if !is_file => terminal::put(&reported, terminal::shown),
+        _ => terminal::say(&reported, None),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -33,6 +33,7 @@ pub mod secret;
 pub mod serve;
 pub mod sim;
 pub mod stats;
+pub mod table;
 pub mod telemetry;
 pub mod terminal;
 pub mod traffic;

@@ -1,30 +1,23 @@
-//! Summaries, comparisons and pages of recorded runs. Reading and writing files is in `reader`, `rows`, `merge`, `join`,
-//! `parquet` and `command`; the rest is pure but for [`machine`].
+//! Summaries, comparisons and pages of recorded runs. Reading and writing files is in `reader`, `merge` and `command`; the rest
+//! is pure but for [`machine`].
 
-pub mod cells;
-pub mod columns;
 pub mod command;
 pub mod compare;
 pub mod figures;
 pub mod files;
 pub mod findings;
 pub mod grid;
-pub mod join;
 pub mod load;
 pub mod machine;
 pub mod merge;
 pub mod outputs;
 pub mod page;
-pub mod parquet;
 pub mod phases;
 pub mod reader;
-pub mod rows;
 pub mod runs;
 pub mod series;
-pub mod table;
 pub mod timeline;
 pub mod verdict;
-pub mod window;
 pub mod words;
 
 #[cfg(test)]

@@ -3,14 +3,12 @@
 //!
 //! Pure, and knows nothing of requests.
 
-mod blocks;
 mod bootstrap;
 mod concurrency;
 mod histogram;
 pub mod interval;
 pub mod steady;
 
-pub use blocks::{block_length, widening};
 pub use bootstrap::{PairedDifference, Statistic, paired_difference};
 pub use concurrency::{Concurrency, Interval, Window};
 pub use histogram::Histogram;
@@ -75,15 +73,22 @@ impl Summary {
 /// numpy's default, which bench_serving reports. `None` of no values or when `q` is not a number.
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let (below, above, part) = ranks(sorted.len() as u64, q)?;
-    let (low, high) = (
-        *sorted.get(usize::try_from(below).ok()?)?,
-        *sorted.get(usize::try_from(above).ok()?)?,
-    );
-    // The next rank takes no part here, not even one without end.
+    let at = |rank: u64| sorted.get(rank as usize).copied();
+    let above = at(above)?;
+    Some(between(at(below)?, part, || above))
+}
+
+/// What lies so far on the way from one value to the next. That takes no part at the first, not even where it has no end.
+fn between(low: f64, part: f64, high: impl FnOnce() -> f64) -> f64 {
     if part == 0.0 {
-        return Some(low);
+        return low;
     }
-    Some(low + (high - low) * part)
+    let high = high();
+    if high.is_finite() {
+        low + (high - low) * part
+    } else {
+        high
+    }
 }
 
 /// The two ranks a quantile lies between, and how far it is from the first to the second.

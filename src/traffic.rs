@@ -10,7 +10,7 @@ use crate::report::figures;
 use crate::report::load::RunFacts;
 use crate::report::machine::Machine;
 use crate::report::verdict::judge;
-use crate::report::window::Edge;
+use crate::table::window::Edge;
 
 mod args;
 pub mod arrival;

@@ -136,7 +136,7 @@ pub(super) fn reported(finished: &Finished) -> String {
         ..report::command::Args::default()
     };
     match report::command::run(&args, terminal::width()) {
-        Ok(reported) => reported.text,
+        Ok(reported) => reported,
         Err(error) => format!("note: no report could be made: {error}\n"),
     }
 }

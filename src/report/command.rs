@@ -1,19 +1,17 @@
 //! `queuescope report`: reads runs, writes what is said of them, and gives what the terminal shows.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::disk;
-
+use crate::table::{self, join::join, parquet};
 use crate::terminal::shown;
 
+use super::duration;
 use super::files::ROWS;
-use super::join::{self, join};
-use super::merge::{self, merge};
+use super::merge::merge;
 use super::outputs;
 use super::page;
-use super::parquet;
-use super::reader::{self, inputs, load, sources};
+use super::reader::{inputs, is_experiment, load, sources};
 use super::runs::Report;
 use super::words::{to_markdown, to_text};
 
@@ -67,47 +65,18 @@ pub enum Format {
     Parquet,
 }
 
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub struct Reported {
-    /// What the terminal shows; empty where it went to a file.
-    pub text: String,
-    /// Files that were written.
-    pub files: Vec<PathBuf>,
-}
-
 /// Why nothing can be reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was given cannot be read.
+    /// What was given cannot be read, or a file cannot be written, or is not to be.
     #[error(transparent)]
-    Read(#[from] reader::Error),
+    Files(#[from] table::Error),
     /// Parquet, which is no text.
     #[error("--format parquet: give the file by --output FILE, it is not for a terminal")]
     NoOutput,
-    /// It cannot be written as Parquet.
-    #[error(transparent)]
-    Parquet(#[from] parquet::Error),
-    /// Shards that make no run.
-    #[error(transparent)]
-    Merge(#[from] merge::Error),
-    /// Rows that cannot be joined.
-    #[error(transparent)]
-    Join(#[from] join::Error),
     /// A front alone.
     #[error("--join: give the front's file first and then those of its hops, at least one")]
     NoHops,
-    /// A file that is not to be written.
-    #[error(transparent)]
-    Output(#[from] outputs::Error),
-    /// A file cannot be written.
-    #[error("{}: {cause}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        cause: io::Error,
-    },
 }
 
 /// The page, in the folder of what it is of.
@@ -120,21 +89,15 @@ const COMPARISON: &str = "comparison.json";
 impl Error {
     /// Whether what was given is wrong.
     pub fn is_usage(&self) -> bool {
-        !matches!(
-            self,
-            Error::Write { .. }
-                | Error::Parquet(parquet::Error::File { .. } | parquet::Error::Parquet { .. })
-                | Error::Join(join::Error::File { .. })
-                | Error::Merge(merge::Error::File { .. })
-        )
+        !matches!(self, Error::Files(error) if error.is_written)
     }
 }
 
-/// Makes a report; `width`: the terminal's columns, if they are known.
+/// Makes a report, and gives what the terminal shows; `width`: its columns, if they are known.
 ///
 /// # Errors
 /// What was given cannot be read, or a file cannot be written.
-pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
+pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
     check(args)?;
     let (args, notes) = &put_together(args)?;
     // What was put together is read as well.
@@ -144,19 +107,12 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
     }
     let loaded = load(&args.dirs)?;
     let report = Report::of(&loaded);
-    let mut reported = Reported::default();
-    // For people only.
-    let notes = notes
-        .iter()
-        .filter(|_| args.format == Format::Text || args.output.is_some());
-    let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
+    let mut files = Vec::new();
     if let ([dir], Some(_)) = (args.dirs.as_slice(), &loaded.experiment) {
-        reported.files = of_experiment(dir, &report)?;
+        files.push((dir.join(SUMMARY), report.to_csv()));
+        files.push((dir.join(COMPARISON), format!("{:#}\n", report.to_json())));
     }
-    if let Some(path) = page_of(args) {
-        write(&path, &page::render(&report))?;
-        reported.files.push(path);
-    }
+    files.extend(page_of(args).map(|path| (path, page::render(&report))));
     let text = match args.format {
         Format::Json => format!("{:#}\n", report.to_json()),
         Format::Csv => report.to_csv(),
@@ -166,25 +122,32 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<Reported, Error> {
             shown(&to_text(&report, width)).into_owned()
         }
     };
-    match &args.output {
-        None => reported.text = notes + &text,
+    let mark = match args.format {
+        Format::Text => outputs::TEXT,
+        _ => "",
+    };
+    let shown = match &args.output {
+        None => text,
         Some(path) => {
-            reported.text = notes;
-            let mark = match args.format {
-                Format::Text => outputs::TEXT,
-                _ => "",
-            };
-            write(path, &format!("{mark}{text}"))?;
-            reported.files.push(path.clone());
+            files.push((path.clone(), format!("{mark}{text}")));
+            String::new()
         }
+    };
+    for (path, text) in &files {
+        let written = disk::replace(path, text.as_bytes());
+        written.map_err(|cause| table::Error::write(path, cause))?;
     }
-    // What programs read is not followed by words.
-    if args.format == Format::Text || args.output.is_some() {
-        let files = reported.files.iter();
-        let files = files.map(|path| format!("written: {}\n", path.display()));
-        reported.text.extend(files);
+    // What programs read stands alone.
+    if args.format != Format::Text && args.output.is_none() {
+        return Ok(shown);
     }
-    Ok(reported)
+    let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
+    let files = files.iter().map(|(path, _)| written(path));
+    Ok(notes + &shown + &files.collect::<String>())
+}
+
+fn written(path: &Path) -> String {
+    format!("written: {}\n", path.display())
 }
 
 /// Looks whether all that will be written may be, before anything is.
@@ -192,7 +155,7 @@ fn check(args: &Args) -> Result<(), Error> {
     let mut all: Vec<PathBuf> = args.output.iter().cloned().collect();
     all.extend(page_of(args));
     if let ([dir], true) = (args.dirs.as_slice(), args.format != Format::Parquet)
-        && reader::is_experiment(dir)
+        && is_experiment(dir)
     {
         all.extend([SUMMARY, COMPARISON].map(|name| dir.join(name)));
     }
@@ -204,21 +167,26 @@ fn put_together(args: &Args) -> Result<(Args, Vec<String>), Error> {
     let Some(dir) = args.output_dir.clone().filter(|_| args.merge || args.join) else {
         return Ok((args.clone(), Vec::new()));
     };
-    let notes = if args.merge {
-        // They stand in the summary that it writes.
+    let mut notes = Vec::new();
+    if args.merge {
+        // What is to be said of it stands in the summary that it writes.
         merge(&args.dirs, &dir)?;
-        Vec::new()
     } else {
-        let Some((front, hops)) = args.dirs.split_first().filter(|(_, hops)| !hops.is_empty())
-        else {
+        let (front, hops) = args.dirs.split_first().ok_or(Error::NoHops)?;
+        if hops.is_empty() {
             return Err(Error::NoHops);
-        };
-        std::fs::create_dir_all(&dir).map_err(|cause| Error::Write {
-            path: dir.clone(),
-            cause,
-        })?;
-        join(front, hops, &dir.join(ROWS))?.notes
-    };
+        }
+        std::fs::create_dir_all(&dir).map_err(|cause| table::Error::write(&dir, cause))?;
+        let joined = join(front, hops, &dir.join(ROWS))?;
+        notes = joined.notes;
+        notes.extend(joined.clocks.map(|errors| {
+            format!(
+                "clocks of hops are known to ± {} (median; at worst ± {}): so far may router and network times be off",
+                duration(errors.p50),
+                duration(errors.max)
+            )
+        }));
+    }
     let args = Args {
         dirs: vec![dir],
         merge: false,
@@ -241,37 +209,14 @@ fn page_of(args: &Args) -> Option<PathBuf> {
     }
 }
 
-fn as_parquet(args: &Args) -> Result<Reported, Error> {
+fn as_parquet(args: &Args) -> Result<String, Error> {
     let path = args.output.as_ref().ok_or(Error::NoOutput)?;
     let sources = sources(&args.dirs)?;
     let told = parquet::write(&sources, path)?;
     let mut text = String::new();
     for (source, told) in sources.iter().zip(&told) {
-        if told.broken > 0 {
-            text.push_str(&format!(
-                "{}: {} rows cannot be read and are left out\n",
-                source.name, told.broken
-            ));
-        }
+        let note = told.left_out();
+        text.extend(note.map(|note| format!("{}: {note}\n", source.name)));
     }
-    text.push_str(&format!("written: {}\n", path.display()));
-    Ok(Reported {
-        text,
-        files: vec![path.clone()],
-    })
-}
-
-/// The files that every experiment gets.
-fn of_experiment(dir: &Path, report: &Report<'_>) -> Result<Vec<PathBuf>, Error> {
-    let (sheet, comparison) = (dir.join(SUMMARY), dir.join(COMPARISON));
-    write(&sheet, &report.to_csv())?;
-    write(&comparison, &format!("{:#}\n", report.to_json()))?;
-    Ok(vec![sheet, comparison])
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    disk::replace(path, text.as_bytes()).map_err(|cause| Error::Write {
-        path: path.to_owned(),
-        cause,
-    })
+    Ok(text + &written(path))
 }

@@ -8,9 +8,8 @@ use crate::clock::Stamp;
 
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
-use super::rows;
-use super::table::Table;
-use super::window::{Arrived, Edge, Window};
+use crate::table::window::{Arrived, Edge, Window};
+use crate::table::{Error, Table, rows};
 
 /// The figures of a run.
 pub fn figures(run: &Run) -> Summary {
@@ -25,8 +24,12 @@ pub fn of_file(
     rows: &Path,
     facts: &RunFacts,
     (first, last): (Edge, Edge),
-) -> Result<Summary, rows::Error> {
-    let (table, _) = rows::read(&[rows.to_owned()], Some(facts.started.seconds()))?;
+) -> Result<Summary, Error> {
+    let (table, _) = rows::read(
+        &[rows.to_owned()],
+        Some(facts.started.seconds()),
+        &rows::UNSAID,
+    )?;
     // Times of a table count from the beginning of the run.
     let zero = Stamp::from_nanos(0);
     let seconds = facts.ended.since(facts.started);

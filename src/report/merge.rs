@@ -1,37 +1,26 @@
 //! The folders of the shards of a run, made into the folder of one.
 
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::clock::NANOS;
 use crate::disk::{self, Draft};
+use crate::request::columns::ColumnId;
+use crate::table::window::Window;
+use crate::table::{Error, cells};
 
-use crate::request::columns::COLUMNS;
-
-use super::cells::written;
 use super::figures::figures;
 use super::files::{ROWS, SCHEDULE, SUMMARY};
 use super::reader::{Run, load};
-use super::rows::Base;
 use super::verdict::{Grade, Verdict};
-use super::window::Window;
 
 mod shard;
 
-pub use shard::Error;
-use shard::{Shard, WORKLOAD, file};
-
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub struct Merged {
-    /// The run's folder.
-    pub dir: PathBuf,
-    /// What is to be known of it.
-    pub notes: Vec<String>,
-}
+use shard::{Shard, WORKLOAD};
 
 /// Shards that began further apart than this did not send one schedule: seconds.
 const APART: f64 = 0.1;
@@ -40,79 +29,64 @@ const APART: f64 = 0.1;
 ///
 /// # Errors
 /// They are not shards of one schedule, one is given twice, `out` holds a run already, or a file cannot be read or written.
-pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<Merged, Error> {
-    let mut shards: Vec<Shard> = Vec::new();
-    for dir in dirs {
-        shards.push(Shard::open(dir)?);
-    }
+pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
+    let shards = dirs.iter().map(|dir| Shard::open(dir));
+    let mut shards = shards.collect::<Result<Vec<Shard>, Error>>()?;
     shards.sort_by_key(|shard| shard.number);
     check(&shards)?;
-    std::fs::create_dir_all(out).map_err(|cause| file(out, cause))?;
-    for name in [ROWS, SUMMARY, SCHEDULE] {
-        let path = out.join(name);
+    std::fs::create_dir_all(out).map_err(|cause| Error::write(out, cause))?;
+    for path in [ROWS, SUMMARY, SCHEDULE].map(|name| out.join(name)) {
         if path.exists() {
-            return Err(file(&path, io::ErrorKind::AlreadyExists.into()));
+            return Err(Error::write(
+                &path,
+                io::Error::from(io::ErrorKind::AlreadyExists),
+            ));
         }
     }
-    let making = Draft::folder(out).map_err(|cause| file(out, cause))?;
-    let notes = make(&shards, making.path())?;
-    put(making.path(), out)?;
-    Ok(Merged {
-        dir: out.to_owned(),
-        notes,
-    })
+    let making = Draft::folder(out).map_err(|cause| Error::write(out, cause))?;
+    make(&shards, making.path())?;
+    put(making.path(), out)
 }
 
-/// Makes the files of the run in `dir`. What is to be known of them beside their verdict.
-fn make(shards: &[Shard], dir: &Path) -> Result<Vec<String>, Error> {
+/// Makes the files of the run in `dir`.
+fn make(shards: &[Shard], dir: &Path) -> Result<(), Error> {
     let began = shards.iter().map(|shard| shard.began).min().unwrap_or(0);
     let mut notes = Vec::new();
     let broken = shards.iter().map(|shard| shard.broken).sum::<u64>();
-    merge_rows(shards, began, &dir.join(ROWS))?;
     if broken > 0 {
         notes.push(format!("{broken} rows cannot be read and are left out"));
     }
+    let path = dir.join(ROWS);
+    merge_rows(shards, began, &path).map_err(|cause| Error::write(&path, cause))?;
     notes.extend(merge_schedules(shards, &dir.join(SCHEDULE))?);
-    let summary = summary(shards, began, &notes, dir)?;
+    let summary = summary(shards, began, notes, dir)?;
     let path = dir.join(SUMMARY);
-    std::fs::write(&path, format!("{summary:#}\n")).map_err(|cause| file(&path, cause))?;
-    Ok(notes)
+    let text = format!("{summary:#}\n");
+    std::fs::write(&path, text).map_err(|cause| Error::write(&path, cause))
 }
 
 /// Writes all rows, by their arrival.
-fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> Result<(), Error> {
+fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<()> {
     let mut rows = Vec::new();
-    for (at, shard) in shards.iter().enumerate() {
+    for shard in shards {
         // Times of the epoch are every shard's already.
-        let zero = match shard.base {
-            Some(Base::Epoch) => shard.zero,
-            _ => shard.began - began,
-        };
+        let zero = shard.zero.unwrap_or(shard.began - began);
         let table = &shard.table;
         let came = |row| {
             // A request that was never sent has no arrival: it stands where it was to be.
-            let came = table.whole("arrival_time", row);
-            came.or_else(|| table.whole("scheduled_time", row))
+            let came = table.whole(ColumnId::arrival_time, row);
+            came.or_else(|| table.whole(ColumnId::scheduled_time, row))
                 .unwrap_or(0)
         };
         let all = 0..table.len();
-        rows.extend(all.map(|row| (came(row).saturating_add(zero), at, zero, row)));
+        rows.extend(all.map(|row| (came(row).saturating_add(zero), table, zero, row)));
     }
-    // Those of a request stay as they stood.
-    rows.sort_by_key(|(came, at, ..)| (*came, *at));
-    let write = || -> io::Result<()> {
-        let mut out = BufWriter::new(File::create_new(path)?);
-        let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
-        writeln!(out, "{}", names.join(","))?;
-        for (_, at, zero, row) in &rows {
-            let cell = |place| shards.get(*at).map(|of| of.table.value_at(place, *row));
-            let cells = (0..COLUMNS.len()).filter_map(cell);
-            let cells: Vec<String> = cells.map(|value| written(value, *zero)).collect();
-            writeln!(out, "{}", cells.join(","))?;
-        }
-        out.flush()
-    };
-    write().map_err(|cause| file(path, cause))
+    // Those of a request, and of a shard, stay as they stood.
+    rows.sort_by_key(|(came, ..)| *came);
+    let out = BufWriter::new(File::create_new(path)?);
+    cells::write(out, rows, |(_, table, zero, row), place| {
+        (table.value(place, *row), *zero)
+    })
 }
 
 /// Moves the files to where they belong: all, or none.
@@ -128,7 +102,7 @@ fn put(made: &Path, out: &Path) -> Result<(), Error> {
                 moved
                     .iter()
                     .for_each(|path| drop(std::fs::remove_file(path)));
-                return Err(file(&path, cause));
+                return Err(Error::write(&path, cause));
             }
         }
     }
@@ -140,10 +114,7 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
     let Some((first, others)) = shards.split_first() else {
         return Ok(());
     };
-    let wrong = |shard: &Shard, what: String| Error::NoShard {
-        dir: shard.dir.clone(),
-        what,
-    };
+    let wrong = |shard: &Shard, what: String| Error::read(&shard.dir, what);
     let config = first.config();
     for (shard, before) in others.iter().zip(shards) {
         if shard.of != first.of || shard.number == before.number {
@@ -156,36 +127,28 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
             return Err(wrong(shard, what));
         }
         let own = shard.config();
-        let keys = config.keys().chain(own.keys());
-        let mut differing = keys.filter(|key| config.get(*key) != own.get(*key));
-        if let Some(key) = differing.next() {
-            let shown = |config: &Map<String, Value>| config.get(key).cloned().unwrap_or_default();
+        let mut keys = config.keys().chain(own.keys());
+        if let Some(key) = keys.find(|key| config.get(*key) != own.get(*key)) {
+            let [own, firsts] = [&own, &config].map(|of| of.get(key).cloned().unwrap_or_default());
             let what = format!(
-                "config.{key} is {}, in {} it is {}: shards of one run have the same settings",
-                shown(&own),
+                "config.{key} is {own}, in {} it is {firsts}: shards of one run have the same settings",
                 first.dir.display(),
-                shown(&config)
             );
             return Err(wrong(shard, what));
         }
     }
     // The same settings may have read other files.
-    let mut sent = shards
-        .iter()
-        .filter_map(|shard| Some((shard, shard.workload()?)));
-    let Some((first, sum)) = sent.next() else {
+    let mut sent = shards.iter().filter(|shard| shard.workload().is_some());
+    let first = sent.next();
+    let other = first.and_then(|first| sent.find(|shard| shard.workload() != first.workload()));
+    let Some((first, other)) = first.zip(other) else {
         return Ok(());
     };
-    match sent.find(|(_, other)| *other != sum) {
-        None => Ok(()),
-        Some((shard, _)) => {
-            let what = format!(
-                "config.{WORKLOAD} is not that of {}: they sent parts of different requests",
-                first.dir.display()
-            );
-            Err(wrong(shard, what))
-        }
-    }
+    let what = format!(
+        "config.{WORKLOAD} is not that of {}: they sent parts of different requests",
+        first.dir.display()
+    );
+    Err(wrong(other, what))
 }
 
 /// Why these are not the whole load that one generator would have sent.
@@ -223,10 +186,10 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
 
 /// The rows of all schedules, by their place; a note of the folders that have none. No file where none has.
 fn merge_schedules(shards: &[Shard], path: &Path) -> Result<Vec<String>, Error> {
-    let (mut header, mut rows, mut notes) = (String::new(), Vec::new(), Vec::new());
+    let (mut header, mut rows, mut notes) = (String::new(), BTreeMap::new(), Vec::new());
     for shard in shards {
         let own = shard.dir.join(SCHEDULE);
-        let text = match disk::open(&own).and_then(std::io::read_to_string) {
+        let text = match disk::open(&own).and_then(io::read_to_string) {
             Ok(text) => text,
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
                 notes.push(format!(
@@ -235,81 +198,84 @@ fn merge_schedules(shards: &[Shard], path: &Path) -> Result<Vec<String>, Error> 
                 ));
                 continue;
             }
-            Err(cause) => return Err(file(&own, cause)),
+            Err(cause) => return Err(Error::read(&own, cause)),
         };
-        let mut lines = text.lines();
-        header = lines.next().unwrap_or_default().to_owned();
-        let place = |line: &str| {
-            line.split(',')
-                .next()
-                .and_then(|index| index.parse::<u64>().ok())
-        };
-        rows.extend(lines.filter_map(|line| Some((place(line)?, line.to_owned()))));
+        let (head, lines) = text.split_once('\n').unwrap_or_default();
+        header = format!("{head}\n");
+        let place = |line: &str| line.split(',').next()?.parse::<u64>().ok();
+        rows.extend(
+            lines
+                .lines()
+                .filter_map(|line| Some((place(line)?, format!("{line}\n")))),
+        );
     }
-    if notes.len() == shards.len() {
-        return Ok(notes);
+    if notes.len() < shards.len() {
+        let text: String = std::iter::once(header).chain(rows.into_values()).collect();
+        std::fs::write(path, text).map_err(|cause| Error::write(path, cause))?;
     }
-    rows.sort();
-    let rows: String = rows.into_iter().map(|(_, line)| line + "\n").collect();
-    std::fs::write(path, format!("{header}\n{rows}")).map_err(|cause| file(path, cause))?;
     Ok(notes)
 }
 
 /// The summary of all rows, as one run's.
-fn summary(shards: &[Shard], began: i64, notes: &[String], out: &Path) -> Result<Value, Error> {
-    let loaded = load(&[out.to_owned()])?;
-    let Some(run) = loaded.runs.into_iter().next() else {
+fn summary(shards: &[Shard], began: i64, notes: Vec<String>, dir: &Path) -> Result<Value, Error> {
+    let Some(run) = load(&[dir.to_owned()])?.runs.into_iter().next() else {
         return Ok(Value::Null);
     };
-    let told = |shard: &Shard, name: &str| shard.summary.get(name).cloned();
-    let number = |shard: &Shard, name: &str| told(shard, name).and_then(|value| value.as_f64());
     let end = |shard: &Shard| {
         let after = (shard.began - began) as f64 / NANOS as f64;
         // Figures of shards together are of all that they sent, and a window's length is not a run's.
         let is_whole = Window::of(&shard.summary).is_none_or(|window| window.is_all());
-        let duration = number(shard, "duration").filter(|_| is_whole);
+        let duration = shard.number("duration").filter(|_| is_whole);
         duration.map(|duration| duration + after)
     };
+    let scheduled = shards.iter().map(|shard| shard.told("scheduled")?.as_u64());
     let first = shards.first();
-    let scheduled: Option<u64> = shards
-        .iter()
-        .map(|shard| told(shard, "scheduled").and_then(|value| value.as_u64()))
-        .sum();
     let mut config = first.map(Shard::config).unwrap_or_default();
     config.insert("shard".to_owned(), Value::Null);
-    let workload = shards.iter().find_map(Shard::workload);
-    config.insert(WORKLOAD.to_owned(), workload.cloned().unwrap_or_default());
+    config.insert(
+        WORKLOAD.to_owned(),
+        shards.iter().find_map(Shard::workload).cloned().into(),
+    );
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each offered its part of the load.
-        "offered_rate": shards.iter().map(|shard| number(shard, "offered_rate")).sum::<Option<f64>>(),
-        "goodput_goals_ms": first.and_then(|shard| told(shard, "goodput_goals_ms")),
+        "offered_rate": shards.iter().map(|shard| shard.number("offered_rate")).sum::<Option<f64>>(),
+        "goodput_goals_ms": first.and_then(|shard| shard.told("goodput_goals_ms")),
         "config": config,
     });
     let run = Run {
         summary: Some(facts),
-        scheduled: scheduled.or(run.scheduled),
+        scheduled: scheduled.sum::<Option<u64>>().or(run.scheduled),
         ..run
     };
     let mut summary = figures(&run).to_json();
-    let machines = shards.iter().map(|shard| told(shard, "machine"));
-    summary["machine"] = Value::Null;
-    summary["machines"] = machines.collect();
-    summary["started_at"] = (began as f64 / NANOS as f64).into();
-    summary["started_at_ns"] = began.into();
-    summary["merged_from"] = shards
-        .iter()
-        .map(|shard| json!({ "dir": shard.dir, "shard": format!("{}/{}", shard.number, shard.of), "started_at_ns": shard.began }))
-        .collect();
-    summary["warnings"] = warnings(shards, notes).into();
-    summary["verdict"] = json!(verdict(shards));
+    let of_shard = |shard: &Shard| {
+        let name = format!("{}/{}", shard.number, shard.of);
+        json!({ "dir": shard.dir, "shard": name, "started_at_ns": shard.began })
+    };
+    for (name, value) in [
+        ("machine", Value::Null),
+        (
+            "machines",
+            shards
+                .iter()
+                .map(|shard| shard.told("machine").cloned())
+                .collect(),
+        ),
+        ("started_at", (began as f64 / NANOS as f64).into()),
+        ("started_at_ns", began.into()),
+        ("merged_from", shards.iter().map(of_shard).collect()),
+        ("warnings", warnings(shards, notes).into()),
+        ("verdict", json!(verdict(shards))),
+    ] {
+        summary[name] = value;
+    }
     Ok(summary)
 }
 
-fn warnings(shards: &[Shard], notes: &[String]) -> Vec<String> {
-    let mut warnings = notes.to_vec();
+fn warnings(shards: &[Shard], mut warnings: Vec<String>) -> Vec<String> {
     for shard in shards {
-        let own = shard.summary.get("warnings").and_then(Value::as_array);
+        let own = shard.told("warnings").and_then(Value::as_array);
         let own = own.into_iter().flatten().filter_map(Value::as_str);
         warnings.extend(own.map(|warning| format!("{}: {warning}", shard.name())));
     }

@@ -1,44 +1,15 @@
 //! Where a report may be written: onto nothing that it is made of, nor, unasked, over what is another's.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::disk;
-
-/// Why a file is not written.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// It would destroy what is read.
-    #[error("{}: is the same file as {}, which the report is made of; give another", path.display(), input.display())]
-    Input {
-        /// The file.
-        path: PathBuf,
-        /// What is read, by its own name.
-        input: PathBuf,
-    },
-    /// Two things for one file.
-    #[error("{}: two outputs would go to this file; give each its own", .0.display())]
-    Twice(PathBuf),
-    /// Somebody else's.
-    #[error(
-        "{}: is there already, and is no report that queuescope wrote; give another file, or replace it with --force",
-        .0.display()
-    )]
-    Foreign(PathBuf),
-    /// What the system says, or it is no file.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        cause: io::Error,
-    },
-}
+use crate::table::Error;
 
 /// What the text of a report begins with in a file.
 pub const TEXT: &str = "queuescope report\n\n";
@@ -49,16 +20,8 @@ const MARKDOWN: &str = "# Report\n\n| run |";
 /// So many bytes tell.
 const LOOKED_AT: u64 = 4096;
 
-/// The report for programs.
-#[derive(Deserialize)]
-struct Json {
-    #[serde(rename = "comparison")]
-    _comparison: IgnoredAny,
-    #[serde(rename = "not_compared")]
-    _not_compared: IgnoredAny,
-    #[serde(rename = "runs")]
-    _runs: IgnoredAny,
-}
+/// Members of the report for programs.
+const MEMBERS: [&str; 3] = ["comparison", "not_compared", "runs"];
 
 /// Looks, before anything is written, whether all `outputs` may be: of a report that is made of `inputs`.
 ///
@@ -66,29 +29,29 @@ struct Json {
 /// One may not.
 pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(), Error> {
     for (at, path) in outputs.iter().enumerate() {
-        let file = |cause| Error::File {
-            path: path.clone(),
-            cause,
-        };
+        let wrong = |what: &str| Err(Error::read(path, what));
+        let file = |cause| Error::read(path, cause);
         let is_twice = |other: &PathBuf| {
             let full = |path: &Path| std::path::absolute(path).ok();
             full(other) == full(path) || disk::same(path, std::slice::from_ref(other)).is_some()
         };
         if outputs.iter().take(at).any(is_twice) {
-            return Err(Error::Twice(path.clone()));
+            return wrong("two outputs would go to this file; give each its own");
         }
         match std::fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             found => disk::regular(&found.map_err(file)?).map_err(file)?,
         }
         if let Some(input) = disk::same(path, inputs) {
-            return Err(Error::Input {
-                path: path.clone(),
-                input: input.to_owned(),
-            });
+            let input = input.display();
+            return wrong(&format!(
+                "is the same file as {input}, which the report is made of; give another"
+            ));
         }
         if !force && !is_ours(path).map_err(file)? {
-            return Err(Error::Foreign(path.clone()));
+            return wrong(
+                "is there already, and is no report that queuescope wrote; give another file, or replace it with --force",
+            );
         }
     }
     Ok(())
@@ -108,8 +71,9 @@ pub fn is_ours(path: &Path) -> io::Result<bool> {
     }
     Ok(match head.first() {
         Some(b'{') => {
-            let read: Result<Json, _> = serde_json::from_reader(BufReader::new(disk::open(path)?));
-            read.is_ok()
+            let text = BufReader::new(disk::open(path)?);
+            let read: Result<BTreeMap<String, IgnoredAny>, _> = serde_json::from_reader(text);
+            read.is_ok_and(|read| MEMBERS.iter().all(|name| read.contains_key(*name)))
         }
         Some(b'P') => is_our_parquet(file),
         _ => [TEXT, SHEET, MARKDOWN]
@@ -118,16 +82,13 @@ pub fn is_ours(path: &Path) -> io::Result<bool> {
     })
 }
 
-/// By its first columns, see [`super::parquet`].
+/// By its first columns, see [`crate::table::parquet`].
 fn is_our_parquet(file: File) -> bool {
-    let names = |reader: SerializedFileReader<File>| {
-        let schema = reader.metadata().file_metadata().schema_descr_ptr();
-        let first = schema.columns().iter().take(3);
-        first
-            .map(|column| column.name().to_owned())
-            .collect::<Vec<_>>()
-    };
-    SerializedFileReader::new(file).is_ok_and(|reader| names(reader) == ["run", "began", "req_id"])
+    SerializedFileReader::new(file).is_ok_and(|reader| {
+        let columns = reader.metadata().file_metadata().schema_descr().columns();
+        let first = columns.iter().map(|column| column.name()).take(3);
+        first.eq(["run", "began", "req_id"])
+    })
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::duration;
 use super::files::{FaultRow, ServerFile};
-use super::table::Table;
 use crate::request::outcome::GIVEN_UP;
-use crate::stats::interval::{CONFIDENCE, series_interval};
+use crate::stats::interval::series_interval;
 use crate::stats::quantile;
+use crate::table::Table;
 
 mod recovery;
 
@@ -270,7 +270,7 @@ impl Arrivals<'_> {
             .collect();
         let mut sorted = in_order.clone();
         sorted.sort_unstable_by(f64::total_cmp);
-        match series_interval(&in_order, &sorted, recovery::QUANTILE, CONFIDENCE) {
+        match series_interval(&in_order, &sorted, recovery::QUANTILE) {
             Ok((_, usual)) if usual.is_finite() => {
                 Latency::of(&self.first_tokens(after), usual, over, self.rate())
             }

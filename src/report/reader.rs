@@ -1,5 +1,7 @@
 //! Folders of runs and of experiments, read: what `queuescope report` is told of.
 
+use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 mod rotated;
@@ -9,6 +11,7 @@ mod tests;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::clock::NANOS;
 use crate::disk;
 use crate::terminal::one_line;
 
@@ -16,12 +19,13 @@ use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, ROWS, RUN, RunFile, SCHEDULE,
     SERIES, SUMMARY, SeriesRow,
 };
-use super::parquet::Source;
-use super::rows::{self, Broken, Told};
 use super::series;
-use super::table::Table;
 use super::verdict::Verdict;
-use super::window::Window;
+use crate::request::columns::ColumnId;
+use crate::table::parquet::Source;
+use crate::table::rows::{self, Told, UNSAID};
+use crate::table::window::Window;
+use crate::table::{Error, Table};
 
 /// All that was read.
 #[derive(Clone, Debug, Default)]
@@ -59,36 +63,6 @@ pub struct Run {
     pub notes: Vec<String>,
 }
 
-/// Why nothing can be said.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file of rows.
-    #[error(transparent)]
-    Rows(#[from] rows::Error),
-    /// A folder without anything of a run's.
-    #[error(
-        "{}: no folder of a run: it has no requests.csv, {EXPERIMENT} or {RUN} (a file of rows can be given by itself)",
-        .0.display()
-    )]
-    NoRun(PathBuf),
-    /// What the system says.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        cause: std::io::Error,
-    },
-    /// A file that is not what its name says.
-    #[error("{}: {cause}", path.display())]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        cause: serde_json::Error,
-    },
-}
-
 /// What programs write into folders of runs and of experiments beside reports.
 pub const OF_RUN: [&str; 12] = [
     ROWS,
@@ -106,6 +80,7 @@ pub const OF_RUN: [&str; 12] = [
 ];
 /// The run in a demo's folder.
 const DEMO: &str = "traffic";
+
 /// Reads folders of runs and experiments, and files of rows, in the order given.
 ///
 /// # Errors
@@ -129,16 +104,13 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
 /// As [`load`].
 pub fn sources(given: &[PathBuf]) -> Result<Vec<Source>, Error> {
     let (_, found) = find(given)?;
+    let found = found.into_iter().filter(|run| !run.files.is_empty());
     let source = |run: Run| Source {
         began: run.began(),
         name: run.name,
         files: run.files,
     };
-    Ok(found
-        .into_iter()
-        .map(source)
-        .filter(|source| !source.files.is_empty())
-        .collect())
+    Ok(found.map(source).collect())
 }
 
 /// Whether a folder is an experiment's.
@@ -166,49 +138,50 @@ fn find(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> 
     let (mut last, mut runs) = (None, Vec::new());
     for path in given {
         let experiment: Option<ExperimentFile> = json(&path.join(EXPERIMENT))?;
-        match experiment {
-            Some(experiment) => {
-                runs.extend(runs_of(path, &experiment)?);
-                last = Some(experiment);
-            }
-            None => runs.push(found(path, None)?),
+        let Some(experiment) = experiment else {
+            runs.push(run_of(path)?);
+            continue;
+        };
+        for known in &experiment.runs {
+            // One that was not begun, or failed before its first request, has none.
+            runs.extend(found(&path.join(&known.dir), Some(&known.label))?);
         }
+        last = Some(experiment);
     }
     tell_apart(&mut runs);
     Ok((last, runs))
 }
 
-/// The runs of an experiment that have any rows, in its order.
-fn runs_of(dir: &Path, experiment: &ExperimentFile) -> Result<Vec<Run>, Error> {
-    let mut runs = Vec::new();
-    for known in &experiment.runs {
-        let folder = dir.join(&known.dir);
-        match found(&folder, Some(&known.label)) {
-            Ok(run) => runs.push(run),
-            // Not begun, or failed before its first request.
-            Err(Error::NoRun(_)) => {}
-            Err(Error::File { cause, .. }) if cause.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(runs)
+/// A run's folder, or a file of rows: all but the rows.
+///
+/// # Errors
+/// It cannot be read, or is neither.
+pub fn run_of(path: &Path) -> Result<Run, Error> {
+    std::fs::metadata(path).map_err(|cause| Error::read(path, cause))?;
+    let none = || {
+        let what = format!(
+            "no folder of a run: it has no requests.csv, {EXPERIMENT} or {RUN} (a file of rows can be given by itself)"
+        );
+        Error::read(path, what)
+    };
+    found(path, None)?.ok_or_else(none)
 }
 
-/// A run's folder, or a file of rows: all but the rows.
-fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
-    let error = |cause| Error::File {
-        path: path.to_owned(),
-        cause,
+/// The same; `None` where there is nothing of a run.
+fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
+    let error = |cause| Error::read(path, cause);
+    let given = match std::fs::metadata(path) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(None),
+        given => given.map_err(error)?,
     };
-    let given = std::fs::metadata(path).map_err(error)?;
     disk::regular(&given).map_err(error)?;
     if !given.is_dir() {
-        return Ok(Run {
+        return Ok(Some(Run {
             dir: path.parent().unwrap_or(Path::new("")).to_owned(),
             name: name_of(path),
             files: rotated::with_older(path).map_err(error)?,
             ..Run::default()
-        });
+        }));
     }
     let file: Option<RunFile> = json(&path.join(RUN))?;
     // Of a run that was killed: what it knew when it began.
@@ -216,27 +189,24 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         None => json(&path.join(BEGUN))?,
         summary => summary,
     };
-    let whole = path.join(ROWS);
-    let partial = path.join(PARTIAL);
-    let (files, is_partial) = if whole.is_file() {
-        (vec![whole], false)
-    } else if partial.is_file() {
-        (vec![partial], true)
-    } else if file.is_some() {
-        (Vec::new(), true)
-    } else if path.join(DEMO).is_dir() {
-        return found(&path.join(DEMO), None);
-    } else {
-        return Err(Error::NoRun(path.to_owned()));
-    };
-    let mut notes = file
-        .as_ref()
-        .map_or_else(Vec::new, |file| file.notes.clone());
-    let label = label.or(file.as_ref().map(|file| file.label.as_str()));
+    let mut rows = [ROWS, PARTIAL].into_iter().map(|name| path.join(name));
+    let files: Vec<PathBuf> = rows.find(|path| path.is_file()).into_iter().collect();
+    if files.is_empty() && file.is_none() {
+        let demo = path.join(DEMO);
+        return if demo.is_dir() {
+            found(&demo, None)
+        } else {
+            Ok(None)
+        };
+    }
+    let of_file = file.as_ref();
+    let mut notes = of_file.map_or_else(Vec::new, |file| file.notes.clone());
+    let label = label.or(of_file.map(|file| file.label.as_str()));
     let label = label.filter(|label| !label.is_empty());
-    Ok(Run {
+    Ok(Some(Run {
         dir: path.to_owned(),
         name: label.map_or_else(|| name_of(path), |label| one_line(label).into_owned()),
+        is_partial: !files.iter().any(|path| path.ends_with(ROWS)),
         files,
         scheduled: scheduled(path, summary.as_ref()),
         series: csv_rows(path, SERIES, &mut notes)?,
@@ -244,9 +214,8 @@ fn found(path: &Path, label: Option<&str>) -> Result<Run, Error> {
         notes,
         file,
         summary,
-        is_partial,
         ..Run::default()
-    })
+    }))
 }
 
 impl Run {
@@ -263,15 +232,11 @@ impl Run {
     /// Whether the figures are of a row: it tells of a request that arrived in that part, or nobody knows when.
     pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
         let window = self.window().filter(|window| !window.is_all());
-        let arrived = |row| {
-            let mut columns = ["sent_time", "arrival_time", "scheduled_time"].into_iter();
-            columns.find_map(|column| self.table.number(column, row))
-        };
         move |row| {
-            let at = window
-                .as_ref()
-                .and_then(|window| Some((window, arrived(row)?)));
-            at.is_none_or(|(window, at)| window.holds(at))
+            let at = self.table.begun(row);
+            let at = at.or_else(|| self.table.whole(ColumnId::scheduled_time, row));
+            let both = window.as_ref().zip(at);
+            both.is_none_or(|(window, at)| window.holds(at as f64 / NANOS as f64))
         }
     }
 
@@ -283,26 +248,48 @@ impl Run {
 
     /// Reads its rows. `go_on`: one whose rows cannot be read has none, and a note of why.
     fn read(mut self, go_on: bool) -> Result<Run, Error> {
-        if self.files.is_empty() {
-            self.take(Table::default(), &Told::default());
-            return Ok(self);
-        }
-        match rows::read(&self.files, self.began()) {
+        match rows::read(&self.files, self.began(), &UNSAID) {
             Ok((table, told)) => {
-                self.take(table, &told);
+                self.table = table;
+                self.note(&told);
                 self.count_series();
             }
             Err(error) if go_on => {
                 self.is_partial = true;
                 self.notes.push(error.to_string());
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         if let Some(older @ 1..) = self.files.len().checked_sub(1) {
             let note = format!("with the rows of {older} files that were rotated away");
             self.notes.push(note);
         }
         Ok(self)
+    }
+
+    /// Says what is wrong with its rows.
+    fn note(&mut self, told: &Told) {
+        if self.is_partial {
+            let of = self
+                .scheduled
+                .map_or(String::new(), |all| format!(" of {all}"));
+            let requests = self.table.firsts().count();
+            self.notes.push(format!(
+                "unfinished: {requests}{of} requests had ended when the run was cut short; figures are of those, and \
+                 those under way then are missing, the slowest among them"
+            ));
+        }
+        self.notes.extend(told.left_out());
+        if told.rows + told.broken == 0 && !self.is_partial {
+            self.notes
+                .push("no row: not one request was recorded".to_owned());
+        }
+        if !told.unknown.is_empty() {
+            self.notes.push(format!(
+                "columns that this version does not know are left out: {}",
+                told.unknown.join(", ")
+            ));
+        }
     }
 
     /// Puts what is counted from its rows among what servers told over time: of an experiment's run, whose servers are known.
@@ -315,58 +302,6 @@ impl Run {
             self.series.sort_by(|a, b| a.time.total_cmp(&b.time));
             self.notes.extend(counted.notes);
         }
-    }
-
-    /// Takes its rows, and tells what is wrong with them.
-    fn take(&mut self, table: Table, told: &Told) {
-        let Told {
-            broken,
-            examples,
-            unknown,
-            ..
-        } = told;
-        let read = table.len();
-        if self.is_partial {
-            let of = self
-                .scheduled
-                .map_or(String::new(), |all| format!(" of {all}"));
-            let requests = table.firsts().count();
-            self.notes.push(format!(
-                "unfinished: {requests}{of} requests had ended when the run was cut short; figures are of those, and \
-                 those under way then are missing, the slowest among them"
-            ));
-        }
-        if *broken > 0 {
-            let words = examples.iter().map(Broken::words).collect::<Vec<_>>();
-            let more = if *broken > words.len() as u64 {
-                ", …"
-            } else {
-                ""
-            };
-            self.notes.push(format!(
-                "{broken} of {} rows cannot be read and are left out: {}{more}",
-                read as u64 + broken,
-                words.join("; ")
-            ));
-        }
-        if read == 0 && *broken == 0 && !self.is_partial {
-            self.notes
-                .push("no row: not one request was recorded".to_owned());
-        }
-        if !unknown.is_empty() {
-            self.notes.push(format!(
-                "columns that this version does not know are left out: {}",
-                unknown.join(", ")
-            ));
-        }
-        self.table = table;
-    }
-}
-
-impl Broken {
-    fn words(&self) -> String {
-        let file = self.file.file_name().unwrap_or_default();
-        format!("{} line {}: {}", file.display(), self.line, self.what)
     }
 }
 
@@ -381,20 +316,17 @@ fn name_of(path: &Path) -> String {
 /// Runs that have one name get their folders' as well, and a number where those are the same too.
 fn tell_apart(runs: &mut [Run]) {
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
-    let count =
-        |names: &[String], name: &String| names.iter().filter(|known| *known == name).count();
-    for run in runs.iter_mut().filter(|run| count(&names, &run.name) > 1) {
+    let mut known: HashMap<String, u32> = HashMap::new();
+    for run in runs {
         let folder = name_of(&run.dir);
-        if folder != run.name {
+        let alike = names.iter().filter(|name| **name == run.name);
+        if alike.count() > 1 && folder != run.name {
             run.name = format!("{} ({folder})", run.name);
         }
-    }
-    let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
-    for (at, run) in runs.iter_mut().enumerate() {
-        let before = names.get(..at).unwrap_or_default();
-        match count(before, &run.name) {
-            0 => {}
-            more => run.name = format!("{} ({})", run.name, more + 1),
+        let number = known.entry(run.name.clone()).or_default();
+        *number += 1;
+        if *number > 1 {
+            run.name = format!("{} ({number})", run.name);
         }
     }
 }
@@ -411,22 +343,18 @@ fn scheduled(dir: &Path, summary: Option<&Value>) -> Option<u64> {
 
 /// A file of JSON; `None` where there is none.
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Error> {
-    let text = match disk::read(path) {
-        Ok(text) => text,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotADirectory => return Ok(None),
-        Err(cause) => {
-            return Err(Error::File {
-                path: path.to_owned(),
-                cause,
-            });
-        }
-    };
-    let wrong = |cause| Error::Json {
-        path: path.to_owned(),
-        cause,
-    };
-    serde_json::from_slice(&text).map(Some).map_err(wrong)
+    match disk::read(path) {
+        Ok(text) => serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|cause| Error::read(path, cause)),
+        Err(cause) if is_nothing(&cause) => Ok(None),
+        Err(cause) => Err(Error::read(path, cause)),
+    }
+}
+
+/// Whether there is no such file.
+fn is_nothing(cause: &std::io::Error) -> bool {
+    matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// The rows of a small file, as far as they can be read: a run that was killed may have cut the last; how many cannot is
@@ -438,27 +366,17 @@ fn csv_rows<T: DeserializeOwned>(
 ) -> Result<Vec<T>, Error> {
     let path = &dir.join(name);
     let rows = match disk::open(path) {
-        Ok(file) => csv::Reader::from_reader(file),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(cause) => {
-            return Err(Error::File {
-                path: path.to_owned(),
-                cause,
-            });
-        }
+        Ok(file) => csv::Reader::from_reader(file).into_deserialize(),
+        Err(cause) if is_nothing(&cause) => return Ok(Vec::new()),
+        Err(cause) => return Err(Error::read(path, cause)),
     };
-    let (mut read, mut broken) = (Vec::new(), 0);
-    for row in rows.into_deserialize() {
-        match row {
-            Ok(row) => read.push(row),
-            Err(_) => broken += 1,
-        }
-    }
-    if broken > 0 {
-        let all = read.len() + broken;
+    let (read, broken): (Vec<_>, Vec<_>) = rows.partition(Result::is_ok);
+    if !broken.is_empty() {
+        let all = read.len() + broken.len();
         notes.push(format!(
-            "{broken} of {all} rows of {name} cannot be read and are left out"
+            "{} of {all} rows of {name} cannot be read and are left out",
+            broken.len()
         ));
     }
-    Ok(read)
+    Ok(read.into_iter().flatten().collect())
 }

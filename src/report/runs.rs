@@ -134,14 +134,11 @@ impl<'a> RunReport<'a> {
         server.map_or(host, |server| &server.name)
     }
 
-    fn state(&self) -> &'static str {
-        match self.run.file.as_ref().map(|file| file.state) {
-            _ if self.run.is_partial => "unfinished",
-            Some(RunState::Planned) => "planned",
-            Some(RunState::Running) => "running",
-            Some(RunState::Failed) => "failed",
-            Some(RunState::Stopped) => "stopped",
-            Some(RunState::Done) | None => "done",
+    fn state(&self) -> Value {
+        match &self.run.file {
+            _ if self.run.is_partial => "unfinished".into(),
+            Some(file) => json!(file.state),
+            None => json!(RunState::Done),
         }
     }
 
@@ -179,7 +176,7 @@ impl<'a> RunReport<'a> {
         let known = [
             ("run", self.run.name.clone()),
             ("dir", self.run.dir.display().to_string()),
-            ("state", self.state().to_owned()),
+            ("state", plain(&self.state())),
             ("verdict", verdict.map_or("", Grade::name).to_owned()),
         ];
         let mut cells: Vec<(String, String)> =

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::files::{SeriesRow, ServerFile};
-use super::table::Table;
 use crate::clock::NANOS;
 use crate::stats::{Concurrency, Interval, Window};
+use crate::table::Table;
 
 /// The source of rows counted from requests.
 pub const RECORDS: &str = "records";
@@ -42,10 +42,17 @@ pub struct Counted {
 /// Counts from rows how many requests waited, were queued, ran, and were under way at all, second by second.
 pub fn of_records(table: &Table, servers: &[ServerFile]) -> Counted {
     let mut counted = Counted::default();
-    let ends = ["finish_time", "end_time"].map(|column| table.numbers(column));
-    let last = ends.into_iter().flatten().filter(|t| t.is_finite());
-    let Some(window) = seconds(last.fold(0.0, f64::max)) else {
+    let ends = ["finish_time", "end_time"].into_iter();
+    let ends =
+        ends.flat_map(|column| (0..table.len()).filter_map(move |row| table.whole(column, row)));
+    let end = ends.fold(0, i64::max);
+    if end == 0 {
         return counted;
+    }
+    // Whole seconds from the run's begin to its last moment.
+    let window = Window {
+        whole: Interval { start: 0, end },
+        bucket: NANOS,
     };
     for (metric, start, end, is_of_request) in COUNTED {
         let rows = (0..table.len()).filter(|row| !is_of_request || table.is_first(*row));
@@ -97,25 +104,10 @@ fn unknown(table: &Table) -> Vec<Interval> {
     firsts.filter(lacks).filter_map(under_way).collect()
 }
 
-/// Whole seconds from the run's begin to its last moment.
-fn seconds(last: f64) -> Option<Window> {
-    let end = nanos(last)?;
-    (end > 0).then_some(Window {
-        whole: Interval { start: 0, end },
-        bucket: NANOS,
-    })
-}
-
-fn nanos(seconds: f64) -> Option<i64> {
-    seconds
-        .is_finite()
-        .then(|| (seconds * NANOS as f64).round() as i64)
-}
-
 fn interval(table: &Table, row: usize, start: &str, end: &str) -> Option<Interval> {
     Some(Interval {
-        start: nanos(table.number(start, row)?)?,
-        end: nanos(table.number(end, row)?)?,
+        start: table.whole(start, row)?,
+        end: table.whole(end, row)?,
     })
 }
 

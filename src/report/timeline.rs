@@ -21,6 +21,14 @@ pub struct Advice {
     pub remedy: String,
 }
 
+/// What shows the moments of a front, of a router, and those on a front's clock.
+const FRONT: &str =
+    "send through `queuescope proxy`, whose `stamps` setting must allow this client";
+const HOP: &str = "a worker hop between router and server: a `[[worker]]` of `queuescope proxy`, whose address \
+    the router gets in place of the server's (`--upstream-kind server` if no router stands there)";
+const OUR_CLOCK: &str = "the proxy's clock compares with ours once its stamps have bounded it from both sides: send \
+    more requests";
+
 /// The narrowest picture that still shows a bar, columns.
 const NARROWEST: usize = 60;
 const LABEL: usize = 22;
@@ -53,105 +61,71 @@ pub fn render(record: &Row, width: usize) -> String {
 /// What of the row was not seen, and what would show it. What a request that failed lacks is no fault of any switch:
 /// of one that was cut it is said what the server would have told later.
 pub fn missing(record: &Row) -> Vec<Advice> {
-    let lacks = |moment: &Moment| record.timeline.raw(*moment).is_none();
-    if !record.is_ok() {
-        let missing: Vec<Moment> = ENGINE.into_iter().filter(lacks).collect();
-        let is_cut = !missing.is_empty() && missing.len() < ENGINE.len();
-        let remedy =
-            "nothing: the server tells them with its last event, and the answer ended before it";
-        return Vec::from_iter(is_cut.then(|| Advice {
-            missing,
-            remedy: remedy.to_owned(),
-        }));
-    }
-    let advice = |moments: &[Moment], remedy: String| {
-        let missing: Vec<Moment> = moments.iter().copied().filter(lacks).collect();
+    let timeline = &record.timeline;
+    let lacks = |moment: Moment| timeline.raw(moment).is_none();
+    // Seen, but on a clock that does not compare with ours.
+    let is_apart = |moment: Moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
+    let no_front = timeline.own_arrival().is_none() && timeline.side() == Side::Traffic;
+    let advice = |moments: &[Moment], is_missing: &dyn Fn(Moment) -> bool, remedy: &str| {
+        let moments = moments.iter().copied();
+        let missing: Vec<Moment> = moments.filter(|moment| is_missing(*moment)).collect();
+        let remedy = remedy.to_owned();
         (!missing.is_empty()).then_some(Advice { missing, remedy })
     };
-    let front = record.timeline.own_arrival().is_none() && record.timeline.side() == Side::Traffic;
-    let front = front.then(|| Advice {
-        missing: vec![Moment::Arrival, Moment::Forwarded],
-        remedy: "send through `queuescope proxy`, whose `stamps` setting must allow this client"
-            .to_owned(),
-    });
-    let hop = "a worker hop between router and server: a `[[worker]]` of `queuescope proxy`, whose address \
-        the router gets in place of the server's (`--upstream-kind server` if no router stands there)";
-    let found = [
-        front,
-        advice(&[Moment::RouterSend], hop.to_owned()),
-        advice(&ENGINE, engine_remedy(record)),
-        advice(
-            &[Moment::FirstToken, Moment::LastToken],
-            token_remedy(record),
-        ),
-    ];
-    found.into_iter().flatten().chain(clocks(record)).collect()
-}
-
-fn engine_remedy(record: &Row) -> String {
-    let why = Unseen::of_engine(record);
-    format!("{} ({})", why.remedy(), why.help())
-}
-
-fn token_remedy(record: &Row) -> String {
-    if record.stream == Some(true) {
-        "a longer answer: no event carried a generated token".to_owned()
-    } else {
-        "`\"stream\": true` in the request".to_owned()
+    if !record.is_ok() {
+        let cut =
+            "nothing: the server tells them with its last event, and the answer ended before it";
+        let found = advice(&ENGINE, &lacks, cut).into_iter();
+        return found
+            .filter(|found| found.missing.len() < ENGINE.len())
+            .collect();
     }
-}
-
-/// Moments that were seen, but on a clock that does not compare with ours.
-fn clocks(record: &Row) -> Vec<Advice> {
-    let timeline = &record.timeline;
-    let apart = |moments: &[Moment]| -> Vec<Moment> {
-        let moments = moments.iter().copied();
-        moments
-            .filter(|moment| {
-                timeline.raw(*moment).is_some() && timeline.on_own_clock(*moment).is_none()
-            })
-            .collect()
+    let why = Unseen::of_engine(record);
+    let engine = format!("{} ({})", why.remedy(), why.help());
+    let token = match record.stream {
+        Some(true) => "a longer answer: no event carried a generated token",
+        _ => "`\"stream\": true` in the request",
     };
-    let engine_clock = if record.host.is_none() {
-        "nobody said which server it was, and so whose clock the server's moments are on: a worker hop says it"
-    } else {
-        "the server's clock compares with ours once a streamed /generate with timings has bounded it from \
-         both sides: send more requests"
+    let engine_clock = match &record.host {
+        None => {
+            "nobody said which server it was, and so whose clock the server's moments are on: a worker hop says it"
+        }
+        Some(_) => {
+            "the server's clock compares with ours once a streamed /generate with timings has bounded it from \
+            both sides: send more requests"
+        }
     };
-    let engine = Advice {
-        missing: apart(&ENGINE),
-        remedy: engine_clock.to_owned(),
-    };
-    let ours = Advice {
-        missing: apart(&[Moment::Arrival, Moment::Forwarded, Moment::RouterSend]),
-        remedy: "the proxy's clock compares with ours once its stamps have bounded it from both sides: send \
-            more requests"
-            .to_owned(),
-    };
-    let found = [ours, engine].into_iter();
-    found.filter(|advice| !advice.missing.is_empty()).collect()
+    let front = [Moment::Arrival, Moment::Forwarded];
+    let ours = [Moment::Arrival, Moment::Forwarded, Moment::RouterSend];
+    let found = [
+        advice(&front, &|_| no_front, FRONT),
+        advice(&[Moment::RouterSend], &lacks, HOP),
+        advice(&ENGINE, &lacks, &engine),
+        advice(&[Moment::FirstToken, Moment::LastToken], &lacks, token),
+        advice(&ours, &is_apart, OUR_CLOCK),
+        advice(&ENGINE, &is_apart, engine_clock),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 /// How far apart the clocks are that took part, a line each, for the person who reads the picture.
 pub fn clock_lines(record: &Row) -> Vec<String> {
     let clocks = record.timeline.other_clocks();
     let lines = clocks.map(|(clock, offset)| {
-        format!(
-            "the {}'s clock is {} {} ours, within {}",
-            match clock {
-                ClockOf::Traffic => "generator",
-                ClockOf::Front => "proxy",
-                ClockOf::Hop => "hop",
-                ClockOf::Engine => "server",
-            },
-            duration(offset.nanos.unsigned_abs() as f64 / 1e9),
-            if offset.nanos < 0 {
-                "behind"
-            } else {
-                "ahead of"
-            },
-            duration(offset.error_nanos as f64 / 1e9),
-        )
+        let whose = match clock {
+            ClockOf::Traffic => "generator",
+            ClockOf::Front => "proxy",
+            ClockOf::Hop => "hop",
+            ClockOf::Engine => "server",
+        };
+        let [apart, error] = [offset.nanos, offset.error_nanos]
+            .map(|nanos| duration(nanos.unsigned_abs() as f64 / 1e9));
+        let way = if offset.nanos < 0 {
+            "behind"
+        } else {
+            "ahead of"
+        };
+        format!("the {whose}'s clock is {apart} {way} ours, within {error}")
     });
     lines.collect()
 }
@@ -217,29 +191,22 @@ pub fn label(spent: Spent) -> String {
 }
 
 fn tokens(record: &Row) -> Option<String> {
-    let gap = |name: &str, nanos: Option<i64>| {
-        nanos.map_or(String::new(), |n| {
-            format!(", {name} {}", duration(n as f64 / 1e9))
-        })
-    };
-    let mut line = match (
-        record.actual_output_tokens,
-        record.token_chunks.unwrap_or(0),
-    ) {
-        (Some(tokens), _) => format!("{:<LABEL$}{tokens:>10}", "tokens"),
-        (None, 0) => return None,
+    let (what, count) = match (record.actual_output_tokens, record.token_chunks) {
+        (Some(tokens), _) => ("tokens", tokens),
         // How many tokens they brought nobody said.
-        (None, chunks) => format!("{:<LABEL$}{chunks:>10}", "chunks"),
+        (None, chunks) => ("chunks", chunks.filter(|chunks| *chunks > 0)?),
     };
-    line.push_str(&gap("one each", record.tpot));
-    match record.itl_max {
-        Some(longest) => line.push_str(&gap("longest gap", Some(longest))),
-        None => {
-            let longest = record.chunk_gap_max;
-            line.push_str(&gap("longest gap between chunks", longest));
-        }
-    }
-    Some(line)
+    let longest = match record.itl_max {
+        Some(longest) => ("longest gap", Some(longest)),
+        None => ("longest gap between chunks", record.chunk_gap_max),
+    };
+    let gaps = [("one each", record.tpot), longest].into_iter();
+    let gaps = gaps
+        .filter_map(|(name, nanos)| Some(format!(", {name} {}", duration(nanos? as f64 / 1e9))));
+    Some(format!(
+        "{what:<LABEL$}{count:>10}{}",
+        gaps.collect::<String>()
+    ))
 }
 
 #[cfg(test)]

@@ -1,10 +1,17 @@
 //! How sure a difference between two paired samples is: blocks of neighbouring pairs are drawn anew, again and again.
+//!
+//! A series of neighbours tells less than it has values: requests that wait in one queue wait alike, so a run of a thousand tells less
+//! than a thousand draws would.
+//!
+//! Rules that choose a block by the series' own correlation (Politis and White) were tried on simulated queues and see too
+//! little: where requests are spread over several queues, neighbours are nearly independent and yet the whole run stays
+//! long or short for hundreds of them. So blocks are a fixed share of the run, and intervals are as much wider as so few
+//! blocks ask for (Kiefer and Vogelsang 2005, "fixed b").
 
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::blocks::{block_length, widening};
-use super::{quantile, ranks};
+use super::{between, ranks};
 
 /// What is taken of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -29,6 +36,8 @@ pub struct PairedDifference {
     pub high: f64,
 }
 
+/// The share of a series that is drawn together.
+const SHARE: f64 = 0.25;
 /// Two-sided 95 % of the normal distribution.
 const NORMAL: f64 = 1.959_964;
 /// The share of a normal distribution below one standard deviation under its mean.
@@ -66,84 +75,77 @@ fn of_resamples(
     if (a.len() as f64) < LEAST[0] || beyond < LEAST[1] - 1e-9 {
         return None;
     }
-    let samples = [Sample::new(a), Sample::new(b)];
-    let (of_a, of_b) = (samples[0].plain(statistic)?, samples[1].plain(statistic)?);
+    let arms = [Sample::new(a), Sample::new(b)];
+    let [of_a, of_b] = plain(&arms, statistic)?;
     let lengths: Vec<usize> = strata.iter().map(Vec::len).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let long = Blocks::new(&lengths, 1);
-    let short = Blocks::new(&lengths, SHORTER);
-    let drawn = Drawn {
-        long: drawn(&mut rng, &samples, statistic, long, resamples),
-        short: drawn(&mut rng, &samples, statistic, short, resamples / 2),
-        repeats: of_repeats(strata, statistic),
+    let mut spread = |shorter, resamples| {
+        let mut blocks = Blocks::new(&lengths, shorter);
+        let difference = |_| {
+            let weights = blocks.draw(&mut rng);
+            let [a, b] = arms.each_ref().map(|arm| arm.weighted(statistic, weights));
+            b - a
+        };
+        Spread::of((0..resamples).map(difference).collect())
     };
-    let [low, high] = drawn.bounds(of_b - of_a)?;
+    let long = spread(1, resamples)?;
+    // Shorter blocks see less of what hangs together over long stretches. As much as the long ones see more, still
+    // longer ones would: "lugsail" (Vats and Flegal 2022).
+    let short = spread(SHORTER, resamples / 2)?;
+    let seen_less = (short.error / long.error).powi(2);
+    let mut wider = widening() * (2.0 - seen_less.min(1.0)).sqrt();
+    let of_repeat = |pairs: &Vec<(f64, f64)>| {
+        let (a, b) = pairs.iter().copied().unzip();
+        let [a, b] = plain(&[Sample::new(a), Sample::new(b)], statistic)?;
+        Some(b - a)
+    };
+    let repeats: Option<Vec<f64>> = strata.iter().map(of_repeat).collect();
+    if let Some(half) = repeats.and_then(|differences| by_repeats(&differences)) {
+        wider = wider.max(half / (NORMAL * long.error));
+    }
+    let known = of_b - of_a;
+    // Where nothing varies, nothing is wider.
+    let reach = |distance: f64| {
+        if distance > 0.0 {
+            distance * wider
+        } else {
+            0.0
+        }
+    };
     Some(PairedDifference {
         of_a,
         of_b,
-        low,
-        high,
+        low: known - reach(known - long.low),
+        high: known + reach(long.high - known),
     })
 }
 
-/// What was drawn: the statistic of both arms, resample by resample.
-struct Drawn {
-    /// Of the blocks that bounds are taken of.
-    long: Vec<(f64, f64)>,
-    /// Of shorter ones.
-    short: Vec<(f64, f64)>,
-    /// Of each repeat as it is.
-    repeats: Option<Vec<(f64, f64)>>,
+/// The statistic of both arms as they are; `None` where one has no end.
+fn plain(arms: &[Sample; 2], statistic: Statistic) -> Option<[f64; 2]> {
+    let values = arms.each_ref().map(|arm| {
+        let once = vec![1; arm.values.len()];
+        arm.weighted(statistic, &once)
+    });
+    values
+        .iter()
+        .all(|value| value.is_finite())
+        .then_some(values)
 }
 
-impl Drawn {
-    /// The bounds of the difference that is `known` of the whole sample. `None` where a repeat has none.
-    fn bounds(&self, known: f64) -> Option<[f64; 2]> {
-        let spread = Spread::of(&self.long)?;
-        // Shorter blocks see less of what hangs together over long stretches. As much as the long ones see more, still
-        // longer ones would: "lugsail" (Vats and Flegal 2022).
-        let short = Spread::of(&self.short)?;
-        let seen_less = (short.error / spread.error).powi(2);
-        let mut wider = widening() * (2.0 - seen_less.min(1.0)).sqrt();
-        if let Some(repeats) = &self.repeats {
-            let each: Vec<f64> = repeats.iter().map(|(a, b)| b - a).collect();
-            if !each.iter().all(|value| value.is_finite()) {
-                return None;
-            }
-            if let Some(half) = by_repeats(&each) {
-                wider = wider.max(half / (NORMAL * spread.error));
-            }
-        }
-        Some([
-            known - stretched(known - spread.low, wider),
-            known + stretched(spread.high - known, wider),
-        ])
-    }
+/// How many neighbours are drawn together of a series of `len` values: a quarter, at least 1.
+fn block_length(len: usize) -> usize {
+    ((len as f64 * SHARE).round() as usize).max(1)
+}
+
+/// How much wider a 95 % interval is whose spread comes of blocks of [`block_length`], than the normal distribution says.
+fn widening() -> f64 {
+    // Their polynomial for the Bartlett kernel, which blocks in a ring amount to.
+    let critical = 1.96 + 2.9694 * SHARE + 0.4160 * SHARE.powi(2) - 0.5324 * SHARE.powi(3);
+    critical / NORMAL
 }
 
 /// How much shorter the blocks are that the long ones are held against.
 const SHORTER: usize = 3;
-
-/// A distance times a factor; 0 where nothing varies.
-fn stretched(distance: f64, factor: f64) -> f64 {
-    if distance > 0.0 {
-        distance * factor
-    } else {
-        0.0
-    }
-}
-
-/// The statistic of both arms in each repeat; `None` where one has no end.
-fn of_repeats(strata: &[Vec<(f64, f64)>], statistic: Statistic) -> Option<Vec<(f64, f64)>> {
-    let of = |pairs: &Vec<(f64, f64)>| {
-        let (a, b) = pairs.iter().copied().unzip();
-        Some((
-            Sample::new(a).plain(statistic)?,
-            Sample::new(b).plain(statistic)?,
-        ))
-    };
-    strata.iter().map(of).collect()
-}
 
 /// Half of the interval that the repeats' own differences give, of three or more: whatever hangs together within a run,
 /// runs do not. Two differ too little or too much by chance.
@@ -174,22 +176,6 @@ impl Sample {
         Sample { values, order }
     }
 
-    fn at(&self, place: u32) -> f64 {
-        self.values.get(place as usize).copied().unwrap_or(f64::NAN)
-    }
-
-    /// Of the sample as it is; `None` where that is not finite.
-    fn plain(&self, statistic: Statistic) -> Option<f64> {
-        let value = match statistic {
-            Statistic::Mean => self.values.iter().sum::<f64>() / self.values.len() as f64,
-            Statistic::Quantile(q) => {
-                let sorted: Vec<f64> = self.order.iter().map(|&p| self.at(p)).collect();
-                quantile(&sorted, q)?
-            }
-        };
-        value.is_finite().then_some(value)
-    }
-
     /// Of a resample that holds each place as often as `weights` say; their sum is the sample's length.
     fn weighted(&self, statistic: Statistic, weights: &[u32]) -> f64 {
         let count = self.values.len() as u64;
@@ -199,19 +185,11 @@ impl Sample {
                 products.map(|(v, w)| v * f64::from(*w)).sum::<f64>() / count as f64
             }
             Statistic::Quantile(q) => {
-                let Some((below, above, part)) = ranks(count, q) else {
-                    return f64::NAN;
-                };
-                let low = self.rank(weights, below, count);
-                if part == 0.0 || below == above {
-                    return low;
-                }
-                let high = self.rank(weights, above, count);
-                if high.is_finite() {
-                    low + (high - low) * part
-                } else {
-                    high
-                }
+                let value = ranks(count, q).map(|(below, above, part)| {
+                    let rank = |rank| self.rank(weights, rank, count);
+                    between(rank(below), part, || rank(above))
+                });
+                value.unwrap_or(f64::NAN)
             }
         }
     }
@@ -220,7 +198,7 @@ impl Sample {
     fn rank(&self, weights: &[u32], rank: u64, count: u64) -> f64 {
         let mut left = 0;
         let mut holds = |place: &&u32, target: u64| {
-            left += u64::from(weights.get(**place as usize).copied().unwrap_or(0));
+            left += u64::from(weights[**place as usize]);
             left > target
         };
         let found = if rank < count / 2 {
@@ -229,7 +207,7 @@ impl Sample {
             let target = count - 1 - rank;
             self.order.iter().rev().find(|place| holds(place, target))
         };
-        found.map_or(f64::NAN, |place| self.at(*place))
+        found.map_or(f64::NAN, |place| self.values[*place as usize])
     }
 }
 
@@ -296,27 +274,8 @@ struct Spread {
     error: f64,
 }
 
-/// The statistic of both arms in each of so many resamples.
-fn drawn(
-    rng: &mut ChaCha8Rng,
-    [a, b]: &[Sample; 2],
-    statistic: Statistic,
-    mut blocks: Blocks<'_>,
-    resamples: usize,
-) -> Vec<(f64, f64)> {
-    let draw = |_| {
-        let weights = blocks.draw(rng);
-        (
-            a.weighted(statistic, weights),
-            b.weighted(statistic, weights),
-        )
-    };
-    (0..resamples).map(draw).collect()
-}
-
 impl Spread {
-    fn of(drawn: &[(f64, f64)]) -> Option<Spread> {
-        let differences: Vec<f64> = drawn.iter().map(|(a, b)| b - a).collect();
+    fn of(differences: Vec<f64>) -> Option<Spread> {
         // Where neither had an end, nobody knows which way the difference goes: it may be either.
         let either = |unknown: f64| {
             let known = differences

@@ -36,47 +36,24 @@ impl Window {
     /// `None` when it is empty.
     pub fn new(whole: Interval) -> Option<Window> {
         let length = whole.end.checked_sub(whole.start).filter(|l| *l > 0)?;
-        let mut bucket = 1_i64;
-        let mut factors = [2, 5, 10].into_iter().cycle();
-        let mut power = 1_i64;
-        while length / bucket >= 100 && length > bucket.saturating_mul(100) {
-            let factor = factors.next().unwrap_or(10);
-            bucket = power.saturating_mul(factor);
-            if factor == 10 {
-                power = bucket;
-            }
-        }
+        let powers = (0..18).map(|power| 10_i64.pow(power));
+        let mut round = powers.flat_map(|power| [1, 2, 5].map(|factor| factor * power));
+        let bucket = round.find(|bucket| length <= bucket.saturating_mul(100))?;
         Some(Window { whole, bucket })
     }
 
     /// How many buckets there are.
     pub fn buckets(&self) -> usize {
-        let length = self.whole.end.saturating_sub(self.whole.start).max(0);
-        usize::try_from(
-            length
-                .unsigned_abs()
-                .div_ceil(self.bucket.max(1).unsigned_abs()),
-        )
-        .unwrap_or(0)
-    }
-
-    /// The bucket that holds a moment; `None` outside the window.
-    pub fn bucket_of(&self, at: i64) -> Option<usize> {
-        let inside = self.whole.start <= at && at < self.whole.end;
-        let from_start = inside.then(|| at.checked_sub(self.whole.start))??;
-        usize::try_from(from_start / self.bucket.max(1)).ok()
+        let length = self.whole.length().unsigned_abs();
+        length.div_ceil(self.bucket.unsigned_abs()) as usize
     }
 
     /// Start and end of a bucket.
     fn edges(&self, bucket: usize) -> Interval {
         let edge = |n: usize| {
-            let from_start = i64::try_from(n)
-                .unwrap_or(i64::MAX)
-                .saturating_mul(self.bucket.max(1));
-            self.whole
-                .start
-                .saturating_add(from_start)
-                .min(self.whole.end)
+            let from_start = (n as i64).saturating_mul(self.bucket);
+            let edge = self.whole.start.saturating_add(from_start);
+            edge.min(self.whole.end)
         };
         Interval {
             start: edge(bucket),
@@ -114,11 +91,16 @@ impl Concurrency {
         let mut peaks = vec![0; window.buckets()];
         let (mut level, mut peak, mut since) = (0_i64, 0_i64, window.whole.start);
         for (at, change) in changes {
-            let stretch = Interval {
-                start: since,
-                end: at,
-            };
-            spread(&mut held, &mut peaks, window, &stretch, level);
+            if level > 0 && since < at {
+                // Each bucket that this touches.
+                let bucket = |at: i64| ((at - window.whole.start) / window.bucket) as usize;
+                for place in bucket(since)..=bucket(at - 1) {
+                    let edges = window.edges(place);
+                    let part = at.min(edges.end) - since.max(edges.start);
+                    held[place] += (level * part) as f64;
+                    peaks[place] = level.unsigned_abs().max(peaks[place]);
+                }
+            }
             level += change;
             peak = peak.max(level);
             since = at;
@@ -133,25 +115,6 @@ impl Concurrency {
             series: held,
             peaks,
         }
-    }
-}
-
-/// Adds `level` × time to each bucket that a stretch of the window touches, and lifts its peak.
-fn spread(held: &mut [f64], peaks: &mut [u64], window: &Window, stretch: &Interval, level: i64) {
-    if level == 0 || stretch.length() == 0 {
-        return;
-    }
-    let (Some(first), Some(last)) = (
-        window.bucket_of(stretch.start),
-        window.bucket_of(stretch.end - 1),
-    ) else {
-        return;
-    };
-    let buckets = held.iter_mut().zip(peaks).enumerate();
-    for (bucket, (held, peak)) in buckets.take(last + 1).skip(first) {
-        let part = stretch.within(&window.edges(bucket));
-        *held += (level * part.map_or(0, |part| part.length())) as f64;
-        *peak = (*peak).max(level.unsigned_abs());
     }
 }
 

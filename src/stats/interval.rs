@@ -4,10 +4,15 @@
 //! so the values of two ranks hold the quantile between them with a probability that is known exactly. Values that
 //! depend on each other tell less than as many independent ones; [`effective_count`] estimates how much they tell.
 
+use std::iter::successors;
+
 use super::quantile;
 
-/// Confidence of the intervals that are reported.
-pub const CONFIDENCE: f64 = 0.95;
+/// The probability that may lie beyond each end of an interval: they are of 95 %.
+const TAIL: f64 = 0.025;
+
+/// The quantiles that are reported.
+const REPORTED: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
 
 /// Into so many blocks a sample is cut to see how far its values depend on each other. Fewer would be longer, and hold
 /// more of a long dependence; but the variance of the blocks' means is only known to √(2 / 31), a quarter.
@@ -42,58 +47,33 @@ pub struct TooFew {
 /// What a quantile lies between, or why nobody can say.
 pub type Between = Result<(f64, f64), TooFew>;
 
-/// Intervals of the quantiles that are reported, with [`CONFIDENCE`].
+/// Intervals of the quantiles that are reported, with 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Intervals {
-    /// Of the median.
-    pub p50: Between,
-    /// Of the 90th percentile.
-    pub p90: Between,
-    /// Of the 95th percentile.
-    pub p95: Between,
-    /// Of the 99th percentile.
-    pub p99: Between,
-}
+pub struct Intervals([Between; 4]);
 
 impl Intervals {
     /// Of values in the order they came in, and the same ascending.
     pub fn of(in_order: &[f64], sorted: &[f64]) -> Intervals {
-        let at = |q| series_interval(in_order, sorted, q, CONFIDENCE);
-        Intervals {
-            p50: at(0.5),
-            p90: at(0.9),
-            p95: at(0.95),
-            p99: at(0.99),
-        }
+        let [p50, p90, p95, p99] = REPORTED.map(|(_, q)| effective_at(in_order, sorted, q));
+        Intervals([
+            interval(sorted, 0.5, [p50; 3]),
+            interval(sorted, 0.9, [p50, p90, p90]),
+            interval(sorted, 0.95, [p50, p90, p95]),
+            interval(sorted, 0.99, [p50, p90, p99]),
+        ])
     }
 
     /// Each with its name, `p50` to `p99`.
-    pub fn named(&self) -> [(&'static str, Between); 4] {
-        [
-            ("p50", self.p50),
-            ("p90", self.p90),
-            ("p95", self.p95),
-            ("p99", self.p99),
-        ]
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, Between)> {
+        REPORTED.into_iter().map(|(name, _)| name).zip(self.0)
     }
 }
 
-/// An interval that holds the `q`-quantile with at least `confidence`, each tail with at most half of what is left.
-/// `sorted` ascends, its values are independent. `None`: there are too few of them (see [`needed`]), or `q` or
-/// `confidence` do not lie between 0 and 1.
-pub fn quantile_interval(sorted: &[f64], q: f64, confidence: f64) -> Option<(f64, f64)> {
-    dependent_interval(sorted, q, confidence, sorted.len() as f64)
-}
-
-/// [`quantile_interval`] of values that tell no more than `effective` independent ones.
-pub fn dependent_interval(
-    sorted: &[f64],
-    q: f64,
-    confidence: f64,
-    effective: f64,
-) -> Option<(f64, f64)> {
+/// An interval that holds the `q`-quantile with 95 %, each tail with at most half of what is left. `sorted` ascends, its values
+/// tell no more than `effective` independent ones. `None`: there are too few of them (see [`needed`]).
+pub fn dependent_interval(sorted: &[f64], q: f64, effective: f64) -> Option<(f64, f64)> {
     let effective = effective.min(sorted.len() as f64).floor() as u64;
-    let (low, high) = ranks(effective, q, confidence)?;
+    let (low, high) = ranks(effective, q)?;
     // The value of rank r of m stands for the share r / (m + 1).
     let scale = (sorted.len() + 1) as f64 / (effective + 1) as f64;
     let low = (low as f64 * scale).floor() as usize;
@@ -102,42 +82,44 @@ pub fn dependent_interval(
     Some((at(low)?, at(high)?))
 }
 
-/// How many independent values an interval for the `q`-quantile takes: so many that even the smallest and the largest
-/// are beyond it with less than half of what `confidence` leaves. 368 for the p99 at 95 %, 72 for the p95, 6 for the
-/// median. (299 would do for an upper bound of the p99 alone.)
-pub fn needed(q: f64, confidence: f64) -> Option<u64> {
-    let tail = tail(q, confidence)?;
-    let log = q.max(1.0 - q).ln();
-    Some((tail.ln() / log).ceil() as u64)
+/// How many independent values an interval for the `q`-quantile (above 0, below 1) takes: so many that even the smallest and the
+/// largest are beyond it with less than half of what 95 % leave. 368 for the p99, 72 for the p95, 6 for the median. (299 would
+/// do for an upper bound of the p99 alone.)
+pub fn needed(q: f64) -> u64 {
+    (TAIL.ln() / q.max(1.0 - q).ln()).ceil() as u64
 }
 
-/// An interval of the `q`-quantile from values in the order they came in, whose neighbours may be alike, and the same
-/// values ascending.
+/// An interval of the `q`-quantile (above 0, below 1) from values in the order they came in, whose neighbours may be alike, and
+/// the same values ascending.
 ///
 /// How far they depend on each other is judged at the median, the 90th percentile and the quantile itself, wherever
 /// they tell least: beyond a high quantile there are too few values to show it.
 ///
 /// # Errors
 /// They tell too little.
-pub fn series_interval(
-    in_order: &[f64],
-    sorted: &[f64],
-    q: f64,
-    confidence: f64,
-) -> Result<(f64, f64), TooFew> {
-    let at = |q: f64| quantile(sorted, q);
-    let judged = [0.5, 0.9, q].map(|share| {
-        let at = at(share.min(q)).filter(|at| at.is_finite());
-        at.and_then(|at| effective_count(in_order, at))
-    });
+pub fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Between {
+    interval(
+        sorted,
+        q,
+        [0.5, 0.9, q].map(|share| effective_at(in_order, sorted, share.min(q))),
+    )
+}
+
+/// That of values that tell as much as the least of these counts.
+fn interval(sorted: &[f64], q: f64, judged: [Option<f64>; 3]) -> Between {
     let effective = judged.into_iter().reduce(|a, b| Some(a?.min(b?))).flatten();
-    let interval =
-        effective.and_then(|effective| dependent_interval(sorted, q, confidence, effective));
+    let interval = effective.and_then(|effective| dependent_interval(sorted, q, effective));
     interval.ok_or(TooFew {
-        needed: needed(q, confidence).map_or(u64::MAX, |needed| needed.max(LEAST)),
+        needed: needed(q).max(LEAST),
         count: sorted.len() as u64,
         effective,
     })
+}
+
+/// [`effective_count`] at a quantile.
+fn effective_at(in_order: &[f64], sorted: &[f64], q: f64) -> Option<f64> {
+    let at = quantile(sorted, q).filter(|at| at.is_finite())?;
+    effective_count(in_order, at)
 }
 
 /// How many independent values tell as much about the share of values up to `at` as `in_order` does: from the variance
@@ -177,64 +159,49 @@ fn by_chance(freedom: f64) -> f64 {
     (1.0 - spread + CHANCE * spread.sqrt()).powi(3)
 }
 
-/// The probability that may lie beyond each end.
-fn tail(q: f64, confidence: f64) -> Option<f64> {
-    let inside = |share: f64| 0.0 < share && share < 1.0;
-    (inside(q) && inside(confidence)).then_some((1.0 - confidence) / 2.0)
-}
-
 /// The ranks, from 1, of the two values: the lower is above the quantile with at most the tail's probability, which is
 /// that fewer than so many values are below it; and the upper is below it likewise.
-fn ranks(count: u64, q: f64, confidence: f64) -> Option<(u64, u64)> {
-    let tail = tail(q, confidence)?;
-    // Above the first rank's probability to be beyond, there is none.
-    if count < needed(q, confidence)? {
+fn ranks(count: u64, q: f64) -> Option<(u64, u64)> {
+    // Of fewer even the smallest and the largest would not be beyond it.
+    if count < needed(q) {
         return None;
     }
-    let (first, weights) = weights(count, q);
-    let total: f64 = weights.iter().sum();
-    let mut below = 0.0;
-    let low = weights.iter().take_while(|weight| {
-        below += **weight;
-        below <= tail * total
-    });
-    let low = first + low.count() as u64;
-    let mut above = 0.0;
-    let high = weights.iter().rev().take_while(|weight| {
-        above += **weight;
-        above <= tail * total
-    });
-    let last = first + weights.len() as u64 - 1;
-    let high = last - high.count() as u64 + 1;
+    let weights = weights(count, q);
+    let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
+    let low = edge(weights.iter(), total)?;
+    let high = edge(weights.iter().rev(), total)? + 1;
     (low >= 1 && high <= count).then_some((low, high))
 }
 
-/// The binomial probabilities of `count` and `q`, not normed, as far as they count, and the number that the first is of.
-fn weights(count: u64, q: f64) -> (u64, Vec<f64>) {
+/// The first number that has more than the tail's probability up to it.
+fn edge<'w>(mut weights: impl Iterator<Item = &'w (u64, f64)>, total: f64) -> Option<u64> {
+    let mut beyond = 0.0;
+    let edge = weights.find(|(_, weight)| {
+        beyond += weight;
+        beyond > TAIL * total
+    });
+    edge.map(|(of, _)| *of)
+}
+
+/// The binomial probabilities of `count` and `q`, not normed, as far as they count, each with the number that it is of.
+fn weights(count: u64, q: f64) -> Vec<(u64, f64)> {
     let mode = ((count + 1) as f64 * q).floor().min(count as f64) as u64;
     let odds = q / (1.0 - q);
-    let mut weights = Vec::new();
-    let (mut weight, mut of) = (1.0, mode);
-    while weight > NEGLIGIBLE {
-        weights.push(weight);
-        if of == 0 {
-            break;
-        }
-        weight *= of as f64 / ((count - of + 1) as f64 * odds);
-        of -= 1;
-    }
+    let down = |(of, weight): &(u64, f64)| {
+        let less = of.checked_sub(1)?;
+        Some((less, weight * (*of as f64 / ((count - less) as f64 * odds))))
+    };
+    let up = |(of, weight): &(u64, f64)| {
+        let left = (count - of) as f64;
+        (*of < count).then(|| (of + 1, weight * (left * odds / (of + 1) as f64)))
+    };
+    let counts = |(_, weight): &(u64, f64)| *weight > NEGLIGIBLE;
+    let mut weights: Vec<(u64, f64)> = successors(Some((mode, 1.0)), down)
+        .take_while(counts)
+        .collect();
     weights.reverse();
-    let first = mode + 1 - weights.len() as u64;
-    (weight, of) = (1.0, mode);
-    while of < count {
-        weight *= (count - of) as f64 * odds / (of + 1) as f64;
-        of += 1;
-        if weight <= NEGLIGIBLE {
-            break;
-        }
-        weights.push(weight);
-    }
-    (first, weights)
+    weights.extend(successors(Some((mode, 1.0)), up).take_while(counts).skip(1));
+    weights
 }
 
 #[cfg(test)]

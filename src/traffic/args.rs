@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::Stamp;
 use crate::report::load::Goal;
-use crate::report::window::Edge;
+use crate::table::window::Edge;
 use crate::telemetry::csv::TimeBase;
 
 use super::arrival::curve::Curve;

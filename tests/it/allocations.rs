@@ -3,7 +3,7 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::report::table::Table;
+use queuescope::table::Table;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::row::Row;

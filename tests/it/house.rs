@@ -10,14 +10,13 @@ use queuescope::config;
 use queuescope::config::args::Args;
 use queuescope::config::proxy;
 use queuescope::config::sections::SECTIONS;
-use queuescope::report::columns::{
-    columns_markdown, moments_markdown, outcomes_markdown, stages_markdown,
-};
 use queuescope::telemetry::metric::Kind;
 use queuescope::telemetry::prometheus::TABLES;
 
+mod columns;
 mod source;
 
+use columns::{columns_markdown, moments_markdown, outcomes_markdown, stages_markdown};
 use source::{Source, sources, uses};
 
 fn root() -> &'static Path {

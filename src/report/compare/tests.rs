@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::report::files::{RunFile, RunState};
 use crate::report::reader::{Loaded, Run};
-use crate::report::table::{Cell, Table};
+use crate::table::{Cell, Table};
 
 const P99: Statistic = Statistic::Quantile(0.99);
 
@@ -264,7 +264,6 @@ fn run_of(
         }
         table.push(cells);
     }
-    table.finish(None);
     let settings = settings.as_object().unwrap().clone();
     let mut words = settings.iter().map(|(key, value)| {
         let word = value

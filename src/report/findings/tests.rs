@@ -8,10 +8,10 @@ use super::*;
 use crate::report::files::{FaultRow, ProcessFile, RunFile};
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
-use crate::report::table::{Cell, Table};
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::table::{Cell, Table};
 use crate::telemetry::csv;
 
 const ENGINE: [Moment; 6] = [
@@ -215,7 +215,6 @@ fn loaded(rate: f64, count: usize, seed: u64) -> Run {
             cell("pure_queue_time", start - at),
         ]);
     }
-    table.finish(None);
     Run {
         table,
         ..Run::default()
@@ -277,7 +276,6 @@ fn servers_of_different_models_are_not_compared() {
             .table
             .push([("host", Cell::Word("c:1")), ("model", Cell::Word(model))]);
     }
-    three.table.finish(None);
     assert!(kinds(&three).contains(&"imbalance"));
 }
 

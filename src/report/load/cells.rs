@@ -3,26 +3,25 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 
-use crate::report::table::{Table, place_of};
 use crate::request::cell::Value;
-use crate::request::columns::COLUMNS;
+use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::impossible::believed;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Relation};
+use crate::table::{Named, Table};
 
 use super::clocks::Usual;
 
 /// Rows that stand in the place of a table's.
-type Rows = HashMap<usize, Row>;
+type Rows = HashMap<usize, Row, ahash::RandomState>;
 
 /// A request of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    /// Its first row.
-    pub row: usize,
-    /// The row behind its last.
-    pub end: usize,
+    pub row: u32,
+    pub rows: u32,
     /// Whether it went well.
     pub is_ok: bool,
     /// Whether it arrived in the time that the figures are of.
@@ -36,119 +35,114 @@ pub(super) struct Request {
 /// What stands in place of a table's rows.
 #[derive(Debug, Default)]
 pub(super) struct Replaced {
-    believed: Rows,
-    measured: Rows,
+    /// Those without what cannot be.
+    pub believed: Rows,
+    /// Those without poorly known clocks as well.
+    pub measured: Rows,
 }
 
 /// The cells of a table, but of the rows that are replaced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cells<'a> {
     pub table: &'a Table,
-    replaced: [&'a Rows; 2],
+    pub replaced: &'a Rows,
 }
 
 impl Request {
-    pub fn rows(&self) -> std::ops::Range<usize> {
-        self.row..self.end
+    /// Of these rows.
+    pub fn new(rows: Range<usize>) -> Request {
+        Request {
+            row: rows.start as u32,
+            rows: rows.len() as u32,
+            is_ok: false,
+            is_inside: false,
+            ends_inside: false,
+            is_poor: false,
+        }
+    }
+
+    /// Its first row.
+    pub fn row(&self) -> usize {
+        self.row as usize
+    }
+
+    /// All of them.
+    pub fn rows(&self) -> Range<usize> {
+        self.row()..self.row() + self.rows as usize
     }
 }
 
 impl Replaced {
     /// Looks through the rows of a request; whether one of its clocks is known too poorly.
-    pub fn look(&mut self, table: &Table, row: usize, end: usize, usual: &Usual) -> bool {
-        let is_wrong = (row..end).any(|row| !table.text("inconsistency", row).is_empty());
-        let is_poor = (row..end).any(|row| usual.poor(table, row).next().is_some());
+    pub fn look(&mut self, table: &Table, rows: Range<usize>, usual: &Usual) -> bool {
+        let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
+        let is_wrong = rows.clone().any(is_wrong);
+        let is_poor = rows
+            .clone()
+            .any(|row| usual.poor(table, row).next().is_some());
         if !is_wrong && !is_poor {
             return false;
         }
-        let mut rows = believed(&table.request(row)).into_owned();
+        let mut read = believed(&table.request(rows.start)).into_owned();
         if is_wrong {
-            self.believed.extend((row..end).zip(rows.clone()));
+            self.believed.extend(rows.clone().zip(read.clone()));
         }
-        if is_poor {
-            for (at, row) in (row..end).zip(&mut rows) {
-                let poor = usual.poor(table, at);
-                poor.for_each(|clock| row.timeline.relate(clock, Relation::Unknown));
-                row.derive_anew();
-            }
-            self.measured.extend((row..end).zip(rows));
+        for (at, row) in rows.clone().zip(&mut read).filter(|_| is_poor) {
+            let poor = usual.poor(table, at);
+            poor.for_each(|clock| row.timeline.relate(clock, Relation::Unknown));
+            row.derive_anew();
         }
+        self.measured.extend(rows.zip(read));
         is_poor
-    }
-
-    /// The cells without what cannot be.
-    pub fn believed<'a>(&'a self, table: &'a Table) -> Cells<'a> {
-        Cells {
-            table,
-            replaced: [&self.believed, &self.believed],
-        }
-    }
-
-    /// Those without poorly known clocks as well.
-    pub fn measured<'a>(&'a self, table: &'a Table) -> Cells<'a> {
-        Cells {
-            table,
-            replaced: [&self.measured, &self.believed],
-        }
     }
 }
 
 impl<'a> Cells<'a> {
-    fn replaced(&self, row: usize) -> Option<&'a Row> {
-        let [first, second] = self.replaced;
-        first.get(&row).or_else(|| second.get(&row))
-    }
-
     /// A count or nanoseconds.
-    pub fn whole(&self, column: &str, row: usize) -> Option<i64> {
-        self.whole_at(place_of(column)?, row)
-    }
-
-    /// The same by the column's place in [`COLUMNS`].
-    pub fn whole_at(&self, place: usize, row: usize) -> Option<i64> {
-        match self.replaced(row) {
-            Some(record) => match (COLUMNS.get(place)?.get)(record) {
-                Value::Nanos(nanos) => Some(nanos),
-                Value::Time(at) => Some(at.nanos()),
-                Value::Count(count) => i64::try_from(count).ok(),
-                _ => None,
-            },
-            None => self.table.whole_at(place, row),
+    pub fn whole(&self, column: impl Named, row: usize) -> Option<i64> {
+        let Some(replaced) = self.replaced.get(&row) else {
+            return self.table.whole(column, row);
+        };
+        match (COLUMNS.get(column.place()?)?.get)(replaced) {
+            Value::Nanos(nanos) => Some(nanos),
+            Value::Time(at) => Some(at.nanos()),
+            Value::Count(count) => i64::try_from(count).ok(),
+            _ => None,
         }
     }
 
     /// A time of the engine's, where its clock compares with that of the row.
-    pub fn of_engine(&self, column: &str, row: usize) -> Option<i64> {
-        let is_apart = match self.replaced(row) {
-            Some(record) => record.timeline.relation(ClockOf::Engine) == Relation::Unknown,
-            None => matches!(self.table.text("clock_state", row), "" | "raw"),
+    pub fn of_engine(&self, column: ColumnId, row: usize) -> Option<i64> {
+        let is_apart = match self.replaced.get(&row) {
+            Some(row) => row.timeline.relation(ClockOf::Engine) == Relation::Unknown,
+            None => matches!(self.table.text(ColumnId::clock_state, row), "" | "raw"),
         };
         self.whole(column, row).filter(|_| !is_apart)
     }
 
     /// When the request of a row was sent or arrived.
     pub fn begun(&self, row: usize) -> Option<i64> {
-        self.whole("sent_time", row)
-            .or_else(|| self.whole("arrival_time", row))
+        let sent = self.whole(ColumnId::sent_time, row);
+        sent.or_else(|| self.whole(ColumnId::arrival_time, row))
     }
 
     /// From one moment to another.
-    pub fn between(&self, from: &str, to: &str, row: usize) -> Option<i64> {
+    pub fn between(&self, from: impl Named, to: impl Named, row: usize) -> Option<i64> {
         Some(self.whole(to, row)? - self.whole(from, row)?)
     }
 
     /// The durations of a row that are within the error of their clocks.
-    pub fn within_clock_error(&self, row: usize) -> Cow<'a, str> {
-        match self.replaced(row) {
-            Some(row) => row.within_clock_error.as_deref().unwrap_or_default().into(),
-            None => self.table.text("within_clock_error", row).into(),
+    pub fn within_clock_error(&self, row: usize) -> &'a str {
+        match self.replaced.get(&row) {
+            Some(row) => row.within_clock_error.as_deref().unwrap_or_default(),
+            None => self.table.text(ColumnId::within_clock_error, row),
         }
     }
 
-    /// A row, but for words of its own.
+    /// A row, as far as stages follow from it.
     pub fn row(&self, row: usize) -> Cow<'a, Row> {
-        match self.replaced(row) {
-            Some(record) => Cow::Borrowed(record),
+        match self.replaced.get(&row) {
+            Some(row) => Cow::Borrowed(row),
             None => Cow::Owned(self.table.row(row)),
         }
     }

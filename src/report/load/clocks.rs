@@ -3,88 +3,111 @@
 //! Whether one is left out depends on the error of its clock and on what is usual for that clock, not on how small a
 //! duration came out: leaving out the small ones would make every mean too large.
 
-use std::collections::BTreeMap;
-
-use crate::report::table::Table;
+use crate::request::columns::ColumnId;
 use crate::request::timeline::ClockOf;
+use crate::table::Table;
 
 /// A clock that is known this many times worse than usual is known poorly.
 const TIMES_USUAL: i64 = 4;
 
-/// The other clocks: whose they are, their error, and what the way to them is measured between.
-const CLOCKS: [(ClockOf, &str, &str, &[&str], &str); 3] = [
-    (
-        ClockOf::Engine,
-        "host",
-        "clock_offset_error",
-        &["router_send_time", "forwarded_time", "sent_time"],
-        "server_created_time",
-    ),
-    (
-        ClockOf::Hop,
-        "worker",
-        "hop_clock_offset_error",
-        &["forwarded_time"],
-        "router_send_time",
-    ),
-    (
-        ClockOf::Front,
-        "",
-        "front_clock_offset_error",
-        &["sent_time"],
-        "arrival_time",
-    ),
+/// Another clock.
+#[derive(Debug)]
+struct Other {
+    clock: ClockOf,
+    /// Whose it is; nothing of one that all rows share.
+    whose: Option<ColumnId>,
+    error: ColumnId,
+    /// What the way to it is measured between: from the first of these that is known.
+    sent: &'static [ColumnId],
+    reached: ColumnId,
+}
+
+const CLOCKS: [Other; 3] = [
+    Other {
+        clock: ClockOf::Engine,
+        whose: Some(ColumnId::host),
+        error: ColumnId::clock_offset_error,
+        sent: &[
+            ColumnId::router_send_time,
+            ColumnId::forwarded_time,
+            ColumnId::sent_time,
+        ],
+        reached: ColumnId::server_created_time,
+    },
+    Other {
+        clock: ClockOf::Hop,
+        whose: Some(ColumnId::worker),
+        error: ColumnId::hop_clock_offset_error,
+        sent: &[ColumnId::forwarded_time],
+        reached: ColumnId::router_send_time,
+    },
+    Other {
+        clock: ClockOf::Front,
+        whose: None,
+        error: ColumnId::front_clock_offset_error,
+        sent: &[ColumnId::sent_time],
+        reached: ColumnId::arrival_time,
+    },
 ];
 
-/// The usual error of each other clock of a run, nanoseconds: the median, the lower of two middle ones.
+/// The usual error of each other clock of a run, nanoseconds, by whose it is: the median, the lower of two middle ones.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Usual([BTreeMap<String, i64>; 3]);
+pub(super) struct Usual([Vec<Option<i64>>; 3]);
 
 impl Usual {
     pub fn of(table: &Table) -> Usual {
-        Usual(CLOCKS.map(|(_, whose, error, ..)| {
-            let mut errors: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
-            let rows = if table.has(error) { table.len() } else { 0 };
+        Usual(CLOCKS.map(|other| {
+            let mut errors = vec![Vec::new(); other.whose.map_or(1, |whose| table.codes(whose))];
+            let rows = if table.has(other.error) {
+                table.len()
+            } else {
+                0
+            };
             for row in 0..rows {
-                if let Some(error) = error_of(table, row, error) {
-                    errors
-                        .entry(table.text(whose, row))
-                        .or_default()
-                        .push(error);
+                if let (Some(error), Some(errors)) = (
+                    other.error(table, row),
+                    errors.get_mut(other.code(table, row)),
+                ) {
+                    errors.push(error);
                 }
             }
-            let middle = |(name, mut errors): (&str, Vec<i64>)| {
+            let middle = |mut errors: Vec<i64>| {
                 let middle = errors.len().checked_sub(1)? / 2;
-                Some((name.to_owned(), *errors.select_nth_unstable(middle).1))
+                Some(*errors.select_nth_unstable(middle).1)
             };
-            errors.into_iter().filter_map(middle).collect()
+            errors.into_iter().map(middle).collect()
         }))
     }
 
-    /// The clocks of a row that are known far worse than usual, unless the way to them surely exceeds the error: its
-    /// lower bound, which is the way less the error, does.
+    /// The clocks of a row that are known far worse than usual, unless the measured way to them is over twice that error.
     pub fn poor<'a>(&'a self, table: &'a Table, row: usize) -> impl Iterator<Item = ClockOf> + 'a {
         let clocks = CLOCKS.iter().zip(&self.0);
-        clocks.filter_map(move |((clock, whose, error, sends, reached), usual)| {
-            let error = error_of(table, row, error)?;
-            let usual = usual.get(table.text(whose, row))?;
+        clocks.filter_map(move |(other, usual)| {
+            let error = other.error(table, row)?;
+            let usual = usual.get(other.code(table, row)).copied().flatten()?;
             let way = || {
-                let sent = sends.iter().find_map(|send| table.whole(send, row))?;
-                Some(table.whole(reached, row)? - sent)
+                let mut sent = other.sent.iter();
+                let sent = sent.find_map(|sent| table.whole(*sent, row))?;
+                Some(table.whole(other.reached, row)? - sent)
             };
             let is_rare = error > usual.saturating_mul(TIMES_USUAL);
             let is_worth = || way().is_some_and(|way| way > error.saturating_mul(2));
-            (is_rare && !is_worth()).then_some(*clock)
+            (is_rare && !is_worth()).then_some(other.clock)
         })
     }
 }
 
-/// The error of a clock that was put on that of the row.
-fn error_of(table: &Table, row: usize, column: &str) -> Option<i64> {
-    let error = table.whole(column, row)?;
-    let is_raw =
-        column == "clock_offset_error" && matches!(table.text("clock_state", row), "" | "raw");
-    (!is_raw).then_some(error)
+impl Other {
+    fn code(&self, table: &Table, row: usize) -> usize {
+        self.whose.map_or(0, |whose| table.code(whose, row))
+    }
+
+    /// Its error, where it was put on the clock of the row.
+    fn error(&self, table: &Table, row: usize) -> Option<i64> {
+        let error = table.whole(self.error, row)?;
+        let is_raw = || matches!(table.text(ColumnId::clock_state, row), "" | "raw");
+        (self.clock != ClockOf::Engine || !is_raw()).then_some(error)
+    }
 }
 
 #[cfg(test)]

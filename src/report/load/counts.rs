@@ -1,13 +1,16 @@
 //! How requests ended, and how many tokens they moved.
 
-use crate::report::table::Table;
+use crate::request::attempt::Failed;
+use crate::request::cell::Cell as _;
+use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
+use crate::table::Table;
 
 use super::cells::{Cells, Request};
 use super::tally::Tally;
 
 /// How many requests, by how they ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// All requests.
     pub requests: u64,
@@ -56,35 +59,36 @@ impl Counts {
         let mut counts = Counts {
             requests: requests.len() as u64,
             outcomes: Outcome::ALL.map(|outcome| (outcome, 0)),
-            given_up: 0,
-            errors: Tally::default(),
-            attempts: 0,
-            retried: 0,
-            failed_attempts: Tally::default(),
-            rows: 0,
-            inconsistent: (0, None),
+            ..Counts::default()
         };
         for request in requests {
-            let row = request.row;
+            let row = request.row();
             let outcome = outcome_of(table, row);
             for (of, count) in &mut counts.outcomes {
                 *count += u64::from(*of == outcome);
             }
             if !request.is_ok {
-                let error = table.text("error", row);
+                let error = table.text(ColumnId::error, row);
                 counts.errors.count(error.to_owned());
                 counts.given_up += u64::from(is_given_up(table, row));
             }
-            let attempts = table.whole("attempts", row).unwrap_or(0).unsigned_abs();
+            let attempts = table
+                .whole(ColumnId::attempts, row)
+                .unwrap_or(0)
+                .unsigned_abs();
             counts.attempts += attempts;
             counts.retried += u64::from(attempts > 1);
-            let failed = table.text("failed_attempts", row).split("; ");
-            failed
-                .filter_map(FailedAttempt::of)
-                .for_each(|of| counts.failed_attempts.count(of));
+            let failed = Vec::<Failed>::of(table.value(ColumnId::failed_attempts, row));
+            for of in failed.into_iter().flatten() {
+                counts.failed_attempts.count(FailedAttempt {
+                    host: of.host,
+                    outcome: of.outcome.map_or("open", Outcome::name),
+                    status: of.status,
+                });
+            }
             for row in request.rows() {
                 counts.rows += 1;
-                let wrong = table.text("inconsistency", row);
+                let wrong = table.text(ColumnId::inconsistency, row);
                 let (rows, first) = &mut counts.inconsistent;
                 if !wrong.is_empty() {
                     *rows += 1;
@@ -117,7 +121,7 @@ impl Counts {
 
 /// How the request of a row ended. Of an outcome that this version does not know one can say that it was none of the known.
 pub(super) fn outcome_of(table: &Table, row: usize) -> Outcome {
-    match table.text("outcome", row) {
+    match table.text(ColumnId::outcome, row) {
         "" if table.is_ok(row) => Outcome::Ok,
         name => Outcome::named(name).unwrap_or(Outcome::ProxyError),
     }
@@ -125,32 +129,25 @@ pub(super) fn outcome_of(table: &Table, row: usize) -> Outcome {
 
 /// Whether the generator gave the request of a row up because its run was stopped.
 pub(super) fn is_given_up(table: &Table, row: usize) -> bool {
-    outcome_of(table, row) == Outcome::ClientAbort && table.text("error", row) == GIVEN_UP
-}
-
-impl FailedAttempt {
-    /// Of `127.0.0.1:30001 server_error 500 after 0.010000 s`.
-    fn of(words: &str) -> Option<FailedAttempt> {
-        let mut words = words.split(' ').filter(|word| !word.is_empty());
-        Some(FailedAttempt {
-            host: words.next()?.to_owned(),
-            outcome: words
-                .next()
-                .and_then(Outcome::named)
-                .map_or("open", Outcome::name),
-            status: words.next().and_then(|status| status.parse().ok()),
-        })
-    }
+    outcome_of(table, row) == Outcome::ClientAbort && table.text(ColumnId::error, row) == GIVEN_UP
 }
 
 impl Tokens {
     pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> Tokens {
         let mut tokens = Tokens::default();
+        let prompts = [
+            ColumnId::request_prompt_tokens,
+            ColumnId::actual_prompt_tokens,
+        ];
+        let outputs = [
+            ColumnId::request_output_tokens,
+            ColumnId::actual_output_tokens,
+        ];
         for request in requests {
-            add(&mut tokens.input, prompt(cells, request));
-            let told = generated(cells, request);
-            tokens.output_unknown += u64::from(told.is_none());
-            add(&mut tokens.output, told);
+            add(&mut tokens.input, told(cells, request, prompts, true));
+            let output = told(cells, request, outputs, false);
+            tokens.output_unknown += u64::from(output.is_none());
+            add(&mut tokens.output, output);
         }
         tokens
     }
@@ -167,27 +164,22 @@ fn add(total: &mut Option<u64>, part: Option<u64>) {
     }
 }
 
-/// Prompt tokens of a request. Rows of before there was a column for them: samples of one prompt have as many each, which
-/// the prompts of a batch seldom do.
-fn prompt(cells: Cells<'_>, request: Request) -> Option<u64> {
-    if let Some(all) = cells.whole("request_prompt_tokens", request.row) {
-        return Some(all.unsigned_abs());
-    }
-    let tokens = |row| cells.whole("actual_prompt_tokens", row);
-    let first = tokens(request.row)?;
-    if request.rows().all(|row| tokens(row) == Some(first)) {
-        return Some(first.unsigned_abs());
-    }
-    let all: Option<i64> = request.rows().map(tokens).sum();
-    all.map(i64::unsigned_abs)
-}
-
-/// Generated tokens of a request.
-fn generated(cells: Cells<'_>, request: Request) -> Option<u64> {
-    if let Some(all) = cells.whole("request_output_tokens", request.row) {
-        return Some(all.unsigned_abs());
-    }
-    let tokens = |row| cells.whole("actual_output_tokens", row);
-    let all: Option<i64> = request.rows().map(tokens).sum();
+/// Tokens of a request, by the column that tells them of all its rows. Rows of before there was one tell them each: samples of one
+/// prompt have as many prompt tokens each, which the prompts of a batch seldom do.
+fn told(
+    cells: Cells<'_>,
+    request: Request,
+    [of_request, of_row]: [ColumnId; 2],
+    may_be_shared: bool,
+) -> Option<u64> {
+    let tokens = |row| cells.whole(of_row, row);
+    let of_rows = || {
+        let first = tokens(request.row());
+        match may_be_shared && request.rows().all(|row| tokens(row) == first) {
+            true => first,
+            false => request.rows().map(tokens).sum(),
+        }
+    };
+    let all = cells.whole(of_request, request.row()).or_else(of_rows);
     all.map(i64::unsigned_abs)
 }

@@ -61,8 +61,8 @@ impl Failures {
     pub(super) fn of(cells: Cells<'_>, requests: &[Request]) -> Failures {
         let mut alike: BTreeMap<_, Vec<Cow<'_, Row>>> = BTreeMap::new();
         for request in requests.iter().filter(|request| !request.is_ok) {
-            let row = cells.row(request.row);
-            if !is_given_up(cells.table, request.row) {
+            let row = cells.row(request.row());
+            if !is_given_up(cells.table, request.row()) {
                 let kind = (row.outcome().name(), row.last_seen());
                 alike.entry(kind).or_default().push(row);
             }
@@ -180,7 +180,7 @@ fn at_least(
     for request in requests {
         let (rows, to) = match is_first_token {
             true => (request.rows(), "first_token_time"),
-            false => (request.row..request.row + 1, "finish_time"),
+            false => (request.row()..request.row() + 1, "finish_time"),
         };
         for row in rows {
             let is_over = request.is_ok || is_first_token;

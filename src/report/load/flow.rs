@@ -1,6 +1,7 @@
 //! Rates, and how many requests were in flight, queued and running over time.
 
 use crate::clock::NANOS;
+use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 
 use super::cells::{Cells, Request};
@@ -46,35 +47,19 @@ pub struct InServer {
     pub unknown: u64,
 }
 
-/// A request that was sent, and what of it is not known.
-#[derive(Clone, Copy, Debug)]
-struct Unknown {
-    in_flight: Interval,
-    is_queued: bool,
-    is_running: bool,
-}
-
-/// Whose flow it is: the requests that the figures are of, and all, of which those are some.
-#[derive(Clone, Copy, Debug)]
-struct Those<'a> {
-    cells: Cells<'a>,
-    all: &'a [Request],
-}
-
 impl Flow {
     /// Of requests in the order of arrival. Those outside of the time that the figures are of are counted while they are
     /// there, and are in no other figure.
     pub(super) fn of(cells: Cells<'_>, all: &[Request], run: &RunFacts) -> Flow {
-        let those = Those { cells, all };
         let inside = || all.iter().filter(|request| request.is_inside);
-        let firsts =
-            |column: &'static str| inside().filter_map(move |of| cells.whole(column, of.row));
+        let scheduled =
+            || inside().filter_map(|of| cells.whole(ColumnId::scheduled_time, of.row()));
         Flow {
-            is_scheduled: firsts("scheduled_time").next().is_some(),
-            schedule_rate: rate(firsts("scheduled_time")),
-            achieved_rate: rate(inside().filter_map(|of| cells.begun(of.row))),
-            peak_output_tokens: those.peak_output_tokens(),
-            over_time: those.over_time(run),
+            is_scheduled: scheduled().next().is_some(),
+            schedule_rate: rate(scheduled()),
+            achieved_rate: rate(inside().filter_map(|of| cells.begun(of.row()))),
+            peak_output_tokens: peak_output_tokens(cells, inside().filter(|of| of.is_ok)),
+            over_time: OverTime::of(cells, all, run),
         }
     }
 }
@@ -91,113 +76,110 @@ fn rate(moments: impl Iterator<Item = i64>) -> Option<f64> {
     Some(f64::from(gaps) / seconds(last - first))
 }
 
-impl Those<'_> {
-    fn over_time(&self, run: &RunFacts) -> Option<OverTime> {
-        let window = Span::new(Interval {
-            start: run.started.nanos(),
-            end: run.ended.nanos(),
-        })?;
-        let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
-        let rows = || self.all.iter().flat_map(Request::rows);
-        // What was over before the window began, or came after it, is missing in no figure.
-        let whole = window.whole;
-        let is_here =
-            |of: &Unknown| of.in_flight.start <= whole.end && of.in_flight.end >= whole.start;
-        let unknown = self.all.iter().filter_map(|request| self.unknown(request));
-        let unknown: Vec<Unknown> = unknown.filter(is_here).collect();
-        let in_server = |intervals: Vec<Interval>, lacks: fn(&&Unknown) -> bool| {
-            let unknown = unknown.iter().filter(lacks).count() as u64;
-            (!intervals.is_empty()).then(|| InServer {
-                known: of(intervals),
-                unknown,
-            })
-        };
-        let in_flight = unknown.iter().map(|of| of.in_flight).collect();
-        Some(OverTime {
-            bucket_s: window.bucket as f64 / NANOS as f64,
-            in_flight: of(self
-                .all
-                .iter()
-                .filter_map(|of| self.in_flight(of))
-                .collect()),
-            queued: in_server(rows().filter_map(|row| self.queued(row)).collect(), |of| {
-                of.is_queued
-            }),
-            running: in_server(rows().filter_map(|row| self.running(row)).collect(), |of| {
-                of.is_running
-            }),
-            unknown: (of(in_flight), unknown.len() as u64),
-        })
-    }
-
-    /// Up to its end, whoever ended it.
-    fn in_flight(&self, request: &Request) -> Option<Interval> {
-        let start = self.cells.begun(request.row)?;
-        let ends = request
-            .rows()
-            .filter_map(|row| self.cells.whole("end_time", row));
-        ends.max().map(|end| Interval { start, end })
-    }
-
-    /// `None` of a request that was never sent, or of which all is known.
-    fn unknown(&self, request: &Request) -> Option<Unknown> {
-        let start = self.cells.begun(request.row)?;
-        let unknown = Unknown {
-            in_flight: self
-                .in_flight(request)
-                .unwrap_or(Interval { start, end: start }),
-            is_queued: request.rows().any(|row| self.queued(row).is_none()),
-            is_running: request.rows().any(|row| self.running(row).is_none()),
-        };
-        (unknown.is_queued || unknown.is_running).then_some(unknown)
-    }
-
-    fn queued(&self, row: usize) -> Option<Interval> {
-        Some(Interval {
-            start: self.cells.of_engine("queue_time_start", row)?,
-            end: self.cells.of_engine("queue_time_end", row)?,
-        })
-    }
-
-    fn running(&self, row: usize) -> Option<Interval> {
-        Some(Interval {
-            start: self.cells.of_engine("queue_time_end", row)?,
-            end: self
-                .cells
-                .of_engine("server_finish_time", row)
-                .or_else(|| self.cells.whole("finish_time", row))?,
-        })
-    }
-
-    /// Most tokens in one second, counted from the first send as bench_serving does. It knows when each token
-    /// came; here a row's tokens are spread evenly from its first to its last.
-    fn peak_output_tokens(&self) -> Option<f64> {
-        let ok = || self.all.iter().filter(|of| of.is_ok && of.is_inside);
-        let start = ok().filter_map(|of| self.cells.begun(of.row)).min()?;
-        let mut all: Vec<f64> = Vec::new();
-        for (from, to, tokens) in ok()
-            .flat_map(Request::rows)
-            .filter_map(|row| self.tokens(row))
-        {
-            let [from, to] = [from, to].map(|at| seconds(at - start).max(0.0));
-            if from <= to && to < LONGEST {
-                spread_tokens(&mut all, from, to, tokens as f64);
+impl OverTime {
+    fn of(cells: Cells<'_>, all: &[Request], run: &RunFacts) -> Option<OverTime> {
+        let [start, end] = [run.started, run.ended].map(|at| at.nanos());
+        let window = Span::new(Interval { start, end })?;
+        let (mut in_flight, mut unknown) = (Vec::new(), Vec::new());
+        // Queued, and running: when, and how many requests were sent of which that is not known.
+        let mut in_server = [(Vec::new(), 0), (Vec::new(), 0)];
+        for request in all {
+            let mut is_known = [true; 2];
+            for row in request.rows() {
+                let of_row = [queued(cells, row), running(cells, row)];
+                for (((all, _), is_known), of_row) in
+                    in_server.iter_mut().zip(&mut is_known).zip(of_row)
+                {
+                    *is_known &= of_row.is_some();
+                    all.extend(of_row);
+                }
+            }
+            let Some(sent) = cells.begun(request.row()) else {
+                continue;
+            };
+            // Up to its end, whoever ended it.
+            let ends = request
+                .rows()
+                .filter_map(|row| cells.whole(ColumnId::end_time, row));
+            let whole = ends.max().map(|end| Interval { start: sent, end });
+            in_flight.extend(whole);
+            let whole = whole.unwrap_or(Interval {
+                start: sent,
+                end: sent,
+            });
+            // What was over before the window began, or came after it, is missing in no figure.
+            let is_here = whole.start <= end && whole.end >= start;
+            if is_here && is_known != [true; 2] {
+                unknown.push(whole);
+                for ((_, count), is_known) in in_server.iter_mut().zip(is_known) {
+                    *count += u64::from(!is_known);
+                }
             }
         }
-        all.into_iter().reduce(f64::max)
-    }
-
-    /// When a row's tokens came: its first, its last, and how many there were.
-    fn tokens(&self, row: usize) -> Option<(i64, i64, i64)> {
-        let first = self.cells.whole("first_token_time", row)?;
-        let tokens = self.cells.whole("actual_output_tokens", row)?;
-        // Rows of before there was a column for it tell it by their mean.
-        let last = self.cells.whole("last_token_time", row).or_else(|| {
-            let tpot = self.cells.whole("tpot", row).unwrap_or(0);
-            Some(first.saturating_add(tpot.saturating_mul(tokens - 1)))
+        let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
+        let [queued, running] = in_server.map(|(known, unknown)| {
+            (!known.is_empty()).then(|| InServer {
+                known: of(known),
+                unknown,
+            })
         });
-        Some((first, last?, tokens))
+        let count = unknown.len() as u64;
+        Some(OverTime {
+            bucket_s: window.bucket as f64 / NANOS as f64,
+            in_flight: of(in_flight),
+            queued,
+            running,
+            unknown: (of(unknown), count),
+        })
     }
+}
+
+fn queued(cells: Cells<'_>, row: usize) -> Option<Interval> {
+    Some(Interval {
+        start: cells.of_engine(ColumnId::queue_time_start, row)?,
+        end: cells.of_engine(ColumnId::queue_time_end, row)?,
+    })
+}
+
+fn running(cells: Cells<'_>, row: usize) -> Option<Interval> {
+    Some(Interval {
+        start: cells.of_engine(ColumnId::queue_time_end, row)?,
+        end: cells
+            .of_engine(ColumnId::server_finish_time, row)
+            .or_else(|| cells.whole(ColumnId::finish_time, row))?,
+    })
+}
+
+/// Most tokens in one second, counted from the first send as bench_serving does. It knows when each token
+/// came; here a row's tokens are spread evenly from its first to its last.
+fn peak_output_tokens<'r>(
+    cells: Cells<'_>,
+    ok: impl Iterator<Item = &'r Request> + Clone,
+) -> Option<f64> {
+    let start = ok.clone().filter_map(|of| cells.begun(of.row())).min()?;
+    let mut all: Vec<f64> = Vec::new();
+    let tokens = ok
+        .flat_map(Request::rows)
+        .filter_map(|row| tokens(cells, row));
+    for (from, to, tokens) in tokens {
+        let [from, to] = [from, to].map(|at| seconds(at - start).max(0.0));
+        if from <= to && to < LONGEST {
+            spread_tokens(&mut all, from, to, tokens as f64);
+        }
+    }
+    all.into_iter().reduce(f64::max)
+}
+
+/// When a row's tokens came: its first, its last, and how many there were.
+fn tokens(cells: Cells<'_>, row: usize) -> Option<(i64, i64, i64)> {
+    let first = cells.whole(ColumnId::first_token_time, row)?;
+    let tokens = cells.whole(ColumnId::actual_output_tokens, row)?;
+    // Rows of before there was a column for it tell it by their mean.
+    let last = cells.whole(ColumnId::last_token_time, row).or_else(|| {
+        let tpot = cells.whole(ColumnId::tpot, row).unwrap_or(0);
+        Some(first.saturating_add(tpot.saturating_mul(tokens - 1)))
+    });
+    Some((first, last?, tokens))
 }
 
 /// A run of more seconds than this (four months) has no peak.
@@ -227,7 +209,7 @@ mod tests {
     use crate::report::load::Summary;
     use crate::report::load::tests::{AFTER_SENDING, run, table};
     use crate::report::sample::Sample;
-    use crate::report::window::Window;
+    use crate::table::window::Window;
 
     #[test]
     fn who_was_gone_before_the_window_is_not_unknown_in_it() {

@@ -35,8 +35,12 @@ impl FromStr for Goal {
             format!("`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500")
         })?;
         let name = name.trim();
-        if !is_latency(name) {
-            let known: Vec<&str> = latency_names().collect();
+        let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
+        let columns = columns.map(|column| column.name);
+        let known: Vec<&str> = columns
+            .chain(FROM_THE_CLIENT.map(|(name, ..)| name))
+            .collect();
+        if name != "e2el" && !known.contains(&name) {
             let known = known.join(", ");
             return Err(format!(
                 "goal `{name}` names no latency: use ttft, tpot, e2el or one of {known}"
@@ -91,18 +95,7 @@ fn latency(cells: Cells<'_>, row: usize, name: &str) -> Option<i64> {
     match (name, from_the_client) {
         ("ttft", _) => first_token(cells, row),
         ("e2el", _) => end_to_end(cells, row),
-        (_, Some((.., from, to))) => cells.between(from, to, row),
+        (_, Some((.., from, to))) => cells.between(*from, *to, row),
         (name, None) => cells.whole(name, row),
     }
-}
-
-fn is_latency(name: &str) -> bool {
-    name == "e2el" || latency_names().any(|known| known == name)
-}
-
-fn latency_names() -> impl Iterator<Item = &'static str> {
-    let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
-    columns
-        .map(|column| column.name)
-        .chain(FROM_THE_CLIENT.iter().map(|(name, ..)| *name))
 }

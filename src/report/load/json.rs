@@ -151,7 +151,7 @@ fn latencies(group: &Group) -> Value {
     let all: Object = all
         .map(|latency| {
             let mut shown = figures(latency.summary.as_ref());
-            let intervals = latency.intervals.named().into_iter();
+            let intervals = latency.intervals.named();
             let intervals: Object = intervals
                 .map(|(name, interval)| (name.to_owned(), json!(interval.ok())))
                 .collect();

@@ -1,13 +1,14 @@
 //! Quantiles of every latency of the requests that went well.
 
+use std::collections::HashMap;
+
 use crate::clock::NANOS;
 use crate::request::column::{Scope, Unit};
-use crate::request::columns::COLUMNS;
+use crate::request::columns::{COLUMNS, ColumnId};
 use crate::stats::Summary;
 use crate::stats::interval::Intervals;
 
 use super::cells::{Cells, Request};
-use super::tally::Tally;
 
 /// A latency and what is said of it, in seconds; `None` when no request had it.
 #[derive(Clone, Debug)]
@@ -42,24 +43,24 @@ pub struct Latencies {
 }
 
 /// Latencies that are no columns, because their ends are: from the generator's send, from its schedule.
-pub const FROM_THE_CLIENT: [(&str, Scope, &str, &str); 3] = [
+pub const FROM_THE_CLIENT: [(&str, Scope, ColumnId, ColumnId); 3] = [
     (
         "total_latency_from_send",
         Scope::Request,
-        "sent_time",
-        "finish_time",
+        ColumnId::sent_time,
+        ColumnId::finish_time,
     ),
     (
         "total_latency_from_schedule",
         Scope::Request,
-        "scheduled_time",
-        "finish_time",
+        ColumnId::scheduled_time,
+        ColumnId::finish_time,
     ),
     (
         "ttft_from_send",
         Scope::Sequence,
-        "sent_time",
-        "first_token_time",
+        ColumnId::sent_time,
+        ColumnId::first_token_time,
     ),
 ];
 
@@ -91,13 +92,11 @@ pub fn label(name: &str) -> &str {
 impl Latencies {
     /// Of requests that went well, in order of arrival.
     pub(super) fn of(cells: Cells<'_>, ok: &[Request]) -> Latencies {
-        let mut within = Tally::default();
         let rows = || ok.iter().flat_map(Request::rows);
-        for row in rows() {
-            let names = cells.within_clock_error(row);
-            names
-                .split(';')
-                .for_each(|name| within.count(name.to_owned()));
+        let mut within: HashMap<&str, u64> = HashMap::new();
+        let names = rows().flat_map(|row| cells.within_clock_error(row).split(';'));
+        for name in names.filter(|name| !name.is_empty()) {
+            *within.entry(name).or_default() += 1;
         }
         let of = |name: &'static str, scope, get: &dyn Fn(usize) -> Option<i64>| {
             let (summary, intervals) = described(values(ok, scope, get));
@@ -105,14 +104,13 @@ impl Latencies {
                 name,
                 summary,
                 intervals,
-                within_clock_error: within.get(&name.to_owned()),
+                within_clock_error: within.get(name).copied().unwrap_or(0),
             }
         };
         let columns = COLUMNS.iter().enumerate();
         let columns = columns.filter(|(_, column)| column.unit == Unit::Latency);
-        let columns = columns.map(|(place, column)| {
-            of(column.name, column.scope, &|row| cells.whole_at(place, row))
-        });
+        let columns = columns
+            .map(|(place, column)| of(column.name, column.scope, &|row| cells.whole(place, row)));
         let periods = FROM_THE_CLIENT.into_iter();
         let periods = periods
             .map(|(name, scope, from, to)| of(name, scope, &|row| cells.between(from, to, row)));
@@ -122,14 +120,17 @@ impl Latencies {
         };
         let (mut itl_sum, mut gaps) = (0.0, 0.0);
         for row in rows() {
-            if let (Some(mean), Some(count @ 1..)) =
-                (cells.whole("itl_mean", row), later_tokens(cells, row))
-            {
+            if let (Some(mean), Some(count @ 1..)) = (
+                cells.whole(ColumnId::itl_mean, row),
+                later_tokens(cells, row),
+            ) {
                 itl_sum += seconds(mean) * count as f64;
                 gaps += count as f64;
             }
         }
-        let itl_max = rows().filter_map(|row| cells.whole("itl_max", row)).max();
+        let itl_max = rows()
+            .filter_map(|row| cells.whole(ColumnId::itl_max, row))
+            .max();
         let tpot = all.iter().find(|latency| latency.name == "tpot");
         let e2e = summary(Scope::Request, end_to_end);
         Latencies {
@@ -163,22 +164,22 @@ fn described(values: Vec<f64>) -> (Option<Summary>, Intervals) {
 
 /// From the generator's send to the last byte read; in a proxy's own rows from arrival.
 pub(super) fn end_to_end(cells: Cells<'_>, row: usize) -> Option<i64> {
-    let sent = cells.between("sent_time", "finish_time", row);
-    sent.or_else(|| cells.whole("total_latency", row))
+    let sent = cells.between(ColumnId::sent_time, ColumnId::finish_time, row);
+    sent.or_else(|| cells.whole(ColumnId::total_latency, row))
 }
 
 /// From the generator's send to the first token read; in a proxy's own rows from arrival.
 pub(super) fn first_token(cells: Cells<'_>, row: usize) -> Option<i64> {
-    let sent = cells.between("sent_time", "first_token_time", row);
-    sent.or_else(|| cells.whole("ttft_observed", row))
+    let sent = cells.between(ColumnId::sent_time, ColumnId::first_token_time, row);
+    sent.or_else(|| cells.whole(ColumnId::ttft_observed, row))
 }
 
 /// Tokens after those that the first event brought.
 pub(super) fn later_tokens(cells: Cells<'_>, row: usize) -> Option<i64> {
-    let first = cells.whole("first_event_tokens", row).unwrap_or(1);
+    let first = cells.whole(ColumnId::first_event_tokens, row).unwrap_or(1);
     Some(
         cells
-            .whole("actual_output_tokens", row)?
+            .whole(ColumnId::actual_output_tokens, row)?
             .saturating_sub(first)
             .max(0),
     )
@@ -187,7 +188,7 @@ pub(super) fn later_tokens(cells: Cells<'_>, row: usize) -> Option<i64> {
 /// Of one latency, in seconds. A value that is the whole request's counts once, not once a sequence.
 fn values(ok: &[Request], scope: Scope, get: &dyn Fn(usize) -> Option<i64>) -> Vec<f64> {
     let rows = ok.iter().flat_map(|request| match scope {
-        Scope::Request => request.row..request.row + 1,
+        Scope::Request => request.row()..request.row() + 1,
         Scope::Sequence => request.rows(),
     });
     rows.filter_map(get).map(seconds).collect()

@@ -1,5 +1,8 @@
 //! Where the time of requests was spent: of those that went well, or of those that failed in one way.
 
+use std::panic::resume_unwind;
+use std::thread::available_parallelism;
+
 use crate::report::duration;
 use crate::request::stages::Spent;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
@@ -9,13 +12,31 @@ use crate::request::unseen::Unseen;
 use super::cells::{Cells, Request};
 use super::latency::seconds;
 
+/// Requests that are worth a thread.
+const LEAST: usize = 1000;
+
 impl TimeSpent {
-    pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> TimeSpent {
-        let mut spent = TimeSpent::default();
-        for request in requests {
-            spent.add(TimeSpent::of_row(&cells.row(request.row)));
-        }
-        spent
+    /// Of some requests, on all processors.
+    pub(super) fn of(cells: Cells<'_>, requests: &[Request]) -> TimeSpent {
+        let of_some = |requests: &[Request]| {
+            let mut spent = TimeSpent::default();
+            for request in requests {
+                spent.add(TimeSpent::of_row(&cells.row(request.row())));
+            }
+            spent
+        };
+        let threads = available_parallelism().map_or(1, usize::from);
+        let some = requests.chunks(requests.len().div_ceil(threads).max(LEAST));
+        std::thread::scope(|scope| {
+            let parts: Vec<_> = some
+                .map(|some| scope.spawn(move || of_some(some)))
+                .collect();
+            let mut spent = TimeSpent::default();
+            for part in parts {
+                spent.add(part.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            }
+            spent
+        })
     }
 
     /// The requests where a part was seen, and all their time. Where a client did not stall, that was seen too.

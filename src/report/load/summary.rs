@@ -1,14 +1,16 @@
 //! The figures of a run, taken of its rows.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
-use crate::report::table::Table;
-use crate::report::window::Window;
+use crate::request::columns::ColumnId;
 use crate::request::row::Row;
+use crate::table::Table;
+use crate::table::window::Window;
 
-use super::cells::{Replaced, Request};
+use super::cells::{Cells, Replaced, Request};
 use super::clocks::Usual;
 use super::counts::{Counts, Tokens};
 use super::failures::Failures;
@@ -63,15 +65,17 @@ pub struct Group {
     pub left_out: u64,
 }
 
-/// Requests by the server that served them, those that served most first.
+/// Requests by the server that served them, those that served most first; without those that none served.
 fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Request>)> {
-    let mut by_host: HashMap<&str, Vec<Request>> = HashMap::new();
+    let mut by_host = vec![Vec::new(); table.codes(ColumnId::host)];
     for request in requests {
-        let host = table.text("host", request.row);
-        by_host.entry(host).or_default().push(*request);
+        let host = table.code(ColumnId::host, request.row());
+        by_host.get_mut(host).map(|of| of.push(*request));
     }
-    by_host.remove("");
-    let mut by_host: Vec<(&str, Vec<Request>)> = by_host.into_iter().collect();
+    let named = |of: Vec<Request>| Some((table.text(ColumnId::host, of.first()?.row()), of));
+    let by_host = by_host.into_iter().filter_map(named);
+    let mut by_host: Vec<(&str, Vec<Request>)> =
+        by_host.filter(|(host, _)| !host.is_empty()).collect();
     let inside = |of: &[Request]| of.iter().filter(|request| request.is_inside).count();
     by_host.sort_by_key(|(host, of)| (Reverse(inside(of)), *host));
     by_host
@@ -88,31 +92,26 @@ impl Summary {
             // What is not known to be outside is inside.
             _ => true,
         };
-        let arrived = |row| {
-            table
-                .begun(row)
-                .or_else(|| table.whole("scheduled_time", row))
-        };
+        let scheduled = |row| table.whole(ColumnId::scheduled_time, row);
+        let arrived = |row| table.begun(row).or_else(|| scheduled(row));
         let request = |row| {
-            let end = table.rows_of(row).end;
+            let rows = table.rows_of(row);
             Request {
-                row,
-                end,
                 is_ok: table.is_ok(row),
                 is_inside: holds(arrived(row)),
-                ends_inside: holds(table.whole("finish_time", row)),
-                is_poor: replaced.look(table, row, end, &usual),
+                ends_inside: holds(table.whole(ColumnId::finish_time, row)),
+                is_poor: replaced.look(table, rows.clone(), &usual),
+                ..Request::new(rows)
             }
         };
         let mut requests: Vec<Request> = table.firsts().map(request).collect();
         // A proxy and a run that was killed leave rows in the order of their ends.
-        let came = |row| {
-            table
-                .begun(row)
-                .or_else(|| table.whole("router_send_time", row))
-        };
-        requests
-            .sort_by_cached_key(|of| came(of.row).or_else(|| arrived(of.row)).unwrap_or(i64::MAX));
+        requests.sort_by_cached_key(|of| {
+            let began = table.begun(of.row());
+            let sent = || table.whole(ColumnId::router_send_time, of.row());
+            let began = began.or_else(sent).or_else(|| scheduled(of.row()));
+            began.unwrap_or(i64::MAX)
+        });
         let mut facts = run.clone();
         if let Some(window) = part {
             facts.started = run.started.plus_seconds(window.from_s);
@@ -127,19 +126,25 @@ impl Summary {
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let of_others = || {
             let mut all: Vec<Request> = others.iter().flat_map(|(_, of)| of).copied().collect();
-            all.sort_by_key(|of| arrived(of.row));
-            (!all.is_empty()).then(|| (others.len(), figured.group(&all)))
+            all.sort_by_key(|of| arrived(of.row()));
+            (!all.is_empty()).then(|| (others.len(), figured.group(&all, &all)))
         };
-        let of_host = |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figured.group(of));
+        let of_host =
+            |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figured.group(of, of));
+        let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
+        let unserved: Vec<Request> = requests.iter().filter(is_unserved).copied().collect();
         // The same work again, for which there may be another processor.
-        let (all, hosts, other_hosts) = std::thread::scope(|scope| {
-            let all = scope.spawn(|| figured.group(&requests));
-            let hosts = (by_host.iter().map(of_host).collect(), of_others());
-            let all = all
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (all, hosts.0, hosts.1)
+        let (mut all, hosts, other_hosts) = std::thread::scope(|scope| {
+            let all = scope.spawn(|| figured.group(&requests, &unserved));
+            let hosts: BTreeMap<String, Group> = by_host.iter().map(of_host).collect();
+            let others = of_others();
+            let all = all.join().unwrap_or_else(|panic| resume_unwind(panic));
+            (all, hosts, others)
         });
+        let served = hosts
+            .values()
+            .chain(other_hosts.iter().map(|(_, others)| others));
+        served.for_each(|group| all.spent.add(group.spent.clone()));
         Summary {
             hosts,
             other_hosts,
@@ -156,12 +161,6 @@ impl Summary {
         let mut table = Table::default();
         rows.iter().for_each(|row| table.push_row(row));
         Summary::of_table(&table, run, None)
-    }
-
-    /// The same of records.
-    #[cfg(test)]
-    pub fn of_records(records: &[crate::request::record::Record], run: &RunFacts) -> Summary {
-        Summary::of(&crate::request::sample::rows(records), run)
     }
 
     /// How many requests there were.
@@ -211,14 +210,17 @@ struct Figured<'a> {
 }
 
 impl Figured<'_> {
-    /// The figures of some requests, in order of arrival.
-    fn group(&self, all: &[Request]) -> Group {
+    /// The figures of some requests, in order of arrival; what the time of some of them was spent on.
+    fn group(&self, all: &[Request], spent: &[Request]) -> Group {
         let (table, replaced) = (self.table, self.replaced);
-        let (believed, measured) = (replaced.believed(table), replaced.measured(table));
-        let inside = all.iter().filter(|request| request.is_inside);
-        let inside: Vec<Request> = inside.copied().collect();
-        let ok = inside.iter().filter(|request| request.is_ok);
-        let ok: Vec<Request> = ok.copied().collect();
+        let [believed, measured] =
+            [&replaced.believed, &replaced.measured].map(|replaced| Cells { table, replaced });
+        let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
+            of.iter().filter(is).copied().collect()
+        };
+        let inside = some(all, |of| of.is_inside);
+        let ok = some(&inside, |of| of.is_ok);
+        let spent = some(spent, |of| of.is_inside && of.is_ok);
         let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
         Group {
             counts: Counts::of(table, &inside),
@@ -226,7 +228,7 @@ impl Figured<'_> {
             completed: ended().count() as u64,
             latencies: Latencies::of(measured, &ok),
             flow: Flow::of(believed, all, self.run),
-            spent: TimeSpent::of(measured, ok.iter().copied()),
+            spent: TimeSpent::of(measured, &spent),
             failures: Failures::of(believed, &inside),
             goodput: Goodput::of(measured, &ok, &self.run.goodput),
             left_out: ok.iter().filter(|request| request.is_poor).count() as u64,

@@ -2,11 +2,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::report::sample::{Sample, at, ms};
-use crate::report::table::Table;
 use crate::request::attempt::Failed;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
 use crate::request::{column::Unit, columns::COLUMNS, record::Outcome};
+use crate::table::Table;
 
 /// Half of what is after the head is never seen.
 pub const AFTER_SENDING: [Moment; 12] = [
@@ -96,6 +96,13 @@ pub fn table(records: &[Record]) -> Table {
         table.push_row(&row);
     }
     table
+}
+
+impl Summary {
+    /// Of records.
+    pub fn of_records(records: &[Record], run: &RunFacts) -> Summary {
+        Summary::of(&crate::request::sample::rows(records), run)
+    }
 }
 
 pub fn json_of(records: &[Record], run: &RunFacts) -> Value {

@@ -1,39 +1,12 @@
 //! The folder of a shard.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::disk;
-use crate::report::files::{BEGUN, PARTIAL, ROWS, SUMMARY};
-use crate::report::reader;
-use crate::report::rows::{self, Base, read_columns};
-use crate::report::table::Table;
-
-/// Why there is no run.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A shard cannot be read.
-    #[error(transparent)]
-    Read(#[from] reader::Error),
-    /// A folder is not a shard's.
-    #[error("{}: {what}", dir.display())]
-    NoShard {
-        /// The folder.
-        dir: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// What the system says.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        cause: io::Error,
-    },
-}
+use crate::report::reader::{Run, run_of};
+use crate::table::rows::{self, Base};
+use crate::table::{Error, Table};
 
 /// A shard of a schedule.
 #[derive(Debug)]
@@ -48,12 +21,10 @@ pub struct Shard {
     pub began: i64,
     /// Its `summary.json`; of one that was killed, what it wrote when it began.
     pub summary: Value,
-    /// Its rows; times count from `zero` since the base of its file.
+    /// Its rows.
     pub table: Table,
-    /// What the times of its file count from.
-    pub base: Option<Base>,
-    /// See `table`, nanoseconds.
-    pub zero: i64,
+    /// What their times count from: nanoseconds since the epoch where its file's times do, else since it began.
+    pub zero: Option<i64>,
     /// Rows that cannot be read.
     pub broken: u64,
     /// Whether it did not come to its end.
@@ -66,57 +37,46 @@ const OWN: [&str; 3] = ["shard", "start_at", WORKLOAD];
 pub const WORKLOAD: &str = "workload_sha256";
 
 impl Shard {
-    /// Reads what its folder tells beside its rows.
+    /// Reads what is in its folder.
     ///
     /// # Errors
     /// It is no shard's, or a file cannot be read.
     pub fn open(dir: &Path) -> Result<Shard, Error> {
-        let no_shard = |what: &str| Error::NoShard {
-            dir: dir.to_owned(),
-            what: what.to_owned(),
-        };
-        let mut name = SUMMARY;
-        if dir.is_dir() && !dir.join(name).exists() {
-            name = BEGUN;
-            if !dir.join(name).exists() {
-                return Err(no_shard(
-                    "no summary.json and no begun.json: nothing was sent (or an older version was killed while it sent). \
-                     Leave this folder out; the merged run then says that its shard is missing",
-                ));
-            }
-        }
-        let path = dir.join(name);
-        let text = disk::read(&path).map_err(|cause| file(&path, cause))?;
-        let summary: Value =
-            serde_json::from_slice(&text).map_err(|error| no_shard(&format!("{name}: {error}")))?;
+        let wrong = |what: &str| Error::read(dir, what);
+        let Run {
+            files,
+            summary,
+            is_partial,
+            ..
+        } = run_of(dir)?;
+        let none = "no summary.json and no begun.json: nothing was sent (or an older version was killed while it sent). \
+            Leave this folder out; the merged run then says that its shard is missing";
+        let summary = summary.ok_or_else(|| wrong(none))?;
         let shard = summary.pointer("/config/shard").and_then(Value::as_str);
         let (number, of) = shard
             .and_then(|shard| shard.split_once('/'))
             .and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)))
-            .ok_or_else(|| no_shard("no shard: the run was made without --shard i/n"))?;
+            .ok_or_else(|| wrong("no shard: the run was made without --shard i/n"))?;
         let began = summary.get("started_at_ns").and_then(Value::as_i64);
-        let began = began.ok_or_else(|| no_shard(&format!("{name} has no started_at_ns")))?;
-        let whole = dir.join(ROWS);
-        let is_partial = !whole.is_file();
-        let rows = if is_partial { dir.join(PARTIAL) } else { whole };
-        let (table, told) = match read_columns(&[rows], None, &[]) {
-            // One that was killed before its first rows reached the disk has not even the header.
-            Err(rows::Error::Empty(_)) if is_partial => Default::default(),
-            read => read.map_err(reader::Error::from)?,
-        };
+        let began = began.ok_or_else(|| wrong("its summary has no started_at_ns"))?;
+        // One that was killed before its first rows reached the disk has not even the header.
+        let is_begun =
+            |path: &&PathBuf| !is_partial || path.metadata().is_ok_and(|file| file.len() > 0);
+        let files: Vec<PathBuf> = files.iter().filter(is_begun).cloned().collect();
+        let (table, told) = rows::read(&files, None, &[])?;
         if !told.unknown.is_empty() {
-            return Err(no_shard(
+            return Err(wrong(
                 "its rows have other columns than this version writes: merge with the version that wrote them",
             ));
         }
+        let zero = told.zero.filter(|zero| zero.base == Base::Epoch);
         Ok(Shard {
             dir: dir.to_owned(),
             number,
             of,
             began,
             table,
-            base: told.base,
-            zero: told.zero,
+            zero: zero.map(|zero| zero.nanos),
             broken: told.broken,
             is_partial,
             summary,
@@ -128,25 +88,28 @@ impl Shard {
         format!("shard {}/{}", self.number, self.of)
     }
 
+    /// A member of its summary.
+    pub fn told(&self, name: &str) -> Option<&Value> {
+        self.summary.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A number of its summary.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        self.told(name)?.as_f64()
+    }
+
     /// The sum over what all shards together were to send.
     pub fn workload(&self) -> Option<&Value> {
-        let sum = self.summary.get("config")?.get(WORKLOAD)?;
-        (!sum.is_null()).then_some(sum)
+        self.told("config")?
+            .get(WORKLOAD)
+            .filter(|sum| !sum.is_null())
     }
 
     /// The settings that all shards of a run share.
     pub fn config(&self) -> Map<String, Value> {
-        let config = self.summary.get("config").and_then(Value::as_object);
+        let config = self.told("config").and_then(Value::as_object);
         let mut config = config.cloned().unwrap_or_default();
         config.retain(|key, _| !OWN.contains(&key.as_str()));
         config
-    }
-}
-
-/// What the system says of a file.
-pub fn file(path: &Path, cause: io::Error) -> Error {
-    Error::File {
-        path: path.to_owned(),
-        cause,
     }
 }

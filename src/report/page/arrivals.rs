@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::report::table::Table;
+use crate::table::Table;
 
 use super::curves::{cdf, short, shorts, slot_of, sorted};
 

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::report::load::TimeSpent;
-use crate::report::table::Table;
 use crate::report::timeline::label;
 use crate::request::stages::{Breakdown, Spent};
+use crate::table::Table;
 
 use super::curves::{short, slot_of};
 
@@ -157,7 +157,7 @@ pub fn starts(table: &Table) -> Vec<f64> {
     let start = |row| {
         let mut cells = columns
             .iter()
-            .filter_map(|column| table.number(column, row));
+            .filter_map(|column| table.number(*column, row));
         cells.next().unwrap_or(f64::NAN)
     };
     (0..table.len()).map(start).collect()

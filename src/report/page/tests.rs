@@ -6,8 +6,8 @@ use super::*;
 use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, SeriesRow, ServerFile};
 use crate::report::reader::{Loaded, Run};
 use crate::report::runs::Report;
-use crate::report::table::{Cell, Table};
 use crate::report::words::{of_runs, of_servers, to_markdown, to_text};
+use crate::table::{Cell, Table};
 
 /// What would leave the place it is put in.
 const NASTY: &str = "</script><script nonce=\"x\">alert('1')</script><!-- \" ' & \u{2028}";
@@ -41,7 +41,6 @@ fn run_of(requests: u32) -> Run {
             ("pure_queue_time", Cell::Number(wait)),
         ]);
     }
-    table.finish(None);
     let series = (0..requests).map(|n| SeriesRow {
         time: f64::from(n) * 0.01,
         source: "metrics".to_owned(),
@@ -315,7 +314,6 @@ fn of_many_servers_the_busiest_are_told_apart() {
             ("finish_time", number(0.3)),
         ]);
     }
-    run.table.finish(None);
     (run.file, run.summary) = (None, None);
     let page = page_of(vec![run.clone()]);
     let summary = data_of(&page)["runs"][0]["summary"].clone();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::report::table::Cell;
+use crate::table::Cell;
 
 const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
 const SERVERS: [&str; 2] = ["server-1", "server-2"];
@@ -60,7 +60,6 @@ fn table(sent: &[Sent]) -> Table {
         }
         table.push(cells);
     }
-    table.finish(None);
     table
 }
 

@@ -1,18 +1,16 @@
 use super::*;
-use crate::report::table::Cell;
+use crate::table::Cell;
 
-fn table(rows: &[&[(&str, f64)]], hosts: &[&str]) -> Table {
+/// Rows of a host each, of these columns.
+fn table(columns: &[&str], rows: &[(&str, &[f64])]) -> Table {
     let mut table = Table::default();
-    for (n, (row, host)) in rows.iter().zip(hosts).enumerate() {
+    for (n, (host, row)) in rows.iter().enumerate() {
         let id = format!("x-{n}");
-        let mut cells = vec![("req_id", Cell::Id(&id)), ("host", Cell::Word(host))];
-        cells.extend(
-            row.iter()
-                .map(|(name, value)| (*name, Cell::Number(*value))),
-        );
-        table.push(cells);
+        let numbers = columns.iter().zip(*row);
+        let numbers = numbers.map(|(name, value)| (*name, Cell::Number(*value)));
+        let words = [("req_id", Cell::Id(&id)), ("host", Cell::Word(host))];
+        table.push(words.into_iter().chain(numbers));
     }
-    table.finish(None);
     table
 }
 
@@ -33,27 +31,21 @@ fn values(counted: &Counted, server: &str, metric: &str) -> Vec<f64> {
 
 /// Two requests on two servers: the first is queued for half a second and runs for one; the second runs for two.
 fn two() -> Table {
-    table(
-        &[
-            &[
-                ("arrival_time", 0.0),
-                ("router_send_time", 0.25),
-                ("queue_time_start", 0.25),
-                ("queue_time_end", 0.75),
-                ("finish_time", 1.75),
-                ("end_time", 1.75),
-            ],
-            &[
-                ("arrival_time", 0.5),
-                ("router_send_time", 0.5),
-                ("queue_time_start", 0.5),
-                ("queue_time_end", 0.5),
-                ("finish_time", 2.5),
-                ("end_time", 2.5),
-            ],
-        ],
-        &["127.0.0.1:30001", "127.0.0.1:30002"],
-    )
+    let columns = [
+        "arrival_time",
+        "router_send_time",
+        "queue_time_start",
+        "queue_time_end",
+        "finish_time",
+        "end_time",
+    ];
+    let first = [0.0, 0.25, 0.25, 0.75, 1.75, 1.75];
+    let second = [0.5, 0.5, 0.5, 0.5, 2.5, 2.5];
+    let rows = [
+        ("127.0.0.1:30001", &first[..]),
+        ("127.0.0.1:30002", &second[..]),
+    ];
+    table(&columns, &rows)
 }
 
 #[test]
@@ -72,8 +64,8 @@ fn seconds_of_two_requests_by_hand() {
 
 #[test]
 fn what_is_unknown_is_said_and_not_zero() {
-    let cells: &[(&str, f64)] = &[("arrival_time", 0.0), ("end_time", 1.5)];
-    let counted = of_records(&table(&[cells, cells], &["", ""]), &[]);
+    let rows = table(&["arrival_time", "end_time"], &[("", &[0.0, 1.5][..]); 2]);
+    let counted = of_records(&rows, &[]);
     assert_eq!(values(&counted, "", "concurrency"), [2.0, 2.0]);
     assert_eq!(values(&counted, "", "unknown"), [2.0, 2.0]);
     assert!(values(&counted, "", "running").is_empty());

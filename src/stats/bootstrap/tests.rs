@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use rand_distr::{Distribution as _, Exp1, LogNormal};
 
 use super::*;
+use crate::stats::quantile;
 
 /// How a request gets its server.
 #[derive(Clone, Copy)]
@@ -160,75 +161,53 @@ fn of_independent_pairs_the_interval_holds_what_it_says() {
     assert!(width < 2.0 * textbook, "{width} {textbook}");
 }
 
+/// So many pairs, by their number.
+fn pairs(count: i32, of: impl Fn(i32) -> (f64, f64)) -> Vec<Vec<(f64, f64)>> {
+    vec![(0..count).map(of).collect()]
+}
+
 #[test]
 fn what_does_not_vary_has_no_width() {
-    let pairs: Vec<(f64, f64)> = (0..100)
-        .map(|n| (f64::from(n), f64::from(n) + 2.0))
-        .collect();
-    let found = paired_difference(&[pairs], Statistic::Mean, 1).unwrap();
-    assert!(
-        (found.low - 2.0).abs() < 1e-9 && (found.high - 2.0).abs() < 1e-9,
-        "{found:?}"
-    );
+    let shifted = pairs(100, |n| (f64::from(n), f64::from(n) + 2.0));
+    let found = paired_difference(&shifted, Statistic::Mean, 1).unwrap();
+    assert!((found.low - 2.0).abs() < 1e-9, "{found:?}");
+    assert!((found.high - 2.0).abs() < 1e-9, "{found:?}");
 }
 
 #[test]
 fn too_few_pairs_have_no_bounds() {
-    let pairs = |count: u32| {
-        vec![
-            (0..count)
-                .map(|n| (f64::from(n % 7), f64::from(n % 5)))
-                .collect(),
-        ]
-    };
-    assert_eq!(paired_difference(&pairs(39), Statistic::Mean, 1), None);
-    assert!(paired_difference(&pairs(40), Statistic::Mean, 1).is_some());
-    assert_eq!(paired_difference(&pairs(499), P99, 1), None);
-    assert!(paired_difference(&pairs(500), P99, 1).is_some());
+    for (count, statistic, is_enough) in [
+        (39, Statistic::Mean, false),
+        (40, Statistic::Mean, true),
+        (499, P99, false),
+        (500, P99, true),
+        (0, P50, false),
+    ] {
+        let pairs = pairs(count, |n| (f64::from(n % 7), f64::from(n % 5)));
+        let found = paired_difference(&pairs, statistic, 1);
+        assert_eq!(found.is_some(), is_enough, "{count} {statistic:?}");
+    }
     assert_eq!(paired_difference(&[], P50, 1), None);
 }
 
 #[test]
 fn values_without_end_reach_the_bounds_and_not_the_middle() {
+    let endless = |is: bool, n: i32| if is { f64::INFINITY } else { f64::from(n % 10) };
     // Eight neighbours in a thousand have no end: the p99 has one, that of many resamples has none.
-    let pairs: Vec<(f64, f64)> = (0..1000)
-        .map(|n| {
-            (
-                f64::from(n % 10),
-                if n < 8 {
-                    f64::INFINITY
-                } else {
-                    f64::from(n % 10)
-                },
-            )
-        })
-        .collect();
-    let found = paired_difference(std::slice::from_ref(&pairs), P50, 1).unwrap();
+    let eight = pairs(1000, |n| (f64::from(n % 10), endless(n < 8, n)));
+    let found = paired_difference(&eight, P50, 1).unwrap();
     assert!(found.high.is_finite());
-    let found = paired_difference(&[pairs], P99, 1).unwrap();
+    let found = paired_difference(&eight, P99, 1).unwrap();
     assert_eq!(found.high, f64::INFINITY, "{found:?}");
     assert!(found.low.is_finite(), "{found:?}");
     // One in fifty: there is no p99.
-    let endless = |n: i32| {
-        if n % 50 == 0 {
-            f64::INFINITY
-        } else {
-            f64::from(n % 10)
-        }
-    };
-    let pairs: Vec<(f64, f64)> = (0..1000).map(|n| (1.0, endless(n))).collect();
-    assert_eq!(paired_difference(&[pairs], P99, 1), None);
+    let often = pairs(1000, |n| (1.0, endless(n % 50 == 0, n)));
+    assert_eq!(paired_difference(&often, P99, 1), None);
     // Both without end at the same places: either may be the larger, so neither bound is there.
-    let pairs: Vec<(f64, f64)> = (0..1000)
-        .map(|n| {
-            if n < 8 {
-                (f64::INFINITY, f64::INFINITY)
-            } else {
-                (1.0, f64::from(n % 10))
-            }
-        })
-        .collect();
-    let found = paired_difference(&[pairs], P99, 1).unwrap();
+    let both = pairs(1000, |n| {
+        (if n < 8 { f64::INFINITY } else { 1.0 }, endless(n < 8, n))
+    });
+    let found = paired_difference(&both, P99, 1).unwrap();
     assert_eq!((found.low, found.high), (f64::NEG_INFINITY, f64::INFINITY));
 }
 

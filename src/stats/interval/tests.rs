@@ -55,11 +55,11 @@ fn given_and_wrong(
 }
 
 fn of_independent(values: &[f64], q: f64) -> Option<(f64, f64)> {
-    quantile_interval(&ascending(values), q, 0.95)
+    dependent_interval(&ascending(values), q, values.len() as f64)
 }
 
 fn of_series(values: &[f64], q: f64) -> Option<(f64, f64)> {
-    series_interval(values, &ascending(values), q, 0.95).ok()
+    series_interval(values, &ascending(values), q).ok()
 }
 
 /// Of 300 intervals that miss with 5 % more than this share miss with probability below 1e-6: z = 5.
@@ -110,21 +110,17 @@ fn intervals_of_times_in_a_queue_are_wide_enough_or_withheld() {
 
 #[test]
 fn too_few_values_say_how_many_it_takes() {
-    assert_eq!(needed(0.99, 0.95), Some(368));
-    assert_eq!(needed(0.95, 0.95), Some(72));
-    assert_eq!(needed(0.5, 0.95), Some(6));
-    assert_eq!(needed(0.01, 0.95), Some(368));
-    assert_eq!((needed(1.0, 0.95), needed(0.5, f64::NAN)), (None, None));
+    assert_eq!([0.99, 0.95, 0.5, 0.01].map(needed), [368, 72, 6, 368]);
     let values: Vec<f64> = (0..368).map(f64::from).collect();
     // Only the largest is beyond the p99 with 97.5 %: 1 − 0.99³⁶⁸.
-    let (low, high) = quantile_interval(&values, 0.99, 0.95).unwrap();
-    assert_eq!((low, high), (359.0, 367.0));
-    assert_eq!(quantile_interval(&values[..367], 0.99, 0.95), None);
-    let few = series_interval(&values[..100], &values[..100], 0.99, 0.95).unwrap_err();
+    let interval = dependent_interval(&values, 0.99, 368.0);
+    assert_eq!(interval, Some((359.0, 367.0)));
+    assert_eq!(dependent_interval(&values, 0.99, 367.0), None);
+    let few = series_interval(&values[..100], &values[..100], 0.99).unwrap_err();
     // They only grow: as dependent as can be.
     assert_eq!((few.needed, few.count, few.effective), (368, 100, None));
     // Enough for a median, but not to see what neighbours have in common.
-    let few = series_interval(&values[..24], &values[..24], 0.5, 0.95).unwrap_err();
+    let few = series_interval(&values[..24], &values[..24], 0.5).unwrap_err();
     assert_eq!((few.needed, few.count), (32, 24));
 }
 
@@ -132,13 +128,11 @@ fn too_few_values_say_how_many_it_takes() {
 fn ranks_are_those_of_the_binomial() {
     // R: qbinom(c(.025, .975), 100, .5) is 40 and 60; P(X ≤ 39) = 0.0176, P(X ≥ 61) = 0.0176.
     let values: Vec<f64> = (1..=100).map(f64::from).collect();
-    assert_eq!(quantile_interval(&values, 0.5, 0.95), Some((40.0, 61.0)));
+    assert_eq!(dependent_interval(&values, 0.5, 100.0), Some((40.0, 61.0)));
     // All the same value: that is the interval.
-    assert_eq!(
-        quantile_interval(&[7.0; 1_000_000], 0.999, 0.95),
-        Some((7.0, 7.0))
-    );
+    let alike = dependent_interval(&[7.0; 1_000_000], 0.999, 1e6);
+    assert_eq!(alike, Some((7.0, 7.0)));
     // As much as ten tell: wider.
-    let (low, high) = dependent_interval(&values, 0.5, 0.95, 10.0).unwrap();
+    let (low, high) = dependent_interval(&values, 0.5, 10.0).unwrap();
     assert!(low < 30.0 && high > 70.0, "{low} {high}");
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
-use queuescope::report::table::Table;
+use queuescope::table::Table;
 use queuescope::traffic::client::UpstreamKind;
 
 use crate::support::generator::sim;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
 use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, Engine, Router};
-use queuescope::report::table::Table;
+use queuescope::table::Table;
 
 use super::launch::spec;
 use super::started::{Planned, end, executable};

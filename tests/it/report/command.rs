@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Stdio;
 
-use queuescope::report::{join, reader};
+use queuescope::report::reader;
+use queuescope::table::join;
 use serde_json::Value;
 
 use crate::support::generator::{self, flags};

@@ -220,7 +220,7 @@ fn said(folder: &Path, format: Format, dirs: &[&str], change: impl FnOnce(&mut A
     };
     change(&mut args);
     let reported = run(&args, None).unwrap();
-    reported.text.replace(folder.to_str().unwrap(), "DIR")
+    reported.replace(folder.to_str().unwrap(), "DIR")
 }
 
 fn pinned(name: &str, said: &str) {

@@ -1,24 +1,43 @@
-//! The cells of a line of CSV, and what they hold.
+//! Lines of CSV: their cells read, and rows written.
 
 use std::borrow::Cow;
+use std::io::{self, Write};
 
 use crate::clock::NANOS;
 use crate::request::cell::Value;
+use crate::request::columns::COLUMNS;
 
-/// A cell as a file of rows has it; times count from as many nanoseconds before.
-pub fn written(value: Value<'_>, zero: i64) -> String {
-    match value {
-        Value::Empty => String::new(),
-        Value::Text(text) if text.contains([',', '"']) => {
-            format!("\"{}\"", text.replace('"', "\"\""))
+/// Writes rows of all columns: of each row what stands in the column of a place in [`COLUMNS`], and how many nanoseconds before
+/// its times those of the file count from.
+///
+/// # Errors
+/// What `out` answers.
+pub fn write<R>(
+    out: impl Write,
+    rows: impl IntoIterator<Item = R>,
+    cell: impl for<'r> Fn(&'r R, usize) -> (Value<'r>, i64),
+) -> io::Result<()> {
+    let mut out = csv::Writer::from_writer(out);
+    out.write_record(COLUMNS.iter().map(|column| column.name))?;
+    for row in rows {
+        let cells = (0..COLUMNS.len()).map(|place| {
+            let (value, zero) = cell(&row, place);
+            match value {
+                Value::Empty => Cow::default(),
+                Value::Text(text) => text,
+                Value::Bool(true) => "True".into(),
+                Value::Bool(false) => "False".into(),
+                Value::Count(count) => count.to_string().into(),
+                Value::Nanos(nanos) => seconds(nanos).into(),
+                Value::Time(at) => seconds(at.nanos().saturating_add(zero)).into(),
+            }
+        });
+        for cell in cells {
+            out.write_field(cell.as_bytes())?;
         }
-        Value::Text(text) => text.into_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Count(count) => count.to_string(),
-        Value::Nanos(nanos) => seconds(nanos),
-        Value::Time(at) => seconds(at.nanos().saturating_add(zero)),
+        out.write_record(None::<&[u8]>)?;
     }
+    out.flush()
 }
 
 /// Nine digits.

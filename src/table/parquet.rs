@@ -1,6 +1,5 @@
 //! Rows as Parquet, for engines that read more than one machine's memory holds. Bounded: a group of rows at a time.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,8 +15,8 @@ use crate::disk::New;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 
-use super::rows::{self, Told, each};
-use super::table::Table;
+use super::rows::{Told, each};
+use super::{Error, Table};
 
 /// Rows of a group: about so many are held at a time.
 const GROUP: usize = 50_000;
@@ -33,30 +32,6 @@ pub struct Source {
     pub began: Option<f64>,
 }
 
-/// Why there is no file.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The rows.
-    #[error(transparent)]
-    Rows(#[from] rows::Error),
-    /// The file.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        cause: io::Error,
-    },
-    /// What the file's writer says.
-    #[error("{}: {cause}", path.display())]
-    Parquet {
-        /// The file.
-        path: PathBuf,
-        /// What it says.
-        cause: ParquetError,
-    },
-}
-
 /// Rows of a run that are to be written together.
 struct Group<'a> {
     run: &'a str,
@@ -69,14 +44,8 @@ struct Group<'a> {
 /// # Errors
 /// Rows cannot be read, or the file cannot be written.
 pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
-    let parquet = |cause| Error::Parquet {
-        path: path.to_owned(),
-        cause,
-    };
-    let file = |cause| Error::File {
-        path: path.to_owned(),
-        cause,
-    };
+    let parquet = |cause: ParquetError| Error::write(path, cause);
+    let file = |cause| Error::write(path, cause);
     let mut new = New::beside(path).map_err(file)?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
     let properties = Arc::new(properties.build());
@@ -140,8 +109,8 @@ impl Group<'_> {
         put::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(self.run))))?;
         put::<DoubleType>(&mut to, rows().map(|_| self.began))?;
         for (place, column) in COLUMNS.iter().enumerate() {
-            let text = |row| Some(table.text_at(place, row)).filter(|text| !text.is_empty());
-            let number = |row| table.whole_at(place, row);
+            let text = |row| Some(table.text(place, row)).filter(|text| !text.is_empty());
+            let number = |row| table.whole(place, row);
             match column.unit {
                 Unit::Text => {
                     put::<ByteArrayType>(&mut to, rows().map(|row| text(row).map(ByteArray::from)))

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clock::NANOS;
+use crate::request::columns::ColumnId;
 use crate::stats::quantile;
 use crate::stats::steady::{Trend, trend, warm_up};
 
-use super::table::Table;
+use super::Table;
 
 /// How much of one end of a run is left out.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,10 +96,10 @@ impl Arrived {
                 let seconds = (table.whole(column, row)? - at) as f64 / NANOS as f64;
                 Some(seconds).filter(|_| table.is_ok(row))
             };
-            let total = since("finish_time");
+            let total = since(ColumnId::finish_time);
             Some(Arrived {
                 at: at as f64 / NANOS as f64,
-                first: since("first_token_time").or(total),
+                first: since(ColumnId::first_token_time).or(total),
                 total,
             })
         };
@@ -128,23 +129,20 @@ impl Window {
     }
 
     fn between(arrived: &[Arrived], from_s: f64, to_s: f64, rule: String) -> Window {
-        let rule = if rule.is_empty() {
-            "all".to_owned()
-        } else {
-            rule
-        };
         let mut window = Window {
             from_s,
             to_s,
-            rule,
+            rule: Some(rule)
+                .filter(|rule| !rule.is_empty())
+                .unwrap_or("all".to_owned()),
             ..Window::default()
         };
-        let count =
-            |is: &dyn Fn(f64) -> bool| arrived.iter().filter(|one| is(one.at)).count() as u64;
-        window.left_out_first = count(&|at| at < from_s && !window.holds(at));
-        window.left_out_last = count(&|at| at >= from_s && !window.holds(at));
-        let inside = arrived.iter().filter(|one| window.holds(one.at));
-        let waits: Vec<f64> = inside.filter_map(|one| one.first).collect();
+        let (inside, outside): (Vec<&Arrived>, Vec<&Arrived>) =
+            arrived.iter().partition(|one| window.holds(one.at));
+        let before = outside.iter().filter(|one| one.at < from_s).count();
+        window.left_out_first = before as u64;
+        window.left_out_last = (outside.len() - before) as u64;
+        let waits: Vec<f64> = inside.iter().filter_map(|one| one.first).collect();
         window.trend = trend(&waits);
         window
     }
@@ -171,19 +169,18 @@ fn beginning(arrived: &[Arrived], edge: Edge) -> (f64, Option<String>) {
         Edge::Seconds(0.0) => (0.0, None),
         Edge::Seconds(seconds) => (seconds, Some(format!("without the first {seconds} s"))),
         Edge::Auto => {
-            let known: Vec<&Arrived> = arrived.iter().filter(|one| one.first.is_some()).collect();
-            let waits: Vec<f64> = known.iter().filter_map(|one| one.first).collect();
+            let known = arrived.iter().filter_map(|one| Some((one.at, one.first?)));
+            let (came, waits): (Vec<f64>, Vec<f64>) = known.unzip();
             let words = "the beginning by MSER-5 of the time to the first token";
             let most = last_arrival(arrived) * MOST;
-            match warm_up(&waits).and_then(|count| known.get(count)) {
-                Some(one) if one.at <= most => {
-                    let from = if one.at <= known[0].at { 0.0 } else { one.at };
-                    (from, Some(words.to_owned()))
+            let steady = warm_up(&waits).and_then(|count| came.get(count)).copied();
+            match steady.filter(|at| *at <= most) {
+                Some(at) if came.first() == Some(&at) => (0.0, Some(words.to_owned())),
+                Some(at) => (at, Some(words.to_owned())),
+                None => {
+                    let rule = format!("{words}, which is not over after a third");
+                    (most, Some(rule))
                 }
-                _ => (
-                    most,
-                    Some(format!("{words}, which is not over after a third")),
-                ),
             }
         }
     }

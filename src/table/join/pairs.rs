@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::report::table::Table;
 use crate::request::attempt::{Failed, MAX_FAILED, shown};
+use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
+use crate::table::Table;
 
 /// The attempts at each request of a front, by its first row.
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ impl Pairs {
         let mut by_span = HashMap::new();
         let mut by_id: HashMap<&str, Option<usize>> = HashMap::new();
         for row in front.firsts() {
-            let span = front.text("span_id", row);
+            let span = front.text(ColumnId::span_id, row);
             if !span.is_empty() {
                 by_span.insert(span, row);
             }
@@ -44,7 +45,9 @@ impl Pairs {
         let mut pairs = Pairs::default();
         let mut found: HashMap<usize, Vec<usize>> = HashMap::new();
         for hop in hops.firsts() {
-            let by_span = by_span.get(hops.text("parent_span_id", hop)).copied();
+            let by_span = by_span
+                .get(hops.text(ColumnId::parent_span_id, hop))
+                .copied();
             let by_id = || by_id.get(id(hops, hop)).copied().flatten();
             pairs.by_span += usize::from(by_span.is_some());
             match by_span.or_else(by_id) {
@@ -107,7 +110,7 @@ impl Pairs {
 
 /// A request's id without what tells its sequences apart.
 fn id(table: &Table, row: usize) -> &str {
-    let id = table.text("req_id", row);
+    let id = table.text(ColumnId::req_id, row);
     // Of several sequences the first is `#0`, and the row behind it is not the first of its request.
     match id.strip_suffix("#0") {
         Some(id) if row + 1 < table.len() && !table.is_first(row + 1) => id,
@@ -118,7 +121,7 @@ fn id(table: &Table, row: usize) -> &str {
 /// How many of each outcome.
 fn kinds(table: &Table, rows: &[usize]) -> String {
     let kinds = Outcome::ALL.into_iter().filter_map(|outcome| {
-        let is = |row: &&usize| table.text("outcome", **row) == outcome.name();
+        let is = |row: &&usize| table.text(ColumnId::outcome, **row) == outcome.name();
         let count = rows.iter().filter(is).count();
         (count > 0).then(|| format!("{count} {}", outcome.name()))
     });
@@ -127,11 +130,15 @@ fn kinds(table: &Table, rows: &[usize]) -> String {
 
 impl Attempts {
     fn of(front: &Table, row: usize, hops: &Table, mut all: Vec<usize>) -> Attempts {
-        let began = |hop: &usize| hops.number("router_send_time", *hop).unwrap_or(f64::NAN);
+        let began = |hop: &usize| {
+            hops.number(ColumnId::router_send_time, *hop)
+                .unwrap_or(f64::NAN)
+        };
         all.sort_by(|a, b| began(a).total_cmp(&began(b)));
         // The front's own status is that of the response that it read; a router may answer itself where all failed.
-        let status = front.number("status", row);
-        let same = |hop: &&usize| hops.number("status", **hop) == status && status.is_some();
+        let status = front.number(ColumnId::status, row);
+        let same =
+            |hop: &&usize| hops.number(ColumnId::status, **hop) == status && status.is_some();
         let answered = all.iter().rev().find(same).copied();
         all.retain(|hop| Some(*hop) != answered);
         Attempts {
@@ -148,11 +155,13 @@ impl Attempts {
             return;
         }
         let failed = |hop: &usize| Failed {
-            worker: hops.text("worker", *hop).to_owned(),
-            host: hops.text("host", *hop).to_owned(),
-            outcome: Outcome::named(hops.text("outcome", *hop)),
-            status: hops.number("status", *hop).map(|status| status as u16),
-            nanos: hops.whole("elapsed", *hop),
+            worker: hops.text(ColumnId::worker, *hop).to_owned(),
+            host: hops.text(ColumnId::host, *hop).to_owned(),
+            outcome: Outcome::named(hops.text(ColumnId::outcome, *hop)),
+            status: hops
+                .number(ColumnId::status, *hop)
+                .map(|status| status as u16),
+            nanos: hops.whole(ColumnId::elapsed, *hop),
         };
         let failed: Vec<Failed> = self.others.iter().take(MAX_FAILED).map(failed).collect();
         record.failed_attempts = shown(&failed);

@@ -1,0 +1,244 @@
+//! Rows of a front and of worker hops that ran as processes of their own, put together.
+//!
+//! Each process has a clock of its own. What passed from one to the other bounds how far they are apart: a hop cannot have
+//! read what the front had not sent, nor the front what the hop had not read. So what is measured from one clock to the other
+//! has an error, which each row tells (`hop_clock_offset_error`).
+
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use crate::clock::Stamp;
+use crate::disk::New;
+use crate::offset::{Offset, OffsetBound, OffsetTable};
+use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::row::Row;
+use crate::request::timeline::{ClockOf, ENGINE, Moment, Relation};
+use crate::stats::Summary;
+
+use super::cells;
+use super::rows::{self, Base};
+use super::{Error, Table};
+
+mod pairs;
+
+use pairs::Pairs;
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Joined {
+    /// What is to be known of it, a line each.
+    pub notes: Vec<String>,
+    /// How well the hops' clocks are known: the errors of the rows that were joined, seconds.
+    pub clocks: Option<Summary>,
+}
+
+/// Bounds on a clock from requests up to so long after one count for it as well: half of what the filter remembers.
+const AHEAD: i64 = crate::offset::MEMORY / 2;
+
+/// Joins the rows of hops to those of their front and writes them to `out`, which reads as a front's file whose hops were
+/// known to it.
+///
+/// # Errors
+/// A file cannot be read, is of another kind of process, counts its times from another base, or `out` cannot be written.
+pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error> {
+    let mut joined = Joined::default();
+    let mut zero = None;
+    let mut read = |path: &Path, side| {
+        let began = zero.map(|(began, _)| began);
+        let (rows, told) = rows::read(&[path.to_owned()], began, &[])?;
+        let own = told.zero.map(|zero| zero.base);
+        check(&rows, own, path, side)?;
+        zero = zero.or(told.began.zip(told.zero));
+        joined.notes.extend(told.left_out());
+        Ok::<Table, Error>(rows)
+    };
+    let front = read(front, "front")?;
+    let mut hop_rows = Table::default();
+    for hop in hops {
+        hop_rows.append(read(hop, "hop")?);
+    }
+    let zero = zero.map_or(0, |(_, zero)| zero.nanos);
+    let pairs = Pairs::of(&front, &hop_rows);
+    let mut joining = Joining::new(&front, &hop_rows, &pairs);
+    let mut errors = Vec::new();
+    let rows = front.firsts().flat_map(|first| {
+        let joined = joining.joined(first).into_iter().flatten().map(Some);
+        let all = front
+            .rows_of(first)
+            .zip(joined.chain(std::iter::repeat(None)));
+        let all: Vec<(&Table, usize, Option<Row>)> =
+            all.map(|(at, row)| (&front, at, row)).collect();
+        let clocks = all
+            .iter()
+            .filter_map(|(.., row)| row.as_ref()?.hop_clock_offset_error);
+        errors.extend(clocks.map(|nanos| nanos as f64 / 1e9));
+        all
+    });
+    let write = || {
+        let mut file = BufWriter::new(New::first(out)?);
+        cells::write(&mut file, rows, |(front, at, row), place| {
+            let value = match row.as_ref().zip(COLUMNS.get(place)) {
+                Some((row, column)) => (column.get)(row),
+                None => front.value(place, *at),
+            };
+            (value, zero)
+        })?;
+        file.into_inner()?.put()
+    };
+    write().map_err(|cause| Error::write(out, cause))?;
+    joined.notes.extend(pairs.notes(&front, &hop_rows));
+    joined.clocks = Summary::of(errors);
+    Ok(joined)
+}
+
+/// A file's rows are all of one side, and their times compare with those of others.
+fn check(table: &Table, base: Option<Base>, path: &Path, side: &str) -> Result<(), Error> {
+    let mut sides = (0..table.len()).map(|row| table.text(ColumnId::seen_by, row));
+    let what = match sides.find(|found| *found != side) {
+        Some(found) => format!(
+            "its rows are of a {}: --join takes the front's file first, then those of its hops (column seen_by)",
+            match found {
+                "" => "process that did not tell what it is",
+                found => found,
+            }
+        ),
+        None if base == Some(Base::Run) => {
+            "its times count from the start of its process, of which the others know nothing: \
+             --join takes records with time_base = \"epoch\" (the default of a proxy)"
+                .to_owned()
+        }
+        None => return Ok(()),
+    };
+    Err(Error::read(path, what))
+}
+
+/// The front's rows with what hops know, request after request.
+struct Joining<'a> {
+    front: &'a Table,
+    hops: &'a Table,
+    pairs: &'a Pairs,
+    /// How far hops' clocks are from the front's.
+    offsets: OffsetTable,
+    /// What bounds them, by when: the front's row and the hop's.
+    bounds: Vec<(i64, usize, usize)>,
+    fed: usize,
+}
+
+impl<'a> Joining<'a> {
+    fn new(front: &'a Table, hops: &'a Table, pairs: &'a Pairs) -> Joining<'a> {
+        let answered = pairs.answered();
+        let ended = |row| front.whole(ColumnId::end_time, row);
+        let mut bounds: Vec<(i64, usize, usize)> = answered
+            .filter_map(|(row, hop)| Some((ended(row)?, row, hop)))
+            .collect();
+        bounds.sort_unstable();
+        Joining {
+            front,
+            hops,
+            pairs,
+            offsets: OffsetTable::default(),
+            bounds,
+            fed: 0,
+        }
+    }
+
+    /// The rows of the request of a first row, where a hop has any of it.
+    fn joined(&mut self, first: usize) -> Option<Vec<Row>> {
+        let attempts = self.pairs.of_request(first)?;
+        let mut rows = self.front.request(first);
+        let answered = attempts.answered;
+        // Each sequence has a row at the hop, too.
+        let mut of_hop = answered
+            .map_or_else(Vec::new, |hop| self.hops.request(hop))
+            .into_iter();
+        for row in &mut rows {
+            attempts.tell(self.hops, row);
+            if let (Some(hop), Some(hop_row)) = (answered, of_hop.next()) {
+                row.worker_longest_gap = hop_row.worker_longest_gap;
+                // A front that knew its hop's stamps has them better: on the head of that very response.
+                if row.worker.is_none() {
+                    take(row, &hop_row, self.offset(first, hop));
+                }
+            }
+            row.derive_anew();
+        }
+        Some(rows)
+    }
+
+    /// That of the hop of a row, over the life of a front's. Rows come in the order in which they ended, or nearly.
+    fn offset(&mut self, row: usize, hop: usize) -> Option<Offset> {
+        let from = stamp(self.front, ColumnId::arrival_time, row)?;
+        let to = stamp(self.front, ColumnId::end_time, row)?;
+        while let Some((at, row, hop)) = self.bounds.get(self.fed).copied()
+            && at <= to.nanos().saturating_add(AHEAD)
+        {
+            let bounds = self.bounds_of(row, hop);
+            self.offsets.add(self.process(hop), &bounds);
+            self.fed += 1;
+        }
+        self.offsets.get_over(self.process(hop), (from, to))
+    }
+
+    fn process(&self, hop: usize) -> &'a str {
+        self.hops.text(ColumnId::process, hop)
+    }
+
+    /// What a request tells of the two clocks.
+    fn bounds_of(&self, row: usize, hop: usize) -> Vec<OffsetBound> {
+        let pair = |ours, theirs| {
+            Some((
+                stamp(self.front, ours, row)?,
+                stamp(self.hops, theirs, hop)?,
+            ))
+        };
+        let sent = pair(ColumnId::forwarded_time, ColumnId::router_send_time);
+        let sent = sent.map(|(ours, theirs)| OffsetBound::of_sent(ours, theirs));
+        let read = [
+            ColumnId::response_head_time,
+            ColumnId::first_token_time,
+            ColumnId::finish_time,
+        ];
+        let read = read.into_iter().filter_map(|column| pair(column, column));
+        let read = read.map(|(ours, theirs)| OffsetBound::of_received(ours, theirs));
+        sent.into_iter().chain(read).collect()
+    }
+}
+
+fn stamp(table: &Table, column: ColumnId, row: usize) -> Option<Stamp> {
+    table.whole(column, row).map(Stamp::from_nanos)
+}
+
+/// Puts what the hop saw into the front's row, the hop's clock being so far ahead of the front's.
+fn take(row: &mut Row, hop: &Row, offset: Option<Offset>) {
+    let (ours, theirs) = (&mut row.timeline, &hop.timeline);
+    row.worker = hop.worker.clone();
+    row.host = hop.host.clone().or(row.host.take());
+    let apart = offset.map_or(Relation::Unknown, Relation::Apart);
+    ours.relate(ClockOf::Hop, apart);
+    for moment in [Moment::WorkerArrival, Moment::WorkerForwarded] {
+        if let Some(at) = theirs.raw(moment) {
+            ours.set(moment, at);
+        }
+    }
+    if let Some(at) = theirs.on_own_clock(Moment::FirstToken) {
+        ours.set(Moment::WorkerFirstToken, at);
+    }
+    let engine = match (theirs.relation(ClockOf::Engine), offset) {
+        (Relation::Apart(engine), Some(hop)) => Relation::Apart(Offset {
+            nanos: engine.nanos.saturating_add(hop.nanos),
+            error_nanos: engine.error_nanos.saturating_add(hop.error_nanos),
+        }),
+        (Relation::Same, Some(hop)) => Relation::Apart(hop),
+        _ => return,
+    };
+    // A front without the server's clock has its moments as they came, and so has the hop's row once they are moved back.
+    if ours.relation(ClockOf::Engine) == Relation::Unknown {
+        ours.relate(ClockOf::Engine, engine);
+        for moment in ENGINE {
+            if let Some(at) = theirs.raw(moment) {
+                ours.set(moment, at);
+            }
+        }
+        row.timing_source = hop.timing_source;
+    }
+}

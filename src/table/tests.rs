@@ -1,0 +1,57 @@
+use super::*;
+
+/// A cell as tests write it: a count or seconds, or words.
+#[derive(Clone, Copy)]
+pub(crate) enum Cell<'a> {
+    Number(f64),
+    Word(&'a str),
+    Id(&'a str),
+}
+
+impl Table {
+    pub(crate) fn push<'a>(&mut self, cells: impl IntoIterator<Item = (&'a str, Cell<'a>)>) {
+        let value = |(name, cell): (&'a str, Cell<'a>)| {
+            let place = name.place()?;
+            let value = match cell {
+                Cell::Number(value) if COLUMNS.get(place)?.unit == Unit::Count => {
+                    Value::Count(value as u64)
+                }
+                Cell::Number(value) => Value::Nanos((value * NANOS as f64).round() as i64),
+                Cell::Word(word) | Cell::Id(word) => Value::Text(word.into()),
+            };
+            Some((place, value))
+        };
+        self.push_at(cells.into_iter().filter_map(value));
+    }
+}
+
+#[test]
+fn rows_of_a_request_are_told_from_requests_that_look_alike() {
+    let mut table = Table::default();
+    for id in ["a#0", "a#1", "a#1", "b#1", "b#3", "c", "d#0", "e#0", "-7"] {
+        table.push([("req_id", Cell::Id(id))]);
+    }
+    let firsts: Vec<bool> = (0..9).map(|row| table.is_first(row)).collect();
+    let expected = [true, false, true, true, false, true, true, true, true];
+    assert_eq!(firsts, expected);
+    assert_eq!(table.place(8), Some(7));
+    assert_eq!(table.text("req_id", 4), "b#3");
+}
+
+#[test]
+fn what_a_row_lacks_is_empty_wherever_it_stands() {
+    let mut table = Table::default();
+    table.push([("ttft", Cell::Number(1.0))]);
+    table.push([("host", Cell::Word("a")), ("outcome", Cell::Word("ok"))]);
+    table.push([("success", Cell::Word("True"))]);
+    table.push([]);
+    assert_eq!(table.numbers("ttft").len(), 4);
+    assert_eq!(table.number("ttft", 0), Some(1.0));
+    assert_eq!(table.number("ttft", 3), None);
+    assert!(table.numbers("tpot").is_empty());
+    let hosts: Vec<&str> = (0..4).map(|row| table.text("host", row)).collect();
+    assert_eq!(hosts, ["", "a", "", ""]);
+    assert_eq!((table.codes("host"), table.code("host", 1)), (2, 1));
+    let ok: Vec<bool> = (0..4).map(|row| table.is_ok(row)).collect();
+    assert_eq!(ok, [false, true, true, false]);
+}
