@@ -7,10 +7,11 @@ use super::blocks::{block_length, widening};
 use super::{quantile, ranks};
 
 /// What is taken of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Statistic {
     /// The arithmetic mean.
+    #[default]
     Mean,
     /// A quantile, 0 to 1, linear between the two nearest ranks.
     Quantile(f64),
