@@ -59,6 +59,12 @@ pub fn shown_json(json: &str) -> Cow<'_, str> {
     spelt(json, is_spelt, |c| format!("\\u{:04x}", u32::from(c)))
 }
 
+/// JSON of which the texts are spelt as [`shown`] spells text: for a page, where they go in as they are.
+pub fn shown_in_json(json: &str) -> Cow<'_, str> {
+    let is_spelt = |c| c != '\n' && is_hidden(c);
+    spelt(json, is_spelt, |c| format!("\\{}", in_text(c)))
+}
+
 /// The same of what was to be one line, and is.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     spelt(text, is_hidden, in_text)

@@ -3,19 +3,19 @@
 use serde::Serialize;
 
 pub use crate::stats::Statistic;
-use crate::stats::{PairedDifference, paired_difference};
+use crate::stats::paired_difference;
 
 mod settings;
 mod wording;
 
-pub use settings::{Comparison, comparison, table};
+pub use settings::{Comparison, comparison};
 
 /// What is compared: the values of both settings at each place in the schedule, run by run; `NaN` where there is none, +∞
 /// where the request failed.
 pub type Strata = Vec<Vec<(f64, f64)>>;
 
 /// How far two settings differ in a metric, with 95 % bounds. Seconds, but for the shares of [`FAILED`].
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Difference {
     /// A column, or [`FAILED`].
     pub metric: String,
@@ -53,6 +53,9 @@ pub struct Difference {
     pub repeats: usize,
     /// Whether it needs three: queues are long, so that bounds of fewer runs hold the truth less often than 95 times of 100.
     pub needs_repeats: bool,
+    /// Whether a queue grew throughout a run of either: bounds then say more of the run's length than of the settings.
+    #[serde(skip)]
+    pub queue_grew: bool,
     /// How many comparisons it is one of: one in twenty would show a difference where there is none.
     pub comparisons: usize,
     /// Whether it holds among so many (Holm's rule).
@@ -80,8 +83,7 @@ pub fn compare(
         Statistic::Mean => None,
         Statistic::Quantile(_) => paired_difference(&known, statistic, seed),
     };
-    let is_endless = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
-    let is_with_failed = with_failed.is_some() && known.iter().flatten().any(is_endless);
+    let is_with_failed = with_failed.is_some();
     let (found, kept) = match with_failed {
         Some(found) => (found, known),
         None => {
@@ -89,42 +91,30 @@ pub fn compare(
             (paired_difference(&ended, statistic, seed)?, ended)
         }
     };
+    let is_endless = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
     let pairs = kept.iter().map(Vec::len).sum();
-    let PairedDifference {
-        of_a,
-        of_b,
-        low,
-        high,
-    } = found;
-    let mut difference = Difference {
+    Some(Difference {
         metric: metric.to_owned(),
         statistic,
-        a: String::new(),
-        b: String::new(),
-        at: String::new(),
-        of_a,
-        of_b,
-        difference: of_b - of_a,
-        low,
-        high,
+        of_a: found.of_a,
+        of_b: found.of_b,
+        difference: found.of_b - found.of_a,
+        low: found.low,
+        high: found.high,
         pairs,
         left_out: all - pairs,
         failed_a: failed[0],
         failed_b: failed[1],
-        is_with_failed,
-        is_against_first: true,
+        is_with_failed: is_with_failed && kept.iter().flatten().any(is_endless),
         repeats: strata.len(),
-        needs_repeats: false,
         comparisons: 1,
         holds: true,
-        shown: false,
-    };
-    difference.shown = difference.is_shown();
-    Some(difference)
+        ..Difference::default()
+    })
 }
 
 /// The pairs of which both values are `good`.
-fn kept(strata: &[Vec<(f64, f64)>], good: fn(f64) -> bool) -> Vec<Vec<(f64, f64)>> {
+fn kept(strata: &[Vec<(f64, f64)>], good: fn(f64) -> bool) -> Strata {
     let of = |pairs: &Vec<(f64, f64)>| {
         let kept = pairs.iter().filter(|(a, b)| good(*a) && good(*b));
         kept.copied().collect()
@@ -145,20 +135,18 @@ impl Difference {
 
     /// The better one failed more often, and only those that ended are compared.
     fn failed_could_turn_it(&self) -> bool {
-        let failed_more = if self.difference < 0.0 {
-            self.failed_b > self.failed_a
-        } else {
-            self.failed_a > self.failed_b
+        let failed_more = match self.difference < 0.0 {
+            true => self.failed_b > self.failed_a,
+            false => self.failed_a > self.failed_b,
         };
         failed_more && !self.is_with_failed && self.metric != FAILED
     }
 
     /// How many times farther from 0 it is than it had to be, were it the only comparison.
     fn strength(&self) -> f64 {
-        let reach = if self.difference > 0.0 {
-            self.difference - self.low
-        } else {
-            self.high - self.difference
+        let reach = match self.difference > 0.0 {
+            true => self.difference - self.low,
+            false => self.high - self.difference,
         };
         match self.difference {
             0.0 => 0.0,

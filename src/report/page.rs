@@ -9,12 +9,18 @@ mod lives;
 use ring::digest;
 
 use super::runs::Report;
+use crate::terminal::shown_in_json;
 
 const FRAME: &str = include_str!("page/frame.html");
+/// How this page and the live page look alike.
+pub const BASE: &str = include_str!("page/base.css");
 const STYLE: &str = include_str!("page/style.css");
 const CHARTS: &str = include_str!("page/echarts.common.min.js");
+/// What this page and the live page have in common: how text comes into them.
+pub const DOM: &str = include_str!("page/dom.js");
 /// The page's own scripts, in the order in which they use each other.
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 6] = [
+    DOM,
     include_str!("page/words.js"),
     include_str!("page/charts.js"),
     include_str!("page/pictures.js"),
@@ -24,8 +30,8 @@ const SCRIPTS: [&str; 5] = [
 
 /// The page of a report.
 pub fn render(report: &Report<'_>) -> String {
-    // Nothing in it can end the element that it stands in.
-    let data = data::data(report).to_string().replace('<', "\\u003c");
+    // Nothing in it can end the element that it stands in, nor turn the order of what is read.
+    let data = shown_in_json(&data::data(report).to_string()).replace('<', "\\u003c");
     // Who makes the data cannot know it, as it is made of them.
     let nonce: String = digest::digest(&digest::SHA256, data.as_bytes())
         .as_ref()
@@ -35,6 +41,7 @@ pub fn render(report: &Report<'_>) -> String {
         .collect();
     let scripts = SCRIPTS.concat();
     let parts = [
+        ("{{base}}", BASE),
         ("{{style}}", STYLE),
         ("{{charts}}", CHARTS),
         ("{{script}}", &scripts),

@@ -4,18 +4,14 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::duration;
 use super::files::{FaultRow, ServerFile};
 use crate::request::outcome::GIVEN_UP;
-use crate::stats::interval::series_interval;
 use crate::stats::quantile;
 use crate::table::Table;
 
 mod recovery;
-
-pub use recovery::{Latency, Left, Recovery};
 
 /// One or several faults that overlap, and what became of requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,11 +21,20 @@ pub struct Episode {
     /// Before the first began, while one lasted, and after the last was over.
     pub phases: [Phase; 3],
     /// How soon the TTFT of all servers together was back, after the last fault was over.
-    pub latency: Latency,
+    pub latency: Outcome,
+}
+
+/// What was to come about after a fault, and how soon it did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// How soon, seconds; `None`: it did not, or nobody can say.
+    pub seconds: Option<f64>,
+    /// The same in words.
+    pub said: String,
 }
 
 /// A fault of one server.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FaultOf {
     /// The server's name.
     pub server: String,
@@ -41,10 +46,14 @@ pub struct FaultOf {
     pub up: Option<f64>,
     /// When the server answered again.
     pub ready: Option<f64>,
-    /// How soon traffic left the server.
-    pub left: Left,
-    /// How soon it served again.
-    pub recovery: Recovery,
+    /// When the server could serve again: a killed one when it answers, others when the fault is taken away.
+    pub over: Option<f64>,
+    /// How soon traffic left the server, from the fault's begin.
+    pub left: Outcome,
+    /// How soon it served again, from when it could.
+    pub recovery: Outcome,
+    /// Requests that came while it could serve again and never did, to whichever server.
+    pub unserved: usize,
 }
 
 /// The requests of a stretch of time: those that arrived in it, but that those which failed while a fault lasted belong to
@@ -74,8 +83,8 @@ pub struct Quantiles {
     pub p99: Option<f64>,
 }
 
-/// The fewest requests of which a median and a p99 are told: of fewer, the p99 is the slowest one.
-const LEAST: [usize; 2] = [10, 100];
+/// The quantiles that are told, and the fewest requests of which they are: of fewer, the p99 is the slowest one.
+const TOLD: [(f64, usize); 2] = [(0.5, 10), (0.99, 100)];
 const NAMES: [&str; 3] = ["before", "during", "after"];
 
 /// When a request arrived, and its row.
@@ -84,7 +93,7 @@ type Arrived = (f64, usize);
 /// Requests in the order in which they arrived.
 struct Arrivals<'a> {
     table: &'a Table,
-    rows: Vec<(f64, usize)>,
+    rows: Vec<Arrived>,
 }
 
 /// The episodes of a run, in order of time. A fault that began while another lasted belongs to its episode.
@@ -92,36 +101,30 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
     let arrivals = Arrivals::of(table);
     let mut grouped: Vec<Vec<FaultOf>> = Vec::new();
     for fault in paired(faults) {
-        let lasts = |group: &&mut Vec<FaultOf>| {
-            group
-                .iter()
-                .any(|known| known.over().is_none_or(|over| over > fault.down))
-        };
+        let lasts = |group: &&mut Vec<FaultOf>| end(group).is_none_or(|over| over > fault.down);
         match grouped.last_mut().filter(lasts) {
             Some(group) => group.push(fault),
             None => grouped.push(vec![fault]),
         }
     }
-    let begins: Vec<f64> = grouped.iter().map(|group| begin(group)).collect();
+    let begin = |group: &Vec<FaultOf>| group.first().map(|fault| fault.down);
+    let begins: Vec<f64> = grouped.iter().filter_map(begin).collect();
     let mut since = 0.0;
     let mut episodes = Vec::new();
-    for (n, mut group) in grouped.into_iter().enumerate() {
-        let (from, to) = (begin(&group), end(&group));
-        let next = begins.get(n + 1).copied();
+    for (n, (mut faults, from)) in grouped.into_iter().zip(&begins).enumerate() {
+        let (from, to, next) = (*from, end(&faults), begins.get(n + 1).copied());
         let (before, mut hit) = arrivals.parted(since, Some(from));
         hit.extend(arrivals.between(from, to));
         // Those that the next fault broke are its own.
         let after = to.map_or(Vec::new(), |to| arrivals.parted(to, next).0);
         let latency = arrivals.latency(&before, &after, to);
-        for fault in &mut group {
+        for fault in &mut faults {
             let host = servers.iter().find(|server| server.name == fault.server);
             let host = host.map_or(fault.server.as_str(), |server| &server.host);
-            let sent = arrivals.sent_to(host, &fault.server);
-            fault.left = arrivals.left(&sent, fault);
-            fault.recovery = sent.recovery(fault, &arrivals);
+            arrivals.sent_to(host, &fault.server).tell(fault, &arrivals);
         }
         episodes.push(Episode {
-            faults: group,
+            faults,
             phases: [
                 arrivals.phase(&before, since, Some(from)),
                 arrivals.phase(&hit, from, to),
@@ -134,7 +137,7 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
     episodes
 }
 
-/// Each `down` with the `up` and `ready` of the same server that follow it.
+/// Each `down` with the `up` and `ready` of the same server that follow it, in order of time.
 fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
     let mut rows: Vec<&FaultRow> = rows.iter().collect();
     rows.sort_by(|a, b| a.time.total_cmp(&b.time));
@@ -145,10 +148,7 @@ fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
                 server: row.server.clone(),
                 kind: row.kind.clone(),
                 down: row.time,
-                up: None,
-                ready: None,
-                left: Left::Unknown,
-                recovery: Recovery::Unknown,
+                ..FaultOf::default()
             });
             continue;
         }
@@ -159,30 +159,16 @@ fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
             _ => {}
         }
     }
-    faults
-}
-
-impl FaultOf {
-    /// When the server could serve again: a killed one when it answers, others when the fault is taken away.
-    fn over(&self) -> Option<f64> {
-        if self.kind == "kill" {
-            self.ready
-        } else {
-            self.ready.or(self.up)
-        }
+    for fault in &mut faults {
+        let up = fault.up.filter(|_| fault.kind != "kill");
+        fault.over = fault.ready.or(up);
     }
-}
-
-fn begin(faults: &[FaultOf]) -> f64 {
     faults
-        .iter()
-        .map(|fault| fault.down)
-        .fold(f64::INFINITY, f64::min)
 }
 
 /// When the last was over; `None` where one never was.
 fn end(faults: &[FaultOf]) -> Option<f64> {
-    let ends: Option<Vec<f64>> = faults.iter().map(FaultOf::over).collect();
+    let ends: Option<Vec<f64>> = faults.iter().map(|fault| fault.over).collect();
     ends.map(|ends| ends.into_iter().fold(0.0, f64::max))
 }
 
@@ -190,7 +176,7 @@ impl Arrivals<'_> {
     fn of(table: &Table) -> Arrivals<'_> {
         let first = table.firsts();
         let told = first.filter(|row| table.is_ok(*row) || table.text("error", *row) != GIVEN_UP);
-        let mut rows: Vec<(f64, usize)> = told
+        let mut rows: Vec<Arrived> = told
             .filter_map(|row| Some((table.number("arrival_time", row)?, row)))
             .collect();
         rows.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -198,7 +184,7 @@ impl Arrivals<'_> {
     }
 
     /// The rows that arrived from `from` on and before `to`.
-    fn between(&self, from: f64, to: Option<f64>) -> &[(f64, usize)] {
+    fn between(&self, from: f64, to: Option<f64>) -> &[Arrived] {
         let place = |at: f64| self.rows.partition_point(|(arrival, _)| *arrival < at);
         let end = to.map_or(self.rows.len(), place);
         self.rows.get(place(from)..end).unwrap_or(&[])
@@ -216,76 +202,32 @@ impl Arrivals<'_> {
         all.partition(is_whole)
     }
 
-    fn phase(&self, rows: &[(f64, usize)], from: f64, to: Option<f64>) -> Phase {
+    fn phase(&self, rows: &[Arrived], from: f64, to: Option<f64>) -> Phase {
+        let (ok, broken): (Vec<usize>, Vec<usize>) = rows
+            .iter()
+            .map(|(_, row)| *row)
+            .partition(|row| self.table.is_ok(*row));
         let mut failed = BTreeMap::new();
-        for (_, row) in rows.iter().filter(|(_, row)| !self.table.is_ok(*row)) {
-            let outcome = self.table.text("outcome", *row).to_owned();
+        for row in broken {
+            let outcome = self.table.text("outcome", row).to_owned();
             *failed.entry(outcome).or_insert(0) += 1;
         }
         let quantiles = |column: &str| {
-            let ok = rows.iter().filter(|(_, row)| self.table.is_ok(*row));
-            let mut values: Vec<f64> = ok
-                .filter_map(|(_, row)| self.table.number(column, *row))
-                .collect();
+            let values = ok.iter().filter_map(|row| self.table.number(column, *row));
+            let mut values: Vec<f64> = values.collect();
             values.sort_unstable_by(f64::total_cmp);
-            let of = |q: f64, least: usize| {
-                (values.len() >= least)
-                    .then(|| quantile(&values, q))
-                    .flatten()
-            };
-            Quantiles {
-                p50: of(0.5, LEAST[0]),
-                p99: of(0.99, LEAST[1]),
-            }
+            let [p50, p99] =
+                TOLD.map(|(q, least)| quantile(&values, q).filter(|_| values.len() >= least));
+            Quantiles { p50, p99 }
         };
         Phase {
             from,
             to,
             requests: rows.len(),
-            failed,
             ttft: quantiles("ttft"),
             total_latency: quantiles("total_latency"),
+            failed,
         }
-    }
-
-    /// Times to first token in order of arrival; of those that failed, without end.
-    fn first_tokens(&self, rows: &[(f64, usize)]) -> Vec<(f64, f64)> {
-        let value = |row: usize| match self.table.is_ok(row) {
-            true => self.table.number("ttft", row),
-            false => Some(f64::INFINITY),
-        };
-        rows.iter()
-            .filter_map(|(arrival, row)| Some((*arrival, value(*row)?)))
-            .collect()
-    }
-
-    fn latency(&self, before: &[Arrived], after: &[Arrived], over: Option<f64>) -> Latency {
-        let Some(over) = over else {
-            return Latency::NeverOver;
-        };
-        let in_order: Vec<f64> = self
-            .first_tokens(before)
-            .into_iter()
-            .map(|(_, value)| value)
-            .collect();
-        let mut sorted = in_order.clone();
-        sorted.sort_unstable_by(f64::total_cmp);
-        match series_interval(&in_order, &sorted, recovery::QUANTILE) {
-            Ok((_, usual)) if usual.is_finite() => {
-                Latency::of(&self.first_tokens(after), usual, over, self.rate())
-            }
-            told => Latency::TooFewBefore {
-                well: sorted.iter().filter(|ttft| ttft.is_finite()).count(),
-                needed: told.map_or_else(|few| few.needed, |_| sorted.len() as u64),
-            },
-        }
-    }
-
-    /// Requests a second; `None`: all came at once.
-    fn rate(&self) -> Option<f64> {
-        let ends = self.rows.first().zip(self.rows.last());
-        let lasted = ends.map(|((first, _), (last, _))| last - first)?;
-        (lasted > 0.0).then(|| (self.rows.len() - 1) as f64 / lasted)
     }
 }
 
@@ -299,17 +241,11 @@ pub fn lines(episodes: &[Episode]) -> Vec<String> {
                 (Some(up), None) => format!("taken away at {up:.1} s"),
                 (None, None) => "to the end of the run".to_owned(),
             };
-            let FaultOf {
-                server, kind, down, ..
-            } = fault;
+            let (server, kind, down) = (&fault.server, &fault.kind, fault.down);
             lines.push(format!("Fault: {server} {kind} from {down:.1} s {over}"));
-            lines.push(format!(
-                "  {}; {}",
-                fault.left.words(),
-                fault.recovery.words()
-            ));
+            lines.push(format!("  {}; {}", fault.left.said, fault.recovery.said));
         }
-        lines.push(format!("  {}", episode.latency.words()));
+        lines.push(format!("  {}", episode.latency.said));
         lines.push(format!(
             "  {:<7} {:>8} {:>7}  {:>19}  {:>19}  failed as",
             "", "requests", "failed", "TTFT p50 / p99", "total p50 / p99"
@@ -320,32 +256,11 @@ pub fn lines(episodes: &[Episode]) -> Vec<String> {
     lines
 }
 
-impl Episode {
-    /// What programs read, with what is said of how soon a fault was noticed and over.
-    pub fn to_json(&self) -> Value {
-        let mut told = json!(self);
-        for (told, of) in told["faults"]
-            .as_array_mut()
-            .into_iter()
-            .flatten()
-            .zip(&self.faults)
-        {
-            told["over"] = json!(of.over());
-            told["said"] = json!([of.left.words(), of.recovery.words()]);
-        }
-        told["said"] = self.latency.words().into();
-        told
-    }
-}
-
 impl Phase {
     fn line(&self) -> String {
         let failed: usize = self.failed.values().sum();
-        let outcomes: Vec<String> = self
-            .failed
-            .iter()
-            .map(|(outcome, n)| format!("{outcome} {n}"))
-            .collect();
+        let outcomes = self.failed.iter();
+        let outcomes: Vec<String> = outcomes.map(|(name, n)| format!("{name} {n}")).collect();
         let line = format!(
             "{:>8} {failed:>7}  {:>19}  {:>19}  {}",
             self.requests,

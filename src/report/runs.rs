@@ -164,7 +164,7 @@ impl<'a> RunReport<'a> {
             "workload_sha256": file.and_then(|file| file.workload_sha256.as_ref()),
             "notes": self.run.notes,
             "findings": self.findings,
-            "faults": self.episodes.iter().map(Episode::to_json).collect::<Value>(),
+            "faults": self.episodes,
             "summary": summary,
         })
     }

@@ -39,90 +39,68 @@ pub struct Verdict {
 /// A figure, and from where on it is what; `None`: this alone never makes it invalid.
 type Bound = (fn(&Evidence) -> f64, f64, Option<f64>);
 
-/// Something that is judged: figures, each with the limits above which it degrades a run and makes it invalid.
-struct Limit {
-    of: &'static [Bound],
-    /// What is wrong then.
-    words: fn(&Evidence) -> String,
-}
+/// Something that is judged: figures, each with the limits above which it degrades a run and makes it invalid, and what is
+/// wrong then.
+type Limit = (&'static [Bound], fn(&Evidence) -> String);
 
 /// A percent of late sends is what the p99 holds, and a percent of very late ones alone can make it; with a tenth of the
 /// sends late, or a tenth of the time more, the load is another. Tokens that come while the event loop is late are stamped
 /// late. To fail is the server's doing, and may be what is tested: alone it never makes a run invalid.
 const LIMITS: [Limit; 7] = [
-    Limit {
-        of: &[
+    (
+        &[
             (|e| several(e.late, e), 0.01, Some(0.1)),
             (|e| several(e.very_late, e), 0.002, Some(0.01)),
         ],
-        words: late,
-    },
-    Limit {
-        of: &[
+        late,
+    ),
+    (
+        &[
             (|e| e.loop_late, 0.02, Some(0.2)),
             (|e| e.loop_very_late, 0.01, Some(0.05)),
         ],
-        words: event_loop,
-    },
-    Limit {
-        of: &[(
-            |e| e.gaps.map_or(0.0, |gaps| gaps.stretch - 1.0),
-            0.02,
-            Some(0.1),
-        )],
-        words: |e| {
+        event_loop,
+    ),
+    (&[(stretched, 0.02, Some(0.1))], |e| {
+        let longer = percent(stretched(e));
+        format!(
+            "all sends took {longer} longer than the schedule: the rate asked for was not reached"
+        )
+    }),
+    (&[(|e| e.share(e.dropped), 0.0, Some(0.01))], |e| {
+        let dropped = of_due(e.dropped, e);
+        format!(
+            "{dropped} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
+             generators (--shard)"
+        )
+    }),
+    (&[(|e| (e.unsent + e.given_up) as f64, 0.0, None)], |e| {
+        let (unsent, given_up, all) = (e.unsent, e.given_up, e.due + e.unsent);
+        format!(
+            "the run was stopped: {unsent} of {all} requests were never sent and {given_up} given up, so the figures are of its \
+             beginning"
+        )
+    }),
+    (&[(|e| several(e.failed, e), 0.03, None)], |e| {
+        let failed = of_due(e.failed, e);
+        format!("{failed} failed: latencies are those of the others")
+    }),
+    (
+        &[(|e| e.cpu.loop_busy.unwrap_or_default(), 0.9, None)],
+        |e| {
+            let busy = percent(e.cpu.loop_busy.unwrap_or_default());
             format!(
-                "all sends took {} longer than the schedule: the rate asked for was not reached",
-                percent(e.gaps.unwrap_or_default().stretch - 1.0)
+                "the generator's event loop was at work {busy} of the time: it is near its own limit"
             )
         },
-    },
-    Limit {
-        of: &[(|e| e.dropped as f64 / e.due.max(1) as f64, 0.0, Some(0.01))],
-        words: |e| {
-            format!(
-                "{} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
-                 generators (--shard)",
-                of_due(e.dropped, e)
-            )
-        },
-    },
-    Limit {
-        of: &[(|e| (e.unsent + e.given_up) as f64, 0.0, None)],
-        words: |e| {
-            format!(
-                "the run was stopped: {} of {} requests were never sent and {} given up, so the figures are of its beginning",
-                e.unsent,
-                e.due + e.unsent,
-                e.given_up
-            )
-        },
-    },
-    Limit {
-        of: &[(|e| several(e.failed, e), 0.03, None)],
-        words: |e| {
-            format!(
-                "{} failed: latencies are those of the others",
-                of_due(e.failed, e)
-            )
-        },
-    },
-    Limit {
-        of: &[(|e| e.cpu.loop_busy.unwrap_or_default(), 0.9, None)],
-        words: |e| {
-            format!(
-                "the generator's event loop was at work {} of the time: it is near its own limit",
-                percent(e.cpu.loop_busy.unwrap_or_default())
-            )
-        },
-    },
+    ),
 ];
 
 /// Judges a run.
 pub fn judge(evidence: &Evidence) -> Verdict {
     let mut found: Vec<(Grade, String)> = LIMITS
         .iter()
-        .filter_map(|limit| Some((limit.grade(evidence)?, (limit.words)(evidence))))
+        .filter_map(|(bounds, words)| Some((grade(bounds, evidence)?, words(evidence))))
         .collect();
     found.sort_by_key(|(grade, _)| std::cmp::Reverse(*grade));
     let grade = found.first().map_or(Grade::Valid, |(grade, _)| *grade);
@@ -132,18 +110,15 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     }
 }
 
-impl Limit {
-    fn grade(&self, evidence: &Evidence) -> Option<Grade> {
-        let grade = |(value, degraded, invalid): &(fn(&Evidence) -> f64, f64, Option<f64>)| {
-            let value = value(evidence);
-            if invalid.is_some_and(|most| value > most) {
-                Some(Grade::Invalid)
-            } else {
-                (value > *degraded).then_some(Grade::Degraded)
-            }
-        };
-        self.of.iter().filter_map(grade).max()
-    }
+fn grade(bounds: &[Bound], evidence: &Evidence) -> Option<Grade> {
+    let grades = bounds.iter().filter_map(|(value, degraded, invalid)| {
+        let value = value(evidence);
+        match invalid.is_some_and(|most| value > most) {
+            true => Some(Grade::Invalid),
+            false => (value > *degraded).then_some(Grade::Degraded),
+        }
+    });
+    grades.max()
 }
 
 impl Grade {
@@ -170,22 +145,21 @@ impl Verdict {
 
     /// The verdict as the terminal shows it, the last line ended.
     pub fn to_text(&self, evidence: &Evidence) -> String {
-        let late = |name: &str, delay: Option<Delay>| {
-            delay.map(|delay| format!("{name} p99 {} late", duration(delay.p99)))
-        };
-        let figures = [
-            late("sends", evidence.lag),
-            late("event loop", evidence.event_loop),
-        ];
-        let figures: Vec<String> = figures.into_iter().flatten().collect();
-        let head = format!(
-            "{:<14}{}: {}\n",
+        let figures = [("sends", evidence.lag), ("event loop", evidence.event_loop)];
+        let figures = figures
+            .into_iter()
+            .filter_map(|(name, delay)| Some(format!("{name} p99 {} late", duration(delay?.p99))));
+        let figures: Vec<String> = figures.collect();
+        let (grade, figures) = (self.grade.name(), figures.join(", "));
+        let reasons = self
+            .reasons
+            .iter()
+            .map(|reason| format!("{:<14}{reason}\n", ""));
+        format!(
+            "{:<14}{grade}: {figures}\n{}",
             "verdict",
-            self.grade.name(),
-            figures.join(", ")
-        );
-        let reasons = self.reasons.iter();
-        reasons.fold(head, |text, reason| text + &format!("{:<14}{reason}\n", ""))
+            reasons.collect::<String>()
+        )
     }
 
     /// `text` with a line above each of its blocks that says that its figures are not to be believed, if they are not.
@@ -203,11 +177,16 @@ impl Verdict {
     }
 }
 
+/// How much longer all sends took than the schedule gave them, as a share of that.
+fn stretched(evidence: &Evidence) -> f64 {
+    evidence.gaps.map_or(0.0, |gaps| gaps.stretch - 1.0)
+}
+
 /// A share of what was due; one request tells nothing of a share.
 fn several(count: u64, evidence: &Evidence) -> f64 {
     match count {
         0 | 1 => 0.0,
-        count => count as f64 / evidence.due.max(1) as f64,
+        count => evidence.share(count),
     }
 }
 
@@ -219,34 +198,31 @@ fn percent(share: f64) -> String {
 }
 
 fn of_due(count: u64, evidence: &Evidence) -> String {
-    let share = count as f64 / evidence.due.max(1) as f64;
-    format!("{count} of {} requests ({})", evidence.due, percent(share))
+    let share = percent(evidence.share(count));
+    format!("{count} of {} requests ({share})", evidence.due)
 }
 
 fn late(evidence: &Evidence) -> String {
-    let lag = evidence.lag.unwrap_or_default();
+    let (late, very_late) = (of_due(evidence.late, evidence), evidence.very_late);
+    let (bounds, lag) = (evidence.bounds, evidence.lag.unwrap_or_default());
+    let [slight, gross, p99, max] = [bounds.slight, bounds.gross, lag.p99, lag.max].map(duration);
     format!(
-        "{} were sent more than {} late, {} of them more than {} (p99 {}, at most {}; not counting waits for a slot or a \
-         connection): lower the rate, give the generator a processor of its own, or use several (--shard)",
-        of_due(evidence.late, evidence),
-        duration(evidence.bounds.slight),
-        evidence.very_late,
-        duration(evidence.bounds.gross),
-        duration(lag.p99),
-        duration(lag.max),
+        "{late} were sent more than {slight} late, {very_late} of them more than {gross} (p99 {p99}, at most {max}; not \
+         counting waits for a slot or a connection): lower the rate, give the generator a processor of its own, or use \
+         several (--shard)"
     )
 }
 
 fn event_loop(evidence: &Evidence) -> String {
-    let delay = evidence.event_loop.unwrap_or_default();
+    let [late, very_late] = [evidence.loop_late, evidence.loop_very_late].map(percent);
+    let (bounds, delay) = (
+        evidence.loop_bounds,
+        evidence.event_loop.unwrap_or_default(),
+    );
+    let [slight, gross, p99, max] =
+        [bounds.slight, bounds.gross, delay.p99, delay.max].map(duration);
     format!(
-        "the generator's event loop woke more than {} late in {} of the run, more than {} in {} (p99 {}, at most {}): \
-         what came in then is stamped late",
-        duration(evidence.loop_bounds.slight),
-        percent(evidence.loop_late),
-        duration(evidence.loop_bounds.gross),
-        percent(evidence.loop_very_late),
-        duration(delay.p99),
-        duration(delay.max),
+        "the generator's event loop woke more than {slight} late in {late} of the run, more than {gross} in {very_late} \
+         (p99 {p99}, at most {max}): what came in then is stamped late"
     )
 }

@@ -4,7 +4,6 @@ use crate::terminal::one_line;
 
 use super::compare::Difference;
 use super::duration;
-use super::files::MaxRate;
 use super::findings::Finding;
 use super::grid::Grid;
 use super::load::{Group, Latency};
@@ -64,53 +63,48 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
             blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
             blocks.extend(text(&Block::Words(compared(report)), None, None));
             for run in runs {
-                let known = known_of(run, true);
-                let found: Vec<Finding> = findings(run).take(FIRST).cloned().collect();
-                let faults = phases::lines(&run.episodes);
-                if run.mark().is_none() && known.is_empty() && found.is_empty() && faults.is_empty()
-                {
-                    continue;
-                }
-                let known = Block::Run {
-                    name: run.run.name.clone(),
-                    mark: run.mark(),
-                    known,
-                };
-                for block in [known, Block::Findings(found), Block::Figures(faults)] {
-                    blocks.extend(text(&block, run.mark(), None));
+                let head = named(run, true);
+                let found = findings(run).take(FIRST).cloned().collect();
+                let beside = [
+                    Block::Findings(found),
+                    Block::Figures(phases::lines(&run.episodes)),
+                ];
+                let beside = beside
+                    .iter()
+                    .filter_map(|block| text(block, run.mark(), None));
+                let beside: Vec<String> = beside.collect();
+                if run.mark().is_some() || !known_of(run, true).is_empty() || !beside.is_empty() {
+                    blocks.extend(text(&head, run.mark(), None));
+                    blocks.extend(beside);
                 }
             }
         }
     }
-    blocks.extend(max_rate(report).map(|lines| lines.join("\n") + "\n"));
+    blocks.extend(text(&Block::Words(max_rate(report)), None, None));
     blocks.join("\n")
 }
 
 /// The report as Markdown: every run with all that is said of it.
 pub fn to_markdown(report: &Report<'_>) -> String {
+    let together = [
+        Block::Table(of_runs(&report.runs)),
+        Block::Figures(max_rate(report)),
+        Block::Words(compared(report)),
+    ];
+    let together = together.iter().filter_map(|block| markdown(block, None));
     let mut blocks = vec!["# Report\n".to_owned()];
-    blocks.extend(markdown(&Block::Table(of_runs(&report.runs)), None));
-    blocks.extend(max_rate(report).and_then(|lines| markdown(&Block::Figures(lines), None)));
-    blocks.extend(markdown(&Block::Words(compared(report)), None));
+    blocks.extend(together);
     for run in &report.runs {
-        let mut of_run = of_run(run);
-        of_run.push(Block::Table(of_latencies(run)));
-        blocks.extend(
-            of_run
-                .iter()
-                .filter_map(|block| markdown(block, run.mark())),
-        );
+        let mut said = of_run(run);
+        said.push(Block::Table(of_latencies(run)));
+        blocks.extend(said.iter().filter_map(|block| markdown(block, run.mark())));
     }
     blocks.join("\n")
 }
 
 /// All that is said of a run.
 fn of_run(run: &RunReport<'_>) -> Vec<Block> {
-    let mut blocks = vec![Block::Run {
-        name: run.run.name.clone(),
-        mark: run.mark(),
-        known: known_of(run, false),
-    }];
+    let mut blocks = vec![named(run, false)];
     blocks.extend(run.summary.blocks());
     if run.summary.hosts.len() > 1 {
         blocks.push(Block::Table(of_servers(run)));
@@ -120,30 +114,28 @@ fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     blocks
 }
 
+fn named(run: &RunReport<'_>, with_window: bool) -> Block {
+    Block::Run {
+        name: run.run.name.clone(),
+        mark: run.mark(),
+        known: known_of(run, with_window),
+    }
+}
+
+fn lines(before: &str, lines: &[String]) -> String {
+    let lines = lines.iter().map(|line| format!("{before}{line}\n"));
+    lines.collect()
+}
+
 /// A block for the terminal, under the mark of a run whose figures must not be read without it; `None` of an empty one.
 pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<String> {
-    let marked = |text: String| match mark {
-        Some(mark) => format!("[{mark}]\n{text}"),
-        None => text,
-    };
-    let lines = |lines: &[String]| {
-        lines
-            .iter()
-            .map(|line| format!("{line}\n"))
-            .collect::<String>()
-    };
     let text = match block {
         Block::Run { name, mark, known } => {
-            let known: String = known.iter().map(|line| format!("  {line}\n")).collect();
-            match mark {
-                Some(mark) => format!("{mark}: {name}\n{known}"),
-                None => format!("{name}\n{known}"),
-            }
+            let mark = mark.map_or(String::new(), |mark| format!("{mark}: "));
+            return Some(format!("{mark}{name}\n{}", lines("  ", known)));
         }
-        Block::Words(said) | Block::Figures(said) if said.is_empty() => return None,
-        Block::Words(said) | Block::Figures(said) => marked(lines(said)),
-        Block::Table(grid) => marked(grid.to_text(width)),
-        Block::Findings(found) if found.is_empty() => return None,
+        Block::Words(said) | Block::Figures(said) => lines("", said),
+        Block::Table(grid) => grid.to_text(width),
         Block::Findings(found) => {
             let line = |finding: &Finding| {
                 let title = finding.title.trim_end_matches('.');
@@ -153,61 +145,46 @@ pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<S
                 };
                 format!("{title}\n  {}{advice}\n", finding.what)
             };
-            marked(found.iter().map(line).collect())
+            found.iter().map(line).collect()
         }
     };
-    Some(text)
+    let mark = mark.map_or(String::new(), |mark| format!("[{mark}]\n"));
+    (!text.is_empty()).then(|| mark + &text)
 }
 
 /// The same in Markdown, where the mark is a paragraph of its own.
 fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
-    let marked = |text: String| match mark {
-        Some(mark) => format!("**[{mark}]**\n\n{text}"),
-        None => text,
-    };
-    let items = |lines: &[String]| {
-        lines
-            .iter()
-            .map(|line| format!("- {line}\n"))
-            .collect::<String>()
-    };
-    Some(match block {
+    let text = match block {
         Block::Run { name, mark, known } => {
-            let mark = mark.map(|mark| format!(" ({mark})")).unwrap_or_default();
-            let known = match known.is_empty() {
-                true => String::new(),
-                false => format!("\n{}", items(known)),
-            };
-            format!("## {name}{mark}\n{known}")
+            let mark = mark.map_or(String::new(), |mark| format!(" ({mark})"));
+            let space = if known.is_empty() { "" } else { "\n" };
+            return Some(format!("## {name}{mark}\n{space}{}", lines("- ", known)));
         }
-        Block::Words(said) | Block::Figures(said) if said.is_empty() => return None,
-        Block::Words(said) => marked(items(said)),
-        Block::Figures(said) => marked(format!("```text\n{}\n```\n", said.join("\n"))),
-        Block::Table(grid) => marked(grid.to_markdown()),
-        Block::Findings(found) if found.is_empty() => return None,
+        Block::Figures(said) if said.is_empty() => return None,
+        Block::Figures(said) => format!("```text\n{}```\n", lines("", said)),
+        Block::Words(said) => lines("- ", said),
+        Block::Table(grid) => grid.to_markdown(),
         Block::Findings(found) => {
-            let line = |of: &Finding| format!("- **{}** {} {}", of.title, of.what, of.advice);
-            let lines = found.iter().map(|of| line(of).trim_end().to_owned() + "\n");
-            marked(lines.collect())
+            let line = |of: &Finding| {
+                let said = format!("**{}** {} {}", of.title, of.what, of.advice);
+                said.trim_end().to_owned()
+            };
+            lines("- ", &found.iter().map(line).collect::<Vec<_>>())
         }
-    })
+    };
+    let mark = mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n"));
+    (!text.is_empty()).then(|| mark + &text)
 }
 
 /// What is to be known of a run before its figures are read; of what they are, where that is not said with them.
 fn known_of(told: &RunReport<'_>, with_window: bool) -> Vec<String> {
     let reasons = told.verdict.iter().flat_map(|verdict| &verdict.reasons);
-    let mut lines: Vec<String> = reasons
-        .map(|reason| one_line(reason).into_owned())
-        .collect();
-    if let Some(error) = told.run.file.as_ref().and_then(|file| file.error.as_ref()) {
-        lines.push(format!("failed: {}", one_line(error)));
-    }
-    lines.extend(told.summary.of_window().filter(|_| with_window));
-    lines.extend(
-        told.warnings()
-            .map(|note| format!("note: {}", one_line(note))),
-    );
-    lines
+    let error = told.run.file.iter().filter_map(|file| file.error.as_ref());
+    let error = error.map(|error| format!("failed: {error}"));
+    let window = told.summary.of_window().filter(|_| with_window);
+    let notes = told.warnings().map(|note| format!("note: {note}"));
+    let all = reasons.cloned().chain(error).chain(window).chain(notes);
+    all.map(|line| one_line(&line).into_owned()).collect()
 }
 
 /// What the figures say; that the run is not to be believed, and why, stands above all.
@@ -227,16 +204,18 @@ fn compared(report: &Report<'_>) -> Vec<String> {
     differences.map(Difference::sentence).chain(notes).collect()
 }
 
-/// What a search of the highest rate found.
-pub fn max_rate(report: &Report<'_>) -> Option<Vec<String>> {
-    let found: &MaxRate = report.loaded.experiment.as_ref()?.max_rate.as_ref()?;
-    let goals = found.goodput.join(", ");
-    let share = found.share * 100.0;
-    let drawn = |rate: f64| {
-        let trial = found.trials.iter().rfind(|trial| trial.rate == rate)?;
-        Some(format!(" (drawn: {:.2})", trial.drawn?))
+/// What a search of the highest rate found; empty where there was none.
+pub fn max_rate(report: &Report<'_>) -> Vec<String> {
+    let experiment = report.loaded.experiment.as_ref();
+    let Some(found) = experiment.and_then(|of| of.max_rate.as_ref()) else {
+        return Vec::new();
     };
-    let tried = |rate: f64| format!("{rate:.2} requests/s{}", drawn(rate).unwrap_or_default());
+    let tried = |rate: f64| {
+        let trial = found.trials.iter().rfind(|trial| trial.rate == rate);
+        let drawn = trial.and_then(|trial| trial.drawn);
+        let drawn = drawn.map_or(String::new(), |drawn| format!(" (drawn: {drawn:.2})"));
+        format!("{rate:.2} requests/s{drawn}")
+    };
     let met = found.met.map_or("no rate that was tried".to_owned(), tried);
     let missed = match (found.missed, found.invalid) {
         (Some(missed), invalid) if invalid.is_none_or(|invalid| invalid > missed) => {
@@ -248,37 +227,28 @@ pub fn max_rate(report: &Report<'_>) -> Option<Vec<String>> {
         ),
         _ => String::new(),
     };
+    let (goals, share) = (found.goodput.join(", "), found.share * 100.0);
     let mut lines = vec![format!(
         "Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}."
     )];
-    if !found.trials.is_empty() {
-        lines.push(format!("  {:>8} {:>8}", "asked/s", "drawn/s"));
-    }
+    lines.extend(
+        found
+            .trials
+            .first()
+            .map(|_| format!("  {:>8} {:>8}", "asked/s", "drawn/s")),
+    );
     lines.extend(found.trials.iter().map(|trial| {
         let drawn = trial
             .drawn
-            .map_or_else(String::new, |drawn| format!("{drawn:.2}"));
-        let (rate, kept) = (trial.rate, trial.kept * 100.0);
-        format!(
-            "  {rate:>8.2} {drawn:>8}  {kept:>5.1} % kept them  {}",
-            trial.result
-        )
+            .map_or(String::new(), |drawn| format!("{drawn:.2}"));
+        let (rate, kept, result) = (trial.rate, trial.kept * 100.0, &trial.result);
+        format!("  {rate:>8.2} {drawn:>8}  {kept:>5.1} % kept them  {result}")
     }));
-    Some(lines)
+    lines
 }
 
 /// A line a latency that any request had.
 fn of_latencies(told: &RunReport<'_>) -> Grid {
-    let heads = [
-        "latency, ms",
-        "count",
-        "mean",
-        "p50",
-        "p90",
-        "p95",
-        "p99",
-        "max",
-    ];
     let row = |latency: &Latency| {
         let s = latency.summary.as_ref()?;
         let figures = [s.mean, s.p50, s.p90, s.p95, s.p99, s.max];
@@ -288,7 +258,7 @@ fn of_latencies(told: &RunReport<'_>) -> Grid {
     };
     let all = told.summary.all.latencies.all.iter();
     Grid {
-        heads: heads.map(str::to_owned).into(),
+        heads: heads("latency, ms|count|mean|p50|p90|p95|p99|max"),
         rows: all.filter_map(row).collect(),
     }
 }
@@ -297,22 +267,19 @@ fn of_latencies(told: &RunReport<'_>) -> Grid {
 pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
     let row = |told: &RunReport<'_>| {
         let (run, all) = (&told.summary.run, &told.summary.all);
-        let mark = told.mark().map(|mark| format!(" {mark}"));
+        let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
         let rate = run.a_second(all.completed as f64);
         let tokens = all.tokens.output;
         let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
-        let mut cells = vec![
-            format!("{}{}", told.run.name, mark.unwrap_or_default()),
-            all.counts.ok().to_string(),
-            all.counts.failed().to_string(),
-            figure(rate, |rate| format!("{rate:.2}")),
-        ];
-        cells.extend(latencies(all));
-        cells.push(figure(tokens, |tokens| format!("{tokens:.0}")));
-        cells
+        let rate = figure(rate, |rate| format!("{rate:.2}"));
+        let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
+        cells(format!("{}{mark}", told.run.name), all, rate, Some(tokens))
     };
     Grid {
-        heads: heads(&["run", "ok", "failed", "req/s"], Some("tokens/s")),
+        heads: heads(&format!(
+            "run|ok|failed|req/s|{}|tokens/s",
+            SHOWN.map(|(head, ..)| head).join("|")
+        )),
         rows: runs.iter().map(row).collect(),
     }
 }
@@ -323,43 +290,39 @@ pub fn of_servers(told: &RunReport<'_>) -> Grid {
         name if name == host => host.clone(),
         name => format!("{name} ({host})"),
     };
-    let named = told
-        .summary
-        .hosts
-        .iter()
-        .map(|(host, group)| (name(host), group));
+    let named = told.summary.hosts.iter();
+    let named = named.map(|(host, group)| (name(host), group));
     let others = told.summary.other_hosts.iter();
     let others = others.map(|(servers, group)| (format!("{servers} others"), group));
     let hosts: Vec<(String, &Group)> = named.chain(others).collect();
     let all: u64 = hosts.iter().map(|(_, group)| group.counts.requests).sum();
     let row = |(host, group): (String, &Group)| {
         let share = group.counts.requests as f64 / all as f64;
-        let mut cells = vec![
-            host,
-            group.counts.ok().to_string(),
-            group.counts.failed().to_string(),
-            format!("{:.0} %", share * 100.0),
-        ];
-        cells.extend(latencies(group));
-        cells
+        cells(host, group, format!("{:.0} %", share * 100.0), None)
     };
     Grid {
-        heads: heads(&["server", "ok", "failed", "share"], None),
+        heads: heads(&format!(
+            "server|ok|failed|share|{}",
+            SHOWN.map(|(head, ..)| head).join("|")
+        )),
         rows: hosts.into_iter().map(row).collect(),
     }
 }
 
-fn heads(first: &[&str], last: Option<&str>) -> Vec<String> {
-    let shown = SHOWN.map(|(head, ..)| head.to_owned());
-    let first = first.iter().map(|head| (*head).to_owned());
-    first.chain(shown).chain(last.map(str::to_owned)).collect()
+/// Heads that stand between bars.
+fn heads(heads: &str) -> Vec<String> {
+    heads.split('|').map(str::to_owned).collect()
 }
 
-fn latencies(group: &Group) -> impl Iterator<Item = String> {
-    SHOWN.iter().map(|(_, name, get)| {
+/// A line of the figures of a run or a server: `third` stands before the latencies, `last` behind them.
+fn cells(name: String, group: &Group, third: String, last: Option<String>) -> Vec<String> {
+    let counts = [group.counts.ok(), group.counts.failed()].map(|count| count.to_string());
+    let latencies = SHOWN.iter().map(|(_, name, get)| {
         let summary = group.latencies.get(name);
         figure(summary.map(get), duration)
-    })
+    });
+    let first = std::iter::once(name).chain(counts).chain([third]);
+    first.chain(latencies).chain(last).collect()
 }
 
 fn figure(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {

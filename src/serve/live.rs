@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::proxy::shared::{Shared, UpstreamKind};
+use crate::report::page::{BASE, DOM};
 use crate::report::timeline::label;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::STAGES;
@@ -29,7 +30,8 @@ pub fn page() -> (String, String) {
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    (PAGE.replace(NONCE, &nonce), policy)
+    let page = PAGE.replace("{{base}}", BASE).replace("{{dom}}", DOM);
+    (page.replace(NONCE, &nonce), policy)
 }
 
 /// What is new since the request of the number `after`.

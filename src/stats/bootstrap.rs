@@ -14,10 +14,11 @@ use rand_chacha::ChaCha8Rng;
 use super::{between, ranks};
 
 /// What is taken of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Statistic {
     /// The arithmetic mean.
+    #[default]
     Mean,
     /// A quantile, 0 to 1, linear between the two nearest ranks.
     Quantile(f64),

@@ -1,13 +1,15 @@
 //! The settings of an experiment: each of them against the first that was sent the same, few of them all with each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
 use super::{Difference, FAILED, Statistic, Strata, compare, judge};
 use crate::report::files::RunState;
+use crate::report::findings::queue_grew;
 use crate::report::load::label;
 use crate::report::reader::{Loaded, Run};
+use crate::report::table::Table;
 use crate::report::verdict::Grade;
 use crate::request::outcome::GIVEN_UP;
 
@@ -37,7 +39,11 @@ const FEW: usize = 6;
 const LONG_QUEUE: (f64, f64) = (0.1, 0.010);
 /// So many repeats show what hangs together within a run.
 const ENOUGH_REPEATS: usize = 3;
-const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
+/// What is compared of a metric, how it is called, and the requests that it takes.
+const STATISTICS: [(Statistic, &str, u32); 2] = [
+    (Statistic::Quantile(0.5), "p50", 40),
+    (Statistic::Quantile(0.99), "p99", 500),
+];
 /// The key of which values are repeats with another schedule.
 const SEED: &str = "seed";
 /// The servers' queue.
@@ -46,29 +52,25 @@ const RESAMPLING_SEED: u64 = 1;
 /// Times of one schedule, as two files tell them, differ by less: seconds.
 const SAME_TIME: f64 = 2e-6;
 
-/// A setting and its runs, by repeat and seed.
+/// Settings and their runs, by repeat and seed.
 struct Setting<'a> {
     settings: Map<String, Value>,
     name: String,
     runs: BTreeMap<(u32, String), Sent<'a>>,
 }
 
-/// The requests of a run by place.
+/// The requests of a run: their rows by their places in the schedule.
 struct Sent<'a> {
     run: &'a Run,
-    /// Places and their rows, in order.
-    rows: Vec<(usize, usize)>,
+    /// The run's place among those loaded.
+    at: usize,
+    rows: BTreeMap<usize, usize>,
 }
 
 /// Two runs that were sent the same, and their rows of each place that either has.
-struct Twins<'a> {
-    runs: [&'a Sent<'a>; 2],
+struct Pair<'a> {
+    runs: [&'a Run; 2],
     rows: Vec<[Option<usize>; 2]>,
-}
-
-/// The differences alone.
-pub fn table(loaded: &Loaded) -> Vec<Difference> {
-    comparison(loaded).differences
 }
 
 /// Each setting against the first one that was sent the same, in [`METRICS`] and in failed requests, repeats put
@@ -76,114 +78,109 @@ pub fn table(loaded: &Loaded) -> Vec<Difference> {
 pub fn comparison(loaded: &Loaded) -> Comparison {
     let mut made = Comparison::default();
     let mut settings: Vec<Setting<'_>> = Vec::new();
-    for run in &loaded.runs {
-        if let Some(why) = unfit(run) {
-            made.notes
-                .push(format!("{} is not compared: {why}", run.name));
-            continue;
+    for (at, run) in loaded.runs.iter().enumerate() {
+        match unfit(run) {
+            Some(why) => made.not_compared(&run.name, why),
+            None => add(&mut settings, Sent::of(at, run)),
         }
-        add(&mut settings, run);
+    }
+    // By the first that was sent the same.
+    let mut groups: Vec<Vec<Setting<'_>>> = Vec::new();
+    for setting in settings {
+        let is_alike = |group: &&mut Vec<Setting<'_>>| {
+            let first = group.first();
+            first.is_some_and(|first| first.pairs(&setting).next().is_some())
+        };
+        match groups.iter_mut().find(is_alike) {
+            Some(group) => group.push(setting),
+            None => groups.push(vec![setting]),
+        }
     }
     let mut too_few = BTreeMap::new();
-    let mut left = settings;
-    while !left.is_empty() {
-        let first = left.remove(0);
-        let (alike, others): (Vec<_>, Vec<_>) = left
-            .into_iter()
-            .partition(|setting| first.was_sent_what(setting));
-        left = others;
-        if alike.is_empty() && loaded.runs.len() > 1 {
-            let name = &first.name;
-            made.notes.push(format!(
-                "{name} is not compared: no other setting was sent the same"
-            ));
+    for group in &groups {
+        match group.as_slice() {
+            [alone] if loaded.runs.len() > 1 => {
+                made.not_compared(&alone.name, "no other setting was sent the same");
+            }
+            [_] => {}
+            all => {
+                let runs = all.iter().flat_map(|setting| setting.runs.values());
+                made.compared.extend(runs.map(|sent| sent.at));
+                of_group(all, &mut made.differences, &mut too_few);
+            }
         }
-        let group: Vec<Setting<'_>> = std::iter::once(first).chain(alike).collect();
-        of_group(&group, &mut made, &mut too_few);
-        let compared = |run: &Run| group.len() > 1 && group.iter().any(|of| of.has(run));
-        let places = loaded.runs.iter().enumerate();
-        made.compared
-            .extend(places.filter(|(_, run)| compared(run)).map(|(at, _)| at));
     }
+    made.compared.sort_unstable();
     let too_few = too_few.into_iter();
-    made.notes.extend(too_few.map(|(what, pairs)| {
-        let pairs: Vec<String> = pairs;
-        format!("{what}: {}", pairs.join("; "))
-    }));
+    let too_few =
+        too_few.map(|(what, pairs): (_, Vec<String>)| format!("{what}: {}", pairs.join("; ")));
+    made.notes.extend(too_few);
     judge(&mut made.differences);
     made
+}
+
+impl Comparison {
+    fn not_compared(&mut self, name: &str, why: &str) {
+        self.notes.push(format!("{name} is not compared: {why}"));
+    }
 }
 
 /// Compares settings that were sent the same.
 fn of_group(
     group: &[Setting<'_>],
-    made: &mut Comparison,
+    differences: &mut Vec<Difference>,
     too_few: &mut BTreeMap<String, Vec<String>>,
 ) {
     for (n, a) in group.iter().enumerate() {
-        for b in group.iter().skip(n + 1).filter(|b| a.was_sent_what(b)) {
-            let metrics = match n {
-                0 => &METRICS[..],
-                _ if group.len() <= FEW => &METRICS[..2],
-                _ => break,
-            };
-            let mut found = against(a, b, metrics, too_few);
-            for difference in &mut found {
-                difference.is_against_first = n == 0;
+        let metrics = match n {
+            0 => &METRICS[..],
+            _ if group.len() <= FEW => &METRICS[..2],
+            _ => break,
+        };
+        for b in group.iter().skip(n + 1) {
+            let pairs: Vec<Pair<'_>> = a.pairs(b).collect();
+            if !pairs.is_empty() {
+                let found = against([a, b], &pairs, metrics, too_few);
+                differences.extend(found.into_iter().map(|difference| Difference {
+                    is_against_first: n == 0,
+                    ..difference
+                }));
             }
-            made.differences.extend(found);
         }
     }
 }
 
 /// Why a run's figures are not to be compared.
-fn unfit(run: &Run) -> Option<String> {
-    if run
-        .verdict()
-        .is_some_and(|told| told.grade == Grade::Invalid)
-    {
-        return Some("it is INVALID".to_owned());
-    }
-    let state = run.file.as_ref().map(|file| file.state);
-    match state {
-        Some(RunState::Failed) => Some("it failed".to_owned()),
-        Some(RunState::Stopped) => Some("it was stopped".to_owned()),
-        _ if run.is_partial => Some("it did not come to its end".to_owned()),
-        _ if run.file.as_ref().is_some_and(|file| file.kept_cache) => {
-            Some("a server kept its cache from before the run".to_owned())
+fn unfit(run: &Run) -> Option<&'static str> {
+    let file = run.file.as_ref();
+    let is_invalid = run.verdict().is_some_and(|of| of.grade == Grade::Invalid);
+    match file.map(|file| file.state) {
+        _ if is_invalid => Some("it is INVALID"),
+        Some(RunState::Failed) => Some("it failed"),
+        Some(RunState::Stopped) => Some("it was stopped"),
+        _ if run.is_partial => Some("it did not come to its end"),
+        _ if file.is_some_and(|file| file.kept_cache) => {
+            Some("a server kept its cache from before the run")
         }
         _ => None,
     }
 }
 
-fn add<'a>(settings: &mut Vec<Setting<'a>>, run: &'a Run) {
-    let mut of_run = run
-        .file
-        .as_ref()
-        .map(|file| file.settings.clone())
-        .unwrap_or_default();
-    let seed = of_run
-        .remove(SEED)
-        .map(|seed| seed.to_string())
-        .unwrap_or_default();
-    let repeat = run.file.as_ref().map_or(0, |file| file.repeat);
-    let is_same = |known: &&mut Setting<'_>| run.file.is_some() && known.settings == of_run;
-    let key = (repeat, seed);
-    let sent = Sent::of(run);
-    if let Some(known) = settings.iter_mut().find(is_same)
-        && !known.runs.contains_key(&key)
-    {
+fn add<'a>(settings: &mut Vec<Setting<'a>>, sent: Sent<'a>) {
+    let file = sent.run.file.as_ref();
+    let mut of_run = file.map(|file| file.settings.clone()).unwrap_or_default();
+    let seed = of_run.remove(SEED).map(|seed| seed.to_string());
+    let key = (file.map_or(0, |file| file.repeat), seed.unwrap_or_default());
+    let is_same = |known: &&mut Setting<'_>| {
+        file.is_some() && known.settings == of_run && !known.runs.contains_key(&key)
+    };
+    if let Some(known) = settings.iter_mut().find(is_same) {
         known.runs.insert(key, sent);
         return;
     }
-    let words: Vec<String> = of_run
-        .iter()
-        .map(|(key, value)| format!("{key}={}", word(value)))
-        .collect();
-    let name = if words.is_empty() {
-        run.name.clone()
-    } else {
-        words.join(", ")
+    let name = match of_run.is_empty() {
+        true => sent.run.name.clone(),
+        false => described(&of_run, |_| true),
     };
     settings.push(Setting {
         settings: of_run,
@@ -194,93 +191,57 @@ fn add<'a>(settings: &mut Vec<Setting<'a>>, run: &'a Run) {
 
 /// A value without the quotes of JSON.
 fn word(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+    let text = value.as_str().map(str::to_owned);
+    text.unwrap_or_else(|| value.to_string())
 }
 
-impl Setting<'_> {
-    /// Whether a repeat of both was sent the same.
-    fn was_sent_what(&self, other: &Setting<'_>) -> bool {
-        self.pairs(other).next().is_some()
-    }
-
-    /// The runs of both that were sent the same.
-    fn pairs<'a>(
-        &'a self,
-        other: &'a Setting<'_>,
-    ) -> impl Iterator<Item = (&'a Sent<'a>, &'a Sent<'a>)> {
-        self.runs.iter().filter_map(|(key, run)| {
-            let other = other.runs.get(key)?;
-            run.is_same_workload(other).then_some((run, other))
-        })
-    }
-
-    fn has(&self, run: &Run) -> bool {
-        self.runs.values().any(|sent| std::ptr::eq(sent.run, run))
-    }
-
-    /// What both are called, by what they do not share; and what they share.
-    fn names(&self, other: &Setting<'_>) -> (String, String, String) {
-        let (same, different): (Vec<_>, Vec<_>) = self
-            .settings
-            .keys()
-            .partition(|key| self.settings.get(*key) == other.settings.get(*key));
-        let of = |setting: &Setting<'_>| match different.as_slice() {
-            [] => setting.name.clone(),
-            // A word says what it is; a number does not.
-            [key] if is_word(self, key) && is_word(other, key) => {
-                setting.settings.get(*key).map(word).unwrap_or_default()
-            }
-            keys => described(setting, keys),
-        };
-        (of(self), of(other), described(self, &same))
-    }
-}
-
-fn is_word(setting: &Setting<'_>, key: &str) -> bool {
-    setting.settings.get(key).is_some_and(Value::is_string)
-}
-
-/// `request_rate=8, tp_size=2`.
-fn described(setting: &Setting<'_>, keys: &[&String]) -> String {
-    let values = keys
-        .iter()
-        .filter_map(|key| Some((key, setting.settings.get(*key)?)));
-    let words: Vec<String> = values
+/// `request_rate=8, tp_size=2`: the settings of which the keys are wanted.
+fn described(settings: &Map<String, Value>, is_wanted: impl Fn(&str) -> bool) -> String {
+    let wanted = settings.iter().filter(|(key, _)| is_wanted(key));
+    let words: Vec<String> = wanted
         .map(|(key, value)| format!("{key}={}", word(value)))
         .collect();
     words.join(", ")
 }
 
-impl Sent<'_> {
-    fn of(run: &Run) -> Sent<'_> {
-        let table = &run.table;
-        let is_counted = run.is_counted();
-        let firsts = (0..table.len()).filter(|row| table.is_first(*row) && is_counted(*row));
-        let mut rows: Vec<(usize, usize)> = firsts
-            .filter_map(|row| Some((table.place(row)?, row)))
-            .collect();
-        rows.sort_unstable();
-        rows.dedup_by_key(|(place, _)| *place);
-        Sent { run, rows }
+impl Setting<'_> {
+    /// The runs of both that were sent the same.
+    fn pairs<'a>(&'a self, other: &'a Setting<'_>) -> impl Iterator<Item = Pair<'a>> {
+        self.runs.iter().filter_map(|(key, run)| {
+            let other = other.runs.get(key)?;
+            run.is_same_workload(other).then(|| run.paired(other))
+        })
     }
 
-    /// The rows of both at each place that either has.
-    fn with(&self, other: &Sent<'_>) -> Vec<[Option<usize>; 2]> {
-        let (mut left, mut right) = (self.rows.iter().peekable(), other.rows.iter().peekable());
-        let mut rows = Vec::with_capacity(self.rows.len().max(other.rows.len()));
-        while let Some(place) = [left.peek(), right.peek()]
-            .into_iter()
-            .flatten()
-            .map(|(place, _)| *place)
-            .min()
-        {
-            let is_next = |(next, _): &&(usize, usize)| *next == place;
-            let pair = [left.next_if(is_next), right.next_if(is_next)];
-            rows.push(pair.map(|of| of.map(|(_, row)| *row)));
+    /// What it is called beside another, by what they do not share; and what they share.
+    fn names(&self, other: &Setting<'_>) -> (String, String) {
+        let (own, others) = (&self.settings, &other.settings);
+        let is_shared = |key: &str| own.get(key) == others.get(key);
+        let mut apart = own.iter().filter(|(key, _)| !is_shared(key));
+        let name = match (apart.next(), apart.next()) {
+            (None, _) => self.name.clone(),
+            // A word says what it is; a number does not.
+            (Some((key, value)), None)
+                if value.is_string() && others.get(key).is_some_and(Value::is_string) =>
+            {
+                word(value)
+            }
+            _ => described(own, |key| !is_shared(key)),
+        };
+        (name, described(own, is_shared))
+    }
+}
+
+impl Sent<'_> {
+    fn of(at: usize, run: &Run) -> Sent<'_> {
+        let (table, is_counted) = (&run.table, run.is_counted());
+        let mut rows = BTreeMap::new();
+        for row in table.firsts().filter(|row| is_counted(*row)) {
+            if let Some(place) = table.place(row) {
+                rows.entry(place).or_insert(row);
+            }
         }
-        rows
+        Sent { run, at, rows }
     }
 
     /// By the hash of what was sent; where nobody took it, by time and length of each request.
@@ -289,10 +250,9 @@ impl Sent<'_> {
         if let (Some(a), Some(b)) = (hash(self), hash(other)) {
             return a == b;
         }
-        let rows = self.with(other);
-        let mut common = rows
-            .iter()
-            .filter_map(|[a, b]| Some(((*a)?, (*b)?)))
+        let common = self.rows.iter();
+        let mut common = common
+            .filter_map(|(place, row)| Some((*row, *other.rows.get(place)?)))
             .peekable();
         let alike = |column: &str, a: usize, b: usize| match (
             self.run.table.number(column, a),
@@ -305,114 +265,108 @@ impl Sent<'_> {
             && common.all(|(a, b)| alike("scheduled_time", a, b) && alike("input_length", a, b))
     }
 
-    /// What `of` says of a row; `NaN` where there is no row, or where its request was given up for the run's end.
-    fn value(&self, row: Option<usize>, of: impl Fn(usize) -> f64) -> f64 {
-        let table = &self.run.table;
-        match row {
-            Some(row) if table.is_ok(row) || table.text("error", row) != GIVEN_UP => of(row),
-            _ => f64::NAN,
+    fn paired<'a>(&'a self, other: &'a Sent<'_>) -> Pair<'a> {
+        let places: BTreeSet<&usize> = self.rows.keys().chain(other.rows.keys()).collect();
+        let row = |place| [self, other].map(|sent| sent.rows.get(place).copied());
+        Pair {
+            runs: [self.run, other.run],
+            rows: places.into_iter().map(row).collect(),
         }
     }
-
-    fn metric(&self, row: Option<usize>, column: &str, is_endless: bool) -> f64 {
-        let table = &self.run.table;
-        self.value(row, |row| match table.is_ok(row) {
-            true => table.number(column, row).unwrap_or(f64::NAN),
-            false if is_endless => f64::INFINITY,
-            false => f64::NAN,
-        })
-    }
-
-    fn failed(&self, row: Option<usize>) -> f64 {
-        self.value(row, |row| f64::from(u8::from(!self.run.table.is_ok(row))))
-    }
 }
 
-/// A value of a run's request, by its row.
-type Get<'a> = &'a dyn Fn(&Sent<'_>, Option<usize>) -> f64;
-
-/// What `of` both says, by place and repeat.
-fn strata(twins: &[Twins<'_>], of: Get<'_>) -> Strata {
-    let pairs = |twins: &Twins<'_>| {
-        let pair = |[a, b]: &[Option<usize>; 2]| (of(twins.runs[0], *a), of(twins.runs[1], *b));
-        twins.rows.iter().map(pair).collect()
+/// What `of` says of both runs' requests, by place and repeat; `NaN` where there is none, or where it was given up for the
+/// run's end.
+fn strata(pairs: &[Pair<'_>], of: impl Fn(&Table, usize) -> f64) -> Strata {
+    let value = |run: &Run, row: Option<usize>| {
+        let table = &run.table;
+        let told = row.filter(|row| table.is_ok(*row) || table.text("error", *row) != GIVEN_UP);
+        told.map_or(f64::NAN, |row| of(table, row))
     };
-    twins.iter().map(pairs).collect()
-}
-
-/// The finite values of one side.
-fn known(strata: &Strata, side: usize) -> impl Iterator<Item = f64> {
-    let values = strata
-        .iter()
-        .flatten()
-        .map(move |(a, b)| if side == 0 { *a } else { *b });
-    values.filter(|value| value.is_finite())
-}
-
-/// Whether the requests of a setting spent much of their time in the servers' queue, as far as that is known.
-fn has_long_queue(twins: &[Twins<'_>]) -> bool {
-    let of = |column: &'static str| strata(twins, &|sent, row| sent.metric(row, column, false));
-    let (queues, totals) = (of(QUEUE), of("total_latency"));
-    let mean = |strata: &Strata, side| {
-        let (sum, count) = known(strata, side).fold((0.0, 0.0), |(sum, n), v| (sum + v, n + 1.0));
-        sum / count
+    let values = |pair: &Pair<'_>| {
+        let (rows, [first, other]) = (pair.rows.iter(), pair.runs);
+        rows.map(|[a, b]| (value(first, *a), value(other, *b)))
+            .collect()
     };
-    (0..2).any(|side| {
-        let (queue, total) = (mean(&queues, side), mean(&totals, side));
-        queue >= LONG_QUEUE.1 && queue >= LONG_QUEUE.0 * total
+    pairs.iter().map(values).collect()
+}
+
+/// A column of both; `is_endless`: a request that failed took for ever.
+fn of_column(pairs: &[Pair<'_>], column: &str, is_endless: bool) -> Strata {
+    let failed = if is_endless { f64::INFINITY } else { f64::NAN };
+    strata(pairs, |table, row| match table.is_ok(row) {
+        true => table.number(column, row).unwrap_or(f64::NAN),
+        false => failed,
     })
 }
 
-/// Compares two settings.
+/// The finite values of both sides.
+fn known(strata: &Strata) -> [Vec<f64>; 2] {
+    let (a, b): (Vec<f64>, Vec<f64>) = strata.iter().flatten().copied().unzip();
+    [a, b].map(|side| side.into_iter().filter(|value| value.is_finite()).collect())
+}
+
+/// Whether the requests of a setting spent much of their time in the servers' queue, as far as that is known.
+fn has_long_queue(pairs: &[Pair<'_>]) -> bool {
+    let means = |column| {
+        let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;
+        known(&of_column(pairs, column, false)).map(mean)
+    };
+    let is_long =
+        |(queue, total): (f64, f64)| queue >= LONG_QUEUE.1 && queue >= LONG_QUEUE.0 * total;
+    means(QUEUE)
+        .into_iter()
+        .zip(means("total_latency"))
+        .any(is_long)
+}
+
+/// Compares two settings by those of their runs that were sent the same.
 fn against(
-    first: &Setting<'_>,
-    other: &Setting<'_>,
+    [first, other]: [&Setting<'_>; 2],
+    pairs: &[Pair<'_>],
     metrics: &[(&str, bool)],
     too_few: &mut BTreeMap<String, Vec<String>>,
 ) -> Vec<Difference> {
-    let (a, b, at) = first.names(other);
-    let twins = first.pairs(other).map(|(a, b)| Twins {
-        runs: [a, b],
-        rows: a.with(b),
-    });
-    let twins: Vec<Twins<'_>> = twins.collect();
+    let ((a, at), (b, _)) = (first.names(other), other.names(first));
     let mut found = Vec::new();
-    let failed = strata(&twins, &|sent, row| sent.failed(row));
-    let counts = [0, 1].map(|side| known(&failed, side).filter(|value| *value > 0.0).count());
+    let failed = strata(pairs, |table, row| f64::from(u8::from(!table.is_ok(row))));
+    let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());
     if counts != [0, 0] {
         let mean = Statistic::Mean;
         found.extend(compare(&failed, counts, FAILED, mean, RESAMPLING_SEED));
     }
-    let mut missing = [Vec::new(), Vec::new()];
+    let mut missing = STATISTICS.map(|_| Vec::new());
     for &(column, is_endless) in metrics {
-        let values = strata(&twins, &|sent, row| sent.metric(row, column, is_endless));
-        if (0..2).any(|side| known(&values, side).next().is_none()) {
+        let values = of_column(pairs, column, is_endless);
+        if known(&values).iter().any(Vec::is_empty) {
             continue;
         }
-        for (statistic, missing) in STATISTICS.into_iter().zip(&mut missing) {
+        for ((statistic, ..), missing) in STATISTICS.into_iter().zip(&mut missing) {
             match compare(&values, counts, column, statistic, RESAMPLING_SEED) {
                 Some(difference) => found.push(difference),
                 None => missing.push(label(column)),
             }
         }
     }
-    for (missing, (what, least)) in missing.iter().zip([("p50", 40), ("p99", 500)]) {
+    for (missing, (_, what, least)) in missing.iter().zip(STATISTICS) {
         if !missing.is_empty() {
             let columns = missing.join(", ");
             let what = format!(
                 "the {what} of {columns} is not compared, as fewer than {least} requests have a value in both"
             );
-            too_few
-                .entry(what)
-                .or_default()
-                .push(format!("{a} and {b}"));
+            let pairs = too_few.entry(what).or_default();
+            pairs.push(format!("{a} and {b}"));
         }
     }
-    let needs_repeats = twins.len() < ENOUGH_REPEATS && has_long_queue(&twins);
-    for difference in &mut found {
-        (difference.a, difference.b) = (a.clone(), b.clone());
-        difference.at.clone_from(&at);
-        difference.needs_repeats = needs_repeats;
-    }
-    found
+    let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);
+    let queue_grew = pairs.iter().flat_map(|pair| pair.runs).any(queue_grew);
+    let told = found.into_iter().map(|difference| Difference {
+        a: a.clone(),
+        b: b.clone(),
+        at: at.clone(),
+        needs_repeats,
+        queue_grew,
+        ..difference
+    });
+    told.collect()
 }

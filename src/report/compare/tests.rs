@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::report::files::{RunFile, RunState};
+use crate::report::load::tests::assert_says;
 use crate::report::reader::{Loaded, Run};
 use crate::table::{Cell, Table};
 
@@ -15,23 +16,17 @@ fn difference(by: f64, low: f64, high: f64) -> Difference {
         statistic: P99,
         a: "round_robin".to_owned(),
         b: "shortest_queue".to_owned(),
-        at: String::new(),
         of_a: 0.1,
         of_b: 0.1 + by,
         difference: by,
         low,
         high,
         pairs: 1000,
-        left_out: 0,
-        failed_a: 0,
-        failed_b: 0,
-        is_with_failed: false,
         is_against_first: true,
         repeats: 1,
-        needs_repeats: false,
         comparisons: 1,
         holds: true,
-        shown: false,
+        ..Difference::default()
     }
 }
 
@@ -83,50 +78,66 @@ fn sentences() {
 }
 
 #[test]
+fn of_an_overloaded_pair_it_is_said_what_is_known() {
+    let grew = |by, low, high| Difference {
+        queue_grew: true,
+        ..difference(by, low, high)
+    };
+    assert_eq!(
+        grew(-31.0, -55.0, 8.0).sentence(),
+        "p99 TTFT was 31.0 s [−8.0, 55.0] less with shortest_queue than with round_robin; how sure that is cannot be said, as \
+         a queue grew as long as a run lasted"
+    );
+    let said = grew(31.0, -8.0, 55.0).sentence();
+    assert!(
+        said.starts_with("p99 TTFT was 31.0 s [−8.0, 55.0] more with shortest_queue than"),
+        "{said}"
+    );
+    // What is shown is said as ever.
+    let said = grew(-31.0, -55.0, -8.0).sentence();
+    assert_eq!(
+        said,
+        "shortest_queue beats round_robin on p99 TTFT by 31.0 s [8.0, 55.0]"
+    );
+}
+
+#[test]
 fn a_sentence_says_what_became_of_failed_requests() {
     let clear = difference(-0.031, -0.041, -0.022);
+    let failing = |failed_a, failed_b| Difference {
+        failed_a,
+        failed_b,
+        left_out: 52,
+        pairs: 948,
+        ..clear.clone()
+    };
     let endless = Difference {
         failed_a: 5,
         failed_b: 2,
         is_with_failed: true,
         ..clear.clone()
     };
-    assert_eq!(
-        endless.sentence(),
-        "shortest_queue beats round_robin on p99 TTFT by 31 ms [22, 41]; failed: round_robin 5, shortest_queue 2, \
-         counted as endless"
-    );
-    let left_out = Difference {
-        failed_a: 50,
-        left_out: 52,
-        pairs: 948,
-        is_with_failed: false,
-        failed_b: 2,
-        ..clear.clone()
-    };
-    assert_eq!(
-        left_out.sentence(),
-        "shortest_queue beats round_robin on p99 TTFT by 31 ms [22, 41]; of the 948 of 1000 pairs with both values; \
-         failed: round_robin 50, shortest_queue 2"
-    );
-    let turned = Difference {
-        failed_a: 2,
-        failed_b: 50,
-        ..left_out
-    };
-    assert!(!turned.is_shown());
-    assert!(
-        turned
-            .sentence()
-            .starts_with("no difference can be shown between"),
-        "{}",
-        turned.sentence()
-    );
-    assert!(
-        turned
-            .sentence()
-            .contains("(−31 ms [−41, −22], which those that failed could turn)")
-    );
+    let beaten = "shortest_queue beats round_robin on p99 TTFT by 31 ms [22, 41]";
+    let all = "; of the 948 of 1000 pairs with both values; failed: round_robin";
+    for (difference, said) in [
+        (
+            endless,
+            format!("{beaten}; failed: round_robin 5, shortest_queue 2, counted as endless"),
+        ),
+        (
+            failing(50, 2),
+            format!("{beaten}{all} 50, shortest_queue 2"),
+        ),
+        (
+            failing(2, 50),
+            format!(
+                "no difference can be shown between round_robin and shortest_queue on p99 TTFT (−31 ms [−41, −22], which \
+                 those that failed could turn){all} 2, shortest_queue 50"
+            ),
+        ),
+    ] {
+        assert_eq!(difference.sentence(), said);
+    }
 }
 
 #[test]
@@ -146,13 +157,8 @@ fn of_many_comparisons_only_the_clear_ones_hold() {
     assert_eq!(reaching(&[1.05]), [true]);
     let mut all: Vec<Difference> = (0..24).map(|_| difference(-0.03, -0.055, -0.005)).collect();
     judge(&mut all);
-    assert!(
-        all[0]
-            .sentence()
-            .contains("which one of 24 comparisons may show by chance"),
-        "{}",
-        all[0].sentence()
-    );
+    let said = "which one of 24 comparisons may show by chance";
+    assert_says(&all[0].sentence(), said);
 }
 
 #[test]
@@ -308,26 +314,21 @@ fn settings_are_held_against_each_other_with_repeats_put_together() {
     assert_eq!(made.notes, Vec::<String>::new());
     let said: Vec<String> = made.differences.iter().map(Difference::sentence).collect();
     assert_eq!(said.len(), 6, "{said:?}");
-    assert!(
-        said[0].starts_with("round_robin beats random on p50 TTFT by 30 ms ["),
-        "{said:?}"
-    );
-    assert!(
-        said[1].starts_with("round_robin beats random on p99 TTFT by 30 ms ["),
-        "{said:?}"
-    );
-    assert!(
-        said[2].starts_with("no difference can be shown between random and shortest_queue on p50"),
-        "{said:?}"
-    );
+    for (at, begin) in [
+        (0, "round_robin beats random on p50 TTFT by 30 ms ["),
+        (1, "round_robin beats random on p99 TTFT by 30 ms ["),
+        (
+            2,
+            "no difference can be shown between random and shortest_queue on p50",
+        ),
+        // Neither of them is the first.
+        (4, "round_robin beats shortest_queue on p50 TTFT by 30 ms ["),
+    ] {
+        assert!(said[at].starts_with(begin), "{said:?}");
+    }
     assert_eq!(
         (made.differences[0].pairs, made.differences[0].comparisons),
         (2000, 6)
-    );
-    // Neither of them is the first.
-    assert!(
-        said[4].starts_with("round_robin beats shortest_queue on p50 TTFT by 30 ms ["),
-        "{said:?}"
     );
     let against_first = made.differences.iter().map(|of| of.is_against_first);
     assert_eq!(
@@ -340,62 +341,49 @@ fn settings_are_held_against_each_other_with_repeats_put_together() {
 #[test]
 fn what_cannot_be_compared_is_said() {
     let good = || run("random", 0, &values(0.0, 1));
-    let mut invalid = run("round_robin", 0, &values(-0.03, 2));
-    invalid.summary = Some(json!({"verdict": {"grade": "INVALID", "reasons": []}}));
-    let made = comparison(&loaded(vec![good(), invalid]));
-    assert!(made.differences.is_empty());
-    assert_eq!(
-        made.notes[0],
-        "routing_policy=round_robin is not compared: it is INVALID"
-    );
-    assert_eq!(
-        made.notes[1],
-        "routing_policy=random is not compared: no other setting was sent the same"
-    );
-
+    let other = || run("round_robin", 0, &values(-0.03, 2));
+    let is_invalid = |run: &mut Run| {
+        run.summary = Some(json!({"verdict": {"grade": "INVALID", "reasons": []}}));
+    };
+    type Change = fn(&mut Run);
+    let unfit: [(Change, &str); 3] = [
+        (is_invalid, "it is INVALID"),
+        (|run| run.is_partial = true, "it did not come to its end"),
+        (
+            |run| run.file.as_mut().unwrap().kept_cache = true,
+            "a server kept its cache from before the run",
+        ),
+    ];
+    for (change, why) in unfit {
+        let mut bad = other();
+        change(&mut bad);
+        let made = comparison(&loaded(vec![good(), bad]));
+        let notes = [
+            format!("routing_policy=round_robin is not compared: {why}"),
+            "routing_policy=random is not compared: no other setting was sent the same".to_owned(),
+        ];
+        assert_eq!((made.differences.len(), made.notes), (0, notes.to_vec()));
+    }
     let mut invalid = run("random", 1, &values(-0.03, 2));
-    invalid.summary = Some(json!({"verdict": {"grade": "INVALID", "reasons": []}}));
-    let other = run("round_robin", 0, &values(-0.03, 2));
-    let made = comparison(&loaded(vec![good(), invalid, other]));
+    is_invalid(&mut invalid);
+    let made = comparison(&loaded(vec![good(), invalid, other()]));
     assert_eq!(made.compared, [0, 2]);
 
-    let mut partial = run("round_robin", 0, &values(-0.03, 2));
-    partial.is_partial = true;
-    let made = comparison(&loaded(vec![good(), partial]));
-    assert_eq!(
-        made.notes[0],
-        "routing_policy=round_robin is not compared: it did not come to its end"
-    );
-
-    let mut kept = run("round_robin", 0, &values(-0.03, 2));
-    kept.file.as_mut().unwrap().kept_cache = true;
-    let made = comparison(&loaded(vec![good(), kept]));
-    assert_eq!(
-        made.notes[0],
-        "routing_policy=round_robin is not compared: a server kept its cache from before the run"
-    );
-
     // Another schedule: by its hash.
-    let [mut a, mut b] = ["random", "round_robin"].map(|policy| run(policy, 0, &values(0.0, 1)));
+    let [mut a, mut b] = [good(), other()];
     for (run, hash) in [(&mut a, "one"), (&mut b, "two")] {
         run.file.as_mut().unwrap().workload_sha256 = Some(hash.to_owned());
     }
     let made = comparison(&loaded(vec![a, b]));
-    assert!(
-        made.differences.is_empty() && made.notes.len() == 2,
-        "{:?}",
-        made.notes
-    );
+    assert_eq!((made.differences.len(), made.notes.len()), (0, 2));
     // By its times, where nobody took a hash.
-    let mut short = values(0.0, 1);
-    short.truncate(30);
-    let made = comparison(&loaded(vec![good(), run("round_robin", 0, &short)]));
-    let said = |what: &str, least: u32| {
+    let short = run("round_robin", 0, &values(0.0, 1)[..30]);
+    let said = [("p50", 40), ("p99", 500)].map(|(what, least)| {
         format!(
             "the {what} of TTFT is not compared, as fewer than {least} requests have a value in both: random and round_robin"
         )
-    };
-    assert_eq!(made.notes, [said("p50", 40), said("p99", 500)]);
+    });
+    assert_eq!(comparison(&loaded(vec![good(), short])).notes, said);
 }
 
 #[test]
@@ -432,13 +420,9 @@ fn failed_requests_count_where_they_have_no_value() {
         let mut found = made.differences.iter().filter(|of| of.metric == column);
         let found = found.next().unwrap();
         assert!(found.high < 0.0 && !found.is_shown(), "{found:?}");
-        let said = found.sentence();
-        assert!(
-            said.contains("which those that failed could turn)")
-                && said.ends_with(
-                    "; of the 880 of 1000 pairs with both values; failed: random 0, round_robin 120"
-                ),
-            "{said}"
+        assert_says(
+            &found.sentence(),
+            ", which those that failed could turn); of the 880 of 1000 pairs with both values; failed: random 0, round_robin 120",
         );
     }
 }

@@ -1,26 +1,26 @@
 //! How requests ended, what the rows themselves say is wrong, and what nobody saw.
 
-use crate::report::load::{Summary, TimeSpent};
-use crate::report::reader::Run;
 use crate::request::outcome::Outcome;
 use crate::request::stages::place;
 use crate::request::unseen::Unseen;
 
 use super::servers::counted;
-use super::{ENOUGH, Finding, Level, told, upper};
+use super::{ENOUGH, Finding, Level, Seen, upper};
 
 /// From this share on failed requests change what the figures of the others mean: 1 of 100.
 const FAILED_SHARE: f64 = 0.01;
-/// Rows whose moments contradict each other, from this share on.
+/// Rows that hold what cannot be, from this share on.
 const INCONSISTENT_SHARE: f64 = 0.01;
 /// Kinds of failures that are named.
 const NAMED: usize = 3;
 
 /// Requests that did not go well, and where they were then.
-pub fn failures(run: &Run, figures: &Summary) -> Option<Finding> {
-    let all = &figures.all;
-    let failed = all.counts.failed();
-    let requests = all.counts.requests - all.counts.given_up;
+pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let all = &of.figures.all;
+    let (failed, requests) = (
+        all.counts.failed(),
+        all.counts.requests - all.counts.given_up,
+    );
     if failed == 0 {
         return None;
     }
@@ -28,122 +28,116 @@ pub fn failures(run: &Run, figures: &Summary) -> Option<Finding> {
     // Most frequent first.
     let kinds = &all.failures.kinds;
     let named = kinds.iter().take(NAMED).map(|kind| {
-        let place = kind
+        let seen = kind
             .last_seen
             .map(|seen| format!(", last seen {}", place(seen)));
         let (count, outcome) = (kind.requests, kind.outcome.name());
-        format!("{count} `{outcome}`{}", place.unwrap_or_default())
+        format!("{count} `{outcome}`{}", seen.unwrap_or_default())
     });
-    let mut named: Vec<String> = named.collect();
-    if kinds.len() > NAMED {
-        named.push("others".to_owned());
-    }
-    let is_many = share >= FAILED_SHARE;
-    let first = kinds.first().map(|kind| kind.outcome);
-    let end = match is_many {
-        true => ": the slowest may be among those that failed.",
-        false => ".",
+    let others = (kinds.len() > NAMED).then(|| "others".to_owned());
+    let named: Vec<String> = named.chain(others).collect();
+    let (level, end) = match share >= FAILED_SHARE {
+        true => (found.level, ": the slowest may be among those that failed."),
+        false => (Level::Limit, "."),
     };
     let what = format!(
         "{}. Latencies below are those of the requests that went well{end}",
         named.join("; ")
     );
-    let advice = match run.faults.is_empty() {
-        true => advice(first),
-        false => {
-            "Servers were disturbed on purpose in this run: the table of faults says which requests that cost."
-        }
-    };
-    let mut found = Finding {
-        title: format!(
-            "{failed} of {requests} requests failed ({:.1} %)",
-            share * 100.0
+    let percent = share * 100.0;
+    let advice = match of.run.faults.is_empty() {
+        true => kinds.first().and_then(|kind| advice(kind.outcome)),
+        false => Some(
+            "Servers were disturbed on purpose in this run: the table of faults says which requests that cost.",
         ),
-        advice: advice.to_owned(),
-        ..Finding::new("failures", what)
     };
-    if !is_many {
-        found.level = Level::Limit;
-    }
-    Some(found)
+    Some(Finding {
+        level,
+        title: format!("{failed} of {requests} requests failed ({percent:.1} %)"),
+        advice: advice.map_or(found.advice, str::to_owned),
+        what,
+        ..found
+    })
 }
 
-/// What to do about the most frequent outcome.
-fn advice(outcome: Option<Outcome>) -> &'static str {
-    match outcome {
-        Some(Outcome::Rejected) => {
+/// What to do about the most frequent outcome, where that says it.
+fn advice(outcome: Outcome) -> Option<&'static str> {
+    Some(match outcome {
+        Outcome::Rejected => {
             "A queue was full: add servers, lower the rate, or allow a longer queue."
         }
-        Some(Outcome::Timeout) => {
+        Outcome::Timeout => {
             "The time limit ran out while requests waited: lower the rate, add servers, or raise `--request-timeout-s`."
         }
-        Some(Outcome::ClientError) => {
-            "The requests themselves were refused: read the column `error`."
-        }
-        Some(Outcome::ConnectError) => {
+        Outcome::ClientError => "The requests themselves were refused: read the column `error`.",
+        Outcome::ConnectError => {
             "Nobody listened at the target, or it had no room: is the server or router up?"
         }
-        Some(Outcome::UpstreamDied | Outcome::ServerError) => {
+        Outcome::UpstreamDied | Outcome::ServerError => {
             "Read the end of the servers' logs (`logs/` in the folder of an experiment's run) and the column `error`."
         }
-        _ => "Read the column `error` of these rows.",
-    }
+        _ => return None,
+    })
 }
 
 /// Requests that the servers took out of their batches again.
-pub fn retractions(run: &Run) -> Option<Finding> {
-    let table = &run.table;
-    let is_retracted = |row: usize| {
-        let more = (row + 1..table.len()).take_while(|row| !table.is_first(*row));
-        let mut rows = std::iter::once(row).chain(more);
-        rows.any(|row| {
-            table
-                .number("num_retractions", row)
-                .is_some_and(|count| count > 0.0)
-        })
-    };
-    let retracted = counted(run).filter(|row| is_retracted(*row)).count();
-    if retracted == 0 {
-        return None;
-    }
-    let what = format!(
-        "{retracted} requests were taken out of a batch again to make room for others, and waited a second time."
-    );
-    Some(Finding::new("retractions", what))
+pub fn retractions(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let table = &of.run.table;
+    let count = |row| table.number("num_retractions", row).unwrap_or(0.0);
+    let is_retracted = |row: &usize| table.rows_of(*row).any(|row| count(row) > 0.0);
+    let retracted = counted(of.run).filter(is_retracted).count();
+    (retracted > 0).then(|| {
+        found.saying(format!(
+            "{retracted} requests were taken out of a batch again to make room for others, and waited a second time."
+        ))
+    })
 }
 
-/// Rows whose moments contradict each other.
-pub fn inconsistent(figures: &Summary) -> Option<Finding> {
-    let counts = &figures.all.counts;
-    let (rows, (wrong, _)) = (counts.rows, &counts.inconsistent);
-    if rows < ENOUGH || (*wrong as f64) < INCONSISTENT_SHARE * rows as f64 {
-        return None;
-    }
-    let what = format!(
-        "{wrong} of {rows} rows have moments out of order; the column `inconsistency` names them."
-    );
-    Some(Finding::new("inconsistent", what))
+/// Rows that hold what cannot be.
+pub fn inconsistent(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let counts = &of.figures.all.counts;
+    let (rows, wrong) = (counts.rows, counts.inconsistent.0);
+    let is_much = rows >= ENOUGH && wrong as f64 >= INCONSISTENT_SHARE * rows as f64;
+    is_much.then(|| {
+        found.saying(format!(
+            "{wrong} of {rows} rows hold what cannot be (moments out of order, durations that are negative or too long, token \
+             counts); the column `inconsistency` names it."
+        ))
+    })
 }
 
 /// What of the requests was not seen, and what to switch on to see it.
-pub fn unseen(run: &Run, spent: &TimeSpent) -> Option<Finding> {
+pub fn unseen(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let spent = of.spent;
+    let note = |(name, requests): (&String, &serde_json::Value)| {
+        Some(spent.unseen_note(Unseen::named(name)?, requests.as_u64()?))
+    };
     // The run itself knew more of its answers than its rows tell.
-    let by_summary = told(run, "/time_spent/unseen").and_then(|unseen| unseen.as_object());
+    let by_summary = of
+        .told("/time_spent/unseen")
+        .and_then(|told| told.as_object());
     let notes: Vec<String> = match by_summary {
-        Some(unseen) => {
-            let known = unseen.iter().filter_map(|(name, requests)| {
-                Some(spent.unseen_note(Unseen::named(name)?, requests.as_u64()?))
-            });
-            known.collect()
-        }
+        Some(unseen) => unseen.iter().filter_map(note).collect(),
         None => spent.unseen_notes(),
     };
-    if notes.is_empty() || spent.requests < ENOUGH {
-        return None;
-    }
-    let what = format!(
-        "{}. Stages that could not be told apart are shown as one, hatched.",
-        upper(&notes.join("; "))
-    );
-    Some(Finding::new("unseen", what))
+    (!notes.is_empty() && spent.requests >= ENOUGH).then(|| {
+        found.saying(format!(
+            "{}. Stages that could not be told apart are shown as one, hatched.",
+            upper(&notes.join("; "))
+        ))
+    })
+}
+
+/// Nothing else is found, of so few requests.
+pub fn too_few(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let well = of.spent.requests;
+    let advice = match of.figures.all.flow.is_scheduled {
+        true => found.advice,
+        false => String::new(),
+    };
+    of.found.is_empty().then(|| Finding {
+        what: format!("{well} requests went well; findings need at least {ENOUGH}."),
+        advice,
+        ..found
+    })
 }

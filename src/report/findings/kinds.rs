@@ -1,14 +1,29 @@
-//! The kinds of findings: how much each matters, what it is called, what to do about it.
+//! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
-use super::{Finding, Level};
+use super::{Finding, Level, Seen, client, ends, servers};
+use crate::report::duration;
+use crate::request::timeline::Period;
 
-/// Kind, level, title, advice (empty: there is nothing to do). A finding may say more exactly what was found.
-const KINDS: [(&str, Level, &str, &str); 18] = [
+/// What is found of a kind; it is given its level, title and advice, and may say more exactly what was found.
+type Rule = fn(&Seen<'_>, Finding) -> Option<Finding>;
+
+/// From this share of the time on a request mostly waited: a third.
+const QUEUE_SHARE: f64 = 1.0 / 3.0;
+/// A router only passes on: a tenth of the time is more than that.
+const ROUTER_SHARE: f64 = 0.1;
+/// Prefill is normally a small part: from here on it is what a request's time goes to.
+const PREFILL_SHARE: f64 = 0.4;
+/// Decoding is normally the largest part: from here on it is nearly all.
+const DECODE_SHARE: f64 = 0.7;
+
+/// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
+pub const KINDS: [(&str, Level, &str, &str, Rule); 18] = [
     (
         "verdict",
         Level::Problem,
         "INVALID: do not use these figures",
         "Give the generator a machine or cores of its own, or ask for a lower rate.",
+        client::verdict,
     ),
     (
         "slots",
@@ -16,24 +31,35 @@ const KINDS: [(&str, Level, &str, &str); 18] = [
         "The generator's own limit held requests back",
         "`--max-concurrency` was reached, so the load was less than the schedule asked: raise it, or read the latencies that \
          count from the schedule.",
+        client::slots,
     ),
     (
         "client_bound",
         Level::Problem,
         "The generator could not keep its schedule",
         "Give the generator a machine or cores of its own, or ask for a lower rate.",
+        client::late,
     ),
     (
         "failures",
         Level::Problem,
         "Requests failed",
         "Read the column `error` of these rows.",
+        ends::failures,
     ),
     (
         "server_queue",
         Level::Limit,
         "Requests wait in the servers' queues",
         "Raise `max_running_requests` or add servers.",
+        |of, found| {
+            let took = of.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
+            Some(servers::limit(
+                of,
+                found,
+                &format!("A request waited {took} for a place in a batch."),
+            ))
+        },
     ),
     (
         "queue_growth",
@@ -41,6 +67,7 @@ const KINDS: [(&str, Level, &str, &str); 18] = [
         "The queue grew as long as the run lasted",
         "Lower the rate until the queue is steady, or add servers; `--find-max-rate` searches the highest rate that meets an \
          objective.",
+        |of, found| Some(found.saying(servers::growth(of.run)?)),
     ),
     (
         "router_queue",
@@ -48,6 +75,12 @@ const KINDS: [(&str, Level, &str, &str); 18] = [
         "Requests wait in the router",
         "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: the servers \
          do not see these requests meanwhile.",
+        |of, found| {
+            let took = of.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
+            Some(found.saying(format!(
+                "The router held a request {took} before it sent it on."
+            )))
+        },
     ),
     (
         "prefill_bound",
@@ -55,6 +88,10 @@ const KINDS: [(&str, Level, &str, &str); 18] = [
         "Prefill takes most of the time",
         "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; shorten \
          prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`.",
+        |of, found| {
+            let took = of.stage(Period::PREFILL, PREFILL_SHARE)?;
+            Some(found.saying(format!("Reading the prompts took {took}.")))
+        },
     ),
     (
         "imbalance",
@@ -62,6 +99,7 @@ const KINDS: [(&str, Level, &str, &str); 18] = [
         "Servers had unequal shares",
         "Try a policy that looks at the servers' load (`shortest_queue`, `power_of_two`); with `cache_aware`, lower its \
          balance thresholds.",
+        |of, found| servers::imbalance(of.run, found),
     ),
     (
         "not_served",
@@ -69,6 +107,7 @@ const KINDS: [(&str, Level, &str, &str); 18] = [
         "A server was not used again",
         "What shares requests out still takes it for dead: sglang-router looks at its workers once a minute \
          (`health_check_interval_secs`, `cb_timeout_duration_secs`).",
+        servers::not_served,
     ),
     (
         "decode_bound",
@@ -76,52 +115,67 @@ const KINDS: [(&str, Level, &str, &str); 18] = [
         "Decoding takes most of the time",
         "That is how it should be where requests do not wait. To make it shorter: fewer requests at once on a server (lower \
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
+        |of, found| {
+            let took = of.stage(Period::DECODE, DECODE_SHARE)?;
+            let each = of.figures.all.latencies.get("tpot");
+            let each = each.map_or(String::new(), |each| {
+                format!(" An output token took {} (median).", duration(each.p50))
+            });
+            Some(found.saying(format!("Making the answers took {took}.{each}")))
+        },
     ),
     (
         "client_stall",
         Level::Limit,
         "Clients read slower than the servers write",
         "Look at the client's CPU and network; the servers are not slow here.",
+        client::stall,
     ),
     (
         "retractions",
         Level::Limit,
         "Servers ran out of memory for tokens",
         "Raise `mem_fraction_static` or `schedule_conservativeness`, lower `max_running_requests`, or add servers.",
+        ends::retractions,
     ),
-    ("unseen", Level::Note, "Not every moment could be seen", ""),
+    (
+        "unseen",
+        Level::Note,
+        "Not every moment could be seen",
+        "",
+        ends::unseen,
+    ),
     (
         "inconsistent",
         Level::Note,
-        "Some moments contradict each other",
-        "A clock was set during the run, or a server tells its times wrongly: do not trust stages of these rows.",
+        "Some values cannot be",
+        "A clock was set during the run, or a server tells its times or tokens wrongly: do not trust stages of these rows.",
+        ends::inconsistent,
     ),
-    ("fine", Level::Fine, "Nothing is wrong", ""),
+    ("fine", Level::Fine, "Nothing is wrong", "", |of, found| {
+        let shares = of
+            .shares()
+            .filter(|_| of.is_whole() && of.found.is_empty())?;
+        Some(found.saying(format!("{shares}.")))
+    }),
     (
         "nothing_found",
         Level::Note,
         "Nothing found in what could be seen",
         "",
+        |of, found| {
+            // Of a run of which a part is missing, or was not seen: what is wrong there nobody knows.
+            let shares = of.shares()?;
+            Some(found.saying(format!(
+                "{shares}. What is missing (see the notes) may hide something."
+            )))
+        },
     ),
     (
         "too_few",
         Level::Note,
         "Too few requests to say anything",
-        "",
+        "Send more (`--num-prompts`).",
+        ends::too_few,
     ),
 ];
-
-impl Finding {
-    /// One of this kind; `what`: the figures that say so.
-    pub(super) fn new(kind: &'static str, what: String) -> Finding {
-        let known = KINDS.iter().find(|(known, ..)| *known == kind);
-        let (_, level, title, advice) = known.unwrap_or(&("", Level::Note, "", ""));
-        Finding {
-            kind,
-            level: *level,
-            title: (*title).to_owned(),
-            what,
-            advice: (*advice).to_owned(),
-        }
-    }
-}

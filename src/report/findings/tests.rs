@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::report::files::{FaultRow, ProcessFile, RunFile};
+use crate::report::load::tests::assert_says;
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::outcome::Outcome;
@@ -61,6 +62,11 @@ fn only(run: &Run, kind: &str) -> Finding {
     finding
 }
 
+/// Requests of which these moments are so many ms after they were to be sent.
+fn with(moments: &[(Moment, i64)]) -> impl Fn(Sample, i64, i64) -> Sample {
+    move |sample, _, start| set(sample, start, moments)
+}
+
 /// Sets moments to so many ms after the request was to be sent.
 fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Sample {
     let set = |sample: Sample, (moment, after): &(Moment, i64)| sample.at(*moment, start + after);
@@ -71,12 +77,7 @@ fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Sample {
 fn a_run_that_is_well_is_said_to_be() {
     let fine = only(&run_of(100, |sample, _, _| sample), "fine");
     assert_eq!(fine.level, Level::Fine);
-    assert!(
-        fine.what
-            .starts_with("Of 0.50 s a request took on average, 58 %"),
-        "{}",
-        fine.what
-    );
+    assert_says(&fine.what, "Of 0.50 s a request took on average, 58 %");
 }
 
 #[test]
@@ -123,15 +124,10 @@ fn queued(sample: Sample, start: i64) -> Sample {
 fn a_server_queue_is_told_with_what_limits_it() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
     let finding = only(&run, "server_queue");
-    assert!(
-        finding.what.contains("0.38 s of 0.50 s on average (76 %)"),
-        "{}",
-        finding.what
-    );
-    assert!(
-        finding
-            .advice
-            .contains("Raise `max_running_requests` if that is its limit")
+    assert_says(&finding.what, "0.38 s of 0.50 s on average (76 %)");
+    assert_says(
+        &finding.advice,
+        "Raise `max_running_requests` if that is its limit",
     );
     // A request runs for 100 ms, and each server gets one every 74 ms.
     let limited = |most: u32| {
@@ -152,25 +148,14 @@ fn a_server_queue_is_told_with_what_limits_it() {
         )
     };
     let reached = limited(1);
-    assert!(
-        reached
-            .what
-            .ends_with("A server ran 1 of 1 requests at once, its limit."),
-        "{}",
-        reached.what
+    assert_says(
+        &reached.what,
+        "A server ran 1 of 1 requests at once, its limit.",
     );
-    assert!(
-        reached
-            .advice
-            .starts_with("Raise `max_running_requests` while")
-    );
+    assert_says(&reached.advice, "Raise `max_running_requests` while");
     let other = limited(256);
-    assert!(
-        other.what.contains("Not for the limit of running requests"),
-        "{}",
-        other.what
-    );
-    assert!(other.advice.contains("token_usage"));
+    assert_says(&other.what, "Not for the limit of running requests");
+    assert_says(&other.advice, "token_usage");
 }
 
 #[test]
@@ -281,25 +266,18 @@ fn servers_of_different_models_are_not_compared() {
 
 #[test]
 fn a_router_that_holds_requests_is_told() {
-    let held = |sample, _, start| {
-        let moments = [
-            (Moment::WorkerArrival, 300),
-            (Moment::WorkerForwarded, 301),
-            (Moment::ServerCreated, 305),
-            (Moment::QueueStart, 306),
-            (Moment::QueueEnd, 310),
-            (Moment::PrefillEnd, 319),
-            (Moment::ServerFirstToken, 320),
-            (Moment::FirstToken, 330),
-        ];
-        set(sample, start, &moments)
-    };
-    let finding = only(&run_of(100, held), "router_queue");
-    assert!(
-        finding.what.contains("0.30 s of 0.50 s"),
-        "{}",
-        finding.what
-    );
+    let held = with(&[
+        (Moment::WorkerArrival, 300),
+        (Moment::WorkerForwarded, 301),
+        (Moment::ServerCreated, 305),
+        (Moment::QueueStart, 306),
+        (Moment::QueueEnd, 310),
+        (Moment::PrefillEnd, 319),
+        (Moment::ServerFirstToken, 320),
+        (Moment::FirstToken, 330),
+    ]);
+    let finding = only(&run_of(100, &held), "router_queue");
+    assert_says(&finding.what, "0.30 s of 0.50 s");
     // Where nobody saw the router, nothing is said of it.
     let unseen = |sample: Sample, n, start| {
         held(sample, n, start).without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
@@ -309,31 +287,15 @@ fn a_router_that_holds_requests_is_told() {
 
 #[test]
 fn prefill_and_decode_are_told_apart() {
-    let prefill = |sample, _, start| {
-        set(
-            sample,
-            start,
-            &[
-                (Moment::QueueEnd, 21),
-                (Moment::PrefillEnd, 349),
-                (Moment::ServerFirstToken, 350),
-                (Moment::FirstToken, 360),
-            ],
-        )
-    };
+    let prefill = with(&[
+        (Moment::QueueEnd, 21),
+        (Moment::PrefillEnd, 349),
+        (Moment::ServerFirstToken, 350),
+        (Moment::FirstToken, 360),
+    ]);
     let finding = only(&run_of(100, prefill), "prefill_bound");
-    assert!(
-        finding.what.contains("0.33 s of 0.50 s"),
-        "{}",
-        finding.what
-    );
-    let decode = |sample, _, start| {
-        set(
-            sample,
-            start,
-            &[(Moment::LastToken, 2990), (Moment::Finish, 3000)],
-        )
-    };
+    assert_says(&finding.what, "0.33 s of 0.50 s");
+    let decode = with(&[(Moment::LastToken, 2990), (Moment::Finish, 3000)]);
     let run = run_of(100, decode);
     // That nothing is wrong does not stand beside a finding.
     assert_eq!(kinds(&run), ["decode_bound"]);
@@ -348,12 +310,9 @@ fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
         })
     };
     let finding = only(&share(14), "imbalance");
-    assert!(
-        finding
-            .what
-            .starts_with("a:1 had 140 requests, b:1 60; an equal share is 100."),
-        "{}",
-        finding.what
+    assert_says(
+        &finding.what,
+        "a:1 had 140 requests, b:1 60; an equal share is 100.",
     );
     only(&share(11), "fine");
     let mut disturbed = share(14);
@@ -380,13 +339,7 @@ fn unequal_queues_are_told() {
         _ => set(sample, start, &[(Moment::QueueEnd, 150)]),
     };
     let finding = only(&run_of(100, unequal), "imbalance");
-    assert!(
-        finding
-            .what
-            .contains("0.13 s on average at b:1 and 2.0 ms at a:1"),
-        "{}",
-        finding.what
-    );
+    assert_says(&finding.what, "0.13 s on average at b:1 and 2.0 ms at a:1");
 }
 
 /// A request that got no token.
@@ -418,14 +371,11 @@ fn failures_are_told_with_where_they_were() {
     let finding = only(&run_of(100, every(20)), "failures");
     assert_eq!(finding.level, Level::Problem);
     assert_eq!(finding.title, "5 of 100 requests failed (5.0 %)");
-    assert!(
-        finding
-            .what
-            .starts_with("5 `timeout`, last seen in the server, before its first token"),
-        "{}",
-        finding.what
+    assert_says(
+        &finding.what,
+        "5 `timeout`, last seen in the server, before its first token",
     );
-    assert!(finding.advice.contains("--request-timeout-s"));
+    assert_says(&finding.advice, "--request-timeout-s");
     let few = only(&run_of(300, every(200)), "failures");
     assert_eq!(few.level, Level::Limit);
     let mut disturbed = run_of(100, every(20));
@@ -447,22 +397,16 @@ fn a_run_that_is_not_valid_says_so_first() {
 
 #[test]
 fn a_late_generator_is_told_from_its_own_limit() {
-    let late = |sample, _, start| {
-        set(
-            sample,
-            start,
-            &[
-                (Moment::Sent, 100),
-                (Moment::Arrival, 101),
-                (Moment::Forwarded, 102),
-                (Moment::WorkerArrival, 103),
-                (Moment::WorkerForwarded, 104),
-                (Moment::ServerCreated, 105),
-                (Moment::QueueStart, 106),
-                (Moment::QueueEnd, 110),
-            ],
-        )
-    };
+    let late = with(&[
+        (Moment::Sent, 100),
+        (Moment::Arrival, 101),
+        (Moment::Forwarded, 102),
+        (Moment::WorkerArrival, 103),
+        (Moment::WorkerForwarded, 104),
+        (Moment::ServerCreated, 105),
+        (Moment::QueueStart, 106),
+        (Moment::QueueEnd, 110),
+    ]);
     let mut run = run_of(100, late);
     let finding = only(&run, "client_bound");
     assert_eq!(finding.level, Level::Problem);
@@ -484,11 +428,7 @@ fn a_client_that_does_not_read_is_told() {
         }
     };
     let finding = only(&run_of(100, stalled(ms(100))), "client_stall");
-    assert!(
-        finding.what.contains("0.10 s of a request's time (20 %)"),
-        "{}",
-        finding.what
-    );
+    assert_says(&finding.what, "0.10 s of a request's time (20 %)");
     only(&run_of(100, stalled(ms(5))), "fine");
 }
 
@@ -559,9 +499,9 @@ fn a_server_that_is_back_and_gets_nothing_is_told() {
     let told = found(&run(3.0, 200));
     let told = told.iter().find(|finding| finding.kind == "not_served");
     let what = &told.unwrap().what;
-    assert!(
-        what.contains("server-1: it served nothing in the 4.37 s that it was back, in which 118"),
-        "{what}"
+    assert_says(
+        &what,
+        "server-1: it served nothing in the 4.37 s that it was back, in which 118",
     );
     assert!(!is_told(&run(3.0, 150)), "it was used again");
     assert!(!is_told(&run(6.5, 200)), "too soon to say");

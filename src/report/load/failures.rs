@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::report::load;
-    use crate::report::load::tests::{AFTER_SENDING, assert_near, flat, json_of, run};
+    use crate::report::load::tests::{AFTER_SENDING, assert_near, assert_says, flat, json_of, run};
     use crate::report::sample::Sample;
     use crate::request::record::Record;
     use crate::request::timeline::Moment;
@@ -239,7 +239,7 @@ mod tests {
         );
         let line = "failed        1 timeout, last seen in decode, after 0.22 s (longest 0.22 s), 73 % of it in queue\n";
         let text = summary.to_text();
-        assert!(text.contains(line), "{text}");
+        assert_says(&text, line);
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
             "of all 11 (10 sent), at least; -: no answer ever\n",
             "\ntotal, from send 10 - 499.0 - -\n",
         ] {
-            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
+            assert_says(&flat(&text), said);
         }
         // A row of dashes would say nothing.
         let text = load::Summary::of_records(&records[6..10], &run()).to_text();
@@ -314,7 +314,7 @@ mod tests {
             on average. 3 of 13 requests were given up when the run was stopped. Of 0.50 s the 8 of 13 requests that \
             went well took",
         ] {
-            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
+            assert_says(&flat(&text), said);
         }
         let json = summary.to_json();
         assert_near(&json, "/failed", 2.0);
@@ -350,7 +350,7 @@ mod tests {
             // Half of all had no token after 10 s, whatever those say that went well.
             "\nTTFT, from send 120 9347.3 10000.0 10000.0 10000.0\n",
         ] {
-            assert!(flat(&text).contains(said), "{said:?} is not in\n{text}");
+            assert_says(&flat(&text), said);
         }
         let json = summary.to_json();
         for (pointer, expected) in [
@@ -388,7 +388,7 @@ mod tests {
         let text = summary.to_text();
         let line =
             "failed        1 upstream_died, last seen in decode, after 0.35 s (longest 0.35 s)\n";
-        assert!(text.contains(line), "{text}");
+        assert_says(&text, line);
         let json = summary.to_json();
         // The one that died had its first token, and 350 ms from its send when it was over: not its last read.
         assert_near(&json, "/latency_at_least/ttft_from_send/max", 0.209);

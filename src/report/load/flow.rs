@@ -38,6 +38,23 @@ pub struct OverTime {
     pub unknown: (Concurrency, u64),
 }
 
+impl OverTime {
+    /// What the series are called.
+    pub const NAMES: [&str; 4] = ["concurrency", "queued", "running", "unknown"];
+
+    /// The series by these names.
+    pub fn series(&self) -> [Option<&Concurrency>; 4] {
+        let queued = self.queued.as_ref().map(|place| &place.known);
+        let running = self.running.as_ref().map(|place| &place.known);
+        [
+            Some(&self.in_flight),
+            queued,
+            running,
+            Some(&self.unknown.0),
+        ]
+    }
+}
+
 /// How many sequences were at one place in the server.
 #[derive(Clone, Debug)]
 pub struct InServer {

@@ -1,10 +1,12 @@
 //! The summary as JSON.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::request::last_seen::LastSeen;
 use crate::stats;
 
+use super::flow::{InServer, OverTime};
 use super::goodput::Goal;
 use super::run::RunFacts;
 use super::spent::TimeSpent;
@@ -13,6 +15,18 @@ use super::way_back;
 
 type Object = Map<String, Value>;
 type Figure = fn(&stats::Summary) -> f64;
+
+/// What is said of a sample. Those that bench_serving has stand first.
+const FIGURES: [(&str, Figure); 8] = [
+    ("mean", |s| s.mean),
+    ("p50", |s| s.p50),
+    ("std", |s| s.std),
+    ("p90", |s| s.p90),
+    ("p95", |s| s.p95),
+    ("p99", |s| s.p99),
+    ("p99.9", |s| s.p999),
+    ("max", |s| s.max),
+];
 
 /// Errors and failed attempts that are listed: they can be as many as requests.
 const LISTED: usize = 20;
@@ -27,9 +41,7 @@ impl Summary {
     pub fn to_json(&self) -> Value {
         let run = &self.run;
         let hosts = self.hosts.iter();
-        let hosts: Object = hosts
-            .map(|(host, figures)| (host.clone(), group(figures, run).into()))
-            .collect();
+        let hosts = object(hosts.map(|(host, figures)| (host, group(figures, run))));
         let of_the_run = json!({
             "started_at": self.began.seconds(),
             "started_at_ns": self.began.nanos(),
@@ -54,25 +66,54 @@ impl Summary {
 /// The limits that a good request keeps, by latency, milliseconds.
 pub fn goals_ms(goals: &[Goal]) -> Value {
     let goals = goals.iter();
-    let goals: Object = goals
-        .map(|goal| (goal.name.clone(), goal.most_ms.into()))
-        .collect();
-    goals.into()
+    object(goals.map(|goal| (&goal.name, goal.most_ms))).into()
 }
 
 /// What is said of all requests, and of each server's.
 fn group(group: &Group, run: &RunFacts) -> Object {
-    joined([
-        counts(group),
-        rates(group, run),
-        latencies(group),
-        bench_names(group),
-        seed_names(group),
-        over_time(group),
-        failures(group),
-        goodput(group, run),
-        json!({ "time_spent": time_spent(group) }),
-    ])
+    let mut all = joined([counts(group), rates(group, run), over_time(group)]);
+    all.extend(bench_names(group));
+    let failed = group.failures.kinds.iter().map(|kind| {
+        json!({
+            "outcome": kind.outcome.name(),
+            "ended_in": kind.last_seen.map(LastSeen::name),
+            "requests": kind.requests,
+            "waited": figures(kind.waited.as_ref()),
+            "parts": parts(&kind.spent),
+        })
+    });
+    let at_least = group.failures.at_least.iter();
+    let at_least = at_least.map(|(name, summary)| (*name, figures(summary.as_ref())));
+    let spent = &group.spent;
+    let unseen = spent.unseen.iter();
+    let more = json!({
+        "latency": latencies(group),
+        "latency_at_least": object(at_least),
+        "failures": failed.collect::<Value>(),
+        "time_spent": {
+            "requests": spent.requests,
+            "mean": spent.mean_total(),
+            "parts": parts(spent),
+            "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
+            "sentence": group.verdict(),
+            "findings": way_back::finding(group).into_iter().collect::<Value>(),
+        },
+    });
+    let goodput = group.goodput.as_ref().map(|goodput| {
+        json!({
+            "goodput_requests": goodput.good,
+            "goodput_unknown": goodput.unknown,
+            "request_goodput": run.a_second(goodput.good as f64),
+        })
+    });
+    all.extend(joined([more, goodput.unwrap_or_default()]));
+    all
+}
+
+/// An object of names and values.
+fn object(members: impl Iterator<Item = (impl Into<String>, impl Serialize)>) -> Object {
+    let members = members.map(|(name, value)| (name.into(), json!(value)));
+    members.collect()
 }
 
 /// The members of several objects.
@@ -84,22 +125,9 @@ fn joined<const N: usize>(objects: [Value; N]) -> Object {
     members.flatten().collect()
 }
 
-fn goodput(group: &Group, run: &RunFacts) -> Value {
-    group.goodput.as_ref().map_or(Value::Null, |goodput| {
-        json!({
-            "goodput_requests": goodput.good,
-            "goodput_unknown": goodput.unknown,
-            "request_goodput": run.a_second(goodput.good as f64),
-        })
-    })
-}
-
 fn counts(group: &Group) -> Value {
     let counts = &group.counts;
     let outcomes = counts.outcomes.iter();
-    let outcomes: Object = outcomes
-        .map(|(outcome, count)| (outcome.name().to_owned(), json!(count)))
-        .collect();
     let errors = counts.errors.most_frequent().take(LISTED);
     let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
     let failed = counts.failed_attempts.most_frequent().take(LISTED);
@@ -113,7 +141,7 @@ fn counts(group: &Group) -> Value {
         "failed": counts.failed(),
         "given_up": counts.given_up,
         "success_rate": counts.success_rate(),
-        "outcomes": outcomes,
+        "outcomes": object(outcomes.map(|(outcome, count)| (outcome.name(), count))),
         "errors": errors.collect::<Value>(),
         "attempts": counts.attempts,
         "retried_requests": counts.retried,
@@ -146,102 +174,83 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
 }
 
 /// Every latency in seconds.
-fn latencies(group: &Group) -> Value {
+fn latencies(group: &Group) -> Object {
     let all = group.latencies.all.iter();
-    let all: Object = all
-        .map(|latency| {
-            let mut shown = figures(latency.summary.as_ref());
-            let intervals = latency.intervals.named();
-            let intervals: Object = intervals
-                .map(|(name, interval)| (name.to_owned(), json!(interval.ok())))
-                .collect();
-            shown["ci95"] = intervals.into();
-            if let count @ 1.. = latency.within_clock_error {
-                shown["within_clock_error"] = count.into();
-            }
-            (latency.name.to_owned(), shown)
-        })
-        .collect();
-    json!({ "latency": all })
+    object(all.map(|latency| {
+        let mut shown = figures(latency.summary.as_ref());
+        let intervals = latency.intervals.named().into_iter();
+        let intervals = intervals.map(|(name, interval)| (name, interval.ok()));
+        shown["ci95"] = object(intervals).into();
+        if let count @ 1.. = latency.within_clock_error {
+            shown["within_clock_error"] = count.into();
+        }
+        (latency.name, shown)
+    }))
 }
 
 fn figures(summary: Option<&stats::Summary>) -> Value {
-    let figure = |get: Figure| summary.map(get);
-    json!({
-        "count": summary.map_or(0, |summary| summary.count),
-        "mean": figure(|s| s.mean),
-        "std": figure(|s| s.std),
-        "p50": figure(|s| s.p50),
-        "p90": figure(|s| s.p90),
-        "p95": figure(|s| s.p95),
-        "p99": figure(|s| s.p99),
-        "p99.9": figure(|s| s.p999),
-        "max": figure(|s| s.max),
-    })
+    let mut shown: Object = FIGURES
+        .map(|(name, get)| (name.to_owned(), json!(summary.map(get))))
+        .into_iter()
+        .collect();
+    let count = summary.map_or(0, |summary| summary.count);
+    shown.insert("count".to_owned(), count.into());
+    shown.into()
 }
 
-/// What SGLang's bench_serving has, by its names, in milliseconds.
-fn bench_names(group: &Group) -> Value {
-    const FIGURES: [(&str, Figure); 6] = [
-        ("mean", |s| s.mean),
-        ("median", |s| s.p50),
-        ("std", |s| s.std),
-        ("p90", |s| s.p90),
-        ("p95", |s| s.p95),
-        ("p99", |s| s.p99),
-    ];
+/// What SGLang's bench_serving has, by its names, and what the seed's scripts read, in milliseconds.
+fn bench_names(group: &Group) -> Object {
     let latencies = &group.latencies;
-    let mut object = json!({
-        "mean_itl_ms": ms(latencies.itl_mean),
-        "max_itl_ms": ms(latencies.itl_max),
-    });
-    for (name, summary) in [
+    let bench = [
         ("e2e_latency", &latencies.e2e),
         ("ttft", &latencies.ttft),
         ("tpot", &latencies.tpot),
-    ] {
-        for (figure, get) in FIGURES {
-            object[format!("{figure}_{name}_ms")] = json!(ms(summary.as_ref().map(get)));
-        }
-    }
-    object
-}
-
-/// What the seed's scripts read, in milliseconds.
-fn seed_names(group: &Group) -> Value {
-    let figure = |name, get: Figure| ms(group.latencies.get(name).map(get));
-    json!({
-        "avg_server_latency": figure("server_latency", |s| s.mean),
-        "avg_total_latency": figure("total_latency", |s| s.mean),
-        "avg_ttft": figure("ttft", |s| s.mean),
-        "p99_server_latency": figure("server_latency", |s| s.p99),
-    })
+    ];
+    // It has no more quantiles than these, and a name of its own for the median.
+    let of_bench = bench.iter().flat_map(|(name, summary)| {
+        FIGURES.iter().take(6).map(move |(figure, get)| {
+            let figure = if *figure == "p50" { "median" } else { figure };
+            (format!("{figure}_{name}_ms"), summary.as_ref().map(get))
+        })
+    });
+    let of_itl = [
+        ("mean_itl_ms".to_owned(), latencies.itl_mean),
+        ("max_itl_ms".to_owned(), latencies.itl_max),
+    ];
+    let seed: [(&str, &str, Figure); 4] = [
+        ("avg_server_latency", "server_latency", |s| s.mean),
+        ("avg_total_latency", "total_latency", |s| s.mean),
+        ("avg_ttft", "ttft", |s| s.mean),
+        ("p99_server_latency", "server_latency", |s| s.p99),
+    ];
+    let of_seed =
+        seed.map(|(name, latency, get)| (name.to_owned(), latencies.get(latency).map(get)));
+    let all = of_bench.chain(of_itl).chain(of_seed);
+    object(all.map(|(name, seconds)| (name, seconds.map(|seconds| seconds * 1e3))))
 }
 
 fn over_time(group: &Group) -> Value {
     let over_time = group.flow.over_time.as_ref();
-    let queued = over_time.and_then(|o| o.queued.as_ref());
-    let running = over_time.and_then(|o| o.running.as_ref());
-    let mut object = json!({
-        "queued_unknown_requests": queued.map(|place| place.unknown),
-        "running_unknown_requests": running.map(|place| place.unknown),
+    let unknown = |place: fn(&OverTime) -> &Option<InServer>| {
+        let place = over_time.and_then(|over_time| place(over_time).as_ref());
+        place.map(|place| place.unknown)
+    };
+    let mut told = json!({
+        "queued_unknown_requests": unknown(|o| &o.queued),
+        "running_unknown_requests": unknown(|o| &o.running),
         "state_unknown_requests": over_time.map(|o| o.unknown.1),
         "series": { "bucket_s": over_time.map(|o| o.bucket_s) },
     });
-    for (name, concurrency) in [
-        ("concurrency", over_time.map(|o| &o.in_flight)),
-        ("queued", queued.map(|place| &place.known)),
-        ("running", running.map(|place| &place.known)),
-        ("unknown", over_time.map(|o| &o.unknown.0)),
-    ] {
-        object[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
-        object[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
-        object["series"][name] = json!(concurrency.map(|c| &c.series));
+    let series = over_time.map_or([None; 4], OverTime::series);
+    for (name, concurrency) in OverTime::NAMES.into_iter().zip(series) {
+        told[format!("mean_{name}")] = json!(concurrency.map(|c| c.mean));
+        told[format!("peak_{name}")] = json!(concurrency.map(|c| c.peak));
+        told["series"][name] = json!(concurrency.map(|c| &c.series));
     }
-    object
+    told
 }
 
-fn parts(spent: &TimeSpent) -> Vec<Value> {
+fn parts(spent: &TimeSpent) -> Value {
     let parts = spent.parts.iter().map(|part| {
         json!({
             "stage": part.spent.name(),
@@ -251,42 +260,4 @@ fn parts(spent: &TimeSpent) -> Vec<Value> {
         })
     });
     parts.collect()
-}
-
-/// What became of the failed, and what that says of all.
-fn failures(group: &Group) -> Value {
-    let kinds = group.failures.kinds.iter().map(|kind| {
-        json!({
-            "outcome": kind.outcome.name(),
-            "ended_in": kind.last_seen.map(LastSeen::name),
-            "requests": kind.requests,
-            "waited": figures(kind.waited.as_ref()),
-            "parts": parts(&kind.spent),
-        })
-    });
-    let at_least = group.failures.at_least.iter();
-    let at_least: Object = at_least
-        .map(|(name, summary)| ((*name).to_owned(), figures(summary.as_ref())))
-        .collect();
-    json!({ "failures": kinds.collect::<Value>(), "latency_at_least": at_least })
-}
-
-fn time_spent(group: &Group) -> Value {
-    let spent = &group.spent;
-    let unseen = spent.unseen.iter();
-    let unseen: Object = unseen
-        .map(|(what, requests)| (what.name().to_owned(), json!(requests)))
-        .collect();
-    json!({
-        "requests": spent.requests,
-        "mean": spent.mean_total(),
-        "parts": parts(spent),
-        "unseen": unseen,
-        "sentence": group.verdict(),
-        "findings": way_back::finding(group).into_iter().collect::<Vec<_>>(),
-    })
-}
-
-fn ms(seconds: Option<f64>) -> Option<f64> {
-    seconds.map(|seconds| seconds * 1e3)
 }

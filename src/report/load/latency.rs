@@ -64,28 +64,17 @@ pub const FROM_THE_CLIENT: [(&str, Scope, ColumnId, ColumnId); 3] = [
     ),
 ];
 
-/// What people call the latencies that are shown to them.
-const LABELS: [(&str, &str); 15] = [
-    ("server_latency", "server latency"),
-    ("total_latency", "total latency"),
+/// What people call those.
+const LABELS: [(&str, &str); 3] = [
     ("total_latency_from_send", "total, from send"),
     ("total_latency_from_schedule", "total, from schedule"),
-    ("ttft", "TTFT"),
-    ("ttft_observed", "TTFT, as read"),
     ("ttft_from_send", "TTFT, from send"),
-    ("ttft_from_schedule", "TTFT, from schedule"),
-    ("queue_time_in_router", "router queue"),
-    ("pure_queue_time", "server queue"),
-    ("tokenize_time", "tokenize"),
-    ("prefill_time", "prefill"),
-    ("decode_time", "decode"),
-    ("tpot", "time per output token"),
-    ("schedule_lag", "client lag"),
 ];
 
 /// What people call a latency.
 pub fn label(name: &str) -> &str {
-    let known = LABELS.iter().find(|(known, _)| *known == name);
+    let columns = COLUMNS.iter().map(|column| (column.name, column.label));
+    let known = columns.chain(LABELS).find(|(known, _)| *known == name);
     known.map_or(name, |(_, label)| label)
 }
 

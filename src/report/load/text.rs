@@ -7,6 +7,7 @@ use crate::request::last_seen::LastSeen;
 use crate::request::record::Outcome;
 use crate::stats;
 
+use super::flow::InServer;
 use super::intervals::{intervals, ms};
 use super::latency::label;
 use super::summary::Summary;
@@ -26,6 +27,9 @@ const ROWS: [&str; 11] = [
     "decode_time",
     "tpot",
 ];
+
+/// So many errors, kinds of failures, and servers are named.
+const NAMED: (usize, usize, usize) = (3, 4, 6);
 
 impl Summary {
     /// The summary as the terminal shows it.
@@ -47,31 +51,49 @@ impl Summary {
         lines.extend(concurrency(self));
         lines.extend(goodput(self));
         lines.extend(servers(self));
-        let mut blocks = vec![Block::Figures(lines)];
-        blocks.extend(table(self).map(Block::Table));
-        blocks.push(Block::Figures(intervals(&self.all.latencies)));
-        let mut said = vec![match is_answered {
+        let said = match is_answered {
             true => self.all.verdict(),
             false => unanswered(self),
-        }];
-        said.extend(warnings(self));
-        blocks.push(Block::Words(said));
-        blocks
+        };
+        let said = std::iter::once(said).chain(warnings(self));
+        let table = table(self).map(Block::Table);
+        let table = table.into_iter();
+        let below = [
+            Block::Figures(intervals(&self.all.latencies)),
+            Block::Words(said.collect()),
+        ];
+        std::iter::once(Block::Figures(lines))
+            .chain(table)
+            .chain(below)
+            .collect()
     }
 
     /// What the figures are of, where it is not all.
     pub fn of_window(&self) -> Option<String> {
         let window = self.window.as_ref().filter(|window| !window.is_all())?;
+        let [from, to] = [window.from_s, window.to_s].map(duration);
+        let (requests, rule) = (self.all.counts.requests, &window.rule);
+        let (first, last) = (window.left_out_first, window.left_out_last);
         Some(format!(
-            "figures are of the {} requests that arrived from {} to {} ({}): {} before and {} after are left out of them",
-            self.all.counts.requests,
-            duration(window.from_s),
-            duration(window.to_s),
-            window.rule,
-            window.left_out_first,
-            window.left_out_last
+            "figures are of the {requests} requests that arrived from {from} to {to} ({rule}): {first} before and {last} after \
+             are left out of them"
         ))
     }
+}
+
+/// Figures behind their label.
+fn line(label: &str, figures: impl std::fmt::Display) -> String {
+    format!("{label:<14}{figures}")
+}
+
+/// How many of `all` are not among the first `shown`, in words.
+fn more(all: usize, shown: usize, words: impl FnOnce(usize) -> String) -> Option<String> {
+    let more = all.checked_sub(shown).filter(|more| *more > 0);
+    more.map(words)
+}
+
+fn rate(rate: Option<f64>) -> String {
+    rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"))
 }
 
 /// Whether the run came to a steady state.
@@ -82,60 +104,49 @@ fn unsteady(summary: &Summary) -> Option<String> {
         true => "leave its beginning out (--leave-out-first auto), or let it go on longer",
         false => "let the run go on longer, or lower the rate",
     };
+    let [first, last] = [trend.first, trend.last].map(duration);
     Some(format!(
-        "note: this was no steady state: TTFT was {} in the first quarter and {} in the last; {what}",
-        duration(trend.first),
-        duration(trend.last)
+        "note: this was no steady state: TTFT was {first} in the first quarter and {last} in the last; {what}"
     ))
 }
 
 fn counts(summary: &Summary) -> String {
-    let (counts, run) = (&summary.all.counts, &summary.run);
-    let failed = counts.outcomes.iter().map(|(outcome, count)| {
-        let given_up = match outcome {
-            Outcome::ClientAbort => counts.given_up,
-            _ => 0,
-        };
-        (outcome, count - given_up)
-    });
-    let failed = failed.filter(|(outcome, count)| *count > 0 && **outcome != Outcome::Ok);
-    let mut failed: Vec<String> = failed
-        .map(|(outcome, count)| format!(", {count} {}", outcome.name()))
+    let counts = &summary.all.counts;
+    let ends = counts
+        .outcomes
+        .iter()
+        .map(|(outcome, count)| match outcome {
+            Outcome::Ok => (outcome.name(), 0),
+            Outcome::ClientAbort => (outcome.name(), count - counts.given_up),
+            _ => (outcome.name(), *count),
+        });
+    let ends = ends.chain([("given up when the run was stopped", counts.given_up)]);
+    let ends = ends.filter(|(_, count)| *count > 0);
+    let ends: String = ends
+        .map(|(name, count)| format!(", {count} {name}"))
         .collect();
-    if let given_up @ 1.. = counts.given_up {
-        failed.push(format!(", {given_up} given up when the run was stopped"));
-    }
-    let share = counts
-        .success_rate()
-        .map(|rate| format!(" ({:.1} %)", rate * 100.0));
+    let share = counts.success_rate();
+    let share = share.map_or(String::new(), |share| format!(" ({:.1} %)", share * 100.0));
     format!(
-        "{} requests in {:.2} s: {} ok{}{}",
+        "{} requests in {:.2} s: {} ok{share}{ends}",
         counts.requests,
-        run.duration().unwrap_or(0.0),
+        summary.run.duration().unwrap_or(0.0),
         counts.ok(),
-        share.unwrap_or_default(),
-        failed.concat()
     )
 }
 
-fn errors(summary: &Summary) -> Vec<String> {
+fn errors(summary: &Summary) -> impl Iterator<Item = String> {
     let errors = &summary.all.counts.errors;
-    let mut lines: Vec<String> = errors
-        .most_frequent()
-        .take(3)
-        .map(|(error, count)| {
-            let said = if error.is_empty() {
-                "(nothing said)"
-            } else {
-                error
-            };
-            format!("  {count} × {}", shortened(said))
-        })
-        .collect();
-    if let Some(more @ 1..) = errors.len().checked_sub(3) {
-        lines.push(format!("  and {more} other errors"));
-    }
-    lines
+    let shown = errors.most_frequent().take(NAMED.0).map(|(error, count)| {
+        let said = match error.as_str() {
+            "" => "(nothing said)".to_owned(),
+            error => shortened(error),
+        };
+        format!("  {count} × {said}")
+    });
+    shown.chain(more(errors.len(), NAMED.0, |more| {
+        format!("  and {more} other errors")
+    }))
 }
 
 /// What stands in place of the table where there is nothing to put into it.
@@ -163,38 +174,35 @@ fn shortened(text: &str) -> String {
 }
 
 /// What became of the failed, a line a kind.
-fn failures(summary: &Summary) -> Vec<String> {
-    const SHOWN: usize = 4;
+fn failures(summary: &Summary) -> impl Iterator<Item = String> {
     let kinds = &summary.all.failures.kinds;
-    let shown = kinds.iter().take(SHOWN).map(|kind| {
+    let shown = kinds.iter().take(NAMED.1).map(|kind| {
         let ended_in = kind.last_seen.map(LastSeen::name);
-        let waited = kind.waited.as_ref().map(|waited| {
+        let waited = kind.waited.map(|waited| {
             let [mean, max] = [waited.mean, waited.max].map(duration);
             format!(", after {mean} (longest {max})")
         });
         let elsewhere = kind.elsewhere();
         let elsewhere =
             elsewhere.map(|(spent, share)| format!(", {share:.0} % of it in {}", spent.name()));
-        format!(
-            "{:<14}{} {}, last seen in {}{}{}",
-            "failed",
+        let what = format!(
+            "{} {}, last seen in {}{}{}",
             kind.requests,
             kind.outcome.name(),
             ended_in.unwrap_or("no stage".into()),
             waited.unwrap_or_default(),
             elsewhere.unwrap_or_default(),
-        )
+        );
+        line("failed", what)
     });
-    let mut lines: Vec<String> = shown.collect();
-    if let Some(more @ 1..) = kinds.len().checked_sub(SHOWN) {
-        lines.push(format!("{:<14}and {more} other ways", "failed"));
-    }
-    lines
+    let others = more(kinds.len(), NAMED.1, |more| {
+        line("failed", format!("and {more} other ways"))
+    });
+    shown.chain(others)
 }
 
 fn rates(summary: &Summary) -> String {
     let (run, all) = (&summary.run, &summary.all);
-    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
     let drawn = all.flow.schedule_rate;
     let drawn = drawn.map_or(String::new(), |drawn| format!(" (as drawn {drawn:.2})"));
     let came = match run.offered_rate {
@@ -204,61 +212,59 @@ fn rates(summary: &Summary) -> String {
         None if all.flow.is_scheduled => format!("sent{drawn}"),
         None => "arrived".to_owned(),
     };
-    format!(
-        "{:<14}{came} {}, completed {}",
+    let achieved = rate(all.flow.achieved_rate);
+    let completed = rate(run.a_second(all.completed as f64));
+    line(
         "requests/s",
-        rate(all.flow.achieved_rate),
-        rate(run.a_second(all.completed as f64)),
+        format!("{came} {achieved}, completed {completed}"),
     )
 }
 
 fn tokens(summary: &Summary) -> String {
-    let (run, tokens) = (&summary.run, &summary.all.tokens);
-    let figure = |name: &str, count: Option<u64>| {
-        let rate = count.and_then(|count| run.a_second(count as f64));
+    let tokens = &summary.all.tokens;
+    let all = [
+        ("input", tokens.input),
+        ("output", tokens.output),
+        ("total", tokens.total()),
+    ];
+    let all = all.map(|(name, count)| {
+        let rate = count.and_then(|count| summary.run.a_second(count as f64));
         match count.zip(rate) {
             Some((count, rate)) => format!("{name} {count} ({rate:.1}/s)"),
             None => format!("{name} unknown"),
         }
-    };
-    format!(
-        "{:<14}{}, {}, {}",
-        "tokens",
-        figure("input", tokens.input),
-        figure("output", tokens.output),
-        figure("total", tokens.total())
-    )
+    });
+    line("tokens", all.join(", "))
 }
 
 fn concurrency(summary: &Summary) -> Option<String> {
     let over_time = summary.all.flow.over_time.as_ref()?;
-    let in_flight = &over_time.in_flight;
-    let mut figures = vec![format!(
-        "in flight {:.1} (peak {})",
-        in_flight.mean, in_flight.peak
-    )];
-    figures.extend(over_time.queued.as_ref().map(|queued| {
-        let (mean, peak) = (queued.known.mean, queued.known.peak);
-        match queued.unknown {
-            0 => format!("queued {mean:.1} (peak {peak})"),
+    let at_once = |name: &str, of: Option<&InServer>, known: &str, most: &str, note: &str| {
+        let of = of?;
+        let (mean, peak) = (of.known.mean, of.known.peak);
+        Some(match of.unknown {
+            0 => format!("{name} {mean:.1} (peak {known}{peak}{note})"),
             unknown => format!(
-                "queued at least {mean:.1} (peak at least {peak}; of {unknown} requests it is not known)"
+                "{name} at least {mean:.1} (peak {most} {peak}; of {unknown} requests it is not known)"
             ),
-        }
-    }));
-    figures.extend(over_time.running.as_ref().map(|running| {
-        let (mean, peak) = (running.known.mean, running.known.peak);
-        match running.unknown {
-            // Between the two another request may run already.
-            0 => format!(
-                "running {mean:.1} (peak at most {peak}; a request's end is stamped a little after its slot is free)"
-            ),
-            unknown => format!(
-                "running at least {mean:.1} (peak about {peak}; of {unknown} requests it is not known)"
-            ),
-        }
-    }));
-    Some(format!("{:<14}{}", "at once", figures.join(", ")))
+        })
+    };
+    let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
+    // Between an end and its stamp another request may run already.
+    let late = "; a request's end is stamped a little after its slot is free";
+    let figures = [
+        Some(format!("in flight {mean:.1} (peak {peak})")),
+        at_once("queued", over_time.queued.as_ref(), "", "at least", ""),
+        at_once(
+            "running",
+            over_time.running.as_ref(),
+            "at most ",
+            "about",
+            late,
+        ),
+    ];
+    let figures: Vec<String> = figures.into_iter().flatten().collect();
+    Some(line("at once", figures.join(", ")))
 }
 
 fn goodput(summary: &Summary) -> Option<String> {
@@ -272,57 +278,47 @@ fn goodput(summary: &Summary) -> Option<String> {
         0 => String::new(),
         unknown => format!("; of {unknown} nobody can say: such a latency is not known of them"),
     };
-    Some(format!(
-        "{:<14}{rate:.2}/s, {} requests kept {}{unknown}",
+    let (good, goals) = (goodput.good, goals.join(", "));
+    Some(line(
         "goodput",
-        goodput.good,
-        goals.join(", ")
+        format!("{rate:.2}/s, {good} requests kept {goals}{unknown}"),
     ))
 }
 
-fn servers(summary: &Summary) -> Vec<String> {
-    const SHOWN: usize = 6;
-    let mut lines: Vec<String> = summary
-        .hosts
-        .iter()
-        .take(SHOWN)
-        .map(|(host, group)| {
-            if group.counts.ok() == 0 {
-                let requests = group.counts.requests;
-                return format!("{:<14}{host}: {requests} requests, none ok", "server");
-            }
-            let median = |name| {
-                let summary = group.latencies.get(name);
-                summary.map_or("-".to_owned(), |s: &stats::Summary| {
-                    format!("{} ms", ms(s.p50))
-                })
-            };
-            format!(
-                "{:<14}{host}: {} requests, {} ok: median queue {}, server latency {}",
-                "server",
-                group.counts.requests,
-                group.counts.ok(),
+fn servers(summary: &Summary) -> impl Iterator<Item = String> {
+    let shown = summary.hosts.iter().take(NAMED.2).map(|(host, group)| {
+        let (requests, ok) = (group.counts.requests, group.counts.ok());
+        let median = |name| {
+            let summary = group.latencies.get(name);
+            summary.map_or("-".to_owned(), |s| format!("{} ms", ms(s.p50)))
+        };
+        let figures = match ok {
+            0 => "none ok".to_owned(),
+            ok => format!(
+                "{ok} ok: median queue {}, server latency {}",
                 median("pure_queue_time"),
                 median("server_latency")
-            )
-        })
-        .collect();
+            ),
+        };
+        line("server", format!("{host}: {requests} requests, {figures}"))
+    });
     let others = summary
         .other_hosts
         .as_ref()
         .map_or(0, |(servers, _)| *servers);
-    if let Some(more @ 1..) = (summary.hosts.len() + others).checked_sub(SHOWN) {
-        lines.push(format!("{:<14}and {more} more", "server"));
-    }
-    lines
+    let all = summary.hosts.len() + others;
+    shown.chain(more(all, NAMED.2, |more| {
+        line("server", format!("and {more} more"))
+    }))
 }
 
 /// The latencies of those that went well; below them, where some did not, those that everybody waits for, of all requests:
 /// those given up while they waited waited longer, and a figure that those without any answer take part in is a dash.
 fn table(summary: &Summary) -> Option<Grid> {
-    let (all, counts) = (&summary.all, &summary.all.counts);
+    let all = &summary.all;
+    let (requests, ok) = (all.counts.requests, all.counts.ok());
     let mut rows = Vec::new();
-    if counts.ok() > 0 {
+    if ok > 0 {
         // Without a router that column holds our own proxy's time, or nothing at all.
         let no_router = all.spent.requests > 0 && all.spent.routed == 0;
         // A proxy does not know when its clients sent.
@@ -341,35 +337,28 @@ fn table(summary: &Summary) -> Option<Grid> {
         .iter()
         .filter_map(|name| Some((name, all.failures.at_least(name)?)));
     // Where more than half got no answer nothing could be said but dashes.
-    let known = known.filter(|(_, told)| told.p50.is_finite() && counts.ok() < counts.requests);
+    let known = known.filter(|(_, told)| told.p50.is_finite() && ok < requests);
     let known: Vec<(&&str, &stats::Summary)> = known.collect();
-    if !known.is_empty() {
+    // Where none went well there is no table above whose heads it could share.
+    if !known.is_empty() && ok > 0 {
         let sent = all.failures.at_least("total_latency_from_send");
-        let sent = sent.filter(|told| told.count < counts.requests);
+        let sent = sent.filter(|told| told.count < requests);
         let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
-        let is_endless = known.iter().any(|(_, told)| !told.mean.is_finite());
-        let dash = if is_endless {
-            "; -: no answer ever"
-        } else {
-            ""
+        let dash = match known.iter().all(|(_, told)| told.mean.is_finite()) {
+            true => "",
+            false => "; -: no answer ever",
         };
-        // Where none went well there is no table above whose heads it could share.
-        if counts.ok() > 0 {
-            let head = format!("of all {}{sent}, at least{dash}", counts.requests);
-            rows.push(vec![head]);
-        }
-        rows.extend(known.iter().map(|(name, told)| row(name, Some(told))));
+        rows.push(vec![format!("of all {requests}{sent}, at least{dash}")]);
     }
-    let head = match (counts.ok(), counts.requests - counts.ok()) {
+    rows.extend(known.iter().map(|(name, told)| row(name, Some(told))));
+    let head = match (ok, requests - ok) {
         (0, _) => "ms, at least".to_owned(),
         (_, 0) => "ms, ok requests".to_owned(),
-        _ => format!("ms, {} of {} requests", counts.ok(), counts.requests),
+        _ => format!("ms, {ok} of {requests} requests"),
     };
-    let heads = [&head, "count", "mean", "p50", "p95", "p99"];
-    (!rows.is_empty()).then(|| Grid {
-        heads: heads.map(str::to_owned).into(),
-        rows,
-    })
+    let heads = [&head, "count", "mean", "p50", "p95", "p99"].map(str::to_owned);
+    let heads = heads.into();
+    (!rows.is_empty()).then_some(Grid { heads, rows })
 }
 
 fn row(name: &str, summary: Option<&stats::Summary>) -> Vec<String> {
@@ -382,71 +371,84 @@ fn row(name: &str, summary: Option<&stats::Summary>) -> Vec<String> {
     first.into_iter().chain(figures).collect()
 }
 
-fn warnings(summary: &Summary) -> Vec<String> {
-    let (run, counts) = (&summary.run, &summary.all.counts);
-    let mut lines = Vec::new();
-    if let (rows @ 1.., Some(first)) = &counts.inconsistent {
-        lines.push(format!(
-            "warning: {rows} of {} rows hold moments out of order or negative durations; the first: {first}",
+/// What is to be known of the figures.
+fn warnings(summary: &Summary) -> impl Iterator<Item = String> {
+    let (counts, scheduled) = (&summary.all.counts, summary.run.scheduled);
+    let (wrong, first) = &counts.inconsistent;
+    let contradictions = first.as_ref().map(|first| {
+        format!(
+            "warning: {wrong} of {} rows hold what cannot be: moments out of order, durations that are negative or too long, \
+             token counts; the first: {first}",
             counts.rows
-        ));
-    }
-    if counts.retried > 0 {
-        let failed = counts
-            .failed_attempts
-            .most_frequent()
-            .take(3)
-            .map(|(of, count)| {
-                let status = of
-                    .status
-                    .map_or_else(String::new, |status| format!(" {status}"));
-                format!("{count} x {} {}{status}", of.host, of.outcome)
-            });
-        let failed: Vec<String> = failed.collect();
-        let what = match failed.is_empty() {
-            true => String::new(),
-            false => format!("; attempts that failed: {}", failed.join(", ")),
+        )
+    });
+    let left_out = some(summary.all.left_out, |left_out| {
+        let are = match left_out {
+            1 => "request is",
+            _ => "requests are",
         };
-        lines.push(format!(
-            "note: {} of {} requests took more than one attempt{what}",
-            counts.retried, counts.requests
-        ));
-    }
-    if let left_out @ 1.. = summary.all.left_out {
-        let are = if left_out == 1 {
-            "request is"
-        } else {
-            "requests are"
-        };
-        lines.push(format!(
+        format!(
             "note: {left_out} {are} left out of what was measured with two clocks: one was known there too poorly"
-        ));
-    }
-    if let Some(finding) = way_back::finding(&summary.all) {
-        lines.push(format!("note: {finding}"));
-    }
-    if let Some(missing @ 1..) = (run.scheduled as u64).checked_sub(summary.whole.requests) {
-        lines.push(format!(
-            "warning: {missing} of {} scheduled requests have no record: the run ended before them",
-            run.scheduled
-        ));
-    }
-    if let unknown @ 1.. = summary.all.tokens.output_unknown {
-        lines.push(format!(
-            "note: {unknown} of {} ok requests are in no token figure: nobody told how many tokens they brought (streams \
-             of the OpenAI endpoints do with `\"stream_options\": {{\"include_usage\": true}}`)",
+        )
+    });
+    let missing = (scheduled as u64).saturating_sub(summary.whole.requests);
+    let missing = some(missing, |missing| {
+        format!(
+            "warning: {missing} of {scheduled} scheduled requests have no record: the run ended before them"
+        )
+    });
+    let unknown = some(summary.all.tokens.output_unknown, |unknown| {
+        let impossible = match wrong {
+            0 => "",
+            _ => ", or what was told cannot be (the column `inconsistency` names it)",
+        };
+        format!(
+            "note: {unknown} of {} ok requests are in no token figure: nobody told how many tokens they brought (streams of \
+             the OpenAI endpoints do with `\"stream_options\": {{\"include_usage\": true}}`){impossible}",
             counts.ok()
-        ));
-    }
-    lines.extend(unsteady(summary));
-    lines
+        )
+    });
+    let held = way_back::finding(&summary.all).map(|finding| format!("note: {finding}"));
+    let all = [
+        contradictions,
+        some(counts.retried, |retried| retries(summary, retried)),
+        left_out,
+        held,
+        missing,
+        unknown,
+        unsteady(summary),
+    ];
+    all.into_iter().flatten()
+}
+
+/// Words of a count, where there are any.
+fn some(count: u64, words: impl FnOnce(u64) -> String) -> Option<String> {
+    (count > 0).then(|| words(count))
+}
+
+fn retries(summary: &Summary, retried: u64) -> String {
+    let counts = &summary.all.counts;
+    let failed = counts.failed_attempts.most_frequent();
+    let failed = failed.take(NAMED.0).map(|(of, count)| {
+        let status = of
+            .status
+            .map_or(String::new(), |status| format!(" {status}"));
+        format!("{count} x {} {}{status}", of.host, of.outcome)
+    });
+    let failed: Vec<String> = failed.collect();
+    let what = match failed.is_empty() {
+        true => String::new(),
+        false => format!("; attempts that failed: {}", failed.join(", ")),
+    };
+    let all = counts.requests;
+    format!("note: {retried} of {all} requests took more than one attempt{what}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::load::RunFacts;
-    use crate::report::load::tests::run;
+    use crate::report::load::tests::{assert_says, run};
     use crate::report::sample::Sample;
     use crate::request::record::Record;
     use crate::request::timeline::Moment;
@@ -476,17 +478,17 @@ mod tests {
             "server        127.0.0.1:30000: 3 requests, none ok\n",
             "Not one request was answered well. 3 of 3 requests (100 %) failed: ",
         ] {
-            assert!(text.contains(said), "{said:?} is not in\n{text}");
+            assert_says(&text, said);
         }
         assert!(!text.contains(" of 3 requests  "), "{text}");
         let dashes = |line: &&str| line.split_whitespace().any(|word| word == "-");
         assert_eq!(text.lines().find(dashes), None, "{text}");
 
         let text = shown(&[]);
-        assert!(text.contains("No request was sent"), "{text}");
-        assert!(text.contains("offered 2.50, sent"), "{text}");
+        assert_says(&text, "No request was sent");
+        assert_says(&text, "offered 2.50, sent");
         let text = shown(&[Sample::whole().record(), failed(9, &error)]);
-        assert!(text.contains("ms, 1 of 2 requests"), "{text}");
+        assert_says(&text, "ms, 1 of 2 requests");
     }
 
     #[test]
@@ -496,7 +498,7 @@ mod tests {
         let second = Sample::starting(400).at(Moment::QueueEnd, 490);
         let text = shown(&[first.record(), second.record()]);
         let said = "(peak at most 2; a request's end is stamped a little after its slot is free)";
-        assert!(text.contains(said), "{text}");
+        assert_says(&text, said);
     }
 
     #[test]

@@ -24,25 +24,34 @@ function fill(c, name) {
 /** The line of one of several runs or servers. */
 const lineOf = (c, at) => ({ color: c.lines[at % c.lines.length], width: 2, type: ["solid", "dashed", "dotted"][Math.floor(at / c.lines.length) % 3] });
 
-/** What charts have in common. */
-function base(c, options) {
+/**
+ * The options of a chart. `x` and `y` are the axes' names with what is special about them; `tip` makes the tooltip of the points that
+ * are pointed at; `legend`: the series that it names, all by themselves if it is `true`.
+ */
+function chartOf(c, { x, y, series, legend = true, tip: told, grid, tooltip, ...more }) {
+  const axis = ([name, special], place) => ({ type: "value", name, min: 0, ...place, axisLabel: { color: c.soft, hideOverlap: true, fontSize: 11 },
+    axisLine: { lineStyle: { color: c.line } }, axisTick: { lineStyle: { color: c.line } }, ...special });
+  const named = { color: c.soft, fontSize: 12 };
   return {
     animation: false, backgroundColor: "transparent", aria: { enabled: true },
     textStyle: { fontFamily: "system-ui, sans-serif", color: c.ink },
-    grid: { left: 12, right: 20, top: options.legend ? 58 : 30, bottom: 34 },
-    legend: options.legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(options.names ? { data: options.names } : {}), textStyle: { color: c.ink, fontSize: 12, lineHeight: 18 }, pageTextStyle: { color: c.soft }, pageIconColor: c.ink,
-      pageIconInactiveColor: c.line, itemWidth: 18, itemHeight: 10, inactiveColor: c.soft } : { show: false },
-    tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 },
-      axisPointer: { lineStyle: { color: c.soft }, crossStyle: { color: c.soft }, label: { show: false } } },
+    grid: { left: 12, right: 20, top: legend ? 58 : 30, bottom: 34, ...grid },
+    legend: legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(legend === true ? {} : { data: legend }), textStyle: { color: c.ink, fontSize: 12, lineHeight: 18 },
+      pageTextStyle: { color: c.soft }, pageIconColor: c.ink, pageIconInactiveColor: c.line, itemWidth: 18, itemHeight: 10, inactiveColor: c.soft } : { show: false },
+    tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 }, formatter: told,
+      axisPointer: { type: series.some(of => of?.stack) ? "shadow" : "line", lineStyle: { color: c.soft }, crossStyle: { color: c.soft }, label: { show: false } }, ...tooltip },
+    xAxis: axis(x, { nameLocation: "middle", nameGap: 24, nameTextStyle: named, splitLine: { show: false } }),
+    yAxis: axis(y, { nameLocation: "end", nameTextStyle: { ...named, align: "left", padding: [0, 0, 0, -6] }, splitLine: { lineStyle: { color: c.faint } } }),
+    series: series.filter(Boolean), ...more,
   };
 }
-/** An axis of values with its unit in its name; it begins at 0 unless it is logarithmic. */
-function axis(c, name, more) {
-  return { type: "value", name, min: 0, nameTextStyle: { color: c.soft, fontSize: 12 }, axisLabel: { color: c.soft, hideOverlap: true, fontSize: 11 },
-    axisLine: { lineStyle: { color: c.line } }, axisTick: { lineStyle: { color: c.line } }, splitLine: { lineStyle: { color: c.faint } }, ...more };
+/** Lines of points; `style`: the place of its colour, or a style of its own. */
+function lineSeries(c, name, data, style, more) {
+  const lineStyle = typeof style === "number" ? lineOf(c, style) : { width: 2, ...style };
+  return { type: "line", name, symbol: "none", lineStyle, itemStyle: { color: lineStyle.color }, data, ...more };
 }
-const across = (c, name, more) => axis(c, name, { nameLocation: "middle", nameGap: 24, splitLine: { show: false }, ...more });
-const up = (c, name, more) => axis(c, name, { nameLocation: "end", nameTextStyle: { color: c.soft, fontSize: 12, align: "left", padding: [0, 0, 0, -6] }, ...more });
+/** Parts of bars, a series a stage. */
+const barSeries = (c, stage, name, data, more) => ({ type: "bar", stack: "all", name, itemStyle: fill(c, stage), data, ...more });
 
 /** A tooltip: a head and lines of a mark, a name and a value. */
 function tip(head, lines) {

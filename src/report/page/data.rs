@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::report::load::label;
+use crate::report::load::{Group, OverTime, label};
 use crate::report::reader::Run;
 use crate::report::runs::{Report, RunReport};
 use crate::report::words::max_rate;
 use crate::request::column::Scope;
 use crate::request::columns::COLUMNS;
+use crate::stats::Concurrency;
 
 use super::arrivals::{arrivals, poisson_rate};
 use super::curves::{cdf, short, shorts, sorted, thinned};
@@ -22,19 +23,6 @@ const SHOWN: [&str; 5] = [
     "pure_queue_time",
     "queue_time_in_router",
     "tpot",
-];
-
-/// The latencies of the table of figures.
-const LISTED: [&str; 9] = [
-    "ttft",
-    "total_latency",
-    "queue_time_in_router",
-    "pure_queue_time",
-    "tokenize_time",
-    "prefill_time",
-    "decode_time",
-    "tpot",
-    "schedule_lag",
 ];
 
 /// Single requests of all runs together, of each kind (slowest, evenly chosen).
@@ -54,12 +42,13 @@ const RECORDS: &str = "records";
 pub fn data(report: &Report<'_>) -> Value {
     let (most, least) = OF_A_RUN;
     let each = (SINGLE / report.runs.len().max(1)).clamp(least, most);
-    let names = |names: &[&str]| -> Value {
-        let named = names
-            .iter()
-            .map(|name| json!({ "name": name, "label": label(name) }));
-        named.collect()
-    };
+    let latencies = report
+        .runs
+        .first()
+        .map(|run| &run.summary.all.latencies.all);
+    let listed = latencies.into_iter().flatten().map(|latency| latency.name);
+    let listed = listed.filter(|name| label(name) != *name);
+    let named = |name: &str| json!({ "name": name, "label": label(name) });
     let mut data = report.to_json();
     let runs = data["runs"].as_array_mut().into_iter().flatten();
     for (told, run) in runs.zip(&report.runs) {
@@ -68,9 +57,9 @@ pub fn data(report: &Report<'_>) -> Value {
     }
     data["version"] = env!("CARGO_PKG_VERSION").into();
     data["compared"] = json!(report.comparison.compared);
-    data["max_rate"] = json!(max_rate(report).map(|lines| lines.join("\n")));
-    data["shown"] = names(&SHOWN);
-    data["listed"] = names(&LISTED);
+    data["max_rate"] = max_rate(report).join("\n").into();
+    data["shown"] = SHOWN.into_iter().map(named).collect();
+    data["listed"] = listed.map(named).collect();
     data
 }
 
@@ -102,7 +91,7 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "arrivals": arrivals(&run.table),
         "poisson": poisson_rate(run.summary.as_ref()),
-        "series": series(report, &told["summary"]),
+        "series": series(report),
     });
     if let (Value::Object(told), Value::Object(more)) = (told, more) {
         told.extend(more);
@@ -141,7 +130,7 @@ fn sample(run: &Run, name: &str) -> Vec<f64> {
 type Of = (String, String, String);
 
 /// What was measured over time; where nobody counted the requests, as the figures count them.
-fn series(report: &RunReport<'_>, figures: &Value) -> Value {
+fn series(report: &RunReport<'_>) -> Value {
     let run = report.run;
     let mut series: BTreeMap<Of, Vec<(f64, f64)>> = BTreeMap::new();
     for row in &run.series {
@@ -149,12 +138,11 @@ fn series(report: &RunReport<'_>, figures: &Value) -> Value {
         series.entry(of).or_default().push((row.time, row.value));
     }
     if !run.series.iter().any(|row| row.source == RECORDS) {
+        let figures = &report.summary;
         // Those of a window count from its beginning.
-        let from = figures.pointer("/window/from_s").and_then(Value::as_f64);
-        let from = from.unwrap_or(0.0);
-        series.extend(counted("", figures, from));
-        let hosts = figures.get("hosts").and_then(Value::as_object);
-        for (host, group) in hosts.into_iter().flatten() {
+        let from = figures.window.as_ref().map_or(0.0, |window| window.from_s);
+        series.extend(counted("", &figures.all, from));
+        for (host, group) in &figures.hosts {
             series.extend(counted(report.server(host), group, from));
         }
     }
@@ -175,19 +163,17 @@ fn series(report: &RunReport<'_>, figures: &Value) -> Value {
 }
 
 /// Requests by the figures of a run, or of a server: means of each stretch of time, at its middle.
-fn counted(server: &str, group: &Value, from: f64) -> Vec<(Of, Vec<(f64, f64)>)> {
-    let Some(bucket) = group.pointer("/series/bucket_s").and_then(Value::as_f64) else {
+fn counted(server: &str, group: &Group, from: f64) -> Vec<(Of, Vec<(f64, f64)>)> {
+    let Some(over_time) = &group.flow.over_time else {
         return Vec::new();
     };
-    let of = |metric: &str| {
-        let values = group.pointer(&format!("/series/{metric}"))?.as_array()?;
-        let points = values.iter().zip(0..);
-        let points = points.filter_map(|(value, at)| {
-            Some((from + (f64::from(at) + 0.5) * bucket, value.as_f64()?))
-        });
+    let of = |(metric, concurrency): (&str, Option<&Concurrency>)| {
+        let values = concurrency?.series.iter().zip(0..);
+        let middle = |at: u32| from + (f64::from(at) + 0.5) * over_time.bucket_s;
+        let points = values.map(|(value, at)| (middle(at), *value)).collect();
         let of = (RECORDS.to_owned(), metric.to_owned(), server.to_owned());
-        Some((of, points.collect()))
+        Some((of, points))
     };
-    let metrics = ["concurrency", "queued", "running", "unknown"];
-    metrics.into_iter().filter_map(of).collect()
+    let all = OverTime::NAMES.into_iter().zip(over_time.series());
+    all.filter_map(of).collect()
 }

@@ -29,14 +29,12 @@ struct Life {
     total: i64,
 }
 
-/// What time was spent on, in the order of a request's life.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Order(u32, Spent);
-
-impl From<Spent> for Order {
-    fn from(spent: Spent) -> Order {
-        Order(spent.order(), spent)
-    }
+/// What time was spent on, each once, in the order of a request's life.
+fn in_order(spent: impl Iterator<Item = Spent>) -> Vec<Spent> {
+    let mut all: Vec<Spent> = spent.collect();
+    all.sort_by_key(|spent| (spent.order(), *spent));
+    all.dedup();
+    all
 }
 
 impl Lives {
@@ -73,19 +71,20 @@ impl Lives {
         let last = self.slots.iter().rposition(|slot| slot.requests > 0);
         let slots = self.slots.get(..last.map_or(0, |last| last + 1));
         let slots = slots.unwrap_or_default();
-        let spent = slots.iter().flat_map(|slot| &slot.parts);
-        let orders: BTreeSet<Order> = spent.map(|part| part.spent.into()).collect();
-        let mean = |slot: &TimeSpent, order: &Order| {
-            let part = slot.parts.iter().find(|part| part.spent == order.1)?;
-            slot.mean(part).map(|mean| mean.max(0.0))
+        let parts = slots.iter().flat_map(|slot| &slot.parts);
+        let order = in_order(parts.map(|part| part.spent));
+        let mean = |slot: &TimeSpent, spent: Spent| {
+            let part = slot.parts.iter().find(|part| part.spent == spent)?;
+            slot.mean(part).map(|mean| short(mean.max(0.0)))
         };
-        let means = |order| slots.iter().map(move |slot| mean(slot, order).map(short));
+        let means =
+            |spent: &Spent| -> Value { slots.iter().map(|slot| mean(slot, *spent)).collect() };
         json!({
             "slot": short(self.slot),
-            "requests": slots.iter().map(|slot| slot.requests).collect::<Vec<_>>(),
+            "requests": slots.iter().map(|slot| slot.requests).collect::<Value>(),
             "mean": slots.iter().map(|slot| slot.mean_total().map(short)).collect::<Value>(),
-            "stages": orders.iter().map(|order| stage(order.1)).collect::<Value>(),
-            "seconds": orders.iter().map(|order| means(order).collect::<Value>()).collect::<Value>(),
+            "stages": order.iter().copied().map(stage).collect::<Value>(),
+            "seconds": order.iter().map(means).collect::<Value>(),
         })
     }
 
@@ -102,13 +101,12 @@ impl Lives {
 
         let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));
         let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
-        let spent = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
-        let orders: BTreeSet<Order> = spent.map(|part| part.spent.into()).collect();
-        let orders: Vec<Order> = orders.into_iter().collect();
+        let parts = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
+        let order = in_order(parts.map(|part| part.spent));
         let starts = starts(table);
         let requests = told.iter().map(|(row, breakdown)| {
             let parts = breakdown.parts.iter().filter_map(|part| {
-                let at = orders.iter().position(|order| order.1 == part.spent)?;
+                let at = order.iter().position(|spent| *spent == part.spent)?;
                 Some(json!([at, short(part.nanos as f64 / NANOS)]))
             });
             let cell = |column: &str| table.number(column, *row).map_or(Value::Null, short);
@@ -128,7 +126,7 @@ impl Lives {
             })
         });
         json!({
-            "stages": orders.iter().map(|order| stage(order.1)).collect::<Value>(),
+            "stages": order.iter().copied().map(stage).collect::<Value>(),
             "of": self.lives.len(),
             "requests": requests.collect::<Value>(),
         })

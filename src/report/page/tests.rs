@@ -4,13 +4,15 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, SeriesRow, ServerFile};
+use crate::report::load::tests::assert_says;
 use crate::report::reader::{Loaded, Run};
 use crate::report::runs::Report;
 use crate::report::words::{of_runs, of_servers, to_markdown, to_text};
 use crate::table::{Cell, Table};
 
 /// What would leave the place it is put in.
-const NASTY: &str = "</script><script nonce=\"x\">alert('1')</script><!-- \" ' & \u{2028}";
+const NASTY: &str =
+    "</script><script nonce=\"x\">alert('1')</script><!-- \" ' & \u{2028}\u{202e}\u{2066}";
 
 /// A run of so many requests with all that a page shows, its words taken from outside.
 fn run_of(requests: u32) -> Run {
@@ -92,6 +94,13 @@ fn page_of(runs: Vec<Run>) -> String {
     render(&Report::of(&loaded))
 }
 
+fn loaded(runs: Vec<Run>) -> Loaded {
+    Loaded {
+        experiment: None,
+        runs,
+    }
+}
+
 /// The data in a page.
 fn data_of(page: &str) -> Value {
     let (_, rest) = page.split_once("id=\"data\">").unwrap();
@@ -103,7 +112,15 @@ fn data_of(page: &str) -> Value {
 fn words_from_outside_stay_data() {
     let page = page_of(vec![run_of(50)]);
     let data = data_of(&page);
-    assert_eq!(data["runs"][0]["run"], NASTY, "it comes through whole");
+    let whole = NASTY.replace(['\u{2028}', '\u{202e}', '\u{2066}'], "");
+    let name = data["runs"][0]["run"].as_str().unwrap();
+    assert_eq!(name, format!("{whole}\\x2028\\x202e\\x2066"));
+    // What would turn the order of what is read is spelt out, also where it stands in the source.
+    assert!(
+        !page
+            .replace(CHARTS, "")
+            .contains(['\u{202e}', '\u{2066}', '\u{2028}'])
+    );
     let own = page.replace(CHARTS, "");
     assert_eq!(own.matches("<script").count(), 3);
     assert_eq!(own.matches("</script").count(), 3);
@@ -236,10 +253,7 @@ fn windowed() -> Run {
 
 #[test]
 fn markdown_says_all_that_the_terminal_says() {
-    let loaded = Loaded {
-        experiment: None,
-        runs: vec![windowed()],
-    };
+    let loaded = loaded(vec![windowed()]);
     let report = Report::of(&loaded);
     let (text, markdown) = (to_text(&report, None), to_markdown(&report));
     for said in [
@@ -258,17 +272,14 @@ fn a_rate_of_a_run_is_one_wherever_it_stands() {
     let rate = data["runs"][0]["summary"]["completed_rate"]
         .as_f64()
         .unwrap();
-    let loaded = Loaded {
-        experiment: None,
-        runs: vec![windowed()],
-    };
+    let loaded = loaded(vec![windowed()]);
     let report = Report::of(&loaded);
     let told = &report.runs;
     let table = of_runs(told);
     assert_eq!(table.heads[3], "req/s");
     assert_eq!(table.rows[0][3], format!("{rate:.2}"));
     let text = told[0].summary.to_text();
-    assert!(text.contains(&format!("completed {rate:.2}\n")), "{text}");
+    assert_says(&text, &format!("completed {rate:.2}\n"));
     // Other requests ended in the window than arrived in it.
     assert_ne!(rate, told[0].summary.all.counts.ok() as f64);
 }
@@ -293,9 +304,9 @@ fn what_the_generator_could_not_send_is_not_laid_on_the_servers() {
     };
     let data = data_of(&render(&Report::of(&loaded)));
     let said = data["max_rate"].as_str().unwrap();
-    assert!(
-        said.contains("50.00 requests/s is more than this machine's generator could send"),
-        "{said}"
+    assert_says(
+        &said,
+        "50.00 requests/s is more than this machine's generator could send",
     );
 }
 
@@ -325,20 +336,14 @@ fn of_many_servers_the_busiest_are_told_apart() {
     );
     assert_eq!(others["servers"], 2500);
     assert!(page.len() - CHARTS.len() < 500_000, "{}", page.len());
-    let loaded = Loaded {
-        experiment: None,
-        runs: vec![run],
-    };
+    let loaded = loaded(vec![run]);
     let report = Report::of(&loaded);
     let told = &report.runs;
     let table = of_servers(&told[0]);
     assert_eq!(table.rows.len(), 51);
     assert_eq!(table.rows[50][..4], ["2500 others", "2500", "0", "83 %"]);
     let text = told[0].summary.to_text();
-    assert!(text.contains("and 2544 more"), "{text}");
+    assert_says(&text, "and 2544 more");
     // A proxy's file knows of no schedule.
-    assert!(
-        text.contains("requests/s    arrived 100.00, completed"),
-        "{text}"
-    );
+    assert_says(&text, "requests/s    arrived 100.00, completed");
 }

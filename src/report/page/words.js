@@ -1,65 +1,14 @@
-"use strict";
-const $ = id => document.getElementById(id);
+/** What the page is of, and what both its charts and its tables say of it. */
 const DATA = JSON.parse($("data").textContent);
-
-/** An element with text; what comes from data goes into the page this way only. */
-function make(tag, words, name) {
-  const element = document.createElement(tag);
-  if (words !== undefined && words !== null) element.textContent = words;
-  if (name) element.className = name;
-  return element;
-}
-/** An element with others in it. */
-function box(tag, name, ...inner) {
-  const element = make(tag, null, name);
-  element.append(...inner.filter(part => part !== null && part !== undefined));
-  return element;
-}
-/** Text with `code` in it. */
-function words(tag, text, name) {
-  const element = make(tag, null, name);
-  element.append(...text.split("`").map((piece, at) => at % 2 ? make("code", piece) : document.createTextNode(piece)));
-  return element;
-}
-const known = value => value !== null && value !== undefined;
-/** Seconds as a person reads them: as the sentences say them. */
-function duration(seconds) {
-  if (!known(seconds)) return "–";
-  const size = Math.abs(seconds);
-  if (size >= 0.0995) return seconds.toFixed(2) + " s";
-  if (size >= 0.000995) return (seconds * 1e3).toFixed(1) + " ms";
-  return size === 0 ? "0" : (seconds * 1e6).toFixed(0) + " µs";
-}
 /** The unit in which an axis up to so many seconds is labelled: its name, and units in a second. */
 const unitFor = most => most >= 2 ? { name: "s", times: 1 } : most >= 0.002 ? { name: "ms", times: 1e3 } : { name: "µs", times: 1e6 };
-const number = (value, digits) => known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits ?? (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) }) : "–";
-const percent = share => !known(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 1) ? 1 : 0) + " %";
-const several = (count, one, many) => `${number(count)} ${count === 1 ? one : many ?? one + "s"}`;
-const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
 /** A setting's value as it is written. */
 const written = value => typeof value === "string" ? value : JSON.stringify(value);
 
-/** A table: heads, rows of cells; a cell is text, an element, or a number in words (`{ n: "1.5 ms" }`, `{ n: …, small: … }`). */
+/** A table of heads and rows. */
 function table(heads, rows, about, name) {
-  const head = box("thead", "", box("tr", "", ...heads.map(cell => {
-    const th = make("th", cell.n ?? cell, known(cell.n) ? "n" : "");
-    th.scope = "col";
-    return th;
-  })));
-  const body = box("tbody", "", ...rows.map(row => {
-    const tr = make("tr");
-    row.forEach((cell, at) => {
-      const isNumber = known(cell?.n);
-      const td = make(at ? "td" : "th", null, isNumber ? "n" : "");
-      if (!at) td.scope = "row";
-      td.append(isNumber ? cell.n : known(cell) ? cell : "–");
-      if (typeof cell === "object" && cell?.small) td.append(" ", make("small", cell.small));
-      tr.append(td);
-    });
-    return tr;
-  }));
-  const element = box("table", name ?? "", about ? make("caption", about) : null, head, body);
-  return box("div", "scroll", element);
+  const caption = about ? make("caption", about) : null;
+  return box("div", "scroll", box("table", name ?? "", caption, box("thead", "", row(heads, true)), box("tbody", "", ...rows.map(cells => row(cells)))));
 }
 /** Buttons of which one is pressed. */
 function choice(label, options, chosen, pick) {

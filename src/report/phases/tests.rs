@@ -1,17 +1,20 @@
 use super::*;
+use crate::report::load::tests::assert_says;
 use crate::table::Cell;
 
 const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
 const SERVERS: [&str; 2] = ["server-1", "server-2"];
+const AT_ONCE: &str = "no request was sent there while it was down";
+const UNKNOWN: &str = "when traffic left it is unknown";
 
 /// A request: when it arrived, which server had it, its TTFT; `None`: it failed there. By hops, unless they are taken away.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Sent {
     at: f64,
     server: usize,
     ttft: Option<f64>,
     end: Option<f64>,
-    has_hop: bool,
+    has_no_hop: bool,
     failed_attempts: String,
 }
 
@@ -20,56 +23,51 @@ fn sent(at: f64, server: usize, ttft: Option<f64>) -> Sent {
         at,
         server,
         ttft,
-        end: None,
-        has_hop: true,
-        failed_attempts: String::new(),
+        ..Sent::default()
     }
 }
 
-fn table(sent: &[Sent]) -> Table {
+/// What is said of requests to two servers.
+fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
     let mut table = Table::default();
     for (n, request) in sent.iter().enumerate() {
         let id = format!("x-{n}");
-        let is_ok = request.ttft.is_some();
-        let mut cells = vec![
-            ("req_id", Cell::Id(&id)),
-            ("arrival_time", Cell::Number(request.at)),
-            ("success", Cell::Word(if is_ok { "True" } else { "False" })),
-            (
-                "outcome",
-                Cell::Word(if is_ok { "ok" } else { "upstream_died" }),
-            ),
+        let (success, outcome) = match request.ttft {
+            Some(_) => ("True", "ok"),
+            None => ("False", "upstream_died"),
+        };
+        let attempts = request.failed_attempts.as_str();
+        let is_named = attempts.is_empty() || request.ttft.is_some();
+        let number = |column, value: Option<f64>| Some((column, Cell::Number(value?)));
+        let cells = [
+            Some(("req_id", Cell::Id(&id))),
+            number("arrival_time", Some(request.at)),
+            number("end_time", request.end),
+            number("ttft", request.ttft),
+            number("total_latency", request.ttft.map(|ttft| 10.0 * ttft)),
+            Some(("success", Cell::Word(success))),
+            Some(("outcome", Cell::Word(outcome))),
+            // A request that a hop broke has no host, but an attempt that names the hop.
+            is_named.then_some(("host", Cell::Word(HOSTS[request.server]))),
+            (!request.has_no_hop).then_some(("worker", Cell::Word(SERVERS[request.server]))),
+            (!attempts.is_empty()).then_some(("failed_attempts", Cell::Word(attempts))),
         ];
-        // A request that a hop broke has no host, but an attempt that names the hop.
-        if request.failed_attempts.is_empty() || is_ok {
-            cells.push(("host", Cell::Word(HOSTS[request.server])));
-        }
-        if request.has_hop {
-            cells.push(("worker", Cell::Word(SERVERS[request.server])));
-        }
-        cells.extend(request.end.map(|end| ("end_time", Cell::Number(end))));
-        if !request.failed_attempts.is_empty() {
-            cells.push(("failed_attempts", Cell::Word(&request.failed_attempts)));
-        }
-        for (column, factor) in [("ttft", 1.0), ("total_latency", 10.0)] {
-            cells.extend(
-                request
-                    .ttft
-                    .map(|ttft| (column, Cell::Number(ttft * factor))),
-            );
-        }
-        table.push(cells);
+        table.push(cells.into_iter().flatten());
     }
-    table
-}
-
-fn servers() -> Vec<ServerFile> {
-    let named = HOSTS.iter().zip(1..).map(|(host, n)| ServerFile {
-        name: format!("server-{n}"),
+    table.finish(None);
+    let servers = HOSTS.iter().zip(SERVERS).map(|(host, name)| ServerFile {
+        name: name.to_owned(),
         host: (*host).to_owned(),
         ..ServerFile::default()
     });
-    named.collect()
+    episodes(&table, faults, &servers.collect::<Vec<_>>())
+}
+
+/// What is said of the only fault.
+fn only(sent: &[Sent], faults: &[FaultRow]) -> FaultOf {
+    let mut found = told(sent, faults);
+    assert_eq!((found.len(), found[0].faults.len()), (1, 1), "{found:?}");
+    found[0].faults.remove(0)
 }
 
 fn fault(time: f64, server: u32, event: &str) -> FaultRow {
@@ -100,58 +98,50 @@ fn killed() -> Vec<Sent> {
 }
 
 fn kill() -> Vec<FaultRow> {
-    vec![
-        fault(30.0, 1, "down"),
-        fault(58.0, 1, "up"),
-        fault(60.0, 1, "ready"),
-    ]
+    [(30.0, "down"), (58.0, "up"), (60.0, "ready")]
+        .map(|(time, event)| fault(time, 1, event))
+        .into()
+}
+
+#[track_caller]
+fn assert_after(told: &Outcome, seconds: f64) {
+    let found = told.seconds.unwrap_or(f64::NAN);
+    assert!((found - seconds).abs() < 1e-9, "{told:?}");
 }
 
 #[test]
 fn a_kill_before_during_and_after() {
-    let found = episodes(&table(&killed()), &kill(), &servers());
+    let found = told(&killed(), &kill());
     assert_eq!(found.len(), 1);
     let [before, during, after] = &found[0].phases;
-    assert_eq!(
-        [before.requests, during.requests, after.requests],
-        [300, 300, 300]
-    );
+    let requests = [before, during, after].map(|phase| phase.requests);
+    assert_eq!(requests, [300, 300, 300]);
     assert_eq!([before, after].map(|phase| phase.failed.len()), [0, 0]);
-    assert_eq!(
-        during.failed,
-        BTreeMap::from([("upstream_died".to_owned(), 5)])
-    );
+    let died = BTreeMap::from([("upstream_died".to_owned(), 5)]);
+    assert_eq!(during.failed, died);
     let p50 = |phase: &Phase| phase.ttft.p50.unwrap();
     assert!(p50(before) < 0.11 && p50(during) > 0.2 && p50(after) < 0.11);
     assert!((during.total_latency.p99.unwrap() - 10.0 * during.ttft.p99.unwrap()).abs() < 1e-9);
     let fault = &found[0].faults[0];
-    let Left::After(left) = fault.left else {
-        panic!("{:?}", fault.left)
-    };
-    assert!(
-        (left - 0.8).abs() < 1e-9,
-        "the last went there at 30.8 s: {left}"
-    );
-    assert_eq!(fault.recovery, Recovery::After(2.0));
+    // The last went there at 30.8 s.
+    assert_after(&fault.left, 0.8);
+    assert_after(&fault.recovery, 2.0);
     // A window may hold two that are still slow, so it begins two before those that are as usual; a usual one that is
     // itself beyond the bound moves it by one more.
-    let Latency::After { seconds, usual } = found[0].latency else {
-        panic!("{:?}", found[0].latency)
-    };
-    assert!(
-        (4.7..=5.2).contains(&seconds) && (0.105..0.111).contains(&usual),
-        "{seconds} {usual}"
+    let back = &found[0].latency;
+    assert!((4.7..=5.2).contains(&back.seconds.unwrap()), "{back:?}");
+    assert_says(
+        &back.said,
+        "p95 TTFT was back at what it was before (at most 0.11 s) ",
     );
     let text = lines(&found).join("\n");
-    assert!(
-        text.contains("server-1 kill from 30.0 s until 60.0 s, when it answered again"),
-        "{text}"
-    );
-    assert!(
-        text.contains("traffic left it within 0.80 s; it served again 2.00 s after it was back"),
-        "{text}"
-    );
-    assert!(text.contains("upstream_died 5"), "{text}");
+    for said in [
+        "server-1 kill from 30.0 s until 60.0 s, when it answered again",
+        "traffic left it within 0.80 s; it served again 2.00 s after it was back",
+        "upstream_died 5",
+    ] {
+        assert_says(&text, said);
+    }
 }
 
 #[test]
@@ -159,54 +149,40 @@ fn a_retried_request_was_sent_to_the_dead_server_too() {
     let mut requests = killed();
     // Sent on to the other one and answered: its attempt at 40 s names the dead one.
     requests[400].failed_attempts = format!("{} connect_error 0 0.001", HOSTS[0]);
-    let found = episodes(&table(&requests), &kill(), &servers());
-    let Left::After(left) = found[0].faults[0].left else {
-        panic!("{:?}", found[0].faults)
-    };
-    assert!((left - 10.0).abs() < 1e-9, "{left}");
+    assert_after(&only(&requests, &kill()).left, 10.0);
     // A longer address that begins alike is another server.
     requests[400].failed_attempts = format!("{}9 connect_error 0 0.001", HOSTS[0]);
-    let found = episodes(&table(&requests), &kill(), &servers());
-    assert!(matches!(found[0].faults[0].left, Left::After(left) if left < 1.0));
+    assert_after(&only(&requests, &kill()).left, 0.8);
 }
 
 #[test]
 fn a_request_that_a_hop_broke_was_sent_there() {
-    let mut requests = killed();
-    for request in &mut requests {
-        // As rows are behind a hop that resets connections.
-        if request.ttft.is_none() {
-            request.failed_attempts = "server-1 proxy_error after 0.000115 s".to_owned();
+    // As rows are behind a hop that does so.
+    let broken_by = |hop: &str| {
+        let mut requests = killed();
+        for request in requests.iter_mut().filter(|of| of.ttft.is_none()) {
+            request.failed_attempts = format!("{hop} proxy_error after 0.000115 s");
         }
-    }
-    let mut faults = kill();
-    for fault in &mut faults {
-        fault.kind = "reset".to_owned();
-    }
-    let left = |requests: &[Sent], faults: &[FaultRow]| {
-        episodes(&table(requests), faults, &servers())[0].faults[0].left
+        requests
     };
-    let Left::After(seconds) = left(&requests, &faults) else {
-        panic!("{:?}", left(&requests, &faults))
+    let left = |requests: &[Sent], kind: &str| {
+        let mut faults = kill();
+        for fault in &mut faults {
+            fault.kind = kind.to_owned();
+        }
+        only(requests, &faults).left
     };
-    assert!((seconds - 0.8).abs() < 1e-9, "{seconds}");
-    let mut other = requests.clone();
-    for request in &mut other {
-        request.failed_attempts = request.failed_attempts.replace("server-1", "server-12");
-    }
-    assert_eq!(left(&other, &faults), Left::AtOnce);
+    assert_after(&left(&broken_by("server-1"), "reset"), 0.8);
+    assert_eq!(left(&broken_by("server-12"), "reset").said, AT_ONCE);
     // A hop that refuses reads nothing.
-    for fault in &mut faults {
-        fault.kind = "refuse".to_owned();
-    }
-    assert_eq!(left(&requests, &faults), Left::Unknown);
+    assert_says(&left(&broken_by("server-1"), "refuse").said, UNKNOWN);
     // Without a hop a refused connection is in no row.
     let mut without = killed();
     for request in &mut without {
-        request.has_hop = false;
+        request.has_no_hop = true;
     }
     without.retain(|request| request.ttft.is_some());
-    assert_eq!(left(&without, &kill()), Left::Unknown);
+    assert_says(&left(&without, "kill").said, UNKNOWN);
 }
 
 #[test]
@@ -215,12 +191,11 @@ fn a_server_that_serves_before_it_is_seen_to_be_ready_was_left_all_the_same() {
     // Up at 58 s, seen at 60 s, used since 59 s.
     for request in requests
         .iter_mut()
-        .filter(|request| request.at >= 59.0 && request.at < 60.0)
+        .filter(|of| (59.0..60.0).contains(&of.at))
     {
         request.server = 0;
     }
-    let found = episodes(&table(&requests), &kill(), &servers());
-    assert!(matches!(found[0].faults[0].left, Left::After(left) if left < 1.0));
+    assert_after(&only(&requests, &kill()).left, 0.8);
 }
 
 #[test]
@@ -229,48 +204,33 @@ fn of_requests_under_way_at_a_fault_those_that_it_broke_are_its_own() {
     for request in &mut requests {
         request.end = request.ttft.map(|ttft| request.at + 10.0 * ttft);
     }
-    // Two came before the fault: it broke one, the other was long.
-    let (broken, long) = (295, 296);
-    requests[broken] = Sent {
-        ttft: None,
-        end: Some(30.001),
-        ..requests[broken].clone()
-    };
-    requests[long].end = Some(45.0);
-    // One that failed before of itself, and one that a second fault broke.
-    requests[100] = Sent {
-        ttft: None,
-        end: Some(12.0),
-        ..requests[100].clone()
-    };
-    requests[799] = Sent {
-        ttft: None,
-        end: Some(80.5),
-        ..requests[799].clone()
-    };
+    // Two came before the fault: it broke one, the other was long. One failed before of itself, a second fault broke another.
+    for (broken, end) in [(295, 30.001), (100, 12.0), (799, 80.5)] {
+        (requests[broken].ttft, requests[broken].end) = (None, Some(end));
+    }
+    requests[296].end = Some(45.0);
     let mut faults = kill();
     faults.extend([fault(80.0, 2, "down"), fault(81.0, 2, "ready")]);
-    let found = episodes(&table(&requests), &faults, &servers());
-    let counts = |episode: usize| {
-        found[episode]
-            .phases
-            .each_ref()
-            .map(|phase| (phase.requests, phase.failed.values().sum::<usize>()))
-    };
+    let found = told(&requests, &faults);
+    let count = |phase: &Phase| (phase.requests, phase.failed.values().sum::<usize>());
+    let counts = |episode: usize| found[episode].phases.each_ref().map(count);
     assert_eq!(counts(0), [(299, 1), (301, 6), (199, 0)]);
     assert_eq!(counts(1), [(199, 0), (11, 1), (90, 0)]);
 }
 
 #[test]
 fn a_fault_to_the_end_has_no_after() {
-    let found = episodes(&table(&killed()), &kill()[..1], &servers());
-    assert_eq!(
-        (found[0].phases[1].requests, found[0].phases[2].requests),
-        (600, 0)
-    );
-    assert_eq!(found[0].faults[0].recovery, Recovery::NeverOver);
-    assert_eq!(found[0].latency, Latency::NeverOver);
-    assert!(lines(&found).join("\n").contains("to the end of the run"));
+    let found = told(&killed(), &kill()[..1]);
+    let [_, during, after] = &found[0].phases;
+    assert_eq!((during.requests, after.requests), (600, 0));
+    let text = lines(&found).join("\n");
+    for said in [
+        "to the end of the run",
+        "; it was not brought back",
+        "TTFT cannot recover: the fault lasted to the end",
+    ] {
+        assert_says(&text, said);
+    }
 }
 
 #[test]
@@ -283,98 +243,65 @@ fn faults_that_overlap_are_one_episode_and_others_are_not() {
         fault(70.0, 2, "down"),
         fault(80.0, 2, "ready"),
     ];
-    let found = episodes(&table(&killed()), &faults, &servers());
-    let shape: Vec<(usize, f64, Option<f64>)> = found
-        .iter()
-        .map(|episode| {
-            (
-                episode.faults.len(),
-                episode.phases[1].from,
-                episode.phases[1].to,
-            )
-        })
-        .collect();
-    assert_eq!(shape, [(2, 30.0, Some(45.0)), (1, 70.0, Some(80.0))]);
+    let found = told(&killed(), &faults);
+    let ends = |episode: &Episode| {
+        episode
+            .phases
+            .each_ref()
+            .map(|phase| (phase.from, phase.to))
+    };
+    let shape: Vec<_> = found.iter().map(|of| (of.faults.len(), ends(of))).collect();
     // What is after one is before the next.
-    assert_eq!(found[0].phases[2].to, Some(70.0));
-    assert_eq!(
-        (found[1].phases[0].from, found[1].phases[0].to),
-        (45.0, Some(70.0))
-    );
+    let first = [(0.0, Some(30.0)), (30.0, Some(45.0)), (45.0, Some(70.0))];
+    let second = [(45.0, Some(70.0)), (70.0, Some(80.0)), (80.0, None)];
+    assert_eq!(shape, [(2, first), (1, second)]);
 }
 
 #[test]
 fn too_few_requests_are_said() {
-    let few: Vec<Sent> = (0..30).map(|n| sent(f64::from(n), 1, Some(0.1))).collect();
-    let found = episodes(
-        &table(&few),
-        &[fault(10.0, 1, "down"), fault(20.0, 1, "ready")],
-        &servers(),
-    );
-    let before = Latency::TooFewBefore {
-        well: 10,
-        needed: 72,
+    let every_second = |count: u32| -> Vec<Sent> {
+        let one = |n| sent(f64::from(n), 1, Some(0.1));
+        (0..count).map(one).collect()
     };
-    assert_eq!(found[0].latency, before);
-    let many: Vec<Sent> = (0..100).map(|n| sent(f64::from(n), 1, Some(0.1))).collect();
-    let back = [fault(80.0, 1, "down"), fault(90.0, 1, "ready")];
-    let told = &episodes(&table(&many), &back, &servers())[0];
-    let after = Latency::TooFewAfter {
-        requests: 10,
-        more: Some(30.0),
-    };
-    assert_eq!(told.latency, after);
-    assert_eq!(
-        told.latency.words(),
-        "whether TTFT recovered cannot be said: 10 requests came after the fault, and it takes 40; the run would have \
-         to go on for about 30 s more"
-    );
-    assert_eq!(
-        (found[0].phases[0].ttft.p50, found[0].phases[0].ttft.p99),
-        (Some(0.1), None)
-    );
-    assert_eq!(
-        found[0].faults[0].left,
-        Left::Unknown,
-        "no row names server 1"
-    );
-    let text = lines(&found).join("\n");
-    assert!(
-        text.contains("0.10 s / too few") && text.contains("with hops rows do"),
-        "{text}"
-    );
-    assert_eq!(episodes(&table(&few), &[], &servers()), []);
+    let down = |from, to| [fault(from, 1, "down"), fault(to, 1, "ready")];
+    let few = told(&every_second(30), &down(10.0, 20.0));
+    let cannot = "whether TTFT recovered cannot be said: ";
+    for (latency, said) in [
+        (
+            &few[0].latency,
+            "10 requests were well before the fault, and it takes 72",
+        ),
+        (
+            &told(&every_second(100), &down(80.0, 90.0))[0].latency,
+            "10 requests came after the fault, and it takes 40; the run would have to go on for about 30 s more",
+        ),
+    ] {
+        assert_eq!(latency.said, format!("{cannot}{said}"));
+        assert_eq!(latency.seconds, None);
+    }
+    let ttft = few[0].phases[0].ttft;
+    assert_eq!((ttft.p50, ttft.p99), (Some(0.1), None));
+    // No row names server 1.
+    assert_says(&few[0].faults[0].left.said, UNKNOWN);
+    let text = lines(&few).join("\n");
+    assert_says(&text, "0.10 s / too few");
+    assert_says(&text, "with hops rows do");
+    assert_eq!(told(&every_second(30), &[]), []);
 }
 
 #[test]
 fn traffic_that_never_leaves_or_never_comes() {
-    let all: Vec<Sent> = (0..100).map(|n| sent(f64::from(n), 0, None)).collect();
     let faults = [fault(10.5, 1, "down"), fault(20.5, 1, "ready")];
-    let found = episodes(&table(&all), &faults, &servers());
-    assert_eq!(
-        (found[0].faults[0].left, found[0].faults[0].recovery),
-        (
-            Left::Never,
-            Recovery::Never {
-                seconds: 78.5,
-                requests: 79
-            }
-        )
-    );
-    let said = found[0].faults[0].recovery.words();
-    assert!(
-        said.ends_with("that it was back, in which 79 requests came"),
-        "{said}"
-    );
-    let gap: Vec<Sent> = (0..100)
-        .filter(|n| !(10..21).contains(n))
-        .map(|n| sent(f64::from(n), 0, Some(0.1)))
-        .collect();
-    let found = episodes(&table(&gap), &faults, &servers());
-    assert_eq!(found[0].faults[0].left, Left::NoRequests);
-    let elsewhere: Vec<Sent> = (0..100)
-        .map(|n| sent(f64::from(n), usize::from((10..21).contains(&n)), Some(0.1)))
-        .collect();
-    let found = episodes(&table(&elsewhere), &faults, &servers());
-    assert_eq!(found[0].faults[0].left, Left::AtOnce);
+    let left = |request: &dyn Fn(usize, bool) -> Option<Sent>| {
+        let all = (0..100).filter_map(|n| request(n, (11..21).contains(&n)));
+        only(&all.collect::<Vec<_>>(), &faults)
+    };
+    let found = left(&|n, _| Some(sent(n as f64, 0, None)));
+    assert_eq!(found.left.said, "traffic did not leave it");
+    let never = "it served nothing in the 78.50 s that it was back, in which 79 requests came";
+    assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 79));
+    let gap = left(&|n, is_down| (!is_down).then(|| sent(n as f64, 0, Some(0.1))));
+    assert_eq!(gap.left.said, "no request came while it was down");
+    let elsewhere = left(&|n, is_down| Some(sent(n as f64, usize::from(is_down), Some(0.1))));
+    assert_eq!(elsewhere.left.said, AT_ONCE);
 }

@@ -99,6 +99,11 @@ impl Evidence {
             ..Evidence::default()
         }
     }
+
+    /// So many of the requests that were due.
+    pub(super) fn share(&self, count: u64) -> f64 {
+        count as f64 / self.due.max(1) as f64
+    }
 }
 
 impl Default for Bounds {

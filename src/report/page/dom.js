@@ -1,0 +1,48 @@
+"use strict";
+const $ = id => document.getElementById(id);
+
+/** An element with text; what comes from data goes into the page this way only. */
+function make(tag, words, name) {
+  const element = document.createElement(tag);
+  if (words !== undefined && words !== null) element.textContent = words;
+  if (name) element.className = name;
+  return element;
+}
+/** An element with others in it. */
+function box(tag, name, ...inner) {
+  const element = make(tag, null, name);
+  element.append(...inner.filter(part => part !== null && part !== undefined));
+  return element;
+}
+/** Text with `code` in it, in a new element or in one that is there; links of documents show as their words. */
+function words(into, text, name) {
+  const element = into instanceof Node ? into : make(into, null, name);
+  const pieces = text.replace(/\[([^\]]+)\]\([^)]+\)/g, "$1").split("`");
+  element.replaceChildren(...pieces.map((piece, at) => at % 2 ? make("code", piece) : document.createTextNode(piece)));
+  return element;
+}
+const known = value => value !== null && value !== undefined;
+/** Seconds as a person reads them: as the sentences say them. */
+function duration(seconds) {
+  if (!known(seconds)) return "–";
+  const size = Math.abs(seconds);
+  if (size >= 0.0995) return seconds.toFixed(2) + " s";
+  if (size >= 0.000995) return (seconds * 1e3).toFixed(1) + " ms";
+  return size === 0 ? "0" : (seconds * 1e6).toFixed(0) + " µs";
+}
+const number = (value, digits) => known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits ?? (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) }) : "–";
+const percent = share => !known(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 1) ? 1 : 0) + " %";
+const several = (count, one, many) => `${number(count)} ${count === 1 ? one : many ?? one + "s"}`;
+const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** A row of a table; a cell is text, an element, or a number in words (`{ n: "1.5 ms" }`, `{ n: …, small: … }`). */
+function row(cells, isHead) {
+  return box("tr", "", ...cells.map((cell, at) => {
+    const isNumber = known(cell?.n);
+    const element = make(isHead || !at ? "th" : "td", null, isNumber ? "n" : "");
+    if (isHead || !at) element.scope = isHead ? "col" : "row";
+    element.append(isNumber ? cell.n : cell ?? "–");
+    if (isNumber && cell.small) element.append(" ", make("small", cell.small));
+    return element;
+  }));
+}
