@@ -9,7 +9,7 @@ use crate::report::files::RunState;
 use crate::report::findings::queue_grew;
 use crate::report::load::label;
 use crate::report::reader::{Loaded, Run};
-use crate::report::table::Table;
+use crate::table::Table;
 use crate::report::verdict::Grade;
 use crate::request::outcome::GIVEN_UP;
 

@@ -2,7 +2,7 @@
 
 use super::{Arrivals, Arrived, FaultOf, Outcome};
 use crate::report::duration;
-use crate::stats::interval::{CONFIDENCE, series_interval};
+use crate::stats::interval::series_interval;
 
 /// The quantile of TTFT that has to be back.
 const QUANTILE: f64 = 0.95;
@@ -83,7 +83,7 @@ impl Arrivals<'_> {
         let before: Vec<f64> = self.first_tokens(before).map(|(_, ttft)| ttft).collect();
         let mut sorted = before.clone();
         sorted.sort_unstable_by(f64::total_cmp);
-        let usual = match series_interval(&before, &sorted, QUANTILE, CONFIDENCE) {
+        let usual = match series_interval(&before, &sorted, QUANTILE) {
             Ok((_, usual)) if usual.is_finite() => usual,
             told => {
                 let well = sorted.iter().filter(|ttft| ttft.is_finite()).count() as u64;
