@@ -198,7 +198,12 @@ pub fn wait_for(address: SocketAddr) {
 }
 
 /// Our proxy, and the address that it gives after `says`.
-fn queuescope(records: &Path, threads: usize, args: &[&str], says: &str) -> (Process, SocketAddr) {
+pub fn queuescope(
+    records: &Path,
+    threads: usize,
+    args: &[&str],
+    says: &str,
+) -> (Process, SocketAddr) {
     // Elsewhere than where it was built.
     let here =
         std::env::var("QUEUESCOPE").unwrap_or_else(|_| env!("CARGO_BIN_EXE_queuescope").into());

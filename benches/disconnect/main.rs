@@ -2,8 +2,8 @@
 //! (`cargo bench --bench disconnect`).
 //!
 //! Client, server and clock are this process; what stands between them are processes of their own. Measured from
-//! before the client's `close` to the return of the server's `read` that tells it. Settings by environment:
-//! `DISCONNECT_TRIALS` a case and round, `DISCONNECT_ROUNDS`, `DISCONNECT_CLIENTS` at a time, `DISCONNECT_THREADS` of each proxy.
+//! before the client's `close` (HTTP/2: before it resets its stream) to the return of the server's `read` that tells it.
+//! Our front is measured with HTTP/1.1 and HTTP/2, in the clear and under TLS. Settings by environment: `DISCONNECT_TRIALS` a case and round, `DISCONNECT_ROUNDS`, `DISCONNECT_CLIENTS` at a time, `DISCONNECT_THREADS` of each proxy.
 
 #![expect(
     clippy::print_stdout,
@@ -23,13 +23,24 @@ use queuescope::stats::quantile;
 mod bare;
 #[path = "../chains/chain.rs"]
 mod chain;
+mod client;
 #[path = "../chains/setting.rs"]
 mod setting;
+mod tls;
 mod trial;
 
 use chain::{Chain, Way};
+use client::{Entry, Version};
 use setting::{load, middle, print_where, setting};
+use tls::TlsFront;
 use trial::{Server, Silence};
+
+/// A way from client to server.
+struct Through {
+    name: String,
+    is_ours: bool,
+    entry: Entry,
+}
 
 /// One case of one round: how long each trial took, in ms, ascending; and those that the server never noticed.
 struct Round {
@@ -51,31 +62,71 @@ fn main() {
     let address = listener.local_addr().unwrap();
     let server = Server::start(listener, Clock::system());
     let mut chains = Chain::start_all(address, threads);
+    let tls = TlsFront::start(address, threads);
     println!(
         "{trials} trials a case and round, {clients} at a time, {rounds} rounds, {threads} threads a proxy process"
     );
+    let ways = ways(&chains, &tls);
     let cases: Vec<(usize, Silence)> = [Silence::BeforeHead, Silence::MidStream]
         .into_iter()
-        .flat_map(|silence| (0..chains.len()).map(move |chain| (chain, silence)))
+        .flat_map(|silence| (0..ways.len()).map(move |way| (way, silence)))
         .collect();
     let mut found: Vec<Vec<Round>> = cases.iter().map(|_| Vec::new()).collect();
-    for chain in &chains {
-        run(&server, chain, Silence::MidStream, 50, clients);
+    for way in &ways {
+        run(&server, &way.entry, Silence::MidStream, 50, clients);
     }
     for _ in 0..rounds {
-        for ((chain, silence), found) in cases.iter().zip(&mut found) {
-            found.push(run(&server, &chains[*chain], *silence, trials, clients));
+        for ((way, silence), found) in cases.iter().zip(&mut found) {
+            found.push(run(&server, &ways[*way].entry, *silence, trials, clients));
         }
     }
     for chain in &mut chains {
         chain.must_run();
     }
-    print(&chains, &cases, &found);
+    print(&ways, &cases, &found);
     println!("load average at the end {}", load());
 }
 
-/// So many trials through `chain`, `clients` at a time.
-fn run(server: &Server, chain: &Chain, silence: Silence, trials: usize, clients: usize) -> Round {
+/// Each chain with HTTP/1.1, and our front with all that it speaks.
+fn ways(chains: &[Chain], tls: &TlsFront) -> Vec<Through> {
+    let mut ways = Vec::new();
+    let mut add = |name: String, is_ours, address, version, trusts| {
+        let entry = Entry {
+            address,
+            version,
+            trusts,
+        };
+        ways.push(Through {
+            name,
+            is_ours,
+            entry,
+        });
+    };
+    for chain in chains {
+        let is_ours = matches!(chain.way, Way::Front | Way::OneProcess | Way::TwoProcesses);
+        add(chain.way.name(), is_ours, chain.entry, Version::Http1, None);
+        if chain.way == Way::Front {
+            add(
+                "front, HTTP/2".into(),
+                true,
+                chain.entry,
+                Version::Http2,
+                None,
+            );
+        }
+    }
+    for (name, version) in [
+        ("front, TLS", Version::Http1),
+        ("front, HTTP/2, TLS", Version::Http2),
+    ] {
+        let trusts = Some(tls.trusts.clone());
+        add(name.into(), true, tls.address, version, trusts);
+    }
+    ways
+}
+
+/// So many trials by way of `entry`, `clients` at a time.
+fn run(server: &Server, entry: &Entry, silence: Silence, trials: usize, clients: usize) -> Round {
     let left = AtomicU64::new(trials as u64);
     let one_client = || {
         let mut took = Vec::new();
@@ -84,7 +135,7 @@ fn run(server: &Server, chain: &Chain, silence: Silence, trials: usize, clients:
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             .is_ok()
         {
-            took.push(server.trial(chain.entry, silence));
+            took.push(server.trial(entry, silence));
         }
         took
     };
@@ -101,14 +152,14 @@ fn run(server: &Server, chain: &Chain, silence: Silence, trials: usize, clients:
     }
 }
 
-fn print(chains: &[Chain], cases: &[(usize, Silence)], found: &[Vec<Round>]) {
-    println!("\nfrom the client's close() to the server's read() of it, ms; medians over rounds");
+fn print(ways: &[Through], cases: &[(usize, Silence)], found: &[Vec<Round>]) {
+    println!("\nfrom the client's leaving to the server's read() of it, ms; medians over rounds");
     println!(
         "{:<24} {:<12} {:>8} {:>8} {:>8} {:>10} {:>10}",
         "through", "silent", "median", "p90", "p99", "largest", "unnoticed"
     );
-    for ((chain, silence), rounds) in cases.iter().zip(found) {
-        let way = chains[*chain].way;
+    for ((way, silence), rounds) in cases.iter().zip(found) {
+        let way = &ways[*way];
         let over = |q: f64| {
             let one = |round: &Round| quantile(&round.took, q).unwrap_or(f64::NAN);
             rounds.iter().map(one).collect::<Vec<f64>>()
@@ -116,15 +167,14 @@ fn print(chains: &[Chain], cases: &[(usize, Silence)], found: &[Vec<Round>]) {
         let largest = over(1.0).into_iter().fold(0.0, f64::max);
         let unnoticed: usize = rounds.iter().map(|round| round.unnoticed).sum();
         let p99 = middle(over(0.99));
-        let is_ours = matches!(way, Way::Front | Way::OneProcess | Way::TwoProcesses);
         let verdict = match p99 <= TARGET_MS && unnoticed == 0 {
-            _ if !is_ours => "",
+            _ if !way.is_ours => "",
             true => "  target met",
             false => "  TARGET MISSED",
         };
         println!(
             "{:<24} {:<12} {:>8.3} {:>8.3} {:>8.3} {:>10.3} {:>10}{verdict}",
-            way.name(),
+            way.name,
             silence.name(),
             middle(over(0.5)),
             middle(over(0.9)),

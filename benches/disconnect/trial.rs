@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use queuescope::clock::{Clock, Stamp};
+
+use crate::client::{Client, Entry, Version};
 
 /// When the server falls silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,18 +74,19 @@ impl Server {
     }
 
     /// Milliseconds from a client's leaving to the end of the server's connection; `None` if that did not come.
-    pub fn trial(&self, entry: SocketAddr, silence: Silence) -> Option<f64> {
+    pub fn trial(&self, entry: &Entry, silence: Silence) -> Option<f64> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (sender, seen) = channel();
         self.trials.lock().unwrap().insert(number, sender);
-        let mut client = TcpStream::connect(entry).unwrap();
-        client.set_nodelay(true).unwrap();
-        let events = u8::from(silence == Silence::MidStream);
-        let request = format!(
-            "POST /generate HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nx-events: {events}\r\n{TRIAL}{number}\r\ncontent-length: {}\r\n\r\n{BODY}",
-            BODY.len()
+        let mut client = Client::connect(entry);
+        let events = match silence {
+            Silence::BeforeHead => "0",
+            Silence::MidStream => "1",
+        };
+        client.post(
+            &[("x-events", events), ("x-trial", &number.to_string())],
+            BODY,
         );
-        client.write_all(request.as_bytes()).unwrap();
         let silent = seen.recv_timeout(PATIENCE);
         assert!(
             matches!(silent, Ok(Seen::Silent)),
@@ -91,11 +94,15 @@ impl Server {
         );
         if silence == Silence::MidStream {
             // What is unread would make the close a reset.
-            read_until(&mut client, "\n\n\r\n").expect("the event comes to the client");
+            let end = match entry.version {
+                Version::Http1 => "\r\n",
+                Version::Http2 => "",
+            };
+            client.read_until(&format!("{EVENT}{end}"));
         }
         std::thread::sleep(SETTLE);
         let disconnected = self.clock.now();
-        drop(client);
+        let _kept = client.leave();
         let left = seen.recv_timeout(PATIENCE);
         self.trials.lock().unwrap().remove(&number);
         match left {

@@ -1,19 +1,14 @@
 //! One request and its response, on the client's side.
 
-use std::fmt;
 use std::future::{Future, pending, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use http::header::TRANSFER_ENCODING;
 use pingora::ErrorType::WriteError;
+use pingora::OrErr;
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::http::v1::server::HttpSession as Http1;
-use pingora::protocols::http::v2::server::HttpSession as Http2;
 use pingora::protocols::http::{ReusableHttpStream, ServerSession};
-use pingora::{Error, OrErr, Result};
 
 use crate::clock::Stamp;
 
@@ -30,13 +25,11 @@ pub struct Exchange {
     /// Reads the request's body, and knows whether the connection is kept.
     pub session: ServerSession,
     /// `None` for a stream of HTTP/2.
-    socket: Option<Socket>,
+    pub(super) socket: Option<Socket>,
     /// Nothing lies between the two: no TLS.
-    is_clear: bool,
+    pub(super) is_clear: bool,
     /// The response's body goes in chunks, to the socket at once.
     is_chunked: bool,
-    /// The response was written to its end.
-    is_ended: bool,
 }
 
 /// A part of a response, and whether it is the last.
@@ -68,36 +61,16 @@ const LAST_WRITE: Duration = Duration::from_secs(1);
 const LAST_READ: Duration = Duration::from_secs(1);
 
 impl Exchange {
-    /// A request of HTTP/1.1.
-    pub(super) fn http1(
-        session: Http1,
-        (socket, is_clear): (Socket, bool),
-        (peer, is_spared): (SocketAddr, bool),
-        arrival: Stamp,
-    ) -> Exchange {
-        Exchange {
-            peer,
-            arrival,
-            is_spared,
-            session: ServerSession::H1(session),
-            socket: Some(socket),
-            is_clear,
-            is_chunked: false,
-            is_ended: false,
-        }
-    }
-
-    /// A stream of HTTP/2.
-    pub fn http2(session: Http2, peer: SocketAddr, arrival: Stamp) -> Exchange {
+    /// A request that was read just now, of a stream of HTTP/2 or, once its socket is set, a connection.
+    pub(super) fn new(session: ServerSession, peer: SocketAddr, arrival: Stamp) -> Exchange {
         Exchange {
             peer,
             arrival,
             is_spared: false,
-            session: ServerSession::H2(session),
+            session,
             socket: None,
             is_clear: false,
             is_chunked: false,
-            is_ended: false,
         }
     }
 
@@ -112,17 +85,20 @@ impl Exchange {
         http1.map_or(0, |http1| http1.get_headers_raw_bytes().len())
     }
 
-    /// Waits until the client of a connection has left. That of a stream of HTTP/2 [shows
-    /// otherwise](Exchange::stream_left).
+    /// Waits until the client of a connection has closed it. A stream of HTTP/2 and TLS show its leaving
+    /// [otherwise](Exchange::stream_ended).
     pub fn left(&self) -> impl Future<Output = ()> + use<> {
         left(self.socket.clone())
     }
 
-    /// Waits until the client of a stream of HTTP/2 has left; that of a connection [otherwise](Exchange::left).
-    pub async fn stream_left(&mut self) {
-        match self.session.watch_h2_stream_close() {
-            Some(closed) => drop(closed.await),
-            None => pending().await,
+    /// Waits until the client, whose request is whole, has reset its stream of HTTP/2 or ended its side of TLS.
+    pub async fn stream_ended(&mut self) {
+        match &mut self.session {
+            ServerSession::H2(session) => drop(session.idle().await),
+            ServerSession::H1(session) if !self.is_clear => {
+                drop(session.read_body_or_idle(true).await);
+            }
+            _ => pending().await,
         }
     }
 
@@ -137,7 +113,6 @@ impl Exchange {
         limit: Duration,
         meanwhile: impl Future<Output = E>,
     ) -> Result<(), Unwritten<E>> {
-        self.is_ended |= matches!(part, Part::Head(_, true) | Part::Body(_, true));
         if let Part::Head(head, false) = &part {
             // Of several the last counts: Pingora's to judge.
             let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
@@ -147,17 +122,13 @@ impl Exchange {
         }
         let socket = &self.socket;
         let chunks = socket.as_ref().filter(|_| self.is_clear && self.is_chunked);
-        let mut write = pin!(written(&mut self.session, chunks, part));
-        let at_once = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await;
-        if let Poll::Ready(written) = at_once {
-            return written.map_err(|_| Unwritten::Gone);
-        }
         tokio::select! {
             biased;
-            written = write => written.map_err(|_| Unwritten::Gone),
+            written = written(&mut self.session, chunks, part) => written.map_err(|_| Unwritten::Gone),
             error = meanwhile => Err(Unwritten::Ended(error)),
-            () = left(socket.clone()) => Err(Unwritten::Gone),
-            () = tokio::time::sleep(limit) => Err(Unwritten::TooSlow),
+            // Made only where the write is pending.
+            () = async { left(socket.clone()).await } => Err(Unwritten::Gone),
+            () = async { tokio::time::sleep(limit).await } => Err(Unwritten::TooSlow),
         }
     }
 
@@ -191,19 +162,24 @@ impl Exchange {
         }
     }
 
+    /// Refuses a stream of HTTP/2: its client may send the request again.
+    pub fn refuse(&mut self) {
+        self.session
+            .shutdown_with_reason(h2::Reason::REFUSED_STREAM);
+    }
+
     /// Ends a response within its body. A stream of HTTP/2 that is dropped is reset, and what still waits to be sent
     /// with it is lost: that goes first.
     pub async fn break_off(mut self) {
         let ServerSession::H2(session) = &mut self.session else {
             return;
         };
-        let writer = session.take_response_body_writer();
-        let Some(mut writer) = writer.filter(|_| !self.is_ended) else {
+        let Some(mut writer) = session.take_response_body_writer() else {
             return;
         };
         let sent = async move {
             writer.reserve_capacity(UNSENT);
-            // All of it is free again when nothing waits.
+            // All of it is free again when nothing waits; there is none of a response that has ended.
             while writer.capacity() < UNSENT {
                 let Some(Ok(_)) = poll_fn(|cx| writer.poll_capacity(cx)).await else {
                     return;
@@ -211,15 +187,6 @@ impl Exchange {
             }
         };
         let _ = tokio::time::timeout(LAST_WRITE, sent).await;
-    }
-}
-
-impl fmt::Debug for Exchange {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Exchange")
-            .field("peer", &self.peer)
-            .finish_non_exhaustive()
     }
 }
 
@@ -235,41 +202,30 @@ async fn written(
     session: &mut ServerSession,
     chunks: Option<&Socket>,
     part: Part<'_>,
-) -> Result<(), Box<Error>> {
-    match (session, part) {
-        (ServerSession::H1(session), Part::Head(head, end)) => {
+) -> pingora::Result<()> {
+    let is_end = match part {
+        Part::Head(head, is_end) => {
             session.write_response_header(head).await?;
-            if end {
-                session.finish_body().await?;
-            }
+            is_end
         }
-        (ServerSession::H1(session), Part::Body(piece, end)) => {
-            match chunks.filter(|_| !piece.is_empty()) {
-                Some(socket) => socket
-                    .write_chunk(piece)
-                    .await
-                    .or_err(WriteError, "a chunk")?,
-                None if piece.is_empty() => {}
-                None => drop(session.write_body(piece).await?),
+        Part::Body(piece, is_end) if piece.is_empty() => is_end,
+        Part::Body(piece, is_end) => {
+            match (&mut *session, chunks) {
+                (_, Some(socket)) => {
+                    let written = socket.write_chunk(piece).await;
+                    written.or_err(WriteError, "a chunk")?;
+                }
+                (ServerSession::H1(session), None) => drop(session.write_body(piece).await?),
+                (session, None) => {
+                    let piece = std::mem::take(piece).into();
+                    session.write_response_body(piece, is_end).await?;
+                }
             }
-            if end {
-                session.finish_body().await?;
-            }
+            is_end
         }
-        (ServerSession::H2(session), Part::Head(head, end)) => {
-            session.write_response_header(head, end)?;
-        }
-        (ServerSession::H2(session), Part::Body(piece, end)) => {
-            if !piece.is_empty() {
-                session
-                    .write_body(std::mem::take(piece).into(), end)
-                    .await?;
-            } else if end {
-                session.finish()?;
-            }
-        }
-        // Not made here.
-        (_, _) => {}
+    };
+    match is_end {
+        true => session.finish_body().await,
+        false => Ok(()),
     }
-    Ok(())
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::{
     H2Accept, H2Options, HttpSession, default_h2_options, handshake,
 };
-use pingora::protocols::{Digest, Stream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -28,7 +29,6 @@ pub struct Http2Client {
     streams: JoinSet<()>,
     phase: watch::Receiver<Phase>,
     known: Phase,
-    digest: Arc<Digest>,
     idle: Duration,
     rejected: u32,
     clock: Clock,
@@ -36,9 +36,9 @@ pub struct Http2Client {
 
 /// Requests at once on a connection. A client waits with those beyond, unseen by us: more than any sends.
 const STREAMS: u32 = 1000;
-/// Bytes of a request body that may come before we ask for more: on a stream, on a connection.
+/// Bytes of request bodies that may wait in our memory: of a stream, and of all streams of a connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// How long an idle client has to close when the proxy does.
 const LAST: Duration = Duration::from_secs(1);
 /// Requests not fit to be taken, after which the connection is given up.
@@ -68,7 +68,6 @@ impl Http2Client {
             streams: JoinSet::new(),
             phase,
             known: Phase::Serving,
-            digest: Arc::new(Digest::default()),
             idle: Duration::from_secs(limits.client_idle_s),
             rejected: 0,
             clock,
@@ -84,7 +83,9 @@ impl Http2Client {
             let is_closing = self.known >= Phase::Closing;
             let accepted = tokio::select! {
                 biased;
-                later = later_than(self.known, &mut self.phase) => {
+                later = self.phase.wait_for(|phase| *phase > self.known) => {
+                    // A proxy that is gone is cut off.
+                    let later = later.map_or(Phase::Cut, |later| *later);
                     self.known = later;
                     let is_over = later == Phase::Closing && self.streams.is_empty();
                     if is_over || later == Phase::Cut {
@@ -95,7 +96,7 @@ impl Http2Client {
                     continue;
                 }
                 Some(_) = self.streams.join_next() => continue,
-                accepted = HttpSession::from_h2_conn(&mut self.client, self.digest.clone()) => accepted,
+                accepted = HttpSession::from_h2_conn(&mut self.client, Arc::default()) => accepted,
                 // Not every client closes.
                 () = tokio::time::sleep(if is_closing { LAST } else { self.idle }), if self.streams.is_empty() => {
                     return Ok(None);
@@ -103,8 +104,9 @@ impl Http2Client {
             };
             match accepted {
                 Ok(Some(H2Accept::Session(session))) => {
-                    let arrival = self.clock.now();
-                    return Ok(Some(Exchange::http2(session, self.peer, arrival)));
+                    let session = ServerSession::H2(session);
+                    let request = Exchange::new(session, self.peer, self.clock.now());
+                    return Ok(Some(request));
                 }
                 Ok(Some(H2Accept::Rejected)) => {
                     self.rejected += 1;
@@ -128,14 +130,9 @@ impl Http2Client {
     }
 
     /// Closes the connection, and waits for its requests: each sees for itself that the client is gone.
-    pub async fn close(self) {
-        let Http2Client {
-            client,
-            mut streams,
-            ..
-        } = self;
-        drop(client);
-        while streams.join_next().await.is_some() {}
+    pub async fn close(mut self) {
+        drop(self.client);
+        while self.streams.join_next().await.is_some() {}
     }
 }
 
@@ -157,8 +154,70 @@ fn is_clients_fault(error: &pingora::Error) -> bool {
     cause.is_some_and(h2::Error::is_library)
 }
 
-/// Waits for a phase after `known`; a proxy that is gone is cut off.
-async fn later_than(known: Phase, phase: &mut watch::Receiver<Phase>) -> Phase {
-    let later = phase.wait_for(|phase| *phase > known).await;
-    later.map_or(Phase::Cut, |phase| *phase)
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use http::Request;
+    use pingora::http::ResponseHeader;
+
+    use super::*;
+    use crate::client::exchange::Part;
+
+    #[tokio::test]
+    async fn a_connection_ends_only_once_what_waited_of_its_broken_streams_is_sent() {
+        const BYTES: usize = 20_000;
+        let second = Duration::from_secs(60);
+        let limits = Limits {
+            client_head: second,
+            client_idle_s: 60,
+            request_head_bytes: 1000,
+            ..Limits::default()
+        };
+        // The client takes little that it has not read.
+        let (near, far) = tokio::io::duplex(100);
+        let phase = watch::Sender::new(Phase::Serving);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let serves = async {
+            let client = Http2Client::open(
+                Box::new(far),
+                peer,
+                &limits,
+                phase.subscribe(),
+                Clock::system(),
+            );
+            let mut client = client.await.unwrap();
+            let mut request = client.next().await.unwrap().unwrap();
+            client.serve(async move {
+                let head = ResponseHeader::build(200, None).unwrap();
+                let mut body = vec![b'x'; BYTES];
+                for part in [
+                    Part::Head(Box::new(head), false),
+                    Part::Body(&mut body, false),
+                ] {
+                    let written = request.write(part, second, pending::<()>()).await;
+                    written.unwrap();
+                }
+                request.break_off().await;
+            });
+            phase.send_replace(Phase::Closing);
+            assert!(matches!(client.next().await, Ok(None)));
+            client.close().await;
+        };
+        let reads = async {
+            let (mut requests, connection) = h2::client::handshake(near).await.unwrap();
+            let driver = tokio::spawn(connection);
+            let request = Request::get("http://h/").body(()).unwrap();
+            let (response, _) = requests.send_request(request, true).unwrap();
+            let mut body = response.await.unwrap().into_body();
+            let mut read = 0;
+            while let Some(Ok(piece)) = body.data().await {
+                body.flow_control().release_capacity(piece.len()).unwrap();
+                read += piece.len();
+            }
+            drop((requests, driver));
+            read
+        };
+        assert_eq!(tokio::join!(serves, reads).1, BYTES);
+    }
 }

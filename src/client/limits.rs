@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The limits of a listener. Keys: `config.toml`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// `drain_timeout_s`.
     pub drain: Duration,

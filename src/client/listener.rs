@@ -4,10 +4,12 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::TcpListener;
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
+use super::accept;
 use super::phase::Phase;
 
 /// A listening socket and what it is for.
@@ -30,14 +32,14 @@ pub struct Listener {
     pub phase: watch::Receiver<Phase>,
     /// One receiver a connection.
     pub open: Arc<watch::Sender<()>>,
-    /// True once this listener is no more accepted from: its connections close after their next response.
-    pub stopped: watch::Sender<bool>,
+    /// Once it is cancelled, this listener is no more accepted from: its connections close after their next response.
+    pub stopped: CancellationToken,
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
 }
 
 /// Connections that may wait to be accepted.
-pub(super) const BACKLOG: i32 = 1024;
+const BACKLOG: i32 = 1024;
 /// Connections beyond the limit that are kept for the moment it takes to read a 503.
 const REFUSED: usize = 64;
 
@@ -53,8 +55,10 @@ impl ListenSocket {
     ) -> io::Result<ListenSocket> {
         let socket = match inherited {
             Some(socket) => socket,
-            None => bind(configured)?,
+            // It reuses the address: a restart must not wait for the last connections' TIME_WAIT.
+            None => StdListener::bind(configured)?,
         };
+        SockRef::from(&socket).listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         let socket = TcpListener::from_std(socket)?;
         Ok(ListenSocket {
@@ -64,19 +68,32 @@ impl ListenSocket {
             socket: Arc::new(socket),
         })
     }
-}
 
-fn bind(address: SocketAddr) -> io::Result<StdListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    // A restart must not wait for the last connections' TIME_WAIT.
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(StdListener::from(socket))
+    /// The next connection, and who it is from; `None` once its `listener` is stopped.
+    pub async fn accept(&self, listener: &Listener) -> Option<(TcpStream, SocketAddr)> {
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.socket.accept() => accepted,
+                () = listener.stopped.cancelled() => return None,
+            };
+            match accepted {
+                Ok(accepted) => return Some(accepted),
+                Err(error) => accept::failed("", &error).await,
+            }
+        }
+    }
+
+    /// The connections that wait to be accepted: closing the socket would reset them.
+    pub fn waiting(&self) -> impl Iterator<Item = (TcpStream, SocketAddr)> {
+        // From the kernel: the runtime may not know yet of the latest.
+        let socket = SockRef::from(&*self.socket);
+        let accepted = (0..BACKLOG).map_while(move |_| socket.accept().ok());
+        accepted.filter_map(|(stream, peer)| {
+            stream.set_nonblocking(true).ok()?;
+            let stream = TcpStream::from_std(stream.into()).ok()?;
+            Some((stream, peer.as_socket()?))
+        })
+    }
 }
 
 impl Listener {
@@ -89,7 +106,7 @@ impl Listener {
         Listener {
             phase,
             open,
-            stopped: watch::channel(false).0,
+            stopped: CancellationToken::new(),
             served: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
             refused: Arc::new(Semaphore::new(REFUSED)),
         }
@@ -105,13 +122,8 @@ impl Listener {
         self.refused.clone().try_acquire_owned().ok()
     }
 
-    /// Accepts no more.
-    pub fn stop(&self) {
-        self.stopped.send_replace(true);
-    }
-
     /// Whether connections close after their next response.
     pub fn is_closing(&self) -> bool {
-        *self.stopped.borrow() || *self.phase.borrow() > Phase::Serving
+        self.stopped.is_cancelled() || *self.phase.borrow() > Phase::Serving
     }
 }

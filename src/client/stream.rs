@@ -1,6 +1,5 @@
-//! A client's bytes as Pingora gets them: its socket, or TLS over it.
+//! A client's bytes as Pingora gets them: its socket, over which it may speak TLS.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -10,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes};
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
@@ -20,9 +19,13 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The TCP socket of a client, shared with who watches for its leaving.
+/// The TCP socket of a client, shared with who watches for its leaving. No buffer: what is written is on its way.
 #[derive(Clone, Debug)]
-pub struct Socket(Arc<TcpStream>);
+pub struct Socket {
+    tcp: Arc<TcpStream>,
+    /// Has been read already, and is read again.
+    before: Bytes,
+}
 
 /// Unsent bytes in a client's socket at most. By default a kernel takes megabytes and reports room only once a third
 /// of them has gone: a client that reads steadily would look stalled.
@@ -35,40 +38,31 @@ impl Socket {
         let _ = socket.set_nodelay(true);
         // Without it stalls are seen late; no more.
         let _ = SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT);
-        Socket(Arc::new(socket))
+        Socket {
+            tcp: Arc::new(socket),
+            before: Bytes::new(),
+        }
+    }
+
+    /// The same with bytes put back that were read from it.
+    pub fn with(&self, before: Bytes) -> Socket {
+        let tcp = self.tcp.clone();
+        Socket { tcp, before }
     }
 
     /// Waits until the client has closed its side, or its connection broke. Reads nothing: what came before stays where
     /// it is.
     pub async fn left(&self) {
         // Urgent bytes are not asked for: what remains of this interest is the closing.
-        let _ = self.0.ready(Interest::PRIORITY).await;
+        let _ = self.tcp.ready(Interest::PRIORITY).await;
     }
 
     /// Makes its closing a reset, which discards what is unsent.
     pub fn reset(&self) {
         // It closes in any case.
-        let _ = SockRef::from(&*self.0).set_linger(Some(Duration::ZERO));
+        let _ = SockRef::from(&*self.tcp).set_linger(Some(Duration::ZERO));
     }
-}
 
-impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read_buf(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read.map(drop)),
-            }
-        }
-    }
-}
-
-impl Socket {
     /// Writes a chunk of a body: RFC 9112, section 7.1.
     ///
     /// # Errors
@@ -97,10 +91,32 @@ impl Socket {
         write: impl Fn(&TcpStream) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.0.poll_write_ready(cx))?;
-            match write(&self.0) {
+            ready!(self.tcp.poll_write_ready(cx))?;
+            match write(&self.tcp) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
+            }
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.before.is_empty() {
+            let taken = self.before.len().min(buffer.remaining());
+            buffer.put_slice(&self.before[..taken]);
+            self.before.advance(taken);
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            ready!(self.tcp.poll_read_ready(cx))?;
+            match self.tcp.try_read_buf(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read.map(drop)),
             }
         }
     }
@@ -132,117 +148,41 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(SockRef::from(&*self.0).shutdown(std::net::Shutdown::Write))
-    }
-}
-
-/// What the bytes of HTTP go through: the socket, or TLS over it.
-pub trait Transport: AsyncRead + AsyncWrite + fmt::Debug + Unpin + Send + Sync {}
-
-impl<T: AsyncRead + AsyncWrite + fmt::Debug + Unpin + Send + Sync> Transport for T {}
-
-/// The client's stream of HTTP bytes. No buffer: what is written is on its way.
-#[derive(Debug)]
-pub struct ClientStream {
-    io: Box<dyn Transport>,
-    /// Has been read already, and is read again.
-    before: BytesMut,
-    fd: i32,
-}
-
-impl ClientStream {
-    /// Over `io`, which is `socket` or TLS over it.
-    pub fn new(io: Box<dyn Transport>, socket: &Socket) -> ClientStream {
-        ClientStream {
-            io,
-            before: BytesMut::new(),
-            fd: socket.0.as_raw_fd(),
-        }
-    }
-
-    /// Puts bytes back that were read from it.
-    pub fn put_back(&mut self, bytes: BytesMut) {
-        self.before = bytes;
-    }
-}
-
-impl AsyncRead for ClientStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.before.is_empty() {
-            return Pin::new(&mut self.io).poll_read(cx, buffer);
-        }
-        let taken = self.before.len().min(buffer.remaining());
-        buffer.put_slice(&self.before[..taken]);
-        self.before.advance(taken);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for ClientStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        Poll::Ready(SockRef::from(&*self.tcp).shutdown(std::net::Shutdown::Write))
     }
 }
 
 #[async_trait]
-impl Shutdown for ClientStream {
+impl Shutdown for Socket {
     async fn shutdown(&mut self) {
         // The client may have closed first.
-        let _ = self.io.shutdown().await;
+        let _ = AsyncWriteExt::shutdown(self).await;
     }
 }
 
-impl UniqueID for ClientStream {
+impl UniqueID for Socket {
     fn id(&self) -> UniqueIDType {
-        self.fd
+        self.tcp.as_raw_fd()
     }
 }
 
-impl Ssl for ClientStream {}
+impl Ssl for Socket {}
 
-impl Peek for ClientStream {}
+impl Peek for Socket {}
 
-impl GetTimingDigest for ClientStream {
+impl GetTimingDigest for Socket {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         Vec::new()
     }
 }
 
-impl GetProxyDigest for ClientStream {
+impl GetProxyDigest for Socket {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         None
     }
 }
 
-impl GetSocketDigest for ClientStream {
+impl GetSocketDigest for Socket {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         None
     }

@@ -1,6 +1,9 @@
 //! The check of what no key can tell by itself, and what is found beside the config.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::client::tls;
 use crate::config_error::ConfigError;
@@ -24,7 +27,7 @@ pub struct Credentials {
     /// What hops of other processes sign their stamps with.
     pub hop_secret: Option<Secret>,
     /// The certificate of the front's listener.
-    pub tls: Option<tls::Files>,
+    pub tls: Option<Arc<ServerConfig>>,
     /// Where traces go, and which.
     pub traces: Resolved,
     /// Where the spans of servers go on to.
@@ -63,10 +66,12 @@ impl Config {
         found.extend(self.check_workers());
         found.extend(addresses::check(self));
         let traces = or_default(&mut found, self.otlp.settings());
+        let tls = self.tls();
+        let tls = tls.map_err(|wrong| found.extend(wrong)).unwrap_or_default();
         let credentials = Credentials {
             admin_token: or_default(&mut found, secrets::admin_token(self)),
             hop_secret: or_default(&mut found, secrets::hop_secret(self)),
-            tls: or_default(&mut found, self.tls()),
+            tls,
             forward: or_default(&mut found, self.engine.traces.forward(&traces)),
             traces,
         };
@@ -77,19 +82,20 @@ impl Config {
         }
     }
 
-    fn tls(&self) -> Result<Option<tls::Files>, ConfigError> {
-        let lacks =
-            |key, path: &PathBuf, problem| Err(ConfigError::text(key, path.display(), problem));
-        match (self.tls_cert.clone(), self.tls_key.clone()) {
+    fn tls(&self) -> Result<Option<Arc<ServerConfig>>, Vec<ConfigError>> {
+        let lacks = |key, path: &PathBuf, problem| {
+            Err(vec![ConfigError::text(key, path.display(), problem)])
+        };
+        match (&self.tls_cert, &self.tls_key) {
             (None, None) => Ok(None),
-            (Some(cert), Some(key)) => Ok(Some(tls::Files { cert, key })),
+            (Some(cert), Some(key)) => tls::load(cert, key).map(Some),
             (Some(cert), None) => {
                 let problem = "needs tls_key, the PEM file with its private key";
-                lacks("tls_cert", &cert, problem)
+                lacks("tls_cert", cert, problem)
             }
             (None, Some(key)) => {
                 let problem = "needs tls_cert, the PEM file with its certificate";
-                lacks("tls_key", &key, problem)
+                lacks("tls_key", key, problem)
             }
         }
     }

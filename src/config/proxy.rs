@@ -131,7 +131,8 @@ Config {
     request_body_max_bytes: Whole<1, { u64::MAX }> = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
     /// Client connections that the front takes at once; further ones get a 503 (under TLS a reset). The limits on heads,
     /// bodies, held-up responses and connections are those of the front's clients; in a process that has hops only,
-    /// those of each hop's. A connection of HTTP/2 counts once and carries up to 1000 requests at a time.
+    /// those of each hop's. Each request of HTTP/2 counts beside its connection, which carries up to 1000 at a time;
+    /// a further one is refused for the client to send again (REFUSED_STREAM).
     max_connections: Whole<1, 1_000_000> = Whole::of::<16_384>(), Restart "--max-connections N" in "Limits";
     /// Threads that move bytes.
     threads: Whole<1, 1024> = Whole::of::<2>(), Restart "--threads N" in "Running it";

@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-use crate::client::tls;
 use crate::config_error::ConfigError;
 use crate::proxy::shared::{StampsPolicy, UpstreamKind};
 use crate::upstream::Address;
@@ -41,21 +40,12 @@ pub fn check(config: &Config) -> Result<Topology, Vec<ConfigError>> {
         let problem = "is a folder; give a file in it, as in records.csv";
         found.push(ConfigError::text("records", path.display(), problem));
     }
-    if let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) {
-        let (cert, key) = (cert.clone(), key.clone());
-        let problems = tls::Files { cert, key }.faults();
-        found.extend(problems.into_iter().map(of_certificate));
-    }
     found.extend(config.trust().err());
     match config.check_all() {
         Ok(credentials) if found.is_empty() => Ok(Topology::of(config, &credentials)),
         Ok(_) => Err(found),
         Err(others) => Err(others.into_iter().chain(found).collect()),
     }
-}
-
-fn of_certificate(error: tls::Error) -> ConfigError {
-    ConfigError::text(error.key, error.path.display(), error.problem)
 }
 
 impl Topology {

@@ -5,17 +5,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pingora::protocols::Stream;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::client::accept::{Accepting, Admission};
+use crate::client::accept::Admission;
 use crate::client::answer::Refusal;
 use crate::client::http1::{Client, Next};
 use crate::client::http2::Http2Client;
 use crate::client::limits::Limits;
+use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
-use crate::client::stream::{ClientStream, Socket, Transport};
-use crate::client::tls::HTTP2;
+use crate::client::stream::Socket;
+use crate::client::tls::{self, Tls};
 use crate::telemetry::prometheus::Limit;
 
 use super::request;
@@ -24,26 +25,31 @@ use super::shared::Role;
 
 /// Serves the connections of `socket` until the listener is stopped and all of them have ended, or everything is cut
 /// off.
-pub async fn accept(service: Arc<Service>, socket: Arc<TcpListener>) {
+pub async fn accept(service: Arc<Service>, socket: ListenSocket) {
     // What still waits to be accepted counts as a connection, until accepting ends.
     let waiting = service.listener.open.subscribe();
-    let mut accepting = Accepting::new(socket, &service.listener);
     let mut phase = service.listener.phase.clone();
     let mut connections = JoinSet::new();
+    let served = |(stream, peer)| {
+        let (service, open) = (service.clone(), service.listener.open.subscribe());
+        async move {
+            serve(&service, stream, peer).await;
+            drop(open);
+        }
+    };
     loop {
         tokio::select! {
-            accepted = accepting.next() => {
-                let Some((socket, peer)) = accepted else { break };
-                let (service, open) = (service.clone(), service.listener.open.subscribe());
-                connections.spawn(async move {
-                    serve(&service, socket, peer).await;
-                    drop(open);
-                });
+            accepted = socket.accept(&service.listener) => {
+                let Some(accepted) = accepted else { break };
+                connections.spawn(served(accepted));
             }
             Some(_) = connections.join_next() => {}
         }
     }
-    drop(accepting);
+    for accepted in socket.waiting() {
+        connections.spawn(served(accepted));
+    }
+    drop(socket);
     drop(waiting);
     let all = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
@@ -72,6 +78,7 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     if admission == Admission::Refused {
         return socket.reset();
     }
+<<<<<<< HEAD
     let limits = service.shared.limits(&service.role);
     let Some((io, agreed)) = handshake(service, &socket, &limits).await else {
         return;
@@ -89,10 +96,26 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     );
     let mut client = Client::new(stream, (socket, peer), speaks, clock);
     client.is_spared = admission == Admission::Spared;
+=======
+    let limits = service.limits();
+    let clock = service.shared.clock.clone();
+    let mut client = match service.tls() {
+        None => Client::new(None, socket, peer, service.takes_http2(), clock),
+        Some(tls) => match handshake(service, tls, &socket, &limits).await {
+            None => return,
+            Some((stream, true)) => {
+                return Box::pin(streams(service, stream, peer, &limits)).await;
+            }
+            Some((stream, false)) => Client::new(Some(stream), socket, peer, false, clock),
+        },
+    };
+    let mut is_spared = admission == Admission::Spared;
+>>>>>>> client
     let mut phase = service.listener.phase.clone();
     loop {
         match client.next(&limits, &mut phase).await {
-            Next::Request(exchange) => {
+            Next::Request(mut exchange) => {
+                exchange.is_spared = std::mem::take(&mut is_spared);
                 // On the heap, or each idle connection would hold as much; made there, as it is large.
                 let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
                 let rest = Box::into_pin(served).await;
@@ -101,38 +124,30 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
             Next::Http2(stream) => {
                 return Box::pin(streams(service, stream, peer, &limits)).await;
             }
-            Next::Refused(why, stream) => {
+            Next::Refused(why) => {
                 refused(service, peer, why);
-                if let Some(stream) = stream {
-                    why.answer().close(stream).await;
-                }
-                return;
+                return client.refuse(why).await;
             }
             Next::Over => return,
         }
     }
 }
 
-/// The handshake, where the listener speaks TLS. Gives whether HTTP/2 was agreed on; `None` in the clear.
+/// The handshake, where the listener speaks TLS. Gives the client's stream, and whether HTTP/2 was agreed on.
 async fn handshake(
     service: &Service,
+    tls: &Tls,
     socket: &Socket,
     limits: &Limits,
-) -> Option<(Box<dyn Transport>, Option<bool>)> {
-    let Some(tls) = service.tls() else {
-        return Some((Box::new(socket.clone()), None));
-    };
+) -> Option<(Stream, bool)> {
     let mut phase = service.listener.phase.clone();
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
-    let stream = tokio::select! {
-        stream = tokio::time::timeout(limits.client_head, tls.accept(socket.clone())) => stream,
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(limits.client_head, tls::accept(tls, socket.clone())) => accepted,
         _ = closing => return None,
     };
-    match stream {
-        Ok(Ok(stream)) => {
-            let agreed = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
-            return Some((Box::new(stream), Some(agreed)));
-        }
+    match accepted {
+        Ok(Ok(accepted)) => return Some(accepted),
         Ok(Err(_)) => service.shared.metrics.tls_failures.with(&[]).inc(),
         Err(_) => service.shared.metrics.client_limit(Limit::HeadTime),
     }
@@ -148,10 +163,17 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
     };
     loop {
         match client.next().await {
-            Ok(Some(exchange)) => {
+            Ok(Some(mut exchange)) => {
+                // It takes as much memory as a connection with a request.
+                let Some(permit) = service.listener.serve() else {
+                    service.shared.metrics.client_limit(Limit::Connections);
+                    exchange.refuse();
+                    continue;
+                };
                 let service = service.clone();
                 client.serve(async move {
                     request::serve(&service, Box::new(exchange)).await;
+                    drop(permit);
                 });
             }
             Ok(None) => break,

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::client::{takeover, tls};
 use crate::config_error::ConfigError;
 use crate::telemetry::{otlp, recorder};
 
@@ -39,13 +38,10 @@ pub enum Error {
     Traces(#[from] otlp::Error),
     /// The running process keeps its listeners.
     #[error(transparent)]
-    Takeover(#[from] takeover::Error),
+    Takeover(ConfigError),
     /// The counters.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    /// The certificate cannot be used.
-    #[error(transparent)]
-    Tls(#[from] tls::Error),
     /// The runtime or the signals.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -71,6 +67,6 @@ pub enum Refused {
 impl Error {
     /// Whether the one who started it can mend it by other arguments.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Config(_) | Error::Tls(_))
+        matches!(self, Error::Config(_))
     }
 }

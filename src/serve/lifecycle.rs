@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 
 use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
-use crate::client::takeover::{Inherited, Offer, Takeover};
+use crate::client::takeover::{Channel, Inherited, Offer};
 use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
 use crate::engine::Engine;
@@ -91,7 +91,7 @@ impl Proxy {
             &credentials,
             clock,
             metrics,
-            inherited.hop_secret(),
+            inherited.hop_secret.take(),
             traces.as_ref(),
         )?;
         let shared = Arc::new(shared);
@@ -241,7 +241,7 @@ impl Proxy {
     }
 
     /// This process has taken over from another one.
-    pub fn follows(&self, predecessor: Takeover) {
+    pub fn follows(&self, predecessor: Channel) {
         let shared = self.shared.clone();
         shared.joins.shared_with_predecessor(None);
         let waiting = self.also_open.subscribe();

@@ -1,16 +1,18 @@
 //! `queuescope proxy` as a process: signals, its successor, and what the service manager hears.
 
+use std::future::pending;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::takeover::{self, HandedOver, Inherited, Takeover, TakeoverListener};
+use crate::client::takeover::{Channel, Takeover};
 use crate::clock::Clock;
 use crate::config::proxy::Config;
+use crate::config_error::ConfigError;
 
 use super::error::{Error, Refused};
 use super::lifecycle::Proxy;
@@ -32,8 +34,8 @@ enum Event {
     Reload,
     /// SIGUSR2: start the successor.
     Upgrade,
-    /// The successor serves.
-    HandedOver(HandedOver),
+    /// The successor, of this process id, serves; it waits for the end of the other value.
+    HandedOver(u32, Channel),
 }
 
 /// From accepting to the end of the start nothing waits: it takes less than this.
@@ -61,11 +63,11 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
         .build()?;
     let ran = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let Some((proxy, takeover)) = start(config, clock, &mut signals).await? else {
+        let Some((proxy, mut takeover)) = start(config, clock, &mut signals).await? else {
             return Ok(());
         };
         notify(State::Ready);
-        let handed = serve(load, &proxy, takeover.as_ref(), &mut signals, &program).await;
+        let handed = serve(load, &proxy, takeover.as_mut(), &mut signals, &program).await;
         // Who comes now must not wait here: the successor listens there, or nobody does.
         drop(takeover);
         match handed {
@@ -82,13 +84,16 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
     ran
 }
 
+/// A proxy that serves, and where it waits for its successor.
+type Begun = (Proxy, Option<Takeover>);
+
 /// Starts, with the listeners of the process that runs, if there is one, which is told to stop. `None`: a signal
 /// to end came first.
 async fn start(
     config: Config,
     clock: Clock,
     signals: &mut Signals,
-) -> Result<Option<(Proxy, Option<TakeoverListener>)>, Error> {
+) -> Result<Option<Begun>, Error> {
     // A task of its own: looking up names blocks.
     let mut begun = tokio::spawn(begin(config, clock));
     let begun = tokio::select! {
@@ -106,92 +111,78 @@ async fn start(
             return Ok(None);
         }
     };
-    let (proxy, listener, takeover) = begun;
-    let Some((path, takeover)) = takeover else {
-        return Ok(Some((proxy, listener)));
+    let (proxy, Some(mut takeover)) = begun else {
+        return Ok(Some(begun));
     };
-    let taken = tokio::select! {
-        taken = takeover.ready() => taken,
+    let ready = tokio::select! {
+        ready = takeover.ready() => ready.map(Some),
         // It may have been acknowledged at this moment: whoever ends this process ends the service then.
-        () = signals.end() => {
-            drop(listener);
-            drain(&proxy, signals).await;
-            return Ok(None);
-        }
+        () = signals.end() => Ok(None),
     };
-    match taken {
-        Ok(Some(predecessor)) => {
-            log::info!("took over; the other process drains");
-            proxy.follows(predecessor);
-        }
-        Ok(None) => log::warn!("took over; the other process was gone before it said so"),
-        Err(why) => {
-            drop(listener);
-            drain(&proxy, signals).await;
-            return Err(takeover::Error::other(&path, why).into());
-        }
+    if let Ok(Some(predecessor)) = ready {
+        predecessor.map(|predecessor| proxy.follows(predecessor));
+        return Ok(Some((proxy, Some(takeover))));
     }
-    Ok(Some((proxy, listener)))
+    let path = takeover.path.clone();
+    drop(takeover);
+    drain(&proxy, signals).await;
+    ready
+        .map(|_| None)
+        .map_err(|why| not_taken_over(&path, &why))
 }
-
-/// A proxy that serves, where it waits for its successor, and the takeover that it has the listeners from.
-type Begun = (Proxy, Option<TakeoverListener>, Option<(PathBuf, Takeover)>);
 
 async fn begin(config: Config, clock: Clock) -> Result<Begun, Error> {
     let Some(path) = config.takeover.clone() else {
-        return Ok((Proxy::start(config, clock).await?, None, None));
+        return Ok((Proxy::start(config, clock).await?, None));
     };
-    let (takeover, mut inherited) = match Takeover::begin(&path).await? {
-        Some((takeover, inherited)) => (Some(takeover), inherited),
-        None => (None, Inherited::default()),
-    };
+    let begun = Takeover::begin(&path).await;
+    let (takeover, mut inherited) = begun.map_err(|why| not_taken_over(&path, &why))?;
     let proxy = Proxy::start_from(config, clock, &mut inherited).await?;
-    let listener = TakeoverListener::open(&path, &mut inherited)?;
-    if takeover.is_none() {
-        log::info!("takeover at {}", path.display());
-    }
-    let takeover = takeover.map(|takeover| (path, takeover));
-    Ok((proxy, Some(listener), takeover))
+    Ok((proxy, Some(takeover)))
 }
 
-/// Until a signal to end, or a successor.
+fn not_taken_over(path: &Path, why: &io::Error) -> Error {
+    // The other errors say themselves what would be right.
+    let right = match why.raw_os_error() {
+        Some(_) => "; give a path in a folder where this user may write",
+        None => "",
+    };
+    let why = format!("{why}{right}");
+    Error::Takeover(ConfigError::text("takeover", path.display(), why))
+}
+
+/// Until a signal to end, or a successor: its process id, and what it waits for the end of.
 async fn serve(
     load: Load<'_>,
     proxy: &Proxy,
-    takeover: Option<&TakeoverListener>,
+    mut takeover: Option<&mut Takeover>,
     signals: &mut Signals,
     program: &io::Result<PathBuf>,
-) -> Option<HandedOver> {
-    let handed = async {
-        match takeover {
-            Some(takeover) => takeover.handed_over(|| proxy.offer()).await,
-            None => std::future::pending().await,
-        }
-    };
-    let mut handed = pin!(handed);
+) -> Option<(u32, Channel)> {
     loop {
+        let handed = async {
+            match &mut takeover {
+                Some(takeover) => takeover.handed_over(|| proxy.offer()).await,
+                None => pending().await,
+            }
+        };
         let event = tokio::select! {
             event = signals.next() => event,
-            handed = &mut handed => Event::HandedOver(handed),
+            (successor, channel) = handed => Event::HandedOver(successor, channel),
         };
         match event {
             Event::End => return None,
-            Event::HandedOver(handed) => return Some(handed),
+            Event::HandedOver(successor, channel) => return Some((successor, channel)),
             Event::Reload => {
-                // Leave to change the listeners, unless a successor is offered them.
-                let turn = takeover.map(TakeoverListener::turn);
-                if matches!(turn, Some(None)) {
-                    proxy.metrics().reloaded(false);
-                    let why = "a takeover is under way; send it again";
-                    log::error!("reload refused, nothing has changed: {why}");
-                    continue;
+                if let Some(takeover) = &mut takeover {
+                    let why = "its config was reloaded meanwhile; start again";
+                    takeover.withdraw(why).await;
                 }
                 // A name that does not resolve may take long; given up, nothing has changed. SIGHUP and
-                // SIGUSR2 that come meanwhile are heeded after it.
+                // SIGUSR2 that come meanwhile are heeded after it, and successors wait.
                 tokio::select! {
                     () = reload(load, proxy) => {}
                     () = signals.end() => return None,
-                    handed = &mut handed => return Some(handed),
                 }
             }
             Event::Upgrade if takeover.is_some() => start_successor(program),
@@ -234,8 +225,7 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
 
 /// Stops accepting, and lets open requests and connections go on. A signal to end makes that an ordinary
 /// draining.
-async fn finish(proxy: &Proxy, handed: HandedOver, signals: &mut Signals) {
-    let successor = handed.successor;
+async fn finish(proxy: &Proxy, (successor, _open): (u32, Channel), signals: &mut Signals) {
     log::info!("process {successor} has taken over");
     // The successor says so, too; but this process may have ended by then, and the service with it.
     notify(State::Main(successor));
@@ -247,7 +237,7 @@ async fn finish(proxy: &Proxy, handed: HandedOver, signals: &mut Signals) {
             event = signals.next() => event,
         };
         let ignored = match event {
-            Event::End | Event::HandedOver(_) => return drain(proxy, signals).await,
+            Event::End | Event::HandedOver(..) => return drain(proxy, signals).await,
             Event::Reload => "SIGHUP",
             Event::Upgrade => "SIGUSR2",
         };

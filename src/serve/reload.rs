@@ -6,7 +6,6 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::client::listener::ListenSocket;
 use crate::client::takeover::Inherited;
-use crate::client::tls::Files;
 use crate::config::keys::Taken;
 use crate::config::proxy::{Config, Worker};
 use crate::upstream::Upstreams;
@@ -28,7 +27,7 @@ struct Change {
     swaps: Vec<Swap>,
     added: Vec<Served>,
     /// What the certificate's files say now.
-    tls: Option<ServerConfig>,
+    tls: Option<Arc<ServerConfig>>,
 }
 
 impl Proxy {
@@ -74,15 +73,18 @@ impl Proxy {
     }
 
     /// All that can fail.
-    async fn prepare(&self, config: &Config, tls: Option<Files>) -> Result<Change, Refused> {
+    async fn prepare(
+        &self,
+        config: &Config,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> Result<Change, Refused> {
         let running: Vec<(ListenSocket, Arc<Upstreams>)> = {
             let running = self.running.lock();
             let now = |running: &Served| (running.socket.clone(), running.upstreams.load_full());
             running.iter().map(now).collect()
         };
-        let tls = tls.as_ref().map(Files::read).transpose();
         let mut change = Change {
-            tls: tls.map_err(Error::from)?,
+            tls,
             ..Change::default()
         };
         for spec in listeners(config).map_err(Error::from)? {
@@ -120,7 +122,7 @@ impl Proxy {
         let mut said = Vec::new();
         self.shared.settings.store(Arc::new(settings(config)));
         if let (Some(tls), Some(read)) = (&self.shared.tls, change.tls) {
-            tls.put(read);
+            tls.store(read);
         }
         let mut running = self.running.lock();
         for Swap { at, upstreams } in change.swaps {

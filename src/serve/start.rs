@@ -12,7 +12,6 @@ use crate::client::limits::Limits;
 use crate::client::listener::{ListenSocket, Listener};
 use crate::client::phase::Phase;
 use crate::client::takeover::Inherited;
-use crate::client::tls::Tls;
 use crate::clock::{Clock, NANOS};
 use crate::config::check::Credentials;
 use crate::config::proxy::{Base, Config};
@@ -118,7 +117,7 @@ impl Start {
 impl Served {
     /// Accepts, on the current runtime.
     pub(super) fn accept(self) -> Served {
-        let socket = self.socket.socket.clone();
+        let socket = self.socket.clone();
         tokio::spawn(connection::accept(self.service.clone(), socket));
         self
     }
@@ -126,7 +125,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.service.listener.stop();
+        self.service.listener.stopped.cancel();
     }
 }
 
@@ -327,7 +326,6 @@ pub(super) fn shared(
     inherited: Option<Secret>,
     engine_traces: Option<&ListenSocket>,
 ) -> Result<Shared, Error> {
-    let tls = credentials.tls.clone().map(Tls::load).transpose()?;
     let telemetry = telemetry(config, credentials, &clock, &metrics)?;
     let clocks = Arc::new(Mutex::new(OffsetTable::with_capacity(CLOCKS)));
     let outlet = Outlet {
@@ -346,7 +344,7 @@ pub(super) fn shared(
         clock_name: clock.name(),
         admin_token: credentials.admin_token.clone(),
         faults: config.fault_injection.then(faults),
-        tls,
+        tls: credentials.tls.clone().map(ArcSwap::from),
         settings: ArcSwap::from_pointee(settings(config)),
         upstream_kind: config.upstream_kind,
         clocks,

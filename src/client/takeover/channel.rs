@@ -11,15 +11,25 @@ use rustix::net::{
 use serde::{Deserialize, Serialize, Serializer};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use crate::secret::Secret;
 
+use super::ANSWER;
+
 /// What the two processes say, in this order: a line of JSON each.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Message {
-    /// Old: these are my listeners; their sockets follow.
-    Offer(Listeners),
+    /// Old: these are my listeners, whose sockets came just before.
+    Offer {
+        version: u32,
+        /// What each is for, in the order of the sockets.
+        listeners: Vec<String>,
+        /// By this the old process's front and hops know each other, who will have requests in common with the new one's.
+        #[serde(serialize_with = "in_clear")]
+        hop_secret: Option<Secret>,
+    },
     /// New: I accept from them; this is my process id.
     Ready(u32),
     /// Old: then I stop accepting.
@@ -28,27 +38,10 @@ pub(super) enum Message {
     Refused(String),
 }
 
-/// What the sockets are for, in their order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Listeners {
-    pub(super) version: u32,
-    pub(super) listeners: Vec<Purpose>,
-    /// By this the old process's front and hops know each other, who will have requests in common with the new one's.
-    #[serde(serialize_with = "in_clear")]
-    pub(super) hop_secret: Option<Secret>,
-}
-
-/// What one socket is for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Purpose {
-    pub(super) name: String,
-    pub(super) configured: String,
-}
-
-/// One end of the conversation.
+/// One end of the conversation: its end tells the other process that this one has ended.
 #[derive(Debug)]
-pub(super) struct Channel {
-    stream: UnixStream,
+pub struct Channel {
+    pub(super) stream: UnixStream,
     bytes: Vec<u8>,
     sockets: Vec<OwnedFd>,
 }
@@ -86,26 +79,19 @@ impl Channel {
         })
     }
 
-    pub(super) async fn send(&mut self, message: &Message) -> io::Result<()> {
+    /// Sends sockets, each time as many as go with an empty line, and a message. The kernel takes all of it at once.
+    pub(super) async fn send(
+        &mut self,
+        message: &Message,
+        sockets: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
-        self.stream.write_all(&line).await
-    }
-
-    /// Sends sockets, each time as many as go with an empty line.
-    pub(super) async fn send_sockets(&mut self, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let stream = &self.stream;
         for some in sockets.chunks(SOCKETS) {
-            let send = || {
-                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
-                let mut rights = SendAncillaryBuffer::new(&mut space);
-                rights.push(SendAncillaryMessage::ScmRights(some));
-                let line = [IoSlice::new(b"\n")];
-                Ok(sendmsg(stream, &line, &mut rights, SendFlags::NOSIGNAL)?)
-            };
-            stream.async_io(Interest::WRITABLE, send).await?;
+            let send = || send_sockets(&self.stream, some);
+            self.stream.async_io(Interest::WRITABLE, send).await?;
         }
-        Ok(())
+        self.stream.write_all(&line).await
     }
 
     /// The next message; `None` when the other side is gone.
@@ -124,14 +110,20 @@ impl Channel {
         }
     }
 
-    /// So many sockets; `None` when the other side is gone.
-    pub(super) async fn sockets(&mut self, count: usize) -> io::Result<Option<Vec<OwnedFd>>> {
-        while self.sockets.len() < count {
-            if !self.receive().await? {
-                return Ok(None);
-            }
-        }
-        Ok(Some(std::mem::take(&mut self.sockets)))
+    /// The same, within the time for an answer.
+    pub(super) async fn answer(&mut self, late: &'static str) -> io::Result<Option<Message>> {
+        let late = |_| Err(io::Error::new(ErrorKind::TimedOut, late));
+        timeout(ANSWER, self.next()).await.unwrap_or_else(late)
+    }
+
+    /// The sockets that came before the last message.
+    pub(super) fn sockets(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.sockets)
+    }
+
+    /// Waits until the other process has ended.
+    pub async fn ended(mut self) {
+        while let Ok(Some(_)) = self.next().await {}
     }
 
     /// Takes what has come; `false` at the end.
@@ -149,9 +141,8 @@ impl Channel {
                 }
             }
             if received.flags.contains(ReturnFlags::CTRUNC) {
-                return Err(io::Error::other(
-                    "not all sockets came: too many open files?",
-                ));
+                let why = "not all sockets came: too many open files?";
+                return Err(io::Error::other(why));
             }
             bytes.extend_from_slice(buffer.get(..received.bytes).unwrap_or_default());
             Ok(received.bytes > 0)
@@ -162,6 +153,14 @@ impl Channel {
             received => received,
         }
     }
+}
+
+fn send_sockets(stream: &UnixStream, sockets: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    rights.push(SendAncillaryMessage::ScmRights(sockets));
+    let line = [IoSlice::new(b"\n")];
+    Ok(sendmsg(stream, &line, &mut rights, SendFlags::NOSIGNAL)?)
 }
 
 #[cfg(test)]

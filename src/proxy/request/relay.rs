@@ -465,6 +465,6 @@ async fn body_or_leaving(client: &mut Exchange, uploading: bool) -> Result<Optio
             .await
             .map_err(Failure::of_body);
     }
-    client.stream_left().await;
+    client.stream_ended().await;
     Err(Failure::ClientGone)
 }

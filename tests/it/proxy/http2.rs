@@ -9,7 +9,7 @@ use crate::support::http2::Http2;
 use crate::support::proxy::{Front, assert_outcome};
 use crate::support::recordings;
 use crate::support::upstream::{EVENT, Gate, Step, Upstream, begun, done, endless};
-use crate::support::wire::{Client, headers, json_response, stream_head, until};
+use crate::support::wire::{Client, headers, json_response, stream_head, until, until_async};
 
 use super::tls::{self, Certificate};
 
@@ -201,6 +201,33 @@ async fn an_upstream_that_dies_breaks_its_stream() {
     for row in front.rows().await {
         assert_outcome(&row, "upstream_died", "");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_count_among_the_connections_that_are_taken() {
+    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
+    let front = Front::with(&[upstream.addr], |config| {
+        config.max_connections = 3.try_into().unwrap()
+    })
+    .await;
+    let mut client = Http2::connect(front.addr()).await;
+    let _first = client.post("/generate", STREAM).await;
+    let second = client.post("/generate", STREAM).await;
+    until("both requests", || upstream.seen().len() == 2).await;
+    let refused = client.post("/generate", STREAM).await.head().await;
+    let reason = refused.unwrap_err().reason();
+    assert_eq!(reason, Some(h2::Reason::REFUSED_STREAM));
+    let limit = "queuescope_client_limits_total{limit=\"connections\"} ";
+    assert_eq!(front.counter(limit), 1);
+    // One that ends makes room.
+    second.reset();
+    until("it is over", || upstream.gone() == 1).await;
+    until_async("another is taken", async || {
+        let _another = client.post("/generate", STREAM).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        upstream.seen().len() > 2
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Child;
@@ -176,16 +175,31 @@ async fn gated(gate: &Gate) -> Upstream {
     .await
 }
 
+/// A stream that has begun.
+async fn stream(front: SocketAddr) -> Client {
+    let mut stream = Client::connect(front).await;
+    stream.post("/generate", "", b"{\"stream\":true}").await;
+    let begun = stream.read_until(|reader| !reader.body.is_empty()).await;
+    assert_eq!(begun.status(), 200);
+    stream
+}
+
+/// Reads a stream to its end.
+async fn ends(stream: &mut Client) {
+    let mut rest = Vec::new();
+    while !rest.ends_with(b"0\r\n\r\n") {
+        let read = stream.stream.read_buf(&mut rest).await.unwrap();
+        assert!(read > 0, "the stream has its end");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let gate = Gate::new();
     let upstream = gated(&gate).await;
     let place = Place::new(upstream.addr, upstream.addr);
     let mut old = place.start();
-    let mut stream = Client::connect(old.front).await;
-    stream.post("/generate", "", b"{\"stream\":true}").await;
-    let begun = stream.read_until(|reader| !reader.body.is_empty()).await;
-    assert_eq!(begun.status(), 200);
+    let mut stream = stream(old.front).await;
     let mut idle = Client::connect(old.front).await;
     assert!(idle.ask("/generate", "", b"{}").await.whole);
     let next = place.next();
@@ -204,11 +218,7 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     }
     assert!(old.child.try_wait().unwrap().is_none());
     gate.open();
-    let mut rest = Vec::new();
-    while !rest.ends_with(b"0\r\n\r\n") {
-        let read = stream.stream.read_buf(&mut rest).await.unwrap();
-        assert!(read > 0, "the stream has its end");
-    }
+    ends(&mut stream).await;
     // Its response, begun before, did not say that the connection closes: so it does not.
     let last = stream.ask("/generate", "", b"{}").await;
     assert_eq!(last.header("connection").unwrap(), "close");
@@ -270,9 +280,13 @@ async fn a_half_done_takeover_holds_up_nothing() {
     let place = Place::new(upstream.addr, upstream.addr);
     let mut old = place.start();
     let begin = || begin(&place);
-    drop(begin());
+    // It has the sockets, and nothing has changed: neither then nor once it is dead.
+    let dies = begin();
+    assert!(answers(old.front).await && answers(old.hops[0]).await);
+    drop(dies);
     old.says("this process goes on");
-    assert!(answers(old.front).await);
+    assert!(answers(old.front).await && answers(old.hops[0]).await);
+    assert_eq!(old.ready().await, 200);
     let mut nonsense = UnixStream::connect(place.socket()).unwrap();
     nonsense.write_all(b"{\"hello\":99}\n").unwrap();
     old.says("this process goes on");

@@ -217,12 +217,23 @@ async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
     let upstream = Upstream::start(|_, _| vec![Step::Send(stream_head()), Step::Silence]).await;
     let certificate = Certificate::new();
     let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
-    let mut client = connect(front.addr(), &certificate.der).await;
-    client.post("/generate", "", b"{}").await;
-    client.read_until(|reader| reader.head.is_some()).await;
-    drop(client);
-    until("the upstream let go", || upstream.gone() == 1).await;
-    assert_outcome(&front.only_row().await, "client_abort", "client");
+    // The second ends its side of TLS, and keeps the connection.
+    for (turn, keeps) in [false, true].into_iter().enumerate() {
+        let mut client = connect(front.addr(), &certificate.der).await;
+        client.post("/generate", "", b"{}").await;
+        client.read_until(|reader| reader.head.is_some()).await;
+        let (socket, tls) = client.stream.get_mut();
+        tls.send_close_notify();
+        let mut alert = Vec::new();
+        tls.write_tls(&mut alert).unwrap();
+        socket.write_all(&alert).await.unwrap();
+        let kept = keeps.then_some(client);
+        until("the upstream let go", || upstream.gone() == turn + 1).await;
+        drop(kept);
+    }
+    for row in front.rows().await {
+        assert_outcome(&row, "client_abort", "client");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -264,49 +275,33 @@ async fn a_reload_changes_the_certificate_or_nothing() {
     assert_eq!(status().await, 413);
 }
 
-#[tokio::test]
-async fn what_is_wrong_with_a_file_is_told() {
-    let certificate = Certificate::new();
-    let (cert, key) = (certificate.cert(), certificate.key());
-    let absent = certificate.folder.path().join("absent.pem");
-    let other = Certificate::new();
+#[test]
+fn what_is_wrong_with_a_file_is_told() {
+    let (certificate, other) = (Certificate::new(), Certificate::new());
+    let (cert, key) = (Some(certificate.cert()), Some(certificate.key()));
+    let absent = Some(certificate.folder.path().join("absent.pem"));
     let broken = certificate.folder.path().join("broken.pem");
-    std::fs::write(
-        &broken,
-        "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n",
-    )
-    .unwrap();
+    let text = "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
+    std::fs::write(&broken, text).unwrap();
     for (cert, key, pieces) in [
         (&absent, &key, "tls_cert = |absent.pem|No such file"),
         (&cert, &absent, "tls_key = |absent.pem|No such file"),
         (&key, &key, "tls_cert = |key.pem|holds no certificate"),
         (&cert, &cert, "tls_key = |cert.pem|holds no private key"),
-        (&broken, &key, "tls_cert = |broken.pem|not a PEM file"),
+        (&Some(broken), &key, "tls_cert = |broken.pem|not a PEM file"),
         (
             &cert,
-            &other.key(),
+            &Some(other.key()),
             "tls_cert = |tls_key = |not that of the certificate",
         ),
+        (&cert, &None, "tls_cert = |needs tls_key"),
+        (&None, &key, "tls_key = |needs tls_cert"),
     ] {
         let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
-        config.tls_cert = Some(cert.clone());
-        config.tls_key = Some(key.clone());
-        let Err(error) = Proxy::start(config, Clock::system()).await else {
-            panic!("it started");
-        };
-        let wrong = error.to_string();
-        assert!(error.is_usage());
+        (config.tls_cert, config.tls_key) = (cert.clone(), key.clone());
+        let wrong = config.check().unwrap_err().to_string();
         for piece in pieces.split('|') {
             assert!(wrong.contains(piece), "{piece}: {wrong}");
         }
-    }
-    for (cert, key, piece) in [
-        (Some(cert.clone()), None, "needs tls_key"),
-        (None, Some(key), "needs tls_cert"),
-    ] {
-        let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
-        (config.tls_cert, config.tls_key) = (cert, key);
-        let wrong = config.check().unwrap_err().to_string();
-        assert!(wrong.contains(piece), "{wrong}");
     }
 }

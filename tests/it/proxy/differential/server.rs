@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::cases::ANSWERS;
+use super::cases::{answer, table};
 
 /// A whole message, its framing taken off.
 #[derive(Clone, PartialEq)]
@@ -78,7 +78,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Message>>>) {
                 bytes.drain(..length);
                 continued = false;
                 let asked = message.field("x-answer").and_then(|n| n.parse().ok());
-                let (answer, closes) = ANSWERS[asked.unwrap_or(0) % ANSWERS.len()];
+                let (answer, closes) = answer(asked.unwrap_or(0) % table("answers").len());
                 let is_head = message.line.starts_with("HEAD ");
                 seen.lock().unwrap().push(message);
                 let answer = if is_head {

@@ -2,21 +2,6 @@
 
 use super::*;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_successor_that_dies_before_it_is_ready_leaves_the_old_one_serving() {
-    let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let old = place.start();
-    let stream = begin(&place);
-    // The successor has the sockets, and nothing has changed.
-    assert!(answers(old.front).await && answers(old.hops[0]).await);
-    drop(stream);
-    old.says("this process goes on");
-    assert!(answers(old.front).await && answers(old.hops[0]).await);
-    assert_eq!(old.ready().await, 200);
-    assert_eq!(place.next().front, old.front);
-}
-
 /// A process that says `offer`, then `answer` to "ready", and then nothing more; `None`: it ends.
 fn pretend(
     place: &Place,
@@ -43,14 +28,13 @@ fn pretend(
     })
 }
 
-const OFFER: &str = "{\"offer\":{\"version\":3,\"listeners\":[],\"hop_secret\":null}}\n";
+const OFFER: &str = "{\"offer\":{\"version\":4,\"listeners\":[],\"hop_secret\":null}}\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_process_ends_unless_the_old_one_acknowledges_it() {
     let upstream = server().await;
     let place = Place::new(upstream.addr, upstream.addr);
     for (offer, answer, why) in [
-        (OFFER, "", "acknowledged nothing"),
         (
             OFFER,
             "{\"refused\":\"it took too long\"}\n",
@@ -59,11 +43,6 @@ async fn a_new_process_ends_unless_the_old_one_acknowledges_it() {
         // As versions before spoke.
         (
             "{\"here\":1}\n",
-            "",
-            "if it is of another version, end it first",
-        ),
-        (
-            "{\"refused\":\"late\"}\n",
             "",
             "if it is of another version, end it first",
         ),
@@ -95,10 +74,7 @@ async fn a_third_process_starts_at_once_when_the_second_was_killed() {
     let upstream = gated(&gate).await;
     let place = Place::new(upstream.addr, upstream.addr);
     let mut first = place.start();
-    let mut stream = Client::connect(first.front).await;
-    stream.post("/generate", "", b"{\"stream\":true}").await;
-    let begun = stream.read_until(|reader| !reader.body.is_empty()).await;
-    assert_eq!(begun.status(), 200);
+    let mut stream = stream(first.front).await;
     let mut second = place.next();
     first.says("handed over: 1 requests");
     second.child.kill().unwrap();
@@ -110,11 +86,7 @@ async fn a_third_process_starts_at_once_when_the_second_was_killed() {
     assert!(answers(third.front).await);
     assert!(first.child.try_wait().unwrap().is_none());
     gate.open();
-    let mut rest = Vec::new();
-    while !rest.ends_with(b"0\r\n\r\n") {
-        let read = stream.stream.read_buf(&mut rest).await.unwrap();
-        assert!(read > 0, "the stream has its end");
-    }
+    ends(&mut stream).await;
     drop(stream);
     assert!(first.exit().await.success());
 }
@@ -131,30 +103,6 @@ async fn a_silent_process_that_asks_for_the_listeners_keeps_no_reload_out() {
     assert_eq!(old.metric(refused).await, 0);
     // What is offered anew is taken.
     assert_eq!(place.next().front, old.front);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_our_socket_stays_where_it_is() {
-    let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    std::fs::write(place.socket(), "precious").unwrap();
-    let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
-    let mut process = place.not_yet(child, lines);
-    assert!(!process.exit().await.success());
-    let said: Vec<String> = process.lines.iter().collect();
-    let why = format!(
-        "takeover = \"{}\": is a file, not a socket; give another path",
-        place.socket().display()
-    );
-    assert!(said.iter().any(|line| line.contains(&why)), "{said:?}");
-    assert_eq!(std::fs::read_to_string(place.socket()).unwrap(), "precious");
-    std::fs::remove_file(place.socket()).unwrap();
-    let _process = place.start();
-    let mode = std::fs::metadata(place.socket())
-        .unwrap()
-        .permissions()
-        .mode();
-    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,14 +128,7 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_not_after_sig
     let args = place.args(&["--drain-timeout-s", "0"]);
     let mut old = Process::in_folder(place.folder.clone(), &args);
     old.says("takeover at ");
-    let mut streams = [
-        Client::connect(old.front).await,
-        Client::connect(old.front).await,
-    ];
-    for stream in &mut streams {
-        stream.post("/generate", "", b"{\"stream\":true}").await;
-        stream.read_until(|reader| !reader.body.is_empty()).await;
-    }
+    let _streams = [stream(old.front).await, stream(old.front).await];
     let next = place.next();
     old.says("handed over: 2 requests");
     // Far longer than no time at all.
@@ -198,19 +139,4 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_not_after_sig
     old.says("draining: 2 requests");
     old.says("still open after drain_timeout_s");
     assert!(old.exit().await.success());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_socket_of_a_process_that_is_slow_to_answer_stays_its_own() {
-    let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let listener = UnixListener::bind(place.socket()).unwrap();
-    let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
-    let mut process = place.not_yet(child, lines);
-    assert!(!process.exit().await.success());
-    let said: Vec<String> = process.lines.iter().collect();
-    let why = "a process listens there but gave no answer";
-    assert!(said.iter().any(|line| line.contains(why)), "{said:?}");
-    UnixStream::connect(place.socket()).unwrap();
-    drop(listener);
 }
