@@ -42,15 +42,13 @@ use client::{INSECURE, Tls};
 
 pub use args::values::rate;
 pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
-use driver::Driven;
 pub use driver::{Ready, Run, drive};
 use engine_logs::EngineLogs;
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
-use folder::Folder;
-use lag::Lag;
+use folder::{Folder, Made};
 pub use live::{Live, Progress};
-use output::{FILES, Output};
+use output::{FILES, Files};
 pub use plan::RunPlan;
 use rows::Beside;
 use signals::aside;
@@ -120,7 +118,7 @@ pub async fn run_watched(
     }
     let (plan, schedule, now) = (ready.plan(), ready.schedule(), clock.now());
     let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
-    let output = Output::begin(&folder, plan, schedule, now)?;
+    let made = output::begin(&folder, plan, schedule, now)?;
     let mut facts = RunFacts {
         started: now,
         ended: now,
@@ -130,13 +128,11 @@ pub async fn run_watched(
         goodput: args.goodput.clone(),
         machine: Some(Machine::read()),
     };
-    let files = output.files(&facts, args.time_base)?;
+    let files = Files::new(&made.dir, &facts, args.time_base)?;
     let dataset = args.described(plan);
-    progress::announce(&args.announcement(plan, schedule), output.dir());
-    let ending = progress::Ending {
-        stop: stop.clone(),
-        drain: plan.drain_timeout,
-    };
+    let what = args.announcement(plan, schedule);
+    progress::tell(&format!("{what}; rows go to {}", made.dir.display()));
+    let ending = (stop.clone(), plan.drain_timeout);
     let beside = Beside {
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
@@ -154,10 +150,8 @@ pub async fn run_watched(
     (facts.started, facts.ended) = (run.started, run.ended);
     facts.scheduled -= run.turns_not_sent;
     let edges = (args.leave_out_first, args.leave_out_last);
-    let warnings = insecure.then(|| INSECURE.to_owned());
-    let warnings = warnings.into_iter().chain(output.note().map(str::to_owned));
-    let warnings = warnings.collect();
-    let finishing = aside(move || finish(run, &output, &facts, &watched, edges, warnings));
+    let insecure = insecure.then(|| INSECURE.to_owned());
+    let finishing = aside(move || finish(run, made, &facts, &watched, edges, insecure));
     let twice = async {
         signals.next().await;
         progress::tell("the run is over and its rows are written: again to leave the figures out");
@@ -216,12 +210,12 @@ async fn made_ready(
 
 /// Ends the file of rows, and takes the figures of it.
 fn finish(
-    mut run: Driven,
-    output: &Output,
+    mut run: Run,
+    made: Made,
     facts: &RunFacts,
     watched: &Watched,
     edges: (Edge, Edge),
-    more: Vec<String>,
+    insecure: Option<String>,
 ) -> Result<FinishedRun, Error> {
     if facts.scheduled >= MANY {
         progress::tell("the run is over: taking the figures of its rows");
@@ -234,12 +228,12 @@ fn finish(
     })?;
     let evidence = evidence::evidence(&run, &summary, watched);
     let verdict = judge(&evidence);
-    let mut warnings = Lag::of(run.rows.sendings()).warnings();
+    let mut warnings = run.lag.warnings();
     let stopped = "the run was stopped before its end";
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
     warnings.extend(run.warning());
-    warnings.extend(more);
-    warnings.extend(unsent_spans);
+    let more = [insecure, made.note, unsent_spans];
+    warnings.extend(more.into_iter().flatten());
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
     json["turns_not_sent"] = json!(run.turns_not_sent());
@@ -249,7 +243,7 @@ fn finish(
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
     let written = written
-        .and(output.summary(&json).map_err(|error| error.to_string()))
+        .and(output::summary(&made.dir, &json).map_err(|error| error.to_string()))
         .err();
     Ok(FinishedRun {
         failure: summary.failure().or(written),
@@ -258,7 +252,7 @@ fn finish(
         evidence,
         warnings,
         dataset: None,
-        output_dir: output.dir().to_owned(),
+        output_dir: made.dir,
         unfit: None,
     })
 }

@@ -1,25 +1,25 @@
 //! Where goes what the server tells beside its responses: spans to a collector, from two processes of the server, each
-//! with a bounded queue and an exporter of its own; lines of the request log to files, one an hour.
+//! with a bounded queue of its own; lines of the request log to files, one an hour.
 
-use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter as _, SpanProcessor as _,
+};
 use parking_lot::Mutex;
+use rand::Rng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
-use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::runtime::Handle;
 
-use crate::clock::{Clock, NANOS, Stamp};
+use crate::clock::Stamp;
 
 use super::config::Telemetry;
 
@@ -38,26 +38,17 @@ pub(super) struct Tracer {
     /// Of the tokenizer; those of the ranks' schedulers follow.
     pub(super) pid: i64,
     level: AtomicU8,
-    clock: Clock,
-    tokenizer: mpsc::Sender<Ended>,
-    scheduler: mpsc::Sender<Ended>,
+    tokenizer: BatchSpanProcessor,
+    scheduler: BatchSpanProcessor,
 }
 
-/// A span, and when it was told.
+/// The way of one process's batches to the collector, with what goes wrong on it.
 #[derive(Debug)]
-struct Ended {
-    at: Stamp,
-    span: SpanData,
-}
-
-/// One process's sending.
-struct Sending {
-    clock: Clock,
+struct Way {
     settings: Telemetry,
-    spans: mpsc::Receiver<Ended>,
-    exporter: SpanExporter,
-    rng: ChaCha8Rng,
-    is_down: bool,
+    exporter: Arc<SpanExporter>,
+    runtime: Handle,
+    is_down: AtomicBool,
 }
 
 /// Spans that wait in a process. What comes while it is full is lost, as in the real one (whose queue holds
@@ -65,51 +56,43 @@ struct Sending {
 const QUEUE: usize = 32_768;
 /// Spans a batch, as SGLang sets it.
 const BATCH: usize = 64;
-/// Spans that are shuffled together at most.
-const SHUFFLED: usize = 8_192;
 /// The first span of a batch waits no longer for others, as SGLang sets it.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// For an answer of the collector.
 const ANSWER: Duration = Duration::from_secs(10);
 
 impl Tracer {
-    /// Starts both on the current Tokio runtime; they end with `stop`.
+    /// Starts both, on the current Tokio runtime.
     ///
     /// # Errors
     /// An endpoint that is none.
-    pub(super) fn start(
-        settings: &Telemetry,
-        clock: &Clock,
-        stop: &CancellationToken,
-    ) -> Result<Tracer, ExporterBuildError> {
-        let start = |stream| -> Result<_, ExporterBuildError> {
-            let (sender, spans) = mpsc::channel(QUEUE);
+    pub(super) fn start(settings: &Telemetry) -> Result<Tracer, ExporterBuildError> {
+        let process = || -> Result<_, ExporterBuildError> {
             let mut exporter = SpanExporter::builder()
                 .with_tonic()
                 .with_endpoint(format!("http://{}", settings.otlp_traces_endpoint))
                 .with_timeout(ANSWER)
                 .build()?;
             exporter.set_resource(&Resource::builder().with_service_name("sglang").build());
-            let mut rng = ChaCha8Rng::seed_from_u64(0);
-            rng.set_stream(stream);
-            let sending = Sending {
-                clock: clock.clone(),
+            let way = Way {
                 settings: settings.clone(),
-                spans,
-                exporter,
-                rng,
-                is_down: false,
+                exporter: Arc::new(exporter),
+                runtime: Handle::current(),
+                is_down: AtomicBool::new(false),
             };
-            tokio::spawn(stop.clone().run_until_cancelled_owned(sending.run()));
-            Ok(sender)
+            let batches = BatchConfigBuilder::default()
+                .with_max_queue_size(QUEUE)
+                .with_max_export_batch_size(BATCH)
+                .with_scheduled_delay(PATIENCE);
+            let processor = BatchSpanProcessor::builder(way);
+            Ok(processor.with_batch_config(batches.build()).build())
         };
         Ok(Tracer {
             host: format!("{:032x}", rand::random::<u128>()),
             pid: i64::from(std::process::id()),
             level: AtomicU8::new(settings.trace_level),
-            clock: clock.clone(),
-            tokenizer: start(0)?,
-            scheduler: start(1)?,
+            tokenizer: process()?,
+            scheduler: process()?,
         })
     }
 
@@ -125,67 +108,43 @@ impl Tracer {
 
     /// Takes a span of a process; never waits.
     pub(super) fn send(&self, process: Process, span: SpanData) {
-        let queue = match process {
-            Process::Tokenizer => &self.tokenizer,
-            Process::Scheduler => &self.scheduler,
-        };
-        let at = self.clock.now();
-        // A full queue loses it.
-        let _ = queue.try_send(Ended { at, span });
+        match process {
+            Process::Tokenizer => self.tokenizer.on_end(span),
+            Process::Scheduler => self.scheduler.on_end(span),
+        }
     }
 }
 
-impl Sending {
-    async fn run(mut self) {
-        while let Some(first) = self.spans.recv().await {
-            let most = match self.settings.trace_shuffle {
-                true => SHUFFLED,
-                false => BATCH,
-            };
-            let (mut spans, mut last) = (vec![first.span], first.at);
-            let fill = async {
-                while spans.len() < most {
-                    match self.spans.recv().await {
-                        Some(ended) => {
-                            last = ended.at;
-                            spans.push(ended.span);
-                        }
-                        None => break,
-                    }
-                }
-            };
-            let _ = timeout(PATIENCE, fill).await;
-            self.hold_back(last).await;
-            if self.settings.trace_shuffle {
-                spans.shuffle(&mut self.rng);
-            }
-            let mut spans = VecDeque::from(spans);
-            while !spans.is_empty() {
-                let batch = spans.drain(..BATCH.min(spans.len())).collect();
-                self.export(batch).await;
-            }
-        }
-    }
-
-    async fn hold_back(&self, since: Stamp) {
-        let delay = i64::from(self.settings.trace_delay_ms) * 1_000_000;
-        let left = delay - self.clock.now().nanos_since(since);
-        if left > 0 {
-            sleep(Duration::from_nanos(left.min(NANOS * 3_600).unsigned_abs())).await;
-        }
-    }
-
+impl opentelemetry_sdk::trace::SpanExporter for Way {
     /// Sends a batch once. One that does not arrive is lost, and told when it is the first.
-    async fn export(&mut self, batch: Vec<SpanData>) {
-        if self.rng.random_bool(self.settings.trace_loss) {
-            return;
+    async fn export(&self, mut batch: Vec<SpanData>) -> OTelSdkResult {
+        if rand::rng().random_bool(self.settings.trace_loss) {
+            return Ok(());
         }
-        let sent = self.exporter.export(batch).await;
-        if let (Err(error), false) = (&sent, self.is_down) {
+        if self.settings.trace_shuffle {
+            batch.shuffle(&mut rand::rng());
+        }
+        let delay = Duration::from_millis(self.settings.trace_delay_ms.into());
+        let exporter = self.exporter.clone();
+        // The thread that asks is none of the runtime's.
+        let sending = self.runtime.spawn(async move {
+            tokio::time::sleep(delay).await;
+            exporter.export(batch).await
+        });
+        // Nobody waits for what is held back.
+        if !delay.is_zero() {
+            return Ok(());
+        }
+        let Ok(sent) = sending.await else {
+            // The server has ended.
+            return Ok(());
+        };
+        let was_down = self.is_down.swap(sent.is_err(), Ordering::Relaxed);
+        if let (Err(error), false) = (&sent, was_down) {
             let endpoint = &self.settings.otlp_traces_endpoint;
             log::warn!("--otlp-traces-endpoint {endpoint}: spans are lost: {error}");
         }
-        self.is_down = sent.is_err();
+        sent
     }
 }
 
@@ -193,14 +152,8 @@ impl Sending {
 #[derive(Debug)]
 pub(super) struct RequestLog {
     folder: PathBuf,
-    open: Mutex<Option<Hour>>,
-}
-
-/// The file of one hour.
-#[derive(Debug)]
-struct Hour {
-    name: String,
-    file: File,
+    /// The file of the hour, with its name.
+    open: Mutex<Option<(String, File)>>,
 }
 
 impl RequestLog {
@@ -220,26 +173,22 @@ impl RequestLog {
     /// cannot be written is lost, with a word in our own log.
     pub(super) fn append(&self, line: &str, now: Stamp) {
         let mut open = self.open.lock();
-        if let Err(error) = self.write(&mut open, line, now) {
-            log::error!(
-                "--export-metrics-to-file-dir {}: {error}; a line is lost",
-                self.folder.display()
-            );
-            *open = None;
-        }
-    }
-
-    fn write(&self, open: &mut Option<Hour>, line: &str, now: Stamp) -> std::io::Result<()> {
         let hour = now.utc().strftime("%Y%m%d_%H");
         let name = format!("sglang-request-metrics-{hour}.log");
-        if open.as_ref().is_none_or(|open| open.name != name) {
-            let path = self.folder.join(&name);
-            let file = OpenOptions::new().create(true).append(true).open(path)?;
-            *open = Some(Hour { name, file });
-        }
-        match open {
-            Some(hour) => hour.file.write_all(line.as_bytes()),
-            None => Ok(()),
+        let written = match open.take() {
+            Some((of, file)) if of == name => Ok(file),
+            _ => {
+                let path = self.folder.join(&name);
+                OpenOptions::new().create(true).append(true).open(path)
+            }
+        };
+        let written = written.and_then(|mut file| file.write_all(line.as_bytes()).map(|()| file));
+        match written {
+            Ok(file) => *open = Some((name, file)),
+            Err(error) => log::error!(
+                "--export-metrics-to-file-dir {}: {error}; a line is lost",
+                self.folder.display()
+            ),
         }
     }
 }

@@ -69,36 +69,22 @@ impl Failures {
     /// Checks the shares.
     ///
     /// # Errors
-    /// [`Error::Value`] for one that is none, or where they are more than all requests.
+    /// [`Error::Value`] where one is none, or they are more than all requests.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let shares = self.shares();
-        let is_share = |share: &f64| (0.0..=1.0).contains(share);
-        let wrong = shares.into_iter().find(|(_, share)| !is_share(share));
-        let sum: f64 = shares.iter().map(|(_, share)| share).sum();
-        let (flag, value, want) = match wrong {
-            Some((flag, share)) => (flag, share, "a number from 0 to 1"),
-            None if sum <= 1.0 => return Ok(()),
-            None => (
-                "--fail-die, --fail-hang, --fail-503 and --fail-slow",
-                sum,
-                "shares of at most 1 in sum",
-            ),
-        };
+        let are_shares = shares.iter().all(|share| (0.0..=1.0).contains(share));
+        if are_shares && shares.iter().sum::<f64>() <= 1.0 {
+            return Ok(());
+        }
         Err(Error::Value {
-            flag,
-            value: value.to_string(),
-            want: want.to_owned(),
+            flag: "--fail-die, --fail-hang, --fail-503 and --fail-slow",
+            value: shares.map(|share| share.to_string()).join(", "),
+            want: "shares from 0 to 1, of at most 1 in sum".to_owned(),
         })
     }
 
-    /// The flags with a share and its value.
-    fn shares(&self) -> [(&'static str, f64); 4] {
-        [
-            ("--fail-die", self.die),
-            ("--fail-hang", self.hang),
-            ("--fail-503", self.unavailable),
-            ("--fail-slow", self.slow),
-        ]
+    fn shares(&self) -> [f64; 4] {
+        [self.die, self.hang, self.unavailable, self.slow]
     }
 
     /// The fate of the request with this number.
@@ -113,7 +99,7 @@ impl Failures {
             Fate::Slow(self.slow_ms),
         ];
         let mut drawn: f64 = rng.random();
-        for ((_, share), fate) in self.shares().into_iter().zip(fates) {
+        for (share, fate) in self.shares().into_iter().zip(fates) {
             if drawn < share {
                 return fate;
             }

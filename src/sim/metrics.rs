@@ -42,71 +42,51 @@ pub(super) struct Metrics {
     is_ranked: bool,
 }
 
-/// Family, help, label (of [`STREAMING`] the value follows from the request) and its value, what a request adds.
-type Counter = (
-    &'static str,
-    &'static str,
-    [&'static str; 2],
-    fn(&Ended<'_>) -> u64,
-);
-/// Family, help, labels, buckets, what a sequence is counted as (and how often).
+/// Family, label (of [`STREAMING`] the value follows from the request) and its value, what a request adds.
+type Counter = (&'static str, [&'static str; 2], fn(&Ended<'_>) -> u64);
+/// Family, labels, buckets, what a sequence is counted as (and how often).
 type Histogram = (
-    &'static str,
     &'static str,
     &'static [&'static str],
     &'static [f64],
     fn(&Served, &Sequence) -> Option<(f64, u32)>,
 );
-/// What the scheduler tells of one rank, given the tokens of the KV cache: family, help, value.
-type SchedulerGauge = (&'static str, &'static str, fn(&Load, u64) -> f64);
+/// What the scheduler tells of one rank, given the tokens of the KV cache: family, value.
+type SchedulerGauge = (&'static str, fn(&Load, u64) -> f64);
 
 const STREAMING: [&str; 2] = ["is_streaming", ""];
+const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
+/// A family and its help a line, in SGLang's words.
+const HELP: &str = include_str!("metrics.txt");
 
 const COUNTERS: [Counter; 4] = [
-    (
-        "prompt_tokens_total",
-        "Number of prefill tokens processed.",
-        STREAMING,
-        |ended| ended.served.prompt_tokens,
-    ),
-    (
-        "generation_tokens_total",
-        "Number of generation tokens processed.",
-        STREAMING,
-        |ended| ended.served.output_tokens,
-    ),
-    (
-        "num_requests_total",
-        "Number of requests processed.",
-        STREAMING,
-        |ended| ended.sequences.len() as u64,
-    ),
-    (
-        "cached_tokens_total",
-        "Number of cached prompt tokens by source (device/host/storage).",
-        ["cache_source", "device"],
-        |ended| ended.sequences.iter().map(|s| u64::from(s.cached)).sum(),
-    ),
+    ("prompt_tokens_total", STREAMING, |e| e.served.prompt_tokens),
+    ("generation_tokens_total", STREAMING, |e| {
+        e.served.output_tokens
+    }),
+    ("num_requests_total", STREAMING, |e| {
+        e.sequences.len() as u64
+    }),
+    ("cached_tokens_total", ["cache_source", "device"], |e| {
+        e.sequences.iter().map(|s| u64::from(s.cached)).sum()
+    }),
 ];
 
 const HISTOGRAMS: [Histogram; 4] = [
     (
         "time_to_first_token_seconds",
-        "Histogram of time to first token in seconds.",
         &["is_streaming"],
         LATENCY_BUCKETS.split_at(18).0,
         |served, one| Some((one.moments.first_token?.since(served.received?), 1)),
     ),
     (
         "e2e_request_latency_seconds",
-        "Histogram of End-to-end request latency in seconds",
         &["is_streaming"],
         &LATENCY_BUCKETS,
         |served, one| Some((one.moments.finish?.since(served.received?), 1)),
     ),
     (
         "inter_token_latency_seconds",
-        "Histogram of inter-token latency in seconds.",
         &[],
         &ITL_BUCKETS,
         // The model's steps of one request are alike: their mean stands for each of them.
@@ -116,70 +96,30 @@ const HISTOGRAMS: [Histogram; 4] = [
             Some((decode / f64::from(steps), steps))
         },
     ),
-    (
-        "queue_time_seconds",
-        "Histogram of queueing time in seconds.",
-        &["moe_ep_rank", "pp_rank", "tp_rank"],
-        &QUEUE_BUCKETS,
-        |_, one| {
-            let first = one.moments.queue_end?.since(one.moments.queue_start?);
-            Some((first + one.waited_again(), 1))
-        },
-    ),
+    ("queue_time_seconds", &RANKS, &QUEUE_BUCKETS, |_, one| {
+        let first = one.moments.queue_end?.since(one.moments.queue_start?);
+        Some((first + one.waited_again(), 1))
+    }),
 ];
 
 const GAUGES: [SchedulerGauge; 11] = [
-    (
-        "num_running_reqs",
-        "The number of running requests.",
-        |load, _| load.running as f64,
-    ),
-    (
-        "num_queue_reqs",
-        "The number of requests in the waiting queue.",
-        |load, _| load.waiting as f64,
-    ),
-    (
-        "num_retracted_reqs",
-        "The number of retracted requests.",
-        |load, _| load.retracted as f64,
-    ),
-    (
-        "num_used_tokens",
-        "The number of used tokens.",
-        |load, _| load.used_tokens as f64,
-    ),
-    ("token_usage", "The token usage.", |load, most| {
+    ("num_running_reqs", |load, _| load.running as f64),
+    ("num_queue_reqs", |load, _| load.waiting as f64),
+    ("num_retracted_reqs", |load, _| load.retracted as f64),
+    ("num_used_tokens", |load, _| load.used_tokens as f64),
+    ("token_usage", |load, most| {
         load.used_tokens as f64 / most as f64
     }),
-    ("cache_hit_rate", "The prefix cache hit rate.", |load, _| {
-        load.cache_hit_rate()
+    ("cache_hit_rate", |load, _| load.cache_hit_rate()),
+    ("gen_throughput", |load, _| load.gen_throughput()),
+    ("kv_used_tokens", |load, _| load.used_tokens as f64),
+    ("kv_evictable_tokens", |load, _| {
+        load.evictable_tokens as f64
     }),
-    (
-        "gen_throughput",
-        "The generation throughput (token/s).",
-        |load, _| load.gen_throughput(),
-    ),
-    (
-        "kv_used_tokens",
-        "Number of used token slots in the KV cache pool.",
-        |load, _| load.used_tokens as f64,
-    ),
-    (
-        "kv_evictable_tokens",
-        "Number of evictable (radix-cached) token slots in the KV cache pool.",
-        |load, _| load.evictable_tokens as f64,
-    ),
-    (
-        "kv_available_tokens",
-        "Number of free token slots in the KV cache pool.",
-        |load, most| (most - load.used_tokens - load.evictable_tokens) as f64,
-    ),
-    (
-        "max_total_num_tokens",
-        "Maximum total number of tokens in the KV cache pool.",
-        |_, most| most as f64,
-    ),
+    ("kv_available_tokens", |load, most| {
+        (most - load.used_tokens - load.evictable_tokens) as f64
+    }),
+    ("max_total_num_tokens", |_, most| most as f64),
 ];
 
 impl Metrics {
@@ -194,24 +134,26 @@ impl Metrics {
         ranks: usize,
     ) -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
-        let opts = |name: &str, help: &str| {
-            Opts::new(format!("sglang:{name}"), help)
+        let opts = |name: &str| {
+            let mut helps = HELP.lines().filter_map(|line| line.split_once(' '));
+            let help = helps.find(|(family, _)| *family == name);
+            Opts::new(format!("sglang:{name}"), help.map_or("", |(_, help)| help))
                 .const_label("engine_type", "unified")
                 .const_label("model_name", model)
         };
-        let counters = COUNTERS.iter().map(|(name, help, [label, _], _)| {
-            registered(&registry, IntCounterVec::new(opts(name, help), &[label])?)
+        let counters = COUNTERS.iter().map(|(name, [label, _], _)| {
+            registered(&registry, IntCounterVec::new(opts(name), &[label])?)
         });
-        let histograms = HISTOGRAMS.iter().map(|(name, help, labels, buckets, _)| {
-            let opts = HistogramOpts::from(opts(name, help)).buckets(buckets.to_vec());
+        let histograms = HISTOGRAMS.iter().map(|(name, labels, buckets, _)| {
+            let opts = HistogramOpts::from(opts(name)).buckets(buckets.to_vec());
             registered(&registry, HistogramVec::new(opts, labels)?)
         });
         let is_ranked = ranks > 1;
         let by_rank: &[&str] = if is_ranked { &["dp_rank"] } else { &[] };
-        let gauges = GAUGES.iter().map(|(name, help, _)| {
-            let ranks = ["moe_ep_rank", "pp_rank", "tp_rank"];
-            let opts = opts(name, help);
-            let opts = ranks.iter().fold(opts, |o, rank| o.const_label(*rank, "0"));
+        let gauges = GAUGES.iter().map(|(name, _)| {
+            let opts = RANKS
+                .iter()
+                .fold(opts(name), |opts, rank| opts.const_label(*rank, "0"));
             registered(&registry, GaugeVec::new(opts, by_rank)?)
         });
         Ok(Metrics {
@@ -231,7 +173,7 @@ impl Metrics {
         }
         let streaming = if served.stream { "true" } else { "false" };
         let ended = Ended { served, sequences };
-        for (counter, (_, _, label, value)) in self.counters.iter().zip(&COUNTERS) {
+        for (counter, (_, label, value)) in self.counters.iter().zip(&COUNTERS) {
             let label = if *label == STREAMING {
                 streaming
             } else {
@@ -239,7 +181,7 @@ impl Metrics {
             };
             counter.with_label_values(&[label]).inc_by(value(&ended));
         }
-        for (family, (_, _, labels, _, value)) in self.histograms.iter().zip(&HISTOGRAMS) {
+        for (family, (_, labels, _, value)) in self.histograms.iter().zip(&HISTOGRAMS) {
             let of = |label: &&str| {
                 if *label == STREAMING[0] {
                     streaming
@@ -260,7 +202,7 @@ impl Metrics {
         for (rank, load) in loads.iter().enumerate() {
             let rank = rank.to_string();
             let labels: &[&str] = if self.is_ranked { &[&rank] } else { &[] };
-            for (gauge, (_, _, value)) in self.gauges.iter().zip(&GAUGES) {
+            for (gauge, (_, value)) in self.gauges.iter().zip(&GAUGES) {
                 gauge
                     .with_label_values(labels)
                     .set(value(load, self.max_tokens));

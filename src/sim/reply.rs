@@ -4,15 +4,15 @@
 //! of the engine. However it ends, it is entered once into the server's own log.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use hyper::body::{Body, Frame};
+use futures_util::stream::{self, Stream};
+use hyper::body::Frame;
 use tokio::sync::mpsc;
+use tokio::task::yield_now;
 
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
@@ -46,8 +46,6 @@ struct Cut {
     tokens: u64,
     /// With its connection; else nothing comes any more.
     dies: bool,
-    /// What was told before is on its way.
-    is_flushed: bool,
 }
 
 /// Where a reply's updates come from.
@@ -58,9 +56,9 @@ enum Source {
     Instant(usize),
 }
 
-/// The body of a streamed reply: every event a frame of its own, so a chunk of its own.
+/// A streamed reply: every event a frame of its own, so a chunk of its own.
 #[derive(Debug)]
-pub(super) struct EventStream {
+pub(super) struct Events {
     reply: Reply,
     ready: VecDeque<Bytes>,
     buffer: BytesMut,
@@ -142,37 +140,28 @@ impl Reply {
 
     /// The next thing that a client is told, already entered into its sequence: the sequence's index.
     /// `None` when all sequences have ended.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<usize>, EngineStopped>> {
-        if let Some(cut) = self.cut.as_mut().filter(|cut| cut.tokens == 0) {
-            if cut.is_flushed && cut.dies {
-                return Poll::Ready(Err(EngineStopped));
+    async fn next(&mut self) -> Result<Option<usize>, EngineStopped> {
+        if let Some(cut) = self.cut.filter(|cut| cut.tokens == 0) {
+            if !cut.dies {
+                return pending().await;
             }
-            // Who dies is asked once more when the socket has what came before. Of what hangs nobody is woken.
-            if cut.dies {
-                cut.is_flushed = true;
-                cx.waker().wake_by_ref();
-            }
-            return Poll::Pending;
+            // Asked once more the socket has what came before.
+            yield_now().await;
+            return Err(EngineStopped);
         }
-        loop {
-            if self.open == 0 {
-                return Poll::Ready(Ok(None));
-            }
+        while self.open > 0 {
             let update = match &mut self.source {
-                Source::Engine(updates) => match ready!(updates.poll_recv(cx)) {
-                    Some(update) => update,
-                    None => return Poll::Ready(Err(EngineStopped)),
-                },
+                Source::Engine(updates) => updates.recv().await.ok_or(EngineStopped)?,
                 Source::Instant(turn) => instant(turn, &self.exchange),
             };
-            if !self.apply(&update, true) {
-                continue;
+            if self.apply(&update, true) {
+                if let Some(cut) = &mut self.cut {
+                    cut.tokens = cut.tokens.saturating_sub(1);
+                }
+                return Ok(Some(update.index));
             }
-            if let Some(cut) = &mut self.cut {
-                cut.tokens = cut.tokens.saturating_sub(1);
-            }
-            return Poll::Ready(Ok(Some(update.index)));
         }
+        Ok(None)
     }
 
     /// Enters an update into its sequence, of which all is told outside of the reply when it has ended; says whether
@@ -199,7 +188,7 @@ impl Reply {
     /// # Errors
     /// [`EngineStopped`] when the server shuts down meanwhile.
     pub(super) async fn whole(mut self) -> Result<Option<Bytes>, EngineStopped> {
-        while let Some(index) = poll_fn(|cx| self.poll_next(cx)).await? {
+        while let Some(index) = self.next().await? {
             if self.exchange.call.sequences[index].ending == Some(Ending::Rejected) {
                 return Ok(None);
             }
@@ -214,9 +203,9 @@ impl Reply {
         Ok(Some(out.freeze()))
     }
 
-    /// The reply as the body of a stream.
-    pub(super) fn stream(self) -> EventStream {
-        EventStream {
+    /// The events of a stream.
+    pub(super) fn events(self) -> Events {
+        Events {
             reply: self,
             ready: VecDeque::new(),
             buffer: BytesMut::new(),
@@ -293,11 +282,7 @@ impl Cut {
         };
         let wanted: u64 = sequences.iter().map(|s| u64::from(s.wanted)).sum();
         let tokens = (share * wanted as f64) as u64;
-        Some(Cut {
-            tokens,
-            dies,
-            is_flushed: false,
-        })
+        Some(Cut { tokens, dies })
     }
 }
 
@@ -327,26 +312,36 @@ impl Drop for Reply {
     }
 }
 
-impl EventStream {
+impl Events {
     /// Waits for the first event. The OpenAI endpoints send their head only with it (`/generate` sends it
     /// at once, before the request is scheduled): seen in every recording.
     ///
     /// # Errors
     /// [`EngineStopped`] when the server shuts down meanwhile.
-    pub(super) async fn opened(mut self) -> Result<EventStream, EngineStopped> {
-        poll_fn(|cx| self.poll_ready(cx)).await?;
+    pub(super) async fn opened(mut self) -> Result<Events, EngineStopped> {
+        self.fill().await?;
         Ok(self)
     }
 
+    /// As the frames of a body.
+    pub(super) fn frames(self) -> impl Stream<Item = Result<Frame<Bytes>, EngineStopped>> {
+        stream::try_unfold(self, |mut events| async move {
+            events.fill().await?;
+            let event = events.ready.pop_front();
+            events.reply.complete |= events.ended && events.ready.is_empty();
+            Ok(event.map(|event| (Frame::data(event), events)))
+        })
+    }
+
     /// Waits until an event is ready to be handed out, or the stream has ended.
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EngineStopped>> {
+    async fn fill(&mut self) -> Result<(), EngineStopped> {
         while self.ready.is_empty() && !self.ended {
-            match ready!(self.reply.poll_next(cx))? {
+            match self.reply.next().await? {
                 Some(index) => self.tell(index),
                 None => self.tell_end(),
             }
         }
-        Poll::Ready(Ok(()))
+        Ok(())
     }
 
     /// Renders what sequence `index` has to tell.
@@ -377,22 +372,5 @@ impl EventStream {
         }
         self.ready.push_back(Bytes::from_static(DONE.as_bytes()));
         self.ended = true;
-    }
-}
-
-impl Body for EventStream {
-    type Data = Bytes;
-    type Error = EngineStopped;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, EngineStopped>>> {
-        if let Err(stopped) = ready!(self.poll_ready(cx)) {
-            return Poll::Ready(Some(Err(stopped)));
-        }
-        let event = self.ready.pop_front();
-        self.reply.complete |= self.ended && self.ready.is_empty();
-        Poll::Ready(event.map(|event| Ok(Frame::data(event))))
     }
 }

@@ -41,14 +41,13 @@ pub(super) async fn answer(
     let Some(allowed) = methods(path, endpoint, &shared) else {
         return Ok(detail(StatusCode::NOT_FOUND, "Not Found"));
     };
-    if !allowed.contains(request.method()) {
+    let method = request.method().as_str();
+    // HEAD goes where GET does, without being named.
+    let is_head = (allowed, method) == ("GET", "HEAD");
+    if !is_head && allowed.split(", ").all(|one| one != method) {
         let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-        // HEAD goes where GET does, without being named.
-        let named = allowed.iter().filter(|method| **method != Method::HEAD);
-        let named: Vec<&str> = named.map(Method::as_str).collect();
-        if let Ok(named) = HeaderValue::from_str(&named.join(", ")) {
-            response.headers_mut().insert(ALLOW, named);
-        }
+        let allowed = HeaderValue::from_static(allowed);
+        response.headers_mut().insert(ALLOW, allowed);
         return Ok(response);
     }
     if let Some(endpoint) = endpoint {
@@ -82,16 +81,14 @@ fn is_served(endpoint: Endpoint) -> bool {
 }
 
 /// The methods that a path takes; `None` where there is nothing.
-fn methods(path: &str, endpoint: Option<Endpoint>, shared: &Shared) -> Option<&'static [Method]> {
+fn methods(path: &str, endpoint: Option<Endpoint>, shared: &Shared) -> Option<&'static str> {
     Some(match path {
-        _ if endpoint.is_some() => &[Method::POST, Method::PUT],
-        "/abort_request" => &[Method::POST],
-        "/flush_cache" | "/set_trace_level" | "/sim/failures" => &[Method::GET, Method::POST],
+        _ if endpoint.is_some() => "POST, PUT",
+        "/abort_request" => "POST",
+        "/flush_cache" | "/set_trace_level" | "/sim/failures" => "GET, POST",
         "/metrics" if !shared.config.metrics => return None,
         "/health" | "/health_generate" | "/model_info" | "/get_model_info" | "/server_info"
-        | "/get_server_info" | "/v1/models" | "/v1/loads" | "/metrics" => {
-            &[Method::GET, Method::HEAD]
-        }
+        | "/get_server_info" | "/v1/models" | "/v1/loads" | "/metrics" => "GET",
         _ => return None,
     })
 }
@@ -139,12 +136,15 @@ async fn generation(
     };
     let stream = call.stream;
     let reply = Reply::begin(shared, call, (headers, body), received, fate);
-    if stream && is_generate {
-        return Ok(with(reply.stream().boxed_unsync(), EVENTS));
-    }
     if stream {
-        let opened = reply.stream().opened().await?;
-        return Ok(with(opened.boxed_unsync(), EVENTS));
+        let events = match is_generate {
+            true => reply.events(),
+            false => reply.events().opened().await?,
+        };
+        return Ok(with(
+            StreamBody::new(events.frames()).boxed_unsync(),
+            EVENTS,
+        ));
     }
     Ok(match reply.whole().await? {
         Some(body) => respond(StatusCode::OK, JSON, body),

@@ -59,7 +59,7 @@ impl Sim {
         let stop = CancellationToken::new();
         let telemetry = &config.telemetry;
         let tracer = telemetry.enable_trace.then(|| {
-            let tracer = Tracer::start(telemetry, &clock, &stop);
+            let tracer = Tracer::start(telemetry);
             tracer.map_err(|error| Error::Start(std::io::Error::other(error)))
         });
         let folder = telemetry.export_metrics_to_file_dir.clone();

@@ -42,18 +42,18 @@ const TOKENS: u8 = 3;
 /// How the real one marks a thread's span that nothing closed.
 const UNCLOSED: &str = "have unclosed span, auto closed";
 
-/// What a request asked for: the attribute, its names in a body, and what the OpenAI endpoints put in where the
+/// What a request asked for: the attribute, its other names in a body, and what the OpenAI endpoints put in where the
 /// client leaves it out.
 const SAMPLING: [(&str, &[&str], Option<f64>); 5] = [
     (
-        "gen_ai.request.max_tokens",
-        &["max_new_tokens", "max_completion_tokens", "max_tokens"],
+        "max_tokens",
+        &["max_new_tokens", "max_completion_tokens"],
         None,
     ),
-    ("gen_ai.request.top_p", &["top_p"], Some(1.0)),
-    ("gen_ai.request.temperature", &["temperature"], Some(1.0)),
-    ("gen_ai.request.top_k", &["top_k"], Some(-1.0)),
-    ("gen_ai.request.n", &["n"], Some(1.0)),
+    ("top_p", &[], Some(1.0)),
+    ("temperature", &[], Some(1.0)),
+    ("top_k", &[], Some(-1.0)),
+    ("n", &[], Some(1.0)),
 ];
 /// Those of them that are no whole numbers.
 const FRACTIONS: [&str; 2] = ["top_p", "temperature"];
@@ -68,16 +68,11 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
     let is_ranked = exchange.shared.config.dp_size > 1 && sequence.moments.queue_start.is_some();
     let rank = is_ranked.then_some(sequence.rank as i64);
     let mut thread = spans.scheduler_thread(rank, exchange.dispatched, finish);
-    match sequence.tokens.last() {
-        Some(last) => thread.end_time = system(*last),
+    match (sequence.tokens.last(), sequence.ending) {
+        (Some(last), _) => thread.end_time = system(*last),
         // Nobody closes the span of what never ran.
-        None => unclosed(
-            &mut thread,
-            match sequence.ending {
-                Some(Ending::Rejected) => QUEUE_FULL,
-                _ => UNCLOSED,
-            },
-        ),
+        (None, Some(Ending::Rejected)) => unclosed(&mut thread, QUEUE_FULL),
+        (None, _) => unclosed(&mut thread, UNCLOSED),
     }
     // The stages are all behind it as it is retracted: the thread's span gets the event.
     let retracted = sequence.retractions.iter();
@@ -112,21 +107,19 @@ impl<'a> Spans<'a> {
     fn new(shared: &'a Shared, headers: &Headers, received: Stamp) -> Option<Spans<'a>> {
         let tracer = shared.tracer.as_ref()?;
         let level = tracer.level();
-        let parent = headers.parent();
-        if level == 0 || parent.is_some_and(|parent| !parent.is_sampled) {
+        let parent = Some(&headers.parent).filter(|parent| parent.is_valid());
+        if level == 0 || parent.is_some_and(|parent| !parent.is_sampled()) {
             return None;
         }
-        let state = headers.tracestate.as_ref().filter(|_| parent.is_some());
         // 64 bits, where the server makes it up.
-        let own = || u128::from(rand::random::<u64>().max(1));
-        let trace = parent.map_or_else(own, |parent| parent.trace);
+        let own = || TraceId::from(u128::from(rand::random::<u64>().max(1)));
         Some(Spans {
             tracer,
             level,
             scope: InstrumentationScope::builder("sglang server").build(),
-            trace: TraceId::from_bytes(trace.to_be_bytes()),
-            state: state.and_then(|text| text.parse().ok()).unwrap_or_default(),
-            remote: parent.map(|parent| SpanId::from_bytes(parent.span.to_be_bytes())),
+            trace: parent.map_or_else(own, SpanContext::trace_id),
+            state: headers.parent.trace_state().clone(),
+            remote: parent.map(SpanContext::span_id),
             root: new_id(),
             tokenizer: new_id(),
             scheduler: new_id(),
@@ -141,56 +134,37 @@ impl<'a> Spans<'a> {
     /// What is below the threads.
     fn stages(&self, exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
         let (received, dispatched) = (self.received, exchange.dispatched);
-        let moments = &sequence.moments;
-        let prefill_end = sequence.prefill_end();
         // Most of the time until the hand-over is tokenizing.
-        let tokenized = received.plus_nanos(dispatched.nanos_since(received) / 10 * 9);
-        let queued = moments.queue_start;
-        let decoded = sequence
-            .tokens
-            .last()
-            .copied()
-            .filter(|_| sequence.made() > 1);
-        let decode = new_id();
-        // Name, level, from, to.
-        let tokenizer = [
-            ("tokenize", 1, Some(received), Some(tokenized)),
-            (
-                "api_server_dispatch",
-                PARTS,
-                Some(tokenized),
-                Some(dispatched),
-            ),
+        let tokenized = Some(received.plus_nanos(dispatched.nanos_since(received) / 10 * 9));
+        let (received, dispatched) = (Some(received), Some(dispatched));
+        let (queued, admitted) = (sequence.moments.queue_start, sequence.moments.queue_end);
+        let made = sequence.prefill_end();
+        let decoded = sequence.tokens.last().copied();
+        let decoded = decoded.filter(|_| sequence.made() > 1);
+        // Level, from, to; the first two are the tokenizer's.
+        let stages = [
+            ("tokenize", 1, received, tokenized),
+            ("api_server_dispatch", PARTS, tokenized, dispatched),
+            ("request_process", PARTS, dispatched, queued),
+            ("prefill_waiting", 1, queued, admitted),
+            ("prefill_forward", 1, admitted, made.or(Some(finish))),
+            ("decode_forward", 1, made, decoded),
         ];
-        let scheduler = [
-            ("request_process", PARTS, Some(dispatched), queued),
-            ("prefill_waiting", 1, queued, moments.queue_end),
-            (
-                "prefill_forward",
-                1,
-                moments.queue_end,
-                prefill_end.or(Some(finish)),
-            ),
-            ("decode_forward", 1, prefill_end, decoded),
-        ];
-        let tokenizer = tokenizer.map(|stage| (Process::Tokenizer, self.tokenizer, stage));
-        let scheduler = scheduler.map(|stage| (Process::Scheduler, self.scheduler, stage));
         let mut before: Option<SpanId> = None;
-        for (process, thread, (name, level, from, to)) in tokenizer.into_iter().chain(scheduler) {
+        for (place, (name, level, from, to)) in stages.into_iter().enumerate() {
             let (Some(from), Some(to), true) = (from, to, level <= self.level) else {
                 continue;
             };
-            let id = match name {
-                "decode_forward" => decode,
-                _ => new_id(),
+            let (process, thread) = match place {
+                0 | 1 => (Process::Tokenizer, self.tokenizer),
+                _ => (Process::Scheduler, self.scheduler),
             };
+            let id = new_id();
             let mut span = self.span(name, id, Some(thread), from, to);
             // Each is linked to the one before.
-            let link = before
-                .replace(id)
-                .map(|id| Link::with_context(self.context(id)));
-            span.links.links.extend(link);
-            if let ("prefill_forward", Some(end), TOKENS..) = (name, prefill_end, self.level) {
+            let link = before.replace(id).map(|id| self.context(id));
+            span.links.links.extend(link.map(Link::with_context));
+            if let ("prefill_forward", Some(end), TOKENS..) = (name, made, self.level) {
                 span.events.events.push(schedule(from, "prefill"));
                 if sequence.wanted > 1 {
                     // The real one schedules the next batch before this one has ended.
@@ -199,7 +173,7 @@ impl<'a> Spans<'a> {
                 }
             }
             if name == "decode_forward" {
-                self.tokens(sequence, decode);
+                self.tokens(sequence, id);
             }
             self.send(process, span);
         }
@@ -228,26 +202,15 @@ impl<'a> Spans<'a> {
     }
 
     fn tokenizer_thread(&self, to: Stamp) -> SpanData {
-        let host = &self.tracer.host;
-        let name = format!("Tokenizer(host:{} | pid:{})", &host[..8], self.tracer.pid);
-        let mut span = self.span(&name, self.tokenizer, Some(self.root), self.received, to);
-        span.attributes = vec![
-            KeyValue::new("host_id", host.clone()),
-            KeyValue::new("pid", self.tracer.pid),
-            KeyValue::new("thread_label", "Tokenizer"),
-        ];
-        span
+        let pid = self.tracer.pid;
+        self.thread("Tokenizer", "", (self.tokenizer, pid), self.received, to)
     }
 
     fn scheduler_thread(&self, rank: Option<i64>, from: Stamp, to: Stamp) -> SpanData {
-        let host = &self.tracer.host;
         let pid = self.tracer.pid + 1 + rank.unwrap_or(0);
-        let name = format!(
-            "Scheduler [TP 0]  [PP 0] {}(host:{} | pid:{pid})",
-            rank.map_or(String::new(), |rank| format!(" [DP {rank}] ")),
-            &host[..8],
-        );
-        let mut span = self.span(&name, self.scheduler, Some(self.root), from, to);
+        let of = rank.map_or(String::new(), |rank| format!(" [DP {rank}] "));
+        let of = format!(" [TP 0]  [PP 0] {of}");
+        let mut span = self.thread("Scheduler", &of, (self.scheduler, pid), from, to);
         // It got the root's context from the other process.
         span.parent_span_is_remote = true;
         let ranks = [
@@ -256,14 +219,27 @@ impl<'a> Spans<'a> {
             ("dp_rank", rank),
         ];
         let ranks = ranks.into_iter();
-        span.attributes = ranks
-            .filter_map(|(name, rank)| Some(KeyValue::new(name, rank?)))
-            .chain([
-                KeyValue::new("host_id", host.clone()),
-                KeyValue::new("pid", pid),
-                KeyValue::new("thread_label", "Scheduler"),
-            ])
-            .collect();
+        let ranks = ranks.filter_map(|(name, rank)| Some(KeyValue::new(name, rank?)));
+        span.attributes.splice(0..0, ranks);
+        span
+    }
+
+    fn thread(
+        &self,
+        label: &'static str,
+        of: &str,
+        (id, pid): (SpanId, i64),
+        from: Stamp,
+        to: Stamp,
+    ) -> SpanData {
+        let host = &self.tracer.host;
+        let name = format!("{label}{of}(host:{} | pid:{pid})", &host[..8]);
+        let mut span = self.span(&name, id, Some(self.root), from, to);
+        span.attributes = vec![
+            KeyValue::new("host_id", host.clone()),
+            KeyValue::new("pid", pid),
+            KeyValue::new("thread_label", label),
+        ];
         span
     }
 
@@ -282,25 +258,19 @@ impl<'a> Spans<'a> {
         if sequence.made() > 0 {
             usage(&mut span.attributes, exchange, sequence);
         }
-        let between = |from: Stamp, to: Stamp| Some(to.seconds() - from.seconds());
-        let (received, sent) = (self.received, exchange.dispatched);
-        let first = sequence.moments.first_token;
+        let (received, sent) = (Some(self.received), Some(exchange.dispatched));
+        let (first, to) = (sequence.moments.first_token, Some(to));
         // Seconds, in the order in which the real one writes them.
         let latencies = [
-            (
-                "time_to_first_token",
-                first.and_then(|at| between(received, at)),
-            ),
-            ("e2e", between(received, to)),
-            ("time_in_model_decode", first.and_then(|at| between(at, to))),
-            ("time_in_model_inference", between(sent, to)),
-            (
-                "time_in_model_prefill",
-                first.and_then(|at| between(sent, at)),
-            ),
+            ("time_to_first_token", received, first),
+            ("e2e", received, to),
+            ("time_in_model_decode", first, to),
+            ("time_in_model_inference", sent, to),
+            ("time_in_model_prefill", sent, first),
         ];
-        let latencies = latencies.into_iter().filter_map(|(name, seconds)| {
-            Some(KeyValue::new(format!("gen_ai.latency.{name}"), seconds?))
+        let latencies = latencies.into_iter().filter_map(|(name, from, to)| {
+            let seconds = to?.seconds() - from?.seconds();
+            Some(KeyValue::new(format!("gen_ai.latency.{name}"), seconds))
         });
         span.attributes.extend(latencies);
         span
@@ -339,14 +309,14 @@ impl<'a> Spans<'a> {
 }
 
 fn usage(to: &mut Vec<KeyValue>, exchange: &Exchange, sequence: &Sequence) {
-    let counts = [
+    for (name, count) in [
         ("completion_tokens", sequence.made()),
         ("prompt_tokens", sequence.prompt_tokens()),
         ("cached_tokens", sequence.cached),
-    ];
-    to.extend(
-        counts.map(|(name, count)| KeyValue::new(format!("gen_ai.usage.{name}"), i64::from(count))),
-    );
+    ] {
+        let name = format!("gen_ai.usage.{name}");
+        to.push(KeyValue::new(name, i64::from(count)));
+    }
     to.push(KeyValue::new("gen_ai.request.id", sequence.rid.to_string()));
     to.extend(sampling(exchange));
     let reason = match sequence.ending {
@@ -367,13 +337,14 @@ fn sampling(exchange: &Exchange) -> Vec<KeyValue> {
         Value::Array(many) => many.first().unwrap_or(&Value::Null),
         one => one,
     };
-    let attribute = |(name, keys, default): &(&'static str, &[&str], Option<f64>)| {
-        let given = keys.iter().find_map(|key| params[key].as_f64());
+    let attribute = |(name, others, default): &(&str, &[&str], Option<f64>)| {
+        let mut keys = others.iter().chain([name]);
+        let given = keys.find_map(|key| params[key].as_f64());
         let value = given.or(default.filter(|_| !is_generate))?;
-        let is_fraction = FRACTIONS.contains(&keys[0]);
-        (value != 0.0).then(|| match is_fraction {
-            true => KeyValue::new(*name, value),
-            false => KeyValue::new(*name, value as i64),
+        let name_of = format!("gen_ai.request.{name}");
+        (value != 0.0).then(|| match FRACTIONS.contains(name) {
+            true => KeyValue::new(name_of, value),
+            false => KeyValue::new(name_of, value as i64),
         })
     };
     SAMPLING.iter().filter_map(attribute).collect()

@@ -357,33 +357,27 @@ impl Args {
     /// At the rate that was asked for.
     fn arrival(&self) -> Result<Arrival, Error> {
         let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
-        let gaps = match (self.data.arrival, self.burstiness == 1.0) {
-            (ArrivalSource::Constant, true) => Some(Gaps::Even),
-            (ArrivalSource::Rate | ArrivalSource::Gamma, _) | (_, true) => {
-                Gaps::of_burstiness(self.burstiness)
+        let gaps = match self.data.arrival {
+            ArrivalSource::Rate | ArrivalSource::Gamma => Gaps::of_burstiness(self.burstiness),
+            _ if self.burstiness != 1.0 => {
+                return wrong("--burstiness: goes with --arrival gamma");
             }
-            (_, false) => return wrong("--burstiness: goes with --arrival gamma"),
+            ArrivalSource::Constant => Gaps::Even,
+            ArrivalSource::Poisson | ArrivalSource::Trace => Gaps::Exponential,
         };
-        let arrival = match (&self.rate_curve, gaps) {
-            (Some(_), _) if self.data.arrival == ArrivalSource::Trace => {
-                return wrong(
-                    "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
-                );
+        match &self.rate_curve {
+            None => Ok(Arrival::new(self.request_rate, gaps)),
+            Some(_) if self.data.arrival == ArrivalSource::Trace => wrong(
+                "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
+            ),
+            Some(_) if self.request_rate.is_finite() => {
+                wrong("--rate-curve: says the rate itself; leave out --request-rate")
             }
-            (Some(_), _) if self.request_rate.is_finite() => {
-                return wrong("--rate-curve: says the rate itself; leave out --request-rate");
-            }
-            (Some(curve), Some(gaps)) => Some(Arrival::Process {
+            Some(curve) => Ok(Arrival::Process {
                 gaps,
                 rate: curve.clone(),
             }),
-            (None, Some(gaps)) => Arrival::new(self.request_rate, gaps),
-            (_, None) => None,
-        };
-        arrival.map_or_else(
-            || wrong("--request-rate and --burstiness must be above 0"),
-            Ok,
-        )
+        }
     }
 
     fn amount(&self) -> Amount {

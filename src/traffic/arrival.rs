@@ -50,13 +50,12 @@ pub enum Gaps {
 pub(super) const SCHEDULE_STREAM: u64 = 0;
 
 impl Gaps {
-    /// Gamma gaps of shape `burstiness`. `None` unless it is finite and above 0.
-    pub fn of_burstiness(burstiness: f64) -> Option<Gaps> {
-        let sane = burstiness > 0.0 && burstiness.is_finite();
-        sane.then_some(match burstiness == 1.0 {
+    /// Gamma gaps of shape `burstiness`, which is finite and above 0.
+    pub fn of_burstiness(burstiness: f64) -> Gaps {
+        match burstiness == 1.0 {
             true => Gaps::Exponential,
             false => Gaps::Gamma(burstiness),
-        })
+        }
     }
 
     /// The name on the command line.
@@ -91,15 +90,15 @@ impl Gaps {
 }
 
 impl Arrival {
-    /// The process of `rate` requests a second (infinity: all at once) with these gaps. `None` unless it is above 0.
-    pub fn new(rate: f64, gaps: Gaps) -> Option<Arrival> {
-        (rate > 0.0).then(|| match rate.is_infinite() {
+    /// The process of `rate` requests a second, above 0 (infinity: all at once), with these gaps.
+    pub fn new(rate: f64, gaps: Gaps) -> Arrival {
+        match rate.is_infinite() {
             true => Arrival::Infinite,
             false => Arrival::Process {
                 gaps,
                 rate: Curve::flat(rate),
             },
-        })
+        }
     }
 
     /// What it is called in `summary.json`.

@@ -21,6 +21,7 @@ use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
+use crate::telemetry::otlp::exporter::causes;
 use crate::telemetry::otlp::sampling::is_of_share;
 
 mod connection;
@@ -224,11 +225,11 @@ impl Client {
             let mut connection = self.connect().await?;
             let request = self.request(method, path, body);
             let sent = connection.send(request).await;
-            let response = sent.map_err(|error| cause(&error))?;
+            let response = sent.map_err(|error| causes(&error))?;
             let (head, mut incoming) = response.into_parts();
             let mut body = BytesMut::new();
             while let Some(data) = connection.read(&mut incoming).await {
-                body.extend_from_slice(&data.map_err(|error| cause(&error))?);
+                body.extend_from_slice(&data.map_err(|error| causes(&error))?);
             }
             Ok((head.status.as_u16(), body.freeze()))
         });
@@ -288,7 +289,7 @@ impl Client {
 
     /// Why no response came.
     fn no_response(&self, error: &hyper::Error) -> String {
-        let why = cause(error);
+        let why = causes(error);
         if error.is_parse() && self.options.tls.is_none() {
             return format!("{why}; if the server speaks TLS there, give https://");
         }
@@ -312,7 +313,7 @@ impl Client {
                         reply.piece(&data);
                     }
                 }
-                Some(Err(error)) => return End::UpstreamDied(cause(&error)),
+                Some(Err(error)) => return End::UpstreamDied(causes(&error)),
                 None => break,
             }
         }
@@ -454,15 +455,4 @@ impl Watch<'_> {
             seen: self.seen,
         }
     }
-}
-
-/// An error with its causes, in one line.
-pub fn cause(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let _ = write!(text, ": {error}");
-        next = error.source();
-    }
-    text
 }

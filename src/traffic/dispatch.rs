@@ -14,6 +14,7 @@ use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 
 use super::client::{Client, Exchange, Job, Reply};
+use super::lag::Sending;
 use super::live::Live;
 use super::plan::{Planned, RunPlan};
 use super::rows::Done;
@@ -206,8 +207,7 @@ impl Dispatch {
         self.live.done.fetch_add(1, Ordering::Relaxed);
         // Nobody listens any more only when the run was dropped.
         let _ = self.done.send(Done {
-            scheduled,
-            slot_nanos,
+            sending: Sending::of(scheduled, slot_nanos, &exchange.seen),
             exchange,
         });
     }

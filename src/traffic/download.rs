@@ -3,7 +3,6 @@
 use std::error::Error as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,12 +15,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use ring::digest;
 use tokio::time::timeout;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring as provider};
 
 use crate::disk::New;
+use crate::telemetry::otlp::exporter::{causes, tls};
 use crate::trust::Roots;
 
-use super::client::cause;
 use super::error::Error;
 use super::progress::tell;
 use super::workload::source::hex;
@@ -120,11 +118,11 @@ async fn answer(url: &str, connect_timeout: Duration) -> Result<Response<Incomin
     for _ in 0..=MOST_REDIRECTS {
         let agent = concat!("queuescope/", env!("CARGO_PKG_VERSION"));
         let request = Request::get(&uri).header(header::USER_AGENT, agent);
-        let request = request.body(Empty::new()).map_err(|error| cause(&error))?;
+        let request = request.body(Empty::new()).map_err(|error| causes(&error))?;
         let answered = timeout(STALL, client.request(request)).await;
         let response = answered.map_err(|_| format!("no answer in {} s", STALL.as_secs()))?;
         // hyper's own words are `client error (Connect)`.
-        let response = response.map_err(|error| cause(error.source().unwrap_or(&error)))?;
+        let response = response.map_err(|error| causes(error.source().unwrap_or(&error)))?;
         let status = response.status();
         match response.headers().get(header::LOCATION) {
             _ if status == StatusCode::OK => return Ok(response),
@@ -141,7 +139,7 @@ async fn answer(url: &str, connect_timeout: Duration) -> Result<Response<Incomin
 
 /// Where a redirect leads.
 fn redirected(from: &Uri, location: &str) -> Result<Uri, String> {
-    let to: Uri = location.parse().map_err(|error| cause(&error))?;
+    let to: Uri = location.parse().map_err(|error| causes(&error))?;
     if to.scheme().is_some() {
         return Ok(to);
     }
@@ -150,20 +148,15 @@ fn redirected(from: &Uri, location: &str) -> Result<Uri, String> {
     }
     let mut parts = from.clone().into_parts();
     parts.path_and_query = to.into_parts().path_and_query;
-    Uri::from_parts(parts).map_err(|error| cause(&error))
+    Uri::from_parts(parts).map_err(|error| causes(&error))
 }
 
 fn connector(url: &str, timeout: Duration) -> Result<HttpsConnector<HttpConnector>, String> {
     let roots = match Roots::system() {
-        Ok(roots) => roots.store(),
         Err(wrong) if url.starts_with("https:") => return Err(wrong),
-        Err(_) => RootCertStore::empty(),
+        roots => roots.ok(),
     };
-    let tls = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| cause(&error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let tls = tls(roots.as_ref()).map_err(|error| error.to_string())?;
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_connect_timeout(Some(timeout));
@@ -180,9 +173,9 @@ async fn fill(file: &mut New, response: Response<Incoming>) -> Result<String, St
         let frame = timeout(STALL, body.frame()).await;
         let frame = frame.map_err(|_| format!("nothing came for {} s", STALL.as_secs()))?;
         let Some(frame) = frame else { break };
-        let broken = |error| format!("broke off after {count} bytes: {}", cause(&error));
+        let broken = |error| format!("broke off after {count} bytes: {}", causes(&error));
         if let Ok(data) = frame.map_err(broken)?.into_data() {
-            file.write_all(&data).map_err(|error| cause(&error))?;
+            file.write_all(&data).map_err(|error| causes(&error))?;
             sum.update(&data);
             let before = count;
             count += data.len() as u64;

@@ -36,28 +36,13 @@ pub struct Ready {
 
 /// A run that is over.
 #[derive(Debug)]
-pub(super) struct Driven {
-    pub(super) started: Stamp,
-    pub(super) ended: Stamp,
-    pub(super) rows: Recorder,
-    pub(super) schedule: Arc<Vec<Planned>>,
-    pub(super) plan: Arc<RunPlan>,
-    /// Turns of the conversations that had begun that were never due.
-    pub(super) turns_not_sent: usize,
-    /// Requests that got no connection as this machine gave no more files or ports.
-    pub(super) dropped: u64,
-    pub(super) stopped: bool,
-}
-
-/// A run that is over.
-#[derive(Debug)]
 pub struct Run {
     /// The moment that all scheduled offsets count from.
     pub started: Stamp,
     /// When the last request was done.
     pub ended: Stamp,
     /// A row for each request that was due (more where one generates several sequences), in order of
-    /// arrival.
+    /// arrival; none where they went to a file.
     pub records: Vec<Row>,
     /// The schedule, also of what was no longer sent.
     pub schedule: Arc<Vec<Planned>>,
@@ -65,6 +50,12 @@ pub struct Run {
     pub lag: Lag,
     /// Whether it was stopped from outside.
     pub stopped: bool,
+    pub(super) rows: Recorder,
+    pub(super) plan: Arc<RunPlan>,
+    /// Turns of the conversations that had begun that were never due.
+    pub(super) turns_not_sent: usize,
+    /// Requests that got no connection as this machine gave no more files or ports.
+    pub(super) dropped: u64,
 }
 
 /// Runs a plan, in the runtime of the caller. Dropping it ends the run.
@@ -75,21 +66,10 @@ pub struct Run {
 pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
     let ready = Ready::prepare(plan, clock).await?;
     ready.warm_up(&stop).await?;
-    let driven = ready.run(live, stop, None, Beside::default()).await?;
-    let lag = Lag::of(driven.rows.sendings());
-    let mut records = driven.rows.into_records();
-    records.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
-    Ok(Run {
-        started: driven.started,
-        ended: driven.ended,
-        records,
-        lag,
-        schedule: driven.schedule,
-        stopped: driven.stopped,
-    })
+    ready.run(live, stop, None, Beside::default()).await
 }
 
-impl Driven {
+impl Run {
     /// Turns of the conversations that had begun that were never due; `None` where there are none.
     pub(super) fn turns_not_sent(&self) -> Option<usize> {
         (self.plan.workload.most_turns() > 1).then_some(self.turns_not_sent)
@@ -180,7 +160,7 @@ impl Ready {
         stop: Stop,
         files: Option<Files>,
         beside: Beside,
-    ) -> Result<Driven, Error> {
+    ) -> Result<Run, Error> {
         if let Some(at) = self.plan.start_at {
             Error::if_past(at, self.clock.now())?;
         }
@@ -218,13 +198,17 @@ impl Ready {
             taken = taken => taken,
             never = drained => never,
         };
-        let rows = rows.map_err(Error::thread)?;
+        let mut rows = rows.map_err(Error::thread)?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
         drop(guard);
-        Ok(Driven {
+        let mut records = std::mem::take(&mut rows.kept);
+        records.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
+        Ok(Run {
             started,
             ended,
+            records,
+            lag: Lag::of(&rows.sendings),
             rows,
             schedule: self.schedule,
             plan: self.plan,

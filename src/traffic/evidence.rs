@@ -3,12 +3,11 @@
 use crate::report::load::Summary;
 use crate::report::verdict::Evidence;
 
-use super::driver::Driven;
-use super::lag::Lag;
+use super::driver::Run;
 use super::watch::Watched;
 
 /// Of a run that is over; something is late beside how long a client typically waits.
-pub(super) fn evidence(run: &Driven, summary: &Summary, watched: &Watched) -> Evidence {
+pub(super) fn evidence(run: &Run, summary: &Summary, watched: &Watched) -> Evidence {
     let at = |planned: Option<&super::plan::Planned>| planned.map(|planned| planned.offset_nanos);
     let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
     let whole = is_at_once.then(|| run.ended.since(run.started));
@@ -21,8 +20,7 @@ pub(super) fn evidence(run: &Driven, summary: &Summary, watched: &Watched) -> Ev
         dropped: run.dropped,
         ..Evidence::beside(summary.typical_wait(), whole)
     };
-    let sendings = run.rows.sendings();
-    Lag::of(sendings).tell(sendings, &mut evidence);
+    run.lag.tell(&run.rows.sendings, &mut evidence);
     watched.tell(&mut evidence);
     evidence
 }

@@ -54,12 +54,9 @@ impl Folder {
         let Folder::Given { dir, force } = self else {
             return Ok(());
         };
-        match std::fs::metadata(dir) {
+        match std::fs::read_dir(dir) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
             Err(cause) => return Err(Error::folder(dir, cause)),
-            Ok(found) if !found.is_dir() => {
-                return Err(Error::folder(dir, ErrorKind::NotADirectory.into()));
-            }
             Ok(_) => {}
         }
         let is_there = |file: &&&'static str| dir.join(file).symlink_metadata().is_ok();

@@ -4,6 +4,8 @@ use crate::clock::{NANOS, Stamp};
 use crate::report::verdict::{Bounds, Delay, Evidence, Gaps};
 use crate::stats;
 
+use super::client::Seen;
+
 /// The generator's own lateness over a run, seconds: sent − scheduled, without what a request waited for a
 /// `--max-concurrency` slot or for its connection to open.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,6 +45,16 @@ const LONG_NANOS: i64 = 10_000_000;
 const TOLD_ONE_OF: usize = 100;
 
 impl Sending {
+    /// Of a request that was due then and waited so long for a slot; `None` of one that was never sent.
+    pub(super) fn of(scheduled: Stamp, slot_nanos: i64, seen: &Seen) -> Option<Sending> {
+        Some(Sending {
+            scheduled,
+            late_nanos: seen.sent?.nanos_since(scheduled) - slot_nanos,
+            connect_nanos: seen.connect_nanos,
+            slot_nanos,
+        })
+    }
+
     /// By the generator's own fault.
     fn own_nanos(&self) -> i64 {
         (self.late_nanos - self.connect_nanos).max(0)
@@ -158,6 +170,19 @@ mod tests {
         let mut evidence = Evidence::default();
         Lag::of(sendings).tell(sendings, &mut evidence);
         evidence
+    }
+
+    #[test]
+    fn a_sending_has_no_wait_for_a_slot_in_it() {
+        let scheduled = Stamp::from_nanos(1_000);
+        let seen = |sent: Option<i64>| Seen {
+            sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
+            connect_nanos: 30,
+            ..Seen::default()
+        };
+        let sent = Sending::of(scheduled, 200, &seen(Some(237))).unwrap();
+        assert_eq!((sent.late_nanos, sent.connect_nanos), (37, 30));
+        assert_eq!(Sending::of(scheduled, 200, &seen(None)), None);
     }
 
     #[test]

@@ -15,15 +15,8 @@ use crate::telemetry::csv::RowWriter;
 
 use super::args::TimeOrigin;
 use super::error::Error;
-use super::folder::Folder;
+use super::folder::{Folder, Made};
 use super::plan::{Planned, RunPlan};
-
-/// The folder that a run's files go to.
-#[derive(Debug)]
-pub struct Output {
-    dir: PathBuf,
-    note: Option<String>,
-}
 
 /// Where a run's rows go, and what is known of it before it begins, for whoever finds its folder after it was killed.
 #[derive(Debug)]
@@ -52,96 +45,62 @@ pub(super) const FILES: [&str; 5] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, BEGUN
 const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
-impl Output {
-    /// Makes the folder of a run that begins `now`, and writes `schedule.csv`; offsets are seconds from the
-    /// start of the run.
-    ///
-    /// # Errors
-    /// The folder holds a run already, or what the system answers.
-    pub fn begin(
-        folder: &Folder,
-        plan: &RunPlan,
-        schedule: &[Planned],
-        now: Stamp,
-    ) -> Result<Output, Error> {
-        let made = folder.make(&FILES, now)?;
-        let output = Output {
-            dir: made.dir,
-            note: made.note,
-        };
-        output.write(SCHEDULE, |out| {
-            writeln!(out, "{SCHEDULE_HEADER}")?;
-            let mut rows = csv::Writer::from_writer(out);
-            // As `requests.csv` shows them, so that the two join.
-            let shown = |text: &str| shown_text(text.into()).into_owned();
-            for (place, due, lengths) in plan.requests(schedule) {
-                let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
-                rows.write_record([
-                    place.to_string(),
-                    offset.unwrap_or_default(),
-                    lengths.input.to_string(),
-                    lengths.output.to_string(),
-                    shown(&plan.req_id(place)),
-                    shown(lengths.data_id.as_deref().unwrap_or_default()),
-                ])?;
-            }
-            rows.flush()
-        })?;
-        Ok(output)
-    }
+/// Makes the folder of a run that begins `now`, and writes `schedule.csv`; offsets are seconds from the
+/// start of the run.
+///
+/// # Errors
+/// The folder holds a run already, or what the system answers.
+pub(super) fn begin(
+    folder: &Folder,
+    plan: &RunPlan,
+    schedule: &[Planned],
+    now: Stamp,
+) -> Result<Made, Error> {
+    let made = folder.make(&FILES, now)?;
+    write(&made.dir, SCHEDULE, |out| {
+        writeln!(out, "{SCHEDULE_HEADER}")?;
+        let mut rows = csv::Writer::from_writer(out);
+        // As `requests.csv` shows them, so that the two join.
+        let shown = |text: &str| shown_text(text.into()).into_owned();
+        for (place, due, lengths) in plan.requests(schedule) {
+            let offset = due.map(|due| format!("{}.{:09}", due / NANOS, due % NANOS));
+            rows.write_record([
+                place.to_string(),
+                offset.unwrap_or_default(),
+                lengths.input.to_string(),
+                lengths.output.to_string(),
+                shown(&plan.req_id(place)),
+                shown(lengths.data_id.as_deref().unwrap_or_default()),
+            ])?;
+        }
+        rows.flush()
+    })?;
+    Ok(made)
+}
 
-    /// The folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
+/// Writes `summary.json`.
+///
+/// # Errors
+/// What the system answers.
+pub(super) fn summary(dir: &Path, summary: &Value) -> Result<(), Error> {
+    write(dir, SUMMARY, |out| {
+        serde_json::to_writer_pretty(&mut *out, summary)?;
+        writeln!(out)
+    })?;
+    // Left behind, it says nothing that the summary does not.
+    let _ = std::fs::remove_file(dir.join(BEGUN));
+    Ok(())
+}
 
-    /// What the user must know of the folder.
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
-    }
-
-    /// Makes the file of rows, and lays out what tells of the run should it be killed.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub(super) fn files(&self, facts: &RunFacts, times_from: TimeOrigin) -> Result<Files, Error> {
-        Ok(Files {
-            dir: self.dir.clone(),
-            rows: new_file(&self.dir.join(PARTIAL))?,
-            known: json!({
-                "scheduled": facts.scheduled,
-                "offered_rate": facts.offered_rate,
-                "goodput_goals_ms": goals_ms(&facts.goodput),
-                "config": facts.config,
-            }),
-            times_from,
-        })
-    }
-
-    /// Writes `summary.json`.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub fn summary(&self, summary: &Value) -> Result<(), Error> {
-        self.write(SUMMARY, |out| {
-            serde_json::to_writer_pretty(&mut *out, summary)?;
-            writeln!(out)
-        })?;
-        // Left behind, it says nothing that the summary does not.
-        let _ = std::fs::remove_file(self.dir.join(BEGUN));
-        Ok(())
-    }
-
-    fn write(
-        &self,
-        name: &str,
-        fill: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
-    ) -> Result<(), Error> {
-        let path = self.dir.join(name);
-        let mut out = io::BufWriter::new(new_file(&path)?);
-        let written = fill(&mut out).and_then(|()| out.flush());
-        written.map_err(|cause| Error::File { path, cause })
-    }
+fn write(
+    dir: &Path,
+    name: &str,
+    fill: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
+) -> Result<(), Error> {
+    let path = dir.join(name);
+    let mut out = io::BufWriter::new(new_file(&path)?);
+    let written = fill(&mut out).and_then(|()| out.flush());
+    written.map_err(|cause| Error::File { path, cause })
 }
 
 fn new_file(path: &Path) -> Result<File, Error> {
@@ -152,6 +111,28 @@ fn new_file(path: &Path) -> Result<File, Error> {
 }
 
 impl Files {
+    /// Makes the file of rows in `dir`, and lays out what tells of the run should it be killed.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub(super) fn new(
+        dir: &Path,
+        facts: &RunFacts,
+        times_from: TimeOrigin,
+    ) -> Result<Files, Error> {
+        Ok(Files {
+            dir: dir.to_owned(),
+            rows: new_file(&dir.join(PARTIAL))?,
+            known: json!({
+                "scheduled": facts.scheduled,
+                "offered_rate": facts.offered_rate,
+                "goodput_goals_ms": goals_ms(&facts.goodput),
+                "config": facts.config,
+            }),
+            times_from,
+        })
+    }
+
     /// Begins the rows of a run that began at `started`.
     pub(super) fn begin(mut self, started: Stamp) -> RowFile {
         self.known["started_at"] = started.seconds().into();
@@ -219,11 +200,11 @@ mod tests {
         }
     }
 
-    fn begun(dir: &Path, line: &str) -> Output {
+    fn begun(dir: &Path, line: &str) -> Made {
         let folder = Folder::new(Some(dir), false, "unused");
         let plan = planned(line);
         let schedule = plan.schedule().unwrap();
-        Output::begin(&folder, &plan, &schedule, Stamp::from_nanos(0)).unwrap()
+        begin(&folder, &plan, &schedule, Stamp::from_nanos(0)).unwrap()
     }
 
     #[test]
@@ -249,16 +230,16 @@ mod tests {
             std::fs::write(root.path().join(file), "left").unwrap();
         }
         let folder = Folder::new(Some(root.path()), true, "unused");
-        let output = Output::begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
-        output.files(&facts(), TimeOrigin::Run).unwrap();
+        begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
+        Files::new(root.path(), &facts(), TimeOrigin::Run).unwrap();
     }
 
     #[test]
     fn whole_rows_get_their_name_and_those_of_a_full_disk_do_not() {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
-            let output = begun(root.path(), "");
-            let mut files = output.files(&facts(), TimeOrigin::Epoch).unwrap();
+            begun(root.path(), "");
+            let mut files = Files::new(root.path(), &facts(), TimeOrigin::Epoch).unwrap();
             if is_full {
                 files.rows = File::options().write(true).open("/dev/full").unwrap();
             }

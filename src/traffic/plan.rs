@@ -138,7 +138,7 @@ impl RunPlan {
         let (amount, dataset) = (self.amount, &self.workload.dataset);
         let count = match amount.asked(&self.arrival, self.seed)? {
             Some(count) => count,
-            None => dataset.count().unwrap_or(Amount::DEFAULT),
+            None => dataset.count.unwrap_or(Amount::DEFAULT),
         };
         if count.saturating_mul(self.workload.most_turns()) > MOST_REQUESTS {
             return Err(Error::Usage(format!(

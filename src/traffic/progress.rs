@@ -2,7 +2,6 @@
 //! then.
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,37 +18,30 @@ const DRAW: Duration = Duration::from_millis(200);
 /// How often a line is written where there is no terminal.
 const LINE: Duration = Duration::from_secs(5);
 
-/// How a run may be ended before its time.
-pub(super) struct Ending {
-    pub(super) stop: Stop,
-    /// How long requests under way may then go on.
-    pub(super) drain: Duration,
-}
-
-/// Says what is about to be sent and where its rows will be.
-pub(super) fn announce(what: &str, dir: &Path) {
-    tell(&format!("{what}; rows go to {}", dir.display()));
-}
-
 /// Says a line on standard error. Nobody reads it: then there is nobody to tell.
 pub(super) fn tell(line: &str) {
     terminal::complain(&format!("{line}\n"));
 }
 
-/// Shows progress until it is dropped.
-pub(super) async fn show<T>(live: Arc<Live>, total: usize, clock: Clock, ending: Ending) -> T {
+/// Shows progress until it is dropped. Once stopped, a run waits for requests under way for as long as `ending` says.
+pub(super) async fn show<T>(
+    live: Arc<Live>,
+    total: usize,
+    clock: Clock,
+    (stop, drain): (Stop, Duration),
+) -> T {
     tokio::select! {
         () = draw(&live, total, &clock) => {}
         // The bar is gone by then: what follows takes seconds.
-        () = ending.stop.stopped() => {}
+        () = stop.stopped() => {}
     }
     let under_way = live.counts().under_way;
-    let drain = ending.drain.as_secs_f64();
+    let drain = drain.as_secs_f64();
     tell(&format!(
         "stopping: no further request is sent; waiting up to {drain} s for {under_way} in flight, Ctrl-C \
          again drops them"
     ));
-    ending.stop.aborted().await;
+    stop.aborted().await;
     let under_way = live.counts().under_way;
     tell(&format!("giving up {under_way} in flight"));
     std::future::pending().await

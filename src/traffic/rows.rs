@@ -18,9 +18,8 @@ use super::spans::Spans;
 /// A request that has ended.
 #[derive(Debug)]
 pub(super) struct Done {
-    pub(super) scheduled: Stamp,
-    /// How long it waited for a slot.
-    pub(super) slot_nanos: i64,
+    /// `None` of one that never was.
+    pub(super) sending: Option<Sending>,
     pub(super) exchange: Exchange,
 }
 
@@ -38,27 +37,14 @@ pub(super) struct Recorder {
     clocks: Clocks,
     /// `None`: they stay in memory.
     file: Option<RowFile>,
-    kept: Vec<Row>,
-    /// Of each request that was sent.
-    sendings: Vec<Sending>,
+    pub(super) kept: Vec<Row>,
+    /// Of each request that was sent, in the order in which they ended.
+    pub(super) sendings: Vec<Sending>,
     beside: Beside,
 }
 
 /// Without rows that wait, nothing is to be done before the next request ends.
 const IDLE: Duration = Duration::from_secs(3600);
-
-impl Done {
-    /// When it was sent; `None` of one that never was.
-    fn sending(&self) -> Option<Sending> {
-        let late = self.exchange.seen.sent?.nanos_since(self.scheduled);
-        Some(Sending {
-            scheduled: self.scheduled,
-            late_nanos: late - self.slot_nanos,
-            connect_nanos: self.exchange.seen.connect_nanos,
-            slot_nanos: self.slot_nanos,
-        })
-    }
-}
 
 impl Recorder {
     /// Of a run that began at `started`.
@@ -105,7 +91,7 @@ impl Recorder {
     }
 
     fn take(&mut self, done: Done) {
-        self.sendings.extend(done.sending());
+        self.sendings.extend(done.sending);
         match &mut self.beside.logs {
             Some(logs) => logs.wait(done.exchange, self.clock.now()),
             None => self.write(done.exchange),
@@ -132,26 +118,12 @@ impl Recorder {
         }
     }
 
-    /// When those that were sent were sent, in the order in which they ended.
-    pub(super) fn sendings(&self) -> &[Sending] {
-        &self.sendings
-    }
-
-    /// The rows that stayed in memory.
-    pub(super) fn into_records(self) -> Vec<Row> {
-        self.kept
-    }
-
     /// Ends the file: where the rows are, why they are not whole, and what the user must know of spans. Blocks.
     pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
-        while self
-            .beside
-            .logs
-            .as_ref()
-            .is_some_and(EngineLogs::has_waiting)
-        {
-            self.clock
-                .sleep_until(self.clock.now().plus_nanos(EngineLogs::LOOK_NANOS));
+        let logs = |beside: &Beside| beside.logs.as_ref().is_some_and(EngineLogs::has_waiting);
+        while logs(&self.beside) {
+            let next = self.clock.now().plus_nanos(EngineLogs::LOOK_NANOS);
+            self.clock.sleep_until(next);
             self.take_told();
         }
         let spans = self.beside.spans.take().and_then(Spans::finish);
@@ -160,40 +132,5 @@ impl Recorder {
             None => (PathBuf::new(), Ok(())),
         };
         (path, written, spans)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::observer::{End, Observer};
-    use crate::request::timeline::Side;
-    use crate::traffic::client::Seen;
-
-    #[test]
-    fn a_sending_has_no_wait_for_a_slot_in_it() {
-        let scheduled = Stamp::from_nanos(1_000);
-        let sending = |sent: Option<i64>| {
-            let observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".into());
-            let exchange = Exchange {
-                observed: observer.finish(End::Complete, scheduled),
-                seen: Seen {
-                    sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
-                    connect_nanos: 30,
-                    ..Seen::default()
-                },
-            };
-            let done = Done {
-                scheduled,
-                slot_nanos: 200,
-                exchange,
-            };
-            done.sending()
-        };
-        let sent = sending(Some(237)).unwrap();
-        assert_eq!((sent.late_nanos, sent.connect_nanos), (37, 30));
-        assert_eq!((sent.slot_nanos, sent.scheduled), (200, scheduled));
-        assert_eq!(sending(None), None);
     }
 }

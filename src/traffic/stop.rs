@@ -49,32 +49,3 @@ impl Stop {
         self.aborted.cancelled().await;
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn stopping_wakes_who_waits_for_it_and_aborting_everyone() {
-        let stop = Stop::new();
-        let waits = |stop: Stop, abort: bool| {
-            tokio::spawn(async move {
-                if abort {
-                    stop.aborted().await;
-                } else {
-                    stop.stopped().await;
-                }
-            })
-        };
-        let (first, second) = (waits(stop.clone(), false), waits(stop.clone(), true));
-        tokio::task::yield_now().await;
-        assert!(!stop.is_stopped());
-        stop.stop();
-        first.await.unwrap();
-        assert!(stop.is_stopped() && !second.is_finished());
-        stop.abort();
-        second.await.unwrap();
-        stop.stop();
-        stop.aborted().await;
-    }
-}

@@ -58,7 +58,7 @@ pub struct Workload {
     /// The API spoken.
     pub backend: Backend,
     /// Where prompts come from.
-    pub dataset: Arc<dyn Dataset>,
+    pub dataset: Arc<Dataset>,
     /// Length of a random prompt.
     pub input: LengthRange,
     /// Tokens asked for, where the data set does not say.
@@ -77,7 +77,20 @@ impl Workload {
     /// # Errors
     /// [`Error::Usage`] names the data set and the backend that would take it.
     pub fn check(&self) -> Result<(), Error> {
-        let Some((what, takes)) = self.dataset.refused(self.backend) else {
+        use Backend::{Sglang, SglangOai, SglangOaiChat};
+        let refused = |(at, entry): (usize, &Arc<Entry>)| match (&entry.content, self.backend) {
+            (Content::Ids(_), SglangOaiChat) => Some((
+                "--dataset-name random-ids (a chat has no token ids)".to_owned(),
+                "--backend sglang or sglang-oai, or --dataset-name random",
+            )),
+            (Content::Messages(_), Sglang | SglangOai) => Some((
+                format!("the `messages` of data set entry {}", at + 1),
+                "--backend sglang-oai-chat",
+            )),
+            _ => None,
+        };
+        let mut entries = self.dataset.entries.iter().enumerate();
+        let Some((what, takes)) = entries.find_map(refused) else {
             return Ok(());
         };
         let backend = self.backend.name();
@@ -100,19 +113,18 @@ impl Workload {
 
     /// What request `index` will be, without its contents.
     pub fn lengths(&self, index: u64) -> Lengths {
-        self.entry(index, &mut self.rng(index.wrapping_add(1)))
-            .lengths
+        self.entry(index, &mut self.rng(index.wrapping_add(1))).1
     }
 
     /// Turns of the longest conversation. 1: there are none.
     pub fn most_turns(&self) -> usize {
         let asked = self.talks.map_or(1, |talks| talks.turns);
-        self.dataset.most_turns().unwrap_or(asked)
+        self.dataset.most_turns.unwrap_or(asked)
     }
 
     /// Turns of conversation `number`; a request that stands alone is one turn.
     pub fn turns(&self, number: u64) -> usize {
-        match self.dataset.entry(number, Lengths::default()).later {
+        match &self.dataset.entry(number).later {
             Later::Drawn => self.most_turns(),
             Later::Said(texts) => self.most_turns().min(1 + texts.len()),
             Later::Stored(turns) => 1 + turns.len(),
@@ -125,7 +137,7 @@ impl Workload {
             return None;
         }
         let nth = turn.checked_sub(1)?;
-        let later = self.dataset.entry(number, Lengths::default()).later;
+        let later = &self.dataset.entry(number).later;
         if let Later::Stored(turns) = later {
             return turns.get(nth).cloned();
         }
@@ -169,23 +181,23 @@ impl Workload {
         rng
     }
 
-    /// Request `index`; its lengths are the first that its random stream gives.
-    fn entry(&self, index: u64, rng: &mut ChaCha8Rng) -> Entry<'_> {
-        let drawn = Lengths {
-            input: self.input.draw(rng),
-            output: self.output.draw(rng),
-            data_id: None,
+    /// Request `index`, and its lengths: those that it leaves open are the first that its random stream gives.
+    fn entry(&self, index: u64, rng: &mut ChaCha8Rng) -> (&Entry, Lengths) {
+        let (input, output) = (self.input.draw(rng), self.output.draw(rng));
+        let entry = self.dataset.entry(index);
+        let lengths = Lengths {
+            input: entry.input.unwrap_or(input),
+            output: entry.output.unwrap_or(output),
+            data_id: entry.data_id.clone(),
         };
-        self.dataset.entry(index, drawn)
+        (entry, lengths)
     }
 
     /// `stream` is the random stream of the request alone; `parts` begins those of what it shares with others.
     fn draft(&self, index: u64, stream: u64, parts: u64) -> Bytes {
         let mut rng = self.rng(stream);
-        let Entry {
-            lengths, content, ..
-        } = self.entry(index, &mut rng);
-        let prompt = match content {
+        let (entry, lengths) = self.entry(index, &mut rng);
+        let prompt = match &entry.content {
             Content::Words {
                 shared,
                 each,
@@ -194,26 +206,23 @@ impl Workload {
                 let mut text = String::with_capacity(lengths.input as usize * 6);
                 let mut left = lengths.input;
                 for part in shared {
-                    let count = left.min(each);
+                    let count = left.min(*each);
                     let mut part = self.rng(parts | (part & PART_MASK));
                     words::append(&mut text, count, &mut part);
                     left -= count;
                 }
-                let mut own = if apart {
-                    String::new()
+                if *apart {
+                    let mut own = String::new();
+                    words::append(&mut own, left, &mut rng);
+                    text = format!("{text}\n\n{own}");
                 } else {
-                    std::mem::take(&mut text)
-                };
-                words::append(&mut own, left, &mut rng);
-                Value::String(if apart {
-                    format!("{text}\n\n{own}")
-                } else {
-                    own
-                })
+                    words::append(&mut text, left, &mut rng);
+                }
+                Value::String(text)
             }
-            Content::Ids(below) => json!(ids(lengths.input, below, &mut rng)),
-            Content::Text(text) => text.into(),
-            Content::Messages(messages) => messages.into(),
+            Content::Ids(below) => json!(ids(lengths.input, *below, &mut rng)),
+            Content::Text(text) => text.as_str().into(),
+            Content::Messages(messages) => messages.as_slice().into(),
             Content::Body(body) => {
                 return stored::with_model(body, self.options.model.as_deref());
             }

@@ -101,47 +101,29 @@ fn assert_columns(row: &Row, truth: &Truth, hop: i64, engine: i64, context: &str
     let between = |from: Stamp, to: Stamp| to.nanos_since(from);
     // Least, most, and how well the clocks of the two ends are known to each other.
     let across = engine + FLOAT;
+    let router = (
+        between(truth.router.read, truth.router.sent),
+        between(client.asked, truth.net_read),
+    );
+    let network = (
+        between(truth.net_read, truth.received),
+        between(truth.router.sent, truth.received),
+    );
+    let decode = (
+        between(client.first_got, truth.last_back),
+        between(truth.first_back, client.last_got),
+    );
+    let exact = |from, to| (between(from, to), between(from, to));
     let columns = [
-        (
-            "queue_time_in_router",
-            between(truth.router.read, truth.router.sent),
-            between(client.asked, truth.net_read),
-            hop,
-        ),
-        (
-            "network_time",
-            between(truth.net_read, truth.received),
-            between(truth.router.sent, truth.received),
-            // Both errors: of the hop's clock and of the engine's.
-            across + hop,
-        ),
-        (
-            "tokenize_time",
-            between(truth.received, truth.queue_start),
-            between(truth.received, truth.queue_start),
-            FLOAT,
-        ),
-        (
-            "pure_queue_time",
-            between(truth.queue_start, truth.queue_end),
-            between(truth.queue_start, truth.queue_end),
-            FLOAT,
-        ),
-        (
-            "prefill_time",
-            between(truth.queue_end, truth.first_token),
-            between(truth.queue_end, truth.first_token),
-            FLOAT,
-        ),
-        (
-            "decode_time",
-            between(client.first_got, truth.last_back),
-            between(truth.first_back, client.last_got),
-            0,
-        ),
+        (router, hop),
+        // Both errors: of the hop's clock and of the engine's.
+        (network, across + hop),
+        (exact(truth.received, truth.queue_start), FLOAT),
+        (exact(truth.queue_start, truth.queue_end), FLOAT),
+        (exact(truth.queue_end, truth.first_token), FLOAT),
+        (decode, 0),
     ];
-    for ((column, low, high, error), stage) in columns.into_iter().zip(STAGES) {
-        assert_eq!(column, stage);
+    for (((low, high), error), column) in columns.into_iter().zip(STAGES) {
         assert_between(column, low, nanos(row, column), high, error, context);
     }
     let back = nanos(row, "first_token_time") - nanos(row, "server_first_token_time");
@@ -153,14 +135,8 @@ fn assert_columns(row: &Row, truth: &Truth, hop: i64, engine: i64, context: &str
     let whole: i64 = STAGES.iter().map(|column| nanos(row, column)).sum();
     // To the nanosecond, but for what the engine says of its queue in a float of its own.
     let total = nanos(row, "total_latency");
-    assert_between(
-        "the stages together",
-        total,
-        whole + back,
-        total,
-        FLOAT,
-        context,
-    );
+    let what = "the stages together";
+    assert_between(what, total, whole + back, total, FLOAT, context);
 }
 
 /// The stall lies within decoding and holds the client's pause; without a pause there is none.
@@ -199,14 +175,8 @@ async fn check(laid: Laid) {
     };
     assert!(hop <= known.hop, "{hop} > {known:?}\n{context}");
     let skew = (laid.skew_s * NANOS as f64) as i64;
-    assert_between(
-        "clock_offset",
-        skew,
-        nanos(&row, "clock_offset"),
-        skew,
-        error,
-        &context,
-    );
+    let offset = nanos(&row, "clock_offset");
+    assert_between("clock_offset", skew, offset, skew, error, &context);
     // The injectors did what they were told: no stage is checked against nothing.
     let between = |from: Stamp, to: Stamp| to.nanos_since(from);
     let did = [
@@ -254,42 +224,23 @@ fn cases(skew_s: f64) -> Vec<Laid> {
         queue: true,
         prefill: LONG / 2,
         decode: LONG,
-        stall: None,
-        is_apart: false,
-        skew_s,
+        ..none
+    };
+    let with = |mut laid: Laid, change: fn(&mut Laid)| {
+        change(&mut laid);
+        laid
     };
     vec![
         none,
-        Laid {
-            router: LONG,
-            ..none
-        },
-        Laid {
-            there: LONG,
-            ..none
-        },
-        Laid { back: LONG, ..none },
-        Laid {
-            tokenize: LONG,
-            ..none
-        },
-        Laid {
-            queue: true,
-            ..none
-        },
-        Laid {
-            prefill: LONG,
-            ..none
-        },
-        Laid {
-            decode: LONG,
-            ..none
-        },
+        with(none, |laid| laid.router = LONG),
+        with(none, |laid| laid.there = LONG),
+        with(none, |laid| laid.back = LONG),
+        with(none, |laid| laid.tokenize = LONG),
+        with(none, |laid| laid.queue = true),
+        with(none, |laid| laid.prefill = LONG),
+        with(none, |laid| laid.decode = LONG),
         all,
-        Laid {
-            is_apart: true,
-            ..all
-        },
+        with(all, |laid| laid.is_apart = true),
     ]
 }
 

@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use clap::Parser;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::report::load::{RunFacts, Summary};
 use queuescope::request::outcome::Outcome;
@@ -15,6 +17,7 @@ use queuescope::traffic::{self, Error, Live, Run, RunPlan, Stop};
 use serde_json::Value;
 
 use crate::support::generator::{self, drive, flags};
+use crate::support::process::{Done, queuescope, run_aside};
 use crate::support::recordings;
 use crate::support::upstream::{Gate, Seen, Step, Upstream, refusing};
 use crate::support::wire::{self, until};
@@ -34,6 +37,66 @@ mod verdict;
 fn plan(addr: SocketAddr, more: &[&str]) -> RunPlan {
     let more = [&["--random-input-len", "8"], more].concat();
     generator::plan(&format!("http://{addr}"), &more).unwrap()
+}
+
+/// The program as its user starts it, sending to `addr` and writing to `dir`.
+fn command(addr: SocketAddr, dir: &Path, line: &str) -> Command {
+    let mut command = queuescope(&["traffic", "--base-url", &format!("http://{addr}")]);
+    command.arg("--output-dir").arg(dir).args(flags(line));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+}
+
+async fn ended(child: Child) -> Done {
+    let done = tokio::task::spawn_blocking(move || child.wait_with_output().unwrap());
+    done.await.unwrap().into()
+}
+
+fn read(dir: &Path, file: &str) -> String {
+    std::fs::read_to_string(dir.join(file)).unwrap_or_default()
+}
+
+/// What a run, of which is known what it said, left as its summary.
+fn summary(dir: &Path, done: &Done) -> Value {
+    serde_json::from_str(&read(dir, "summary.json")).unwrap_or_else(|_| panic!("{done:?}"))
+}
+
+fn column(dir: &Path, name: &str) -> Vec<String> {
+    let text = read(dir, "requests.csv");
+    let mut rows = csv::Reader::from_reader(text.as_bytes());
+    let mut heads = rows.headers().unwrap().iter();
+    let at = heads.position(|head| head == name);
+    let at = at.unwrap_or_else(|| panic!("no column {name}"));
+    let cells = rows.records().map(|row| row.unwrap()[at].to_owned());
+    cells.collect()
+}
+
+/// A server whose requests of these turns get the recorded answer, while all others fail.
+async fn good_at(turns: fn(usize) -> bool) -> Upstream {
+    Upstream::start(move |turn, _| {
+        let case = match turns(turn) {
+            true => "generate_stream",
+            false => "err_generate_too_long",
+        };
+        vec![Step::Send(recorded(case))]
+    })
+    .await
+}
+
+/// A server that answers once the gate is open.
+async fn held(gate: &Gate) -> Upstream {
+    let gate = gate.clone();
+    Upstream::start(move |_, _| {
+        vec![
+            Step::Gate(gate.clone()),
+            Step::Send(recorded("generate_stream")),
+        ]
+    })
+    .await
 }
 
 /// A recorded response as bytes on the wire, a chunk a read.

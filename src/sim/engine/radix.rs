@@ -193,28 +193,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_longest_beginning_is_found_and_the_oldest_leaf_goes_first() {
-        let mut tree = Radix::new();
-        assert_eq!(tree.find(&[1, 2]).1, 0);
-        tree.insert(&[1, 2, 3, 4]);
-        tree.insert(&[1, 2, 5]);
-        assert_eq!(tree.tokens(), 5);
-        assert_eq!(tree.find(&[1, 2, 9]).1, 2);
-        assert_eq!(tree.find(&[1, 2, 3, 4, 5]).1, 4);
-        tree.evict(1);
-        assert_eq!((tree.find(&[1, 2, 5]).1, tree.tokens()), (2, 4));
-        let (kept, found) = tree.find(&[1, 2, 3, 4]);
-        assert_eq!(found, 4);
-        tree.lock(kept);
-        tree.evict(100);
-        assert_eq!((tree.tokens(), tree.locked()), (4, 4));
-        tree.unlock(kept);
-        tree.evict(100);
-        assert_eq!((tree.tokens(), tree.locked()), (0, 0));
-        assert_eq!(tree.find(&[1, 2, 3, 4]).1, 0);
-    }
-
     proptest! {
         /// Held against a plain list of prefixes: what is found, what is held, and what locks keep.
         #[test]

@@ -10,16 +10,16 @@ use crate::traffic::arrival::Arrival;
 use crate::traffic::download::SHAREGPT;
 use crate::traffic::error::Error;
 use crate::traffic::plan::{Amount, nanos};
-use crate::traffic::workload::dataset::{Dataset, Random, RandomIds};
+use crate::traffic::workload::dataset::{Content, Dataset};
 use crate::traffic::workload::jsonl::Named;
-use crate::traffic::workload::shared_prefix::{Shape, SharedPrefix};
-use crate::traffic::workload::sharegpt::{self, Sampling};
+use crate::traffic::workload::shared_prefix::SharedPrefixArgs;
+use crate::traffic::workload::sharegpt::{self, Sampling, SharegptArgs};
 use crate::traffic::workload::source::{self, Hashed, Source};
 use crate::traffic::workload::stored::Stored;
-use crate::traffic::workload::trace::{Format, Limits, Trace};
+use crate::traffic::workload::trace::{self, Format, Limits, Trace};
 use crate::traffic::workload::{Backend, custom};
 
-use super::values::{self, within};
+use super::values::within;
 
 /// Where prompts come from.
 #[derive(Clone, Debug, clap::Args)]
@@ -51,44 +51,6 @@ pub struct DataArgs {
     /// What groups are like
     #[command(flatten)]
     pub shared_prefix: SharedPrefixArgs,
-}
-
-/// How ShareGPT is sampled.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Data set sharegpt")]
-pub struct SharegptArgs {
-    /// Tokens to ask for [default: those of the conversation's answer, four bytes taken for one token]
-    #[arg(long, value_name = "N", value_parser = values::length)]
-    pub sharegpt_output_len: Option<u64>,
-    /// Leave out conversations of more tokens, prompt and answer, four bytes taken for one token
-    #[arg(long, value_name = "N", value_parser = values::length)]
-    pub sharegpt_context_len: Option<u64>,
-}
-
-/// What groups of prompts that begin alike are like.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Data set generated-shared-prefix")]
-pub struct SharedPrefixArgs {
-    /// Groups of prompts that begin alike
-    #[arg(long, value_name = "N", default_value = "64",
-        value_parser = within(1_u32.., values::WHOLE))]
-    pub gsp_num_groups: u32,
-    /// Prompts of each group
-    #[arg(long, value_name = "N", default_value = "16",
-        value_parser = within(1_u32.., values::WHOLE))]
-    pub gsp_prompts_per_group: u32,
-    /// Words that the prompts of a group share
-    #[arg(long, value_name = "N", default_value = "2048",
-        value_parser = values::length)]
-    pub gsp_system_prompt_len: u64,
-    /// Words of each prompt's own, behind them
-    #[arg(long, value_name = "N", default_value = "128",
-        value_parser = values::length)]
-    pub gsp_question_len: u64,
-    /// Tokens to ask for
-    #[arg(long, value_name = "N", default_value = "256",
-        value_parser = values::length)]
-    pub gsp_output_len: u64,
 }
 
 /// `--dataset-name`.
@@ -134,16 +96,12 @@ pub enum ArrivalSource {
 
 /// What was made of the flags.
 pub(in crate::traffic) struct Data {
-    pub(in crate::traffic) dataset: Arc<dyn Dataset>,
+    pub(in crate::traffic) dataset: Arc<Dataset>,
     pub(in crate::traffic) source: Option<Source>,
     pub(in crate::traffic) arrival: Arrival,
     /// What the bodies are for, where they are stored.
     pub(in crate::traffic) backend: Option<Backend>,
 }
-
-const PATH: &str = "--dataset-path";
-/// More prompts than this are taken for a slip.
-const MOST_SHARED: u64 = 10_000_000;
 
 impl DataArgs {
     /// Reads or makes the data set for a run of `amount`. `arrival` is that of the rate's flags.
@@ -161,56 +119,53 @@ impl DataArgs {
         if let Some(path) = &self.workload {
             return self.stored(path, &arrival);
         }
-        let format = self.format();
         let speed = self.speed(&arrival)?;
-        if let Some(format) = format {
-            let end = speed.zip(amount.duration);
-            let limits = Limits {
-                count: amount.num_prompts,
-                // A cast saturates.
-                end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
-            };
-            let read = |file: &mut _, named: Named<'_>| Trace::read(format, file, named, limits);
-            let (trace, source) = source::open(PATH, self.path()?, read)?;
-            let times = speed.map(|speed| Arrival::At(trace.offsets(speed).collect()));
+        let made = match self.dataset_name {
+            DatasetName::Random | DatasetName::Conversations => {
+                Some(Dataset::endless(Content::words()))
+            }
+            DatasetName::RandomIds => Some(Dataset::endless(Content::Ids(vocab_size))),
+            DatasetName::GeneratedSharedPrefix => Some(self.shared_prefix.dataset(seed)?),
+            _ => None,
+        };
+        if let Some(dataset) = made {
+            self.no_path()?;
             return Ok(Data {
-                arrival: times.unwrap_or(arrival),
-                dataset: Arc::new(trace),
-                source: Some(source),
+                dataset: Arc::new(dataset),
+                source: None,
+                arrival,
                 backend: None,
             });
         }
-        let read_prompts = |file: &mut Hashed, named: Named<'_>| {
-            if self.dataset_name == DatasetName::Custom {
-                return custom::read(file, named);
+        let mut times = None;
+        let read = |file: &mut Hashed, named: Named<'_>| match self.format() {
+            Some(format) => {
+                let end = speed.zip(amount.duration);
+                let limits = Limits {
+                    count: amount.num_prompts,
+                    // A cast saturates.
+                    end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
+                };
+                let (trace, taken) = Trace::read(format, file, named, limits)?;
+                times = speed.map(|speed| trace.offsets(speed).collect());
+                Ok((trace.dataset, taken))
             }
-            let sampling = Sampling {
-                count: amount.asked(&arrival, seed)?.unwrap_or(Amount::DEFAULT),
-                seed,
-                output_len: self.sharegpt.sharegpt_output_len,
-                context_len: self.sharegpt.sharegpt_context_len,
-                turns,
-            };
-            sharegpt::sample(file, named, &sampling)
-        };
-        let mut source = None;
-        let dataset: Arc<dyn Dataset> = match self.dataset_name {
-            DatasetName::Custom | DatasetName::ShareGpt => {
-                let (prompts, read) = source::open(PATH, self.path()?, read_prompts)?;
-                source = Some(read);
-                Arc::new(prompts)
+            None if self.dataset_name == DatasetName::Custom => custom::read(file, named),
+            None => {
+                let sampling = Sampling {
+                    lengths: &self.sharegpt,
+                    count: amount.asked(&arrival, seed)?.unwrap_or(Amount::DEFAULT),
+                    seed,
+                    turns,
+                };
+                sharegpt::sample(file, named, &sampling)
             }
-            DatasetName::GeneratedSharedPrefix => Arc::new(self.shared_prefix.prompts(seed)?),
-            DatasetName::RandomIds => Arc::new(RandomIds { vocab_size }),
-            _ => Arc::new(Random),
         };
-        if source.is_none() {
-            self.no_path()?;
-        }
+        let (dataset, source) = source::open("--dataset-path", self.path()?, read)?;
         Ok(Data {
-            dataset,
-            source,
-            arrival,
+            dataset: Arc::new(dataset),
+            source: Some(source),
+            arrival: times.map_or(arrival, Arrival::At),
             backend: None,
         })
     }
@@ -239,7 +194,7 @@ impl DataArgs {
         let times = stored.requests.iter().map(|request| request.offset_ns);
         Ok(Data {
             arrival: Arrival::At(times.collect()),
-            dataset: Arc::new(stored),
+            dataset: Arc::new(stored.into()),
             source: Some(source),
             backend: Some(backend),
         })
@@ -247,9 +202,9 @@ impl DataArgs {
 
     fn format(&self) -> Option<Format> {
         match self.dataset_name {
-            DatasetName::Mooncake => Some(Format::Mooncake),
-            DatasetName::Azure => Some(Format::Azure),
-            DatasetName::BurstGpt => Some(Format::BurstGpt),
+            DatasetName::Mooncake => Some(trace::MOONCAKE),
+            DatasetName::Azure => Some(trace::AZURE),
+            DatasetName::BurstGpt => Some(trace::BURST_GPT),
             _ => None,
         }
     }
@@ -363,38 +318,5 @@ impl DataArgs {
         }
         (self.dataset_name == DatasetName::GeneratedSharedPrefix)
             .then(|| format!("{name}: {}", self.shared_prefix))
-    }
-}
-
-impl SharedPrefixArgs {
-    fn prompts(&self, seed: u64) -> Result<SharedPrefix, Error> {
-        let (groups, prompts) = (self.gsp_num_groups, self.gsp_prompts_per_group);
-        if u64::from(groups) * u64::from(prompts) > MOST_SHARED {
-            return Err(Error::Usage(format!(
-                "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MOST_SHARED} prompts at most"
-            )));
-        }
-        let shape = Shape {
-            groups,
-            prompts,
-            prefix: self.gsp_system_prompt_len,
-            question: self.gsp_question_len,
-            output: self.gsp_output_len,
-        };
-        Ok(SharedPrefix::new(shape, seed))
-    }
-}
-
-impl std::fmt::Display for SharedPrefixArgs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
-            self.gsp_num_groups,
-            self.gsp_prompts_per_group,
-            self.gsp_system_prompt_len,
-            self.gsp_question_len,
-            self.gsp_output_len
-        )
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::clock::Stamp;
 
 /// Reads a number of a range; else says what would be right.
-pub(super) fn within<T: FromStr + PartialOrd>(
+pub(in crate::traffic) fn within<T: FromStr + PartialOrd>(
     range: impl RangeBounds<T> + Clone,
     right: &'static str,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {
@@ -23,10 +23,10 @@ pub(super) fn within<T: FromStr + PartialOrd>(
     }
 }
 
-pub(super) const WHOLE: &str = "must be a whole number, 1 or more";
+pub(in crate::traffic) const WHOLE: &str = "must be a whole number, 1 or more";
 
 /// Above 0.
-pub(super) fn positive(
+pub(in crate::traffic) fn positive(
     most: f64,
     right: &'static str,
 ) -> impl Fn(&str) -> Result<f64, String> + Clone {
@@ -39,12 +39,12 @@ pub fn rate(text: &str) -> Result<f64, String> {
     positive(f64::INFINITY, right)(text)
 }
 
-pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
+pub(in crate::traffic) fn at_least_one(text: &str) -> Result<usize, String> {
     within(1.., WHOLE)(text)
 }
 
 /// A prompt or answer longer than ten million is taken for a slip.
-pub(super) fn length(text: &str) -> Result<u64, String> {
+pub(in crate::traffic) fn length(text: &str) -> Result<u64, String> {
     let right = "must be a whole number from 1 to 10000000";
     within(1..=10_000_000, right)(text)
 }
@@ -52,21 +52,21 @@ pub(super) fn length(text: &str) -> Result<u64, String> {
 /// A year: longer makes no sense and keeps sums of times far from their limits.
 const LONGEST_SECONDS: f64 = 3.2e7;
 
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+pub(in crate::traffic) fn seconds(text: &str) -> Result<Duration, String> {
     let right = "must be a positive number of seconds, a year at most";
     positive(LONGEST_SECONDS, right)(text).map(Duration::from_secs_f64)
 }
 
-pub(super) fn seconds_or_none(text: &str) -> Result<f64, String> {
+pub(in crate::traffic) fn seconds_or_none(text: &str) -> Result<f64, String> {
     let right = "must be a number of seconds, 0 or more, a year at most";
     within(0.0..=LONGEST_SECONDS, right)(text)
 }
 
-pub(super) fn drain(text: &str) -> Result<Duration, String> {
+pub(in crate::traffic) fn drain(text: &str) -> Result<Duration, String> {
     seconds_or_none(text).map(Duration::from_secs_f64)
 }
 
-pub(super) fn moment(text: &str) -> Result<Stamp, String> {
+pub(in crate::traffic) fn moment(text: &str) -> Result<Stamp, String> {
     let seconds = text.parse().ok().and_then(Stamp::from_seconds);
     let date = || {
         let nanos = text.parse::<jiff::Timestamp>().ok()?.as_nanosecond();
@@ -78,7 +78,7 @@ pub(super) fn moment(text: &str) -> Result<Stamp, String> {
     })
 }
 
-pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {
+pub(in crate::traffic) fn object(text: &str) -> Result<Map<String, Value>, String> {
     const RIGHT: &str = "must be a JSON object such as {\"top_p\": 0.9}";
     match serde_json::from_str(text) {
         Ok(Value::Object(map)) => Ok(map),
@@ -87,7 +87,7 @@ pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+pub(in crate::traffic) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     const RIGHT: &str =
         "must be NAME:VALUE, such as x-team:search, or @FILE, a file that holds such a line";
     let read = match text.strip_prefix('@') {
@@ -102,7 +102,7 @@ pub(super) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 /// A share: `0.05` or `5%`.
-pub(super) fn share(text: &str) -> Result<f64, String> {
+pub(in crate::traffic) fn share(text: &str) -> Result<f64, String> {
     let share = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse().map(|share: f64| share / 100.0),
         None => text.parse(),
@@ -111,7 +111,7 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "must be a share from 0 to 1, such as 0.05 or 5%".to_owned())
 }
 
-pub(super) fn id_prefix(text: &str) -> Result<String, String> {
+pub(in crate::traffic) fn id_prefix(text: &str) -> Result<String, String> {
     let fits = (1..=64).contains(&text.len())
         && text
             .bytes()

@@ -3,7 +3,7 @@ use super::*;
 const N: usize = 20_000;
 
 fn at_rate(rate: f64, gaps: Gaps) -> Arrival {
-    Arrival::new(rate, gaps).unwrap()
+    Arrival::new(rate, gaps)
 }
 
 fn gaps(arrival: Arrival, seed: u64, n: usize) -> Vec<f64> {
@@ -60,23 +60,6 @@ fn poisson_gaps_are_exponential_and_independent() {
         assert!(distance < KS_LIMIT, "seed {seed}: √n D = {distance}");
         assert!(z.abs() < Z_LIMIT, "seed {seed}: z = {z}");
     }
-}
-
-#[test]
-fn the_same_tests_refuse_what_is_not_poisson() {
-    let burstiness = 0.8;
-    let bursty = gaps(at_rate(50.0, Gaps::Gamma(burstiness)), 1, N);
-    assert!(kolmogorov_smirnov(bursty, 50.0) > KS_LIMIT);
-    let poisson = gaps(at_rate(50.0, Gaps::Exponential), 1, N);
-    assert!(
-        kolmogorov_smirnov(poisson.clone(), 55.0) > KS_LIMIT,
-        "10 % off the rate"
-    );
-    let paired: Vec<f64> = poisson
-        .windows(2)
-        .map(|w| 0.9 * w[0] + 0.1 * w[1])
-        .collect();
-    assert!(lag_one(&paired) > Z_LIMIT);
 }
 
 #[test]
@@ -241,46 +224,9 @@ fn a_curve_that_makes_no_sense_is_refused_with_its_point() {
 }
 
 #[test]
-fn a_hundred_requests_at_fifty_a_second_end_around_two_seconds() {
-    // The hundredth arrival is Gamma(100, 1/50): 2 s ± 0.2 s.
-    for seed in 0..200 {
-        let last = at_rate(50.0, Gaps::Exponential).offsets(seed).nth(99);
-        let seconds = last.unwrap() as f64 / NANOS as f64;
-        assert!((1.1..3.2).contains(&seconds), "seed {seed}: {seconds} s");
-    }
-    let ends = (0..200).map(|seed| at_rate(50.0, Gaps::Exponential).offsets(seed).nth(99));
-    let mean = ends.map(|end| end.unwrap() as f64).sum::<f64>() / 200.0 / NANOS as f64;
-    assert!((mean - 2.0).abs() < 5.0 * 0.2 / 200_f64.sqrt(), "{mean} s");
-}
-
-#[test]
-fn a_seed_gives_one_schedule_and_a_longer_run_only_adds_to_it() {
-    let poisson = at_rate(50.0, Gaps::Exponential);
-    let long: Vec<i64> = poisson.offsets(42).take(1000).collect();
-    let short: Vec<i64> = poisson.offsets(42).take(100).collect();
-    assert_eq!(short, long[..100]);
-    assert!(long.windows(2).all(|w| w[0] <= w[1]));
-    assert_ne!(long, poisson.offsets(43).take(1000).collect::<Vec<_>>());
-    // Twice the rate is the same schedule at half the time, to the rounding.
-    let double: Vec<i64> = at_rate(100.0, Gaps::Exponential)
-        .offsets(42)
-        .take(1000)
-        .collect();
-    let near = |(a, b): (&i64, &i64)| (a - 2 * b).abs() <= 2;
-    assert!(long.iter().zip(&double).all(near));
-}
-
-#[test]
-fn infinite_means_at_once_and_nonsense_is_refused() {
-    let even = Arrival::new(f64::INFINITY, Gaps::Even);
-    assert_eq!(even, Some(Arrival::Infinite));
+fn infinite_means_at_once_and_a_rate_near_none_in_the_far_future() {
+    assert_eq!(at_rate(f64::INFINITY, Gaps::Even), Arrival::Infinite);
     assert!(Arrival::Infinite.offsets(1).take(10).all(|at| at == 0));
-    for rate in [0.0, -3.0, f64::NAN] {
-        assert_eq!(Arrival::new(rate, Gaps::Exponential), None);
-    }
-    for burstiness in [0.0, -1.0, f64::INFINITY, f64::NAN] {
-        assert_eq!(Gaps::of_burstiness(burstiness), None);
-    }
     let last = at_rate(1e-300, Gaps::Exponential).offsets(1).next();
     assert_eq!(last, Some(i64::MAX));
 }

@@ -20,7 +20,7 @@ struct Events {
     /// The text of the last event that had any.
     last: String,
     /// The texts of all events, one behind another, as long as each may bring what is new.
-    joined: String,
+    joined: Vec<u8>,
     /// Tokens by the last one.
     tokens: u64,
     /// Whether each event tells all so far, as soon as one says so.
@@ -56,7 +56,7 @@ impl Reply {
         Some(match (self.is_stream, events.is_whole) {
             (false, _) => read(&events.data),
             (true, Some(true)) => read(&events.kept),
-            (true, Some(false)) => events.joined,
+            (true, Some(false)) => String::from_utf8(events.joined).ok()?,
             // What events do if nobody has told the server otherwise.
             (true, None) => events.last,
         })
@@ -102,7 +102,7 @@ impl Events {
         if is_piece || !(text.is_empty() || text.starts_with(&self.last)) {
             self.is_whole.get_or_insert(false);
         }
-        if !keep_text(&mut self.joined, &text) {
+        if !keep(&mut self.joined, text.as_bytes()) {
             // So many that begin with the one before are no pieces.
             self.is_too_long = !*self.is_whole.get_or_insert(true);
         }
@@ -112,16 +112,7 @@ impl Events {
     }
 }
 
-/// Whether there was room.
-fn keep_text(into: &mut String, piece: &str) -> bool {
-    let has_room = into.len() + piece.len() <= MOST_BYTES;
-    if has_room {
-        into.push_str(piece);
-    }
-    has_room
-}
-
-/// Whether there was room.
+/// Puts a piece behind what there is; whether there was room.
 fn keep(into: &mut Vec<u8>, piece: &[u8]) -> bool {
     let has_room = into.len() + piece.len() <= MOST_BYTES;
     if has_room {

@@ -81,12 +81,4 @@ mod tests {
             assert!(!shown.contains("12345"), "{shown}");
         }
     }
-
-    #[test]
-    fn a_key_that_no_header_can_hold_is_refused_without_a_word_of_it() {
-        for key in ["sk-1\n2", "sk-ä"] {
-            let wrong = bearer(key).unwrap_err();
-            assert!(wrong.contains("ASCII") && !wrong.contains("sk"), "{wrong}");
-        }
-    }
 }

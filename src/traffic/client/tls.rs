@@ -126,38 +126,36 @@ impl Tls {
         let shaken = connector.connect(self.name.clone(), socket).await;
         shaken.map_err(|error| {
             let cause = error.get_ref().and_then(|error| error.downcast_ref());
-            let help = match (cause, &self.args.ca) {
-                (None, _) => "does the server speak TLS there?".to_owned(),
-                (Some(rustls::Error::InvalidMessage(_)), _) => {
-                    "what answers there does not speak TLS; try http://".to_owned()
-                }
-                // A CA made anew under its old name shows as a bad signature.
-                (Some(rustls::Error::InvalidCertificate(wrong)), Some(path))
-                    if is_untrusted(wrong) =>
-                {
-                    let path = path.display();
-                    format!(
-                        "it is signed by none of those in --ca {path}: give the CA that signed it"
-                    )
-                }
-                (Some(rustls::Error::InvalidCertificate(wrong)), None) if is_untrusted(wrong) => {
-                    "give the CA that signed it with --ca FILE".to_owned()
-                }
-                (Some(rustls::Error::InvalidCertificate(wrong)), _) if is_of_a_ca(wrong) => {
-                    "it is a CA's own: give that certificate itself with --ca FILE".to_owned()
-                }
-                _ => return io::Error::other(format!("the TLS handshake failed: {error}")),
-            };
-            io::Error::other(format!("the TLS handshake failed: {error}; {help}"))
+            let help = self.help(cause);
+            let help = help.map_or(String::new(), |help| format!("; {help}"));
+            io::Error::other(format!("the TLS handshake failed: {error}{help}"))
         })
     }
-}
 
-fn is_untrusted(error: &CertificateError) -> bool {
-    matches!(
-        error,
-        CertificateError::UnknownIssuer | CertificateError::BadSignature
-    )
+    /// What would help; no `cause`: the server said nothing of TLS.
+    fn help(&self, cause: Option<&rustls::Error>) -> Option<String> {
+        use CertificateError::{BadSignature, UnknownIssuer};
+        use rustls::Error::{InvalidCertificate, InvalidMessage};
+        let help = match cause {
+            None => "does the server speak TLS there?",
+            Some(InvalidMessage(_)) => "what answers there does not speak TLS; try http://",
+            // A CA made anew under its old name shows as a bad signature.
+            Some(InvalidCertificate(UnknownIssuer | BadSignature)) => match &self.args.ca {
+                None => "give the CA that signed it with --ca FILE",
+                Some(path) => {
+                    return Some(format!(
+                        "it is signed by none of those in --ca {}: give the CA that signed it",
+                        path.display()
+                    ));
+                }
+            },
+            Some(InvalidCertificate(wrong)) if is_of_a_ca(wrong) => {
+                "it is a CA's own: give that certificate itself with --ca FILE"
+            }
+            Some(_) => return None,
+        };
+        Some(help.to_owned())
+    }
 }
 
 /// A CA's own certificate, shown by a server.

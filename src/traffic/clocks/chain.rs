@@ -16,8 +16,6 @@ use crate::traffic::client::Seen;
 struct Other {
     offset: i64,
     ppm: i64,
-    /// From the true moment on, by so much.
-    step: Option<(i64, i64)>,
 }
 
 /// The clocks, in the order of the way.
@@ -32,7 +30,7 @@ struct Machines {
 }
 
 /// How long each part of a request takes, nanoseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Delays {
     pause: i64,
     to_front: i64,
@@ -74,9 +72,7 @@ const FLOAT: i64 = 500;
 impl Other {
     fn reads(self, at: i64) -> Stamp {
         let drifted = i128::from(at - START) * i128::from(self.ppm) / 1_000_000;
-        let stepped = self.step.filter(|(from, _)| at >= *from);
-        let step = stepped.map_or(0, |(_, by)| by);
-        Stamp::from_nanos(at + self.offset + step + i64::try_from(drifted).unwrap())
+        Stamp::from_nanos(at + self.offset + i64::try_from(drifted).unwrap())
     }
 }
 
@@ -238,54 +234,39 @@ fn check(record: &Record, life: &Life, machines: &Machines) -> Result<usize, Tes
     Ok(placed.len())
 }
 
-fn clocks() -> impl Strategy<Value = Machines> {
+prop_compose! {
     // Any two drift apart by at most 100 ppm.
-    let other = || {
-        (-3600 * NANOS..=3600 * NANOS, -50_i64..=50).prop_map(|(offset, ppm)| Other {
-            offset,
-            ppm,
-            step: None,
-        })
-    };
-    (other(), other(), other(), other(), any::<bool>()).prop_map(
-        |(generator, front, hop, engine, is_one)| Machines {
-            generator,
-            front,
-            hop,
-            engine,
-            is_one,
-        },
-    )
+    fn other()(offset in -3600 * NANOS..=3600 * NANOS, ppm in -50_i64..=50) -> Other {
+        Other { offset, ppm }
+    }
 }
 
-fn delays() -> impl Strategy<Value = Delays> {
-    let short = || prop_oneof![0..20_000_i64, 0..20_000_000_i64];
-    let long = || prop_oneof![0..NANOS, 0..120 * NANOS];
-    let ways = ((0..20 * NANOS), short(), short(), long(), short(), short());
-    let rest = (
-        long(),
-        long(),
-        [short(), short(), short()],
-        long(),
-        0..150 * NANOS,
-    );
-    (ways, rest).prop_map(|(ways, rest)| {
-        let (pause, to_front, in_front, in_router, in_hop, to_engine) = ways;
-        let (in_engine, head, back, decode, overlap) = rest;
+prop_compose! {
+    fn clocks()(
+        generator in other(), front in other(), hop in other(), engine in other(), is_one in any::<bool>(),
+    ) -> Machines {
+        Machines { generator, front, hop, engine, is_one }
+    }
+}
+
+fn short() -> impl Strategy<Value = i64> {
+    prop_oneof![0..20_000_i64, 0..20_000_000_i64]
+}
+
+fn long() -> impl Strategy<Value = i64> {
+    prop_oneof![0..NANOS, 0..120 * NANOS]
+}
+
+prop_compose! {
+    fn delays()(
+        pause in 0..20 * NANOS, to_front in short(), in_front in short(), in_router in long(), in_hop in short(),
+        to_engine in short(), in_engine in long(), head in long(), back in [short(), short(), short()],
+        decode in long(), overlap in 0..150 * NANOS,
+    ) -> Delays {
         Delays {
-            pause,
-            to_front,
-            in_front,
-            in_router,
-            in_hop,
-            to_engine,
-            in_engine,
-            head,
-            back,
-            decode,
-            overlap,
+            pause, to_front, in_front, in_router, in_hop, to_engine, in_engine, head, back, decode, overlap,
         }
-    })
+    }
 }
 
 /// Requests one after another, some beginning long before others end.
@@ -322,75 +303,13 @@ proptest! {
             prop_assert_eq!(placed, life.moments().len(), "{:?}", record.timeline);
         }
     }
-
-    #[test]
-    fn a_step_of_the_engine_is_recovered_from_and_spoils_nothing_before(
-        machines in clocks(),
-        before in prop::collection::vec(delays(), 1..6),
-        after in prop::collection::vec(delays(), 3..6),
-        by in prop_oneof![-3600 * NANOS..-600 * NANOS, 600 * NANOS..3600 * NANOS],
-    ) {
-        let mut machines = machines;
-        let all: Vec<Delays> = before.iter().chain(&after).copied().collect();
-        let mut lives = lives(&all);
-        let ended = lives[..before.len()].iter().map(|life| life.finish).max().unwrap();
-        // All requests of before are over; those after come one by one.
-        let mut begin = ended + NANOS;
-        machines.engine.step = Some((begin, by));
-        for (life, delays) in lives[before.len()..].iter_mut().zip(&after) {
-            *life = Life::new(begin, delays);
-            begin = life.finish + delays.pause;
-        }
-        let exchanges = lives.iter().map(|life| life.exchange(&machines)).collect();
-        let records = relate(exchanges, "generator");
-        for (n, (record, life)) in records.iter().zip(&lives).enumerate() {
-            let placed = check(record, life, &machines)?;
-            let is_known = placed == life.moments().len();
-            // Only the request that shows the step may be given up.
-            prop_assert!(is_known || n == before.len(), "{n}: {:?}", record.timeline);
-        }
-    }
-
-    /// A step while the request is in the engine: its two stamps are of two clocks, so to speak.
-    #[test]
-    fn a_step_within_a_request_is_seen_by_the_next(
-        machines in clocks(),
-        delays in prop::collection::vec(delays(), 4..8),
-        struck in 1_usize..3,
-        part in 0.0..1.0_f64,
-        by in prop_oneof![-3600 * NANOS..-600 * NANOS, 600 * NANOS..3600 * NANOS],
-    ) {
-        let mut machines = machines;
-        let mut begin = START;
-        let lives: Vec<Life> = delays.iter().map(|delays| {
-            let life = Life::new(begin, delays);
-            begin = life.finish + delays.pause;
-            life
-        }).collect();
-        let life = &lives[struck];
-        let stepped = life.created + ((life.read - life.created) as f64 * part) as i64;
-        machines.engine.step = Some((stepped, by));
-        let exchanges = lives.iter().map(|life| life.exchange(&machines)).collect();
-        let records = relate(exchanges, "generator");
-        for (n, (record, life)) in records.iter().zip(&lives).enumerate() {
-            // Nobody can place the moments of the one that was struck; of its successors all are placed by the second.
-            if n != struck {
-                let placed = check(record, life, &machines)?;
-                prop_assert!(n == struck + 1 || placed == life.moments().len(), "{n}: {record:?}");
-            }
-        }
-    }
 }
 
 #[test]
 fn a_chain_of_clocks_is_no_surer_than_its_links() {
     // The way to the hop is known to ± 1 s, the way from it to the engine is none: what the engine's clock
     // is known by is the generator's own sight, and the hop's error stays in it.
-    let other = |offset| Other {
-        offset,
-        ppm: 0,
-        step: None,
-    };
+    let other = |offset| Other { offset, ppm: 0 };
     let machines = Machines {
         generator: other(0),
         front: other(100 * NANOS),
@@ -399,17 +318,8 @@ fn a_chain_of_clocks_is_no_surer_than_its_links() {
         is_one: false,
     };
     let delays = Delays {
-        pause: 0,
-        to_front: 0,
-        in_front: 0,
         in_router: 2 * NANOS,
-        in_hop: 0,
-        to_engine: 0,
-        in_engine: 0,
-        head: 0,
-        back: [0, 0, 0],
-        decode: 0,
-        overlap: 0,
+        ..Delays::default()
     };
     let life = Life::new(START, &delays);
     let record = relate(vec![life.exchange(&machines)], "generator").remove(0);

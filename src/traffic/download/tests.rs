@@ -119,17 +119,3 @@ async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
         assert_eq!(files(root.path()).len(), 0, "{part}");
     }
 }
-
-#[tokio::test]
-async fn who_is_offline_learns_where_to_put_the_file() {
-    let root = tempfile::tempdir().unwrap();
-    let offline = published(SUM).cached(root.path(), None, LIMIT).await;
-    let told = offline.unwrap_err().to_string();
-    // Nobody listens on port 1.
-    assert!(
-        told.contains("cannot download http://127.0.0.1:1/a/set.json: "),
-        "{told}"
-    );
-    assert!(told.contains("onnection refused"), "{told}");
-    assert!(told.contains("--dataset-path FILE"), "{told}");
-}

@@ -1,77 +1,97 @@
 //! Groups of prompts that begin with the same words, as SGLang's `generated-shared-prefix`: what a prefix cache, and a
 //! router that knows of it, make of them.
 
+use std::fmt;
+use std::sync::Arc;
+
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::dataset::{Content, Dataset, Entry, Later, Lengths};
+use crate::traffic::args::values::{self, within};
+use crate::traffic::error::Error;
 
-/// How many groups of how many prompts, and how long they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Groups; at least 1.
-    pub groups: u32,
-    /// Prompts of each; at least 1.
-    pub prompts: u32,
-    /// Words that a group shares.
-    pub prefix: u64,
-    /// Words of each prompt's own, behind them.
-    pub question: u64,
-    /// Tokens to ask for.
-    pub output: u64,
-}
+use super::dataset::{Content, Dataset, Entry};
 
-/// The prompts in the order in which they are sent.
-#[derive(Clone, Debug)]
-pub struct SharedPrefix {
-    shape: Shape,
-    /// The group of each prompt.
-    order: Vec<u64>,
+/// What groups of prompts that begin alike are like.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data set generated-shared-prefix")]
+pub struct SharedPrefixArgs {
+    /// Groups of prompts that begin alike
+    #[arg(long, value_name = "N", default_value = "64",
+        value_parser = within(1_u32.., values::WHOLE))]
+    pub gsp_num_groups: u32,
+    /// Prompts of each group
+    #[arg(long, value_name = "N", default_value = "16",
+        value_parser = within(1_u32.., values::WHOLE))]
+    pub gsp_prompts_per_group: u32,
+    /// Words that the prompts of a group share
+    #[arg(long, value_name = "N", default_value = "2048",
+        value_parser = values::length)]
+    pub gsp_system_prompt_len: u64,
+    /// Words of each prompt's own, behind them
+    #[arg(long, value_name = "N", default_value = "128",
+        value_parser = values::length)]
+    pub gsp_question_len: u64,
+    /// Tokens to ask for
+    #[arg(long, value_name = "N", default_value = "256",
+        value_parser = values::length)]
+    pub gsp_output_len: u64,
 }
 
 /// The random stream of the order: none of a schedule's or request's.
 const ORDER_STREAM: u64 = (1 << 60) + 1;
+/// More prompts than this are taken for a slip.
+const MOST: u64 = 10_000_000;
 
-impl SharedPrefix {
-    /// All prompts of all groups, shuffled.
-    pub fn new(shape: Shape, seed: u64) -> SharedPrefix {
-        let groups =
-            (0..u64::from(shape.groups)).flat_map(|group| (0..shape.prompts).map(move |_| group));
-        let mut order: Vec<u64> = groups.collect();
+impl SharedPrefixArgs {
+    /// All prompts of all groups, shuffled. After the last come new ones of the same groups in the same order.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: there would be too many.
+    pub fn dataset(&self, seed: u64) -> Result<Dataset, Error> {
+        let (groups, prompts) = (self.gsp_num_groups, self.gsp_prompts_per_group);
+        if u64::from(groups) * u64::from(prompts) > MOST {
+            return Err(Error::Usage(format!(
+                "--gsp-num-groups {groups} × --gsp-prompts-per-group {prompts}: must be {MOST} prompts at most"
+            )));
+        }
+        let all = (0..u64::from(groups)).flat_map(|group| {
+            let entry = Arc::new(self.entry(group));
+            std::iter::repeat_n(entry, prompts as usize)
+        });
+        let mut order: Vec<Arc<Entry>> = all.collect();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(ORDER_STREAM);
         order.shuffle(&mut rng);
-        SharedPrefix { shape, order }
+        Ok(Dataset::of(order))
+    }
+
+    fn entry(&self, group: u64) -> Entry {
+        let content = Content::Words {
+            shared: [group].into(),
+            each: self.gsp_system_prompt_len,
+            apart: true,
+        };
+        Entry {
+            input: Some(self.gsp_system_prompt_len + self.gsp_question_len),
+            output: Some(self.gsp_output_len),
+            data_id: Some(format!("group-{group}")),
+            ..Entry::drawn(content)
+        }
     }
 }
 
-impl Dataset for SharedPrefix {
-    fn count(&self) -> Option<usize> {
-        Some(self.order.len())
-    }
-
-    /// After the last prompt come new ones of the same groups in the same order.
-    fn entry(&self, index: u64, _: Lengths) -> Entry<'_> {
-        let Shape {
-            prefix,
-            question,
-            output,
-            ..
-        } = self.shape;
-        let group = &self.order[index as usize % self.order.len()];
-        Entry {
-            lengths: Lengths {
-                input: prefix + question,
-                output,
-                data_id: Some(format!("group-{group}")),
-            },
-            content: Content::Words {
-                shared: std::slice::from_ref(group),
-                each: prefix,
-                apart: true,
-            },
-            later: Later::Drawn,
-        }
+impl fmt::Display for SharedPrefixArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
+            self.gsp_num_groups,
+            self.gsp_prompts_per_group,
+            self.gsp_system_prompt_len,
+            self.gsp_question_len,
+            self.gsp_output_len
+        )
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{BufReader, Read};
+use std::sync::Arc;
 
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -13,22 +14,34 @@ use serde::Deserializer as _;
 use serde::de::{SeqAccess, Visitor};
 use serde_json::Value;
 
+use crate::traffic::args::values;
 use crate::traffic::error::Error;
 
-use super::custom::{Prompt, Prompts, words};
+use super::custom::words;
+use super::dataset::{Content, Dataset, Entry, Later};
 use super::jsonl::{Named, problem};
+
+/// How ShareGPT is sampled.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data set sharegpt")]
+pub struct SharegptArgs {
+    /// Tokens to ask for [default: those of the conversation's answer, four bytes taken for one token]
+    #[arg(long, value_name = "N", value_parser = values::length)]
+    pub sharegpt_output_len: Option<u64>,
+    /// Leave out conversations of more tokens, prompt and answer, four bytes taken for one token
+    #[arg(long, value_name = "N", value_parser = values::length)]
+    pub sharegpt_context_len: Option<u64>,
+}
 
 /// What of the file is sent.
 #[derive(Clone, Debug)]
-pub struct Sampling {
+pub struct Sampling<'a> {
+    /// Lengths.
+    pub lengths: &'a SharegptArgs,
     /// Conversations to draw.
     pub count: usize,
     /// Seed of the draw.
     pub seed: u64,
-    /// Tokens to ask for, instead of the length of the second turn.
-    pub output_len: Option<u64>,
-    /// Conversations longer than this, prompt and answer together, are left out.
-    pub context_len: Option<u64>,
     /// Turns of the user that are sent, at most; at least 1.
     pub turns: usize,
 }
@@ -53,8 +66,8 @@ pub fn estimated_tokens(text: &str) -> u64 {
 pub fn sample(
     file: impl Read,
     named: Named<'_>,
-    sampling: &Sampling,
-) -> Result<(Prompts, String), Error> {
+    sampling: &Sampling<'_>,
+) -> Result<(Dataset, String), Error> {
     let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
     rng.set_stream(SAMPLE_STREAM);
     let mut sample = Sample {
@@ -78,22 +91,20 @@ pub fn sample(
              more, and fit --sharegpt-context-len"
         )));
     }
-    let prompts: Vec<Prompt> = sample.drawn.into_values().collect();
-    let taken = format!(
-        "{} of {fit} conversations that can be sent, of {read}",
-        prompts.len()
-    );
-    Ok((Prompts(prompts), taken))
+    let drawn = sample.drawn.len();
+    let taken = format!("{drawn} of {fit} conversations that can be sent, of {read}");
+    let entries = sample.drawn.into_values().map(Arc::new);
+    Ok((Dataset::of(entries), taken))
 }
 
 /// The conversations with the lowest random numbers.
 struct Sample<'a> {
-    sampling: &'a Sampling,
+    sampling: &'a Sampling<'a>,
     rng: ChaCha8Rng,
     read: u64,
     fit: u64,
     /// By random number and place in the file.
-    drawn: BTreeMap<(u64, u64), Prompt>,
+    drawn: BTreeMap<(u64, u64), Entry>,
 }
 
 #[derive(serde::Deserialize)]
@@ -115,11 +126,10 @@ impl Sample<'_> {
         // One number a conversation, so that what is left out does not change the others' numbers.
         let rank = (self.rng.next_u64(), self.read);
         self.read += 1;
-        let Some(prompt) = prompt(conversation, self.sampling) else {
-            return;
-        };
-        self.fit += 1;
-        self.drawn.insert(rank, prompt);
+        if let Some(entry) = entry(conversation, self.sampling) {
+            self.fit += 1;
+            self.drawn.insert(rank, entry);
+        }
         if self.drawn.len() > self.sampling.count {
             self.drawn.pop_last();
         }
@@ -127,31 +137,33 @@ impl Sample<'_> {
 }
 
 /// What is sent of a conversation, if it fits: turns of the user with their answers, as far as they are texts.
-fn prompt(conversation: Conversation, sampling: &Sampling) -> Option<Prompt> {
+fn entry(conversation: Conversation, sampling: &Sampling<'_>) -> Option<Entry> {
     let mut context = 0;
+    let lengths = sampling.lengths;
     let (pairs, _) = conversation.conversations.as_chunks();
     let turns = pairs.iter().take(sampling.turns);
     let mut turns = turns.map_while(|[said, answer]| {
         let (said, answer) = (said.value.as_str()?, answer.value.as_str()?);
         let input = estimated_tokens(said);
-        let output = sampling.output_len.unwrap_or(estimated_tokens(answer));
+        let output = lengths.sharegpt_output_len;
+        let output = output.unwrap_or(estimated_tokens(answer));
         context += input + output;
         let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
-        let fits = sampling.context_len.is_none_or(|most| context <= most);
-        (is_long_enough && fits).then(|| (said.to_owned(), output))
+        let most = lengths.sharegpt_context_len;
+        (is_long_enough && most.is_none_or(|most| context <= most))
+            .then(|| (said.to_owned(), output))
     });
     let (text, output) = turns.next()?;
-    Some(Prompt {
-        input_words: words(&text),
-        text,
-        output_tokens: Some(output),
-        id: match &conversation.id {
-            Value::String(id) => Some(id.clone()),
+    Some(Entry {
+        input: Some(words(&text)),
+        output: Some(output),
+        data_id: match conversation.id {
+            Value::String(id) => Some(id),
             Value::Number(id) => Some(id.to_string()),
             _ => None,
         },
-        follow_ups: turns.collect(),
-        ..Prompt::default()
+        content: Content::Text(text),
+        later: Later::Said(turns.collect()),
     })
 }
 

@@ -2,6 +2,7 @@
 //! [`Request`] each.
 
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::traffic::error::Error;
 
 use super::conversation::{FollowUp, MOST_TURNS};
-use super::dataset::{Content, Dataset, Entry, Later, Lengths};
+use super::dataset::{Content, Dataset, Entry, Later};
 use super::jsonl::{Named, json, lines};
 
 /// The first line.
@@ -166,26 +167,21 @@ impl Stored {
     }
 }
 
-impl Dataset for Stored {
-    fn count(&self) -> Option<usize> {
-        Some(self.requests.len())
-    }
-
-    fn entry(&self, index: u64, _: Lengths) -> Entry<'_> {
-        let request = &self.requests[index as usize % self.requests.len()];
-        Entry {
-            lengths: Lengths {
-                input: request.input_length,
-                output: request.output_length,
-                data_id: request.data_id.clone(),
-            },
-            content: Content::Body(&request.body),
-            later: Later::Stored(&request.turns),
+impl From<Stored> for Dataset {
+    fn from(stored: Stored) -> Dataset {
+        let entries = stored.requests.into_iter().map(|request| {
+            Arc::new(Entry {
+                input: Some(request.input_length),
+                output: Some(request.output_length),
+                data_id: request.data_id,
+                content: Content::Body(request.body),
+                later: Later::Stored(request.turns),
+            })
+        });
+        Dataset {
+            most_turns: Some(stored.header.turns),
+            ..Dataset::of(entries)
         }
-    }
-
-    fn most_turns(&self) -> Option<usize> {
-        Some(self.header.turns)
     }
 }
 

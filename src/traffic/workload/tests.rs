@@ -1,12 +1,12 @@
 use std::path::Path;
 
 use super::*;
-use custom::Prompts;
-use dataset::{Random, RandomIds};
+use clap::Parser as _;
 use jsonl::Named;
+use shared_prefix::SharedPrefixArgs;
 use trace::Trace;
 
-fn workload(backend: Backend, dataset: impl Dataset + 'static) -> Workload {
+fn workload(backend: Backend, dataset: Dataset) -> Workload {
     Workload {
         backend,
         dataset: Arc::new(dataset),
@@ -27,13 +27,20 @@ fn body(sent: &Bytes) -> Value {
     serde_json::from_slice(sent).unwrap()
 }
 
-const IDS: RandomIds = RandomIds { vocab_size: 32_000 };
+fn ids() -> Dataset {
+    Dataset::endless(Content::Ids(32_000))
+}
+
+fn random() -> Dataset {
+    Dataset::endless(Content::words())
+}
+
 const NAMED: Named<'static> = Named {
     flag: "--dataset-path",
     path: "d.jsonl",
 };
 
-fn prompts(text: &str) -> Prompts {
+fn prompts(text: &str) -> Dataset {
     custom::read(text.as_bytes(), NAMED).unwrap().0
 }
 
@@ -55,7 +62,7 @@ fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
     let range = LengthRange::up_to(125, 0.6);
 
     // χ² of 51 equal cells over 51 000 draws: 50 degrees of freedom exceed 116 with probability 3e-7.
-    let mut load = workload(Backend::Sglang, IDS);
+    let mut load = workload(Backend::Sglang, ids());
     load.input = range;
     let mut cells = [0_f64; 51];
     for index in 0..51_000 {
@@ -68,41 +75,48 @@ fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
 }
 
 #[test]
-fn random_ids_have_exact_counts_in_the_vocabulary() {
-    let load = workload(Backend::Sglang, IDS);
+fn a_body_has_what_its_api_asks_for() {
+    let load = workload(Backend::Sglang, ids());
     for index in 0..50 {
-        let draft = load.request(index);
-        let body = body(&draft);
+        let body = body(&load.request(index));
         let ids = body["input_ids"].as_array().unwrap();
         assert_eq!(ids.len() as u64, load.lengths(index).input);
         let inside = |id: &Value| (1000..32_000).contains(&id.as_u64().unwrap());
         assert!(ids.iter().all(inside));
-        assert_eq!(body["sampling_params"]["max_new_tokens"], 8);
-        assert_eq!(body["sampling_params"]["ignore_eos"], true);
-        assert_eq!(body["sampling_params"]["temperature"], 0.0);
-        assert_eq!(body["stream"], true);
-        assert!(body.get("model").is_none());
+        let sampling = json!({"max_new_tokens": 8, "ignore_eos": true, "temperature": 0.0});
+        assert_eq!(body["sampling_params"], sampling);
+        assert_eq!((&body["stream"], body.get("model")), (&json!(true), None));
     }
-}
-
-#[test]
-fn random_words_are_counted_as_the_record_counts_them() {
-    let load = workload(Backend::SglangOai, Random);
-    let body = body(&load.request(3));
-    let prompt = body["prompt"].as_str().unwrap();
+    let mut load = workload(Backend::SglangOai, random());
+    let streamed = body(&load.request(3));
+    let prompt = streamed["prompt"].as_str().unwrap();
+    // As the record counts them.
     let words = prompt.split_whitespace().count() as u64;
     assert_eq!(words, load.lengths(3).input);
-    assert_eq!(body["max_tokens"], 8);
-    assert_eq!(body["stream_options"]["include_usage"], true);
-    let chat = workload(Backend::SglangOaiChat, Random).request(3);
-    let chat = self::body(&chat);
-    assert_eq!(chat["messages"][0]["role"], "user");
-    assert_eq!(chat["messages"][0]["content"], prompt);
+    assert_eq!(streamed["max_tokens"], 8);
+    assert_eq!(streamed["stream_options"]["include_usage"], true);
+    let chat = body(&workload(Backend::SglangOaiChat, random()).request(3));
+    assert_eq!(
+        chat["messages"],
+        json!([{"role": "user", "content": prompt}])
+    );
+    let responses = body(&workload(Backend::Responses, random()).request(3));
+    assert!(responses["input"].is_string() && responses["max_output_tokens"].is_u64());
+    let messages = body(&workload(Backend::Messages, random()).request(3));
+    assert!(messages["messages"][0]["content"].is_string() && messages["max_tokens"].is_u64());
+
+    load.options.stream = false;
+    load.options.ignore_eos = false;
+    load.options.model = Some("m".to_owned());
+    let whole = body(&load.request(0));
+    assert!(whole.get("stream_options").is_none());
+    let said = ["stream", "ignore_eos", "model"].map(|key| &whole[key]);
+    assert_eq!(said, [&json!(false), &json!(false), &json!("m")]);
 }
 
 #[test]
 fn a_request_depends_on_seed_and_index_only() {
-    let load = workload(Backend::Sglang, Random);
+    let load = workload(Backend::Sglang, random());
     assert_eq!(load.request(5), load.request(5));
     assert_ne!(load.request(5), load.request(6));
     assert_ne!(load.request(0), load.warmup(0));
@@ -112,37 +126,22 @@ fn a_request_depends_on_seed_and_index_only() {
 }
 
 #[test]
-fn a_request_without_a_stream_asks_for_no_stream_options() {
-    let mut load = workload(Backend::SglangOai, Random);
-    load.options.stream = false;
-    load.options.ignore_eos = false;
-    load.options.model = Some("m".to_owned());
-    let body = body(&load.request(0));
-    assert_eq!(body["stream"], false);
-    assert!(body.get("stream_options").is_none());
-    assert_eq!(body["ignore_eos"], false);
-    assert_eq!(body["model"], "m");
-}
-
-#[test]
 fn extra_fields_go_over_ours_and_into_our_objects() {
-    let mut load = workload(Backend::Sglang, Random);
+    let mut load = workload(Backend::Sglang, random());
     let extra = json!({"sampling_params": {"top_p": 0.9, "temperature": 1.0}, "lora_path": "x"});
     load.options.extra = extra.as_object().unwrap().clone();
     let body = body(&load.request(0));
-    assert_eq!(body["sampling_params"]["top_p"], 0.9);
-    assert_eq!(body["sampling_params"]["temperature"], 1.0);
-    assert_eq!(body["sampling_params"]["max_new_tokens"], 8);
+    let sampling =
+        json!({"top_p": 0.9, "temperature": 1.0, "max_new_tokens": 8, "ignore_eos": true});
+    assert_eq!(body["sampling_params"], sampling);
     assert_eq!(body["lora_path"], "x");
 }
 
 #[test]
 fn what_a_backend_cannot_send_is_refused_with_the_one_that_can() {
-    let ids = workload(Backend::SglangOaiChat, IDS).check().unwrap_err();
-    assert!(
-        ids.to_string().contains("--backend sglang or sglang-oai"),
-        "{ids}"
-    );
+    let wrong = workload(Backend::SglangOaiChat, ids()).check().unwrap_err();
+    let said = "--backend sglang or sglang-oai";
+    assert!(wrong.to_string().contains(said), "{wrong}");
     let dataset = prompts(r#"{"messages":[{"role":"user","content":"a b"}]}"#);
     let wrong = workload(Backend::Sglang, dataset.clone())
         .check()
@@ -152,7 +151,7 @@ fn what_a_backend_cannot_send_is_refused_with_the_one_that_can() {
         "{wrong}"
     );
     workload(Backend::SglangOaiChat, dataset).check().unwrap();
-    workload(Backend::SglangOai, IDS).check().unwrap();
+    workload(Backend::SglangOai, ids()).check().unwrap();
 }
 
 #[test]
@@ -174,12 +173,9 @@ fn custom_entries_come_in_order_and_again() {
 fn an_array_is_a_data_set_too_and_messages_are_sent_as_they_stand() {
     let text = r#"[ {"messages": [{"role": "system", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "who is it"}]}], "completion": "me"} ]"#;
-    let entries = prompts(text);
-    assert_eq!(
-        (entries.0[0].input_words, entries.0[0].output_tokens),
-        (5, Some(1))
-    );
-    let load = workload(Backend::SglangOaiChat, entries);
+    let load = workload(Backend::SglangOaiChat, prompts(text));
+    let lengths = load.lengths(0);
+    assert_eq!((lengths.input, lengths.output), (5, 1));
     let sent = body(&load.request(0));
     assert_eq!(sent["messages"][1]["content"][0]["text"], "who is it");
 }
@@ -200,7 +196,7 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
         message(&format!(
             "[\n{good},\n{good},\n{{\"prompt\":\n\"a\",\"completion\":[]}}\n]"
         )),
-        "--dataset-path d.jsonl, line 4: entry 3: `completion`: invalid type: sequence, expected a string"
+        "--dataset-path d.jsonl, line 4: `completion`: invalid type: sequence, expected a string"
     );
     for (text, part) in [
         ("{\"prompt\":\"a\"\n", "line 1: is not JSON"),
@@ -260,17 +256,17 @@ fn prompt(sent: &Bytes) -> Vec<String> {
 }
 
 fn shared(groups: u32, prompts: u32, seed: u64) -> Workload {
-    let shape = shared_prefix::Shape {
-        groups,
-        prompts,
-        prefix: 50,
-        question: 10,
-        output: 6,
-    };
-    let mut load = workload(
-        Backend::Sglang,
-        shared_prefix::SharedPrefix::new(shape, seed),
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        shared: SharedPrefixArgs,
+    }
+    let line = format!(
+        "x --gsp-num-groups {groups} --gsp-prompts-per-group {prompts} --gsp-system-prompt-len 50 \
+         --gsp-question-len 10 --gsp-output-len 6"
     );
+    let flags = Flags::parse_from(line.split(' '));
+    let mut load = workload(Backend::Sglang, flags.shared.dataset(seed).unwrap());
     load.seed = seed;
     load
 }
@@ -278,7 +274,7 @@ fn shared(groups: u32, prompts: u32, seed: u64) -> Workload {
 #[test]
 fn prompts_of_a_group_begin_alike_and_others_do_not() {
     let load = shared(3, 4, 5);
-    assert_eq!(load.dataset.count(), Some(12));
+    assert_eq!(load.dataset.count, Some(12));
     let mut groups = std::collections::BTreeMap::<String, Vec<Vec<String>>>::new();
     for index in 0..12 {
         let lengths = load.lengths(index);
@@ -313,24 +309,21 @@ fn prompts_of_a_group_begin_alike_and_others_do_not() {
 fn groups_come_in_an_order_of_the_seed() {
     let order = |seed| {
         let load = shared(8, 8, seed);
-        (0..64)
-            .map(|index| load.lengths(index).data_id.unwrap())
-            .collect::<Vec<_>>()
+        let groups = (0..64).map(|index| load.lengths(index).data_id.unwrap());
+        groups.collect::<Vec<_>>()
     };
     assert_eq!(order(1), order(1));
     assert_ne!(order(1), order(2));
-    assert_ne!(
-        prompt(&shared(1, 1, 1).request(0)),
-        prompt(&shared(1, 1, 2).request(0))
-    );
+    let words = |seed| prompt(&shared(1, 1, seed).request(0));
+    assert_ne!(words(1), words(2));
 }
 
 #[test]
 fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let limits = trace::Limits::default();
-    let read = Trace::read(trace::Format::Mooncake, file.as_bytes(), NAMED, limits);
-    let load = workload(Backend::Sglang, read.unwrap().0);
+    let read = Trace::read(trace::MOONCAKE, file.as_bytes(), NAMED, limits);
+    let load = workload(Backend::Sglang, read.unwrap().0.dataset);
     let sent = |index| prompt(&load.request(index));
     // By time: blocks 7 8 9, 7 11, none, 7 8 12.
     let (one, two, three, four) = (sent(0), sent(1), sent(2), sent(3));
@@ -354,18 +347,7 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     assert!(common(&warm[..512], &one[..512]) < 20);
     // A cut block is the beginning of the whole one.
     let cut = "{\"timestamp\":0,\"input_length\":100,\"output_length\":1,\"hash_ids\":[7]}";
-    let read = Trace::read(trace::Format::Mooncake, cut.as_bytes(), NAMED, limits);
-    let cut = workload(Backend::Sglang, read.unwrap().0);
+    let read = Trace::read(trace::MOONCAKE, cut.as_bytes(), NAMED, limits);
+    let cut = workload(Backend::Sglang, read.unwrap().0.dataset);
     assert_eq!(prompt(&cut.request(0)), one[..100]);
-}
-
-#[test]
-fn the_bodies_of_probes_have_the_names_of_their_apis() {
-    let body = |backend| -> Value {
-        serde_json::from_slice(&workload(backend, Random).request(3)).unwrap()
-    };
-    let responses = body(Backend::Responses);
-    assert!(responses["input"].is_string() && responses["max_output_tokens"].is_u64());
-    let messages = body(Backend::Messages);
-    assert!(messages["messages"][0]["content"].is_string() && messages["max_tokens"].is_u64());
 }

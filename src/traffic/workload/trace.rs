@@ -1,6 +1,7 @@
 //! Published traces of real services: when requests came and how long they were.
 
 use std::io::Read;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -9,19 +10,8 @@ use jiff::tz::TimeZone;
 use crate::clock::NANOS;
 use crate::traffic::error::Error;
 
-use super::dataset::{Content, Dataset, Entry, Later, Lengths};
+use super::dataset::{Content, Dataset, Entry};
 use super::jsonl::{Named, json, lines};
-
-/// Whose trace it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Mooncake's JSON lines: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`.
-    Mooncake,
-    /// Azure's CSV of 2023 and 2024: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`.
-    Azure,
-    /// BurstGPT's CSV, with or without sessions: `Timestamp` (s), `Request tokens`, `Response tokens` and others.
-    BurstGpt,
-}
 
 /// How much of a trace is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +24,12 @@ pub struct Limits {
 
 /// The requests of a trace, in order of time.
 #[derive(Clone, Debug)]
-pub struct Trace(Vec<Request>);
+pub struct Trace {
+    /// What they are.
+    pub dataset: Dataset,
+    /// When they were sent: nanoseconds from the first.
+    times: Vec<i64>,
+}
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +44,12 @@ struct Request {
     blocks: Box<[u64]>,
 }
 
+/// Whose trace it is: JSON lines of Mooncake, or CSV.
+#[derive(Clone, Copy, Debug)]
+pub struct Format(Option<Csv>);
+
 /// A trace that is CSV. No cell of the published ones holds a comma or a quote.
+#[derive(Clone, Copy, Debug)]
 struct Csv {
     /// The columns of time, prompt and answer.
     columns: [&'static str; 3],
@@ -57,24 +57,27 @@ struct Csv {
     time_is: &'static str,
 }
 
-/// Of 2023 (`2023-11-16 18:15:46.6805900`) and of 2024 (`2024-05-10 00:00:00.009930+00:00`).
-const AZURE: Csv = Csv {
+/// Mooncake's JSON lines: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`.
+pub const MOONCAKE: Format = Format(None);
+/// Azure's CSV of 2023 (`2023-11-16 18:15:46.6805900`) and of 2024 (`2024-05-10 00:00:00.009930+00:00`).
+pub const AZURE: Format = Format(Some(Csv {
     columns: ["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
     nanos: of_date,
     time_is: "a time such as 2023-11-16 18:15:46.6805900",
-};
-const BURST_GPT: Csv = Csv {
+}));
+/// BurstGPT's CSV, with or without sessions.
+pub const BURST_GPT: Format = Format(Some(Csv {
     columns: ["Timestamp", "Request tokens", "Response tokens"],
     nanos: |text| of_seconds(text.parse().ok()?),
     time_is: "seconds",
-};
-const MOONCAKE: &str = "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}";
+}));
+const RIGHT: &str = "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}";
 
 /// Tokens of a block of Mooncake's: prompts that name the same block have the same text there.
 const BLOCK_TOKENS: u64 = 512;
 /// No line stands further than this behind one of a later time: what follows such a line is not read.
 const DISORDER_NANOS: i64 = 60 * NANOS;
-/// A trace of more requests (32 bytes each) or blocks (8 bytes each) is not held in memory.
+/// A trace of more requests (150 bytes each) or blocks (8 bytes each) is not held in memory.
 const MOST: (usize, usize) = (5_000_000, 30_000_000);
 /// No line of the published ones has more than some thousand bytes: a file of one endless line must not be held whole.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -103,22 +106,15 @@ impl Trace {
         most: (usize, usize),
     ) -> Result<(Trace, String), Error> {
         let mut lines = lines(file, named, LONGEST_LINE);
-        let csv = match format {
-            Format::Mooncake => None,
-            Format::Azure => Some(AZURE),
-            Format::BurstGpt => Some(BURST_GPT),
-        };
-        let places = match &csv {
-            None => Vec::new(),
-            Some(csv) => {
-                let (number, head) = lines.next().transpose()?.unwrap_or_default();
-                csv.places(&head)
-                    .map_err(|what| named.wrong_line(number.max(1), &what))?
-            }
-        };
+        let places = format.0.map(|csv| {
+            let (number, head) = lines.next().transpose()?.unwrap_or_default();
+            let places = csv.places(&head);
+            places.map_err(|what| named.wrong_line(number.max(1), &what))
+        });
+        let places = places.transpose()?.unwrap_or_default();
         let requests = lines.map(|line| {
             let (number, line) = line?;
-            let read = match &csv {
+            let read = match &format.0 {
                 None => mooncake(&line),
                 Some(csv) => csv.request(&places, &line),
             };
@@ -182,36 +178,32 @@ impl Trace {
         if left_out > 0 {
             taken += &format!(", {left_out} without tokens left out");
         }
-        Ok((Trace(requests), taken))
+        let trace = Trace {
+            times: requests.iter().map(|request| request.at_nanos).collect(),
+            dataset: Dataset::of(requests.into_iter().map(Request::entry)),
+        };
+        Ok((trace, taken))
     }
 
     /// When requests are due if the trace is run `speed` times as fast as it was: nanoseconds from the first.
     pub fn offsets(&self, speed: f64) -> impl Iterator<Item = i64> {
-        let times = self.0.iter().map(|request| request.at_nanos);
-        times.map(move |at| (at as f64 / speed).round() as i64)
+        let times = self.times.iter();
+        times.map(move |at| (*at as f64 / speed).round() as i64)
     }
 }
 
-impl Dataset for Trace {
-    fn count(&self) -> Option<usize> {
-        Some(self.0.len())
-    }
-
-    fn entry(&self, index: u64, _: Lengths) -> Entry<'_> {
-        let request = &self.0[index as usize % self.0.len()];
-        Entry {
-            lengths: Lengths {
-                input: request.input.into(),
-                output: request.output.into(),
-                data_id: None,
-            },
-            content: Content::Words {
-                shared: &request.blocks,
-                each: BLOCK_TOKENS,
-                apart: false,
-            },
-            later: Later::Drawn,
-        }
+impl Request {
+    fn entry(self) -> Arc<Entry> {
+        let content = Content::Words {
+            shared: self.blocks,
+            each: BLOCK_TOKENS,
+            apart: false,
+        };
+        Arc::new(Entry {
+            input: Some(self.input.into()),
+            output: Some(self.output.into()),
+            ..Entry::drawn(content)
+        })
     }
 }
 
@@ -270,7 +262,7 @@ fn mooncake(line: &str) -> Result<Request, String> {
         #[serde(default)]
         hash_ids: Box<[u64]>,
     }
-    let row: Row = json(line).map_err(|what| format!("{what}; {MOONCAKE}"))?;
+    let row: Row = json(line).map_err(|what| format!("{what}; {RIGHT}"))?;
     let at_nanos = of_seconds(row.timestamp / 1e3)
         .ok_or_else(|| format!("`timestamp` {} is no time in ms", row.timestamp))?;
     let longest = row.input_length.max(row.output_length);

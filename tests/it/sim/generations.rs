@@ -16,7 +16,6 @@ use queuescope::sim::{Dialect, Served};
 use serde_json::json;
 
 use super::fast;
-use super::outside::keys;
 use crate::generations::{TABLE, shown};
 use crate::support::http::exchange;
 
@@ -52,6 +51,27 @@ fn written(name: &str, stream: bool) -> String {
     let ending = if stream { "sse" } else { "json" };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/synthetic");
     std::fs::read_to_string(folder.join(format!("{name}.{ending}"))).unwrap()
+}
+
+/// The keys of a JSON object, in order.
+fn keys(object: &str) -> Vec<String> {
+    let shape = super::shape::Shape::of(object);
+    let inner = shape.trim_start_matches('{').trim_end_matches('}');
+    let mut depth = 0;
+    let mut keys = vec![String::new()];
+    for c in inner.chars() {
+        match c {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth -= 1,
+            ',' if depth == 0 => keys.push(String::new()),
+            _ => {}
+        }
+        if depth == 0 && c != ',' {
+            keys.last_mut().unwrap().push(c);
+        }
+    }
+    let name = |key: &String| key.split(':').next().unwrap().to_owned();
+    keys.iter().map(name).collect()
 }
 
 /// The keys of `meta_info` in the last event, or in the reply; but `weight_versions`, which the bodies leave out.
@@ -113,6 +133,15 @@ async fn each_dialect_is_read_as_its_generation_and_gives_its_moments() {
             // A wait of no time is told by nobody.
             config.profile.schedule_ms = 0.35;
             let sim = Sim::start(config, Clock::system()).unwrap();
+            let info = exchange(sim.addr(), "GET", "/server_info", b"")
+                .await
+                .text();
+            let version = dialect.to_possible_value().unwrap();
+            let version = format!("\"version\":\"{}\"", version.get_name());
+            assert!(
+                info.contains(&version) || name.starts_with("fork"),
+                "{info}"
+            );
             for (turn, (stream, cells)) in [(true, of_stream), (false, of_reply)].iter().enumerate()
             {
                 let case = format!("{dialect:?}, metrics {metrics}, stream {stream}");

@@ -218,12 +218,8 @@ async fn what_it_tells_of_itself_is_what_it_was() {
             let port = format!("\"port\":{}", sim.addr().port());
             let text = response.text().replace(&port, "\"port\":0");
             let allow = response.head.header("allow").unwrap_or_default();
-            writeln!(
-                out,
-                "## {method} {path}: {} {allow}\n{text}",
-                response.head.status
-            )
-            .unwrap();
+            let status = response.head.status;
+            writeln!(out, "## {method} {path}: {status} {allow}\n{text}").unwrap();
         }
     }
     same("info.txt", &out);
@@ -239,11 +235,8 @@ async fn told(told: &Told, answered: usize, requests: usize, out: &mut String) {
             .filter(|span| span.name.starts_with(start))
             .count()
     };
-    until("the spans", || {
-        let ended = [count(" Req"), count("Scheduler"), count("Tokenizer")];
-        ended == [answered, answered, requests]
-    })
-    .await;
+    let ended = || [count(" Req"), count("Scheduler"), count("Tokenizer")];
+    until("the spans", || ended() == [answered, answered, requests]).await;
     let spans = told.spans();
     let mut lines: Vec<String> = spans.iter().map(|span| line(span, &spans)).collect();
     lines.sort();
@@ -304,14 +297,11 @@ async fn spans_and_log_lines_are_what_they_were() {
         let sim = &it.sim;
         let parents: Vec<[String; 2]> = (1..=6).map(traced).collect();
         let headers: Vec<[&str; 2]> = parents.iter().map(|[a, b]| [a.as_str(), b]).collect();
-        let mut stream = with(
-            sim,
-            "/generate",
-            &headers[0],
-            &generate("made-1234", 3, true),
-            (0, 1),
-        )
-        .await;
+        let asked = async |number: usize, rid: &str, tokens, load| {
+            let body = generate(rid, tokens, true);
+            with(sim, "/generate", &headers[number], &body, load).await
+        };
+        let mut stream = asked(0, "made-1234", 3, (0, 1)).await;
         stream.head().await;
         for at in [7, 17, 27] {
             manual.set(ms(at));
@@ -323,36 +313,15 @@ async fn spans_and_log_lines_are_what_they_were() {
         let mut chat = with(sim, "/v1/chat/completions", &headers[1], chat, (0, 1)).await;
         manual.set(ms(202));
         until_load(sim.addr(), 1, 0).await;
-        let mut waiting = with(
-            sim,
-            "/generate",
-            &headers[2],
-            &generate("wait-1234", 9, true),
-            (1, 1),
-        )
-        .await;
-        let mut rejected = with(
-            sim,
-            "/generate",
-            &headers[3],
-            &generate("full-1234", 9, true),
-            (1, 2),
-        )
-        .await;
+        let mut waiting = asked(2, "wait-1234", 9, (1, 1)).await;
+        let mut rejected = asked(3, "full-1234", 9, (1, 2)).await;
         manual.set(ms(204));
         chat.response().await.unwrap();
         rejected.response().await.unwrap();
         waiting.head().await;
         // Now it runs; who comes after it leaves while it waits.
         until_load(sim.addr(), 1, 0).await;
-        let leaves = with(
-            sim,
-            "/generate",
-            &headers[4],
-            &generate("left-1234", 9, true),
-            (1, 1),
-        )
-        .await;
+        let leaves = asked(4, "left-1234", 9, (1, 1)).await;
         manual.set(ms(209));
         waiting.chunk().await.unwrap();
         // The driver has told all of that round: who leaves knows that it was queued.
@@ -380,15 +349,12 @@ async fn spans_of_a_retraction_are_what_they_were() {
         ..slow().profile
     };
     let (clock, manual) = Clock::manual(START);
-    let it = Told::with(
-        Config {
-            profile,
-            dp_size: 2,
-            ..slow()
-        },
-        clock,
-    )
-    .await;
+    let config = Config {
+        profile,
+        dp_size: 2,
+        ..slow()
+    };
+    let it = Told::with(config, clock).await;
     let body = generate("retract-1", 40, true);
     let mut clients = Vec::new();
     // Every other one goes to the other rank, where it is alone.

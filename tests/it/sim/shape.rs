@@ -107,17 +107,3 @@ pub fn shapes(body: &str) -> Vec<String> {
     }
     shapes
 }
-
-#[test]
-fn a_shape_keeps_order_and_tells_types_apart() {
-    let shape = r#"{"b":[1,2,"x"],"a":{"c":null,"d":0.0,"e":true},"f":[]}"#;
-    assert_eq!(
-        Shape::of(shape),
-        "{b:[int|string],a:{c:null,d:float,e:bool},f:[]}"
-    );
-    assert_ne!(Shape::of(r#"{"a":1,"b":2}"#), Shape::of(r#"{"b":1,"a":2}"#));
-    assert_eq!(
-        shapes("data: {\"a\":1}\n\ndata: {\"a\":2}\n\ndata: [DONE]\n\n"),
-        ["{a:int}", "[DONE]"]
-    );
-}

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::trace::v1;
 use queuescope::clock::Clock;
 use queuescope::sim::config::{Config, Telemetry};
 use queuescope::sim::server::Sim;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::shape::Shape;
 use super::{START, fast, ms, slow, until_load};
@@ -83,8 +84,10 @@ impl Case {
     }
 
     fn spans(&self) -> Vec<Span> {
-        let lines = self.lines("spans.jsonl");
-        lines.iter().map(|line| Span::recorded(line)).collect()
+        let lines = self.lines("spans.jsonl").into_iter();
+        lines
+            .map(|line| Span::recorded(&serde_json::from_str(&line).unwrap()))
+            .collect()
     }
 
     fn traceparent(&self) -> Option<&str> {
@@ -94,18 +97,14 @@ impl Case {
     /// Sends it as it was sent.
     async fn send(&self, sim: &Sim) -> Connection {
         let mut connection = Connection::open(sim.addr()).await;
-        let headers: Vec<String> = self
-            .traceparent()
-            .map(|parent| format!("traceparent: {parent}"))
-            .into_iter()
-            .collect();
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let parent = self.traceparent();
+        let parent = parent.map(|parent| format!("traceparent: {parent}"));
+        let headers: Vec<&str> = parent.iter().map(String::as_str).collect();
         let body = self.request["body"].to_string();
         let path = self.request["path"].as_str().unwrap();
         let method = self.request["method"].as_str().unwrap();
-        connection
-            .send(method, path, &headers, body.as_bytes())
-            .await;
+        let body = body.as_bytes();
+        connection.send(method, path, &headers, body).await;
         connection
     }
 }
@@ -136,29 +135,24 @@ impl Told {
 
     /// A server that has answered a case, told as many spans and logged as many lines.
     async fn of(case: &Case) -> (Told, Response) {
-        let told = Told::by(Config {
+        let config = Config {
             context_len: 2_048,
             ..fast()
-        })
-        .await;
+        };
+        let told = Told::by(config).await;
         let response = case.send(&told.sim).await.response().await.unwrap();
         (told, response)
     }
 
     pub(super) fn spans(&self) -> Vec<Span> {
-        let exports = self.collector.exports();
-        let scopes = exports
-            .into_iter()
-            .flat_map(|export| export.resource_spans)
-            .flat_map(|resource| resource.scope_spans);
-        let spans = scopes.flat_map(|scope| {
+        let exports = self.collector.exports().into_iter();
+        let resources = exports.flat_map(|export| export.resource_spans);
+        let mut spans = Vec::new();
+        for scope in resources.flat_map(|resource| resource.scope_spans) {
             let name = scope.scope.unwrap_or_default().name;
-            scope
-                .spans
-                .into_iter()
-                .map(move |span| Span::sent(span, name.clone()))
-        });
-        spans.collect()
+            spans.extend(scope.spans.iter().map(|span| Span::sent(span, &name)));
+        }
+        spans
     }
 
     pub(super) async fn until_spans(&self, count: usize) -> Vec<Span> {
@@ -184,13 +178,14 @@ impl Told {
 }
 
 impl Span {
-    fn recorded(line: &str) -> Span {
-        let span: Value = serde_json::from_str(line).unwrap();
+    fn recorded(span: &Value) -> Span {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let pairs = |value: &Value| -> Vec<(String, Value)> {
             let pairs = value.as_object().unwrap();
             pairs.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
         };
+        let events = span["events"].as_array().unwrap().iter();
+        let links = span["links"].as_array().unwrap().iter();
         Span {
             name: text(&span["name"]),
             trace: text(&span["trace_id"]),
@@ -203,62 +198,48 @@ impl Span {
             start: span["start_ns"].as_u64().unwrap(),
             end: span["end_ns"].as_u64().unwrap(),
             attributes: pairs(&span["attrs"]),
-            events: span["events"]
-                .as_array()
-                .unwrap()
-                .iter()
+            events: events
                 .map(|event| (text(&event["name"]), pairs(&event["attrs"])))
                 .collect(),
-            links: span["links"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|link| text(&link["span_id"]))
-                .collect(),
+            links: links.map(|link| text(&link["span_id"])).collect(),
         }
     }
 
-    fn sent(span: v1::Span, scope: String) -> Span {
+    /// As it would have been recorded.
+    fn sent(span: &v1::Span, scope: &str) -> Span {
         let hex = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .fold(String::new(), |s, b| format!("{s}{b:02x}"))
+            let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+            digits.collect::<String>()
         };
-        let pairs = |all: Vec<opentelemetry_proto::tonic::common::v1::KeyValue>| {
-            let mut pairs: Vec<(String, Value)> = all
-                .into_iter()
-                .map(|pair| {
-                    let value = match pair.value.unwrap().value.unwrap() {
-                        Any::StringValue(text) => Value::from(text),
-                        Any::IntValue(number) => Value::from(number),
-                        Any::DoubleValue(number) => Value::from(number),
-                        other => panic!("{other:?}"),
-                    };
-                    (pair.key, value)
-                })
-                .collect();
-            pairs.sort_by(|a, b| a.0.cmp(&b.0));
-            pairs
+        let object = |pairs: &[KeyValue]| -> Value {
+            let value = |pair: &KeyValue| match pair.value.clone().unwrap().value.unwrap() {
+                Any::StringValue(text) => Value::from(text),
+                Any::IntValue(number) => Value::from(number),
+                Any::DoubleValue(number) => Value::from(number),
+                other => panic!("{other:?}"),
+            };
+            let pairs = pairs.iter().map(|pair| (pair.key.clone(), value(pair)));
+            pairs.collect()
         };
-        Span {
-            name: span.name,
-            trace: hex(&span.trace_id),
-            id: hex(&span.span_id),
-            parent: hex(&span.parent_span_id),
-            kind: i64::from(span.kind),
-            flags: u64::from(span.flags),
-            status: span.status.map_or(0, |status| i64::from(status.code)),
-            scope,
-            start: span.start_time_unix_nano,
-            end: span.end_time_unix_nano,
-            attributes: pairs(span.attributes),
-            events: span
-                .events
-                .into_iter()
-                .map(|event| (event.name, pairs(event.attributes)))
-                .collect(),
-            links: span.links.iter().map(|link| hex(&link.span_id)).collect(),
-        }
+        let events = span.events.iter();
+        let events = events.map(|one| json!({"name": one.name, "attrs": object(&one.attributes)}));
+        let links = span.links.iter();
+        let links = links.map(|link| json!({"span_id": hex(&link.span_id)}));
+        Span::recorded(&json!({
+            "name": span.name,
+            "trace_id": hex(&span.trace_id),
+            "span_id": hex(&span.span_id),
+            "parent": hex(&span.parent_span_id),
+            "kind": span.kind,
+            "flags": span.flags,
+            "status": {"code": span.status.as_ref().map_or(0, |status| status.code)},
+            "scope": scope,
+            "start_ns": span.start_time_unix_nano,
+            "end_ns": span.end_time_unix_nano,
+            "attrs": object(&span.attributes),
+            "events": events.collect::<Vec<_>>(),
+            "links": links.collect::<Vec<_>>(),
+        }))
     }
 
     /// The name without what differs from server to server and request to request.
@@ -458,49 +439,34 @@ async fn spans_say_what_meta_info_says_and_come_children_first() {
     let case = Case::named("generate_stream");
     let (told, response) = Told::of(&case).await;
     let spans = told.until_spans(case.spans().len()).await;
-    let text = response.text();
-    let last = text
-        .split("\n\n")
-        .filter(|event| event.contains("e2e_latency"));
-    let last = last.last().unwrap().strip_prefix("data: ").unwrap();
-    let event: Value = serde_json::from_str(last).unwrap();
+    let last = &response.chunks[response.chunks.len() - 2];
+    let event: Value = serde_json::from_slice(last.strip_prefix(b"data: ").unwrap()).unwrap();
     let info = |key: &str| event["meta_info"][key].as_f64().unwrap();
     let span = |name: &str| {
-        spans
-            .iter()
-            .find(|span| span.kind_of_name() == name)
-            .unwrap()
+        let found = spans.iter().find(|span| span.kind_of_name() == name);
+        found.unwrap()
     };
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let queue = span("prefill_waiting");
     let root = span(" Req");
     let float = |key: &str| root.attribute(key).as_f64().unwrap();
-    for (told, in_reply) in [
-        (seconds(root.start), info("request_received_ts")),
-        (seconds(root.end), info("request_finished_ts")),
-        (
-            seconds(queue.start),
-            info("forward_entry_time") - info("queue_time"),
-        ),
-        (seconds(queue.end), info("forward_entry_time")),
-        (
-            seconds(span("prefill_forward").start),
-            info("forward_entry_time"),
-        ),
-        (
-            seconds(span("prefill_forward").end),
-            info("prefill_finished_time"),
-        ),
-        (
-            float("gen_ai.latency.time_to_first_token"),
-            info("first_token_latency"),
-        ),
-        (float("gen_ai.latency.e2e"), info("e2e_latency")),
+    let first = "gen_ai.latency.time_to_first_token";
+    let prefill = span("prefill_forward");
+    for (told, key) in [
+        (seconds(root.start), "request_received_ts"),
+        (seconds(root.end), "request_finished_ts"),
+        (seconds(queue.end), "forward_entry_time"),
+        (seconds(queue.end) - seconds(queue.start), "queue_time"),
+        (seconds(prefill.start), "forward_entry_time"),
+        (seconds(prefill.end), "prefill_finished_time"),
+        (float(first), "first_token_latency"),
+        (float("gen_ai.latency.e2e"), "e2e_latency"),
         (
             seconds(span("Tokenizer").end),
-            info("api_server_dispatch_finish_ts"),
+            "api_server_dispatch_finish_ts",
         ),
     ] {
+        let in_reply = info(key);
         // What a float of this size resolves, and a rounding.
         assert!((told - in_reply).abs() <= 5e-7, "{told} {in_reply}");
     }

@@ -14,24 +14,10 @@ fn in_turn(addr: SocketAddr, count: &str, more: &[&str]) -> RunPlan {
 #[tokio::test]
 async fn a_request_says_who_asks_and_what_for() {
     let server = Upstream::always(recorded("completions_stream_usage")).await;
-    let more = [
-        "--backend",
-        "sglang-oai",
-        "--model",
-        "m1",
-        "--api-key",
-        "secret",
-        "--header",
-        "x-team: search",
-        "--dataset-name",
-        "random-ids",
-        "--random-output-len",
-        "5",
-        "--extra-request-body",
-        "{\"top_p\":0.5}",
-        "--num-prompts",
-        "1",
-    ];
+    let more = flags(
+        "--backend sglang-oai --model m1 --api-key secret --header x-team:search --dataset-name random-ids \
+         --random-output-len 5 --extra-request-body {\"top_p\":0.5} --num-prompts 1",
+    );
     let run = drive(plan(server.addr, &more)).await.unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok]);
     let seen = &server.seen()[0];
@@ -48,12 +34,10 @@ async fn a_request_says_who_asks_and_what_for() {
     assert_eq!((parts[1].len(), parts[2].len()), (32, 16));
     assert_eq!(row.trace_id.as_deref(), Some(parts[1]));
     assert_eq!(seen.header("x-queuescope-stamps").as_deref(), Some("1"));
-    assert_eq!(
-        seen.header("authorization").as_deref(),
-        Some("Bearer secret")
-    );
-    assert_eq!(seen.header("x-team").as_deref(), Some("search"));
-    assert_eq!(seen.header("host"), Some(server.addr.to_string()));
+    let said = |name: &str| seen.header(name).unwrap();
+    assert_eq!(said("authorization"), "Bearer secret");
+    assert_eq!(said("x-team"), "search");
+    assert_eq!(said("host"), server.addr.to_string());
     let body = body(seen);
     assert_eq!(
         (&body["model"], &body["top_p"]),
@@ -97,30 +81,28 @@ async fn the_worker_that_smg_names_is_called_as_the_proxy_calls_it() {
 
 #[tokio::test]
 async fn every_api_and_stream_mode_gives_whole_rows() {
-    for (backend, mode, case) in [
-        ("sglang", None, "generate_stream"),
-        ("sglang", Some("--disable-stream"), "generate_nostream"),
-        ("sglang-oai", None, "completions_stream_usage"),
+    for (backend, streamed, whole) in [
+        ("sglang", "generate_stream", "generate_nostream"),
         (
             "sglang-oai",
-            Some("--disable-stream"),
+            "completions_stream_usage",
             "completions_nostream",
         ),
-        ("sglang-oai-chat", None, "chat_stream_usage"),
-        ("sglang-oai-chat", Some("--disable-stream"), "chat_nostream"),
+        ("sglang-oai-chat", "chat_stream_usage", "chat_nostream"),
     ] {
-        let server = Upstream::always(recorded(case)).await;
-        let mut more = vec!["--backend", backend, "--model", "m", "--num-prompts", "2"];
-        more.extend(mode);
-        let run = drive(plan(server.addr, &more)).await.unwrap();
-        assert_eq!(outcomes(&run), [Outcome::Ok; 2], "{case}");
-        for row in &run.records {
-            assert!(
-                row.actual_output_tokens.is_some() && row.actual_prompt_tokens.is_some(),
-                "{case}"
-            );
-            assert_eq!(row.stream, Some(mode.is_none()), "{case}");
-            assert_eq!(row.input_length, Some(8), "{case}");
+        for (case, mode) in [(streamed, ""), (whole, " --disable-stream")] {
+            let server = Upstream::always(recorded(case)).await;
+            let line = format!("--backend {backend} --model m --num-prompts 2{mode}");
+            let run = drive(plan(server.addr, &flags(&line))).await.unwrap();
+            assert_eq!(outcomes(&run), [Outcome::Ok; 2], "{case}");
+            for row in &run.records {
+                assert!(
+                    row.actual_output_tokens.is_some() && row.actual_prompt_tokens.is_some(),
+                    "{case}"
+                );
+                assert_eq!(row.stream, Some(mode.is_empty()), "{case}");
+                assert_eq!(row.input_length, Some(8), "{case}");
+            }
         }
     }
 }
@@ -300,10 +282,8 @@ async fn a_model_that_was_not_named_is_asked_for() {
     assert_eq!(run.records[0].model.as_deref(), Some("tiny"));
 
     let server = Upstream::always(wire::json_response("{\"data\":[]}")).await;
-    let error = drive(plan(server.addr, &more))
-        .await
-        .unwrap_err()
-        .to_string();
+    let error = drive(plan(server.addr, &more)).await.unwrap_err();
+    let error = error.to_string();
     assert!(error.contains("name one with --model"), "{error}");
 }
 
@@ -315,10 +295,8 @@ async fn the_cache_is_flushed_first_and_a_refusal_is_told() {
     assert!(server.seen()[0].head.starts_with("POST /flush_cache "));
 
     let server = Upstream::always(recorded("err_404")).await;
-    let error = drive(plan(server.addr, &more))
-        .await
-        .unwrap_err()
-        .to_string();
+    let error = drive(plan(server.addr, &more)).await.unwrap_err();
+    let error = error.to_string();
     assert!(
         error.contains("--flush-cache") && error.contains("404"),
         "{error}"

@@ -1,118 +1,66 @@
 //! The program itself: files, words and exit codes.
 
 use super::*;
-use crate::support::process::{Done, run_aside};
 
 const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
-const QUEUESCOPE: &str = env!("CARGO_BIN_EXE_queuescope");
 
-fn command(program: &str, addr: SocketAddr, dir: &Path, more: &[&str]) -> Command {
-    let mut command = Command::new(program);
-    if program == QUEUESCOPE {
-        command.arg("traffic");
-    }
-    command
-        .args([
-            "--base-url",
-            &format!("http://{addr}"),
-            "--random-input-len",
-            "8",
-        ])
-        .arg("--output-dir")
-        .arg(dir)
-        .args(more)
-        .env_remove("OPENAI_API_KEY");
+/// The same by its other name.
+fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
+    let mut command = Command::new(GENERATOR);
+    let as_ever = command_line(addr, dir, line);
+    command.args(as_ever).env_remove("OPENAI_API_KEY");
     command
 }
 
-fn read(dir: &Path, file: &str) -> String {
-    std::fs::read_to_string(dir.join(file)).unwrap()
-}
-
-fn column(dir: &Path, name: &str) -> Vec<String> {
-    let text = read(dir, "requests.csv");
-    let mut rows = csv::Reader::from_reader(text.as_bytes());
-    let at = rows
-        .headers()
-        .unwrap()
-        .iter()
-        .position(|header| header == name);
-    let at = at.unwrap_or_else(|| panic!("no column {name}"));
-    rows.records()
-        .map(|row| row.unwrap()[at].to_owned())
-        .collect()
+fn command_line(addr: SocketAddr, dir: &Path, line: &str) -> Vec<std::ffi::OsString> {
+    let command = command(addr, dir, line);
+    command.get_args().skip(1).map(Into::into).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
+    let line = "--random-input-len 8 --request-rate 200 --num-prompts 30 --seed 5 --request-id-prefix mine \
+                --upstream-kind server";
     let mut schedules = Vec::new();
-    for (program, more) in [
-        (GENERATOR, &["--upstream-kind", "server"][..]),
-        (
-            QUEUESCOPE,
-            &["--upstream-kind", "server", "--time-base", "epoch"],
-        ),
-    ] {
-        let dir = root
-            .path()
-            .join("deep")
-            .join(program.rsplit('/').next().unwrap());
-        let line = [
-            &[
-                "--request-rate",
-                "200",
-                "--num-prompts",
-                "30",
-                "--seed",
-                "5",
-                "--request-id-prefix",
-                "mine",
-            ],
-            more,
-        ]
-        .concat();
-        let done = run_aside(command(program, server.addr, &dir, &line)).await;
-        let said = done.out;
-        assert_eq!(done.code, Some(0), "{said}{}", done.err);
+    for (name, more) in [("generator", ""), ("queuescope", " --time-base epoch")] {
+        let dir = root.path().join("deep").join(name);
+        let line = format!("{line}{more}");
+        let done = run_aside(match name {
+            "generator" => generator(server.addr, &dir, &line),
+            _ => command(server.addr, &dir, &line),
+        });
+        let done = done.await;
+        done.assert_status(&[0]);
+        let said = &done.out;
         assert!(
             said.contains("30 requests") && said.contains("TTFT"),
             "{said}"
         );
-
         assert_eq!(column(&dir, "success"), ["True"; 30]);
-        let arrivals: Vec<f64> = column(&dir, "arrival_time")
-            .iter()
-            .map(|cell| cell.parse().unwrap())
-            .collect();
-        assert!(arrivals.iter().all(|at| *at > 0.0), "{arrivals:?}");
-        let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
+        let arrivals = column(&dir, "arrival_time");
+        assert!(arrivals.iter().all(|at| at.parse::<f64>().unwrap() > 0.0));
+        let summary = summary(&dir, &done);
         assert_eq!(summary["completed"], 30);
         // Whatever the times in the rows count from.
         assert_eq!(summary["latency"]["schedule_lag"]["count"], 30);
         assert!(summary["duration"].as_f64().unwrap() < 1e6);
-        assert_eq!(summary["config"]["seed"], 5);
-        assert_eq!(summary["config"]["random_input_unit"], "words");
-        let announced = done.err;
         let what = "30 requests, prompts of 8 words, outputs of 1024 tokens; ids mine-0 to mine-29";
-        assert!(announced.contains(what), "{announced}");
-        assert!(announced.contains(dir.to_str().unwrap()), "{announced}");
+        for announced in [what, dir.to_str().unwrap()] {
+            assert!(done.err.contains(announced), "{}", done.err);
+        }
         let schedule = read(&dir, "schedule.csv");
-        let ids = schedule
-            .lines()
-            .skip(1)
-            .map(|line| line.split(',').nth(4).unwrap().to_owned());
-        let mut ids: Vec<String> = ids.collect();
+        let ids = schedule.lines().skip(1);
+        let mut ids: Vec<&str> = ids.map(|line| line.split(',').nth(4).unwrap()).collect();
         let mut rows = column(&dir, "req_id");
-        ids.sort();
+        ids.sort_unstable();
         rows.sort();
         assert_eq!(ids, rows);
         schedules.push(schedule);
-        let mut files: Vec<_> = std::fs::read_dir(&dir).unwrap().collect();
-        files.sort_by_key(|file| file.as_ref().unwrap().file_name());
-        let files = files.into_iter().map(|file| file.unwrap().file_name());
-        let files: Vec<_> = files.collect();
+        let files = std::fs::read_dir(&dir).unwrap();
+        let mut files: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        files.sort();
         assert_eq!(files, ["requests.csv", "schedule.csv", "summary.json"]);
     }
     assert_eq!(schedules[0], schedules[1], "same seed, same schedule");
@@ -192,8 +140,8 @@ async fn a_wrong_value_is_one_line_that_names_it() {
         }
         command.args(&more).env_remove("OPENAI_API_KEY");
         let done = run_aside(command).await;
+        done.assert_status(&[2]);
         let error = done.err;
-        assert_eq!(done.code, Some(2), "{more:?}: {error}");
         assert!(
             error.starts_with("error: ") && error.contains(&said),
             "{more:?}: {error}"
@@ -206,15 +154,9 @@ async fn a_wrong_value_is_one_line_that_names_it() {
 async fn a_run_that_cannot_work_ends_with_one() {
     let root = tempfile::tempdir().unwrap();
     let nowhere = refusing().await;
-    let done = run_aside(command(
-        GENERATOR,
-        nowhere,
-        root.path(),
-        &["--num-prompts", "3"],
-    ))
-    .await;
+    let done = run_aside(command(nowhere, root.path(), "--num-prompts 3")).await;
+    done.assert_status(&[1]);
     let error = done.err;
-    assert_eq!(done.code, Some(1), "{error}");
     let url = format!("error: cannot reach http://{nowhere}: ");
     assert!(
         error.starts_with(&url) && error.lines().count() == 1,
@@ -222,32 +164,13 @@ async fn a_run_that_cannot_work_ends_with_one() {
     );
 
     // It answers, but never well: all rows are there all the same.
-    let server = Upstream::always(recorded("err_generate_too_long")).await;
-    let done = run_aside(command(
-        GENERATOR,
-        server.addr,
-        root.path(),
-        &["--num-prompts", "3"],
-    ))
-    .await;
-    let error = done.err;
-    assert_eq!(done.code, Some(1), "{error}");
-    let last = error.lines().last().unwrap();
-    assert!(
-        last.starts_with("error: none of 3 requests succeeded: 400"),
-        "{error}"
-    );
+    let server = good_at(|_| false).await;
+    let done = run_aside(command(server.addr, root.path(), "--num-prompts 3")).await;
+    done.assert_status(&[1]);
+    let last = done.err.lines().last().unwrap();
+    let said = "error: none of 3 requests succeeded: 400";
+    assert!(last.starts_with(said), "{last}");
     assert_eq!(column(root.path(), "outcome"), ["client_error"; 3]);
-
-    // With one that succeeds it is a run, of which more than half failed.
-    let server = Upstream::start(|turn, _| {
-        let case = ["generate_stream", "err_generate_too_long"][turn.min(1)];
-        vec![Step::Send(recorded(case))]
-    })
-    .await;
-    let more = ["--num-prompts", "3", "--force"];
-    let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
-    assert_eq!(done.code, Some(4));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -259,132 +182,107 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
         if turn == 4 {
             opened.open();
         }
+        let answer = Step::Send(recorded("generate_stream"));
         match turn {
-            0..3 => vec![
-                Step::Gate(opened.clone()),
-                Step::Send(recorded("generate_stream")),
-            ],
+            0..3 => vec![Step::Gate(opened.clone()), answer],
             _ => vec![Step::Silence],
         }
     })
     .await;
     let root = tempfile::tempdir().unwrap();
-    // Five at once, then none for hours.
-    let file = root.path().join("d.jsonl");
-    std::fs::write(&file, "{\"prompt\":\"a b\"}\n").unwrap();
-    let dir = root.path().join("run");
-    let more = flags("--num-prompts 5 --drain-timeout-s 0.1 --dataset-name custom");
-    let mut command = command(GENERATOR, server.addr, &dir, &more);
-    command.arg("--dataset-path").arg(&file);
-    command
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
-    let child = command.spawn().unwrap();
+    let dir = root.path();
+    let line = "--num-prompts 5 --drain-timeout-s 0.1 --random-input-len 2";
+    let child = command(server.addr, dir, line).spawn().unwrap();
     until("all five arrived", || server.seen().len() == 5).await;
-    let partial = dir.join("requests.partial.csv");
-    let rows = || std::fs::read_to_string(&partial).unwrap_or_default();
+    let rows = || read(dir, "requests.partial.csv");
     until("three have ended", || rows().lines().count() == 4).await;
-    let id = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
-    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).unwrap();
-    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
-    let done = done.await.unwrap();
-    let said = done.out;
-    assert_eq!(done.code, Some(130), "{said}");
-    assert!(said.contains("stopped before its end"), "{said}");
-    assert!(
-        said.contains("0 of 5 requests were never sent and 2 given up"),
-        "{said}"
-    );
-    assert!(
-        !said.contains("VALID:") || said.contains("INVALID:"),
-        "{said}"
-    );
-    let told = done.err;
+    signal(&child, Signal::SIGINT);
+    let done = ended(child).await;
+    done.assert_status(&[130]);
+    for said in [
+        "stopped before its end",
+        "0 of 5 requests were never sent and 2 given up",
+        "3 ok (60.0 %), 2 given up when the run was stopped\n",
+    ] {
+        assert!(done.out.contains(said), "{}", done.out);
+    }
+    let is_believed = done.out.contains("VALID:") && !done.out.contains("INVALID:");
+    assert!(!is_believed, "{}", done.out);
     let acknowledged = "waiting up to 0.1 s for 2 in flight, Ctrl-C again drops them";
-    assert!(told.contains(acknowledged), "{told}");
-    let errors = column(&dir, "error");
-    let given_up = errors
-        .iter()
-        .filter(|error| *error == "given up: the run was stopped");
-    assert_eq!(given_up.count(), 2, "{errors:?}");
-    let outcomes = column(&dir, "outcome");
-    let count = |name: &str| outcomes.iter().filter(|outcome| *outcome == name).count();
-    assert_eq!((count("ok"), count("client_abort")), (3, 2));
-    let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
-    assert_eq!(summary["completed"], 3);
+    assert!(done.err.contains(acknowledged), "{}", done.err);
+    let count = |name: &str, cell: &str| column(dir, name).iter().filter(|c| *c == cell).count();
+    assert_eq!(count("error", "given up: the run was stopped"), 2);
     assert_eq!(
-        (&summary["given_up"], &summary["failed"]),
-        (&2.into(), &0.into())
+        (count("outcome", "ok"), count("outcome", "client_abort")),
+        (3, 2)
     );
-    assert!(
-        said.contains("3 ok (60.0 %), 2 given up when the run was stopped\n"),
-        "{said}"
+    let summary = summary(dir, &done);
+    let counts = ["completed", "given_up", "failed", "peak_concurrency"];
+    // All five were under way until they were given up.
+    assert_eq!(
+        counts.map(|key| summary[key].as_u64().unwrap()),
+        [3, 2, 0, 5]
     );
-    assert_eq!(summary["peak_concurrency"], 5, "until they were given up");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_differ_from_run_to_run_whatever_the_seed() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let mut prefixes = Vec::new();
+    let mut runs = Vec::new();
     for run in ["a", "b"] {
         let dir = root.path().join(run);
-        let more = ["--num-prompts", "2", "--seed", "7"];
-        let done = run_aside(command(GENERATOR, server.addr, &dir, &more)).await;
-        let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
-        let prefix = summary["config"]["request_id_prefix"].as_str().unwrap();
+        let line = "--num-prompts 2 --seed 7 --random-range-ratio 0.1";
+        let done = run_aside(command(server.addr, &dir, line)).await;
+        let prefix = summary(&dir, &done)["config"]["request_id_prefix"].to_string();
+        let prefix = prefix.trim_matches('"').to_owned();
         let mut ids = column(&dir, "req_id");
         ids.sort();
         assert_eq!(ids, [format!("{prefix}-0"), format!("{prefix}-1")]);
-        let announced = done.err;
-        assert!(announced.contains(&ids[0]), "{announced}");
-        prefixes.push(prefix.to_owned());
+        assert!(done.err.contains(&ids[0]), "{}", done.err);
+        let mut lengths = column(&dir, "input_length");
+        lengths.sort();
+        runs.push((prefix, lengths));
     }
-    assert_ne!(prefixes[0], prefixes[1]);
-    let lengths = ["a", "b"].map(|run| column(&root.path().join(run), "input_length"));
-    assert_eq!(lengths[0], lengths[1]);
+    assert_ne!(runs[0].0, runs[1].0);
+    assert_eq!(runs[0].1, runs[1].1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_are_told_when_too_many_requests_failed() {
-    let server = Upstream::start(|turn, _| {
-        let case = ["generate_stream", "err_generate_too_long"][usize::from(turn % 4 == 3)];
-        vec![Step::Send(recorded(case))]
-    })
-    .await;
+    let most = good_at(|turn| turn % 4 != 3).await;
+    let fewest = good_at(|turn| turn % 4 == 3).await;
     let root = tempfile::tempdir().unwrap();
-    for (most, code) in [("0.25", 0), ("24.9%", 4), ("0", 4), ("1", 0)] {
-        let more = ["--num-prompts", "4", "--max-concurrency", "1", "--force"];
-        let more = [&more[..], &["--max-failed", most]].concat();
-        let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
-        let told = done.err;
-        assert_eq!(done.code, Some(code), "{most}: {told}");
-        let said = told.contains("error: 1 of 4 requests failed, more than --max-failed");
-        assert_eq!(said, code == 4, "{most}: {told}");
+    let allowed = "1 of 4 requests failed, more than --max-failed";
+    for (server, more, code, error) in [
+        (&most, " --max-failed 0.25", 0, None),
+        (&most, " --max-failed 24.9%", 4, Some(allowed)),
+        (&most, " --max-failed 0", 4, Some(allowed)),
+        (&most, " --max-failed 1", 0, None),
+        (&most, "", 0, None),
+        (
+            &fewest,
+            "",
+            4,
+            Some("3 of 4 requests failed, more than half"),
+        ),
+        (&fewest, " --max-failed 1", 0, None),
+    ] {
+        let line = format!("--num-prompts 4 --max-concurrency 1 --force{more}");
+        let done = run_aside(command(server.addr, root.path(), &line)).await;
+        done.assert_status(&[code]);
+        let told = done
+            .err
+            .lines()
+            .find_map(|line| line.strip_prefix("error: "));
+        let is_right = match (told, error) {
+            (Some(told), Some(error)) => told.starts_with(error),
+            (told, error) => told == error,
+        };
+        assert!(is_right, "{more}: {}", done.err);
+        let noted = done.out.contains("or with --max-failed SHARE");
+        assert_eq!(noted, code == 0 && more.is_empty(), "{}", done.out);
         assert!(root.path().join("requests.csv").exists());
-    }
-    let more = ["--num-prompts", "4", "--force"];
-    let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
-    assert_eq!(done.code, Some(0));
-    let said = done.out;
-    assert!(said.contains("or with --max-failed SHARE"), "{said}");
-    let server = Upstream::start(|turn, _| {
-        let case = ["generate_stream", "err_generate_too_long"][usize::from(turn % 4 != 3)];
-        vec![Step::Send(recorded(case))]
-    })
-    .await;
-    for (more, code) in [(&[][..], 4), (&["--max-failed", "1"], 0)] {
-        let more = [
-            &["--num-prompts", "4", "--max-concurrency", "1", "--force"],
-            more,
-        ]
-        .concat();
-        let done = run_aside(command(GENERATOR, server.addr, root.path(), &more)).await;
-        let told = done.err;
-        assert_eq!(done.code, Some(code), "{told}");
-        let said = told.contains("error: 3 of 4 requests failed, more than half");
-        assert_eq!(said, code == 4, "{told}");
     }
 }
 
@@ -396,17 +294,15 @@ async fn a_run_that_is_killed_leaves_the_rows_it_had() {
     })
     .await;
     let root = tempfile::tempdir().unwrap();
-    let more = ["--num-prompts", "5", "--upstream-kind", "server"];
-    let mut command = command(GENERATOR, server.addr, root.path(), &more);
-    command.stderr(std::process::Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let partial = root.path().join("requests.partial.csv");
-    let rows = || std::fs::read_to_string(&partial).unwrap_or_default();
+    let line = "--num-prompts 5 --upstream-kind server";
+    let mut child = command(server.addr, root.path(), line).spawn().unwrap();
+    let rows = || read(root.path(), "requests.partial.csv");
     until("three rows are there", || rows().lines().count() == 4).await;
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(!root.path().join("requests.csv").exists());
-    std::fs::rename(&partial, root.path().join("requests.csv")).unwrap();
+    let files = ["requests.partial.csv", "requests.csv"].map(|file| root.path().join(file));
+    assert!(!files[1].exists());
+    std::fs::rename(&files[0], &files[1]).unwrap();
     assert_eq!(column(root.path(), "outcome"), ["ok"; 3]);
     // The clock of the server was known as far as three requests tell.
     for cell in column(root.path(), "pure_queue_time") {
@@ -417,60 +313,46 @@ async fn a_run_that_is_killed_leaves_the_rows_it_had() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_cannot_be_put_right_stay_as_they_were() {
     let gate = Gate::new();
-    let held = gate.clone();
-    let server = Upstream::start(move |_, _| {
-        vec![
-            Step::Gate(held.clone()),
-            Step::Send(recorded("generate_stream")),
-        ]
-    })
-    .await;
+    let server = held(&gate).await;
     let root = tempfile::tempdir().unwrap();
-    let run = command(GENERATOR, server.addr, root.path(), &["--num-prompts", "2"]);
-    let run = tokio::spawn(run_aside(run));
+    let run = command(server.addr, root.path(), "--num-prompts 2").spawn();
     until("the run has begun", || server.seen().len() == 2).await;
     // A folder in the place of the file, which no file can replace.
     std::fs::create_dir(root.path().join("requests.csv")).unwrap();
     gate.open();
-    let done = run.await.unwrap();
-    let error = done.err;
-    assert_eq!(done.code, Some(1), "{error}");
+    let done = ended(run.unwrap()).await;
+    done.assert_status(&[1]);
     let said = "requests.csv: Is a directory (os error 21); see requests.partial.csv for the rows";
-    assert!(error.contains(said), "{error}");
+    assert!(done.err.contains(said), "{}", done.err);
     assert_eq!(read(root.path(), "requests.partial.csv").lines().count(), 3);
-    let summary: Value = serde_json::from_str(&read(root.path(), "summary.json")).unwrap();
-    assert_eq!(summary["completed"], 2);
+    assert_eq!(summary(root.path(), &done)["completed"], 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_run_has_a_folder_of_its_own() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let url = format!("http://{}", server.addr);
     let run = |number: usize| {
         let mut command = Command::new(GENERATOR);
-        let short = ["--random-input-len", "8", "--num-prompts"];
-        command
-            .args(["--base-url", &url])
-            .args(short)
-            .arg(number.to_string())
-            .current_dir(root.path());
+        let url = format!("http://{}", server.addr);
+        let number = number.to_string();
+        command.args(["--base-url", &url, "--num-prompts", &number]);
+        command.args(["--random-input-len", "8"]);
+        command.current_dir(root.path());
         command
     };
     // At once, so that they may well begin in one second.
     let runs = (1..=3).map(|number| tokio::spawn(run_aside(run(number))));
     for done in runs.collect::<Vec<_>>() {
-        let done = done.await.unwrap();
-        assert_eq!(done.code, Some(0));
+        done.await.unwrap().assert_status(&[0]);
     }
     let folder = root.path().join("results/traffic");
-    let entries = std::fs::read_dir(&folder).unwrap();
-    let mut rows: Vec<usize> = entries
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.file_type().unwrap().is_dir())
+    let entries = std::fs::read_dir(&folder).unwrap().map(Result::unwrap);
+    let runs = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+    let mut rows: Vec<usize> = runs
         .map(|entry| column(&entry.path(), "success").len())
         .collect();
-    rows.sort();
+    rows.sort_unstable();
     assert_eq!(rows, [1, 2, 3]);
     assert!((1..=3).contains(&column(&folder.join("latest"), "success").len()));
 }
@@ -479,58 +361,44 @@ async fn each_run_has_a_folder_of_its_own() {
 async fn sigterm_ends_the_run_with_the_rows_so_far() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let more = ["--request-rate", "5", "--num-prompts", "200"];
-    let mut command = command(QUEUESCOPE, server.addr, root.path(), &more);
-    command
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
-    let child = command.spawn().unwrap();
+    let line = "--request-rate 5 --num-prompts 200";
+    let child = command(server.addr, root.path(), line).spawn().unwrap();
     until("some arrived", || server.seen().len() >= 3).await;
-    let id = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
-    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
-    let done = done.await.unwrap();
-    let said = done.out;
-    assert_eq!(done.code, Some(143), "{said}");
-    assert!(said.contains("stopped before its end"), "{said}");
-    let rows = column(root.path(), "success");
+    signal(&child, Signal::SIGTERM);
+    let done = ended(child).await;
+    done.assert_status(&[143]);
+    assert!(done.out.contains("stopped before its end"), "{}", done.out);
     let seen = server.seen().len();
     assert!((3..200).contains(&seen), "{seen}");
-    assert_eq!(rows, vec!["True"; seen]);
+    assert_eq!(column(root.path(), "success"), vec!["True"; seen]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_who_reads_is_no_reason_to_fail() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let more = ["--num-prompts", "3", "--force"];
-    for program in [GENERATOR, QUEUESCOPE] {
-        let done = unread(command(program, server.addr, root.path(), &more), false).await;
-        assert_eq!(done.0, Some(0));
-        assert!(!done.1.contains("error"), "{}", done.1);
+    let line = "--num-prompts 3 --force";
+    for program in [generator, command] {
+        let done = unread(program(server.addr, root.path(), line), false).await;
+        done.assert_status(&[0]);
+        assert!(!done.err.contains("error"), "{}", done.err);
         assert_eq!(column(root.path(), "success"), ["True"; 3]);
     }
     let nowhere = refusing().await;
-    let failing = command(GENERATOR, nowhere, root.path(), &more);
-    assert_eq!(unread(failing, true).await.0, Some(1));
-    let wrong = command(GENERATOR, nowhere, root.path(), &["--num-prompts", "0"]);
-    assert_eq!(unread(wrong, true).await.0, Some(2));
+    for (line, code) in [(line, 1), ("--num-prompts 0", 2)] {
+        let failing = generator(nowhere, root.path(), line);
+        unread(failing, true).await.assert_status(&[code]);
+    }
 }
 
-/// Runs it with its output's other end closed, of its errors too if asked: its exit code and errors.
-async fn unread(mut command: Command, errors_too: bool) -> (Option<i32>, String) {
+/// Runs it with its output's other end closed, of its errors too if asked.
+async fn unread(mut command: Command, errors_too: bool) -> Done {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     command.stdout(writer.try_clone().unwrap());
-    if errors_too {
-        command.stderr(writer);
-    } else {
-        command.stderr(std::process::Stdio::piped());
-    }
-    let done = tokio::task::spawn_blocking(move || {
-        let child = command.spawn().unwrap();
-        Done::from(child.wait_with_output().unwrap())
+    command.stderr(match errors_too {
+        true => writer.into(),
+        false => Stdio::piped(),
     });
-    let done = done.await.unwrap();
-    (done.code, done.err)
+    ended(command.spawn().unwrap()).await
 }

@@ -3,31 +3,12 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::support::process::{limited, run, run_aside};
-
-const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
+use crate::support::process::{limited, run};
 
 /// A file of `tests/data/datasets`, all of which are synthetic.
 fn file(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     root.join("tests/data/datasets").join(name)
-}
-
-fn command(addr: SocketAddr, dir: &Path, line: &str) -> Command {
-    let mut command = Command::new(GENERATOR);
-    command
-        .args(["--base-url", &format!("http://{addr}")])
-        .arg("--output-dir")
-        .arg(dir)
-        .args(flags(line))
-        .env_remove("OPENAI_API_KEY")
-        .env_remove("HF_ENDPOINT");
-    command
-}
-
-fn summary(dir: &Path) -> Value {
-    let text = std::fs::read_to_string(dir.join("summary.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
 }
 
 fn planned(line: &str) -> Result<RunPlan, Error> {
@@ -63,12 +44,10 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
     command.arg("--dataset-path").arg(file("azure-2023.csv"));
     let done = run_aside(command).await;
     assert_eq!(done.code, Some(0), "{}", done.err);
-    let schedule = std::fs::read_to_string(root.path().join("schedule.csv")).unwrap();
-    let rows: Vec<String> = schedule
-        .lines()
-        .skip(1)
-        .map(|row| row.split(',').take(4).collect::<Vec<_>>().join(","))
-        .collect();
+    let schedule = read(root.path(), "schedule.csv");
+    let rows = schedule.lines().skip(1);
+    let rows = rows.map(|row| row.split(',').take(4).collect::<Vec<_>>().join(","));
+    let rows: Vec<String> = rows.collect();
     // 1.5 s and 4.0000007 s, at 20 times the speed.
     let right = [
         "0,0.000000000,30,4",
@@ -96,7 +75,7 @@ async fn a_trace_is_run_at_its_times_and_the_summary_says_of_which_file() {
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let summary = summary(root.path());
+    let summary = summary(root.path(), &done);
     let config = &summary["config"];
     assert_eq!(config["dataset_name"], "azure");
     assert_eq!(config["dataset_sha256"], *sum);
@@ -252,7 +231,7 @@ async fn sharegpt_is_taken_from_the_cache_or_told_how_to_get_there() {
     std::fs::copy(file("sharegpt.json"), &kept).unwrap();
     let done = run("there").await;
     assert_eq!(done.code, Some(0), "{}", done.err);
-    let summary = summary(&root.path().join("there"));
+    let summary = summary(&root.path().join("there"), &done);
     let config = &summary["config"];
     assert_eq!(config["dataset_path"], *kept.to_str().unwrap());
     let taken = "3 of 4 conversations that can be sent, of 7";

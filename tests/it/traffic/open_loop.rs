@@ -69,14 +69,7 @@ async fn a_server_that_stalls_delays_no_later_send() {
 #[tokio::test]
 async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     let all_due = Gate::new();
-    let opened = all_due.clone();
-    let answer = move |_, _: &Seen| {
-        vec![
-            Step::Gate(opened.clone()),
-            Step::Send(recorded("generate_stream")),
-        ]
-    };
-    let server = Upstream::start(answer).await;
+    let server = held(&all_due).await;
     let more = ["--num-prompts", "6", "--max-concurrency", "1"];
     let live = Arc::new(Live::default());
     let run = traffic::drive(
@@ -186,14 +179,7 @@ async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
 #[tokio::test]
 async fn a_stop_lets_requests_under_way_finish() {
     let gate = Gate::new();
-    let held = gate.clone();
-    let server = Upstream::start(move |_, _| {
-        vec![
-            Step::Gate(held.clone()),
-            Step::Send(recorded("generate_stream")),
-        ]
-    })
-    .await;
+    let server = held(&gate).await;
     let plan = plan(server.addr, &["--num-prompts", "2"]);
     let stop = Stop::new();
     let run = traffic::drive(plan, Clock::system(), Arc::default(), stop.clone());

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use ring::digest::{SHA256, digest};
 
 use super::*;
-use crate::support::process::{run, run_aside};
+use crate::support::process::run;
 
 const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 

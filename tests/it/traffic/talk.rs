@@ -1,14 +1,9 @@
 //! Conversations: each turn is sent with the replies before it, when they have ended and been thought about.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::*;
-use crate::support::process::{Done, queuescope, run_aside};
 
 const TALK: &str = "--dataset-name conversations --turns 3 --think-time fixed --think-time-s 0.03 --num-prompts 5 \
                     --request-rate 100 --follow-up-len 4 --random-output-len 6 --request-id-prefix talk";
@@ -36,10 +31,6 @@ fn answer(words: &[&str]) -> Vec<Step> {
 
 fn id(seen: &Seen) -> usize {
     place(&seen.header("x-request-id").unwrap())
-}
-
-fn body(seen: &Seen) -> Value {
-    serde_json::from_slice(&seen.body).unwrap()
 }
 
 #[tokio::test]
@@ -96,19 +87,12 @@ async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() 
     })
     .await;
     let root = tempfile::tempdir().unwrap();
-    let dir = root.path().join("run");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
-    command
-        .args(["traffic", "--base-url", &format!("http://{}", server.addr)])
-        .arg("--output-dir")
-        .arg(&dir)
-        .args(["--random-input-len", "8", "--max-concurrency", "2"])
-        .args(flags(TALK));
-    let done = run_aside(command).await;
+    let dir = root.path();
+    let line = format!("--random-input-len 8 --max-concurrency 2 {TALK}");
+    let done = run_aside(command(server.addr, dir, &line)).await;
     // A quarter of the requests failed: the verdict may be that the run is not valid.
-    assert!(matches!(done.code, Some(0 | 3)), "{}{}", done.out, done.err);
-    let read = |file: &str| std::fs::read_to_string(dir.join(file)).unwrap();
-    let summary: Value = serde_json::from_str(&read("summary.json")).unwrap();
+    done.assert_status(&[0, 3]);
+    let summary = summary(dir, &done);
     let counts = ["requests", "completed", "scheduled", "turns_not_sent"];
     assert_eq!(
         counts.map(|key| summary[key].as_u64().unwrap()),
@@ -134,7 +118,7 @@ async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() 
     );
     assert_eq!(config["workload_sha256"].as_str().unwrap().len(), 64);
     // All turns stand in the schedule; only of the first ones is it known when.
-    let schedule = read("schedule.csv");
+    let schedule = read(dir, "schedule.csv");
     let rows: Vec<Vec<&str>> = schedule
         .lines()
         .skip(1)
@@ -151,40 +135,18 @@ async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() 
     }
 }
 
-#[tokio::test]
-async fn a_stop_ends_conversations_too() {
-    let server = Upstream::start(|_, _| answer(&[" fine"])).await;
-    let line = TALK.replace("--think-time-s 0.03", "--think-time-s 3000");
-    let plan = plan(server.addr, &flags(&line));
-    let (live, stop) = (Arc::new(Live::default()), Stop::new());
-    let run = traffic::drive(plan, Clock::system(), live.clone(), stop.clone());
-    let run = tokio::spawn(run);
-    until("all first turns have ended", || live.counts().done == 5).await;
-    stop.stop();
-    let run = run.await.unwrap().unwrap();
-    assert!(run.stopped);
-    assert_eq!(run.records.len(), 5, "nobody waits for the thoughts");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
     let server = Upstream::start(|_, _| answer(&[" fine"])).await;
     let root = tempfile::tempdir().unwrap();
-    let url = format!("http://{}", server.addr);
-    let mut command = queuescope(&["traffic", "--base-url", &url, "--output-dir"]);
     // Three conversations of three turns: one begins at once, the others much later.
     let line = "--dataset-name conversations --turns 3 --think-time fixed --think-time-s 3000 --num-prompts 3 \
                 --arrival constant --rate-curve 0:10,0.05:10,0.05:0.001 --follow-up-len 4 --random-output-len 6";
-    command.arg(root.path()).args(line.split_whitespace());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
-    let id = Pid::from_raw(child.id().try_into().unwrap());
+    let child = command(server.addr, root.path(), line).spawn().unwrap();
     until("one arrived", || server.seen().len() == 1).await;
-    kill(id, Signal::SIGINT).unwrap();
-    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
-    let done = done.await.unwrap();
-    let summary = std::fs::read_to_string(root.path().join("summary.json"));
-    let summary: Value = serde_json::from_str(&summary.expect(&done.err)).unwrap();
+    signal(&child, Signal::SIGINT);
+    let done = ended(child).await;
+    let summary = summary(root.path(), &done);
     let counts = ["requests", "completed", "scheduled", "turns_not_sent"];
     let counts = counts.map(|key| summary[key].as_u64().unwrap());
     assert_eq!(counts, [1, 1, 7, 2], "{}{}", done.out, done.err);

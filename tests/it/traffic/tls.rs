@@ -1,7 +1,6 @@
 //! `https://`: through a front under TLS, and with certificates that are wrong.
 
 use super::*;
-use crate::support::process;
 use crate::support::proxy::Front;
 use crate::support::tls::{Authority, params};
 use rcgen::{CertificateParams, IsCa, date_time_ymd};
@@ -197,14 +196,10 @@ async fn http_to_a_server_under_tls_is_told_to_take_https() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost"], server.addr).await;
-    let run = drive(plan(face.addr, &["--num-prompts", "1"]))
-        .await
-        .unwrap();
-    let error = run.records[0].error.as_deref().unwrap();
-    assert!(
-        error.ends_with("speaks TLS there, give https://"),
-        "{error}"
-    );
+    let run = drive(plan(face.addr, &["--num-prompts", "1"])).await;
+    let error = run.unwrap().records[0].error.clone().unwrap();
+    let said = "speaks TLS there, give https://";
+    assert!(error.ends_with(said), "{error}");
 }
 
 #[test]
@@ -227,23 +222,19 @@ fn flags_that_do_not_fit_the_url_are_told() {
         assert!(error.to_string().contains(said), "{error}");
     }
     for flags in [&["--ca", empty][..], &["--insecure"]] {
-        let error = generator::plan("http://a:1", flags)
-            .unwrap_err()
-            .to_string();
+        let error = generator::plan("http://a:1", flags).unwrap_err();
+        let error = error.to_string();
         assert!(error.contains("goes with an https:// URL"), "{error}");
     }
     let both = ["traffic", "--ca", empty, "--insecure"];
     assert!(traffic::Args::try_parse_from(both).is_err());
 }
 
-/// The command as its users type it.
-async fn queuescope(line: &[&str], roots: Option<&Path>) -> (Option<i32>, String, String) {
-    let mut command = process::queuescope(line);
-    if let Some(roots) = roots {
-        command.env("SSL_CERT_FILE", roots);
-    }
-    let done = process::run_aside(command).await;
-    (done.code, done.out, done.err)
+/// The command as its users type it, with the system's roots or with these.
+async fn under(line: &[&str], roots: Option<&Path>) -> Done {
+    let mut command = queuescope(line);
+    command.envs(roots.map(|roots| ("SSL_CERT_FILE", roots)));
+    run_aside(command).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -254,20 +245,14 @@ async fn both_commands_trust_the_systems_roots_and_say_loudly_when_they_verify_n
     let url = format!("https://localhost:{}", face.addr.port());
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run");
-    let dir = dir.to_str().unwrap();
-    let traffic = [
-        "traffic",
-        "--base-url",
-        &url,
-        "--num-prompts",
-        "3",
-        "--output-dir",
-        dir,
-        "--force",
-    ];
-    let probe = ["probe", &url];
+    let line = format!(
+        "traffic --base-url {url} --num-prompts 3 --force --output-dir {}",
+        dir.display()
+    );
+    let (traffic, probe) = (flags(&line), ["probe", &url]);
     for line in [&traffic[..], &probe] {
-        let (code, shown, said) = queuescope(line, Some(&ca.file())).await;
+        let done = under(line, Some(&ca.file())).await;
+        let (code, shown, said) = (done.code, done.out, done.err);
         assert!(
             !shown.contains("insecure") && !said.contains("insecure"),
             "{shown}{said}"
@@ -279,20 +264,18 @@ async fn both_commands_trust_the_systems_roots_and_say_loudly_when_they_verify_n
         );
         assert!(code == Some(0) || line == probe, "{code:?} {shown}");
 
-        let (code, shown, said) = queuescope(line, None).await;
-        assert_eq!(code, Some(1), "{shown}");
-        assert!(
-            said.contains("with --ca FILE") && said.matches("error: ").count() == 1,
-            "{said}"
-        );
+        let done = under(line, None).await;
+        done.assert_status(&[1]);
+        let said = done.err;
+        let errors = said.matches("error: ").count();
+        assert!(said.contains("with --ca FILE") && errors == 1, "{said}");
 
-        let (_, shown, said) = queuescope(&[line, &["--insecure"]].concat(), None).await;
-        let all = shown.clone() + &said;
+        let done = under(&[line, &["--insecure"]].concat(), None).await;
+        let all = done.out.clone() + &done.err;
         assert!(all.contains("warning: --insecure: "), "{all}");
-        assert!(shown.contains("NOT verified"), "{shown}");
+        assert!(done.out.contains("NOT verified"), "{all}");
     }
-    let summary = std::fs::read_to_string(format!("{dir}/summary.json")).unwrap();
-    let summary: Value = serde_json::from_str(&summary).unwrap();
+    let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
     assert_eq!(summary["config"]["insecure"], true);
     // A busy machine adds a warning of its own.
     let warnings = summary["warnings"].as_array().unwrap();

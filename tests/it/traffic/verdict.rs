@@ -1,37 +1,34 @@
 //! A generator that could not send or see in time is called invalid.
 
-use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::*;
-use crate::support::process::{Done, limited, queuescope, run_aside};
+use crate::support::process::limited;
+
+/// A run that is held for so long once there is what `is_under_way` looks for, and thus invalid.
+async fn stood_still(mut run: Command, seconds: u64, is_under_way: impl Fn() -> bool) -> Done {
+    let child = run.spawn().unwrap();
+    until("it is under way", is_under_way).await;
+    signal(&child, Signal::SIGSTOP);
+    // No state is waited for: this is the fault.
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    signal(&child, Signal::SIGCONT);
+    let done = ended(child).await;
+    done.assert_status(&[3]);
+    done
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_generator_that_stood_still_is_invalid_on_any_machine() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let url = format!("http://{}", server.addr);
-    let mut command = queuescope(&["traffic", "--base-url", &url, "--upstream-kind", "server"]);
-    let more = flags("--request-rate 100 --num-prompts 200 --random-input-len 8 --max-failed 0");
-    command.args(more).arg("--output-dir").arg(root.path());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
-    let id = Pid::from_raw(child.id().try_into().unwrap());
-    until("some arrived", || server.seen().len() >= 20).await;
-    kill(id, Signal::SIGSTOP).unwrap();
-    // No state is waited for: this is the fault, a second of the two that the schedule has.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    kill(id, Signal::SIGCONT).unwrap();
-    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
-    let done = done.await.unwrap();
-    assert_eq!(done.code, Some(3), "{done:?}");
+    let line = "--upstream-kind server --request-rate 100 --num-prompts 200 --max-failed 0";
+    let run = command(server.addr, root.path(), line);
+    // A second of the two that the schedule has.
+    let done = stood_still(run, 1, || server.seen().len() >= 20).await;
     let said = "error: the run is INVALID: its figures are not the server's";
     assert_eq!(done.err.lines().last(), Some(said));
-    let summary = std::fs::read_to_string(root.path().join("summary.json")).unwrap();
-    let summary: Value = serde_json::from_str(&summary).unwrap();
+    let summary = summary(root.path(), &done);
     assert_eq!(summary["verdict"]["grade"], "INVALID");
     let reasons = summary["verdict"]["reasons"].as_array().unwrap();
     let reasons: Vec<&str> = reasons.iter().filter_map(Value::as_str).collect();
@@ -53,24 +50,11 @@ async fn a_generator_that_stood_still_is_invalid_on_any_machine() {
 async fn a_generator_that_stood_still_is_invalid_also_where_all_is_due_at_once() {
     let sim = generator::sim(|config| config.profile.max_running_requests = 4);
     let root = tempfile::tempdir().unwrap();
-    let url = format!("http://{}", sim.addr());
-    let mut command = queuescope(&["traffic", "--base-url", &url, "--upstream-kind", "server"]);
-    let more =
-        flags("--request-rate inf --num-prompts 60 --random-input-len 8 --random-output-len 32");
-    command.args(more).arg("--output-dir").arg(root.path());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
-    let id = Pid::from_raw(child.id().try_into().unwrap());
-    let rows = root.path().join("requests.partial.csv");
-    let lines = || std::fs::read_to_string(&rows).map_or(0, |text| text.lines().count());
-    until("some rows", || lines() >= 4).await;
-    kill(id, Signal::SIGSTOP).unwrap();
-    // The fault, as above.
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    kill(id, Signal::SIGCONT).unwrap();
-    let done = tokio::task::spawn_blocking(move || Done::from(child.wait_with_output().unwrap()));
-    let done = done.await.unwrap();
-    assert_eq!(done.code, Some(3), "{done:?}");
+    let line =
+        "--upstream-kind server --num-prompts 60 --random-input-len 8 --random-output-len 32";
+    let run = command(sim.addr(), root.path(), line);
+    let lines = || read(root.path(), "requests.partial.csv").lines().count();
+    let done = stood_still(run, 2, || lines() >= 4).await;
     assert!(done.out.contains("event loop woke more than"), "{done:?}");
 }
 
@@ -78,16 +62,9 @@ async fn a_generator_that_stood_still_is_invalid_also_where_all_is_due_at_once()
 async fn figures_of_a_window_leave_its_edges_out_and_rows_hold_all() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let url = format!("http://{}", server.addr);
-    let mut command = queuescope(&["traffic", "--base-url", &url, "--upstream-kind", "server"]);
-    let more = "--request-rate 100 --num-prompts 150 --random-input-len 8 --leave-out-first 0.5 --leave-out-last 0.4";
-    command
-        .args(flags(more))
-        .arg("--output-dir")
-        .arg(root.path());
-    let done = crate::support::process::run_aside(command).await;
-    let summary = std::fs::read_to_string(root.path().join("summary.json")).unwrap();
-    let summary: Value = serde_json::from_str(&summary).unwrap();
+    let line = "--upstream-kind server --request-rate 100 --num-prompts 150 --leave-out-first 0.5 --leave-out-last 0.4";
+    let done = run_aside(command(server.addr, root.path(), line)).await;
+    let summary = summary(root.path(), &done);
     let window = &summary["window"];
     let count = |value: &Value| value.as_u64().unwrap();
     let left_out = count(&window["left_out_first"]) + count(&window["left_out_last"]);
@@ -96,17 +73,11 @@ async fn figures_of_a_window_leave_its_edges_out_and_rows_hold_all() {
     assert_eq!(window["from_s"], 0.5);
     let length = window["to_s"].as_f64().unwrap() - 0.5;
     assert!((summary["duration"].as_f64().unwrap() - length).abs() < 1e-6);
-    let rows = std::fs::read_to_string(root.path().join("requests.csv")).unwrap();
-    assert_eq!(rows.lines().count(), 151);
-    let first = done
-        .out
-        .lines()
-        .find(|line| line.starts_with("figures are of the "));
-    assert!(
-        first.is_some_and(|line| line.contains("that arrived from 0.50 s to")),
-        "{}",
-        done.out
-    );
+    assert_eq!(read(root.path(), "requests.csv").lines().count(), 151);
+    let mut lines = done.out.lines();
+    let first = lines.find(|line| line.starts_with("figures are of the "));
+    let is_told = first.is_some_and(|line| line.contains("that arrived from 0.50 s to"));
+    assert!(is_told, "{}", done.out);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,26 +90,19 @@ async fn only_the_generators_own_want_of_files_is_told_as_such() {
     // Of 100 at once there are no files for most.
     for (addr, ulimit, is_own) in [(server.addr, "-n 1000", false), (held.addr, "-n 60", true)] {
         let root = tempfile::tempdir().unwrap();
-        let mut command = limited(ulimit);
-        command.args(["traffic", "--base-url", &format!("http://{addr}")]);
-        command.args(flags(
-            "--request-rate inf --num-prompts 100 --random-input-len 8",
-        ));
-        let done = run_aside({
-            command.arg("--output-dir").arg(root.path());
-            command
-        });
-        let done = done.await;
-        let summary = std::fs::read_to_string(root.path().join("summary.json"));
-        let summary: Value = serde_json::from_str(&summary.expect(&done.err)).unwrap();
-        let dropped = summary["client"]["dropped"].as_u64().unwrap();
-        assert_eq!(dropped > 10, is_own, "{dropped}: {}", done.err);
-        assert_eq!(dropped == 0, !is_own, "{dropped}: {}", done.err);
+        let mut run = limited(ulimit);
+        run.args(command(addr, root.path(), "--num-prompts 100").get_args());
+        let done = run_aside(run).await;
+        let dropped = summary(root.path(), &done)["client"]["dropped"]
+            .as_u64()
+            .unwrap();
         assert_eq!(
-            done.out.contains("no more files or ports"),
-            is_own,
+            (dropped > 10, dropped == 0),
+            (is_own, !is_own),
             "{}",
-            done.out
+            done.err
         );
+        let is_told = done.out.contains("no more files or ports");
+        assert_eq!(is_told, is_own, "{}", done.out);
     }
 }

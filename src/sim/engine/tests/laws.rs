@@ -15,6 +15,16 @@ struct Asked {
     aborted_after: Option<i64>,
 }
 
+impl Asked {
+    fn request(&self, id: usize) -> Request {
+        Request {
+            id: id as u64,
+            prompt: self.prompt.clone().into(),
+            output_tokens: self.output,
+        }
+    }
+}
+
 /// What is known of a request so far.
 #[derive(Debug, Default)]
 struct Seen {
@@ -118,15 +128,8 @@ fn run(profile: &Profile, asked: &[Asked]) -> Result<HashMap<u64, Seen>, TestCas
                 prop_assert_eq!(engine.abort(id, now).is_none(), was_over);
                 seen.entry(id).or_default().is_over = true;
             } else {
-                let one = &asked[id as usize];
-                engine.submit(
-                    Request {
-                        id,
-                        prompt: one.prompt.clone().into(),
-                        output_tokens: one.output,
-                    },
-                    now,
-                );
+                let id = id as usize;
+                engine.submit(asked[id].request(id), now);
             }
         }
         let load = engine.load();
@@ -164,12 +167,7 @@ proptest! {
         let mut order: Vec<usize> = (0..asked.len()).collect();
         order.sort_by_key(|id| asked[*id].at);
         for id in &order {
-            let request = Request {
-                id: *id as u64,
-                prompt: asked[*id].prompt.clone().into(),
-                output_tokens: asked[*id].output,
-            };
-            engine.submit(request, ms(asked[*id].at));
+            engine.submit(asked[*id].request(*id), ms(asked[*id].at));
         }
         let mut queued = Vec::new();
         let mut admitted = Vec::new();
@@ -197,13 +195,8 @@ proptest! {
                 seen.extend(often.advance(ms(looked)));
                 looked += step;
             }
-            let request = Request {
-                id: id as u64,
-                prompt: asked[id].prompt.clone().into(),
-                output_tokens: asked[id].output,
-            };
-            often.submit(request.clone(), ms(at));
-            once.submit(request, ms(at));
+            often.submit(asked[id].request(id), ms(at));
+            once.submit(asked[id].request(id), ms(at));
         }
         while looked < 20_000 {
             seen.extend(often.advance(ms(looked)));

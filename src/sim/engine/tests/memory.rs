@@ -79,9 +79,6 @@ fn a_long_prompt_is_prefilled_in_pieces_and_the_last_is_filled_up() {
         chunked_prefill_size: 100,
         ..bare(4)
     };
-    let mut engine = Engine::new(profile, ms(0));
-    engine.submit(request(1, 230, 2), ms(0));
-    engine.submit(request(2, 40, 1), ms(5));
     let all = [
         (1, 0, NEW),
         // Pieces of 100, 100 and 30; the third takes the other prompt in.
@@ -90,7 +87,7 @@ fn a_long_prompt_is_prefilled_in_pieces_and_the_last_is_filled_up() {
         (2, 270, LAST),
         (1, 282, LAST),
     ];
-    assert_eq!(happened(&mut engine, 1_000), all);
+    holds(profile, &[(1, 230, 2, 0), (2, 40, 1, 5)], &all);
 }
 
 #[test]
@@ -99,11 +96,8 @@ fn a_request_waits_until_the_kv_cache_has_room() {
         max_total_tokens: 150,
         ..bare(4)
     };
-    let mut engine = Engine::new(profile, ms(0));
-    engine.submit(request(1, 100, 2), ms(0));
-    engine.submit(request(2, 100, 1), ms(0));
-    // Could never fit.
-    engine.submit(request(3, 100, 50), ms(0));
+    // The third could never fit.
+    let asked = [(1, 100, 2, 0), (2, 100, 1, 0), (3, 100, 50, 0)];
     let all = [
         (3, 0, Rejected),
         (1, 0, NEW),
@@ -112,15 +106,14 @@ fn a_request_waits_until_the_kv_cache_has_room() {
         (2, 112, NEW),
         (2, 212, LAST),
     ];
-    assert_eq!(happened(&mut engine, 1_000), all);
+    holds(profile, &asked, &all);
 }
 
 /// Two requests that both want more than there is room for, since only little is kept for them.
-fn short_of_room(overlap: bool) -> Engine {
+fn short_of_room() -> Engine {
     let profile = Profile {
         max_total_tokens: 60,
         schedule_conservativeness: 0.01,
-        disable_overlap_schedule: !overlap,
         ..bare(4)
     };
     let mut engine = Engine::new(profile, ms(0));
@@ -131,7 +124,7 @@ fn short_of_room(overlap: bool) -> Engine {
 
 #[test]
 fn the_one_that_has_made_least_goes_back_and_goes_on_later() {
-    let mut engine = short_of_room(false);
+    let mut engine = short_of_room();
     let all = happened(&mut engine, 100_000);
     let of = |id| all.iter().filter(move |event| event.0 == id);
     assert!(of(1).all(|event| event.2 != Retracted));
@@ -151,18 +144,6 @@ fn the_one_that_has_made_least_goes_back_and_goes_on_later() {
     assert_eq!(*next, (2, end.1 + 15 + i64::from(made), TOKEN));
     let tokens = |id| of(id).filter(|e| matches!(e.2, Token { .. })).count();
     assert_eq!((tokens(1), tokens(2)), (40, 30));
-}
-
-#[test]
-fn a_step_under_way_makes_nothing_for_a_retracted_request() {
-    let mut engine = short_of_room(true);
-    let all = happened(&mut engine, 100_000);
-    assert!(all.iter().any(|event| event.2 == Retracted));
-    for (id, wanted) in [(1, 40), (2, 30)] {
-        let of = || all.iter().filter(|event| event.0 == id);
-        let tokens = of().filter(|e| matches!(e.2, Token { .. })).count();
-        assert_eq!(tokens, wanted);
-    }
 }
 
 #[test]
@@ -212,9 +193,6 @@ fn the_gpu_waits_for_the_launch_of_short_steps() {
         gpu_share: 0.5,
         ..bare(4)
     };
-    let mut engine = Engine::new(profile, ms(0));
-    engine.submit(request(1, 10, 3), ms(0));
-    engine.submit(request(2, 10, 1), ms(20));
     let all = [
         (1, 0, NEW),
         // Seen when the first was launched, at 30; launched at 60, and only then the first is told.
@@ -226,7 +204,7 @@ fn the_gpu_waits_for_the_launch_of_short_steps() {
         (1, 93, TOKEN),
         (1, 117, LAST),
     ];
-    assert_eq!(happened(&mut engine, 1_000), all);
+    holds(profile, &[(1, 10, 3, 0), (2, 10, 1, 20)], &all);
 }
 
 #[test]

@@ -4,12 +4,20 @@ use super::*;
 
 const SYNTHETIC: &str = include_str!("../../../../tests/data/datasets/sharegpt.json");
 
-fn sampling(count: usize, seed: u64) -> Sampling {
+const ANY: SharegptArgs = lengths(None, None);
+
+const fn lengths(output: Option<u64>, context: Option<u64>) -> SharegptArgs {
+    SharegptArgs {
+        sharegpt_output_len: output,
+        sharegpt_context_len: context,
+    }
+}
+
+fn sampling(count: usize, seed: u64) -> Sampling<'static> {
     Sampling {
+        lengths: &ANY,
         count,
         seed,
-        output_len: None,
-        context_len: None,
         turns: 1,
     }
 }
@@ -19,38 +27,30 @@ const NAMED: Named<'static> = Named {
     path: "f",
 };
 
-fn drawn(text: &str, sampling: &Sampling) -> Vec<Prompt> {
-    sample(text.as_bytes(), NAMED, sampling).unwrap().0.0
+fn drawn(text: &str, sampling: &Sampling<'_>) -> Vec<Arc<Entry>> {
+    let (dataset, _) = sample(text.as_bytes(), NAMED, sampling).unwrap();
+    dataset.entries
 }
 
-fn ids(entries: &[Prompt]) -> Vec<&str> {
-    entries
-        .iter()
-        .map(|entry| entry.id.as_deref().unwrap())
-        .collect()
+fn ids(entries: &[Arc<Entry>]) -> Vec<&str> {
+    let ids = entries.iter().map(|entry| entry.data_id.as_deref());
+    ids.map(Option::unwrap).collect()
 }
 
 #[test]
 fn first_turns_of_conversations_that_have_two_are_sent() {
-    let (Prompts(entries), taken) = sample(SYNTHETIC.as_bytes(), NAMED, &sampling(10, 1)).unwrap();
-    let all: BTreeSet<&str> = ids(&entries).into_iter().collect();
+    let (dataset, taken) = sample(SYNTHETIC.as_bytes(), NAMED, &sampling(10, 1)).unwrap();
+    let all: BTreeSet<&str> = ids(&dataset.entries).into_iter().collect();
     assert_eq!(all, ["4", "syn_0", "syn_3", "syn_6"].into());
     assert_eq!(taken, "4 of 4 conversations that can be sent, of 7");
-    let first = entries
-        .iter()
-        .find(|entry| entry.id.as_deref() == Some("syn_0"));
-    let prompt = "synthetic: name three rivers that flow north";
+    let is_first = |entry: &&Arc<Entry>| entry.data_id.as_deref() == Some("syn_0");
+    let first = dataset.entries.iter().find(is_first).unwrap();
     let answer = "The Nile, the Ob and the Yenisei all flow north.";
-    assert_eq!(
-        first.unwrap(),
-        &Prompt {
-            text: prompt.to_owned(),
-            input_words: 7,
-            output_tokens: Some(answer.len() as u64 / 4),
-            id: Some("syn_0".to_owned()),
-            ..Prompt::default()
-        }
-    );
+    let tokens = answer.len() as u64 / 4;
+    assert_eq!((first.input, first.output), (Some(7), Some(tokens)));
+    let said = |text: &str| text == "synthetic: name three rivers that flow north";
+    assert!(matches!(&first.content, Content::Text(text) if said(text)));
+    assert_eq!(first.later, Later::Said(Vec::new()));
 }
 
 #[test]
@@ -72,10 +72,13 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
         let text = format!(r#"[{{"id":"a","conversations":[{}]}}]"#, turns.join(","));
         let sampling = Sampling {
             turns: most,
-            context_len,
+            lengths: &lengths(None, context_len),
             ..sampling(1, 1)
         };
-        drawn(&text, &sampling).remove(0).follow_ups
+        match &drawn(&text, &sampling)[0].later {
+            Later::Said(said) => said.clone(),
+            other => panic!("{other:?}"),
+        }
     };
     let second = [("second".to_owned(), 3)];
     assert_eq!(follow_ups(&turns, 1, None), []);
@@ -97,7 +100,8 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
 fn a_seed_gives_one_sample_which_a_larger_one_begins_with() {
     let all = drawn(SYNTHETIC, &sampling(10, 3));
     for count in 1..=4 {
-        assert_eq!(drawn(SYNTHETIC, &sampling(count, 3)), all[..count]);
+        let fewer = drawn(SYNTHETIC, &sampling(count, 3));
+        assert_eq!(ids(&fewer), ids(&all)[..count]);
     }
     let orders = (0..20).map(|seed| drawn(SYNTHETIC, &sampling(10, seed)));
     let orders: BTreeSet<String> = orders.map(|entries| ids(&entries).concat()).collect();
@@ -123,13 +127,13 @@ fn every_conversation_is_drawn_as_often() {
 #[test]
 fn lengths_can_be_set_and_limited() {
     let fixed = Sampling {
-        output_len: Some(33),
+        lengths: &lengths(Some(33), None),
         ..sampling(10, 1)
     };
     let entries = drawn(SYNTHETIC, &fixed);
-    assert!(entries.iter().all(|entry| entry.output_tokens == Some(33)));
+    assert!(entries.iter().all(|entry| entry.output == Some(33)));
     let short = Sampling {
-        context_len: Some(16),
+        lengths: &lengths(None, Some(16)),
         ..sampling(10, 1)
     };
     // 38 bytes and 16: 10 + 4 tokens.

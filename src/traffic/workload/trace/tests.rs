@@ -1,6 +1,6 @@
 use super::*;
 
-const MOONCAKE: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
+const MOONCAKE_LINES: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
 const AZURE_2023: &str = include_str!("../../../../tests/data/datasets/azure-2023.csv");
 const AZURE_2024: &str = include_str!("../../../../tests/data/datasets/azure-2024.csv");
 const BURST: &str = include_str!("../../../../tests/data/datasets/burstgpt.csv");
@@ -17,37 +17,36 @@ fn read(format: Format, text: &str, limits: Limits) -> (Trace, String) {
 }
 
 /// Seconds, prompt and answer of each request.
-fn rows(trace: &Trace) -> Vec<(f64, u32, u32)> {
+fn rows(trace: &Trace) -> Vec<(f64, u64, u64)> {
     let seconds = |at: i64| at as f64 / NANOS as f64;
-    let requests = trace.0.iter();
-    requests
-        .map(|one| (seconds(one.at_nanos), one.input, one.output))
+    let both = trace.times.iter().zip(&trace.dataset.entries);
+    both.map(|(at, one)| (seconds(*at), one.input.unwrap(), one.output.unwrap()))
         .collect()
 }
 
 #[test]
 fn each_format_gives_times_from_the_first_request_and_lengths() {
-    let (azure, taken) = read(Format::Azure, AZURE_2023, Limits::default());
+    let (azure, taken) = read(AZURE, AZURE_2023, Limits::default());
     assert_eq!(
         rows(&azure),
         [(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)]
     );
     assert_eq!(taken, "its 3 requests");
-    let (azure, _) = read(Format::Azure, AZURE_2024, Limits::default());
+    let (azure, _) = read(AZURE, AZURE_2024, Limits::default());
     assert_eq!(
         rows(&azure),
         [(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)]
     );
-    let (burst, taken) = read(Format::BurstGpt, BURST, Limits::default());
+    let (burst, taken) = read(BURST_GPT, BURST, Limits::default());
     assert_eq!(rows(&burst), [(0.0, 30, 4), (40.0, 12, 9), (113.0, 51, 1)]);
     assert_eq!(taken, "its 3 requests, 1 without tokens left out");
-    let (burst, _) = read(Format::BurstGpt, SESSIONS, Limits::default());
+    let (burst, _) = read(BURST_GPT, SESSIONS, Limits::default());
     assert_eq!(rows(&burst), [(0.0, 30, 4), (40.25, 12, 9)]);
 }
 
 #[test]
 fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
-    let (trace, _) = read(Format::Mooncake, MOONCAKE, Limits::default());
+    let (trace, _) = read(MOONCAKE, MOONCAKE_LINES, Limits::default());
     let sent = [
         (0.0, 1200, 40),
         (0.0, 700, 5),
@@ -55,8 +54,8 @@ fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
         (3.0, 1300, 60),
     ];
     assert_eq!(rows(&trace), sent);
-    let blocks = |index| match trace.entry(index, Lengths::default()).content {
-        Content::Words { shared, .. } => shared,
+    let blocks = |index| match &trace.dataset.entry(index).content {
+        Content::Words { shared, .. } => &shared[..],
         other => panic!("{other:?}"),
     };
     let all: Vec<&[u64]> = (0..5).map(blocks).collect();
@@ -67,15 +66,6 @@ fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
 }
 
 #[test]
-fn a_speed_divides_times() {
-    let (trace, _) = read(Format::Mooncake, MOONCAKE, Limits::default());
-    let at = |speed| trace.offsets(speed).collect::<Vec<_>>();
-    assert_eq!(at(1.0), [0, 0, 2500 * MS, 3000 * MS]);
-    assert_eq!(at(2.0), [0, 0, 1250 * MS, 1500 * MS]);
-    assert_eq!(at(0.5), [0, 0, 5000 * MS, 6000 * MS]);
-}
-
-#[test]
 fn no_more_is_read_than_is_sent() {
     // What follows is no trace any more: it must not be read.
     let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
@@ -83,16 +73,16 @@ fn no_more_is_read_than_is_sent() {
         count: Some(most),
         end: None,
     };
-    let (azure, taken) = read(Format::Azure, &broken, count(2));
-    assert_eq!((azure.0.len(), &*taken), (2, "its first 2 requests"));
+    let (azure, taken) = read(AZURE, &broken, count(2));
+    assert_eq!((azure.times.len(), &*taken), (2, "its first 2 requests"));
     let end = |end| Limits {
         count: None,
         end: Some(end),
     };
-    let (azure, _) = read(Format::Azure, &broken, end(1500 * MS));
+    let (azure, _) = read(AZURE, &broken, end(1500 * MS));
     assert_eq!(rows(&azure), [(0.0, 30, 4)]);
-    let (azure, _) = read(Format::Azure, &broken, end(1501 * MS));
-    assert_eq!(azure.0.len(), 2);
+    let (azure, _) = read(AZURE, &broken, end(1501 * MS));
+    assert_eq!(azure.times.len(), 2);
 }
 
 #[test]
@@ -106,7 +96,7 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
             count: None,
             end: Some(seconds * NANOS),
         };
-        let (trace, taken) = read(Format::BurstGpt, &text, limits);
+        let (trace, taken) = read(BURST_GPT, &text, limits);
         let times: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
         (times, taken)
     };
@@ -126,9 +116,9 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
 #[test]
 fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
     let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
-    let azure = |rows: &str| (Format::Azure, format!("{head}{rows}"));
-    let burst = |text: &str| (Format::BurstGpt, text.to_owned());
-    let mooncake = |text: &str| (Format::Mooncake, text.to_owned());
+    let azure = |rows: &str| (AZURE, format!("{head}{rows}"));
+    let burst = |text: &str| (BURST_GPT, text.to_owned());
+    let mooncake = |text: &str| (MOONCAKE, text.to_owned());
     let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
     for ((format, text), said) in [
         (
@@ -185,8 +175,8 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
 fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_for() {
     let gather = |count, most| {
         let limits = Limits { count, end: None };
-        let read = Trace::read_most(Format::Mooncake, MOONCAKE.as_bytes(), NAMED, limits, most);
-        read.map(|(trace, _)| trace.0.len())
+        let read = Trace::read_most(MOONCAKE, MOONCAKE_LINES.as_bytes(), NAMED, limits, most);
+        read.map(|(trace, _)| trace.times.len())
     };
     assert_eq!(gather(None, (4, 8)).unwrap(), 4);
     for most in [(3, 8), (4, 7)] {
@@ -207,7 +197,7 @@ fn a_length_that_no_memory_holds_is_refused() {
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0000000,4000000000,4\n";
     let mooncake =
         "{\"timestamp\":0,\"input_length\":5,\"output_length\":4000000000,\"hash_ids\":[]}";
-    for (format, text) in [(Format::Azure, azure), (Format::Mooncake, mooncake)] {
+    for (format, text) in [(AZURE, azure), (MOONCAKE, mooncake)] {
         let wrong = Trace::read(format, text.as_bytes(), NAMED, Limits::default()).unwrap_err();
         let wrong = wrong.to_string();
         assert!(
