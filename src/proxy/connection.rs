@@ -78,29 +78,12 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     if admission == Admission::Refused {
         return socket.reset();
     }
-<<<<<<< HEAD
     let limits = service.shared.limits(&service.role);
-    let Some((io, agreed)) = handshake(service, &socket, &limits).await else {
-        return;
-    };
-    let stream = ClientStream::new(io, &socket);
     // Not at hops: routers try it there to find servers that speak gRPC; refused, they use HTTP/1.1.
     let takes_http2 = service.role == Role::Front;
-    if takes_http2 && agreed == Some(true) {
-        return Box::pin(streams(service, Box::new(stream), peer, &limits)).await;
-    }
-    let is_clear = agreed.is_none();
-    let (speaks, clock) = (
-        (is_clear, is_clear && takes_http2),
-        service.shared.clock.clone(),
-    );
-    let mut client = Client::new(stream, (socket, peer), speaks, clock);
-    client.is_spared = admission == Admission::Spared;
-=======
-    let limits = service.limits();
     let clock = service.shared.clock.clone();
     let mut client = match service.tls() {
-        None => Client::new(None, socket, peer, service.takes_http2(), clock),
+        None => Client::new(None, socket, peer, takes_http2, clock),
         Some(tls) => match handshake(service, tls, &socket, &limits).await {
             None => return,
             Some((stream, true)) => {
@@ -110,7 +93,6 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         },
     };
     let mut is_spared = admission == Admission::Spared;
->>>>>>> client
     let mut phase = service.listener.phase.clone();
     loop {
         match client.next(&limits, &mut phase).await {

@@ -54,7 +54,6 @@ fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
         ];
         table.push(cells.into_iter().flatten());
     }
-    table.finish(None);
     let servers = HOSTS.iter().zip(SERVERS).map(|(host, name)| ServerFile {
         name: name.to_owned(),
         host: (*host).to_owned(),
