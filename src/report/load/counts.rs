@@ -1,7 +1,5 @@
 //! How requests ended, and how many tokens they moved.
 
-use crate::request::attempt::Failed;
-use crate::request::cell::Cell as _;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
 use crate::table::Table;
@@ -78,14 +76,10 @@ impl Counts {
                 .unsigned_abs();
             counts.attempts += attempts;
             counts.retried += u64::from(attempts > 1);
-            let failed = Vec::<Failed>::of(table.value(ColumnId::failed_attempts, row));
-            for of in failed.into_iter().flatten() {
-                counts.failed_attempts.count(FailedAttempt {
-                    host: of.host,
-                    outcome: of.outcome.map_or("open", Outcome::name),
-                    status: of.status,
-                });
-            }
+            let failed = table.text(ColumnId::failed_attempts, row).split("; ");
+            failed
+                .filter_map(FailedAttempt::of)
+                .for_each(|of| counts.failed_attempts.count(of));
             for row in request.rows() {
                 counts.rows += 1;
                 let wrong = table.text(ColumnId::inconsistency, row);
@@ -130,6 +124,21 @@ pub(super) fn outcome_of(table: &Table, row: usize) -> Outcome {
 /// Whether the generator gave the request of a row up because its run was stopped.
 pub(super) fn is_given_up(table: &Table, row: usize) -> bool {
     outcome_of(table, row) == Outcome::ClientAbort && table.text(ColumnId::error, row) == GIVEN_UP
+}
+
+impl FailedAttempt {
+    /// Of `127.0.0.1:30001 server_error 500 after 0.010000 s`.
+    fn of(words: &str) -> Option<FailedAttempt> {
+        let mut words = words.split(' ').filter(|word| !word.is_empty());
+        Some(FailedAttempt {
+            host: words.next()?.to_owned(),
+            outcome: words
+                .next()
+                .and_then(Outcome::named)
+                .map_or("open", Outcome::name),
+            status: words.next().and_then(|status| status.parse().ok()),
+        })
+    }
 }
 
 impl Tokens {
