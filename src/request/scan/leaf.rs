@@ -51,7 +51,9 @@ impl Leaf {
     pub fn is_told(self) -> bool {
         !matches!(
             self,
-            Leaf::String(StringUse::Ignore | StringUse::Key) | Leaf::Bare(None) | Leaf::Container(_)
+            Leaf::String(StringUse::Ignore | StringUse::Key)
+                | Leaf::Bare(None)
+                | Leaf::Container(_)
         )
     }
 

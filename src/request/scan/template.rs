@@ -89,7 +89,7 @@ impl Template {
     pub fn repeats<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
         let changes = &mut self.changes;
         let present = match &mut self.other {
-            Some((_, BORROWED)) if self.shared == 0 => return false,
+            Some((_, BORROWED)) if self.shared == 0 && document.len() <= LONGEST => return false,
             Some((other, likes)) => {
                 *likes += 1;
                 other
