@@ -223,10 +223,10 @@ impl Joins {
         if let (Some(request), Some(span)) = (&attempt.request, attempt.parent) {
             let has_answered = attempt.told.lock().has_answered();
             let is_only = request.0.lock().attempts.len() == 1;
-            table.ended.push_back((now, span));
             // Nobody tries again what was answered at once.
-            if has_answered && is_only {
-                table.forget(span);
+            match has_answered && is_only {
+                true => table.forget(span),
+                false => table.forget_later(span, now),
             }
         }
         rows
@@ -335,10 +335,8 @@ impl Table {
                 self.by_id.remove(&request.id);
             }
         }
-        let spans = std::mem::take(&mut request.spans).into_iter();
-        self.ended.extend(spans.map(|span| (now, span)));
-        while self.ended.len() > CAPACITY {
-            self.forget_oldest();
+        for span in std::mem::take(&mut request.spans) {
+            self.forget_later(span, now);
         }
         request.take_attempts()
     }
@@ -351,6 +349,13 @@ impl Table {
         let by = if is_elsewhere { "elsewhere" } else { "nothing" };
         metrics.joins.with(&[by]).inc();
         (!is_elsewhere).then_some(rows)
+    }
+
+    fn forget_later(&mut self, span: SpanId, now: Stamp) {
+        self.ended.push_back((now, span));
+        if self.ended.len() > CAPACITY {
+            self.forget_oldest();
+        }
     }
 
     fn forget_oldest(&mut self) {
