@@ -3,11 +3,11 @@
 
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::table::Table;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
+use queuescope::table::Table;
 
 use crate::support::recordings;
 

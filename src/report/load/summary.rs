@@ -69,8 +69,9 @@ pub struct Group {
 fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Request>)> {
     let mut by_host = vec![Vec::new(); table.codes(ColumnId::host)];
     for request in requests {
-        let host = table.code(ColumnId::host, request.row());
-        by_host.get_mut(host).map(|of| of.push(*request));
+        if let Some(of) = by_host.get_mut(table.code(ColumnId::host, request.row())) {
+            of.push(*request);
+        }
     }
     let named = |of: Vec<Request>| Some((table.text(ColumnId::host, of.first()?.row()), of));
     let by_host = by_host.into_iter().filter_map(named);
