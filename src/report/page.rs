@@ -39,27 +39,26 @@ pub fn render(report: &Report<'_>) -> String {
         .take(16)
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let scripts = SCRIPTS.concat();
     let parts = [
-        ("{{base}}", BASE),
-        ("{{style}}", STYLE),
-        ("{{charts}}", CHARTS),
-        ("{{script}}", &scripts),
-        ("{{nonce}}", &nonce),
-        ("{{data}}", &data),
+        ("base", BASE),
+        ("style", STYLE),
+        ("charts", CHARTS),
+        ("script", &SCRIPTS.concat()),
+        ("nonce", &nonce),
+        ("data", &data),
     ];
-    let mut page = String::with_capacity(CHARTS.len() + data.len() + scripts.len() + 40_000);
-    let mut rest = FRAME;
-    while let Some((at, mark, part)) = parts
-        .iter()
-        .filter_map(|(mark, part)| Some((rest.find(mark)?, mark, part)))
-        .min_by_key(|(at, ..)| *at)
-    {
-        page.push_str(rest.get(..at).unwrap_or_default());
-        page.push_str(part);
-        rest = rest.get(at + mark.len()..).unwrap_or_default();
+    filled(FRAME, &parts)
+}
+
+/// A page of its frame and the parts that its marks (`{{data}}`) name; what looks like a mark in a part is none.
+pub fn filled(frame: &str, parts: &[(&str, &str)]) -> String {
+    let mut pieces = frame.split("{{");
+    let mut page = pieces.next().unwrap_or_default().to_owned();
+    for (mark, rest) in pieces.filter_map(|piece| piece.split_once("}}")) {
+        let part = parts.iter().find(|(known, _)| *known == mark);
+        page.push_str(part.map_or("", |(_, part)| part));
+        page.push_str(rest);
     }
-    page.push_str(rest);
     page
 }
 

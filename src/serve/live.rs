@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::proxy::shared::{Shared, UpstreamKind};
-use crate::report::page::{BASE, DOM};
+use crate::report::page::{BASE, DOM, filled};
 use crate::report::timeline::label;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::STAGES;
@@ -20,18 +20,16 @@ use crate::telemetry::recent::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 const PAGE: &str = include_str!("live/page.html");
 /// The phase of requests that were sent on and have no token back.
 const WAITING: &str = Progress::Waiting.name();
-/// Stands in the page for the word that lets its own script and style run, and none that came in otherwise.
-const NONCE: &str = "{{nonce}}";
 
-/// The page, and the policy that the browser is to hold it to.
+/// The page, and the policy that the browser is to hold it to: only the page's own script and style run, which have the nonce.
 pub fn page() -> (String, String) {
     let nonce = format!("{:032x}", rand::random::<u128>());
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    let page = PAGE.replace("{{base}}", BASE).replace("{{dom}}", DOM);
-    (page.replace(NONCE, &nonce), policy)
+    let parts = [("base", BASE), ("dom", DOM), ("nonce", &nonce)];
+    (filled(PAGE, &parts), policy)
 }
 
 /// What is new since the request of the number `after`.

@@ -102,6 +102,26 @@ fn of_an_overloaded_pair_it_is_said_what_is_known() {
 }
 
 #[test]
+fn whether_a_queue_grew_is_seen_in_the_runs() {
+    let of = |policy: &str, growth: f64| {
+        let waits: Vec<_> = (0..600)
+            .map(|n| Some(0.1 + growth * f64::from(n)))
+            .collect();
+        let settings = json!({"routing_policy": policy});
+        run_of(settings, 0, &["ttft", "pure_queue_time"], 1, &waits)
+    };
+    for (growth, is_growing) in [(0.01, true), (0.0, false)] {
+        let made = comparison(&loaded(vec![of("random", 0.0), of("round_robin", growth)]));
+        let mut differences = made.differences.iter();
+        assert!(
+            differences.all(|of| of.queue_grew == is_growing),
+            "{made:?}"
+        );
+        assert!(!made.differences.is_empty());
+    }
+}
+
+#[test]
 fn a_sentence_says_what_became_of_failed_requests() {
     let clear = difference(-0.031, -0.041, -0.022);
     let failing = |failed_a, failed_b| Difference {

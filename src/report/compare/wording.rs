@@ -19,7 +19,7 @@ impl Difference {
         let said = match (self.is_shown(), is_less) {
             (true, true) => format!("{b} beats {a} on {what} by {}", self.range(less)),
             (true, false) => format!("{a} beats {b} on {what} by {}", self.range(found)),
-            (false, _) if self.queue_grew => format!(
+            (false, _) if self.is_overloaded() => format!(
                 "{what} was {} {} with {b} than with {a}; how sure that is cannot be said, as a queue grew as long as a run \
                  lasted",
                 self.range(if is_less { less } else { found }),
@@ -51,6 +51,11 @@ impl Difference {
                 format!("p{percent} {metric}")
             }
         }
+    }
+
+    /// Whether the bounds show nothing for a queue that grew throughout a run.
+    fn is_overloaded(&self) -> bool {
+        self.queue_grew && !self.is_by_bounds() && self.metric != FAILED
     }
 
     /// Why it is not shown, where the bounds alone would show it.

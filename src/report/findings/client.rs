@@ -36,28 +36,24 @@ pub fn verdict(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 
 /// Requests that waited for one of `--max-concurrency` slots.
 pub fn slots(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let late = lateness(of).filter(|_| is_limited(of))?;
-    Some(found.saying(late))
+    lateness(of, true).map(|late| found.saying(late))
 }
 
 /// Requests that were sent later than the schedule said; a run that has a verdict has said so itself.
 pub fn late(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let is_judged = of.told("/verdict").is_some();
-    let late = lateness(of).filter(|_| !is_judged && !is_limited(of))?;
-    Some(found.saying(late))
+    let late = lateness(of, false).filter(|_| of.told("/verdict").is_none());
+    late.map(|late| found.saying(late))
 }
 
-fn is_limited(of: &Seen<'_>) -> bool {
+/// How late requests were sent, in a run with such a limit or in one without.
+fn lateness(of: &Seen<'_>, is_limited: bool) -> Option<String> {
     let most = of.told("/config/max_concurrency");
-    most.is_some_and(|most| most.is_u64())
-}
-
-fn lateness(of: &Seen<'_>) -> Option<String> {
+    let is_asked = most.is_some_and(|most| most.is_u64()) == is_limited;
     let latencies = &of.figures.all.latencies;
     let lag = latencies.get("schedule_lag");
     let lag = lag.filter(|lag| lag.count >= ENOUGH)?.p99;
     let ttft = latencies.get("ttft_observed")?.p50;
-    (lag >= LATE_LEAST && lag >= LATE_SHARE * ttft).then(|| {
+    (is_asked && lag >= LATE_LEAST && lag >= LATE_SHARE * ttft).then(|| {
         format!(
             "1 of 100 requests was sent {} late or later, where the median time to the first token is {}.",
             duration(lag),
