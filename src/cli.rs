@@ -1,9 +1,10 @@
 //! The subcommands: parse, call the module, print its error, choose the exit code.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -11,9 +12,9 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::clock::Clock;
 use crate::config;
 use crate::config::topology::Topology;
-use crate::experiment::launch::process::{WATCHER, end_with_parent};
+use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::Kind;
-use crate::experiment::plan::line::plain;
+use crate::experiment::plan::line::wrong_value;
 use crate::experiment::run::Finished;
 use crate::experiment::run::one::RunEnd;
 use crate::experiment::{command, demo, probe};
@@ -64,12 +65,12 @@ enum Command {
     Probe(probe::Args),
     /// Show what runs and experiments found: on the terminal, as a page, as tables
     Report(report::command::Args),
-    /// End a process group when standard input ends: for experiments, should they be killed
-    #[command(name = WATCHER, hide = true)]
+    /// Run a command that ends when standard input ends: for experiments, should they be killed
+    #[command(name = KEEPER, hide = true)]
     EndWithParent {
-        /// Its number; 0, 1 and negative ones would be our own, or everybody's
-        #[arg(value_parser = clap::value_parser!(i32).range(2..))]
-        group: i32,
+        /// The command
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
     },
     /// Ask a proxy whether it lives; exit code 1 when it does not
     Health(health::Args),
@@ -113,10 +114,7 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     match &cli.command {
-        Command::EndWithParent { group } => {
-            end_with_parent(*group);
-            return ExitCode::SUCCESS;
-        }
+        Command::EndWithParent { command } => return keep(command),
         Command::Check(_)
         | Command::Health(_)
         | Command::Report(_)
@@ -204,42 +202,20 @@ fn allow_many_files() -> nix::Result<()> {
 
 /// Reads the command line. A value that does not fit is said in one line: flag, value, what would be right.
 fn parse<P: Parser>() -> Result<P, ExitCode> {
-    P::try_parse().map_err(|error| {
-        let text = |kind| match error.get(kind) {
-            Some(ContextValue::String(text)) => Some(text.as_str()),
-            _ => None,
-        };
-        let right = match error.get(ContextKind::ValidValue) {
-            Some(ContextValue::Strings(names)) => {
-                Some(format!("must be one of {}", names.join(", ")))
-            }
-            _ => std::error::Error::source(&error).map(ToString::to_string),
-        };
-        let flag = text(ContextKind::InvalidArg).and_then(|arg| arg.split(' ').next());
-        // A value without a flag has its name in angle brackets.
-        let flag = flag.map(|flag| flag.trim_matches(['<', '>']));
-        // Clap's words for a flag without its value are good.
-        let value = text(ContextKind::InvalidValue)
-            .filter(|value| !value.is_empty() || error.kind() == ErrorKind::ValueValidation);
-        match (error.kind(), flag, value, right) {
-            (
-                ErrorKind::ValueValidation | ErrorKind::InvalidValue,
-                Some(flag),
-                Some(value),
-                Some(right),
-            ) => fail(&Failure::new(wrong_flag(flag, value, &right), USAGE)),
-            _ => {
-                // A closed standard output or error leaves nobody to tell.
-                let _ = error.print();
-                ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
-            }
+    P::try_parse().map_err(|error| match wrong_value(&error) {
+        Some((flag, value, right)) if error.kind() != ErrorKind::TooManyValues => {
+            let value = shown(&flag, &value);
+            fail(&Failure::new(
+                anyhow::anyhow!("{flag}{value}: {right}"),
+                USAGE,
+            ))
+        }
+        _ => {
+            // A closed standard output or error leaves nobody to tell.
+            let _ = error.print();
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
     })
-}
-
-/// A flag, its value, and what would be right.
-fn wrong_flag(flag: &str, value: &str, right: &str) -> anyhow::Error {
-    anyhow::anyhow!("{flag}{}: {}", shown(flag, value), plain(right))
 }
 
 /// A value as an error shows it, without what may be a secret: a header's value, a URL's user or query.

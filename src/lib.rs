@@ -38,4 +38,5 @@ pub mod telemetry;
 pub mod terminal;
 pub mod traffic;
 pub mod trust;
+pub mod units;
 pub mod upstream;

@@ -1,15 +1,7 @@
-//! Exit codes, and the watcher of children.
+//! Exit codes.
 
 use super::*;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
-
-#[test]
-fn a_watcher_ends_no_group_but_a_child_s() {
-    for (group, is_one) in [("-1", false), ("0", false), ("1", false), ("2", true)] {
-        let parsed = Cli::try_parse_from(["queuescope", WATCHER, "--", group]);
-        assert_eq!(parsed.is_ok(), is_one, "{group}");
-    }
-}
 
 #[test]
 fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {

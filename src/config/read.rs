@@ -263,79 +263,61 @@ fn value_of(place: &Place, key: &str, text: &str) -> Value {
 /// What is wrong with lines of which TOML makes nothing, by line. TOML's own words are for those who write parsers.
 fn syntax(text: &str, errors: &[toml::de::Error]) -> BTreeSet<(usize, String)> {
     let lines: Vec<&str> = text.lines().collect();
-    let mut found = BTreeMap::new();
     let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
-    // A list without its end takes in every line below it.
-    let has_open_list = errors
+    if errors
         .iter()
-        .any(|error| error.message().starts_with("unclosed array,"));
-    let of_list = errors
-        .iter()
-        .filter(|error| error.message().contains(" array"));
-    let open = has_open_list.then(|| {
-        let first = of_list
-            .map(|error| line_of(text, place(error)))
-            .min()
-            .unwrap_or_default();
-        let begins = |line: &&str| key_and_value(line).1.starts_with('[');
-        lines
+        .any(|error| error.message().starts_with("unclosed array,"))
+    {
+        // It takes in every line below it.
+        let of_list = errors
             .iter()
-            .take(first)
-            .rposition(begins)
-            .unwrap_or_default()
-            + 1
-    });
+            .filter(|error| error.message().contains(" array"));
+        let first = of_list.map(|error| line_of(text, place(error))).min();
+        let begins = |line: &&str| key_and_value(line).1.starts_with('[');
+        let mut above = lines.iter().take(first.unwrap_or_default());
+        let open = above.rposition(begins).unwrap_or_default();
+        let (key, value) = key_and_value(lines.get(open).unwrap_or(&""));
+        let list = shown(key, value);
+        let wrong = format!("{list}: this list has no end; write `]` behind its last value");
+        return BTreeSet::from([(open + 1, wrong)]);
+    }
+    let mut found = BTreeMap::new();
     for error in errors {
         let at = line_of(text, place(error)).min(lines.len().max(1));
-        let at = open.map_or(at, |open| at.min(open));
-        let line = lines.get(at - 1).copied().unwrap_or_default();
-        let wrong = match open == Some(at) {
-            true => {
-                let (key, value) = key_and_value(line);
-                format!(
-                    "{}: this list has no end; write `]` behind its last value",
-                    shown(key, value)
-                )
-            }
-            false => wrong_line(line, error.message().starts_with("duplicate key")),
-        };
-        found.entry(at).or_insert(wrong);
+        let line = lines.get(at - 1).map_or("", |line| line.trim());
+        let is_twice = error.message().starts_with("duplicate key");
+        found
+            .entry(at)
+            .or_insert_with(|| wrong_line(line, is_twice));
     }
     found.into_iter().collect()
 }
 
 fn wrong_line(line: &str, is_twice: bool) -> String {
-    let line = line.trim();
     let (key, value) = key_and_value(line);
-    let name = line.trim_start_matches(['[', ' ']);
-    let name = name
-        .split(|c: char| !c.is_ascii_alphanumeric() && !"_.-".contains(c))
-        .next()
-        .unwrap_or_default();
+    let name: &str = line.trim_start_matches(['[', ' ']);
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let name = name.split(|c: char| !is_word(c)).next().unwrap_or_default();
     let place_of = |key: &str| SECTIONS.iter().find(|place| place.key(key).is_some());
     let is_header = line.starts_with('[') || (line.ends_with(']') && !line.contains('='));
-    let shown = shown(key, value);
     match (Place::near(name), place_of(key)) {
-        (Some(place), _) if is_header && place.is_list() && is_twice => {
-            format!("{line}: write `{}`", place.header())
+        (Some(place), _) if is_header && (place.is_list() || !is_twice) => {
+            format!(
+                "{}: write `{}` on a line of its own",
+                shown(key, value),
+                place.header()
+            )
         }
         _ if is_twice => format!("{key}: stands in the file already; leave one of the two"),
-        (Some(place), _) if is_header => {
-            let alone = if line.contains('=') {
-                " on a line of its own"
-            } else {
-                ""
-            };
-            format!("{shown}: write `{}`{alone}", place.header())
+        (_, Some(place)) if line.contains('=') => {
+            format!("{}: {}", shown(key, value), place.wanted(key, value))
         }
-        (_, Some(place)) if line.contains('=') => format!("{shown}: {}", place.wanted(key, value)),
-        _ if is_header => format!("{shown}: a section is written `[proxy]` or `[[worker]]`"),
         _ => {
             // Any of it may be a secret, but for a key's name.
             let shown = place_of(name).map_or("this line", |_| name);
             format!(
-                "{shown}: cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, and commas between \
-                 the values of a list"
+                "{shown}: cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, commas between the values of \
+                 a list, and [proxy] or [[worker]] above the keys of a section"
             )
         }
     }

@@ -154,12 +154,15 @@ impl Place {
             Value::Array(_) => "a list in brackets",
             Value::String(_) => "text in quotes",
             Value::Boolean(_) => "true or false",
-            Value::Float(_) if key.ends_with("_s") => "a number of seconds",
+            Value::Float(_) if key.ends_with("_s") => {
+                "a number of seconds, or a text such as \"250ms\""
+            }
             Value::Float(_) => "a number",
+            _ if key.ends_with("_bytes") => "a whole number, or a text such as \"64KiB\"",
             _ => "a whole number, 0 or more",
         };
-        let is_text = example.is_array() || example.is_str();
-        let without = if value.starts_with(['"', '\'']) && !is_text {
+        let may_be_text = example.is_array() || kind.contains("text");
+        let without = if value.starts_with(['"', '\'']) && !may_be_text {
             ", without quotes"
         } else {
             ""
@@ -186,20 +189,11 @@ impl Place {
         {
             return (format!("{key}: belongs under `{}`", other.header()), None);
         }
-        let like = self
-            .keys
-            .iter()
-            .map(|key| key.name)
-            .filter(|known| known.contains(&plain));
-        let like: Vec<String> = near
-            .into_iter()
-            .chain(like)
-            .map(|known| format!("`{known}`"))
-            .collect();
-        let wrong = match (near, like.len()) {
-            (Some(near), _) => format!("unknown key `{key}`; did you mean `{near}`?"),
-            (None, 1..=4) => format!("unknown key `{key}`; did you mean {}?", like.join(" or ")),
-            _ => format!("unknown key `{key}`; config.toml in the repository shows every key"),
+        let mut like = self.keys.iter().map(|key| key.name);
+        let near = near.or_else(|| like.find(|known| known.contains(&plain)));
+        let wrong = match near {
+            Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
+            None => format!("unknown key `{key}`; config.toml in the repository shows every key"),
         };
         (wrong, near)
     }

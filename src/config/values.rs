@@ -6,20 +6,36 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::units;
+
 /// A whole number within a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "u64")]
 pub struct Whole<const LEAST: u64, const MOST: u64>(u64);
 
-/// A duration of at most a day, written in seconds.
+/// A size in bytes, or one with its unit: `64KiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "f64", into = "f64")]
+#[serde(try_from = "Written")]
+pub struct Bytes<const LEAST: u64, const MOST: u64>(Whole<LEAST, MOST>);
+
+/// A duration of at most a day: a number of seconds, or one with its unit: `250ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "Written", into = "f64")]
 pub struct Seconds<const LEAST_MS: u64 = 1>(Duration);
 
 /// A share of all: from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "f64")]
 pub struct Share(f64);
+
+/// A number as it may stand in a file.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Whole(u64),
+    Number(f64),
+    Text(String),
+}
 
 /// More than any of the time limits can mean.
 const LONGEST_S: u64 = 86_400;
@@ -41,6 +57,65 @@ impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
         self.0
     }
 }
+
+impl<const LEAST: u64, const MOST: u64> Bytes<LEAST, MOST> {
+    /// So many, which the compiler holds to the range.
+    pub const fn of<const N: u64>() -> Self {
+        Bytes(Whole::of::<N>())
+    }
+
+    /// How many.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl Written {
+    /// In the unit of plain numbers, where a text with its own unit is so many of `base`.
+    fn number(&self, read: fn(&str) -> Option<f64>, base: f64) -> Option<f64> {
+        match self {
+            Written::Whole(number) => Some(*number as f64),
+            Written::Number(number) => Some(*number),
+            // A number in quotes has no unit.
+            Written::Text(text) if text.parse::<f64>().is_ok() => None,
+            Written::Text(text) => Some(read(text)? / base),
+        }
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> TryFrom<u64> for Bytes<LEAST, MOST> {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<Self, String> {
+        Whole::try_from(number).map(Bytes)
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> TryFrom<Written> for Bytes<LEAST, MOST> {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let number = match written {
+            Written::Whole(number) => number,
+            Written::Number(_) => return Err(NO_NUMBER.to_owned()),
+            // A cast saturates.
+            text => text.number(units::bytes, 1.0).ok_or(NO_NUMBER)? as u64,
+        };
+        number.try_into()
+    }
+}
+
+impl<const LEAST_MS: u64> TryFrom<Written> for Seconds<LEAST_MS> {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let seconds = written.number(units::seconds, 1.0);
+        seconds.ok_or(NO_NUMBER)?.try_into()
+    }
+}
+
+/// What stands in the place of a number.
+const NO_NUMBER: &str = "is no number";
 
 impl Share {
     /// So many hundredths, which the compiler holds to the range.
@@ -113,7 +188,7 @@ impl<const LEAST_MS: u64> TryFrom<f64> for Seconds<LEAST_MS> {
 
 /// Megabytes, or 0 for no limit.
 pub(super) fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    limit_or_zero(value, 1e6, "MB")
+    limit_or_zero(value, 1e6, "MB", units::bytes, 1e6)
 }
 
 /// How many times as much: at least once.
@@ -127,15 +202,18 @@ pub(super) fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error
 
 /// Hours, or 0 for no limit.
 pub(super) fn hours<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    limit_or_zero(value, 87_600.0, "hours")
+    limit_or_zero(value, 87_600.0, "hours", units::seconds, 3600.0)
 }
 
 fn limit_or_zero<'de, D: Deserializer<'de>>(
     value: D,
     most: f64,
     unit: &str,
+    read: fn(&str) -> Option<f64>,
+    base: f64,
 ) -> Result<f64, D::Error> {
-    let value = f64::deserialize(value)?;
+    let value = Written::deserialize(value)?.number(read, base);
+    let value = value.ok_or_else(|| D::Error::custom(NO_NUMBER))?;
     if value == 0.0 || (0.001..=most).contains(&value) {
         return Ok(value);
     }

@@ -4,18 +4,48 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::command::reported;
+use super::launch::router::in_path;
 use super::plan::Plan;
 use super::plan::keys::Kind;
 use super::plan::read::Entry;
 use super::run::one::RunEnd;
-use super::run::{self, ExperimentOptions, Finished, OutputDir};
+use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
 use crate::report::files::{MaxRate, RunState};
 use crate::traffic;
 use crate::traffic::folder::Folder;
+
+/// What a test is of: members are keys of a plan.
+pub trait Keys: Serialize {
+    /// What it is about.
+    const KIND: Kind;
+
+    /// Further keys, which win over its members.
+    fn more(&self) -> &toml::Table;
+
+    /// The folder that gets all files; `None`: a new one.
+    fn output_dir(&self) -> Option<&Path>;
+
+    /// The keys of a plan.
+    ///
+    /// # Errors
+    /// A value that TOML does not have.
+    fn keys(&self) -> Result<toml::Table, toml::ser::Error> {
+        let mut keys = toml::Table::try_from(self)?;
+        keys.extend(self.more().clone());
+        Ok(keys)
+    }
+}
+
+/// A test to be run.
+#[derive(Clone, Debug)]
+pub struct Test<C> {
+    config: C,
+}
 
 /// What came out of a test.
 #[derive(Clone, Debug)]
@@ -51,39 +81,39 @@ pub struct RunResult {
     pub dir: PathBuf,
 }
 
-/// Does what the keys say, over the manual's defaults.
-///
-/// # Errors
-/// The keys make no plan; the folder cannot be used; not one run came to figures.
-pub(super) fn test(
-    kind: Kind,
-    keys: toml::Table,
-    output_dir: Option<&Path>,
-) -> anyhow::Result<TestResult> {
-    let keys: Vec<Entry> = keys.into_iter().collect();
-    let plan = Plan::new(kind, Vec::new(), keys)?;
-    let results = format!("results/{}", kind.name());
-    let options = ExperimentOptions {
-        plan,
-        to: OutputDir::New(Folder::new(output_dir, false, &results)),
-        program: program()?,
-        tell: |line| log::info!("{line}"),
-    };
-    let runtime = traffic::runtime()?;
-    let finished = runtime.block_on(run::run(options, Clock::system()))?;
-    runtime.block_on(traffic::unless_signalled(|| result(finished)))?
+impl<C: Keys> Test<C> {
+    /// One of these keys, over the manual's defaults.
+    pub fn new(config: C) -> Test<C> {
+        Test { config }
+    }
+
+    /// Runs it: starts what it needs, loads it, ends it.
+    ///
+    /// # Errors
+    /// Values that do not go together; what does not start; a folder that cannot be used; not one run came to figures.
+    pub fn run(&self) -> anyhow::Result<TestResult> {
+        let keys: Vec<Entry> = self.config.keys()?.into_iter().collect();
+        let plan = Plan::new(C::KIND, Vec::new(), keys)?;
+        let results = format!("results/{}", C::KIND.name());
+        let output_dir = self.config.output_dir();
+        let to = OutputDir::New(Folder::new(output_dir, false, &results));
+        let runtime = traffic::runtime()?;
+        let tell = |line: &str| log::info!("{line}");
+        let run = run::run(plan, to, program()?, tell, Clock::system());
+        let finished = runtime.block_on(run)?;
+        runtime.block_on(traffic::unless_signalled(|| result(finished)))?
+    }
 }
 
 /// The program `queuescope`: beside the user's, in the folder above it, or in PATH.
 fn program() -> anyhow::Result<PathBuf> {
     const NAME: &str = "queuescope";
     let own = std::env::current_exe().context("the program's own file")?;
-    let near = own.ancestors().skip(1).take(2).map(Path::to_owned);
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut all = near
-        .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join(NAME));
-    all.find(|program| program.is_file()).context(
+    let near = own.ancestors().skip(1).take(2);
+    let near = near
+        .map(|folder| folder.join(NAME))
+        .find(|program| program.is_file());
+    near.or_else(|| in_path(NAME)).context(
         "the program queuescope is neither beside this one nor in PATH; `cargo build` makes it",
     )
 }

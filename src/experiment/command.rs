@@ -11,7 +11,7 @@ use super::plan::usage::Usage;
 use super::plan::{Plan, put, words};
 use super::run::folder::PLAN;
 use super::run::one::RunEnd;
-use super::run::{self, ExperimentOptions, Finished, OutputDir};
+use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
 use crate::traffic::folder::Folder;
 use crate::{disk, report, terminal, traffic};
@@ -27,7 +27,7 @@ pub struct Args {
     /// results/node/DATE-TIME or results/routing/DATE-TIME; the link latest beside it leads to it]
     #[arg(long, value_name = "DIR", help_heading = EXPERIMENT)]
     output_dir: Option<PathBuf>,
-    /// Replace the experiment that --output-dir holds
+    /// Replace the experiment that --output-dir holds; it goes into the folder aside there
     #[arg(long, requires = "output_dir", help_heading = EXPERIMENT)]
     force: bool,
     /// Go on with the experiment in this folder: what is done stays, what was under way is done again
@@ -71,14 +71,12 @@ impl Args {
         let results = format!("results/{}", kind.name());
         let new = || Folder::new(self.output_dir.as_deref(), self.force, &results);
         let resumed = self.resume.clone().map(OutputDir::Resumed);
-        let options = ExperimentOptions {
-            plan,
-            to: resumed.unwrap_or_else(|| OutputDir::New(new())),
-            program: std::env::current_exe().context("the program's own file")?,
-            tell: |line| terminal::complain(&format!("{line}\n")),
-        };
+        let to = resumed.unwrap_or_else(|| OutputDir::New(new()));
+        let program = std::env::current_exe().context("the program's own file")?;
+        let tell = |line: &str| terminal::complain(&format!("{line}\n"));
         let runtime = traffic::runtime()?;
-        let finished = runtime.block_on(run::run(options, Clock::system()))?;
+        let run = run::run(plan, to, program, tell, Clock::system());
+        let finished = runtime.block_on(run)?;
         let told = finished.clone();
         let report = traffic::unless_signalled(move || reported(&told));
         let reported = runtime.block_on(report);

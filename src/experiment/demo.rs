@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Parser;
 
-use super::launch::{Deployment, DeploymentSpec, Engine, Router};
+use super::launch::{Deployment, DeploymentSpec, EngineName, Program, Router, ServerSpec};
 use crate::clock::Clock;
 use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
@@ -93,18 +93,16 @@ fn say(text: &str) {
 
 /// Simulated servers, each with a hop before it, to which the front sends in turn, as a router would.
 fn spec(dir: &Path, sims: &[&[&str]]) -> anyhow::Result<DeploymentSpec> {
-    let flags = |flags: &&[&str]| flags.iter().map(|flag| (*flag).to_owned()).collect();
-    let engine = Engine::Sim {
-        flags: sims.iter().map(flags).collect(),
-    };
     let program = std::env::current_exe().context("the program's own file")?;
-    let router = Router::Builtin {
-        policy: "round_robin".to_owned(),
+    let server = |flags: &&[&str]| {
+        let flags = flags.iter().map(|flag| (*flag).to_owned());
+        ServerSpec::Started(Program::sim(&program, flags.collect()))
     };
+    let servers = sims.iter().map(server).collect();
     Ok(DeploymentSpec {
-        router,
+        router: Router::Builtin("round_robin".to_owned()),
         hops: true,
-        ..DeploymentSpec::new(engine, sims.len(), program, dir)
+        ..DeploymentSpec::new(EngineName::Sim, servers, program, dir)
     })
 }
 

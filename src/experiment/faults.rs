@@ -18,7 +18,7 @@ use crate::clock::{Clock, Stamp};
 use crate::fault::Fault;
 use crate::report::files::FaultRow;
 
-use super::launch::{DeploymentSpec, Engine, Server};
+use super::launch::{DeploymentSpec, EngineName, Server};
 use super::plan::read::inline;
 
 /// Which servers are down when, and how.
@@ -163,27 +163,12 @@ impl FaultPlan {
         self.schedule.0.last().map_or(0.0, |phase| phase.at)
     }
 
-    /// When a killed server is started again for the last time, seconds since the run began; `None`: never.
-    pub fn last_start(&self) -> Option<f64> {
-        let is_start = |pair: &&[Phase]| {
-            let [before, after] = pair else { return false };
-            before
-                .down
-                .iter()
-                .any(|server| !after.down.contains(server))
-        };
-        let starts = self.schedule.0.windows(2).filter(is_start);
-        let mut starts = starts.filter_map(|pair| pair.last());
-        let last = starts.next_back().map(|phase| phase.at);
-        last.filter(|_| self.kind == FaultKind::Kill)
-    }
-
     /// Whether it can be done to what `spec` starts.
     ///
     /// # Errors
     /// The key, what is wrong with it and what would be right.
     pub fn check(&self, spec: &DeploymentSpec) -> Result<(), String> {
-        let count = spec.count();
+        let count = spec.servers.len();
         for Phase { at, down } in &self.schedule.0 {
             if let Some(server) = down.iter().find(|server| **server >= count) {
                 let servers = if count == 1 { "server" } else { "servers" };
@@ -193,8 +178,8 @@ impl FaultPlan {
                 ));
             }
         }
-        match (&self.kind, &spec.engine) {
-            (FaultKind::Kill, Engine::External { .. }) => Err(
+        match (&self.kind, spec.engine) {
+            (FaultKind::Kill, EngineName::External) => Err(
                 "failure_kind = \"kill\": external servers are not ours to kill; \"refuse\", \"reset\" or \"stall\" at a \
                  hop looks much the same to whoever asks them"
                     .to_owned(),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use futures_util::future::{join_all, try_join_all};
-use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
@@ -25,9 +24,10 @@ mod server;
 mod spec;
 
 pub use ask::Access;
+pub use command::Program;
 pub use proxy_file::check as check_proxy;
 pub use server::Server;
-pub use spec::{DeploymentSpec, Engine, ROUTER_POLICIES, Router};
+pub use spec::{DeploymentSpec, EngineName, ROUTER_POLICIES, Router, ServerSpec};
 
 use command::CommandLine;
 use process::Process;
@@ -163,16 +163,9 @@ impl Deployment {
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        let running: Vec<_> = self
-            .0
-            .iter()
-            .filter_map(|process| process.close())
-            .collect();
-        // All at once, before each is waited for.
-        running
-            .iter()
-            .for_each(|running| running.signal(Signal::SIGKILL));
-        running.iter().for_each(|running| running.until_gone());
+        // All are killed before each is waited for.
+        let ended: Vec<_> = self.0.iter().map(|process| process.end()).collect();
+        ended.into_iter().for_each(|until_gone| until_gone());
     }
 }
 
@@ -189,40 +182,36 @@ impl Start<'_> {
     /// The servers, not started.
     fn servers(&mut self, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Arc<Server>>> {
         let spec = self.spec;
-        let placed: Vec<(String, Option<SocketAddr>)> = match &spec.engine {
-            Engine::External { urls } => {
-                let urls = urls.iter().map(|url| url.trim_end_matches('/').to_owned());
-                urls.map(|url| (url, None)).collect()
-            }
-            _ => {
-                let addrs = match spec.base_port {
-                    Some(base) => ports::from(base, spec.servers)?,
-                    None => spec.ports(spec.servers)?,
-                };
-                let placed = addrs
-                    .into_iter()
-                    .map(|addr| (format!("http://{addr}"), Some(addr)));
-                placed.collect()
-            }
-        };
-        let hops = spec.ports(if spec.hops { placed.len() } else { 0 })?;
+        let started = spec.servers.len() - spec.running().count();
+        let mut addrs = match spec.base_port {
+            Some(base) => ports::from(base, started)?,
+            None => spec.ports(started)?,
+        }
+        .into_iter();
+        let hops = spec.ports(if spec.hops { spec.servers.len() } else { 0 })?;
         let of_admin = Access {
             api_key: proxy_file::authorization(spec)?,
             ..Access::default()
         };
-        let server = |(number, (url, addr)): (usize, (String, Option<SocketAddr>))| {
+        let server = |(number, server): (usize, &ServerSpec)| {
             let name = format!("{SERVER}{}", number + 1);
-            let command = addr.and_then(|addr| command::server(spec, addr, number));
-            let host = Target::parse(&url)
-                .map_err(anyhow::Error::msg)?
-                .host_and_port();
+            let (url, command) = match server {
+                ServerSpec::Running(url) => (url.trim_end_matches('/').to_owned(), None),
+                ServerSpec::Started(program) => {
+                    let addr = addrs.next().context("there is a port for each server")?;
+                    let mut command = program.at(addr, &[]);
+                    command.env.clone_from(&spec.env);
+                    (format!("http://{addr}"), Some(command))
+                }
+            };
+            let target = Target::parse(&url).map_err(anyhow::Error::msg)?;
             Ok(Arc::new(Server {
                 process: command.map(|command| self.process(&name, command)),
                 file: ServerFile {
-                    engine: spec.engine.name().to_owned(),
+                    engine: spec.engine.name(),
                     name,
                     url,
-                    host,
+                    host: target.host_and_port(),
                 },
                 hop: hops.get(number).copied(),
                 access: spec.access.clone(),
@@ -230,7 +219,7 @@ impl Start<'_> {
                 start_timeout: spec.start_timeout,
             }))
         };
-        placed.into_iter().enumerate().map(server).collect()
+        spec.servers.iter().enumerate().map(server).collect()
     }
 
     /// Starts the servers and waits until all of them are ready, or one is not.
@@ -243,7 +232,7 @@ impl Start<'_> {
                 .map(|server| server.ready_at(&server.file.url)),
         )
         .await?;
-        if let Router::External { url } = &self.spec.router {
+        if let Router::External(url) = &self.spec.router {
             // It answers, whatever it says: what it serves shows with the first request.
             let asked = self.spec.access.status(url, "/health").await;
             asked.with_context(|| {
@@ -255,16 +244,12 @@ impl Start<'_> {
 
     /// Empties the caches of servers that ran before; tells of those that could not be.
     async fn kept_caches(&self) -> Vec<String> {
-        let urls = match (&self.spec.engine, &self.spec.router) {
-            (Engine::External { urls }, Router::External { url }) if urls.is_empty() => {
-                std::slice::from_ref(url)
-            }
-            (Engine::External { urls }, _) => urls,
-            _ => &[],
+        let router = match &self.spec.router {
+            Router::External(url) if self.spec.servers.is_empty() => Some(url.as_str()),
+            _ => None,
         };
-        let asked = urls
-            .iter()
-            .map(|url| server::flushed(&self.spec.access, url));
+        let urls = self.spec.running().chain(router);
+        let asked = urls.map(|url| server::flushed(&self.spec.access, url));
         join_all(asked)
             .await
             .into_iter()
@@ -283,16 +268,25 @@ impl Start<'_> {
         });
         let behind: Vec<String> = behind.collect();
         match &self.spec.router {
-            Router::None | Router::Builtin { .. } => Ok((None, behind)),
-            Router::External { url } => Ok((None, vec![url.trim_end_matches('/').to_owned()])),
+            Router::None | Router::Builtin(_) => Ok((None, behind)),
+            Router::External(url) => Ok((None, vec![url.trim_end_matches('/').to_owned()])),
             Router::SglangRouter {
                 program,
                 policy,
                 flags,
             } => {
                 let (addr, metrics) = (self.spec.port()?, self.spec.port()?);
-                let command = command::router(program, addr, metrics, policy, &behind, flags);
-                let process = self.process("router", command);
+                let router = Program {
+                    program: program.clone(),
+                    before: &["launch"],
+                    flags: flags.clone(),
+                };
+                let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
+                let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
+                let mut own: Vec<&str> = own.into();
+                own.extend(["--policy", policy, "--worker-urls"]);
+                own.extend(behind.iter().map(String::as_str));
+                let process = self.process("router", router.at(addr, &own));
                 Ok((Some((process, metrics)), vec![format!("http://{addr}")]))
             }
         }
@@ -325,7 +319,13 @@ impl Start<'_> {
         let is_private = keys.any(|(key, value)| secret::shown(key, value) != value);
         disk::write(&path, text.as_bytes(), is_private)
             .with_context(|| path.display().to_string())?;
-        let process = self.process("proxy", command::proxy(&spec.program, &path));
+        let args = ["proxy", "--config", &path.display().to_string()].map(str::to_owned);
+        let command = CommandLine {
+            program: spec.program.clone(),
+            args: args.to_vec(),
+            env: Vec::new(),
+        };
+        let process = self.process("proxy", command);
         process.start()?;
         let admin = format!("http://{admin}");
         let is_ready = async || Access::default().status(&admin, "/readyz").await == Some(200);
@@ -338,7 +338,7 @@ impl DeploymentSpec {
     /// A free port that is none of those that servers are to have.
     fn port(&self) -> anyhow::Result<SocketAddr> {
         let base = self.base_port.map_or(0, u32::from);
-        ports::free_beside(&(base..base + self.servers as u32))
+        ports::free_beside(&(base..base + self.servers.len() as u32))
     }
 
     fn ports(&self, count: usize) -> anyhow::Result<Vec<SocketAddr>> {

@@ -15,12 +15,12 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use toml::Table;
 
-use super::api::{TestResult, test};
+use super::api::{Keys, Test};
 use super::plan::keys::Kind;
 
 /// One server and its load. Members are keys of a plan (docs/EXPERIMENTS.md), with the manual's defaults.
@@ -72,10 +72,7 @@ pub struct NodeConfig {
 }
 
 /// A test of one server.
-#[derive(Clone, Debug)]
-pub struct NodeTest {
-    config: NodeConfig,
-}
+pub type NodeTest = Test<NodeConfig>;
 
 impl Default for NodeConfig {
     fn default() -> NodeConfig {
@@ -104,28 +101,15 @@ impl Default for NodeConfig {
     }
 }
 
-impl NodeConfig {
-    /// The keys of a plan.
-    pub(super) fn keys(&self) -> Result<Table, toml::ser::Error> {
-        let mut keys = Table::try_from(self)?;
-        keys.extend(self.more.clone());
-        Ok(keys)
-    }
-}
+impl Keys for NodeConfig {
+    const KIND: Kind = Kind::Node;
 
-impl NodeTest {
-    /// A test to be run.
-    pub fn new(config: NodeConfig) -> NodeTest {
-        NodeTest { config }
+    fn more(&self) -> &Table {
+        &self.more
     }
 
-    /// Runs it: starts the server, loads it, ends it.
-    ///
-    /// # Errors
-    /// Values that do not go together; a server that does not start; nothing measured.
-    pub fn run(&self) -> anyhow::Result<TestResult> {
-        let keys = self.config.keys()?;
-        test(Kind::Node, keys, self.config.output_dir.as_deref())
+    fn output_dir(&self) -> Option<&Path> {
+        self.output_dir.as_deref()
     }
 }
 

@@ -15,10 +15,12 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+use std::path::Path;
+
 use serde::{Serialize, Serializer};
 use toml::Table;
 
-use super::api::{TestResult, test};
+use super::api::{Keys, Test};
 use super::node::NodeConfig;
 use super::plan::keys::Kind;
 
@@ -41,10 +43,7 @@ pub struct RoutingConfig {
 }
 
 /// A test of several servers.
-#[derive(Clone, Debug)]
-pub struct RoutingTest {
-    config: RoutingConfig,
-}
+pub type RoutingTest = Test<RoutingConfig>;
 
 impl Default for RoutingConfig {
     fn default() -> RoutingConfig {
@@ -67,27 +66,15 @@ fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result
     )
 }
 
-impl RoutingConfig {
-    fn keys(&self) -> Result<Table, toml::ser::Error> {
-        let mut keys = Table::try_from(self)?;
-        keys.extend(self.node.more.clone());
-        Ok(keys)
-    }
-}
+impl Keys for RoutingConfig {
+    const KIND: Kind = Kind::Routing;
 
-impl RoutingTest {
-    /// A test to be run.
-    pub fn new(config: RoutingConfig) -> RoutingTest {
-        RoutingTest { config }
+    fn more(&self) -> &Table {
+        &self.node.more
     }
 
-    /// Runs it: starts servers and router, loads them, ends them.
-    ///
-    /// # Errors
-    /// Values that do not go together; what does not start; nothing measured.
-    pub fn run(&self) -> anyhow::Result<TestResult> {
-        let keys = self.config.keys()?;
-        test(Kind::Routing, keys, self.config.node.output_dir.as_deref())
+    fn output_dir(&self) -> Option<&Path> {
+        self.node.output_dir()
     }
 }
 

@@ -24,19 +24,6 @@ use folder::{FILES, PLAN};
 use one::{RunContext, RunEnd};
 use search::{Search, Trial};
 
-/// What is to be done.
-#[derive(Clone, Debug)]
-pub struct ExperimentOptions {
-    /// The plan.
-    pub plan: Plan,
-    /// The folder of an experiment that was begun, or where a new one goes.
-    pub to: OutputDir,
-    /// The program `queuescope`.
-    pub program: PathBuf,
-    /// Who hears how it goes, a line at a time.
-    pub tell: fn(&str),
-}
-
 /// Where an experiment goes.
 #[derive(Clone, Debug)]
 pub enum OutputDir {
@@ -77,65 +64,68 @@ const FIRST_RATE: f64 = 10.0;
 /// Runs that may fail to start before the first that does: SGLang may take ten minutes for each.
 const MOST_FAILED_STARTS: usize = 2;
 
-/// Does all of it, until it is done or stopped by a signal.
+/// Does all of a plan by the program `queuescope`, until it is done or stopped by a signal. `tell` hears how it goes, a line at a time.
 ///
 /// # Errors
 /// A folder that is not to be used, files that cannot be written. A run that fails is in its end.
-pub async fn run(options: ExperimentOptions, clock: Clock) -> anyhow::Result<Finished> {
+pub async fn run(
+    plan: Plan,
+    to: OutputDir,
+    program: PathBuf,
+    tell: fn(&str),
+    clock: Clock,
+) -> anyhow::Result<Finished> {
     let stop = Stop::new();
     let first = Arc::new(FirstSignal::default());
     let listening = tokio::spawn(first.clone().stop(Signals::listen()?, stop.clone()));
-    let done = whole(options, clock, &stop).await;
+    let context = RunContext {
+        kind: plan.kind,
+        dir: PathBuf::new(),
+        program,
+        clock,
+        stop: stop.clone(),
+        tell,
+    };
+    let done = whole(plan, to, context).await;
     listening.abort();
     let done = done?;
-    let signal = stop.is_stopped().then(|| first.number());
     Ok(Finished {
         dir: done.context.dir,
         file: done.file,
         runs: done.ends,
-        signal,
+        signal: stop.is_stopped().then(|| first.number()),
         notes: done.notes,
     })
 }
 
-async fn whole(
-    options: ExperimentOptions,
-    clock: Clock,
-    stop: &Stop,
-) -> anyhow::Result<ExperimentRunner> {
-    if let OutputDir::New(folder) = &options.to {
+async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<ExperimentRunner> {
+    if let OutputDir::New(folder) = &to {
         folder.check(&FILES)?;
         if let Folder::Given { dir, .. } = folder {
             folder::former(dir)?;
         }
     }
-    let is_done = |run: &&Run| match &options.to {
+    let is_done = |run: &&Run| match &to {
         OutputDir::New(_) => false,
         OutputDir::Resumed(dir) => {
             folder::run_file(dir, &run.dir).is_some_and(|file| file.state == RunState::Done)
         }
     };
-    let to_do = options.plan.runs().iter().filter(|run| !is_done(run));
+    let to_do = plan.runs().iter().filter(|run| !is_done(run));
     let to_do: Vec<_> = to_do.map(|run| &run.settings).collect();
     tokio::select! {
-        found = one::preflight(options.plan.kind, &to_do, &options.program) => found?,
-        () = stop.stopped() => {}
+        found = one::preflight(plan.kind, &to_do, &context.program) => found?,
+        () = context.stop.stopped() => {}
     }
-    let mut runner = ExperimentRunner::begin(options, clock, stop.clone())?;
+    let mut runner = ExperimentRunner::begin(plan, to, context)?;
     runner.all().await?;
     runner.write()?;
     Ok(runner)
 }
 
 impl ExperimentRunner {
-    fn begin(options: ExperimentOptions, clock: Clock, stop: Stop) -> anyhow::Result<Self> {
-        let ExperimentOptions {
-            plan,
-            to,
-            program,
-            tell,
-        } = options;
-        let now = clock.now();
+    fn begin(plan: Plan, to: OutputDir, mut context: RunContext) -> anyhow::Result<Self> {
+        let now = context.clock.now();
         let mut notes = Vec::new();
         let (dir, began, lock) = match to {
             OutputDir::New(folder) => {
@@ -145,7 +135,10 @@ impl ExperimentRunner {
                     std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
                     // Before anything of an experiment that is replaced goes: it may be running.
                     lock = Some(locked(dir)?);
-                    folder::clear(dir)?;
+                    if let Some(aside) = folder::replace(dir)? {
+                        let aside = aside.display();
+                        notes.push(format!("what was there before is in {aside}"));
+                    }
                 }
                 let made = folder.make(&FILES, now)?;
                 notes.extend(made.note);
@@ -161,6 +154,7 @@ impl ExperimentRunner {
                 (dir, began.unwrap_or(now.seconds()), lock)
             }
         };
+        context.dir = dir;
         let sweeps = plan.sweeps();
         Ok(ExperimentRunner {
             _lock: lock,
@@ -170,14 +164,7 @@ impl ExperimentRunner {
                 keys: sweeps.into_iter().map(|sweep| sweep.key).collect(),
                 ..ExperimentFile::default()
             },
-            context: RunContext {
-                kind: plan.kind,
-                dir,
-                program,
-                clock,
-                stop,
-                tell,
-            },
+            context,
             plan,
             ends: Vec::new(),
             notes,

@@ -1,20 +1,17 @@
 //! What servers and GPUs tell of themselves while a run goes on, once a second, as rows of `series.csv`.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use super::launch::Access;
 use crate::clock::{Clock, Stamp};
 use crate::report::files::{SERIES, SeriesRow};
 
-mod exposition;
 mod families;
 mod gpu;
 mod target;
@@ -26,14 +23,19 @@ use target::Target;
 /// How often is asked.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Scrapes until it is stopped or dropped.
+/// Who is asked of a run, and what came of it.
 #[derive(Debug)]
 pub struct Scraper {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<Vec<String>>,
+    targets: Vec<Target>,
+    access: Access,
+    nvidia_smi: Option<PathBuf>,
+    /// What there is to say of `nvidia-smi`.
+    told: Option<String>,
+    log: Log,
 }
 
 /// Where those write who ask.
+#[derive(Debug)]
 struct Log {
     began: Stamp,
     clock: Clock,
@@ -41,12 +43,12 @@ struct Log {
 }
 
 impl Scraper {
-    /// Begins to ask the servers (by name and URL) and the GPUs, once a second, and to write what they tell to [`SERIES`] in
-    /// `dir`, at seconds since `began` of when each answer was there.
+    /// Asks the servers (by name and URL) and the GPUs, and writes what they tell to [`SERIES`] in `dir`, at seconds since `began`
+    /// of when each answer was there.
     ///
     /// # Errors
     /// The file cannot be made.
-    pub fn start(
+    pub fn begin(
         servers: Vec<(String, String)>,
         access: Access,
         gpu: Option<Gpu>,
@@ -54,39 +56,48 @@ impl Scraper {
         began: Stamp,
         clock: &Clock,
     ) -> anyhow::Result<Scraper> {
-        let log = Log::begin(dir, began, clock)?;
-        let (stop, stopped) = oneshot::channel();
-        let mut targets: Vec<Target> = servers.into_iter().map(Target::server).collect();
-        if let Some(Gpu::Dcgm(url)) = &gpu {
-            targets.push(Target::dcgm(url));
-        }
-        let task = tokio::spawn(async move {
-            let mut told = None;
-            let asked = join_all(targets.iter_mut().map(|target| target.ask(&access, &log)));
-            let gpus = async {
-                if let Some(Gpu::NvidiaSmi(program)) = gpu {
-                    gpu::nvidia_smi(&program, &log, &mut told).await;
-                }
-            };
-            tokio::select! {
-                _ = futures_util::future::join(asked, gpus) => {}
-                // Also where nobody is left who could.
-                _ = stopped => {}
-            }
-            let notes = targets.iter().filter_map(Target::note);
-            let lost = log.file.into_inner().1;
-            let mut notes: Vec<String> = notes.chain(told).chain(lost).collect();
-            notes.sort();
-            notes
-        });
-        Ok(Scraper { stop, task })
+        let (dcgm, nvidia_smi) = match gpu {
+            Some(Gpu::Dcgm(url)) => (Some(Target::dcgm(&url)), None),
+            Some(Gpu::NvidiaSmi(program)) => (None, Some(program)),
+            None => (None, None),
+        };
+        Ok(Scraper {
+            targets: servers
+                .into_iter()
+                .map(Target::server)
+                .chain(dcgm)
+                .collect(),
+            access,
+            nvidia_smi,
+            told: None,
+            log: Log::begin(dir, began, clock)?,
+        })
     }
 
-    /// Ends it; what was told is in the file. Gives who could not be asked, how often, and why.
-    pub async fn stop(self) -> Vec<String> {
-        // It may have ended already.
-        let _ = self.stop.send(());
-        self.task.await.unwrap_or_default()
+    /// Asks once a second, until it is dropped.
+    pub async fn run(&mut self) {
+        let (access, log) = (&self.access, &self.log);
+        let asked = join_all(
+            self.targets
+                .iter_mut()
+                .map(|target| target.ask(access, log)),
+        );
+        let gpus = async {
+            if let Some(program) = &self.nvidia_smi {
+                gpu::nvidia_smi(program, log, &mut self.told).await;
+            }
+        };
+        join(asked, gpus).await;
+        std::future::pending().await
+    }
+
+    /// Who could not be asked, how often, and why.
+    pub fn notes(self) -> Vec<String> {
+        let notes = self.targets.iter().filter_map(Target::note);
+        let lost = self.log.file.into_inner().1;
+        let mut notes: Vec<String> = notes.chain(self.told).chain(lost).collect();
+        notes.sort();
+        notes
     }
 }
 

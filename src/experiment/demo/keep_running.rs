@@ -1,13 +1,13 @@
 //! A demo that goes on until it is told to end, for tools that look at a deployment as it runs.
 
-use std::pin::pin;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
 use crate::experiment::launch::{Deployment, Router};
 use crate::traffic::folder::{Folder, Made};
+use crate::traffic::{FirstSignal, Signals, Stop};
 
 use super::load::{self, LARGE, SMALL};
 use super::{Args, RECORDS, port, say};
@@ -29,12 +29,14 @@ const TARGETS: &str = "targets.json";
 /// 429 to more.
 const ROUTER: &str = "--max-concurrent-requests 26 --queue-size 400 --log-level error";
 
-/// Runs until Ctrl-C, SIGTERM or SIGHUP.
+/// Runs until Ctrl-C or SIGTERM.
 ///
 /// # Errors
 /// Something could not start, or ended.
 pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::Result<()> {
-    let mut ended = pin!(signalled()?);
+    let stop = Stop::new();
+    let first = Arc::<FirstSignal>::default();
+    tokio::spawn(first.stop(Signals::listen()?, stop.clone()));
     let Made { dir, note } = folder.make(&[RECORDS, TARGETS], clock.now())?;
     let sims = SERVERS.map(|(model, running, prefill, decode)| {
         [
@@ -60,7 +62,7 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
     }
     let mut deployment = tokio::select! {
         started = Deployment::start(&spec) => started?,
-        () = &mut ended => return Ok(()),
+        () = stop.stopped() => return Ok(()),
     };
     let targets = targets(&deployment);
     std::fs::write(dir.join(TARGETS), format!("{targets:#}\n"))?;
@@ -89,30 +91,16 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
         say(&format!("note: {note}\n"));
     }
     let why = tokio::select! {
-        () = &mut ended => Ok(()),
+        () = stop.stopped() => Ok(()),
         error = deployment.ended() => Err(error),
         sent = load::run(&front, clock) => sent,
     };
     // Requests of somebody else's may still go on; another signal ends them too.
     tokio::select! {
         () = deployment.stop() => {}
-        () = signalled()? => {}
+        () = stop.aborted() => {}
     }
     why
-}
-
-/// Ends with the first signal that tells a process to.
-fn signalled() -> std::io::Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-        }
-    })
 }
 
 /// For Prometheus: each server under the name of its hop, so that its metrics stand beside ours.

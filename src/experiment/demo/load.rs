@@ -13,19 +13,29 @@ pub(super) const SMALL: &str = "demo-8b";
 /// The model of the third.
 pub(super) const LARGE: &str = "demo-70b";
 
-/// The load is laid out in slices of so many seconds.
-const SLICE: u64 = 5;
-/// Slices of a day: four minutes.
-const DAY: u64 = 48;
-/// It begins in the morning, so that there is something to see at once.
-const MORNING: u64 = DAY / 4;
-/// Requests a second at noon and at midnight.
-const NOON: f64 = 11.0;
-const MIDNIGHT: f64 = 3.0;
-/// Every so many slices, the first soon, comes a burst of so many times the load.
-const BURST_EVERY: u64 = 10;
-const FIRST_BURST: u64 = 3;
-const BURST: f64 = 2.2;
+/// A day, seconds.
+const DAY: u64 = 240;
+/// Requests a second of all kinds, from the morning (so that there is something to see at once) over noon and midnight to the next,
+/// with bursts.
+const CURVE: [(u64, f64); 17] = [
+    (0, 7.0),
+    (15, 8.5),
+    (15, 18.7),
+    (20, 19.5),
+    (20, 8.9),
+    (60, 11.0),
+    (65, 10.9),
+    (65, 24.0),
+    (70, 23.8),
+    (70, 10.8),
+    (120, 7.0),
+    (180, 3.0),
+    (215, 5.0),
+    (215, 11.0),
+    (220, 11.6),
+    (220, 5.3),
+    (DAY, 7.0),
+];
 
 /// Kinds of requests: the share of all, and the generator's flags.
 const KINDS: [(f64, &str); 6] = [
@@ -63,7 +73,7 @@ const KINDS: [(f64, &str); 6] = [
 /// The generator takes no such load.
 pub(super) async fn run(front: &str, clock: &Clock) -> anyhow::Result<()> {
     let mut loads = JoinSet::new();
-    let mut days = tokio::time::interval(Duration::from_secs(DAY * SLICE));
+    let mut days = tokio::time::interval(Duration::from_secs(DAY));
     for day in 0_u64.. {
         days.tick().await;
         while loads.try_join_next().is_some() {}
@@ -82,7 +92,7 @@ pub(super) async fn run(front: &str, clock: &Clock) -> anyhow::Result<()> {
 
 /// The load of a kind in a day: each has a number of its own.
 fn of_day((share, flags): (f64, &str), front: &str, number: u64) -> anyhow::Result<traffic::Args> {
-    let curve: Vec<String> = (0..DAY).map(|slice| points(slice, share)).collect();
+    let curve = CURVE.map(|(at, rate)| format!("{at}:{}", rate * share));
     let line = format!(
         "traffic --base-url {front} --rate-curve {} --seed {number} --request-id-prefix demo-{number} \
          --random-range-ratio 0.3 {flags}",
@@ -90,21 +100,6 @@ fn of_day((share, flags): (f64, &str), front: &str, number: u64) -> anyhow::Resu
     );
     let flags: Vec<String> = line.split(' ').map(str::to_owned).collect();
     super::traffic_args(&flags)
-}
-
-/// A slice of the curve: its rate from its begin to its end.
-fn points(slice: u64, share: f64) -> String {
-    let (begin, rate) = (slice * SLICE, share * rate(slice));
-    format!("{begin}:{rate},{}:{rate}", begin + SLICE)
-}
-
-/// Requests a second in a slice of time.
-fn rate(slice: u64) -> f64 {
-    let time = (slice + MORNING) % DAY;
-    let day = (1.0 - (std::f64::consts::TAU * time as f64 / DAY as f64).cos()) / 2.0;
-    let rate = MIDNIGHT + (NOON - MIDNIGHT) * day;
-    let is_burst = slice % BURST_EVERY == FIRST_BURST;
-    if is_burst { rate * BURST } else { rate }
 }
 
 #[cfg(test)]
@@ -128,20 +123,5 @@ mod tests {
             assert_ne!(one.req_id(0), next.req_id(0));
             assert_ne!(one.schedule().unwrap(), next.schedule().unwrap());
         }
-    }
-
-    #[test]
-    fn a_day_has_a_night_and_bursts() {
-        let usual = |slice: &u64| slice % BURST_EVERY != FIRST_BURST;
-        let day: Vec<f64> = (0..DAY).filter(usual).map(rate).collect();
-        let (least, most) = day.iter().fold((f64::MAX, 0.0_f64), |(least, most), rate| {
-            (least.min(*rate), most.max(*rate))
-        });
-        let is_near = |a: f64, b: f64| (a - b).abs() < 0.1;
-        assert!(
-            is_near(least, MIDNIGHT) && is_near(most, NOON),
-            "{least} {most}"
-        );
-        assert!(rate(FIRST_BURST) > 1.5 * rate(FIRST_BURST - 1));
     }
 }

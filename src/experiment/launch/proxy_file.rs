@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Context;
 use http::HeaderValue;
+use serde_json::json;
 use toml::{Table, Value};
 
 use crate::config;
@@ -53,7 +54,7 @@ pub fn check(spec: &DeploymentSpec) -> Result<(), String> {
         };
     }
     let place = |number: usize| format!("http://server-{number}.invalid:1");
-    let hops = if spec.hops { spec.count() } else { 0 };
+    let hops = if spec.hops { spec.servers.len() } else { 0 };
     let hop = |number| (format!("server-{number}"), ANY, place(number));
     let file = ProxyFile {
         spec,
@@ -95,52 +96,33 @@ impl ProxyFile<'_> {
     /// A value that TOML does not have.
     pub(super) fn text(&self) -> Result<String, toml::ser::Error> {
         let spec = self.spec;
-        let label_sets = USUAL_LABEL_SETS.max(LABEL_SETS * self.hops.len());
-        let kind = if spec.sends_to_servers() {
-            "server"
-        } else {
-            "router"
-        };
-        let mut proxy = Table::new();
-        let mut set = |key: &str, value: Value| proxy.insert(key.to_owned(), value);
-        set("listen", self.front.to_string().into());
-        set("admin", self.admin.to_string().into());
-        set("upstream", self.upstream.clone().into());
-        set("upstream_kind", kind.into());
-        set(
-            "records",
-            spec.dir.join(RECORDS).display().to_string().into(),
-        );
-        set("fault_injection", spec.fault_injection.into());
-        set("metrics_label_sets", (label_sets as i64).into());
-        // It is stopped when the load is over: what is open by then is nobody's.
-        set("drain_timeout_s", 5.0.into());
-        if let Router::Builtin { policy } = &spec.router {
-            set("policy", policy.as_str().into());
+        let is_server = spec.sends_to_servers();
+        let mut proxy = Table::try_from(json!({
+            "listen": self.front,
+            "admin": self.admin,
+            "upstream": self.upstream,
+            "upstream_kind": if is_server { "server" } else { "router" },
+            "records": spec.dir.join(RECORDS).display().to_string(),
+            "fault_injection": spec.fault_injection,
+            "metrics_label_sets": USUAL_LABEL_SETS.max(LABEL_SETS * self.hops.len()),
+            // It is stopped when the load is over: what is open by then is nobody's.
+            "drain_timeout_s": 5.0,
+        }))?;
+        if let Router::Builtin(policy) = &spec.router {
+            proxy.insert("policy".to_owned(), policy.as_str().into());
         }
         // What stands beside [proxy] in its file.
         let mut more = spec.proxy.clone();
         let beside = SECTIONS.map(|name| Some((name.to_owned(), more.remove(name)?)));
         proxy.extend(more);
-        let hop = |(name, listen, upstream): &(String, SocketAddr, String)| {
-            let keys = [
-                ("name", name.clone()),
-                ("listen", listen.to_string()),
-                ("upstream", upstream.clone()),
-            ];
-            Value::from(
-                keys.map(|(key, value)| (key.to_owned(), value.into()))
-                    .into_iter()
-                    .collect::<Table>(),
-            )
-        };
         let mut file: Table = beside.into_iter().flatten().collect();
         file.insert("proxy".to_owned(), proxy.into());
-        if !self.hops.is_empty() {
-            file.insert(
-                "worker".to_owned(),
-                Value::Array(self.hops.iter().map(hop).collect()),
-            );
+        let hops = self.hops.iter().map(|(name, listen, upstream)| {
+            Value::try_from(json!({ "name": name, "listen": listen, "upstream": upstream }))
+        });
+        let hops: Vec<Value> = hops.collect::<Result<_, _>>()?;
+        if !hops.is_empty() {
+            file.insert("worker".to_owned(), hops.into());
         }
         toml::to_string(&file)
     }

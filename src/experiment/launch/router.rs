@@ -25,14 +25,17 @@ pub fn find(given: Option<&Path>) -> anyhow::Result<PathBuf> {
         }
         return Ok(given.to_owned());
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let in_path = std::env::split_paths(&path)
-        .map(|folder| folder.join(PROGRAM))
-        .find(|program| program.is_file());
-    in_path.or_else(|| installed(Path::new(TOOLS))).with_context(|| {
+    in_path(PROGRAM).or_else(|| installed(Path::new(TOOLS))).with_context(|| {
         "router = \"sglang-router\" needs its program smg, which is neither in PATH nor in .tools/; \
          `pip install sglang-router` or `bash scripts/router.sh` brings it"
     })
+}
+
+/// A program of the PATH.
+pub(in crate::experiment) fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut programs = std::env::split_paths(&path).map(|folder| folder.join(name));
+    programs.find(|program| program.is_file())
 }
 
 fn installed(tools: &Path) -> Option<PathBuf> {

@@ -4,36 +4,31 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use super::ask::Access;
+use super::command::Program;
 use crate::secret::shown;
 use crate::traffic::client::Target;
 
-/// The servers.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Engine {
+/// What serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineName {
     /// `queuescope sim`.
-    Sim {
-        /// Each server's flags besides host and port, as its command takes them; the last are also those of further servers.
-        flags: Vec<Vec<String>>,
-    },
+    Sim,
     /// `python -m sglang.launch_server`.
-    Sglang {
-        /// The Python that has SGLang.
-        python: PathBuf,
-        /// Its flags, besides those of host, port and GPU.
-        flags: Vec<String>,
-        /// The first GPU of the first server.
-        first_gpu: u64,
-        /// GPUs of each server.
-        gpus: u64,
-        /// Servers that share their GPUs.
-        servers_per_gpu: u64,
-    },
-    /// Servers that run already: nothing of them is started or stopped.
-    External {
-        /// Where they are. May be none behind [`Router::External`].
-        urls: Vec<String>,
-    },
+    Sglang,
+    /// What runs already.
+    External,
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ServerSpec {
+    /// It is started.
+    Started(Program),
+    /// It runs already, at this URL: nothing of it is started or stopped.
+    Running(String),
 }
 
 /// What shares requests out over the servers.
@@ -41,11 +36,8 @@ pub enum Engine {
 pub enum Router {
     /// Nothing: there is one server.
     None,
-    /// Our own proxy.
-    Builtin {
-        /// As the proxy's key `policy`.
-        policy: String,
-    },
+    /// Our own proxy, by this policy: its key `policy`.
+    Builtin(String),
     /// sglang-router (or smg), as a process.
     SglangRouter {
         /// `smg`; see [`super::router::find`].
@@ -55,20 +47,17 @@ pub enum Router {
         /// Further flags.
         flags: Vec<String>,
     },
-    /// One that runs already, and knows its servers.
-    External {
-        /// Where it is.
-        url: String,
-    },
+    /// One that runs already at this URL, and knows its servers.
+    External(String),
 }
 
 /// What is to be started.
 #[derive(Clone, Debug)]
 pub struct DeploymentSpec {
-    /// The servers.
-    pub engine: Engine,
-    /// How many; of external ones there are as many as URLs.
-    pub servers: usize,
+    /// What serves.
+    pub engine: EngineName,
+    /// The servers. There may be none behind [`Router::External`].
+    pub servers: Vec<ServerSpec>,
     /// Variables of the environment of those that are started, beside ours.
     pub env: Vec<(String, String)>,
     /// Server i (from 0) listens on `base_port + i`; `None`: on a free port.
@@ -77,7 +66,7 @@ pub struct DeploymentSpec {
     pub router: Router,
     /// Whether our proxy stands in front of all; it does anyway with hops or a built-in router.
     pub front: bool,
-    /// Whether a hop of our proxy stands before each server; see [`Router::wants_hops`].
+    /// Whether a hop of our proxy stands before each server; only hops show when sglang-router sends on, and to whom.
     pub hops: bool,
     /// Whether the hops take faults.
     pub fault_injection: bool,
@@ -91,7 +80,7 @@ pub struct DeploymentSpec {
     pub program: PathBuf,
     /// The run's folder, which is there.
     pub dir: PathBuf,
-    /// How long each of them may take until it is ready; see [`Engine::start_timeout`].
+    /// How long each of them may take until it is ready: SGLang loads a model and may compile.
     pub start_timeout: Duration,
 }
 
@@ -99,53 +88,11 @@ pub struct DeploymentSpec {
 pub const ROUTER_POLICIES: [&str; 4] = ["cache_aware", "round_robin", "random", "power_of_two"];
 const NOT_OF_ROUTER: &str = "shortest_queue";
 
-impl Engine {
-    /// How servers of the kind are called: `sim`, `sglang` or `external`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Engine::Sim { .. } => "sim",
-            Engine::Sglang { .. } => "sglang",
-            Engine::External { .. } => "external",
-        }
-    }
-
-    /// How long a start may take where nobody says: SGLang loads a model and may compile.
-    pub fn start_timeout(&self) -> Duration {
-        match self {
-            Engine::Sim { .. } | Engine::External { .. } => Duration::from_secs(30),
-            Engine::Sglang { .. } => Duration::from_secs(600),
-        }
-    }
-
-    /// Has servers that are started write a line a request into a folder, without the prompt.
-    pub fn logs_requests_to(&mut self, folder: &Path) {
-        // What the simulator writes never holds a prompt.
-        let (each, is_plain) = match self {
-            Engine::Sim { flags } => (flags.as_mut_slice(), true),
-            Engine::Sglang { flags, .. } => (std::slice::from_mut(flags), false),
-            Engine::External { .. } => return,
-        };
-        let folder = folder.display().to_string();
-        let more = [
-            "--export-metrics-to-file",
-            "--export-metrics-to-file-dir",
-            &folder,
-        ];
-        let plain = ["--log-requests", "--log-requests-level", "0"];
-        for flags in each {
-            let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
-            let plain = if is_own || is_plain { &[][..] } else { &plain };
-            flags.extend(more.iter().chain(plain).map(|flag| (*flag).to_owned()));
-        }
-    }
-
-    /// Whether servers use GPUs of this machine, as far as that shows.
-    pub fn has_gpus_here(&self) -> bool {
-        match self {
-            Engine::Sim { .. } => false,
-            Engine::Sglang { .. } => true,
-            Engine::External { urls } => urls.iter().any(|url| is_loopback(url)),
-        }
+impl EngineName {
+    /// As a plan has it.
+    pub fn name(self) -> String {
+        let name = self.to_possible_value();
+        name.map_or_else(String::new, |name| name.get_name().to_owned())
     }
 }
 
@@ -154,23 +101,26 @@ impl Router {
     pub fn name(&self) -> Option<String> {
         match self {
             Router::None => None,
-            Router::Builtin { policy } => Some(format!("builtin {policy}")),
+            Router::Builtin(policy) => Some(format!("builtin {policy}")),
             Router::SglangRouter { policy, .. } => Some(format!("sglang-router {policy}")),
-            Router::External { url } => Some(format!("external {url}")),
+            Router::External(url) => Some(format!("external {url}")),
         }
-    }
-
-    /// Whether only hops show when it sends on, and to whom.
-    pub fn wants_hops(&self) -> bool {
-        matches!(self, Router::SglangRouter { .. })
     }
 }
 
 impl DeploymentSpec {
-    /// So many servers on free ports, and nothing else.
-    pub fn new(engine: Engine, servers: usize, program: PathBuf, dir: &Path) -> DeploymentSpec {
+    /// These servers on free ports, and nothing else.
+    pub fn new(
+        engine: EngineName,
+        servers: Vec<ServerSpec>,
+        program: PathBuf,
+        dir: &Path,
+    ) -> DeploymentSpec {
         DeploymentSpec {
-            start_timeout: engine.start_timeout(),
+            start_timeout: Duration::from_secs(match engine {
+                EngineName::Sim | EngineName::External => 30,
+                EngineName::Sglang => 600,
+            }),
             engine,
             servers,
             env: Vec::new(),
@@ -187,22 +137,27 @@ impl DeploymentSpec {
         }
     }
 
-    /// How many servers there are.
-    pub fn count(&self) -> usize {
-        match &self.engine {
-            Engine::External { urls } => urls.len(),
-            _ => self.servers,
-        }
+    /// The URLs of servers that run already.
+    pub fn running(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().filter_map(|server| match server {
+            ServerSpec::Running(url) => Some(url.as_str()),
+            ServerSpec::Started(_) => None,
+        })
+    }
+
+    /// Whether servers use GPUs of this machine, as far as that shows.
+    pub fn has_gpus_here(&self) -> bool {
+        self.engine == EngineName::Sglang || self.running().any(is_loopback)
     }
 
     /// Whether our proxy is part of it.
     pub fn has_proxy(&self) -> bool {
-        self.front || self.hops || matches!(self.router, Router::Builtin { .. })
+        self.front || self.hops || matches!(self.router, Router::Builtin(_))
     }
 
     /// Whether what requests are sent to, behind our front if there is one, is the servers themselves.
     pub fn sends_to_servers(&self) -> bool {
-        !self.hops && matches!(self.router, Router::None | Router::Builtin { .. })
+        !self.hops && matches!(self.router, Router::None | Router::Builtin(_))
     }
 
     /// Whether it fits together.
@@ -210,17 +165,16 @@ impl DeploymentSpec {
     /// # Errors
     /// What does not, and what would.
     pub fn check(&self) -> Result<(), String> {
-        if let Engine::External { urls } = &self.engine {
-            urls.iter().try_for_each(|url| check_url("servers", url))?;
-        }
-        let count = self.count();
-        if count == 0 && !matches!(self.router, Router::External { .. }) {
+        self.running()
+            .try_for_each(|url| check_url("servers", url))?;
+        let count = self.servers.len();
+        if count == 0 && !matches!(self.router, Router::External(_)) {
             return Err("servers: there are none; give at least one".to_owned());
         }
         if self.hops && count == 0 {
             return Err("hops: they stand before servers, and none are given".to_owned());
         }
-        let is_started = !matches!(self.engine, Engine::External { .. });
+        let is_started = self.running().next().is_none();
         if let Some(port) = self.base_port.filter(|_| is_started)
             && usize::from(u16::MAX - port) + 1 < count
         {
@@ -237,12 +191,12 @@ impl DeploymentSpec {
                 "routing_policy = \"{policy}\": sglang-router has {} and others; this one needs router = \"builtin\"",
                 ROUTER_POLICIES.join(", ")
             )),
-            Router::External { .. } if self.hops => Err(
+            Router::External(_) if self.hops => Err(
                 "hops: an external router knows its servers already, so none can be put before them; begin them \
                  yourself (docs/DEPLOY.md) or take a router that is started here"
                     .to_owned(),
             ),
-            Router::External { url } => check_url("router_url", url),
+            Router::External(url) => check_url("router_url", url),
             _ => Ok(()),
         }
     }
@@ -268,17 +222,21 @@ mod tests {
 
     #[test]
     fn gpus_are_looked_for_where_servers_may_use_ours() {
-        let external = |url: &str| Engine::External {
-            urls: vec!["http://10.0.0.1:30000".to_owned(), url.to_owned()],
+        let is_here = |engine, urls: &[&str]| {
+            let servers = urls
+                .iter()
+                .map(|url| ServerSpec::Running((*url).to_owned()));
+            DeploymentSpec::new(engine, servers.collect(), "".into(), Path::new("")).has_gpus_here()
         };
-        for (url, is_here) in [
+        for (url, expected) in [
             ("http://127.0.0.1:30000", true),
             ("http://localhost:30000", true),
             ("http://[::1]:30000", true),
             ("http://gpu-server:30000", false),
         ] {
-            assert_eq!(external(url).has_gpus_here(), is_here, "{url}");
+            let found = is_here(EngineName::External, &["http://10.0.0.1:30000", url]);
+            assert_eq!(found, expected, "{url}");
         }
-        assert!(!Engine::Sim { flags: Vec::new() }.has_gpus_here());
+        assert!(is_here(EngineName::Sglang, &[]) && !is_here(EngineName::Sim, &[]));
     }
 }

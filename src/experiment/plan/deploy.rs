@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use toml::Value;
 
-use super::keys::{EngineName, Kind, RouterName, SGLANG, STARTED};
+use super::keys::{Kind, RouterName, SGLANG, STARTED};
 use super::line::{self, flags, flags_of_python, text};
 use super::settings::Settings;
 use super::usage::Usage;
 use crate::experiment::faults::FaultPlan;
-use crate::experiment::launch::{Access, DeploymentSpec, Engine, Router, check_proxy};
+use crate::experiment::launch::{
+    Access, DeploymentSpec, EngineName, Program, Router, ServerSpec, check_proxy,
+};
 use crate::report::files::ENGINE_LOGS;
 use crate::traffic;
 use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
@@ -51,20 +53,21 @@ pub fn check(kind: Kind, settings: &Settings) -> Result<(), Usage> {
     let spec = spec(kind, settings, Path::new(""), Path::new(""))?;
     spec.check().map_err(Usage)?;
     check_proxy(&spec).map_err(Usage)?;
-    if let Engine::Sim { flags } = &spec.engine {
-        let share = settings.line.keys.mem_fraction_static;
+    let (keys, mut started) = (&settings.line.keys, spec.servers.iter());
+    if let (EngineName::Sim, Some(ServerSpec::Started(sim))) = (keys.engine, started.next()) {
+        let share = keys.mem_fraction_static;
         if sim_tokens(share) < SIM_LEAST && settings.get("sim.max_total_tokens").is_none() {
             return Err(Usage(format!(
                 "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
                  sim.max_total_tokens"
             )));
         }
-        flags.iter().try_for_each(|flags| line::check_sim(flags))?;
+        line::check_sim(&sim.flags)?;
     }
     if let Some(faults) = faults(settings)? {
         faults.check(&spec).map_err(Usage)?;
     }
-    if settings.line.keys.find_max_rate && settings.line.load.goodput.is_empty() {
+    if keys.find_max_rate && settings.line.load.goodput.is_empty() {
         let right = "needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]";
         return Err(Usage::of("find_max_rate", right));
     }
@@ -81,35 +84,42 @@ pub fn spec(
     dir: &Path,
     program: &Path,
 ) -> Result<DeploymentSpec, Usage> {
-    let keys = &settings.line.keys;
-    let mut engine = engine(settings)?;
+    let (keys, load) = (&settings.line.keys, &settings.line.load);
     let logs = engine_logs(settings, dir);
-    if let Some(logs) = &logs {
-        engine.logs_requests_to(logs);
-    }
     let router = router(kind, settings)?;
-    let servers = keys.num_gpus.unwrap_or(kind.defaults().0);
+    let servers = match keys.engine {
+        EngineName::External => external(settings)?,
+        _ if settings.get("servers").is_some() => {
+            return Err(Usage::of("servers", "goes with engine = \"external\""));
+        }
+        _ => {
+            let count = keys.num_gpus.unwrap_or(kind.defaults().0).unsigned_abs();
+            let one = |number| match keys.engine {
+                EngineName::Sglang => sglang(settings, number, logs.as_deref()),
+                _ => Ok(Program::sim(program, sim_flags(settings, logs.as_deref()))),
+            };
+            let all = (0..count).map(|number| one(number).map(ServerSpec::Started));
+            all.collect::<Result<_, _>>()?
+        }
+    };
     let needs_hops = faults(settings)?.is_some_and(|faults| faults.needs_hops());
-    let mut proxy = toml::Table::new();
+    let mut spec = DeploymentSpec::new(keys.engine, servers, program.to_owned(), dir);
     for (key, value) in settings.table("proxy") {
-        put(&mut proxy, key, value.clone());
+        put(&mut spec.proxy, key, value.clone());
     }
-    let load = &settings.line.load;
-    let env = settings.table("env");
-    let servers = usize::try_from(servers).unwrap_or(1);
-    let mut spec = DeploymentSpec::new(engine, servers, program.to_owned(), dir);
     if let Some(limit) = keys.start_timeout_s {
         spec.start_timeout = Duration::from_secs_f64(limit);
     }
+    let env = settings.table("env");
     spec.env = env
         .map(|(name, value)| (name.to_owned(), text(value)))
         .collect();
     spec.base_port = u16::try_from(keys.base_port).ok().filter(|port| *port > 0);
+    let is_real = matches!(router, Router::SglangRouter { .. });
     spec.front = keys.front.unwrap_or(router != Router::None);
-    spec.hops = keys.hops.unwrap_or(needs_hops || router.wants_hops());
+    spec.hops = keys.hops.unwrap_or(needs_hops || is_real);
     spec.fault_injection = needs_hops;
     spec.router = router;
-    spec.proxy = proxy;
     spec.access = Access {
         tls: load.tls.clone(),
         api_key: api_key(None).map_err(Usage)?,
@@ -205,29 +215,18 @@ pub fn traffic(
     Ok(args)
 }
 
-fn engine(settings: &Settings) -> Result<Engine, Usage> {
+fn external(settings: &Settings) -> Result<Vec<ServerSpec>, Usage> {
     let keys = &settings.line.keys;
-    if keys.engine != EngineName::External && settings.get("servers").is_some() {
-        return Err(Usage::of("servers", "goes with engine = \"external\""));
+    if keys.servers.is_empty() && keys.router != Some(RouterName::External) {
+        let right = "needs servers, such as [\"http://127.0.0.1:30000\"]";
+        return Err(Usage::of("engine = \"external\"", right));
     }
-    match keys.engine {
-        EngineName::Sim => Ok(Engine::Sim {
-            flags: vec![sim_flags(settings)],
-        }),
-        EngineName::Sglang => sglang(settings),
-        EngineName::External
-            if keys.servers.is_empty() && keys.router != Some(RouterName::External) =>
-        {
-            let right = "needs servers, such as [\"http://127.0.0.1:30000\"]";
-            Err(Usage::of("engine = \"external\"", right))
-        }
-        EngineName::External => Ok(Engine::External {
-            urls: keys.servers.clone(),
-        }),
-    }
+    let urls = keys.servers.iter().cloned();
+    Ok(urls.map(ServerSpec::Running).collect())
 }
 
-fn sglang(settings: &Settings) -> Result<Engine, Usage> {
+/// The server of this number, from 0.
+fn sglang(settings: &Settings, number: u64, logs: Option<&Path>) -> Result<Program, Usage> {
     let keys = &settings.line.keys;
     if keys.model_path.is_none() {
         let right = "engine = \"sglang\" needs a model: a folder or a name on the hub";
@@ -241,21 +240,35 @@ fn sglang(settings: &Settings) -> Result<Engine, Usage> {
         );
         return Err(Usage::of("servers_per_gpu", right));
     }
+    // Each has GPUs of its own, or shares them with so many.
+    let gpus = number / sharing.unsigned_abs() * keys.tp_size.unsigned_abs();
+    let gpu = keys.gpu_id.unsigned_abs() + gpus;
     let own = OF_SGLANG
         .iter()
         .filter_map(|key| Some((*key, settings.get(key)?)));
-    let more = settings.table("sglang");
-    Ok(Engine::Sglang {
-        python: keys.python.clone(),
-        // The last of a flag wins.
-        flags: own
-            .chain(more)
-            .flat_map(|(key, value)| flags_of_python(key, value))
-            .collect(),
-        first_gpu: keys.gpu_id.unsigned_abs(),
-        gpus: keys.tp_size.unsigned_abs(),
-        servers_per_gpu: sharing.unsigned_abs(),
+    // The last of a flag wins.
+    let more = own.chain(settings.table("sglang"));
+    let mut flags = vec!["--base-gpu-id".to_owned(), gpu.to_string()];
+    flags.extend(more.flat_map(|(key, value)| flags_of_python(key, value)));
+    if let Some(logs) = logs {
+        // Without the prompt.
+        let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
+        let plain = ["--log-requests", "--log-requests-level", "0"].map(str::to_owned);
+        flags.extend(logs_to(logs));
+        flags.extend(plain.into_iter().filter(|_| !is_own));
+    }
+    Ok(Program {
+        program: keys.python.clone(),
+        before: &["-m", "sglang.launch_server"],
+        flags,
     })
+}
+
+/// Has a server write a line a request into a folder.
+fn logs_to(folder: &Path) -> [String; 3] {
+    let folder = folder.display().to_string();
+    let flags = ["--export-metrics-to-file", "--export-metrics-to-file-dir"];
+    [flags[0].to_owned(), flags[1].to_owned(), folder]
 }
 
 /// What the simulator's cache holds, tokens.
@@ -264,7 +277,7 @@ fn sim_tokens(share: f64) -> i64 {
 }
 
 /// The flags of the simulator. Its own table wins.
-fn sim_flags(settings: &Settings) -> Vec<String> {
+fn sim_flags(settings: &Settings, logs: Option<&Path>) -> Vec<String> {
     let keys = &settings.line.keys;
     let named = OF_SIM
         .iter()
@@ -283,6 +296,7 @@ fn sim_flags(settings: &Settings) -> Vec<String> {
     from_keys
         .chain(own)
         .flat_map(|(key, value)| flags(key, &value))
+        .chain(logs.into_iter().flat_map(logs_to))
         .collect()
 }
 
@@ -303,7 +317,7 @@ fn router(kind: Kind, settings: &Settings) -> Result<Router, Usage> {
     let policy = keys.routing_policy.clone();
     Ok(match name {
         RouterName::None => Router::None,
-        RouterName::Builtin => Router::Builtin { policy },
+        RouterName::Builtin => Router::Builtin(policy),
         RouterName::SglangRouter => Router::SglangRouter {
             program: keys.router_program.clone().unwrap_or_default(),
             policy,
@@ -312,9 +326,7 @@ fn router(kind: Kind, settings: &Settings) -> Result<Router, Usage> {
         RouterName::External => {
             let right = "needs router_url, such as http://127.0.0.1:30000";
             let missing = || Usage::of("router = \"external\"", right);
-            Router::External {
-                url: keys.router_url.clone().ok_or_else(missing)?,
-            }
+            Router::External(keys.router_url.clone().ok_or_else(missing)?)
         }
     })
 }

@@ -7,6 +7,8 @@ use clap::ValueEnum;
 
 use super::presets;
 use crate::experiment::faults::{FaultKind, Schedule};
+use crate::experiment::launch::EngineName;
+use crate::units;
 
 /// What an experiment is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,17 +17,6 @@ pub enum Kind {
     Node,
     /// Several servers behind a router.
     Routing,
-}
-
-/// What serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EngineName {
-    /// `queuescope sim`.
-    Sim,
-    /// `python -m sglang.launch_server`.
-    Sglang,
-    /// What runs already.
-    External,
 }
 
 /// What shares requests out.
@@ -99,7 +90,7 @@ pub struct Keys {
     #[arg(long, default_value = "30001", value_parser = whole::<0, 65_535>, help_heading = STARTED)]
     pub base_port: i64,
     /// A start may take so long, seconds [default: 30 for the simulator, 600 for SGLang]
-    #[arg(long, value_parser = number::<100_000>, help_heading = SERVERS)]
+    #[arg(long, value_parser = seconds, help_heading = SERVERS)]
     pub start_timeout_s: Option<f64>,
     /// Servers to start, each with its own GPUs [default: 1 for node, 4 for routing]
     #[arg(long, value_parser = whole::<1, 1024>, help_heading = STARTED)]
@@ -159,7 +150,7 @@ pub struct Keys {
     #[arg(long, default_value = "0.05", value_parser = number::<1>, help_heading = SEARCH)]
     pub rate_precision: f64,
     /// Each rate is tried for at least so many seconds, and for 10 / (1 - goodput share) requests
-    #[arg(long, default_value = "20", value_parser = number::<100_000>, help_heading = SEARCH)]
+    #[arg(long, default_value = "20", value_parser = seconds, help_heading = SEARCH)]
     pub probe_s: f64,
 }
 
@@ -204,6 +195,11 @@ fn number<const MOST: u32>(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|n| *n > 0.0 && *n <= f64::from(MOST));
     number.ok_or_else(|| format!("must be a number above 0, {MOST} at most"))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = units::seconds(text).map_or_else(|| text.to_owned(), |s| s.to_string());
+    number::<100_000>(&seconds)
 }
 
 fn below_one(text: &str) -> Result<f64, String> {

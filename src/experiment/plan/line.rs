@@ -273,7 +273,7 @@ pub fn text(value: &Value) -> String {
 }
 
 /// The standard library's words for what is no number, in ours.
-pub fn plain(words: &str) -> String {
+fn plain(words: &str) -> String {
     let ours = match words {
         "invalid digit found in string" | "cannot parse integer from empty string" => {
             "must be a whole number, 0 or more"
@@ -285,35 +285,40 @@ pub fn plain(words: &str) -> String {
     ours.to_owned()
 }
 
-/// Clap's error by the key.
-fn usage(error: &clap::Error, table: &str) -> Usage {
+/// A value that does not fit: its flag, the value, and what would be right, in our words; `None` where clap's own are good.
+pub fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
     let shown = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
     };
     let right = match error.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(names)) if !names.is_empty() => {
-            Some(format!("must be one of {}", names.join(", ")))
+            format!("must be one of {}", names.join(", "))
         }
-        _ => std::error::Error::source(error).map(|why| plain(&why.to_string())),
+        _ if error.kind() == ErrorKind::TooManyValues => "must be true or false".to_owned(),
+        _ => plain(&std::error::Error::source(error)?.to_string()),
     };
-    let arg = shown(ContextKind::InvalidArg);
-    let flag = arg.as_deref().and_then(|arg| arg.split([' ', '=']).next());
-    let value = shown(ContextKind::InvalidValue);
-    match (flag, value, right) {
-        (Some(flag), Some(value), Some(right)) => {
-            let key = flag.trim_start_matches('-').replace('-', "_");
+    // A value without a flag has its name in angle brackets.
+    let flag = shown(ContextKind::InvalidArg)?;
+    let flag = flag.split([' ', '=']).next()?.trim_matches(['<', '>']);
+    let value = shown(ContextKind::InvalidValue)?;
+    let is_told = !value.is_empty() || error.kind() == ErrorKind::ValueValidation;
+    is_told.then(|| (flag.to_owned(), value, right))
+}
+
+/// Clap's error by the key.
+fn usage(error: &clap::Error, table: &str) -> Usage {
+    let Some((flag, value, right)) = wrong_value(error) else {
+        let all = error.to_string();
+        let line = all.lines().next().unwrap_or_default();
+        return Usage(line.trim_start_matches("error: ").to_owned());
+    };
+    let key = flag.trim_start_matches('-').replace('-', "_");
+    match error.kind() {
+        ErrorKind::TooManyValues => Usage::of(&format!("{table}{key}"), right),
+        _ => {
             let value = secret::shown(&key, &value);
             Usage(format!("{table}{key} = {value}: {right}"))
-        }
-        (Some(flag), ..) if error.kind() == ErrorKind::TooManyValues => {
-            let key = flag.trim_start_matches('-').replace('-', "_");
-            Usage::of(&format!("{table}{key}"), "must be true or false")
-        }
-        _ => {
-            let all = error.to_string();
-            let line = all.lines().next().unwrap_or_default();
-            Usage(line.trim_start_matches("error: ").to_owned())
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::experiment::launch::{DeploymentSpec, Engine, Router};
+use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 
 fn plan(kind: Kind, text: &str) -> Result<Plan, Usage> {
     Plan::new(kind, Vec::new(), read::file(text)?)
@@ -22,94 +22,79 @@ fn spec(kind: Kind, settings: &Settings) -> DeploymentSpec {
     deploy::spec(kind, settings, Path::new("/x"), Path::new("q")).unwrap()
 }
 
-/// The flags of the simulator, or of SGLang.
-fn flags(settings: &Settings) -> String {
-    match spec(Kind::Node, settings).engine {
-        Engine::Sim { flags } => flags[0].join(" "),
-        Engine::Sglang { flags, .. } => flags.join(" "),
-        Engine::External { .. } => panic!(),
-    }
-}
+/// Plans, each with what it means below: its runs with what is started for them, and how they are loaded.
+const RIGHT: &str = "tests/data/experiment/right-plans.txt";
 
-#[test]
-fn the_manuals_defaults_hold_where_a_file_says_nothing() {
-    let settings = only(&node(""));
-    for (key, value) in [
-        ("gpu_id", "0"),
-        ("max_running_requests", "256"),
-        ("tp_size", "1"),
-        ("mem_fraction_static", "0.9"),
-        ("request_rate", "inf"),
-        ("dataset_name", "\"random\""),
-    ] {
-        assert_eq!(settings.get(key).unwrap().to_string(), value, "{key}");
-    }
-    let flags = flags(&settings);
-    assert!(
-        flags.contains("--max-running-requests 256 --max-total-tokens 800000"),
-        "{flags}"
-    );
-    let load = &settings.line.load;
-    assert_eq!(
-        (load.seed, load.request_rate, load.num_prompts),
-        (1, f64::INFINITY, None)
-    );
-}
-
-#[test]
-fn lists_are_varied_in_the_order_of_the_file_and_repeats_come_last() {
-    let text = "repeats = 2\nseed = 7\nrequest_rate = [5, 10]\nsim.decode_step_ms = [4.0, 8.0]\ngoodput = ['ttft:9', 'tpot:8']\n";
-    let plan = node(text);
-    let runs = plan.runs();
-    let dirs: Vec<&str> = runs.iter().map(|run| run.dir.as_str()).collect();
-    let settings = [
-        "5,sim.decode_step_ms=4.0",
-        "5,sim.decode_step_ms=8.0",
-        "10,sim.decode_step_ms=4.0",
-        "10,sim.decode_step_ms=8.0",
-    ];
-    let expected = (0..8).map(|n| {
-        let repeat = if n < 4 { "" } else { "-r2" };
-        format!("{:02}-request_rate={}{repeat}", n + 1, settings[n % 4])
+fn meant(kind: Kind, text: &str) -> String {
+    let plan = plan(kind, text).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
+    let runs = plan.runs().iter().map(|run| {
+        let (found, load) = (spec(kind, &run.settings), &run.settings.line.load);
+        let servers = found.servers.iter().map(|server| match server {
+            ServerSpec::Started(program) => {
+                let (name, flags) = (program.program.display(), program.flags.join(" "));
+                format!("\n  {name} {} {flags}", program.before.join(" "))
+            }
+            ServerSpec::Running(url) => format!("\n  {url}"),
+        });
+        let logs = deploy::engine_logs(&run.settings, Path::new("/x"));
+        format!(
+            "{}: {:?}, front {}, hops {}, faults {}, port {:?}, start {:?}{}\n  [proxy] {}\n  load: rate {}, {:?} prompts, \
+             seed {}, goals {:?}, headers {}, ca {:?}, logs {logs:?}\n",
+            run.dir,
+            found.router,
+            found.front,
+            found.hops,
+            found.fault_injection,
+            found.base_port,
+            found.start_timeout,
+            servers.collect::<String>(),
+            toml::Value::from(found.proxy),
+            load.request_rate,
+            load.num_prompts,
+            load.seed,
+            run.settings.goodput(),
+            found.access.headers.len(),
+            found.access.tls.ca,
+        )
     });
-    assert_eq!(dirs, expected.collect::<Vec<_>>());
-    let (first, last) = (&runs[0].settings.line.load, &runs[7].settings.line.load);
-    assert_eq!((first.seed, last.seed), (7, 8));
-    assert_eq!((last.request_rate, last.goodput.len()), (10.0, 2));
-    let last = flags(&runs[7].settings);
-    assert!(last.ends_with("--decode-step-ms 8.0"), "{last}");
-    // A key that takes a list is varied by a list of lists.
-    let lists = node("goodput = [['ttft:9'], ['ttft:9', 'tpot:8']]");
-    assert_eq!(lists.runs().len(), 2);
-    assert_eq!(lists.runs()[1].settings.goodput(), ["ttft:9", "tpot:8"]);
-    assert_eq!(
-        only(&node("request_rate = [5]")).line.load.request_rate,
-        5.0
-    );
+    let notes = deploy::without_effect(&plan.runs()[0].settings, &plan.given_keys());
+    let notes = notes.iter().map(|note| format!("note: {note}\n"));
+    runs.chain(notes).collect()
 }
 
-/// Wrong plans, each with what is told of it below: `KIND: TEXT`, where `\\n` ends a line.
-const WRONG: &str = "tests/data/experiment/wrong-plans.txt";
-
-#[test]
-fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
-    let known = std::fs::read_to_string(WRONG).unwrap();
+/// Holds a file of plans, `KIND: TEXT` where `\\n` ends a line, to what is told of each below it.
+fn golden(file: &str, told: impl Fn(Kind, &str) -> String) {
+    let known = std::fs::read_to_string(file).unwrap();
     let plans = known.lines().filter(|line| !line.starts_with(' '));
-    let told = plans.map(|line| {
+    let now = plans.map(|line| {
         let (kind, text) = line.split_once(": ").unwrap();
         let kind = match kind {
             "node" => Kind::Node,
             _ => Kind::Routing,
         };
-        let plan = plan(kind, &text.replace("\\n", "\n"));
-        let told = plan.map_or_else(|wrong| wrong.to_string(), |_| "taken".to_owned());
-        format!("{line}\n    {}\n", told.replace('\n', "\n    "))
+        let told = told(kind, &text.replace("\\n", "\n"));
+        format!("{line}\n    {}\n", told.trim_end().replace('\n', "\n    "))
     });
-    let told: String = told.collect();
+    let now: String = now.collect();
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(WRONG, &told).unwrap();
+        std::fs::write(file, &now).unwrap();
     }
-    assert_eq!(told, known, "UPDATE_DOCS=1 takes it over");
+    assert_eq!(now, known, "{file}: UPDATE_DOCS=1 takes it over");
+}
+
+#[test]
+fn right_plans_mean_what_they_say() {
+    golden(RIGHT, meant);
+}
+
+/// Wrong plans, each with what is told of it below.
+const WRONG: &str = "tests/data/experiment/wrong-plans.txt";
+
+#[test]
+fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
+    golden(WRONG, |kind, text| {
+        plan(kind, text).map_or_else(|wrong| wrong.to_string(), |_| "taken".to_owned())
+    });
 }
 
 #[test]
@@ -180,133 +165,21 @@ fn any_key_is_written_so_that_it_is_read_again() {
 }
 
 #[test]
-fn a_router_is_what_the_keys_say() {
-    let wanted = |text: &str| {
-        let settings = only(&plan(Kind::Routing, text).unwrap());
-        spec(Kind::Routing, &settings)
-    };
-    let builtin = wanted("routing_policy = 'random'\nnum_gpus = 3\nbase_port = 0");
-    assert_eq!(
-        builtin.router,
-        Router::Builtin {
-            policy: "random".into()
-        }
-    );
-    assert_eq!(
-        (builtin.count(), builtin.base_port, builtin.hops),
-        (3, None, false)
-    );
-    let real = wanted("router = 'sglang-router'\n[sglang_router]\ncache-threshold = 0.5");
-    assert!(real.hops && real.front && real.base_port == Some(30_001));
-    let Router::SglangRouter { policy, flags, .. } = real.router else {
-        panic!()
-    };
-    assert_eq!(
-        (policy.as_str(), flags.join(" ").as_str()),
-        ("cache_aware", "--cache-threshold 0.5")
-    );
-    let outside =
-        wanted("engine = 'external'\nrouter = 'external'\nrouter_url = 'http://127.0.0.1:9'");
-    assert_eq!(
-        outside.router,
-        Router::External {
-            url: "http://127.0.0.1:9".into()
-        }
-    );
-    let faulty =
-        wanted("routing_policy = 'random'\nfailure_schedule = { 3 = [1] }\nfailure_kind = 'stall'");
-    assert!(faulty.hops && faulty.fault_injection);
-}
-
-#[test]
-fn a_list_for_sglang_or_its_router_stands_behind_one_flag() {
-    let sglang = "engine = 'sglang'\nmodel_path = 'm'\n";
-    let text =
-        format!("{sglang}[sglang]\ncuda_graph_bs = [[1, 2, 4]]\nattention_backend = 'triton'");
-    assert_eq!(
-        flags(&only(&node(&text))),
-        "--model-path m --tp-size 1 --max-running-requests 256 --mem-fraction-static 0.9 --enable-metrics \
-         --attention-backend triton --cuda-graph-bs 1 2 4"
-    );
-    let text =
-        "router = 'sglang-router'\n[sglang_router]\nprometheus_duration_buckets = [[0.1, 1.0]]";
-    let settings = only(&plan(Kind::Routing, text).unwrap());
-    let Router::SglangRouter { flags, .. } = spec(Kind::Routing, &settings).router else {
-        panic!()
-    };
-    assert_eq!(flags.join(" "), "--prometheus-duration-buckets 0.1 1.0");
-    // Without more brackets a list is varied.
-    assert_eq!(
-        node(&format!("{sglang}sglang.cuda_graph_bs = [1, 2]"))
-            .runs()
-            .len(),
-        2
-    );
-}
-
-#[test]
-fn servers_are_asked_as_the_load_is_sent() {
+fn a_certificate_is_that_of_who_is_asked() {
     let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), made.cert.pem()).unwrap();
     let pem = file.path().display().to_string();
-    let text = format!(
-        "engine = 'external'\nservers = ['https://h:1']\nca = '{pem}'\nheader = ['x-team: search']"
-    );
-    let settings = only(&node(&text));
+    let settings = only(&node(&format!(
+        "engine = 'external'\nservers = ['https://h:1']\nca = '{pem}'\nfront = true"
+    )));
     let found = spec(Kind::Node, &settings);
-    let access = found.access;
-    assert_eq!(
-        (access.tls.ca.as_deref(), access.headers.len()),
-        (Some(file.path()), 1)
-    );
-    let kind = crate::traffic::client::UpstreamKind::Server;
-    let ca = |url: &str| {
-        deploy::traffic(&settings, url, kind, Path::new("/x"))
-            .unwrap()
-            .tls
-            .ca
-    };
-    assert!(ca("https://h:1").is_some() && ca("http://127.0.0.1:1").is_none());
-    let fronted = only(&node(&format!("{text}\nfront = true")));
-    let found = spec(Kind::Node, &fronted);
+    assert_eq!(found.access.tls.ca.as_deref(), Some(file.path()));
     assert_eq!(found.proxy["upstream_ca"].as_str(), Some(pem.as_str()));
-}
-
-#[test]
-fn other_sections_of_the_proxys_config_are_tables_in_its_own() {
-    let text = "backend = 'sglang-oai-chat'\nhops = true\n[proxy.engine]\nwait_s = 3\n[proxy.engine.traces]\n\
-                listen = '127.0.0.1:4399'\n[proxy.telemetry.otlp]\nratio = 0.5";
-    let settings = only(&node(text));
-    // Who says how it is told is left to it.
-    assert_eq!(deploy::engine_logs(&settings, Path::new("/x")), None);
-    let said = plan(Kind::Node, &text.replace("listen", "listens"));
-    let said = said.unwrap_err().to_string();
-    assert!(
-        said.starts_with("[proxy] ") && said.contains("listens"),
-        "{said}"
-    );
-    let by_flag = "hops = true\n'proxy.engine.logs.path' = '/logs'\nbackend = 'sglang-oai-chat'";
-    let settings = only(&node(by_flag));
-    let found = spec(Kind::Node, &settings);
-    assert_eq!(
-        found.proxy["engine"]["logs"]["path"].as_str(),
-        Some("/logs")
-    );
-    let untold = only(&node("backend = 'sglang-oai-chat'"));
-    let logs = deploy::engine_logs(&untold, Path::new("/x"));
-    assert_eq!(logs, Some("/x/engine".into()));
-    let flags = flags(&untold);
-    let tells = "--export-metrics-to-file --export-metrics-to-file-dir /x/engine";
-    assert!(flags.ends_with(tells), "{flags}");
-    assert_eq!(deploy::engine_logs(&only(&node("")), Path::new("/x")), None);
-}
-
-#[test]
-fn what_the_proxy_takes_is_taken() {
-    let taken = "hops = true\n[proxy]\nupstream_connect_timeout_s = 3\ntime_base = 'epoch'";
-    plan(Kind::Routing, taken).unwrap();
-    plan(Kind::Node, taken).unwrap();
+    let kind = crate::traffic::client::UpstreamKind::Server;
+    let args = |url: &str| deploy::traffic(&settings, url, kind, Path::new("/x")).unwrap();
+    assert!(args("https://h:1").tls.ca.is_some());
+    assert!(args("http://127.0.0.1:1").tls.ca.is_none());
 }
 
 #[test]

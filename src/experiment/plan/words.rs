@@ -1,19 +1,17 @@
 //! A plan in words, before it is done.
 
-use super::deploy::{self, without_effect};
+use super::deploy::without_effect;
 use super::grid::Sweep;
-use super::keys::EngineName;
 use super::line::{self, text as text_of};
 use super::presets;
 use super::settings::Settings;
 use super::shown::shown;
 use super::{Plan, Run};
+use crate::experiment::launch::EngineName;
 
 /// What a start and an end take beside the load, about, seconds: of the simulator, and of SGLang, which loads a model.
 const START_SIM: f64 = 2.0;
 const START_SGLANG: f64 = 60.0;
-/// So long servers are to be back before the load is over, seconds.
-const SEEN: f64 = 20.0;
 /// Generator's keys that leave what is sent and when as it is.
 const SAME_LOAD: [&str; 9] = [
     "max_concurrency",
@@ -138,22 +136,6 @@ fn loads_s(runs: &[Run]) -> Option<f64> {
     runs.iter().map(|run| load_s(&run.settings)).sum()
 }
 
-/// What is to be known of servers that are killed and started again, where a start takes so long and the load is over before.
-pub fn back_too_late(settings: &Settings, start_s: f64) -> Option<String> {
-    let (up, load_s) = (
-        deploy::faults(settings).ok()??.last_start()?,
-        load_s(settings)?,
-    );
-    let ready = up + start_s;
-    (ready + SEEN > load_s).then(|| {
-        format!(
-            "a start took {start_s:.0} s: a server that is started again at {up} s is ready at about {ready:.0} s, and the \
-             load is over at about {load_s:.0} s: let it last {:.0} s for what comes then to be seen (num_prompts, duration)",
-            (ready + SEEN).ceil()
-        )
-    })
-}
-
 /// How long a run's load is sent, if its rate or duration says so.
 fn load_s(settings: &Settings) -> Option<f64> {
     let load = &settings.line.load;
@@ -192,30 +174,6 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_come_back_too_late_are_told_of() {
-        let of = |text: &str| {
-            let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
-            let runs = plan.runs();
-            (back_too_late(&runs[0].settings, 45.0), left(runs, 45.0))
-        };
-        let kill = "failure_schedule = { 30 = [1], 60 = [] }\nrequest_rate = 10";
-        let (late, left) = of(&format!("{kill}\nnum_prompts = 1000"));
-        let late = late.unwrap();
-        assert!(
-            late.contains("ready at about 105 s") && late.contains("let it last 125 s"),
-            "{late}"
-        );
-        assert_eq!(left, "about 2 min");
-        assert_eq!(of(&format!("{kill}\nnum_prompts = 1300")).0, None);
-        assert_eq!(
-            of("failure_schedule = { 30 = [1] }\nrequest_rate = 10").0,
-            None
-        );
-        let stall = format!("{kill}\nnum_prompts = 500\nfailure_kind = 'stall'");
-        assert_eq!(of(&stall).0, None);
-    }
-
-    #[test]
     fn it_says_how_many_runs_how_long_and_what_varies() {
         let text = announced(
             "max_running_requests = [8, 16]\nrequest_rate = 10\nnum_prompts = 500\nrepeats = 2\ngpu_id = 1",
@@ -231,6 +189,9 @@ mod tests {
         );
         assert!(!text.contains("not compared"), "{text}");
         assert!(!announced("gpu_id = 0\ntp_size = 1").contains("means nothing"));
+        let plan = read::file("request_rate = 10\nnum_prompts = 1000").unwrap();
+        let plan = Plan::new(Kind::Node, Vec::new(), plan).unwrap();
+        assert_eq!(left(plan.runs(), 45.0), "about 2 min");
         let text = announced(
             "engine = 'external'\nservers = ['http://h:1', 'http://h:2']\nrouter = 'builtin'",
         );

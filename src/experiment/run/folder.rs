@@ -1,8 +1,6 @@
 //! The folder of an experiment. What tells how far it came is replaced in one step, so that whoever reads it after an end at
 //! any moment finds the state before or after.
 
-use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -12,18 +10,20 @@ use serde::de::DeserializeOwned;
 use crate::disk;
 use crate::experiment::plan::Plan;
 use crate::experiment::plan::usage::Usage;
-use crate::report::files::{ENGINE_LOGS, EXPERIMENT, ExperimentFile, LOGS, RUN, RUNS, RunFile};
-use crate::report::outputs;
-use crate::report::reader::OF_RUN;
+use crate::report::files::{EXPERIMENT, ExperimentFile, RUN, RUNS, RunFile};
 
 /// The plan, every key with its value.
 pub const PLAN: &str = "experiment.toml";
-const PAGE: &str = "report.html";
 /// What an experiment writes into a folder that may be given.
-pub const FILES: [&str; 5] = [EXPERIMENT, PLAN, PAGE, "comparison.json", "summary.csv"];
-/// What a run has while it goes on, beside what is read of it.
-const UNFINISHED: [&str; 2] = ["requests.csv.unfinished", "requests.spool"];
-/// Where the files of runs go that are done again.
+pub const FILES: [&str; 6] = [
+    EXPERIMENT,
+    PLAN,
+    RUNS,
+    "report.html",
+    "comparison.json",
+    "summary.csv",
+];
+/// Where the files of runs go that are done again, and of experiments that are replaced.
 const ASIDE: &str = "aside";
 /// What is locked while a process works on the folder.
 pub const LOCK: &str = ".lock";
@@ -68,138 +68,41 @@ pub fn run_file(dir: &Path, run: &str) -> Option<RunFile> {
     read_json(&of_run(dir, run).join(RUN)).ok()
 }
 
-/// What an experiment wrote into `dir` that is to be replaced: files, and the folders that are empty without them.
+/// What is in `dir` in the place of an experiment that is to be replaced.
 ///
 /// # Errors
-/// Somebody else's file is where a file would be removed or written, or what the system answers.
-pub fn former(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut former = Former::default();
-    let experiment: Option<ExperimentFile> = read_json(&dir.join(EXPERIMENT)).ok();
-    let is_there = |path: &Path| path.symlink_metadata().is_ok();
-    for name in FILES.map(|name| dir.join(name)) {
-        let is_ours = match name.file_name().and_then(OsStr::to_str) {
-            Some(EXPERIMENT) => experiment.is_some(),
-            Some(PLAN) => disk::read(&name).is_ok_and(|text| text.starts_with(b"experiment = \"")),
-            _ => outputs::is_ours(&name).unwrap_or(false),
-        };
-        former
-            .others
-            .extend((is_there(&name) && !is_ours).then_some(name));
-    }
-    let names: Vec<String> = experiment.map_or_else(Vec::new, |experiment| {
-        experiment.runs.into_iter().map(|run| run.dir).collect()
-    });
-    let is_named = |name: &str| names.contains(&format!("{RUNS}/{name}"));
-    for (name, path) in entries(&dir.join(RUNS))? {
-        match is_named(&name) && is_folder(&path) {
-            true => former.folder(path)?,
-            false => former.others.push(path),
-        }
-    }
-    for (name, path) in entries(&dir.join(ASIDE))? {
-        let before = name.rsplit_once('-').map(|(name, _)| name);
-        // Nothing is ever written over what else is there.
-        if is_folder(&path) && (is_named(&name) || before.is_some_and(is_named)) {
-            former.folder(path)?;
-        }
-    }
-    match former.others.first() {
-        None => Ok(former.ours),
-        Some(other) => Err(Usage(format!(
-            "--output-dir {}: {} is none of an experiment's files, and only those are replaced (by --force): move it, or \
-             name another folder",
-            dir.display(),
-            other.display()
+/// It is none.
+pub fn former(dir: &Path) -> anyhow::Result<Vec<&'static str>> {
+    let is_there = |name: &&str| dir.join(name).symlink_metadata().is_ok();
+    let there: Vec<&str> = FILES.into_iter().filter(is_there).collect();
+    let experiment: anyhow::Result<ExperimentFile> = read_json(&dir.join(EXPERIMENT));
+    match there.first() {
+        Some(name) if experiment.is_err() => Err(Usage(format!(
+            "--output-dir {}: {name} is none of an experiment's, and only that is replaced (by --force): move it, or name \
+             another folder",
+            dir.display()
         ))
         .into()),
+        _ => Ok(there),
     }
 }
 
-/// Removes what an experiment wrote into `dir`.
+/// Puts an experiment aside that is to be replaced; gives where.
 ///
 /// # Errors
-/// As [`former`], and then nothing is removed; or what the system answers.
-pub fn clear(dir: &Path) -> anyhow::Result<()> {
-    for path in &former(dir)? {
-        let removed = match path.is_dir() {
-            true => std::fs::remove_dir(path),
-            false => std::fs::remove_file(path),
-        };
-        removed.with_context(|| path.display().to_string())?;
+/// As [`former`], and then nothing is moved; or what the system answers.
+pub fn replace(dir: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let there = former(dir)?;
+    if there.is_empty() {
+        return Ok(None);
     }
-    // What is left there is somebody else's.
-    let _ = std::fs::remove_dir(dir.join(ASIDE));
-    Ok(())
-}
-
-/// What is found in the place of an experiment.
-#[derive(Debug, Default)]
-struct Former {
-    ours: Vec<PathBuf>,
-    others: Vec<PathBuf>,
-}
-
-impl Former {
-    /// Takes the folder of a run, or one in it.
-    fn folder(&mut self, dir: PathBuf) -> anyhow::Result<()> {
-        let (is_logs, is_engine) = (dir.ends_with(LOGS), dir.ends_with(ENGINE_LOGS));
-        for (name, path) in entries(&dir)? {
-            let is_inner = [LOGS, ENGINE_LOGS].contains(&name.as_str()) && is_folder(&path);
-            if is_inner && !is_logs && !is_engine {
-                self.folder(path)?;
-                continue;
-            }
-            let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file());
-            let is_ours = match (is_logs, is_engine) {
-                (true, _) => is_log(&name),
-                (_, true) => is_request_log(&name),
-                _ => is_of_run(&name, &path),
-            };
-            match is_file && is_ours {
-                true => self.ours.push(path),
-                false => self.others.push(path),
-            }
-        }
-        self.ours.push(dir);
-        Ok(())
+    let aside = free(dir, "experiment")?;
+    std::fs::create_dir(&aside).with_context(|| aside.display().to_string())?;
+    for name in there {
+        let (from, to) = (dir.join(name), aside.join(name));
+        std::fs::rename(&from, to).with_context(|| from.display().to_string())?;
     }
-}
-
-fn is_of_run(name: &str, path: &Path) -> bool {
-    OF_RUN.contains(&name)
-        || UNFINISHED.contains(&name)
-        || name.starts_with("proxy.csv.")
-        || disk::is_draft(name)
-        || name == PAGE && outputs::is_ours(path).unwrap_or(false)
-}
-
-fn is_log(name: &str) -> bool {
-    name == "proxy.log" || name == "router.log" || name.starts_with("server-")
-}
-
-fn is_request_log(name: &str) -> bool {
-    name.starts_with("sglang-request-metrics-") && name.ends_with(".log")
-}
-
-/// Not by a link: what that leads to is elsewhere.
-fn is_folder(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| found.is_dir())
-}
-
-/// What is in a folder, by name; nothing where there is none.
-fn entries(dir: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
-    let named = |entry: io::Result<std::fs::DirEntry>| {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        Ok((name.into_owned(), path))
-    };
-    let all = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        found => found.and_then(|all| all.map(named).collect()),
-    };
-    let mut all: Vec<(String, PathBuf)> = all.with_context(|| dir.display().to_string())?;
-    all.sort();
-    Ok(all)
+    Ok(Some(aside))
 }
 
 /// Puts what a run left aside; gives where.
@@ -211,16 +114,21 @@ pub fn put_aside(dir: &Path, run: &str) -> anyhow::Result<Option<PathBuf>> {
     if !old.exists() {
         return Ok(None);
     }
-    let aside = dir.join(ASIDE);
-    std::fs::create_dir_all(&aside).with_context(|| aside.display().to_string())?;
-    let names = (1..=MOST_ASIDE).map(|number| match number {
-        1 => aside.join(run),
-        number => aside.join(format!("{run}-{number}")),
-    });
-    let free = names.into_iter().find(|name| !name.exists());
-    let free = free.context("too much was put aside already")?;
+    let free = free(dir, run)?;
     std::fs::rename(&old, &free).with_context(|| old.display().to_string())?;
     Ok(Some(free))
+}
+
+/// A name that nothing has among what was put aside.
+fn free(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let aside = dir.join(ASIDE);
+    std::fs::create_dir_all(&aside).with_context(|| aside.display().to_string())?;
+    let mut names = (1..=MOST_ASIDE).map(|number| match number {
+        1 => aside.join(name),
+        number => aside.join(format!("{name}-{number}")),
+    });
+    let free = names.find(|name| !name.exists());
+    free.context("too much was put aside already")
 }
 
 #[cfg(test)]

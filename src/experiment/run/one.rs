@@ -11,7 +11,7 @@ use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::settings::Settings;
-use crate::experiment::plan::{Run, deploy, grid, words};
+use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::{Gpu, Scraper};
 use crate::report::files::{FAULTS, RUN, RunFile, RunState};
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
@@ -163,7 +163,6 @@ impl UnderWay<'_> {
             program,
             clock,
             stop,
-            tell,
             ..
         } = self.context;
         let spec = spec(*kind, self.settings, &self.end.dir, program)?;
@@ -173,12 +172,8 @@ impl UnderWay<'_> {
             // Dropped, a start ends what it has started.
             () = stop.stopped() => return Ok(RunState::Stopped),
         };
-        let start_s = clock.now().since(began);
-        if let Some(note) = words::back_too_late(self.settings, start_s) {
-            tell(&format!("  note: {note}"));
-        }
         let file = &mut self.end.file;
-        file.start_s = Some(start_s);
+        file.start_s = Some(clock.now().since(began));
         let servers = deployment.servers.iter().map(|server| server.file.clone());
         file.servers = servers.collect();
         file.processes = deployment.processes();
@@ -188,7 +183,7 @@ impl UnderWay<'_> {
         self.end.write()?;
         let ended = self.loaded(&spec, &mut deployment).await;
         if let Some(scraper) = self.scraper.take() {
-            self.end.file.notes.extend(scraper.stop().await);
+            self.end.file.notes.extend(scraper.notes());
         }
         tokio::select! {
             () = deployment.stop() => {}
@@ -217,7 +212,7 @@ impl UnderWay<'_> {
             tokio::select! {
                 finished = &mut traffic => return self.finished(finished),
                 error = deployment.ended() => error,
-                error = beside => error,
+                Err(error) = beside => error,
                 never = stopping => never,
             }
         };
@@ -233,33 +228,40 @@ impl UnderWay<'_> {
         spec: &DeploymentSpec,
         live: &Live,
         servers: &[Arc<Server>],
-    ) -> anyhow::Error {
+    ) -> anyhow::Result<()> {
         let began = live.began().await;
         self.end.file.began = Some(began.seconds());
-        let failed = async {
-            self.end.write()?;
-            let (keys, clock) = (&self.settings.line.keys, &self.context.clock);
-            if keys.collect_per_node_metrics {
-                let gpu = match &keys.dcgm_url {
-                    Some(url) => Some(Gpu::Dcgm(url.clone())),
-                    None if spec.engine.has_gpus_here() => Gpu::here(),
-                    None => None,
-                };
-                let servers = servers.iter();
-                let servers =
-                    servers.map(|server| (server.file.name.clone(), server.file.url.clone()));
-                let (dir, access) = (&self.end.dir, spec.access.clone());
-                let scraper = Scraper::start(servers.collect(), access, gpu, dir, began, clock)?;
-                self.scraper = Some(scraper);
+        self.end.write()?;
+        let (keys, clock) = (&self.settings.line.keys, &self.context.clock);
+        let scraper = &mut self.scraper;
+        if keys.collect_per_node_metrics {
+            let gpu = match &keys.dcgm_url {
+                Some(url) => Some(Gpu::Dcgm(url.clone())),
+                None if spec.has_gpus_here() => Gpu::here(),
+                None => None,
+            };
+            let files = servers.iter().map(|server| server.file.clone());
+            let servers = files.map(|file| (file.name, file.url)).collect();
+            let (dir, access) = (&self.end.dir, spec.access.clone());
+            *scraper = Some(Scraper::begin(servers, access, gpu, dir, began, clock)?);
+        }
+        let scraped = async {
+            match scraper {
+                Some(scraper) => scraper.run().await,
+                None => std::future::pending().await,
             }
-            if let Some(plan) = deploy::faults(self.settings)? {
-                faults::run(&plan, servers, began, clock, &self.end.dir.join(FAULTS)).await?;
-            }
-            Ok(())
         };
-        match failed.await {
-            Ok(()) => std::future::pending().await,
-            Err(error) => error,
+        let plan = deploy::faults(self.settings)?;
+        let log = self.end.dir.join(FAULTS);
+        let failing = async {
+            match &plan {
+                Some(plan) => faults::run(plan, servers, began, clock, &log).await,
+                None => Ok(()),
+            }
+        };
+        tokio::select! {
+            () = scraped => Ok(()),
+            Err(error) = failing => Err(error),
         }
     }
 

@@ -1,9 +1,11 @@
-//! Which gauges of a page are taken, and how those of several ranks become one value; pure.
+//! Which gauges of a page in Prometheus's text format are taken, and how those of several ranks become one value; pure.
 
 use std::collections::BTreeMap;
 
-use super::exposition::{Sample, samples};
 use crate::report::series::{QUEUED, RUNNING};
+
+/// A sample: its name, labels as they are written, and value.
+struct Sample<'a>(&'a str, &'a str, f64);
 
 /// How the values of several data-parallel ranks become one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +33,7 @@ const DCGM: [(&str, &str, f64); 2] = [
 /// of them counts. Data-parallel ranks are summed up, or their mean taken. Of each priority's own the total alone counts.
 pub(super) fn of_server(page: &str) -> Vec<(&'static str, f64)> {
     let mut found: BTreeMap<usize, BTreeMap<String, f64>> = BTreeMap::new();
-    for sample in samples(page).filter(|sample| sample.value.is_finite()) {
+    for sample in samples(page) {
         let Some(place) = SERVER.iter().position(|(name, ..)| is_of(&sample, name)) else {
             continue;
         };
@@ -41,8 +43,8 @@ pub(super) fn of_server(page: &str) -> Vec<(&'static str, f64)> {
         let ranks = found.entry(place).or_default();
         let rank = ranks
             .entry(sample.label("dp_rank").to_owned())
-            .or_insert(sample.value);
-        *rank = rank.max(sample.value);
+            .or_insert(sample.2);
+        *rank = rank.max(sample.2);
     }
     let value = |(place, ranks): (usize, BTreeMap<String, f64>)| {
         let (_, metric, how) = *SERVER.get(place)?;
@@ -56,9 +58,43 @@ pub(super) fn of_server(page: &str) -> Vec<(&'static str, f64)> {
     found.into_iter().filter_map(value).collect()
 }
 
+/// The samples of a page that are numbers; lines that are none are passed over.
+fn samples<'a>(page: &'a str) -> impl Iterator<Item = Sample<'a>> {
+    let sample = |line: &'a str| {
+        let (name, labels, rest) = match line.rsplit_once('}') {
+            Some((before, rest)) => {
+                let (name, labels) = before.split_once('{')?;
+                (name, labels, rest)
+            }
+            None => {
+                let (name, rest) = line.split_once([' ', '\t'])?;
+                (name, "", rest)
+            }
+        };
+        // A time may follow the value.
+        let value: f64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
+        value.is_finite().then_some(Sample(name, labels, value))
+    };
+    page.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(sample)
+}
+
+impl Sample<'_> {
+    /// A label's value; empty: it has none. None of ours has a quote in it.
+    fn label(&self, name: &str) -> &str {
+        let mut labels = self
+            .1
+            .split("\",")
+            .map(|label| label.trim_start_matches([',', ' ']));
+        let value = labels.find_map(|label| label.strip_prefix(name)?.strip_prefix("=\""));
+        value.map_or("", |value| value.trim_end_matches('"'))
+    }
+}
+
 /// Behind the prefix stands `:`, or what some exporters make of it.
 fn is_of(sample: &Sample<'_>, name: &str) -> bool {
-    let bare = sample.name.strip_prefix("sglang");
+    let bare = sample.0.strip_prefix("sglang");
     let bare = bare.and_then(|rest| rest.strip_prefix([':', '_']));
     bare == Some(name)
 }
@@ -66,12 +102,9 @@ fn is_of(sample: &Sample<'_>, name: &str) -> bool {
 /// What a DCGM exporter's page tells: the GPU, metric and value.
 pub(super) fn of_dcgm(page: &str) -> Vec<(String, &'static str, f64)> {
     let gauge = |sample: Sample<'_>| {
-        let (_, metric, factor) = DCGM.iter().find(|(name, ..)| sample.name == *name)?;
+        let (_, metric, factor) = DCGM.iter().find(|(name, ..)| sample.0 == *name)?;
         let gpu = format!("gpu-{}", sample.label("gpu"));
-        sample
-            .value
-            .is_finite()
-            .then(|| (gpu, *metric, sample.value * factor))
+        Some((gpu, *metric, sample.2 * factor))
     };
     samples(page).filter_map(gauge).collect()
 }
@@ -97,6 +130,17 @@ mod tests {
                 "gen_throughput"
             ]
         );
+    }
+
+    #[test]
+    fn samples_with_and_without_labels() {
+        let page = "# HELP a b\na 1\nb{x=\"1\",y=\"a}, z=\"} 2.5e3 1700000000\n\nbroken{x=\"1\nc{} NaN\nd\n";
+        let found: Vec<_> = samples(page).collect();
+        let [Sample("a", "", 1.0), Sample("b", _, 2500.0)] = &found[..] else {
+            panic!("{}", found.len())
+        };
+        let labels = ["x", "y", "z"].map(|name| found[1].label(name));
+        assert_eq!(labels, ["1", "a}, z=", ""]);
     }
 
     #[test]

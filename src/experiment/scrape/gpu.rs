@@ -7,6 +7,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use super::Log;
+use crate::experiment::launch::router::in_path;
 use crate::report::files::SeriesRow;
 use crate::report::series::GPU;
 
@@ -29,11 +30,7 @@ pub enum Gpu {
 impl Gpu {
     /// `nvidia-smi`, where it is in the PATH.
     pub fn here() -> Option<Gpu> {
-        let path = std::env::var_os("PATH")?;
-        let mut programs = std::env::split_paths(&path).map(|dir| dir.join("nvidia-smi"));
-        programs
-            .find(|program| program.is_file())
-            .map(Gpu::NvidiaSmi)
+        in_path("nvidia-smi").map(Gpu::NvidiaSmi)
     }
 }
 

@@ -62,9 +62,13 @@ async fn scraped(
     let (clock, moving) = Clock::manual(Stamp::from_nanos(0));
     moving.advance(Duration::from_millis(2500));
     let began = Stamp::from_nanos(500_000_000);
-    let scraper = Scraper::start(servers, access, gpu, dir.path(), began, &clock).unwrap();
-    seen(&dir.path().join(SERIES)).await;
-    let notes = scraper.stop().await;
+    let mut scraper = Scraper::begin(servers, access, gpu, dir.path(), began, &clock).unwrap();
+    let file = dir.path().join(SERIES);
+    tokio::select! {
+        () = scraper.run() => {}
+        () = seen(&file) => {}
+    }
+    let notes = scraper.notes();
     let mut file = csv::Reader::from_path(dir.path().join(SERIES)).unwrap();
     let header = csv::StringRecord::from(vec!["time", "source", "server", "metric", "value"]);
     assert_eq!(file.headers().unwrap(), &header);

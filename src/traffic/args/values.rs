@@ -9,6 +9,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
+use crate::units;
 
 /// Reads a number of a range; else says what would be right.
 pub(in crate::traffic) fn within<T: FromStr + PartialOrd>(
@@ -54,12 +55,16 @@ const LONGEST_SECONDS: f64 = 3.2e7;
 
 pub(in crate::traffic) fn seconds(text: &str) -> Result<Duration, String> {
     let right = "must be a positive number of seconds, a year at most";
-    positive(LONGEST_SECONDS, right)(text).map(Duration::from_secs_f64)
+    let seconds = units::seconds(text).filter(|s| *s > 0.0 && *s <= LONGEST_SECONDS);
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| right.to_owned())
 }
 
 pub(in crate::traffic) fn seconds_or_none(text: &str) -> Result<f64, String> {
     let right = "must be a number of seconds, 0 or more, a year at most";
-    within(0.0..=LONGEST_SECONDS, right)(text)
+    let seconds = units::seconds(text).filter(|s| (0.0..=LONGEST_SECONDS).contains(s));
+    seconds.ok_or_else(|| right.to_owned())
 }
 
 pub(in crate::traffic) fn drain(text: &str) -> Result<Duration, String> {

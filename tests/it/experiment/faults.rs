@@ -5,11 +5,11 @@ use std::path::Path;
 
 use queuescope::clock::Clock;
 use queuescope::experiment::faults::{self, FaultKind, FaultPlan, Schedule};
-use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
+use queuescope::experiment::launch::{Deployment, DeploymentSpec, EngineName, Router};
 use queuescope::report::files::FaultRow;
 use toml::Value;
 
-use super::launch::{hosts, send, spec, words};
+use super::launch::{hosts, running, send, sims, spec, words};
 use crate::support::generator::sim;
 
 fn plan(schedule: &str, kind: &str) -> FaultPlan {
@@ -26,28 +26,20 @@ fn written(file: &Path) -> Vec<FaultRow> {
 async fn a_killed_server_fails_its_requests_and_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     // Some are under way at any time.
-    let mut wanted = spec(folder.path());
-    if let Engine::Sim { flags } = &mut wanted.engine {
-        flags[0].extend(["--decode-step-ms", "20"].map(str::to_owned));
-    }
+    let wanted = DeploymentSpec {
+        servers: sims(&["--tokenize-ms", "0", "--decode-step-ms", "20"]),
+        ..spec(folder.path())
+    };
     let deployment = Deployment::start(&wanted).await.unwrap();
     let servers = hosts(&deployment);
     let first = deployment.servers[0].file.host.clone();
     let plan = plan("{ 1 = [1], 2 = [] }", "kill");
     plan.check(&wanted).unwrap();
     let (clock, file) = (Clock::system(), folder.path().join("faults.csv"));
-    let dir = folder.path().join("run");
-    let load = [
-        "--num-prompts",
-        "160",
-        "--request-rate",
-        "40",
-        "--seed",
-        "3",
-    ];
+    let load = "--num-prompts 160 --request-rate 40 --seed 3";
     let (done, table) = tokio::join!(
         faults::run(&plan, &deployment.servers, clock.now(), &clock, &file),
-        send(&deployment, &dir, &load)
+        send(&deployment, &folder, "run", load)
     );
     done.unwrap();
     let rows = written(&file);
@@ -79,12 +71,7 @@ async fn a_killed_server_fails_its_requests_and_comes_back() {
             (first.as_str(), "upstream_died")
         );
     }
-    let after = send(
-        &deployment,
-        &folder.path().join("after"),
-        &["--num-prompts", "20"],
-    )
-    .await;
+    let after = send(&deployment, &folder, "after", "--num-prompts 20").await;
     assert_eq!(
         (words(&after, "host"), words(&after, "outcome")),
         (servers, BTreeSet::from(["ok".to_owned()]))
@@ -101,9 +88,8 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
     std::fs::write(&token, "0123456789abcdef\n").unwrap();
     let token = Value::from(token.to_str().unwrap());
     let wanted = DeploymentSpec {
-        engine: Engine::External {
-            urls: vec![format!("http://{}", sim.addr())],
-        },
+        engine: EngineName::External,
+        servers: running(&[format!("http://{}", sim.addr())]),
         router: Router::None,
         hops: true,
         fault_injection: true,
@@ -115,8 +101,8 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
     let deployment = Deployment::start(&wanted).await.unwrap();
     let (clock, file) = (Clock::system(), folder.path().join("faults.csv"));
     for (number, schedule, outcome) in [
-        (0, "{ 0 = [1] }", false),
-        (1, r#"{ 0 = [1], "0.01" = [] }"#, true),
+        ("0", "{ 0 = [1] }", false),
+        ("1", r#"{ 0 = [1], "0.01" = [] }"#, true),
     ] {
         let plan = plan(schedule, "refuse");
         assert!(plan.needs_hops());
@@ -129,8 +115,7 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
             events,
             ["down", "up", "ready"][..if outcome { 3 } else { 1 }]
         );
-        let dir = folder.path().join(number.to_string());
-        let table = send(&deployment, &dir, &["--num-prompts", "5"]).await;
+        let table = send(&deployment, &folder, number, "--num-prompts 5").await;
         assert_eq!(
             words(&table, "success"),
             BTreeSet::from([if outcome { "True" } else { "False" }.to_owned()])

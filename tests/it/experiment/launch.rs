@@ -1,15 +1,20 @@
 //! What a run needs is started, and nothing of it is left.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use queuescope::experiment::launch::{Deployment, DeploymentSpec, Engine, Router};
+use queuescope::experiment::launch::{
+    Deployment, DeploymentSpec, EngineName, Program, Router, ServerSpec,
+};
 use queuescope::table::Table;
 use queuescope::traffic::client::UpstreamKind;
+use tempfile::TempDir;
 
 use crate::support::generator::sim;
 use crate::support::process::{queuescope, run_aside};
@@ -18,31 +23,40 @@ use crate::support::wire::{PATIENCE, until};
 
 /// Two simulated servers behind our balancer.
 pub fn spec(dir: &Path) -> DeploymentSpec {
-    let flags = ["--tokenize-ms", "0"];
-    let engine = Engine::Sim {
-        flags: vec![flags.map(str::to_owned).to_vec()],
-    };
-    let program = env!("CARGO_BIN_EXE_queuescope").into();
+    let program = Path::new(env!("CARGO_BIN_EXE_queuescope"));
     DeploymentSpec {
         // A router is a Python that begins: on a busy machine that takes its time.
         start_timeout: PATIENCE,
-        router: Router::Builtin {
-            policy: "round_robin".into(),
-        },
+        router: Router::Builtin("round_robin".into()),
         front: true,
-        ..DeploymentSpec::new(engine, 2, program, dir)
+        ..DeploymentSpec::new(
+            EngineName::Sim,
+            sims(&["--tokenize-ms", "0"]),
+            program.into(),
+            dir,
+        )
     }
 }
 
+/// Two simulated servers.
+pub fn sims(flags: &[&str]) -> Vec<ServerSpec> {
+    let program = Path::new(env!("CARGO_BIN_EXE_queuescope"));
+    let flags = flags.iter().map(ToString::to_string).collect();
+    vec![ServerSpec::Started(Program::sim(program, flags)); 2]
+}
+
+/// Servers that run.
+pub fn running(urls: &[String]) -> Vec<ServerSpec> {
+    urls.iter().cloned().map(ServerSpec::Running).collect()
+}
+
 /// An SGLang of this Python.
-fn sglang(python: &str, flags: Vec<String>) -> Engine {
-    Engine::Sglang {
-        python: python.into(),
+fn sglang(python: &str, flags: Vec<String>) -> Vec<ServerSpec> {
+    vec![ServerSpec::Started(Program {
+        program: python.into(),
+        before: &["-m", "sglang.launch_server"],
         flags,
-        first_gpu: 0,
-        gpus: 1,
-        servers_per_gpu: 1,
-    }
+    })]
 }
 
 /// The names of the processes that write to a log below `dir`: a router changes the command that others see.
@@ -57,32 +71,22 @@ fn left(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The rows of so many requests to what runs, all at once or at a rate.
-pub async fn send(deployment: &Deployment, dir: &Path, more: &[&str]) -> Table {
-    let dir = dir.to_str().unwrap();
-    let fixed = [
-        "traffic",
-        "--base-url",
-        &deployment.target,
-        "--upstream-kind",
-        match deployment.upstream_kind {
-            UpstreamKind::Server => "server",
-            UpstreamKind::Router => "router",
-        },
-    ];
-    let data = [
-        "--dataset-name",
-        "random",
-        "--random-input-len",
-        "32",
-        "--random-output-len",
-        "16",
-        "--output-dir",
-        dir,
-    ];
-    let done = run_aside(queuescope(&[&fixed[..], &data, more].concat())).await;
-    assert!(Path::new(dir).join("requests.csv").is_file(), "{done:?}");
-    Table::read(&Path::new(dir).join("requests.csv")).unwrap()
+/// The rows of so many requests to what runs, all at once or at a rate, in a folder of this name.
+pub async fn send(deployment: &Deployment, folder: &TempDir, name: &str, more: &str) -> Table {
+    let dir = folder.path().join(name);
+    let kind = match deployment.upstream_kind {
+        UpstreamKind::Server => "server",
+        UpstreamKind::Router => "router",
+    };
+    let line = format!(
+        "traffic --base-url {} --upstream-kind {kind} --dataset-name random --random-input-len 32 --random-output-len 16 \
+         --output-dir {} {more}",
+        deployment.target,
+        dir.display()
+    );
+    let done = run_aside(queuescope(&line.split(' ').collect::<Vec<_>>())).await;
+    assert!(dir.join("requests.csv").is_file(), "{done:?}");
+    Table::read(&dir.join("requests.csv")).unwrap()
 }
 
 /// The words of a column, each once.
@@ -120,7 +124,7 @@ async fn a_run_has_its_servers_and_leaves_nothing() {
     let base = free_port().port();
     let wanted = DeploymentSpec {
         base_port: Some(base),
-        servers: 1,
+        servers: sims(&[])[..1].to_vec(),
         router: Router::None,
         front: false,
         ..spec(folder.path())
@@ -131,12 +135,7 @@ async fn a_run_has_its_servers_and_leaves_nothing() {
     let server = &deployment.servers[0].file;
     assert_eq!((server.name.as_str(), &server.host), ("server-1", &host));
     assert_eq!(left(folder.path()).len(), 1);
-    let table = send(
-        &deployment,
-        &folder.path().join("run"),
-        &["--num-prompts", "10"],
-    )
-    .await;
+    let table = send(&deployment, &folder, "run", "--num-prompts 10").await;
     assert_eq!(
         (table.len(), words(&table, "outcome")),
         (10, BTreeSet::from(["ok".to_owned()]))
@@ -163,12 +162,7 @@ async fn our_balancer_sends_to_each_server_and_its_rows_are_whole_when_it_has_st
         };
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
-        let table = send(
-            &deployment,
-            &folder.path().join("run"),
-            &["--num-prompts", "20"],
-        )
-        .await;
+        let table = send(&deployment, &folder, "run", "--num-prompts 20").await;
         assert_eq!((table.len(), words(&table, "outcome").len()), (20, 1));
         assert_eq!(words(&table, "host"), hosts, "hops: {hops}");
         assert!(
@@ -202,7 +196,6 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
             policy: policy.into(),
             flags: Vec::new(),
         };
-        assert!(router.wants_hops());
         let wanted = DeploymentSpec {
             router,
             hops: true,
@@ -210,12 +203,7 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
         };
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
-        let table = send(
-            &deployment,
-            &folder.path().join("run"),
-            &["--num-prompts", "24"],
-        )
-        .await;
+        let table = send(&deployment, &folder, "run", "--num-prompts 24").await;
         assert_eq!(
             (table.len(), words(&table, "outcome").len()),
             (24, 1),
@@ -252,19 +240,69 @@ async fn dropping_it_ends_it_too() {
 }
 
 #[tokio::test]
+async fn one_that_hears_no_sigterm_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let deaf = Program {
+        program: "sh".into(),
+        before: &[
+            "-c",
+            concat!(
+                "trap '' TERM; ",
+                env!("CARGO_BIN_EXE_queuescope"),
+                " sim --host $1 --port $3 & while :; do sleep 1; done"
+            ),
+        ],
+        flags: Vec::new(),
+    };
+    let wanted = DeploymentSpec {
+        servers: vec![ServerSpec::Started(deaf)],
+        router: Router::None,
+        front: false,
+        ..spec(folder.path())
+    };
+    let deployment = Deployment::start(&wanted).await.unwrap();
+    let hosts = hosts(&deployment);
+    tokio::time::pause();
+    deployment.stop().await;
+    assert_nothing_is_left(folder.path(), &hosts);
+}
+
+#[test]
+fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
+    for (end, script, status) in [
+        ("itself", "sleep 1000 & echo $!; exit 7", (Some(7), None)),
+        ("a signal", "sleep 1000 & echo $!; wait", (None, Some(9))),
+        ("its parent", "sleep 1000 & echo $!; wait", (None, Some(15))),
+    ] {
+        let mut keeper = queuescope(&["end-with-parent", "--", "sh", "-c", script]);
+        keeper.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut keeper = keeper.spawn().unwrap();
+        let mut signals = keeper.stdin.take();
+        let mut said = String::new();
+        let mut log = BufReader::new(keeper.stderr.take().unwrap());
+        log.read_line(&mut said).unwrap();
+        match end {
+            "a signal" => signals.as_mut().unwrap().write_all(&[9]).unwrap(),
+            "its parent" => drop(signals.take()),
+            _ => {}
+        }
+        let ended = keeper.wait().unwrap();
+        assert_eq!((ended.code(), ended.signal()), status, "{end}");
+        let other = format!("/proc/{}", said.trim());
+        assert!(!Path::new(&other).exists(), "{end}: {other}");
+    }
+}
+
+#[tokio::test]
 async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let taken = TcpListener::bind(free_port()).unwrap();
     let port = taken.local_addr().unwrap().port();
-    let no_flag = Engine::Sim {
-        flags: vec![vec!["--no-such".into()]],
-    };
+    let no_flag = sims(&["--no-such"]);
     let python = sglang("/no/such/python", Vec::new());
     let no_module = sglang("python3", Vec::new());
-    let external = Engine::External {
-        urls: vec![format!("http://127.0.0.1:{}", free_port().port())],
-    };
+    let external = running(&[format!("http://127.0.0.1:{}", free_port().port())]);
     let no_router = Router::SglangRouter {
         program: "/no/smg".into(),
         policy: "random".into(),
@@ -275,20 +313,24 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         policy: "shortest_queue".into(),
         flags: Vec::new(),
     };
-    let base = || spec(dir);
+    let of = |change: &dyn Fn(&mut DeploymentSpec)| {
+        let mut wanted = spec(dir);
+        change(&mut wanted);
+        wanted
+    };
+    let routed = |router: &Router| {
+        let router = router.clone();
+        of(&move |wanted| (wanted.router, wanted.hops) = (router.clone(), true))
+    };
+    let serving = |servers: &[ServerSpec]| of(&|wanted| wanted.servers = servers.to_vec());
+    let taken_port = format!("{port} (Address already in use");
     for (wanted, pieces) in [
         (
-            DeploymentSpec {
-                base_port: Some(port),
-                ..base()
-            },
-            &[&format!("{port} (Address already in use"), "base_port"][..],
+            of(&|wanted| wanted.base_port = Some(port)),
+            &[&*taken_port, "base_port"][..],
         ),
         (
-            DeploymentSpec {
-                engine: no_flag,
-                ..base()
-            },
+            serving(&no_flag),
             &[
                 "server-",
                 "unexpected argument '--no-such'",
@@ -299,50 +341,29 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             ],
         ),
         (
-            DeploymentSpec {
-                engine: python,
-                ..base()
-            },
+            serving(&python),
             &[
                 "the program is not there",
                 "/no/such/python -m sglang.launch_server",
             ],
         ),
         (
-            DeploymentSpec {
-                engine: no_module,
-                ..base()
-            },
+            serving(&no_module),
             &["this Python has no SGLang", "ModuleNotFoundError"],
         ),
+        (routed(&no_router), &["router", "the program is not there"]),
         (
-            DeploymentSpec {
-                router: no_router,
-                hops: true,
-                ..base()
-            },
-            &["router", "the program is not there"],
-        ),
-        (
-            DeploymentSpec {
-                router: no_policy,
-                hops: true,
-                ..base()
-            },
+            routed(&no_policy),
             &["\"shortest_queue\"", "power_of_two and others", "builtin"],
         ),
         (
-            DeploymentSpec {
-                router: Router::None,
-                ..base()
-            },
+            of(&|wanted| wanted.router = Router::None),
             &["router = \"none\"", "2 servers"],
         ),
         (
             DeploymentSpec {
-                engine: external,
                 start_timeout: std::time::Duration::from_millis(1),
-                ..base()
+                ..serving(&external)
             },
             &["server-1", "is not ready"],
         ),
@@ -395,43 +416,29 @@ async fn servers_that_run_already_are_neither_started_nor_stopped() {
     let urls = sims
         .iter()
         .map(|sim| format!("http://{}/", sim.addr()))
-        .collect();
+        .collect::<Vec<_>>();
     let wanted = DeploymentSpec {
-        engine: Engine::External { urls },
+        engine: EngineName::External,
+        servers: running(&urls),
         hops: true,
         ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();
-    let table = send(
-        &deployment,
-        &folder.path().join("run"),
-        &["--num-prompts", "10"],
-    )
-    .await;
+    let table = send(&deployment, &folder, "run", "--num-prompts 10").await;
     assert_eq!(
         words(&table, "host"),
         sims.iter().map(|sim| sim.addr().to_string()).collect()
     );
     let through = DeploymentSpec {
-        router: Router::External {
-            url: deployment.target.clone(),
-        },
-        engine: Engine::External { urls: Vec::new() },
+        router: Router::External(deployment.target.clone()),
+        servers: Vec::new(),
         hops: false,
         dir: folder.path().join("second"),
         ..wanted
     };
     let second = Deployment::start(&through).await.unwrap();
-    assert_eq!(
-        send(
-            &second,
-            &folder.path().join("run-2"),
-            &["--num-prompts", "5"]
-        )
-        .await
-        .len(),
-        5
-    );
+    let table = send(&second, &folder, "run-2", "--num-prompts 5").await;
+    assert_eq!(table.len(), 5);
     second.stop().await;
     deployment.stop().await;
     assert_eq!(left(folder.path()), [""; 0]);
@@ -500,10 +507,10 @@ async fn a_real_sglang_comes_and_goes() {
         let flags = flags.split_whitespace().map(str::to_owned).collect();
         sglang(python.to_str().unwrap(), flags)
     };
-    let one = |engine: Engine| DeploymentSpec {
-        start_timeout: engine.start_timeout(),
-        engine,
-        servers: 1,
+    let one = |servers: Vec<ServerSpec>| DeploymentSpec {
+        start_timeout: PATIENCE * 10,
+        engine: EngineName::Sglang,
+        servers,
         router: Router::None,
         ..spec(folder.path())
     };
@@ -524,8 +531,8 @@ async fn a_real_sglang_comes_and_goes() {
     let wanted = one(flags(&model, more));
     let deployment = Deployment::start(&wanted).await.unwrap();
     assert!(left(folder.path()).len() > 2, "its children are not seen");
-    let load = ["--num-prompts", "5"];
-    let table = send(&deployment, &folder.path().join("run"), &load).await;
+    let load = "--num-prompts 5";
+    let table = send(&deployment, &folder, "run", load).await;
     assert_eq!(words(&table, "outcome"), BTreeSet::from(["ok".to_owned()]));
     assert!(
         table
@@ -538,7 +545,7 @@ async fn a_real_sglang_comes_and_goes() {
     assert_eq!(left(folder.path()), ["queuescope\n"]);
     server.start().unwrap();
     server.ready().await.unwrap();
-    let table = send(&deployment, &folder.path().join("again"), &load).await;
+    let table = send(&deployment, &folder, "again", load).await;
     assert_eq!(words(&table, "outcome"), BTreeSet::from(["ok".to_owned()]));
     let hosts = hosts(&deployment);
     deployment.stop().await;

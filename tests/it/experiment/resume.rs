@@ -100,12 +100,13 @@ fn force_replaces_none_that_is_running() {
     assert!(plan.path("runs").join(FIRST).join("requests.csv").is_file());
     end(process, Signal::SIGKILL);
     plan.assert_nothing_is_left();
-    // Nobody works on it any more: all of it goes, and what was put aside.
+    // Nobody works on it any more.
     let done = plan.run("node", &["--force", "--max-running-requests", "4"]);
     done.assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done]);
     let runs = std::fs::read_dir(plan.path("runs")).unwrap().count();
-    assert_eq!((runs, plan.path("aside").exists()), (1, false));
+    let former = plan.path("aside/experiment/runs").join(FIRST);
+    assert_eq!((runs, former.join("requests.csv").is_file()), (1, true));
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
-use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, Engine, Router};
+use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, EngineName, Router};
 use queuescope::table::Table;
 
-use super::launch::spec;
+use super::launch::{running, spec};
 use super::started::{Planned, end, executable};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::json_response;
@@ -39,9 +39,8 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
         let server = flushed_with(answers).await;
         let url = format!("http://{}", server.addr);
         let direct = DeploymentSpec {
-            engine: Engine::External {
-                urls: vec![url.clone()],
-            },
+            engine: EngineName::External,
+            servers: running(std::slice::from_ref(&url)),
             router: Router::None,
             front: false,
             access: Access {
@@ -52,8 +51,8 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
         };
         // Behind a router that runs already, of whose servers nothing is said: it is asked in their place.
         let routed = DeploymentSpec {
-            engine: Engine::External { urls: Vec::new() },
-            router: Router::External { url },
+            servers: Vec::new(),
+            router: Router::External(url),
             ..direct.clone()
         };
         for (wanted, asks) in [(direct, answers.len()), (routed, answers.len() + 1)] {
@@ -96,9 +95,8 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
     })
     .await;
     let wanted = DeploymentSpec {
-        engine: Engine::External {
-            urls: vec![format!("http://{}", server.addr)],
-        },
+        engine: EngineName::External,
+        servers: running(&[format!("http://{}", server.addr)]),
         router: Router::SglangRouter {
             program,
             policy: "random".into(),
