@@ -151,28 +151,13 @@ mod tests {
         }
     }
 
-    /// The leaves of `found` that are not those of `expected`.
-    fn differing(path: &str, expected: &Value, found: &Value, out: &mut Vec<String>) {
-        match (expected, found) {
-            (Value::Object(a), Value::Object(b)) => {
-                assert!(a.keys().eq(b.keys()), "{path}");
-                for (key, value) in a {
-                    differing(&format!("{path}/{key}"), value, &b[key], out);
-                }
-            }
-            (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-                for (at, (a, b)) in a.iter().zip(b).enumerate() {
-                    differing(&format!("{path}/{at}"), a, b, out);
-                }
-            }
-            (Value::Number(a), Value::Number(b)) => {
-                let (a, b) = (a.as_f64().unwrap(), b.as_f64().unwrap());
-                if (a - b).abs() > 1e-9 * a.abs().max(1.0) {
-                    out.push(format!("{path}: {a} {b}"));
-                }
-            }
-            (a, b) if a == b => {}
-            (a, b) => out.push(format!("{path}: {a} {b}")),
+    /// With nine digits of each number: a time that counts from the epoch is a little off.
+    fn rounded(value: &mut Value) {
+        match value {
+            Value::Object(members) => members.values_mut().for_each(rounded),
+            Value::Array(items) => items.iter_mut().for_each(rounded),
+            Value::Number(number) => *value = format!("{:.9}", number.as_f64().unwrap()).into(),
+            _ => {}
         }
     }
 
@@ -212,9 +197,9 @@ mod tests {
         for name in ["started_at", "started_at_ns", "machine"] {
             (expected[name], found[name]) = (Value::Null, Value::Null);
         }
-        let mut out = Vec::new();
-        differing("", &expected, &found, &mut out);
-        assert_eq!(out, [""; 0]);
+        rounded(&mut expected);
+        rounded(&mut found);
+        assert_eq!(expected, found);
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl Latencies {
             .map(|(name, scope, from, to)| of(name, scope, &|row| cells.between(from, to, row)));
         let all: Vec<Latency> = columns.chain(periods).collect();
         let summary = |scope, get: fn(Cells<'_>, usize) -> Option<i64>| {
-            described(values(ok, scope, &|row| get(cells, row))).0
+            Summary::of(values(ok, scope, &|row| get(cells, row)))
         };
         let (mut itl_sum, mut gaps) = (0.0, 0.0);
         for row in rows() {
