@@ -500,7 +500,7 @@ fn a_server_that_is_back_and_gets_nothing_is_told() {
     let told = told.iter().find(|finding| finding.kind == "not_served");
     let what = &told.unwrap().what;
     assert_says(
-        &what,
+        what,
         "server-1: it served nothing in the 4.37 s that it was back, in which 118",
     );
     assert!(!is_told(&run(3.0, 150)), "it was used again");

@@ -305,7 +305,7 @@ fn what_the_generator_could_not_send_is_not_laid_on_the_servers() {
     let data = data_of(&render(&Report::of(&loaded)));
     let said = data["max_rate"].as_str().unwrap();
     assert_says(
-        &said,
+        said,
         "50.00 requests/s is more than this machine's generator could send",
     );
 }
