@@ -268,7 +268,8 @@ async fn scripts_are_told_when_too_many_requests_failed() {
         ),
         (&fewest, " --max-failed 1", 0, None),
     ] {
-        let line = format!("--random-input-len 8 --num-prompts 4 --max-concurrency 1 --force{more}");
+        let line =
+            format!("--random-input-len 8 --num-prompts 4 --max-concurrency 1 --force{more}");
         let done = run_aside(command(server.addr, root.path(), &line)).await;
         done.assert_status(&[code]);
         let told = done
