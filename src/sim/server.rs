@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ use super::served::{Served, ServedLog};
 use super::shared::Shared;
 
 /// Connections that may wait to be accepted; more than a burst of clients opens at once.
-const BACKLOG: i32 = 4_096;
+const BACKLOG: u32 = 4_096;
 
 /// A simulated server that runs. Dropping it ends it, as [`Sim::shutdown`] does.
 #[derive(Debug)]
@@ -152,13 +152,13 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, Error> {
     let mut addrs = (host, port).to_socket_addrs().map_err(|_| want())?;
     let addr = addrs.next().ok_or_else(want)?;
     let listen = || {
-        let domain = socket2::Domain::for_address(addr);
-        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&addr.into())?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        TcpListener::from_std(socket.into())
+        let socket = match addr {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+        socket.listen(BACKLOG)
     };
     listen().map_err(|source| Error::Bind { addr, source })
 }

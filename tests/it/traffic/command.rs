@@ -268,7 +268,8 @@ async fn scripts_are_told_when_too_many_requests_failed() {
         ),
         (&fewest, " --max-failed 1", 0, None),
     ] {
-        let line = format!("--num-prompts 4 --max-concurrency 1 --force{more}");
+        let line =
+            format!("--random-input-len 8 --num-prompts 4 --max-concurrency 1 --force{more}");
         let done = run_aside(command(server.addr, root.path(), &line)).await;
         done.assert_status(&[code]);
         let told = done
@@ -361,7 +362,7 @@ async fn each_run_has_a_folder_of_its_own() {
 async fn sigterm_ends_the_run_with_the_rows_so_far() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let line = "--request-rate 5 --num-prompts 200";
+    let line = "--random-input-len 8 --request-rate 5 --num-prompts 200";
     let child = command(server.addr, root.path(), line).spawn().unwrap();
     until("some arrived", || server.seen().len() >= 3).await;
     signal(&child, Signal::SIGTERM);
@@ -377,7 +378,7 @@ async fn sigterm_ends_the_run_with_the_rows_so_far() {
 async fn nobody_who_reads_is_no_reason_to_fail() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let line = "--num-prompts 3 --force";
+    let line = "--random-input-len 8 --num-prompts 3 --force";
     for program in [generator, command] {
         let done = unread(program(server.addr, root.path(), line), false).await;
         done.assert_status(&[0]);

@@ -72,12 +72,8 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
     let server = held(&all_due).await;
     let more = ["--num-prompts", "6", "--max-concurrency", "1"];
     let live = Arc::new(Live::default());
-    let run = traffic::drive(
-        plan(server.addr, &more),
-        Clock::system(),
-        live.clone(),
-        Stop::new(),
-    );
+    let plan = plan(server.addr, &more);
+    let run = traffic::drive(plan, Clock::system(), live.clone(), Stop::new());
     let (run, ()) = tokio::join!(run, async {
         until("all are due", || live.counts().due == 6).await;
         all_due.open();
@@ -92,43 +88,36 @@ async fn waiting_for_a_slot_is_lag_and_nothing_else() {
         );
     }
     assert_eq!(run.lag.waited, 5);
-    assert!(
-        run.lag
-            .warnings()
-            .iter()
-            .any(|warning| warning.contains("--max-concurrency"))
-    );
+    let warnings = run.lag.warnings();
+    assert!(warnings[0].contains("--max-concurrency"), "{warnings:?}");
 }
 
 #[tokio::test]
 async fn the_schedule_depends_on_seed_and_rate_alone() {
     let nowhere = refusing().await;
-    let offsets = |more: &[&str]| -> Vec<i64> {
-        let line = [&["--request-rate", "50", "--seed", "9"], more].concat();
-        let schedule = plan(nowhere, &line).schedule().unwrap();
-        schedule
-            .into_iter()
-            .map(|planned| planned.offset_nanos)
-            .collect()
+    let offsets = |more: &str| -> Vec<i64> {
+        let line = format!("--request-rate 50 {more}");
+        let schedule = plan(nowhere, &flags(&line)).schedule().unwrap();
+        let offsets = schedule.into_iter().map(|planned| planned.offset_nanos);
+        offsets.collect()
     };
-    let hundred = offsets(&["--num-prompts", "100"]);
-    assert_eq!(offsets(&["--num-prompts", "300"])[..100], hundred);
+    let hundred = offsets("--seed 9 --num-prompts 100");
+    assert_eq!(offsets("--seed 9 --num-prompts 300")[..100], hundred);
+    assert_ne!(offsets("--seed 8 --num-prompts 100"), hundred);
     for other in [
-        ["--max-concurrency", "3"],
-        ["--random-output-len", "7"],
-        ["--random-range-ratio", "0.5"],
-        ["--backend", "sglang-oai"],
-        ["--dataset-name", "random-ids"],
-        ["--warmup-requests", "5"],
+        "--max-concurrency 3",
+        "--random-output-len 7",
+        "--random-range-ratio 0.5",
+        "--backend sglang-oai",
+        "--dataset-name random-ids",
+        "--warmup-requests 5",
     ] {
-        assert_eq!(
-            offsets(&[&["--num-prompts", "100"][..], &other].concat()),
-            hundred
-        );
+        let line = format!("--seed 9 --num-prompts 100 {other}");
+        assert_eq!(offsets(&line), hundred);
     }
     // Two seconds of the same process: everything before the limit, nothing after.
-    let two = offsets(&["--duration", "2"]);
-    let long = offsets(&["--num-prompts", "1000"]);
+    let two = offsets("--seed 9 --duration 2");
+    let long = offsets("--seed 9 --num-prompts 1000");
     let inside = long.iter().filter(|at| **at < 2_000_000_000).count();
     assert_eq!(two, long[..inside]);
 }
@@ -148,12 +137,8 @@ async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
     let more = flags("--num-prompts 9 --max-concurrency 4 --drain-timeout-s 0");
     let (stop, live) = (Stop::new(), Arc::new(Live::default()));
     let plan = plan(server.addr, &more);
-    let run = tokio::spawn(traffic::drive(
-        plan,
-        Clock::system(),
-        live.clone(),
-        stop.clone(),
-    ));
+    let run = traffic::drive(plan, Clock::system(), live.clone(), stop.clone());
+    let run = tokio::spawn(run);
     until("six requests arrived", || server.seen().len() == 6).await;
     stop.stop();
     let run = run.await.unwrap().unwrap();
@@ -218,15 +203,11 @@ async fn warm_up_requests_come_first_and_leave_no_row() {
     let prefix = plan.request_id_prefix.clone();
     let run = drive(plan).await.unwrap();
     assert_eq!(run.records.len(), 4);
-    let ids: Vec<String> = server
-        .seen()
-        .iter()
-        .filter_map(|s| s.header("x-request-id"))
-        .collect();
-    assert_eq!(
-        ids[..2],
-        [format!("{prefix}-warmup-0"), format!("{prefix}-warmup-1")]
-    );
+    let seen = server.seen();
+    let ids = seen.iter().filter_map(|seen| seen.header("x-request-id"));
+    let ids: Vec<String> = ids.collect();
+    let warmups = [0, 1].map(|turn| format!("{prefix}-warmup-{turn}"));
+    assert_eq!(ids[..2], warmups);
     assert_eq!(ids.len(), 6);
     assert!(ids[2..].iter().all(|id| !id.contains("warmup")));
 }

@@ -22,7 +22,7 @@ async fn stood_still(mut run: Command, seconds: u64, is_under_way: impl Fn() -> 
 async fn a_generator_that_stood_still_is_invalid_on_any_machine() {
     let server = Upstream::always(recorded("generate_stream")).await;
     let root = tempfile::tempdir().unwrap();
-    let line = "--upstream-kind server --request-rate 100 --num-prompts 200 --max-failed 0";
+    let line = "--random-input-len 8 --upstream-kind server --request-rate 100 --num-prompts 200 --max-failed 0";
     let run = command(server.addr, root.path(), line);
     // A second of the two that the schedule has.
     let done = stood_still(run, 1, || server.seen().len() >= 20).await;
