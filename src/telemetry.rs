@@ -11,6 +11,7 @@ use self::prometheus::Metrics;
 use self::recent::Recent;
 use self::recorder::Recorder;
 
+pub mod believed;
 pub mod csv;
 pub mod family;
 pub mod loss;
@@ -18,6 +19,7 @@ pub mod metric;
 pub mod otlp;
 pub mod process;
 pub mod prometheus;
+pub mod queue;
 pub mod recent;
 pub mod recorder;
 pub mod records_file;

@@ -57,7 +57,10 @@ pub async fn accept(service: Arc<Service>, socket: Arc<TcpListener>) {
 async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
     let metrics = &service.shared.metrics;
     let Some(_permit) = service.listener.serve() else {
-        metrics.client_limit(Limit::Connections);
+        metrics
+            .client_limits
+            .with(&[Limit::Connections.name()])
+            .inc();
         // Under TLS there can be no answer before the handshake.
         let permit = service.listener.refuse();
         return match permit.filter(|_| service.tls().is_none()) {
@@ -132,7 +135,12 @@ async fn handshake(
             return Some((Box::new(stream), Some(agreed)));
         }
         Ok(Err(_)) => service.shared.metrics.tls_failures.with(&[]).inc(),
-        Err(_) => service.shared.metrics.client_limit(Limit::HeadTime),
+        Err(_) => service
+            .shared
+            .metrics
+            .client_limits
+            .with(&[Limit::HeadTime.name()])
+            .inc(),
     }
     None
 }
@@ -169,11 +177,11 @@ fn refused(service: &Service, peer: SocketAddr, why: Refusal) {
     metrics.broken_heads.with(&[]).inc();
     match why {
         Refusal::HeadTooLarge => {
-            metrics.client_limit(Limit::HeadBytes);
+            metrics.client_limits.with(&[Limit::HeadBytes.name()]).inc();
             log::warn!("client {peer}: its request's head is over request_head_max_bytes");
         }
         Refusal::HeadTooSlow => {
-            metrics.client_limit(Limit::HeadTime);
+            metrics.client_limits.with(&[Limit::HeadTime.name()]).inc();
             log::warn!("client {peer}: its request's head took longer than client_head_timeout_s");
         }
         Refusal::BadTarget => {

@@ -20,7 +20,7 @@ use crate::client::limits::Limits;
 use crate::client::shortage;
 use crate::fault::Kind;
 use crate::fault::registry::{Injected, WorkerFaults};
-use crate::request::endpoint::Endpoint;
+use crate::request::endpoint::{Endpoint, passed};
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::prompt_blocks::PromptBlocks;
@@ -88,7 +88,12 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     match failure {
         // The kernel holds nothing for a client that does not read.
         Failure::ClientStalled => {
-            service.shared.metrics.client_limit(Limit::Stall);
+            service
+                .shared
+                .metrics
+                .client_limits
+                .with(&[Limit::Stall.name()])
+                .inc();
             client.reset();
         }
         Failure::Injected if !request.response.has_begun => client.reset(),
@@ -175,7 +180,12 @@ impl<'a> Request<'a> {
             .begin_trace(&head.headers, self.endpoint.is_some());
         match self.endpoint {
             Some(endpoint) => self.context.watch(endpoint, id.clone()),
-            None => self.shared.metrics.passed_through(head.uri.path()),
+            None => self
+                .shared
+                .metrics
+                .passed_through
+                .with(&[passed(head.uri.path())])
+                .inc(),
         }
         self.sends_stamps = self.may_have_stamps(client);
     }
@@ -221,7 +231,11 @@ impl<'a> Request<'a> {
     }
 
     fn over(&self, limit: Limit, why: Refusal) -> Failure {
-        self.shared.metrics.client_limit(limit);
+        self.shared
+            .metrics
+            .client_limits
+            .with(&[limit.name()])
+            .inc();
         Failure::Refused(why)
     }
 

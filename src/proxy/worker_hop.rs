@@ -134,9 +134,8 @@ impl HopAttempt {
         let outcome = seen.unwrap_or_else(|| self.judged(end));
         self.attempt.outcome = Some(outcome);
         self.attempt.ended.get_or_insert(at);
-        shared
-            .metrics
-            .attempt_ended(&self.attempt.worker, outcome.name());
+        let attempts = &shared.metrics.attempts;
+        attempts.with(&[&self.attempt.worker, outcome.name()]).inc();
         let joins = &shared.joins;
         joins.update(self.owner, &self.attempt, self.parent, at);
         rows.and_then(|rows| joins.ended(rows, at))

@@ -181,7 +181,7 @@ async fn serve(
                 // Leave to change the listeners, unless a successor is offered them.
                 let turn = takeover.map(TakeoverListener::turn);
                 if matches!(turn, Some(None)) {
-                    proxy.metrics().reloaded(false);
+                    proxy.metrics().reloads.with(&["refused"]).inc();
                     let why = "a takeover is under way; send it again";
                     log::error!("reload refused, nothing has changed: {why}");
                     continue;
@@ -210,7 +210,7 @@ async fn reload(load: Load<'_>, proxy: &Proxy) {
             one => vec![one.to_string()],
         }),
         Err(faults) => {
-            proxy.metrics().reloaded(false);
+            proxy.metrics().reloads.with(&["refused"]).inc();
             Err(faults)
         }
     };

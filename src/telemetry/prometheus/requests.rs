@@ -2,16 +2,17 @@
 
 use std::borrow::Cow;
 
-use prometheus::HistogramVec;
+use prometheus::Histogram;
 
 use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
-use crate::request::impossible::{Impossible, believed};
+use crate::request::impossible::Impossible;
 use crate::request::row::Row;
 use crate::request::sequence::Untold;
 use crate::request::silence::Silence;
 use crate::request::stages::{Breakdown, Spent};
 use crate::request::timeline::{Moment, Period};
+use crate::telemetry::believed::believed;
 use crate::telemetry::family::Family;
 
 use super::Metrics;
@@ -174,7 +175,7 @@ fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
     }
 }
 
-fn observe(family: &Family<HistogramVec>, labels: &[&str], values: impl Iterator<Item = i64>) {
+fn observe(family: &Family<Histogram>, labels: &[&str], values: impl Iterator<Item = i64>) {
     let mut values = values.peekable();
     if values.peek().is_some() {
         let buckets = family.with(labels);

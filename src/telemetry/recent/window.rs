@@ -7,12 +7,12 @@ use crate::clock::{NANOS, Stamp};
 use crate::request::column::{Scope, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::columns::Column;
-use crate::request::impossible::believed;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::time_spent::TimeSpent;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
+use crate::telemetry::believed::believed;
 
 /// Seconds of a slot.
 pub const SLOT_SECONDS: i64 = 10;
