@@ -124,7 +124,7 @@ async fn received(message: &[u8], forward: Option<forward::Settings>) -> u64 {
     let metrics = Metrics::new().unwrap();
     let counted = metrics.clone();
     let settings = Settings {
-        listen: "127.0.0.1:0".parse().unwrap(),
+        listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
         forward,
         limits: Limits::default(),
     };
@@ -148,7 +148,7 @@ async fn received(message: &[u8], forward: Option<forward::Settings>) -> u64 {
         let answer = client.request(request).await.unwrap();
         drop(answer.into_body().collect().await.unwrap());
     }
-    while counted.batches(Batch::Taken) < MESSAGES {
+    while counted.trace_batches.with(&[Batch::Taken.name()]).get() < MESSAGES {
         tokio::task::yield_now().await;
     }
     (of_thread() - before) / (MESSAGES * SPANS as u64)

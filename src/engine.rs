@@ -14,13 +14,14 @@ use crate::clock::Clock;
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::request::sequence::{TimingSource, Untold};
-use crate::telemetry::prometheus::Join;
-use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::prometheus::{Join, Metrics};
+use crate::telemetry::queue::{Queue, Refused};
 
 use self::join::{Ended, we_left};
-use self::joiner::{Inbox, Joiner, Outlet};
+use self::joiner::{Joiner, Message, Outlet};
 use self::receiver::Receiver;
 use self::request_log::Tail;
+use self::span::EngineSpan;
 
 pub mod fifo;
 pub mod forward;
@@ -41,12 +42,16 @@ pub struct Engine {
     wait: Duration,
     wait_abort: Duration,
     clock: Clock,
-    inbox: Arc<Inbox>,
+    ended: Queue<Message>,
+    told: Arc<Queue<Message>>,
     outlet: Outlet,
     receiver: Mutex<Option<Receiver>>,
     tail: Mutex<Option<Tail>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// Spans, and lines, that may lie before the thread that joins: it takes all of them every few milliseconds.
+const MOST_TOLD: usize = 262_144;
 
 /// What is listened to, and how long for. One of `traces` and `logs` at least is there.
 #[derive(Debug)]
@@ -78,37 +83,51 @@ impl Engine {
     ) -> std::io::Result<Engine> {
         let (traces, logs) = (settings.traces.is_some(), settings.logs.is_some());
         let on = [(traces, TimingSource::Trace), (logs, TimingSource::Log)];
-        for (_, source) in on.into_iter().filter(|(is_on, _)| *is_on) {
-            outlet.metrics.expect_engine_joins(source.name());
+        let on = on.into_iter().filter(|(is_on, _)| *is_on);
+        let joins = &outlet.metrics.engine_joins;
+        for (_, source) in on {
+            for outcome in Join::ALL {
+                joins.with(&[source.name(), outcome.name()]);
+            }
         }
         let source = match traces {
             true => TimingSource::Trace,
             false => TimingSource::Log,
         };
-        let (inbox, joiner) = Joiner::new(outlet.clone(), clock.clone(), settings.most, source);
-        let inbox = Arc::new(inbox);
-        let forward = settings.forward;
-        let receiver = settings.traces.map(|socket| {
-            let (inbox, counted) = (inbox.clone(), outlet.metrics.clone());
-            let sink = move |spans| {
-                let is_taken = inbox.spans(spans);
-                if !is_taken {
-                    counted.engine_joined(TimingSource::Trace.name(), Join::NoRoom, 1);
+        let (ended, inbox) = Queue::new(settings.most);
+        let told = Arc::new(ended.beside(MOST_TOLD));
+        let joiner = Joiner::new(inbox, outlet.clone(), clock.clone(), settings.most, source);
+        // Whether there is room; after the end nobody wants it.
+        let give = |source: TimingSource| {
+            let (told, joins) = (told.clone(), outlet.metrics.engine_joins.clone());
+            move |message, many| {
+                let given = told.push(message, many);
+                let is_full = given.is_err_and(|(_, why)| why == Refused::Full);
+                if is_full {
+                    joins.with(&[source.name(), Join::NoRoom.name()]).inc();
                 }
-                is_taken
+                !is_full
+            }
+        };
+        let receiver = settings.traces.map(|socket| {
+            let give = give(TimingSource::Trace);
+            let sink = move |spans: Vec<EngineSpan>| {
+                let many = spans.len();
+                give(Message::Spans(spans), many)
             };
-            let counted = metrics.clone();
-            Receiver::start_on(socket, forward, Arc::new(sink), counted)
+            let settings = receiver::Settings {
+                listener: socket,
+                forward: settings.forward,
+                limits: receiver::Limits::default(),
+            };
+            Receiver::start(settings, Arc::new(sink), metrics.clone())
         });
         let receiver = receiver.transpose()?;
         let tail = settings.logs.map(|folder| {
-            let (inbox, counted) = (inbox.clone(), outlet.metrics.clone());
-            let sink = move |told| {
-                if !inbox.line(told) {
-                    counted.engine_joined(TimingSource::Log.name(), Join::NoRoom, 1);
-                }
-            };
-            Tail::start(folder, sink)
+            let give = give(TimingSource::Log);
+            Tail::start(folder, move |told| {
+                give(Message::Line(Box::new(told)), 1);
+            })
         });
         let tail = tail.transpose()?;
         let thread = std::thread::Builder::new()
@@ -120,7 +139,8 @@ impl Engine {
             wait: settings.wait,
             wait_abort: settings.wait_abort,
             clock,
-            inbox,
+            ended,
+            told,
             outlet,
             receiver: Mutex::new(receiver),
             tail: Mutex::new(tail),
@@ -141,12 +161,13 @@ impl Engine {
         };
         let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
         let at = self.clock.now();
-        let ended = Ended { rows, wanted, at };
-        match self.inbox.ended(ended, at.plus_nanos(wait)) {
-            Ok(()) => {}
-            Err((rows, Some(why))) => self.outlet.untold(rows, why),
-            // Nothing was asked.
-            Err((rows, None)) => self.outlet.telemetry.record(rows),
+        let ended = Message::Ended(Ended { rows, wanted, at }, at.plus_nanos(wait));
+        if let Err((Message::Ended(ended, _), why)) = self.ended.push(ended, 1) {
+            match why {
+                Refused::Full => self.outlet.untold(ended.rows, Untold::NoRoom),
+                // Nothing was asked.
+                Refused::Closed => self.outlet.telemetry.record(ended.rows),
+            }
         }
     }
 
@@ -180,7 +201,8 @@ impl Engine {
 
     /// Lets the requests that wait go out, within a time limit, and ends its threads. Blocks.
     pub fn close(&self) {
-        self.inbox.close();
+        self.ended.close();
+        self.told.close();
         let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::error!("engine: the thread that joins rows failed");

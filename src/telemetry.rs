@@ -18,6 +18,7 @@ pub mod metric;
 pub mod otlp;
 pub mod process;
 pub mod prometheus;
+pub mod queue;
 pub mod recent;
 pub mod recorder;
 pub mod records_file;

@@ -62,8 +62,13 @@ impl<K: Hash + Eq + Clone, V> Fifo<K, V> {
     }
 
     /// How many values there are.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// What came under `key`.

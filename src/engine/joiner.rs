@@ -1,11 +1,10 @@
 //! The thread that joins rows with what the engine tells of them, and lets each go out when its time is over.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
@@ -16,6 +15,7 @@ use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::request::told::Told;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::{Join, Metrics};
+use crate::telemetry::queue::Waiting;
 
 use super::join::{Ended, Match};
 use super::span::EngineSpan;
@@ -32,130 +32,51 @@ pub struct Outlet {
     pub metrics: Metrics,
 }
 
-/// What the joining thread is handed: bounded, and nobody who hands it something waits.
+/// What the joining thread is handed.
 #[derive(Debug)]
-pub struct Inbox {
-    sender: Mutex<Option<Sender<Message>>>,
-    lying: Arc<Lying>,
-    most_requests: usize,
-}
-
-/// What lies in the inbox.
-#[derive(Debug, Default)]
-struct Lying {
-    requests: AtomicUsize,
-    /// And lines.
-    spans: AtomicUsize,
-}
-
-#[derive(Debug)]
-enum Message {
+pub enum Message {
     /// A request, and how long it waits at most.
     Ended(Ended, Stamp),
+    /// Spans that came.
     Spans(Vec<EngineSpan>),
+    /// A line of a log.
     Line(Box<Told>),
 }
 
 /// The thread's own.
 #[derive(Debug)]
 pub struct Joiner {
-    inbox: Receiver<Message>,
-    lying: Arc<Lying>,
+    inbox: UnboundedReceiver<Waiting<Message>>,
     outlet: Outlet,
     clock: Clock,
     table: Table,
-    /// Whose sequences are counted as forgotten when no row comes.
+    /// Whose sequences are counted as forgotten when no row comes: the first source of those that are on.
     source: TimingSource,
 }
 
-/// Spans that may lie in the inbox, and lines: the thread takes all of them every few milliseconds.
-const MOST_SPANS: usize = 262_144;
 /// Messages that are taken in one round.
 const ROUND: usize = 16_384;
-/// How often deadlines are looked at while a request waits.
-const TICK: Duration = Duration::from_millis(20);
 /// What comes meanwhile is shared by one round: a waking for each would cost more than all else here.
 const REST: Duration = Duration::from_millis(5);
 /// How long the rows that wait at the end may still do so, if their time is not over before.
 const LAST: i64 = 2 * NANOS;
 
-impl Inbox {
-    /// A request has ended and may wait until `deadline`.
-    ///
-    /// # Errors
-    /// Its rows, and why it is not taken in; `None`: the inbox is closed.
-    pub fn ended(
-        &self,
-        ended: Ended,
-        deadline: Stamp,
-    ) -> Result<(), (Vec<Record>, Option<Untold>)> {
-        let sender = self.sender.lock();
-        let Some(sender) = &*sender else {
-            return Err((ended.rows, None));
-        };
-        if !has_room(&self.lying.requests, 1, self.most_requests) {
-            return Err((ended.rows, Some(Untold::NoRoom)));
-        }
-        let sent = sender.send(Message::Ended(ended, deadline));
-        sent.map_err(|unsent| match unsent.0 {
-            Message::Ended(ended, _) => (ended.rows, None),
-            Message::Spans(_) | Message::Line(_) => (Vec::new(), None),
-        })
-    }
-
-    /// Spans have come. `false`: no room.
-    pub fn spans(&self, spans: Vec<EngineSpan>) -> bool {
-        let many = spans.len();
-        self.told(Message::Spans(spans), many)
-    }
-
-    /// A line has come. `false`: no room.
-    pub fn line(&self, told: Told) -> bool {
-        self.told(Message::Line(Box::new(told)), 1)
-    }
-
-    /// No request is taken in from now on.
-    pub fn close(&self) {
-        drop(self.sender.lock().take());
-    }
-
-    fn told(&self, message: Message, many: usize) -> bool {
-        let sender = self.sender.lock();
-        // After the end nobody wants it.
-        let Some(sender) = &*sender else { return true };
-        has_room(&self.lying.spans, many, MOST_SPANS) && sender.send(message).is_ok()
-    }
-}
-
-/// Takes room for so many, or for one message alone.
-fn has_room(lying: &AtomicUsize, many: usize, most: usize) -> bool {
-    let before = lying.fetch_add(many, Ordering::Relaxed);
-    let has_room = before == 0 || before + many <= most;
-    if !has_room {
-        lying.fetch_sub(many, Ordering::Relaxed);
-    }
-    has_room
-}
-
 impl Joiner {
-    /// One that may have `most` requests wait, and what it is handed. `source` is the first of those that are on.
-    pub fn new(outlet: Outlet, clock: Clock, most: usize, source: TimingSource) -> (Inbox, Joiner) {
-        let (sender, inbox) = channel();
-        let lying: Arc<Lying> = Arc::default();
-        let joiner = Joiner {
+    /// One that may have `most` requests wait.
+    pub fn new(
+        inbox: UnboundedReceiver<Waiting<Message>>,
+        outlet: Outlet,
+        clock: Clock,
+        most: usize,
+        source: TimingSource,
+    ) -> Joiner {
+        Joiner {
             inbox,
-            lying: lying.clone(),
             outlet,
             clock,
             table: Table::new(most),
             source,
-        };
-        let inbox = Inbox {
-            sender: Mutex::new(Some(sender)),
-            lying,
-            most_requests: most,
-        };
-        (inbox, joiner)
+        }
     }
 
     /// Joins until the inbox is closed and no request waits any more.
@@ -178,18 +99,18 @@ impl Joiner {
     /// Takes what came, and lets go what is due. Gives whether the inbox is closed and empty.
     fn round(&mut self) -> bool {
         let first = match self.table.waiting() {
-            0 => self
-                .inbox
-                .recv()
-                .map_err(|RecvError| RecvTimeoutError::Disconnected),
-            _ => self.inbox.recv_timeout(TICK),
+            0 => self.inbox.blocking_recv(),
+            _ => None,
         };
-        let is_closed = matches!(first, Err(RecvTimeoutError::Disconnected));
-        let rest: Vec<Message> = self.inbox.try_iter().take(ROUND).collect();
-        let now = self.clock.now();
-        for message in first.into_iter().chain(rest) {
-            self.take(message, now);
+        let mut came: Vec<Message> = first.into_iter().map(|(message, _)| message).collect();
+        while came.len() < ROUND
+            && let Ok((message, _room)) = self.inbox.try_recv()
+        {
+            came.push(message);
         }
+        let is_closed = self.inbox.is_closed() && self.inbox.is_empty();
+        let now = self.clock.now();
+        came.into_iter().for_each(|message| self.take(message, now));
         let whole = self.table.whole();
         whole.into_iter().for_each(|joined| self.finish(joined));
         self.due(now);
@@ -205,15 +126,11 @@ impl Joiner {
 
     fn take(&mut self, message: Message, now: Stamp) {
         match message {
-            Message::Ended(ended, deadline) => {
-                self.lying.requests.fetch_sub(1, Ordering::Relaxed);
-                match self.table.ended(ended, deadline) {
-                    Ok(joined) => joined.into_iter().for_each(|joined| self.finish(joined)),
-                    Err(rows) => self.outlet.untold(rows, Untold::NoRoom),
-                }
-            }
+            Message::Ended(ended, deadline) => match self.table.ended(ended, deadline) {
+                Ok(joined) => joined.into_iter().for_each(|joined| self.finish(joined)),
+                Err(rows) => self.outlet.untold(rows, Untold::NoRoom),
+            },
             Message::Spans(spans) => {
-                self.lying.spans.fetch_sub(spans.len(), Ordering::Relaxed);
                 for span in spans {
                     let late = self.table.span(span, now);
                     late.into_iter()
@@ -221,7 +138,6 @@ impl Joiner {
                 }
             }
             Message::Line(told) => {
-                self.lying.spans.fetch_sub(1, Ordering::Relaxed);
                 let late = self.table.line(*told, now);
                 late.into_iter()
                     .for_each(|late| self.count(TimingSource::Log, late, 1));
@@ -235,11 +151,10 @@ impl Joiner {
     }
 
     fn count(&self, source: TimingSource, outcome: Join, many: usize) {
-        if many > 0 {
-            self.outlet
-                .metrics
-                .engine_joined(source.name(), outcome, many);
-        }
+        let joins = &self.outlet.metrics.engine_joins;
+        joins
+            .with(&[source.name(), outcome.name()])
+            .inc_by(many as u64);
     }
 
     fn finish(&self, joined: Joined) {

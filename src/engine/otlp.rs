@@ -253,19 +253,13 @@ impl<'a> Fields<'a> {
         let tag = self.varint()?;
         let value = match tag & 7 {
             0 => Value::Number(self.varint()?),
-            1 => {
-                let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed)?;
-                self.rest = rest;
-                Value::Fixed(u64::from_le_bytes(*bytes))
-            }
+            1 => Value::Fixed(self.take(8)?.try_into().map_or(0, u64::from_le_bytes)),
             2 => {
                 let length = usize::try_from(self.varint()?).map_err(|_| Malformed)?;
-                let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Malformed)?;
-                self.rest = rest;
-                Value::Bytes(bytes)
+                Value::Bytes(self.take(length)?)
             }
             5 => {
-                self.rest = self.rest.get(4..).ok_or(Malformed)?;
+                self.take(4)?;
                 Value::Short
             }
             _ => return Err(Malformed),
@@ -281,6 +275,12 @@ impl<'a> Fields<'a> {
             }
         }
         Ok(None)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(bytes)
     }
 
     fn varint(&mut self) -> Result<u64, Malformed> {

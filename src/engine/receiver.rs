@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
@@ -19,7 +20,7 @@ use super::span::EngineSpan;
 mod intake;
 mod service;
 
-use intake::{Intake, Message, Unread, Waiting};
+use intake::{Message, Unread};
 
 pub use service::Limits;
 
@@ -27,10 +28,10 @@ pub use service::Limits;
 pub type Sink = Arc<dyn Fn(Vec<EngineSpan>) -> bool + Send + Sync>;
 
 /// Where spans are received, and where they go on to.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Settings {
-    /// The address to listen on.
-    pub listen: SocketAddr,
+    /// The socket that listens.
+    pub listener: TcpListener,
     /// The user's collector, which gets every message as it came.
     pub forward: Option<forward::Settings>,
     /// What connections may take.
@@ -47,44 +48,24 @@ pub struct Receiver {
 
 /// Reads the messages that were acknowledged.
 struct Reader {
-    waiting: Arc<Waiting>,
     sink: Sink,
     forward: Option<Forward>,
     metrics: Metrics,
     /// It was said that a sender sends what cannot be read.
-    is_told: bool,
+    is_told: AtomicBool,
 }
 
 impl Receiver {
-    /// Listens from now on.
+    /// Takes spans in from now on.
     ///
     /// # Errors
-    /// The address cannot be listened on, the collector's TLS cannot be set up, or the system gives no thread.
+    /// The collector's TLS cannot be set up, or the system gives no thread.
     pub fn start(settings: Settings, sink: Sink, metrics: Metrics) -> io::Result<Receiver> {
-        let listener = TcpListener::bind(settings.listen)?;
-        Receiver::run(listener, settings.forward, settings.limits, sink, metrics)
-    }
-
-    /// The same on a socket that listens already, with the default limits.
-    ///
-    /// # Errors
-    /// As those of [`Receiver::start`], but for the address.
-    pub fn start_on(
-        listener: TcpListener,
-        forward: Option<forward::Settings>,
-        sink: Sink,
-        metrics: Metrics,
-    ) -> io::Result<Receiver> {
-        Receiver::run(listener, forward, Limits::default(), sink, metrics)
-    }
-
-    fn run(
-        listener: TcpListener,
-        forward: Option<forward::Settings>,
-        limits: Limits,
-        sink: Sink,
-        metrics: Metrics,
-    ) -> io::Result<Receiver> {
+        let Settings {
+            listener,
+            forward,
+            limits,
+        } = settings;
         listener.set_nonblocking(true)?;
         let addr = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -94,33 +75,13 @@ impl Receiver {
         let (listener, forward) = {
             let _inside = runtime.enter();
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            let forward = forward.map(|to| Forward::new(to, metrics.clone()));
+            let forward = forward.map(|to| Forward::new(&to, &metrics));
             (listener, forward.transpose()?)
         };
-        let (intake, waiting) = Intake::new(metrics.clone());
-        let reader = Reader {
-            waiting: waiting.clone(),
-            sink,
-            forward,
-            metrics,
-            is_told: false,
-        };
-        let (done, read) = oneshot::channel();
-        std::thread::Builder::new()
-            .name("engine-spans".into())
-            .spawn(move || drop(done.send(reader.run())))?;
+        let reader = Reader::new(sink, forward, metrics);
         let (stop, stopped) = oneshot::channel();
         let run = move || {
-            runtime.block_on(async {
-                service::serve(listener, intake, limits, stopped).await;
-                // Nothing more is acknowledged; all that was is read.
-                waiting.close();
-                match read.await {
-                    Ok(Some(forward)) => forward.finish().await,
-                    Ok(None) => {}
-                    Err(_) => log::error!("engine traces: the thread that reads them failed"),
-                }
-            });
+            runtime.block_on(service::serve(listener, reader, limits, stopped));
             // A name that is still being looked up holds nobody up.
             runtime.shutdown_background();
         };
@@ -160,15 +121,16 @@ impl Drop for Receiver {
 }
 
 impl Reader {
-    /// Reads until nothing more comes. Gives the way to the collector, on which some may still wait.
-    fn run(mut self) -> Option<Forward> {
-        while let Some(message) = self.waiting.next() {
-            self.read(message);
+    fn new(sink: Sink, forward: Option<Forward>, metrics: Metrics) -> Reader {
+        Reader {
+            sink,
+            forward,
+            metrics,
+            is_told: AtomicBool::new(false),
         }
-        self.forward
     }
 
-    fn read(&mut self, message: Message) {
+    fn read(&self, message: Message) {
         let mut spans = Vec::new();
         let read = message.plain().and_then(|plain| {
             otlp::spans(&plain, &mut spans).map_err(|Malformed| Unread::Malformed)?;
@@ -187,13 +149,17 @@ impl Reader {
             Err(Unread::Malformed) => Batch::Malformed,
             Err(Unread::TooLarge) => Batch::TooLarge,
         };
-        self.metrics.batch(outcome);
-        if matches!(outcome, Batch::Malformed | Batch::TooLarge) && !self.is_told {
-            self.is_told = true;
+        self.count(outcome);
+        let is_bad = matches!(outcome, Batch::Malformed | Batch::TooLarge);
+        if is_bad && !self.is_told.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "engine traces: a batch of spans is {}; such are left out and counted",
                 outcome.name().replace('_', " ")
             );
         }
+    }
+
+    fn count(&self, outcome: Batch) {
+        self.metrics.trace_batches.with(&[outcome.name()]).inc();
     }
 }

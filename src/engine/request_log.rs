@@ -5,16 +5,15 @@
 //! skipped as they are read and are kept nowhere.
 
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{DirEntry, File, FileType};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
-
-use parking_lot::{Condvar, Mutex};
 
 use crate::request::told::Told;
 
@@ -25,7 +24,8 @@ use line::Lines;
 /// The thread that follows a folder. It ends when dropped.
 #[derive(Debug)]
 pub struct Tail {
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    /// Dropped, it ends the thread.
+    stop: Option<Sender<Infallible>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -72,24 +72,21 @@ impl Tail {
     /// # Errors
     /// The system gives no thread.
     pub fn start(folder: PathBuf, sink: impl Fn(Told) + Send + 'static) -> io::Result<Tail> {
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let stopped = stop.clone();
+        let (stop, stopped) = channel();
         let mut folder = Folder::new(folder);
         // What comes from now on is read, though the thread may begin later.
         folder.look(&mut |told| sink(told));
         let run = move || {
-            let (stopped, wake) = &*stopped;
-            let mut is_stopped = stopped.lock();
-            while !*is_stopped {
-                wake.wait_for(&mut is_stopped, TICK);
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
                 folder.look(&mut |told| sink(told));
             }
+            folder.look(&mut |told| sink(told));
         };
         let thread = std::thread::Builder::new()
             .name("engine-logs".into())
             .spawn(run)?;
         Ok(Tail {
-            stop,
+            stop: Some(stop),
             thread: Some(thread),
         })
     }
@@ -97,9 +94,7 @@ impl Tail {
 
 impl Drop for Tail {
     fn drop(&mut self) {
-        let (stop, wake) = &*self.stop;
-        *stop.lock() = true;
-        wake.notify_one();
+        drop(self.stop.take());
         let thread = self.thread.take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::error!("engine logs: the thread that reads them failed");

@@ -250,7 +250,9 @@ impl Context {
 
     /// An upstream connection stands; `reused` when it has served before.
     pub fn connected(&mut self, reused: bool) {
-        self.shared.metrics.connected(&self.upstream, reused);
+        let label = if reused { "true" } else { "false" };
+        let connections = &self.shared.metrics.connections;
+        connections.with(&[&self.upstream, label]).inc();
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().upstream_reused = Some(reused);
         }
@@ -392,7 +394,8 @@ impl Context {
         }
         if is_resent && sends_to_server {
             let outcome = Outcome::UpstreamDied.name();
-            self.shared.metrics.attempt_ended(&self.upstream, outcome);
+            let attempts = &self.shared.metrics.attempts;
+            attempts.with(&[&self.upstream, outcome]).inc();
         }
     }
 

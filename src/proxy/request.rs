@@ -18,7 +18,7 @@ use crate::client::limits::Limits;
 use crate::client::shortage;
 use crate::fault::Kind;
 use crate::fault::registry::{Injected, WorkerFaults};
-use crate::request::endpoint::Endpoint;
+use crate::request::endpoint::{Endpoint, passed};
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::prompt_blocks::PromptBlocks;
@@ -168,7 +168,8 @@ impl<'a> Request<'a> {
             self.id.get_or_insert_with(identity::new_request_id);
             self.sends_stamps = self.may_have_stamps(client);
             if !generates {
-                self.shared.metrics.passed_through(head.uri.path());
+                let passed_through = &self.shared.metrics.passed_through;
+                passed_through.with(&[passed(head.uri.path())]).inc();
             }
         }
         if let Some(endpoint) = self.endpoint {

@@ -204,8 +204,8 @@ impl Proxy {
         let trouble = self.shared.telemetry.trouble();
         // Counts of repeated lines come before the last line.
         log::logger().flush();
-        let total = self.metrics().total();
-        log::info!("ended: {}", total.words(trouble.as_deref()));
+        let total = self.metrics().total(trouble.as_deref());
+        log::info!("ended: {total}");
     }
 
     /// Every listening socket, for a process that takes them over, and what its hops are known by.

@@ -201,7 +201,7 @@ async fn reload(load: Load<'_>, proxy: &Proxy) {
             one => vec![one.to_string()],
         }),
         Err(faults) => {
-            proxy.metrics().reloaded(false);
+            proxy.metrics().reloads.with(&["refused"]).inc();
             Err(faults)
         }
     };

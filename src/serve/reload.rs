@@ -39,7 +39,8 @@ impl Proxy {
     /// See [`Refused`]; then nothing has changed.
     pub async fn reload(&self, config: Config) -> Result<String, Refused> {
         let done = self.try_reload(config).await;
-        self.metrics().reloaded(done.is_ok());
+        let result = if done.is_ok() { "applied" } else { "refused" };
+        self.metrics().reloads.with(&[result]).inc();
         done
     }
 

@@ -1,22 +1,19 @@
 //! Metrics with labels, of which each has a bounded number of label sets, whatever comes in.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ahash::RandomState;
 use parking_lot::RwLock;
-use prometheus::core::Collector;
-use prometheus::proto::MetricFamily;
-use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, Result,
-};
+use prometheus::core::{Collector, Desc, Describer, Metric as Shown};
+use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result};
 
 use super::metric::{Kind, Metric};
 
 mod gaps;
 
-pub use gaps::GapsVec;
+pub use gaps::Gaps;
 
 /// The label sets that a metric has by default.
 pub const LABEL_SETS: usize = 64;
@@ -38,201 +35,179 @@ const CLOSED: usize = 4096;
 /// A longer value of such a label shows as [`OTHER`], bytes.
 const LONGEST: usize = 256;
 
-/// A metric of the crate's with labels.
-pub trait Vector: Collector + Clone + 'static {
-    /// The numbers of one label set; clones count together.
-    type One: Clone;
-    /// Without any.
+/// The numbers of one label set, as the crate has them; clones count together.
+pub trait One: Shown + 'static {
+    /// What a scrape calls them.
+    const TYPE: MetricType;
+    /// Those of the label set in `opts`, at zero.
     ///
     /// # Errors
     /// When Prometheus refuses a name, which a test rules out.
-    fn build(metric: &Metric) -> Result<Self>;
-    /// Those of one label set.
-    ///
-    /// # Errors
-    /// When there are not as many values as labels.
-    fn one(&self, values: &[Cow<'_, str>]) -> Result<Self::One>;
+    fn make(opts: HistogramOpts) -> Result<Self>;
 }
 
-/// A metric and its numbers, one a label set.
-#[derive(Debug)]
-pub struct Family<V: Vector> {
-    metric: Metric,
-    vector: V,
-    most: usize,
-    hasher: RandomState,
-    /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
-    sets: RwLock<BTreeMap<u64, V::One>>,
-    /// Shown nowhere: for what gives other values than there are labels.
-    lost: V::One,
-}
+macro_rules! ones {
+    ($($one:ty: $type:ident = $make:expr;)*) => {$(
+        impl One for $one {
+            const TYPE: MetricType = MetricType::$type;
 
-/// How much of a label set is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
-    All,
-    /// The labels of a few known values.
-    Closed,
-    None,
-}
-
-macro_rules! vectors {
-    ($($vector:ty: $one:ty = $opts:expr;)*) => {$(
-        impl Vector for $vector {
-            type One = $one;
-
-            fn build(metric: &Metric) -> Result<Self> {
-                let opts: fn(&Metric) -> _ = $opts;
-                Self::new(opts(metric), metric.labels)
-            }
-
-            fn one(&self, values: &[Cow<'_, str>]) -> Result<$one> {
-                self.get_metric_with_label_values(values)
+            fn make(opts: HistogramOpts) -> Result<Self> {
+                let make: fn(HistogramOpts) -> Result<Self> = $make;
+                make(opts)
             }
         }
     )*};
 }
 
-vectors! {
-    IntCounterVec: IntCounter = opts;
-    IntGaugeVec: IntGauge = opts;
-    GaugeVec: Gauge = opts;
-    HistogramVec: Histogram = histogram;
+ones! {
+    IntCounter: COUNTER = |opts| IntCounter::with_opts(opts.common_opts);
+    IntGauge: GAUGE = |opts| IntGauge::with_opts(opts.common_opts);
+    Gauge: GAUGE = |opts| Gauge::with_opts(opts.common_opts);
+    Histogram: HISTOGRAM = Histogram::with_opts;
+    Gaps: HISTOGRAM = |opts| Gaps::with_opts(&opts);
 }
 
-fn opts(metric: &Metric) -> Opts {
-    Opts::new(metric.name, metric.help)
+/// A metric and its numbers, one a label set. Clones are the same metric.
+#[derive(Clone, Debug)]
+pub struct Family<O>(Arc<Sets<O>>);
+
+#[derive(Debug)]
+struct Sets<O> {
+    metric: Metric,
+    desc: Desc,
+    most: usize,
+    /// Label sets beyond which new values of open labels become [`OTHER`].
+    open: usize,
+    hasher: RandomState,
+    /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
+    all: RwLock<BTreeMap<u64, (Vec<String>, O)>>,
+    /// Shown nowhere: in place of what cannot be made.
+    lost: O,
 }
 
-fn histogram(metric: &Metric) -> HistogramOpts {
-    let bounds = match metric.kind {
-        Kind::Histogram(bounds) => bounds.to_vec(),
-        Kind::Counter | Kind::Gauge => Vec::new(),
-    };
-    HistogramOpts::from(opts(metric)).buckets(bounds)
-}
+/// Whether a label, by name, keeps this value.
+type Keeps = fn(&str, &str) -> bool;
 
-impl<V: Vector> Family<V> {
+impl<O: One> Family<O> {
     /// An empty one of at most `most` label sets (at least 2), shown in `registry`. Without labels it has its one set at
     /// once. What has labels of a few known values alone has all of them.
     ///
     /// # Errors
     /// When Prometheus refuses a name, which a test rules out.
-    pub fn new(registry: &Registry, metric: Metric, most: usize) -> Result<Family<V>> {
-        let vector = V::build(&metric)?;
-        let others = vec![Cow::Borrowed(OTHER); metric.labels.len()];
-        let has_open = metric.labels.iter().any(|name| is_open(name));
-        let family = Family {
-            metric,
-            most: if has_open { most.max(2) } else { CLOSED },
+    pub fn new(registry: &Registry, metric: Metric, most: usize) -> Result<Family<O>> {
+        let labels = metric.labels.iter().map(ToString::to_string).collect();
+        let opts = Opts::new(metric.name, metric.help).variable_labels(labels);
+        let has = |open: bool| metric.labels.iter().any(|name| is_open(name) == open);
+        let most = if has(true) { most.max(2) } else { CLOSED };
+        let family = Family(Arc::new(Sets {
+            desc: opts.describe()?,
+            most,
+            // The rest is left to what closed labels tell apart.
+            open: if has(true) && has(false) {
+                most * 3 / 4
+            } else {
+                most - 1
+            },
             hasher: RandomState::new(),
-            sets: RwLock::default(),
-            lost: V::build(&metric)?.one(&others)?,
-            vector,
-        };
+            all: RwLock::default(),
+            lost: metric.one(&[])?,
+            metric,
+        }));
         if metric.labels.is_empty() {
             family.with(&[]);
         }
-        registry.register(Box::new(family.vector.clone()))?;
+        registry.register(Box::new(family.clone()))?;
         Ok(family)
     }
 
     /// The numbers of this label set, in the order of the metric's labels. When the metric is nearly full, new values of
     /// open labels (names of models, workers, servers, clocks) become [`OTHER`]; its last set is [`OTHER`] in every label.
-    pub fn with(&self, values: &[&str]) -> V::One {
+    pub fn with(&self, values: &[&str]) -> O {
         // Nearly all have been there before.
-        if let Some(one) = self.find(self.hasher.hash_one(values)) {
+        if let Some(one) = self.find(self.0.hasher.hash_one(values)) {
             return one;
         }
-        for kept in [Kept::All, Kept::Closed] {
-            let values = self.kept(kept, values);
-            let key = self.hasher.hash_one(&values);
-            if let Some(one) = self
-                .find(key)
-                .or_else(|| self.add(key, &values, self.room(kept)))
-            {
-                return one;
-            }
-        }
-        let values = self.kept(Kept::None, values);
-        let key = self.hasher.hash_one(&values);
-        let found = self
-            .find(key)
-            .or_else(|| self.add(key, &values, usize::MAX));
-        found.unwrap_or_else(|| self.lost.clone())
-    }
-
-    /// The crate's own.
-    pub fn vector(&self) -> &V {
-        &self.vector
-    }
-
-    /// What is shown, by the values of these labels.
-    pub fn shown(&self, labels: &[&str]) -> Vec<(Vec<String>, f64)> {
-        let families = self.vector.collect();
-        let all = families
-            .iter()
-            .flat_map(MetricFamily::get_metric)
-            .map(|one| {
-                let pairs = one.get_label();
-                let of = |name: &&str| {
-                    pairs
-                        .iter()
-                        .find(|pair| pair.name() == *name)
-                        .map(|pair| pair.value().to_owned())
-                };
-                let value = match self.metric.kind {
-                    Kind::Counter => one.get_counter().get_value(),
-                    Kind::Gauge => one.get_gauge().get_value(),
-                    Kind::Histogram(_) => one.get_histogram().get_sample_sum(),
-                };
-                (labels.iter().filter_map(of).collect(), value)
-            });
-        let mut all: Vec<(Vec<String>, f64)> = all.collect();
-        all.sort_by(|(a, _), (b, _)| a.cmp(b));
-        all
-    }
-
-    fn find(&self, key: u64) -> Option<V::One> {
-        self.sets.read().get(&key).cloned()
-    }
-
-    /// How many sets there may be when one more is added of which so much is kept.
-    fn room(&self, kept: Kept) -> usize {
-        match kept {
-            Kept::All if self.most < CLOSED => self.most * 3 / 4,
-            _ => self.most - 1,
-        }
-    }
-
-    fn add(&self, key: u64, values: &[Cow<'_, str>], room: usize) -> Option<V::One> {
-        // Whoever comes when it is full takes no lock that holds up others.
-        if self.sets.read().len() >= room {
-            return None;
-        }
-        let mut sets = self.sets.write();
-        if !sets.contains_key(&key) && sets.len() >= room {
-            return None;
-        }
-        if let Some(one) = sets.get(&key) {
-            return Some(one.clone());
-        }
-        let one = self.vector.one(values).ok()?;
-        sets.insert(key, one.clone());
-        Some(one)
-    }
-
-    fn kept<'a>(&self, kept: Kept, values: &[&'a str]) -> Vec<Cow<'a, str>> {
-        let names = self.metric.labels.iter();
-        let all = names.zip(values).map(|(name, value)| {
-            let stays = match kept {
-                Kept::All => !is_open(name) || value.len() <= LONGEST,
-                Kept::Closed => !is_open(name) || value.is_empty(),
-                Kept::None => false,
-            };
-            Cow::Borrowed(if stays { *value } else { OTHER })
+        let tries: [(Keeps, usize); 3] = [
+            (
+                |name, value| !is_open(name) || value.len() <= LONGEST,
+                self.0.open,
+            ),
+            // Those of a few known values.
+            (
+                |name, value| !is_open(name) || value.is_empty(),
+                self.0.most - 1,
+            ),
+            (|_, _| false, usize::MAX),
+        ];
+        let found = tries.into_iter().find_map(|(keeps, room)| {
+            let pairs = self.0.metric.labels.iter().zip(values);
+            let kept = pairs.map(|(name, value)| if keeps(name, value) { *value } else { OTHER });
+            let kept: Vec<&str> = kept.collect();
+            let key = self.0.hasher.hash_one(&kept[..]);
+            self.find(key).or_else(|| self.add(key, &kept, room))
         });
-        all.collect()
+        found.unwrap_or_else(|| self.0.lost.clone())
+    }
+
+    /// Every label set with its numbers.
+    pub fn sets(&self) -> Vec<(Vec<String>, O)> {
+        self.0.all.read().values().cloned().collect()
+    }
+
+    /// Forgets all label sets.
+    pub fn clear(&self) {
+        self.0.all.write().clear();
+    }
+
+    fn find(&self, key: u64) -> Option<O> {
+        self.0.all.read().get(&key).map(|(_, one)| one.clone())
+    }
+
+    /// Adds a set where there are fewer than `room`.
+    fn add(&self, key: u64, values: &[&str], room: usize) -> Option<O> {
+        // Whoever comes when it is full takes no lock that holds up others.
+        if self.0.all.read().len() >= room {
+            return None;
+        }
+        let one = self.0.metric.one(values).ok()?;
+        let mut all = self.0.all.write();
+        if !all.contains_key(&key) && all.len() >= room {
+            return None;
+        }
+        let values = values.iter().map(ToString::to_string).collect();
+        let (_, one) = all.entry(key).or_insert((values, one));
+        Some(one.clone())
+    }
+}
+
+impl<O: One> Collector for Family<O> {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.0.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        // Read without the lock: nobody who counts something new waits for that.
+        let sets = self.sets();
+        let mut family = MetricFamily::default();
+        family.set_name(self.0.desc.fq_name.clone());
+        family.set_help(self.0.desc.help.clone());
+        family.set_field_type(O::TYPE);
+        family.set_metric(sets.iter().map(|(_, one)| one.metric()).collect());
+        vec![family]
+    }
+}
+
+impl Metric {
+    /// The numbers of a label set; of labels without a value they say nothing.
+    fn one<O: One>(&self, values: &[&str]) -> Result<O> {
+        let bounds = match self.kind {
+            Kind::Histogram(bounds) => bounds.to_vec(),
+            Kind::Counter | Kind::Gauge => Vec::new(),
+        };
+        let pairs = self.labels.iter().zip(values);
+        let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let opts = HistogramOpts::new(self.name, self.help).const_labels(pairs.collect());
+        O::make(opts.buckets(bounds))
     }
 }
 

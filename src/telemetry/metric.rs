@@ -25,48 +25,6 @@ pub enum Kind {
 }
 
 impl Metric {
-    /// One that only counts up.
-    pub const fn counter(
-        name: &'static str,
-        labels: &'static [&'static str],
-        help: &'static str,
-    ) -> Metric {
-        let kind = Kind::Counter;
-        Metric {
-            name,
-            kind,
-            help,
-            labels,
-        }
-    }
-
-    /// One that goes up and down.
-    pub const fn gauge(
-        name: &'static str,
-        labels: &'static [&'static str],
-        help: &'static str,
-    ) -> Metric {
-        let kind = Kind::Gauge;
-        Metric {
-            kind,
-            ..Metric::counter(name, labels, help)
-        }
-    }
-
-    /// One that counts values by their size.
-    pub const fn histogram(
-        name: &'static str,
-        labels: &'static [&'static str],
-        bounds: &'static [f64],
-        help: &'static str,
-    ) -> Metric {
-        let kind = Kind::Histogram(bounds);
-        Metric {
-            kind,
-            ..Metric::counter(name, labels, help)
-        }
-    }
-
     /// Its unit, which its name tells; empty for a number of things.
     pub fn unit(&self) -> &'static str {
         let base = self.name.strip_suffix("_total").unwrap_or(self.name);

@@ -6,22 +6,27 @@ use nix::sys::time::TimeValLike;
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Counter, IntGauge, Opts, PullingGauge, Registry, Result};
+use prometheus::{Counter, IntGauge, PullingGauge, Registry, Result};
 
 use crate::clock::Clock;
 
-use super::metric::Metric;
+use super::family::{Family, LABEL_SETS};
+use super::metric::{Kind, Metric};
 
-const BUILD: Metric = Metric::gauge(
-    "queuescope_build_info",
-    &["version"],
-    "Always 1; the label is the version.",
-);
-const CPU: Metric = Metric::counter(
-    "process_cpu_seconds_total",
-    &[],
-    "Processor time of this process, user and system, seconds.",
-);
+const BUILD: Metric = Metric {
+    labels: &["version"],
+    ..gauge(
+        "queuescope_build_info",
+        "Always 1; the label is the version.",
+    )
+};
+const CPU: Metric = Metric {
+    kind: Kind::Counter,
+    ..gauge(
+        "process_cpu_seconds_total",
+        "Processor time of this process, user and system, seconds.",
+    )
+};
 const START: Metric = gauge(
     "process_start_time_seconds",
     "When this process started, seconds since 1970.",
@@ -39,7 +44,12 @@ const THREADS: Metric = gauge("process_threads", "Its threads.");
 pub const METRICS: &[Metric] = &[BUILD, START, CPU, RESIDENT, VIRTUAL, OPEN, MOST, THREADS];
 
 const fn gauge(name: &'static str, help: &'static str) -> Metric {
-    Metric::gauge(name, &[], help)
+    Metric {
+        name,
+        kind: Kind::Gauge,
+        help,
+        labels: &[],
+    }
 }
 
 /// Shows them all in `registry`.
@@ -47,10 +57,8 @@ const fn gauge(name: &'static str, help: &'static str) -> Metric {
 /// # Errors
 /// When Prometheus refuses a name, which a test rules out.
 pub(super) fn register(registry: &Registry) -> Result<()> {
-    let build = Opts::new(BUILD.name, BUILD.help).const_label("version", env!("CARGO_PKG_VERSION"));
-    let build = IntGauge::with_opts(build)?;
-    build.set(1);
-    registry.register(Box::new(build))?;
+    let build = Family::<IntGauge>::new(registry, BUILD, LABEL_SETS)?;
+    build.with(&[env!("CARGO_PKG_VERSION")]).set(1);
     registry.register(Box::new(CpuTime::new()?))?;
     let started = Clock::system().now().seconds();
     let gauge = |of: Metric, read: Box<dyn Fn() -> f64 + Send + Sync>| {

@@ -109,32 +109,27 @@ impl Recorder {
         let rows = records.len();
         let queue = self.queue.lock();
         let sent = queue.as_ref().map(|queue| queue.try_send(records));
-        match sent {
-            Some(Ok(())) => {}
-            Some(Err(TrySendError::Full(_))) => {
-                self.metrics.rows_lost(Loss::QueueFull, rows);
-                if self.full.lost(rows) {
-                    log::warn!("records: the queue to the file is full; rows are lost and counted");
-                }
-            }
-            Some(Err(TrySendError::Disconnected(_))) | None => {
-                self.metrics.rows_lost(Loss::Shutdown, rows);
-            }
+        let why = match sent {
+            Some(Ok(())) => return,
+            Some(Err(TrySendError::Full(_))) => Loss::QueueFull,
+            Some(Err(TrySendError::Disconnected(_))) | None => Loss::Shutdown,
+        };
+        let lost = self.metrics.rows_lost.with(&[why.name()]);
+        lost.inc_by(rows as u64);
+        if why == Loss::QueueFull && self.full.lost(rows) {
+            log::warn!("records: the queue to the file is full; rows are lost and counted");
         }
     }
 
     /// The last error of writing, with the file; `None` when all went well.
     pub fn trouble(&self) -> Option<String> {
-        let trouble = self.trouble.lock();
-        trouble.clone()
+        self.trouble.lock().clone()
     }
 
     /// Writes what waits and ends the thread. Records handed over later are lost.
     pub fn close(&self) {
-        let queue = &self.queue;
-        drop(queue.lock().take());
-        let thread = &self.thread;
-        let thread = thread.lock().take();
+        drop(self.queue.lock().take());
+        let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::error!("records: the recorder's thread failed");
         }
@@ -189,13 +184,13 @@ impl Writer {
                 }
             }
             Err(error) => {
-                self.metrics.rows_lost(Loss::Write, rows);
+                let lost = self.metrics.rows_lost.with(&[Loss::Write.name()]);
+                lost.inc_by(rows as u64);
                 let trouble = format!("{}: {error}", self.sink.path().display());
                 if self.unwritten.lost(rows) {
                     log::warn!("records: cannot write {trouble}; rows are lost and counted");
                 }
-                let mut last = self.trouble.lock();
-                *last = Some(trouble);
+                *self.trouble.lock() = Some(trouble);
             }
         }
         self.block.clear();

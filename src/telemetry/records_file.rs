@@ -13,7 +13,7 @@ use crate::clock::{Clock, Stamp};
 
 use super::csv::{self, TimeBase};
 use super::prometheus::Metrics;
-use super::rotation::{self, Filled, Rotation};
+use super::rotation::{self, Rotation};
 
 /// The file that a process's records go to.
 #[derive(Clone, Debug)]
@@ -128,12 +128,10 @@ impl Sink {
         }
         let ours = open.file.metadata();
         let is_removed = ours.as_ref().is_ok_and(|ours| ours.nlink() == 0);
-        let filled = Filled {
-            len: ours.map_or(0, |ours| ours.len()),
-            since: open.first_row,
-        };
+        let len = ours.map_or(0, |ours| ours.len());
         let (header, now) = (self.header.len() as u64, self.target.clock.now());
-        let is_due = self.target.rotation.is_due(filled, header, adding, now);
+        let rotation = &self.target.rotation;
+        let is_due = rotation.is_due(len, open.first_row, header, adding, now);
         if !is_removed && (!is_due || adding == 0) {
             return;
         }

@@ -20,15 +20,6 @@ pub struct Rotation {
     pub keep: usize,
 }
 
-/// A file as it stands before further rows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Filled {
-    /// Its length, bytes.
-    pub len: u64,
-    /// When its first row was written. None: it has none.
-    pub since: Option<Stamp>,
-}
-
 /// A rotated file: what its name says, and where it is. Sorts by age.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rotated {
@@ -38,14 +29,20 @@ struct Rotated {
 }
 
 impl Rotation {
-    /// Whether `adding` bytes more should go into a new file. `header`: the length of a file without rows.
-    pub(super) fn is_due(&self, file: Filled, header: u64, adding: u64, now: Stamp) -> bool {
-        let is_full = self.bytes > 0 && file.len.saturating_add(adding) > self.bytes;
-        let is_old = self.age_nanos > 0
-            && file
-                .since
-                .is_some_and(|since| now.nanos_since(since) >= self.age_nanos);
-        file.len > header && (is_full || is_old)
+    /// Whether `adding` bytes more should go into a new file. The present one has `len` bytes, without rows `header`, and its
+    /// first row was written at `since`.
+    pub(super) fn is_due(
+        &self,
+        len: u64,
+        since: Option<Stamp>,
+        header: u64,
+        adding: u64,
+        now: Stamp,
+    ) -> bool {
+        let is_full = self.bytes > 0 && len.saturating_add(adding) > self.bytes;
+        let age = since.map(|since| now.nanos_since(since));
+        let is_old = self.age_nanos > 0 && age.is_some_and(|age| age >= self.age_nanos);
+        len > header && (is_full || is_old)
     }
 
     /// Moves the file away, to a name that nothing had, and removes rotated files beyond `keep`. `header`: the length
@@ -234,10 +231,7 @@ mod tests {
 
     #[test]
     fn what_is_due() {
-        let file = |len, since: Option<i64>| Filled {
-            len,
-            since: since.map(at),
-        };
+        let file = |len: u64, since: Option<i64>| (len, since.map(at));
         let by_size = Rotation {
             bytes: 1000,
             ..Rotation::default()
@@ -257,7 +251,8 @@ mod tests {
             (by_age, file(900, None), 1 << 40, false),
             (Rotation::default(), file(1 << 40, Some(0)), 1 << 40, false),
         ] {
-            let is_due = rotation.is_due(file, 300, adding, at(100));
+            let (len, since) = file;
+            let is_due = rotation.is_due(len, since, 300, adding, at(100));
             assert_eq!(is_due, due, "{rotation:?} {file:?} {adding}");
         }
     }

@@ -1,13 +1,12 @@
 //! The metrics of upstreams, as long as somebody uses them.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use prometheus::{IntCounterVec, IntGaugeVec};
+use prometheus::{IntCounter, IntGauge};
 
-use super::family::OTHER;
+use super::family::Family;
 
 /// One upstream's numbers: balancing goes by them, and `/metrics` shows them. Those who send to it share them.
 #[derive(Debug, Default)]
@@ -23,11 +22,9 @@ pub struct UpstreamFigures {
 #[derive(Clone, Debug)]
 pub struct ShownUpstreams {
     all: Arc<Mutex<Vec<Weak<UpstreamFigures>>>>,
-    in_flight: IntGaugeVec,
-    healthy: IntGaugeVec,
-    connect_failures: IntCounterVec,
-    /// Of so many upstreams, at most; those beyond are shown as one.
-    most: usize,
+    in_flight: Family<IntGauge>,
+    healthy: Family<IntGauge>,
+    connect_failures: Family<IntCounter>,
 }
 
 impl UpstreamFigures {
@@ -71,19 +68,17 @@ impl UpstreamFigures {
 }
 
 impl ShownUpstreams {
-    /// None yet; they will be shown in these, at most so many label sets of each.
+    /// None yet; they will be shown in these.
     pub fn new(
-        in_flight: IntGaugeVec,
-        healthy: IntGaugeVec,
-        connect_failures: IntCounterVec,
-        most: usize,
+        in_flight: Family<IntGauge>,
+        healthy: Family<IntGauge>,
+        connect_failures: Family<IntCounter>,
     ) -> ShownUpstreams {
         ShownUpstreams {
             all: Arc::default(),
             in_flight,
             healthy,
             connect_failures,
-            most,
         }
     }
 
@@ -103,30 +98,21 @@ impl ShownUpstreams {
     /// that send to the same upstream show as one.
     pub fn with_present<T>(&self, read: impl FnOnce() -> T) -> T {
         let all = self.all.lock();
-        self.in_flight.reset();
-        self.healthy.reset();
-        self.connect_failures.reset();
-        let present: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
-        let names: BTreeSet<&str> = present
-            .iter()
-            .map(|upstream| upstream.name.as_str())
-            .collect();
-        let own: BTreeSet<&str> = names.into_iter().take(self.most - 1).collect();
-        let label = |upstream: &Arc<UpstreamFigures>| match own.get(upstream.name.as_str()) {
-            Some(name) => [*name],
-            None => [OTHER],
-        };
+        self.in_flight.clear();
+        self.healthy.clear();
+        self.connect_failures.clear();
+        let mut present: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
+        present.sort_by(|a, b| a.name.cmp(&b.name));
         for upstream in &present {
-            let label = label(upstream);
+            let label = [upstream.name.as_str()];
             let in_flight = i64::try_from(upstream.in_flight()).unwrap_or(i64::MAX);
-            self.in_flight.with_label_values(&label).add(in_flight);
-            self.healthy.with_label_values(&label).set(1);
-            self.connect_failures
-                .with_label_values(&label)
-                .inc_by(upstream.connect_failures.load(Relaxed));
+            self.in_flight.with(&label).add(in_flight);
+            self.healthy.with(&label).set(1);
+            let failures = upstream.connect_failures.load(Relaxed);
+            self.connect_failures.with(&label).inc_by(failures);
         }
         for upstream in present.iter().filter(|upstream| upstream.is_out()) {
-            self.healthy.with_label_values(&label(upstream)).set(0);
+            self.healthy.with(&[&upstream.name]).set(0);
         }
         read()
     }

@@ -89,7 +89,8 @@ impl Spans {
     /// Sends what waits. Gives what the user must know. Blocks.
     pub fn finish(self) -> Option<String> {
         self.traces.close();
-        let lost = self.metrics.traces_lost();
+        let lost = self.metrics.traces_dropped.sets();
+        let lost: u64 = lost.iter().map(|(_, traces)| traces.get()).sum();
         (lost > 0).then(|| {
             format!(
                 "the spans of {lost} requests did not get to {}",

@@ -1,45 +1,31 @@
 //! What has been received and is not read yet: bounded by bytes, and read in turns, so that what one connection brought
 //! never holds up another's.
 
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
-use parking_lot::{Condvar, Mutex};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::telemetry::prometheus::Metrics;
+use super::Reader;
+
+/// What the connections share.
+pub struct Intakes {
+    /// Bytes that all of them may hold.
+    room: Arc<Semaphore>,
+    /// Whose turn it is to be read, in the order in which they ask.
+    turn: Arc<Semaphore>,
+    pub(super) reader: Arc<Reader>,
+}
 
 /// Where one connection puts its messages. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Intake {
-    /// What is counted.
-    pub metrics: Metrics,
     /// Bytes that this connection may hold, and all of them.
     room: [Arc<Semaphore>; 2],
-    /// The place of its next message: what reading those before it costs.
-    place: Arc<AtomicU64>,
-    waiting: Arc<Waiting>,
-}
-
-/// The messages that wait to be read.
-#[derive(Debug, Default)]
-pub struct Waiting {
-    line: Mutex<Line>,
-    came: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Line {
-    /// By their place in their own connection's line: of whom least was read is next. Then as they came.
-    messages: BTreeMap<(u64, u64), Message>,
-    /// The place of the last that was read: who comes anew is not before it.
-    floor: u64,
-    came: u64,
-    is_closed: bool,
+    messages: UnboundedSender<Message>,
 }
 
 /// A message as it came.
@@ -50,9 +36,7 @@ pub struct Message {
     /// By gzip.
     pub is_gzip: bool,
     /// What it takes of the bytes that may be held.
-    held: Held,
-    /// The place of its connection's next one.
-    of: Arc<AtomicU64>,
+    pub _held: Held,
 }
 
 /// A share of the bytes that may be held; given back when dropped.
@@ -77,29 +61,38 @@ const INFLATED: usize = 64;
 /// Bytes that any message may be inflated to.
 const SMALL: usize = 1 << 20;
 
-impl Intake {
-    /// An intake for a connection, and where its messages wait.
-    pub fn new(metrics: Metrics) -> (Intake, Arc<Waiting>) {
-        let waiting: Arc<Waiting> = Arc::default();
-        let intake = Intake {
-            metrics,
-            room: MOST_HELD.map(|most| Arc::new(Semaphore::new(most))),
-            place: Arc::default(),
-            waiting: waiting.clone(),
-        };
-        (intake, waiting)
-    }
-
-    /// That of another connection.
-    pub fn of_connection(&self) -> Intake {
-        let ([most, _], [_, all]) = (MOST_HELD, self.room.clone());
-        Intake {
-            room: [Arc::new(Semaphore::new(most)), all],
-            place: Arc::default(),
-            ..self.clone()
+impl Intakes {
+    pub(super) fn new(reader: Reader) -> Intakes {
+        Intakes {
+            room: Arc::new(Semaphore::new(MOST_HELD[1])),
+            turn: Arc::new(Semaphore::new(1)),
+            reader: Arc::new(reader),
         }
     }
 
+    /// That of another connection, and what reads its messages until there are no more.
+    pub fn of_connection(&self) -> (Intake, impl Future<Output = ()> + Send + use<>) {
+        let (messages, mut waiting) = unbounded_channel::<Message>();
+        let intake = Intake {
+            room: [Arc::new(Semaphore::new(MOST_HELD[0])), self.room.clone()],
+            messages,
+        };
+        let (turn, reader) = (self.turn.clone(), self.reader.clone());
+        let read = async move {
+            while let Some(message) = waiting.recv().await {
+                let _turn = turn.acquire().await;
+                let reader = reader.clone();
+                let read = tokio::task::spawn_blocking(move || reader.read(message));
+                if read.await.is_err() {
+                    log::error!("engine traces: what reads them failed");
+                }
+            }
+        };
+        (intake, read)
+    }
+}
+
+impl Intake {
     /// Takes room for so many more bytes; `false` where there is none.
     pub fn grow(&self, held: &mut Held, bytes: usize) -> bool {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -110,76 +103,23 @@ impl Intake {
     }
 
     /// A whole message has come.
-    pub fn put(&self, body: Bytes, is_gzip: bool, held: Held) {
-        let of = self.place.clone();
-        let message = Message {
-            body,
-            is_gzip,
-            held,
-            of,
-        };
-        let mut line = self.waiting.line.lock();
-        let place = self.place.load(Ordering::Relaxed).max(line.floor);
-        self.place.store(place + message.cost(), Ordering::Relaxed);
-        line.came += 1;
-        let key = (place, line.came);
-        line.messages.insert(key, message);
-        drop(line);
-        self.waiting.came.notify_one();
-    }
-}
-
-impl Waiting {
-    /// Who is next; waits for it. `None`: nothing more comes, and all was read.
-    pub fn next(&self) -> Option<Message> {
-        let mut line = self.line.lock();
-        loop {
-            if let Some(((place, _), message)) = line.messages.pop_first() {
-                line.floor = place;
-                return Some(message);
-            }
-            if line.is_closed {
-                return None;
-            }
-            self.came.wait(&mut line);
-        }
-    }
-
-    /// Nothing more comes.
-    pub fn close(&self) {
-        self.line.lock().is_closed = true;
-        self.came.notify_one();
+    pub fn put(&self, message: Message) {
+        // It is read for as long as this is there.
+        let _ = self.messages.send(message);
     }
 }
 
 impl Message {
-    /// What reading it will cost: its bytes, and those that it says it is inflated to.
-    fn cost(&self) -> u64 {
-        let told = self.body.last_chunk().filter(|_| self.is_gzip);
-        let inflated = told.map_or(0, |told| u32::from_le_bytes(*told) as usize);
-        (self.body.len() + inflated.min(LONGEST)) as u64
-    }
-
-    /// The protobuf. What it costs more than it said, its connection pays.
-    pub fn plain(self) -> Result<Bytes, Unread> {
-        let cost = self.cost();
-        let Message {
-            body,
-            is_gzip,
-            of,
-            held: _until_here,
-        } = self;
-        let length = body.len();
-        if !is_gzip {
-            return Ok(body);
+    /// The protobuf.
+    pub fn plain(&self) -> Result<Bytes, Unread> {
+        if !self.is_gzip {
+            return Ok(self.body.clone());
         }
-        let most = LONGEST.min(SMALL + INFLATED * length);
+        let most = LONGEST.min(SMALL + INFLATED * self.body.len());
         let mut plain = Vec::new();
-        let read = MultiGzDecoder::new(&body[..])
+        let read = MultiGzDecoder::new(&self.body[..])
             .take(most as u64 + 1)
             .read_to_end(&mut plain);
-        let more = ((length + plain.len()) as u64).saturating_sub(cost);
-        of.fetch_add(more, Ordering::Relaxed);
         match read {
             Err(_) => Err(Unread::Malformed),
             Ok(_) if plain.len() > most => Err(Unread::TooLarge),
@@ -192,11 +132,22 @@ impl Message {
 mod tests {
     use std::io::Write as _;
 
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::engine::span::EngineSpan;
     use crate::telemetry::prometheus::Metrics;
 
-    fn intake() -> (Intake, Arc<Waiting>) {
-        Intake::new(Metrics::new().unwrap().clone())
+    /// And the traces in the order in which they were read.
+    fn intakes() -> (Intakes, Arc<Mutex<Vec<u128>>>) {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let to = order.clone();
+        let sink = Arc::new(move |spans: Vec<EngineSpan>| {
+            to.lock().extend(spans.iter().map(|span| span.trace));
+            true
+        });
+        let reader = Reader::new(sink, None, Metrics::new().unwrap());
+        (Intakes::new(reader), order)
     }
 
     fn packed(bytes: &[u8]) -> Vec<u8> {
@@ -205,86 +156,83 @@ mod tests {
         packed.finish().unwrap()
     }
 
-    #[test]
-    fn connections_take_turns_by_what_was_read_of_each() {
-        let (intake, waiting) = intake();
-        let [greedy, modest, late] = [(); 3].map(|()| intake.of_connection());
-        let put = |intake: &Intake, byte, length| {
-            intake.put(vec![byte; length].into(), false, Vec::new())
-        };
+    fn message(body: Vec<u8>, is_gzip: bool) -> Message {
+        Message {
+            body: body.into(),
+            is_gzip,
+            _held: Held::new(),
+        }
+    }
+
+    /// A message of one span of this trace.
+    fn of_trace(trace: u8) -> Vec<u8> {
+        let field =
+            |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
+        let fixed = |number: u8| [&[number << 3 | 1][..], &[0; 8]].concat();
+        let id = |length: usize| [vec![0; length - 1], vec![trace]].concat();
+        let parts = [
+            field(1, &id(16)),
+            field(2, &id(8)),
+            field(5, b"prefill_waiting"),
+        ];
+        let span = [parts.concat(), fixed(7), fixed(8)].concat();
+        field(1, &field(2, &field(2, &span)))
+    }
+
+    #[tokio::test]
+    async fn connections_take_turns() {
+        let (intakes, order) = intakes();
+        let (greedy, reads_greedy) = intakes.of_connection();
+        let (modest, reads_modest) = intakes.of_connection();
         for _ in 0..4 {
-            put(&greedy, 1, 100);
+            greedy.put(message(of_trace(1), false));
         }
-        for _ in 0..4 {
-            put(&modest, 2, 30);
+        for _ in 0..2 {
+            modest.put(message(packed(&of_trace(2)), true));
         }
-        let mut order = Vec::new();
-        let mut next = || {
-            order.push(waiting.next().unwrap().plain().unwrap()[0]);
-        };
-        for _ in 0..4 {
-            next();
-        }
-        // It begins where the others are, and its first message is not behind theirs.
-        put(&late, 3, 30);
-        for _ in 0..5 {
-            next();
-        }
-        assert_eq!(order, [1, 2, 2, 2, 3, 2, 1, 1, 1]);
-        // What was read of a connection counts though nothing of it waits.
-        put(&greedy, 1, 1);
-        put(&intake, 4, 1);
-        assert_eq!(waiting.next().unwrap().body[0], 4);
-        assert_eq!(waiting.next().unwrap().body[0], 1);
-        waiting.close();
-        assert!(waiting.next().is_none());
+        drop((greedy, modest));
+        // Both ask before it is anybody's turn.
+        let first = intakes.turn.clone().acquire_owned().await;
+        let begin = async { drop(first) };
+        tokio::join!(reads_greedy, reads_modest, begin);
+        assert_eq!(*order.lock(), [1, 2, 1, 2, 1, 1]);
     }
 
     #[test]
     fn what_is_inflated_is_in_proportion_to_what_came() {
-        let (intake, waiting) = intake();
-        let read = |body: &[u8]| {
-            intake.put(Bytes::copy_from_slice(body), true, Vec::new());
-            waiting.next().unwrap().plain()
-        };
         let inflated = |length: usize| {
             let body = packed(&vec![0; length]);
             assert!(length > INFLATED * body.len());
-            read(&body).map(|plain| plain.len())
+            message(body, true).plain().map(|plain| plain.len())
         };
         assert_eq!(inflated(SMALL), Ok(SMALL));
         assert_eq!(inflated(LONGEST), Err(Unread::TooLarge));
-        // Who says that it is short pays for what it was.
-        let mut lies = packed(&vec![0; SMALL]);
-        let told = lies.len() - 4;
-        lies[told..].fill(0);
-        let before = intake.place.load(Ordering::Relaxed);
-        assert_eq!(read(&lies), Err(Unread::Malformed));
-        assert!(intake.place.load(Ordering::Relaxed) - before > SMALL as u64);
+        let broken = message(b"no gzip".to_vec(), true);
+        assert_eq!(broken.plain(), Err(Unread::Malformed));
         // Numbers that begin alike, as ids and times do.
         let numbers: Vec<u8> = (0..500_000_u64)
             .flat_map(|n| (1_795_000_000_000_000_000 + n * n).to_le_bytes())
             .collect();
-        assert_eq!(read(&packed(&numbers)).unwrap(), numbers);
+        let packed = message(packed(&numbers), true);
+        assert_eq!(packed.plain().unwrap(), numbers);
     }
 
-    #[test]
-    fn one_connection_leaves_others_room() {
-        let (intake, _) = intake();
-        let [greedy, other] = [(); 2].map(|()| intake.of_connection());
+    #[tokio::test]
+    async fn one_connection_leaves_others_room() {
+        let (intakes, _) = intakes();
+        let [greedy, other] = [(); 2].map(|()| intakes.of_connection().0);
         let full = |intake: &Intake| {
             let mut held = Held::new();
             intake.grow(&mut held, LONGEST).then_some(held)
         };
         let held = [(); 3].map(|()| full(&greedy));
-        assert_eq!(
-            [0, 1, 2].map(|n: usize| held[n].is_some()),
-            [true, true, false]
-        );
+        let is_held = held.each_ref().map(Option::is_some);
+        assert_eq!(is_held, [true, true, false]);
         // Who is refused gives back what it had.
         drop(held);
         let all = [&greedy, &greedy, &other, &other].map(full);
         assert!(all.iter().all(Option::is_some));
-        assert!(!intake.of_connection().grow(&mut Held::new(), 1));
+        let (another, _) = intakes.of_connection();
+        assert!(!another.grow(&mut Held::new(), 1));
     }
 }

@@ -14,16 +14,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
+use crate::telemetry::otlp::collector::GRPC_PATH;
 use crate::telemetry::prometheus::Batch;
 
-use super::intake::{Held, Intake, LONGEST};
+use super::Reader;
+use super::intake::{Held, Intake, Intakes, LONGEST, Message};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
-/// A message's body, whether it is compressed, and what it takes of the bytes that may be held.
-type Message = (Bytes, bool, Held);
 
 /// What a sender speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 64;
 const HTTP_PATH: &str = "/v1/traces";
-const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -100,20 +100,23 @@ impl Default for Limits {
     }
 }
 
-/// Serves until it is stopped. Then no connection is left, and all that was acknowledged is in the intake.
-pub async fn serve(
+/// Serves until it is stopped. Then no connection is left, all that was acknowledged has been read, and what goes on to a
+/// collector has had its time.
+pub(super) async fn serve(
     listener: TcpListener,
-    intake: Intake,
+    reader: Reader,
     limits: Limits,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let mut connections = JoinSet::new();
-    let (end, ending) = watch::channel(false);
+    let intakes = Intakes::new(reader);
+    let (mut connections, mut reading) = (JoinSet::new(), JoinSet::new());
+    let ending = CancellationToken::new();
     let mut is_full = false;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = connections.join_next(), if !connections.is_empty() => continue,
+            Some(_) = connections.join_next() => continue,
+            Some(_) = reading.join_next() => continue,
             _ = &mut stopped => break,
         };
         let stream = match accepted {
@@ -129,13 +132,15 @@ pub async fn serve(
         if connections.len() < limits.connections {
             // Around the limit it is not said again and again.
             is_full &= connections.len() > limits.connections / 2;
-            let intake = intake.of_connection();
+            let (intake, read) = intakes.of_connection();
+            reading.spawn(read);
+            let intake = (intake, intakes.reader.clone());
             connections.spawn(connection(stream, intake, limits, ending.clone()));
             continue;
         }
-        intake.metrics.trace_connections_refused.with(&[]).inc();
-        if !is_full {
-            is_full = true;
+        let refused = &intakes.reader.metrics.trace_connections_refused;
+        refused.with(&[]).inc();
+        if !std::mem::replace(&mut is_full, true) {
             let most = limits.connections;
             log::warn!(
                 "engine traces: {most} connections are open; further ones are closed and counted"
@@ -143,26 +148,31 @@ pub async fn serve(
         }
     }
     drop(listener);
-    end.send_replace(true);
+    ending.cancel();
     let all = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST, all).await.is_err() {
         connections.shutdown().await;
+    }
+    while reading.join_next().await.is_some() {}
+    let reader = Arc::into_inner(intakes.reader);
+    if let Some(forward) = reader.and_then(|reader| reader.forward) {
+        forward.finish().await;
     }
 }
 
 /// Serves a connection until it ends, is silent for too long, or all end.
 async fn connection(
     stream: TcpStream,
-    intake: Intake,
+    to: (Intake, Arc<Reader>),
     limits: Limits,
-    mut ending: watch::Receiver<bool>,
+    ending: CancellationToken,
 ) {
     let asked = Arc::new(Notify::new());
     let first = asked.clone();
     let service = service_fn(move |request| {
         first.notify_one();
-        let intake = intake.clone();
-        async move { Ok::<_, Infallible>(answer(request, &intake).await) }
+        let (intake, reader) = to.clone();
+        async move { Ok::<_, Infallible>(answer(request, &intake, &reader).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -188,73 +198,37 @@ async fn connection(
     tokio::select! {
         _ = served.as_mut() => return,
         () = silence => return,
-        _ = ending.wait_for(|is_ending| *is_ending) => {}
+        () = ending.cancelled() => {}
     }
     served.as_mut().graceful_shutdown();
     drop(served.await);
 }
 
-async fn answer(request: Request<Incoming>, intake: &Intake) -> Response<Body> {
+async fn answer(request: Request<Incoming>, intake: &Intake, reader: &Reader) -> Response<Body> {
     let kind = request.headers().get(CONTENT_TYPE);
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let speech = match is_grpc && request.version() == Version::HTTP_2 {
         true => Speech::Grpc,
         false => Speech::Http,
     };
-    match taken(request, speech, is_grpc, intake).await {
-        Ok(()) => speech.thanks(),
-        Err(refusal) => speech.refuses(refusal),
-    }
-}
-
-/// Takes a request's message in.
-async fn taken(
-    request: Request<Incoming>,
-    speech: Speech,
-    is_grpc: bool,
-    intake: &Intake,
-) -> Result<(), Refusal> {
-    let (head, body) = request.into_parts();
-    let path = match speech {
-        Speech::Grpc => GRPC_PATH,
-        Speech::Http => HTTP_PATH,
-    };
     if is_grpc && speech == Speech::Http {
-        return Err(NO_HTTP2);
+        return speech.answers(Err(NO_HTTP2));
     }
-    if head.uri.path() != path {
-        return Err(NOT_HERE);
-    }
-    if head.method != Method::POST {
-        return Err(NOT_POST);
-    }
-    let encoding = match speech {
-        Speech::Grpc => GRPC_ENCODING,
-        Speech::Http if !is_protobuf(&head.headers) => return Err(NO_PROTOBUF),
-        Speech::Http => CONTENT_ENCODING,
+    let is_gzip = match speech.is_gzip(&request) {
+        Ok(is_gzip) => is_gzip,
+        Err(refusal) => return speech.answers(Err(refusal)),
     };
-    let is_gzip = match head.headers.get(encoding).map(HeaderValue::as_bytes) {
-        None | Some(b"identity") => false,
-        Some(b"gzip") => true,
-        Some(_) => return Err(NO_ENCODING),
-    };
-    let read = whole(&head.headers, body, is_gzip, intake);
-    let read = tokio::time::timeout(PATIENCE, read).await;
-    let message = read
-        .unwrap_or(Err(TOO_SLOW))
-        .and_then(|message| match speech {
-            Speech::Grpc => unframed(message),
-            Speech::Http => Ok(message),
-        });
-    let taken = message.map(|(body, is_gzip, held)| intake.put(body, is_gzip, held));
-    if let Err((status, ..)) = taken {
-        intake.metrics.batch(match status {
+    let read = tokio::time::timeout(PATIENCE, whole(request, is_gzip, intake)).await;
+    let message = read.unwrap_or(Err(TOO_SLOW));
+    let message = message.and_then(|message| speech.unframed(message));
+    if let Err((status, ..)) = message {
+        reader.count(match status {
             413 => Batch::TooLarge,
             503 => Batch::NoRoom,
             _ => Batch::Malformed,
         });
     }
-    taken
+    speech.answers(message.map(|message| intake.put(message)))
 }
 
 fn is_protobuf(headers: &HeaderMap) -> bool {
@@ -267,102 +241,120 @@ fn is_protobuf(headers: &HeaderMap) -> bool {
 
 /// The whole body.
 async fn whole(
-    headers: &HeaderMap,
-    mut body: Incoming,
+    request: Request<Incoming>,
     is_gzip: bool,
     intake: &Intake,
 ) -> Result<Message, Refusal> {
     let most = LONGEST + GRPC_PREFIX;
-    let told = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if told.is_some_and(|length| length > most) {
+    let (head, mut rest) = request.into_parts();
+    let length = head.headers.get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > most) {
         return Err(TOO_LARGE);
     }
-    let mut held = Held::new();
-    let mut bytes = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    let (mut held, mut body) = (Held::new(), BytesMut::new());
+    while let Some(frame) = rest.frame().await {
         let Ok(data) = frame.map_err(|_| BROKEN)?.into_data() else {
             continue;
         };
-        if bytes.len() + data.len() > most {
+        if body.len() + data.len() > most {
             return Err(TOO_LARGE);
         }
         if !intake.grow(&mut held, data.len()) {
             return Err(NO_ROOM);
         }
-        bytes.extend_from_slice(&data);
+        body.extend_from_slice(&data);
     }
-    Ok((bytes.freeze(), is_gzip, held))
-}
-
-/// The message in the one frame of a unary call.
-fn unframed((body, is_gzip, held): Message) -> Result<Message, Refusal> {
-    let Some((prefix, rest)) = body.split_first_chunk::<GRPC_PREFIX>() else {
-        return Err(BROKEN);
-    };
-    let [compressed, length @ ..] = *prefix;
-    let is_whole = u32::from_be_bytes(length) as usize == rest.len();
-    // The encoding is only what a frame may have.
-    if !is_whole || compressed > u8::from(is_gzip) {
-        return Err(BROKEN);
-    }
-    Ok((body.slice(GRPC_PREFIX..), compressed == 1, held))
+    Ok(Message {
+        body: body.freeze(),
+        is_gzip,
+        _held: held,
+    })
 }
 
 impl Speech {
-    /// It was taken: an empty `ExportTraceServiceResponse`.
-    fn thanks(self) -> Response<Body> {
-        match self {
-            Speech::Http => {
-                let mut response = Response::new(Full::default().boxed_unsync());
-                let kind = HeaderValue::from_static("application/x-protobuf");
-                response.headers_mut().insert(CONTENT_TYPE, kind);
-                response
+    /// Whether a request's body is compressed, if it is one that is read here.
+    fn is_gzip(self, request: &Request<Incoming>) -> Result<bool, Refusal> {
+        let headers = request.headers();
+        let (path, encoding) = match self {
+            Speech::Grpc => (GRPC_PATH, GRPC_ENCODING),
+            Speech::Http => (HTTP_PATH, CONTENT_ENCODING),
+        };
+        if request.uri().path() != path {
+            return Err(NOT_HERE);
+        }
+        if request.method() != Method::POST {
+            return Err(NOT_POST);
+        }
+        if self == Speech::Http && !is_protobuf(headers) {
+            return Err(NO_PROTOBUF);
+        }
+        match headers.get(encoding).map(HeaderValue::as_bytes) {
+            None | Some(b"identity") => Ok(false),
+            Some(b"gzip") => Ok(true),
+            Some(_) => Err(NO_ENCODING),
+        }
+    }
+
+    /// The message in a body: in gRPC it is the one frame of a unary call.
+    fn unframed(self, message: Message) -> Result<Message, Refusal> {
+        if self == Speech::Http {
+            return Ok(message);
+        }
+        let prefix = message.body.split_first_chunk::<GRPC_PREFIX>();
+        let ([compressed, length @ ..], rest) = prefix.ok_or(BROKEN)?;
+        let is_whole = u32::from_be_bytes(*length) as usize == rest.len();
+        // The encoding is only what a frame may have.
+        if !is_whole || *compressed > u8::from(message.is_gzip) {
+            return Err(BROKEN);
+        }
+        Ok(Message {
+            is_gzip: *compressed == 1,
+            body: message.body.slice(GRPC_PREFIX..),
+            ..message
+        })
+    }
+
+    /// It was taken (an empty `ExportTraceServiceResponse`), or why not.
+    fn answers(self, taken: Result<(), Refusal>) -> Response<Body> {
+        let mut headers = HeaderMap::new();
+        let kind = match (self, taken) {
+            (Speech::Grpc, _) => "application/grpc",
+            (Speech::Http, Ok(())) => "application/x-protobuf",
+            (Speech::Http, Err(_)) => "text/plain",
+        };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        if self == Speech::Grpc {
+            let encodings = HeaderValue::from_static("identity,gzip");
+            headers.insert(GRPC_ACCEPT_ENCODING, encodings);
+        }
+        let mut answered = StatusCode::OK;
+        let body = match (self, taken) {
+            (Speech::Http, Ok(())) => Full::default().boxed_unsync(),
+            (Speech::Http, Err((status, _, words))) => {
+                answered = StatusCode::from_u16(status).unwrap_or_default();
+                let more = match status {
+                    405 => Some((ALLOW, HeaderValue::from_static("POST"))),
+                    503 => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
+                    _ => None,
+                };
+                headers.extend(more);
+                Full::new(Bytes::from_static(words.as_bytes())).boxed_unsync()
             }
-            Speech::Grpc => {
+            (Speech::Grpc, Ok(())) => {
                 let ok = HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]);
                 let empty = Full::new(Bytes::from_static(&[0; GRPC_PREFIX]));
-                let body = empty.with_trailers(std::future::ready(Some(Ok(ok))));
-                let mut response = Response::new(body.boxed_unsync());
-                grpc_headers(response.headers_mut());
-                response
+                let trailers = std::future::ready(Some(Ok(ok)));
+                empty.with_trailers(trailers).boxed_unsync()
             }
-        }
-    }
-
-    fn refuses(self, (status, code, words): Refusal) -> Response<Body> {
-        match self {
-            Speech::Http => {
-                let words = Full::new(Bytes::from_static(words.as_bytes()));
-                let mut response = Response::new(words.boxed_unsync());
-                *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
-                let headers = response.headers_mut();
-                headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-                if status == 405 {
-                    headers.insert(ALLOW, HeaderValue::from_static("POST"));
-                }
-                if status == 503 {
-                    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                }
-                response
-            }
-            Speech::Grpc => {
-                let mut response = Response::new(Full::default().boxed_unsync());
-                let headers = response.headers_mut();
-                grpc_headers(headers);
+            (Speech::Grpc, Err((_, code, words))) => {
                 headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
                 headers.insert(GRPC_MESSAGE, HeaderValue::from_static(words));
-                response
+                Full::default().boxed_unsync()
             }
-        }
+        };
+        let mut response = Response::new(body);
+        (*response.status_mut(), *response.headers_mut()) = (answered, headers);
+        response
     }
-}
-
-fn grpc_headers(headers: &mut HeaderMap) {
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(
-        GRPC_ACCEPT_ENCODING,
-        HeaderValue::from_static("identity,gzip"),
-    );
 }

@@ -36,7 +36,8 @@ impl Context {
             told.outcome = Some(outcome);
             told.ended.get_or_insert(now);
             let metrics = &self.shared.metrics;
-            metrics.attempt_ended(&told.worker, outcome.name());
+            let attempts = &metrics.attempts;
+            attempts.with(&[&told.worker, outcome.name()]).inc();
             drop(told);
             rows = self.shared.joins.ended(&attempt, rows, now);
         }
@@ -73,13 +74,18 @@ impl Context {
         let first = rows.first().map(|row| &row.facts);
         if let Some(facts) = first.filter(|_| self.counts()) {
             let metrics = &self.shared.metrics;
-            metrics.bytes_passed(watch.request_bytes, watch.response_bytes);
+            metrics.bytes.with(&["request"]).inc_by(watch.request_bytes);
+            metrics
+                .bytes
+                .with(&["response"])
+                .inc_by(watch.response_bytes);
             log_failure(&rows);
             if let Some(why) = facts.unread {
-                metrics.response_unread(why);
+                metrics.responses_unread.with(&[why.name()]).inc();
             }
             if self.sends_to_server() && self.sendings > 0 {
-                metrics.attempt_ended(&self.upstream, facts.outcome.name());
+                let outcome = facts.outcome.name();
+                metrics.attempts.with(&[&self.upstream, outcome]).inc();
             }
         }
         rows

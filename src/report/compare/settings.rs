@@ -9,9 +9,9 @@ use crate::report::files::RunState;
 use crate::report::findings::queue_grew;
 use crate::report::load::label;
 use crate::report::reader::{Loaded, Run};
-use crate::table::Table;
 use crate::report::verdict::Grade;
 use crate::request::outcome::GIVEN_UP;
+use crate::table::Table;
 
 /// All comparisons of what was loaded.
 #[derive(Clone, Debug, Default)]

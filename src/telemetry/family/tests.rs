@@ -1,14 +1,25 @@
-use prometheus::proto::LabelPair;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use prometheus::proto::{self, LabelPair};
 
 use super::*;
 
-const COUNTER: Metric = Metric::counter("c_total", &["worker", "kind"], "Counts.");
+const COUNTER: Metric = Metric {
+    name: "c_total",
+    kind: Kind::Counter,
+    help: "Counts.",
+    labels: &["worker", "kind"],
+};
 const TIMES: Metric = Metric {
+    name: "t_seconds",
     kind: Kind::Histogram(&[0.001, 0.1, 2.0]),
-    ..Metric::gauge("t_seconds", &[], "Times.")
+    help: "Times.",
+    labels: &[],
 };
 
-fn counter(most: usize) -> (Registry, Family<IntCounterVec>) {
+fn counter(most: usize) -> (Registry, Family<IntCounter>) {
     let registry = Registry::new();
     let family = Family::new(&registry, COUNTER, most).unwrap();
     (registry, family)
@@ -35,7 +46,14 @@ fn counts_with_the_same_labels_are_one() {
     family.with(&["a", "x"]).inc_by(1);
     family.with(&["a", "x"]).inc_by(2);
     family.with(&["x", "a"]).inc_by(5);
-    assert_eq!(shown(&registry), [("a x".into(), 3.0), ("x a".into(), 5.0)]);
+    // One after the other they read the same.
+    family.with(&["b", "cd"]).inc_by(7);
+    family.with(&["bc", "d"]).inc_by(11);
+    let expected = [("a x", 3.0), ("b cd", 7.0), ("bc d", 11.0), ("x a", 5.0)];
+    assert_eq!(
+        shown(&registry),
+        expected.map(|(set, count)| (set.to_owned(), count))
+    );
 }
 
 #[test]
@@ -99,7 +117,7 @@ fn threads_that_come_together_make_no_set_too_many() {
 #[test]
 fn many_values_at_once_add_up() {
     let registry = Registry::new();
-    let family: Family<GapsVec> = Family::new(&registry, TIMES, 64).unwrap();
+    let family: Family<Gaps> = Family::new(&registry, TIMES, 64).unwrap();
     family.with(&[]).add(&[3, 1, 1, 1], 11_000_000_000);
     family.with(&[]).add(&[1, 0, 4, 0], -1);
     let families = registry.gather();
@@ -113,4 +131,46 @@ fn many_values_at_once_add_up() {
         (shown.get_sample_count(), shown.get_sample_sum()),
         (11, 11.0)
     );
+}
+
+/// A number that a scrape reads until it is told to go on.
+#[derive(Clone)]
+struct Slow;
+static BEGUN: Barrier = Barrier::new(2);
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+impl Shown for Slow {
+    fn metric(&self) -> proto::Metric {
+        BEGUN.wait();
+        // Where nobody can tell it, it ends by itself, and the test fails.
+        for _ in 0..500 {
+            if GO_ON.load(Ordering::SeqCst) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        proto::Metric::default()
+    }
+}
+
+impl One for Slow {
+    const TYPE: MetricType = MetricType::GAUGE;
+
+    fn make(_: HistogramOpts) -> Result<Slow> {
+        Ok(Slow)
+    }
+}
+
+#[test]
+fn a_scrape_holds_up_nobody_who_counts_something_new() {
+    let registry = Registry::new();
+    let family: Family<Slow> = Family::new(&registry, COUNTER, 64).unwrap();
+    family.with(&["a", "x"]);
+    std::thread::scope(|scope| {
+        let scrape = scope.spawn(|| registry.gather());
+        BEGUN.wait();
+        family.with(&["b", "x"]);
+        assert!(!scrape.is_finished(), "it was waited for");
+        GO_ON.store(true, Ordering::SeqCst);
+    });
 }

@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 
+use crate::request::names::names;
 use crate::request::row::Row;
 
 /// Which traces are kept.
@@ -21,20 +22,20 @@ pub struct Sampling {
     pub follow_client: bool,
 }
 
+names! {
 /// Why a trace is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// It did not go well.
-    Error,
+    Error = "error",
     /// It was over a limit.
-    Slow,
+    Slow = "slow",
     /// It was among the slowest.
-    Slowest,
+    Slowest = "slowest",
     /// The client had sampled it, or those upstream were told to.
-    Flagged,
+    Flagged = "flagged",
     /// By chance.
-    Ratio,
-}
+    Ratio = "ratio",
+}}
 
 /// Whether the sampled flag goes upstream, where it turns on the engine's own tracing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -120,19 +121,6 @@ pub fn is_of_share(trace: u128, ratio: f64) -> bool {
     (trace as u64) >> 1 < bound
 }
 
-impl Kept {
-    /// The name in `queuescope.kept`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kept::Error => "error",
-            Kept::Slow => "slow",
-            Kept::Slowest => "slowest",
-            Kept::Flagged => "flagged",
-            Kept::Ratio => "ratio",
-        }
-    }
-}
-
 impl UpstreamFlag {
     /// Whether the trace goes upstream sampled that `came` so from a client, or was begun here.
     pub fn sends(self, came: Option<bool>, trace: u128, ratio: f64) -> bool {
@@ -149,25 +137,20 @@ impl Slowest {
     /// Whether so many nanoseconds are among the slowest `share` of late; they are remembered.
     fn is_slow(&self, nanos: i64, share: f64) -> bool {
         let mut recent = self.0.lock();
+        let recent = &mut *recent;
         let is_slow = recent.limit.is_some_and(|limit| nanos > limit);
-        recent.add(nanos, share);
-        is_slow
-    }
-}
-
-impl Recent {
-    fn add(&mut self, nanos: i64, share: f64) {
-        match self.nanos.get_mut(self.next) {
+        match recent.nanos.get_mut(recent.next) {
             Some(oldest) => *oldest = nanos,
-            None => self.nanos.push(nanos),
+            None => recent.nanos.push(nanos),
         }
-        self.next = (self.next + 1) % REMEMBERED;
-        if self.next.is_multiple_of(STEP) {
-            let mut sorted = self.nanos.clone();
+        recent.next = (recent.next + 1) % REMEMBERED;
+        if recent.next.is_multiple_of(STEP) {
+            let mut sorted = recent.nanos.clone();
             let place = (sorted.len() as f64 * (1.0 - share)) as usize;
             let place = place.min(sorted.len() - 1);
-            self.limit = Some(*sorted.select_nth_unstable(place).1);
+            recent.limit = Some(*sorted.select_nth_unstable(place).1);
         }
+        is_slow
     }
 }
 

@@ -5,7 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use percent_encoding::percent_decode_str;
 
 use crate::trust::Roots;
 
@@ -22,9 +23,9 @@ pub enum Protocol {
     Http,
 }
 
-/// Headers of each export; a value is never shown.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Headers(pub Vec<(HeaderName, HeaderValue)>);
+/// Headers of each export; each value is marked as one that is never shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers(pub HeaderMap);
 
 /// What a config or flags say; what they leave open is the environment's.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -96,6 +97,8 @@ pub struct Wrong {
 }
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// Takes what a variable says where nothing is given. Gives why it is not heeded, if it is not, or what would be right.
+type Read = fn(&mut Given, &str) -> Result<Option<&'static str>, String>;
 
 /// The path of traces below a collector's base URL (OTLP/HTTP).
 const PATH: &str = "/v1/traces";
@@ -104,6 +107,75 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const DELAY: Duration = Duration::from_secs(1);
 const QUEUE: usize = 4096;
 const MOST_QUEUED: usize = 1 << 20;
+/// Without end an export would hold the queue for ever.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+const ENDPOINT_OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+const ENDPOINT_OF_ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+/// What variables say of a collector that is named. `*`: that of traces, else that of all signals.
+const VARIABLES: [(&str, Read); 12] = [
+    ("OTEL_EXPORTER_OTLP_*PROTOCOL", |given, text| {
+        let protocol = match text {
+            _ if given.protocol.is_some() => return Ok(None),
+            "grpc" => Protocol::Grpc,
+            "http/protobuf" | "http/json" => Protocol::Http,
+            _ => return Err("must be one of grpc, http/protobuf".into()),
+        };
+        given.protocol = Some(protocol);
+        Ok((text == "http/json").then_some("http/protobuf in place of http/json"))
+    }),
+    ("OTEL_EXPORTER_OTLP_*HEADERS", |given, text| {
+        let mut headers = given.headers.take().unwrap_or_default();
+        let own = headers.0.clone();
+        for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
+            let pair = pair.split_once('=');
+            let (key, value) = pair.ok_or("must be like name=value,name=value")?;
+            if !own.contains_key(key.trim()) {
+                headers.push(key, &decoded(value.trim()))?;
+            }
+        }
+        given.headers = Some(headers);
+        Ok(None)
+    }),
+    ("OTEL_EXPORTER_OTLP_*TIMEOUT", |given, text| {
+        // With none at all nothing would ever arrive: 0 is the default.
+        number(&mut given.timeout, text, |millis| {
+            (millis > 0).then(|| Duration::from_millis(millis).min(LONGEST))
+        })
+    }),
+    ("OTEL_BSP_SCHEDULE_DELAY", |given, text| {
+        // Without any it would look for traces without end.
+        number(&mut given.delay, text, |millis| {
+            Some(Duration::from_millis(millis.max(1)))
+        })
+    }),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", |given, text| {
+        number(&mut given.queue, text, |rows| {
+            (rows > 0).then(|| (rows as usize).min(MOST_QUEUED))
+        })
+    }),
+    ("OTEL_SERVICE_NAME", |given, text| {
+        given.service_name.get_or_insert_with(|| text.to_owned());
+        Ok(None)
+    }),
+    ("OTEL_RESOURCE_ATTRIBUTES", |given, text| {
+        let mut pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+        let name = pairs.find(|(key, _)| key.trim() == "service.name");
+        let name = name.map(|(_, value)| decoded(value.trim()));
+        given.service_name = given.service_name.take().or(name);
+        Ok(None)
+    }),
+    ("OTEL_EXPORTER_OTLP_*COMPRESSION", |_, text| {
+        Ok((text != "none").then_some("spans go uncompressed"))
+    }),
+    ("OTEL_EXPORTER_OTLP_*CLIENT_CERTIFICATE", OWN_CERTIFICATE),
+    ("OTEL_EXPORTER_OTLP_*CLIENT_KEY", OWN_CERTIFICATE),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCHES),
+    ("OTEL_BSP_EXPORT_TIMEOUT", BATCHES),
+];
+const OWN_CERTIFICATE: Read = |_, _| Ok(Some("no certificate of our own is shown"));
+const BATCHES: Read = |_, _| Ok(Some("batches have a size and a limit of their own"));
 
 impl Settings {
     /// What is given over what the environment says. `service` names this program where nobody else does.
@@ -113,7 +185,10 @@ impl Settings {
     pub fn resolve(given: &Given, service: &str, env: Env<'_>) -> Result<Resolved, Wrong> {
         // The specification takes an empty variable for an absent one.
         let env = &|name: &str| env(name).filter(|value| !value.trim().is_empty());
-        let Some(named) = named(given, env) else {
+        let own = given.endpoint.clone().map(|url| ("endpoint", url));
+        let of = |name| Some((name, env(name)?));
+        let named = own.or_else(|| of(ENDPOINT_OF_TRACES));
+        let Some((name, url)) = named.or_else(|| of(ENDPOINT_OF_ALL)) else {
             return Ok(Resolved::default());
         };
         if let Some(why) = turned_off(given, env) {
@@ -123,29 +198,29 @@ impl Settings {
                 notes,
             });
         }
-        let mut notes = not_heeded(env);
-        let protocol = protocol(given, env, &mut notes)?;
-        let (endpoint, protocol) = endpoint(named, protocol)?;
+        let (mut given, mut notes) = (given.clone(), Vec::new());
+        for (name, read) in VARIABLES {
+            if let Some((name, text)) = variable(name, env) {
+                let why = read(&mut given, text.trim()).map_err(|problem| wrong(&name, problem))?;
+                notes.extend(why.map(|why| format!("{name} is not heeded: {why}")));
+            }
+        }
+        let (ratio, follow_client) = sampler(env, &mut notes)?;
+        let (endpoint, protocol) = endpoint(name, url.trim(), given.protocol)?;
         let settings = Settings {
-            roots: roots(given, &endpoint, env)?,
-            headers: headers(given, env)?,
-            service_name: service_name(given, service, env),
-            timeout: millis(given.timeout, "TIMEOUT", env)?.unwrap_or(TIMEOUT),
-            delay: match given.delay {
-                Some(delay) => delay,
-                // Without any it would look for traces without end.
-                None => number(env, "OTEL_BSP_SCHEDULE_DELAY")?
-                    .map_or(DELAY, |millis| Duration::from_millis(millis.max(1))),
-            },
-            queue: match given.queue {
-                Some(queue) => queue,
-                None => number(env, "OTEL_BSP_MAX_QUEUE_SIZE")?
-                    .filter(|queue| *queue > 0)
-                    .map_or(QUEUE, |queue| (queue as usize).min(MOST_QUEUED)),
-            },
+            roots: roots(given.ca, &endpoint, env)?,
+            headers: given.headers.unwrap_or_default(),
+            service_name: given.service_name.unwrap_or_else(|| service.to_owned()),
+            timeout: given.timeout.unwrap_or(TIMEOUT),
+            delay: given.delay.unwrap_or(DELAY),
+            queue: given.queue.unwrap_or(QUEUE),
             endpoint,
             protocol,
-            sampling: sampling(given, env, &mut notes)?,
+            sampling: Sampling {
+                ratio: given.ratio.unwrap_or(ratio),
+                follow_client: given.follow_client.unwrap_or(follow_client),
+                ..given.keep
+            },
         };
         Ok(Resolved {
             settings: Some(settings),
@@ -163,14 +238,6 @@ impl Settings {
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.target())
-    }
-}
-
-impl fmt::Debug for Headers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.0.iter().map(|(name, _)| name))
-            .finish()
     }
 }
 
@@ -203,7 +270,7 @@ impl Headers {
         let mut value = HeaderValue::from_str(value)
             .map_err(|_| "has a value that cannot stand in a header; give plain text")?;
         value.set_sensitive(true);
-        self.0.push((name, value));
+        self.0.append(name, value);
         Ok(())
     }
 }
@@ -215,14 +282,12 @@ fn wrong(name: &str, problem: impl Into<String>) -> Wrong {
     }
 }
 
-/// The variable of traces, else that of all signals.
-fn of_traces(what: &str, env: Env<'_>) -> Option<(String, String)> {
-    [
-        format!("OTEL_EXPORTER_OTLP_TRACES_{what}"),
-        format!("OTEL_EXPORTER_OTLP_{what}"),
-    ]
-    .into_iter()
-    .find_map(|name| env(&name).map(|value| (name, value)))
+/// The variable of this name that is there, and what it says.
+fn variable(name: &str, env: Env<'_>) -> Option<(String, String)> {
+    let names = ["TRACES_", ""].map(|of| name.replace('*', of));
+    names
+        .into_iter()
+        .find_map(|name| Some((name.clone(), env(&name)?)))
 }
 
 /// The variable that turns traces off, if one does; no variable is over an endpoint that is given.
@@ -242,65 +307,12 @@ fn turned_off(given: &Given, env: Env<'_>) -> Option<&'static str> {
     }
 }
 
-/// What variables ask for that is not done here.
-fn not_heeded(env: Env<'_>) -> Vec<String> {
-    let compression = of_traces("COMPRESSION", env).filter(|(_, value)| value.trim() != "none");
-    let own = ["CLIENT_CERTIFICATE", "CLIENT_KEY"].map(|what| of_traces(what, env));
-    let batches = ["OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "OTEL_BSP_EXPORT_TIMEOUT"];
-    let batches = batches.into_iter().filter(|name| env(name).is_some());
-    let not_heeded = |name: &str, why: &str| format!("{name} is not heeded: {why}");
-    compression
-        .map(|(name, _)| not_heeded(&name, "spans go uncompressed"))
-        .into_iter()
-        .chain(
-            own.into_iter()
-                .flatten()
-                .map(|(name, _)| not_heeded(&name, "no certificate of our own is shown")),
-        )
-        .chain(batches.map(|name| not_heeded(name, "batches have a size and a limit of their own")))
-        .collect()
-}
-
-fn protocol(
-    given: &Given,
-    env: Env<'_>,
-    notes: &mut Vec<String>,
-) -> Result<Option<Protocol>, Wrong> {
-    if given.protocol.is_some() {
-        return Ok(given.protocol);
-    }
-    match of_traces("PROTOCOL", env) {
-        None => Ok(None),
-        Some((name, value)) => match value.trim() {
-            "grpc" => Ok(Some(Protocol::Grpc)),
-            "http/protobuf" => Ok(Some(Protocol::Http)),
-            "http/json" => {
-                notes.push(format!("{name}: http/protobuf in place of http/json"));
-                Ok(Some(Protocol::Http))
-            }
-            _ => Err(wrong(&name, "must be one of grpc, http/protobuf")),
-        },
-    }
-}
-
-const ENDPOINT_OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
-const ENDPOINT_OF_ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-
-/// The collector that is named, with the key or variable that names it.
-fn named(given: &Given, env: Env<'_>) -> Option<(&'static str, String)> {
-    let given = given.endpoint.clone().map(|text| ("endpoint", text));
-    let of = |name| env(name).map(|text| (name, text));
-    given
-        .or_else(|| of(ENDPOINT_OF_TRACES))
-        .or_else(|| of(ENDPOINT_OF_ALL))
-}
-
 /// The collector's URL. Only the path of a whole URL is left as it is.
 fn endpoint(
-    (name, text): (&str, String),
+    name: &str,
+    text: &str,
     protocol: Option<Protocol>,
 ) -> Result<(String, Protocol), Wrong> {
-    let text = text.trim();
     let url = match text.contains("://") {
         true => text.to_owned(),
         false => format!("http://{text}"),
@@ -338,15 +350,15 @@ fn endpoint(
     Ok((url, protocol))
 }
 
-fn roots(given: &Given, endpoint: &str, env: Env<'_>) -> Result<Option<Roots>, Wrong> {
-    let file = match (&given.ca, of_traces("CERTIFICATE", env)) {
-        (Some(path), _) => Some(("ca".to_owned(), path.clone())),
-        (None, Some((name, path))) => Some((name, PathBuf::from(path))),
-        (None, None) => None,
-    };
+fn roots(given: Option<PathBuf>, endpoint: &str, env: Env<'_>) -> Result<Option<Roots>, Wrong> {
     if !endpoint.starts_with("https://") {
         return Ok(None);
     }
+    let given = given.map(|path| ("ca".to_owned(), path));
+    let file = given.or_else(|| {
+        let (name, path) = variable("OTEL_EXPORTER_OTLP_*CERTIFICATE", env)?;
+        Some((name, path.into()))
+    });
     let roots = match file {
         Some((name, path)) => {
             Roots::file(&path).map_err(|why| wrong(&name, format!("{} {why}", path.display())))?
@@ -356,116 +368,46 @@ fn roots(given: &Given, endpoint: &str, env: Env<'_>) -> Result<Option<Roots>, W
     Ok(Some(roots))
 }
 
-/// Those of the environment, and given ones in their place.
-fn headers(given: &Given, env: Env<'_>) -> Result<Headers, Wrong> {
-    let mut headers = given.headers.clone().unwrap_or_default();
-    if let Some((name, text)) = of_traces("HEADERS", env) {
-        let mut others = Headers::default();
-        for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| wrong(&name, "must be like name=value,name=value"))?;
-            let value = decoded(value.trim());
-            others.push(key, &value).map_err(|why| wrong(&name, why))?;
-        }
-        let is_new = |name: &HeaderName| headers.0.iter().all(|(given, _)| given != name);
-        others.0.retain(|(name, _)| is_new(name));
-        headers.0.extend(others.0);
-    }
-    Ok(headers)
-}
-
 /// Percent-encoding taken off, as in the W3C's baggage.
 fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match byte.filter(|_| *first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+/// Puts a variable's number where nothing is given.
+fn number<T>(
+    to: &mut Option<T>,
+    text: &str,
+    take: fn(u64) -> Option<T>,
+) -> Result<Option<&'static str>, String> {
+    if to.is_none() {
+        let number = text.parse();
+        *to = take(number.map_err(|_| "must be a whole number, 0 or more")?);
+    }
+    Ok(None)
+}
+
+/// The ratio that the environment's sampler keeps, and whether it follows the client.
+fn sampler(env: Env<'_>, notes: &mut Vec<String>) -> Result<(f64, bool), Wrong> {
+    let (name, arg) = ("OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG");
+    let Some(sampler) = env(name) else {
+        return Ok((1.0, true));
+    };
+    let of_parent = sampler.trim().strip_prefix("parentbased_");
+    let ratio = match of_parent.unwrap_or(sampler.trim()) {
+        "always_on" => 1.0,
+        "always_off" => 0.0,
+        "traceidratio" => match env(arg).map_or(Ok(1.0), |text| text.trim().parse()) {
+            Ok(ratio) if (0.0..=1.0).contains(&ratio) => ratio,
+            _ => return Err(wrong(arg, "must be a number from 0 to 1")),
+        },
+        _ => {
+            let known =
+                "always_on, always_off and traceidratio are, and the same behind parentbased_";
+            notes.push(format!("{name} is not heeded: {known}"));
+            return Ok((1.0, true));
         }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn service_name(given: &Given, service: &str, env: Env<'_>) -> String {
-    let of_resource = || {
-        let all = env("OTEL_RESOURCE_ATTRIBUTES")?;
-        let mut pairs = all.split(',').filter_map(|pair| pair.split_once('='));
-        pairs.find_map(|(key, value)| (key.trim() == "service.name").then(|| decoded(value.trim())))
     };
-    let given = given.service_name.clone();
-    given
-        .or_else(|| env("OTEL_SERVICE_NAME"))
-        .or_else(of_resource)
-        .unwrap_or_else(|| service.to_owned())
-}
-
-fn millis(given: Option<Duration>, what: &str, env: Env<'_>) -> Result<Option<Duration>, Wrong> {
-    if given.is_some() {
-        return Ok(given);
-    }
-    let Some((name, _)) = of_traces(what, env) else {
-        return Ok(None);
-    };
-    // Without end it would hold the queue for ever; with none nothing would ever arrive: 0 is the default.
-    let limit = |millis| Duration::from_millis(millis).min(Duration::from_secs(86_400));
-    let given = number(env, &name)?.filter(|millis| *millis > 0);
-    Ok(given.map(limit))
-}
-
-fn number(env: Env<'_>, name: &str) -> Result<Option<u64>, Wrong> {
-    let number = |text: String| {
-        text.trim()
-            .parse()
-            .map_err(|_| wrong(name, "must be a whole number, 0 or more"))
-    };
-    env(name).map(number).transpose()
-}
-
-fn sampling(given: &Given, env: Env<'_>, notes: &mut Vec<String>) -> Result<Sampling, Wrong> {
-    let mut sampling = Sampling {
-        ratio: 1.0,
-        follow_client: true,
-        ..given.keep
-    };
-    if let Some(sampler) = env("OTEL_TRACES_SAMPLER") {
-        let arg = "OTEL_TRACES_SAMPLER_ARG";
-        let ratio = || match env(arg).map(|text| text.trim().parse::<f64>()) {
-            None => Ok(1.0),
-            Some(Ok(ratio)) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
-            Some(_) => Err(wrong(arg, "must be a number from 0 to 1")),
-        };
-        let sampler = sampler.trim();
-        let of_parent = sampler.strip_prefix("parentbased_");
-        let known = match of_parent.unwrap_or(sampler) {
-            "always_on" => Some(1.0),
-            "always_off" => Some(0.0),
-            "traceidratio" => Some(ratio()?),
-            _ => None,
-        };
-        match known {
-            Some(ratio) => {
-                sampling.ratio = ratio;
-                sampling.follow_client = of_parent.is_some();
-            }
-            None => notes.push(format!(
-                "OTEL_TRACES_SAMPLER={sampler:?} is not heeded: always_on, always_off and traceidratio are, \
-                 and the same behind parentbased_"
-            )),
-        }
-    }
-    sampling.ratio = given.ratio.unwrap_or(sampling.ratio);
-    sampling.follow_client = given.follow_client.unwrap_or(sampling.follow_client);
-    Ok(sampling)
+    Ok((ratio, of_parent.is_some()))
 }
 
 #[cfg(test)]

@@ -34,16 +34,6 @@ struct Tree<'a> {
     spans: Vec<SpanData>,
 }
 
-/// What a span is made with.
-struct Plan {
-    id: SpanId,
-    parent: Option<SpanId>,
-    kind: SpanKind,
-    name: Cow<'static, str>,
-    from: Stamp,
-    to: Stamp,
-}
-
 /// The id of a request's trace; one that came without any gets a new one.
 pub fn trace_of(rows: &[Row]) -> u128 {
     let id = rows.first().and_then(|row| row.trace_id.as_deref());
@@ -79,63 +69,43 @@ impl Tree<'_> {
             Side::Front => Moment::Arrival,
             Side::Hop => Moment::WorkerArrival,
         };
-        let ends = timeline
-            .on_own_clock(begin)
-            .zip(timeline.on_own_clock(Moment::End));
+        let from = timeline.on_own_clock(begin);
         // It was never sent.
-        let Some((from, to)) = ends else { return };
-        let is_client = timeline.side() == Side::Traffic;
-        let id = match first.span_id.filter(|_| is_client) {
-            Some(span) => own(span),
-            None => new_id(),
+        let Some((from, to)) = from.zip(timeline.on_own_clock(Moment::End)) else {
+            return;
         };
+        let is_client = timeline.side() == Side::Traffic;
+        let is_single = self.rows.len() == 1;
         let mut attributes = Vec::with_capacity(80);
         attributes.extend(attributes::of_http(first.endpoint()));
         attributes.extend(attributes::of_operation(first.endpoint()));
-        attributes.extend(
-            first
-                .host
-                .as_deref()
-                .into_iter()
-                .flat_map(attributes::of_server),
-        );
+        let host = first.host.as_deref().into_iter();
+        attributes.extend(host.flat_map(attributes::of_server));
         attributes.push(KeyValue::new("queuescope.kept", kept.name()));
-        let is_single = self.rows.len() == 1;
         if !is_single {
             // Each sequence has one of its own; the request is looked for by this.
-            attributes.push(KeyValue::new(
-                "queuescope.req_id",
-                first.request_id().to_owned(),
-            ));
+            let id = first.request_id().to_owned();
+            attributes.push(KeyValue::new("queuescope.req_id", id));
         }
-        attributes::columns(
-            self.first,
-            (!is_single).then_some(Scope::Request),
-            &mut attributes,
-        );
+        let scope = (!is_single).then_some(Scope::Request);
+        attributes::columns(first, scope, &mut attributes);
         attributes.extend(error_type(first.outcome()));
-        let mut span = self.span(
-            Plan {
-                id,
-                parent: first.parent_span_id.map(own),
-                kind: if is_client {
-                    SpanKind::Client
-                } else {
-                    SpanKind::Server
-                },
-                name: self.name(),
-                from,
-                to,
-            },
-            attributes,
-        );
-        span.parent_span_is_remote = first.parent_span_id.is_some();
+        let id = first.span_id.filter(|_| is_client);
+        let id = id.map_or_else(new_id, own);
+        let parent = first.parent_span_id.map(own);
+        let mut span = self.span(id, parent, self.name(), (from, to));
+        span.parent_span_is_remote = parent.is_some();
+        span.attributes = attributes;
+        span.span_kind = match is_client {
+            true => SpanKind::Client,
+            false => SpanKind::Server,
+        };
         // To a server, a client's fault is no error of its own.
         if is_client || first.outcome() != Outcome::ClientError {
             span.status = status(first);
         }
         if is_single {
-            span.events = token_events(self.first);
+            span.events = token_events(first);
         }
         self.spans.push(span);
         let below = match is_client {
@@ -143,19 +113,17 @@ impl Tree<'_> {
             false => self.sendings(id, from, to),
         };
         if self.tells_stages() {
-            self.stages(id, below, from, to);
+            self.stages(id, below, (from, to));
         }
     }
 
     /// Each way of the request upstream. Gives the last of them, or the request itself where there was none.
     fn sendings(&mut self, request: SpanId, from: Stamp, to: Stamp) -> SpanId {
         let trace = &self.first.more.trace;
-        let mut last = request;
-        let all = &trace.sendings;
-        for (turn, sending) in all.iter().enumerate() {
-            last = own(sending.span);
-            let is_last = turn + 1 == all.len();
-            let span = self.sending(sending, turn, is_last, request, to);
+        let last = trace.sendings.last();
+        let last = last.map_or(request, |last| own(last.span));
+        for (turn, sending) in trace.sendings.iter().enumerate() {
+            let span = self.sending(sending, turn, request, to);
             self.spans.push(span);
         }
         for attempt in &trace.attempts {
@@ -165,89 +133,71 @@ impl Tree<'_> {
         last
     }
 
-    fn sending(
-        &self,
-        sending: &Sending,
-        turn: usize,
-        is_last: bool,
-        parent: SpanId,
-        end: Stamp,
-    ) -> SpanData {
+    fn sending(&self, sending: &Sending, turn: usize, parent: SpanId, end: Stamp) -> SpanData {
         let first = self.first;
-        let mut attributes = attributes::of_http(first.endpoint()).to_vec();
-        attributes.extend(attributes::of_server(&sending.upstream));
+        let is_last = turn + 1 == first.more.trace.sendings.len() && sending.is_connected;
+        let (outcome, status) = match (is_last, sending.is_connected) {
+            (true, _) => (first.outcome(), status(first)),
+            (false, true) => {
+                let words = "the connection broke before an answer; the request was sent again";
+                (Outcome::UpstreamDied, Status::error(words))
+            }
+            (false, false) => {
+                let words = "no connection came about";
+                (Outcome::ConnectError, Status::error(words))
+            }
+        };
+        let mut attributes = self.to_server(&sending.upstream);
         if turn > 0 {
             attributes.push(KeyValue::new("http.request.resend_count", turn as i64));
         }
-        let is_last = is_last && sending.is_connected;
-        let broke = sending.broke.filter(|_| !is_last);
-        let plan = Plan {
-            id: own(sending.span),
-            parent: Some(parent),
-            kind: SpanKind::Client,
-            name: self.name(),
-            from: sending.at,
-            to: broke.unwrap_or(end),
-        };
-        if is_last {
-            // Without a head of the upstream's the status is our own answer's.
-            let head = self.first.timeline.raw(Moment::ResponseHead);
-            let status = first.status.filter(|_| head.is_some());
-            let status = status.and_then(|status| i64::try_from(status).ok());
-            let status = status.map(|status| KeyValue::new("http.response.status_code", status));
-            attributes.extend(status);
-            attributes.extend(error_type(first.outcome()));
-        } else {
-            let outcome = match sending.is_connected {
-                true => Outcome::UpstreamDied,
-                false => Outcome::ConnectError,
-            };
-            attributes.push(KeyValue::new("error.type", outcome.name()));
+        // Without a head of the upstream's the status is our own answer's.
+        let head = first.timeline.raw(Moment::ResponseHead);
+        let answered = head.filter(|_| is_last).and(first.status);
+        attributes.extend(answered.and_then(|status| Some(answer(status.try_into().ok()?))));
+        attributes.extend(error_type(outcome));
+        let ended = sending.broke.filter(|_| !is_last).unwrap_or(end);
+        let times = (sending.at, ended);
+        SpanData {
+            span_kind: SpanKind::Client,
+            attributes,
+            status,
+            ..self.span(own(sending.span), Some(parent), self.name(), times)
         }
-        let mut span = self.span(plan, attributes);
-        span.status = match is_last {
-            true => status(first),
-            false if !sending.is_connected => Status::error("no connection came about"),
-            false => {
-                Status::error("the connection broke before an answer; the request was sent again")
-            }
-        };
-        span
     }
 
     /// A router's sending, as a hop of this process saw it. The engine's own spans have it as their parent.
     fn attempt(&self, attempt: &Attempt, sent: SpanId, from: Stamp, end: Stamp) -> SpanData {
-        let first = self.first;
-        let mut attributes = attributes::of_http(first.endpoint()).to_vec();
-        attributes.extend(attributes::of_server(&attempt.host));
-        attributes.push(KeyValue::new("queuescope.worker", attempt.worker.clone()));
-        let status = attempt
-            .status
-            .map(|status| KeyValue::new("http.response.status_code", i64::from(status)));
-        attributes.extend(status);
-        // A router of a trace of its own is not in this tree.
-        let came = attempt
-            .came_with
-            .filter(|came| came.trace.to_be_bytes() == self.trace.to_bytes());
-        let plan = Plan {
-            id: own(attempt.span),
-            parent: Some(came.map_or(sent, |came| own(came.span))),
-            kind: SpanKind::Client,
-            name: "hop".into(),
-            from: attempt.arrival.max(from),
-            to: attempt.ended.or(attempt.passage.last).unwrap_or(end),
+        let outcome = match (attempt.outcome, attempt.has_answered()) {
+            (Some(outcome), _) => outcome,
+            (None, true) => Outcome::Ok,
+            (None, false) => self.first.outcome(),
         };
-        let outcome = attempt.outcome.unwrap_or(if attempt.has_answered() {
-            Outcome::Ok
-        } else {
-            first.outcome()
-        });
+        let mut attributes = self.to_server(&attempt.host);
+        attributes.push(KeyValue::new("queuescope.worker", attempt.worker.clone()));
+        attributes.extend(attempt.status.map(|status| answer(status.into())));
         attributes.extend(error_type(outcome));
-        let mut span = self.span(plan, attributes);
-        if outcome != Outcome::Ok {
-            span.status = Status::error(outcome.name());
+        // A router of a trace of its own is not in this tree.
+        let is_here = |trace: u128| trace.to_be_bytes() == self.trace.to_bytes();
+        let came = attempt.came_with.filter(|came| is_here(came.trace));
+        let parent = came.map_or(sent, |came| own(came.span));
+        let ended = attempt.ended.or(attempt.passage.last).unwrap_or(end);
+        let times = (attempt.arrival.max(from), ended);
+        SpanData {
+            span_kind: SpanKind::Client,
+            attributes,
+            status: match outcome {
+                Outcome::Ok => Status::Unset,
+                failed => Status::error(failed.name()),
+            },
+            ..self.span(own(attempt.span), Some(parent), "hop".into(), times)
         }
-        span
+    }
+
+    /// What a span of a request to `address` says first.
+    fn to_server(&self, address: &str) -> Vec<KeyValue> {
+        let http = attributes::of_http(self.first.endpoint()).into_iter();
+        http.chain(attributes::of_server(address)).collect()
     }
 
     /// Whether the stages are told here: a front before this process tells them in the same trace.
@@ -260,24 +210,13 @@ impl Tree<'_> {
         }
     }
 
-    fn stages(&mut self, request: SpanId, below: SpanId, from: Stamp, to: Stamp) {
-        let is_single = self.rows.len() == 1;
+    fn stages(&mut self, request: SpanId, below: SpanId, times: (Stamp, Stamp)) {
         for (nth, row) in self.rows.iter().take(SEQUENCES).enumerate() {
             let mut parent = below;
-            if !is_single {
+            if self.rows.len() > 1 {
                 parent = new_id();
-                let mut attributes = Vec::new();
-                attributes::columns(row, Some(Scope::Sequence), &mut attributes);
-                let name = "sequence".into();
-                let plan = Plan {
-                    id: parent,
-                    parent: Some(below),
-                    kind: SpanKind::Internal,
-                    name,
-                    from,
-                    to,
-                };
-                let mut span = self.span(plan, attributes);
+                let mut span = self.span(parent, Some(below), "sequence".into(), times);
+                attributes::columns(row, Some(Scope::Sequence), &mut span.attributes);
                 span.events = token_events(row);
                 self.spans.push(span);
             }
@@ -304,43 +243,34 @@ impl Tree<'_> {
             Moment::FirstToken => timeline.saw_way_back(),
             _ => true,
         };
-        if !is_seen {
-            return None;
-        }
         let from = timeline.on_own_clock(stage.period.from)?;
         let to = timeline.on_own_clock(stage.period.to)?;
-        let plan = Plan {
-            id: new_id(),
-            parent: Some(parent),
-            kind: SpanKind::Internal,
-            name: stage.metric_name().into(),
-            from,
-            to,
-        };
-        (to >= from).then(|| self.span(plan, Vec::new()))
+        let name = stage.metric_name().into();
+        (is_seen && to >= from).then(|| self.span(new_id(), Some(parent), name, (from, to)))
     }
 
     fn name(&self) -> Cow<'static, str> {
         format!("POST {}", self.first.endpoint().path()).into()
     }
 
-    fn span(&self, plan: Plan, attributes: Vec<KeyValue>) -> SpanData {
-        let context = SpanContext::new(
-            self.trace,
-            plan.id,
-            TraceFlags::SAMPLED,
-            false,
-            TraceState::NONE,
-        );
+    /// One that says nothing but its name and its times.
+    fn span(
+        &self,
+        id: SpanId,
+        parent: Option<SpanId>,
+        name: Cow<'static, str>,
+        (from, to): (Stamp, Stamp),
+    ) -> SpanData {
+        let sampled = TraceFlags::SAMPLED;
         SpanData {
-            span_context: context,
-            parent_span_id: plan.parent.unwrap_or(SpanId::INVALID),
+            span_context: SpanContext::new(self.trace, id, sampled, false, TraceState::NONE),
+            parent_span_id: parent.unwrap_or(SpanId::INVALID),
             parent_span_is_remote: false,
-            span_kind: plan.kind,
-            name: plan.name,
-            start_time: system(plan.from),
-            end_time: system(plan.to.max(plan.from)),
-            attributes,
+            span_kind: SpanKind::Internal,
+            name,
+            start_time: system(from),
+            end_time: system(to.max(from)),
+            attributes: Vec::new(),
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
             links: SpanLinks::default(),
@@ -350,17 +280,21 @@ impl Tree<'_> {
     }
 }
 
+fn answer(status: i64) -> KeyValue {
+    KeyValue::new("http.response.status_code", status)
+}
+
 fn token_events(row: &Row) -> SpanEvents {
-    let mut events = SpanEvents::default();
-    for (name, moment) in [
+    let moments = [
         ("first_token", Moment::FirstToken),
         ("last_token", Moment::LastToken),
-    ] {
-        let at = row.timeline.on_own_clock(moment);
-        events
-            .events
-            .extend(at.map(|at| Event::new(name, system(at), Vec::new(), 0)));
-    }
+    ];
+    let seen = moments.into_iter().filter_map(|(name, moment)| {
+        let at = row.timeline.on_own_clock(moment)?;
+        Some(Event::new(name, system(at), Vec::new(), 0))
+    });
+    let mut events = SpanEvents::default();
+    events.events = seen.collect();
     events
 }
 

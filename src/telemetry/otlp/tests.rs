@@ -15,100 +15,70 @@ fn rows(many: u32) -> Rows {
     Rows::from(Row::all(vec![row; many as usize]))
 }
 
-fn waiting(many: u32) -> Waiting {
-    Waiting {
+/// To a collector that nobody is, by this URL.
+fn start(endpoint: &str) -> (Result<Traces, Error>, Metrics) {
+    let given = settings::Given {
+        endpoint: Some("http://127.0.0.1:1".into()),
+        queue: Some(2000),
+        ..settings::Given::default()
+    };
+    let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
+    let settings = Settings {
+        endpoint: endpoint.into(),
+        ..resolved.settings.unwrap()
+    };
+    let metrics = Metrics::new().unwrap();
+    let started = Traces::start(&settings, "i".into(), metrics.clone(), Duration::ZERO);
+    (started, metrics)
+}
+
+fn trace(many: u32) -> Trace {
+    Trace {
         rows: rows(many),
-        trace: 1,
+        id: 1,
         kept: Kept::Ratio,
     }
 }
 
-fn queue(most: usize) -> (Queue, Metrics) {
-    let metrics = Metrics::new().unwrap();
-    let queue = Queue {
-        waiting: Mutex::default(),
-        most,
-        ready: Notify::new(),
-        room: Condvar::new(),
-        is_closing: AtomicBool::new(false),
-        closing: Notify::new(),
-        is_full: AtomicBool::new(false),
-        metrics: metrics.clone(),
-    };
-    (queue, metrics)
-}
-
-/// Traces lost for this reason.
-fn lost(metrics: &Metrics, why: Dropped) -> u64 {
-    metrics.traces_dropped.with(&[why.name()]).get()
-}
-
-#[test]
-fn what_waits_is_bounded_in_rows_but_one_that_is_larger_goes_alone() {
-    let (queue, metrics) = queue(8);
-    queue.push(waiting(5));
-    queue.push(waiting(4));
-    assert_eq!(lost(&metrics, Dropped::QueueFull), 1);
-    queue.push(waiting(3));
-    let lengths = |taken: Vec<Waiting>| taken.iter().map(|w| w.rows.len()).collect::<Vec<_>>();
-    assert_eq!(lengths(queue.take()), [5, 3]);
-    queue.push(waiting(1000));
-    assert_eq!(lengths(queue.take()), [1000]);
-    assert_eq!(lost(&metrics, Dropped::QueueFull), 1);
-}
-
-#[test]
-fn who_waits_for_room_is_woken_by_room_alone() {
-    let (queue, metrics) = queue(1);
-    queue.push(waiting(1));
-    std::thread::scope(|scope| {
-        scope.spawn(|| queue.push_in_time(waiting(1), LAST * 100));
-        // Woken for nothing, as the system may do.
-        while queue.room.notify_all() == 0 {
-            std::thread::yield_now();
-        }
-        // It sleeps again, or has given up: then it sleeps no more.
-        while queue.room.notify_all() == 0 && lost(&metrics, Dropped::QueueFull) == 0 {
-            std::thread::yield_now();
-        }
-        queue.take();
-    });
-    assert_eq!(lost(&metrics, Dropped::QueueFull), 0);
-    assert_eq!(queue.take().len(), 1);
-}
-
 #[test]
 fn a_backlog_goes_in_batches_of_bounded_rows() {
-    let (queue, _metrics) = queue(4096);
-    for _ in 0..600 {
-        queue.push(waiting(1));
+    let (traces, metrics) = start("http://127.0.0.1:1");
+    let traces = traces.unwrap();
+    let (queue, waiting) = Queue::new(4096);
+    for many in [[1; 600].as_slice(), &[1000, 1]].concat() {
+        queue.push(trace(many), many as usize).unwrap();
     }
-    queue.push(waiting(1000));
-    let taken: Vec<usize> = std::iter::from_fn(|| Some(queue.take().len()))
-        .take(4)
-        .collect();
-    assert_eq!(taken, [512, 88, 1, 0]);
+    let given = settings::Given {
+        endpoint: Some("http://127.0.0.1:1".into()),
+        ..settings::Given::default()
+    };
+    let settings = Settings::resolve(&given, "t", &|_| None).unwrap().settings;
+    let mut sender = Sender {
+        queue: waiting,
+        wakers: traces.wakers.clone(),
+        deliveries: traces.deliveries.clone(),
+        metrics,
+        exporter: Exporter::new(&settings.unwrap(), "i".into()).unwrap(),
+        delay: Duration::ZERO,
+        scope: InstrumentationScope::builder("t").build(),
+    };
+    let taken = [(); 4].map(|()| sender.batch().len());
+    assert_eq!(taken, [512, 89, 1, 0]);
 }
 
 #[test]
 fn what_comes_after_the_close_is_lost_to_the_shutdown() {
-    let (queue, metrics) = queue(8);
-    queue.is_closing.store(true, Ordering::Release);
-    queue.push(waiting(1));
-    assert_eq!(lost(&metrics, Dropped::Shutdown), 1);
-    assert_eq!(lost(&metrics, Dropped::QueueFull), 0);
+    let (traces, metrics) = start("http://127.0.0.1:1");
+    let traces = traces.unwrap();
+    traces.close();
+    traces.record(&rows(1));
+    traces.record_in_time(&rows(1), Duration::MAX);
+    let lost = metrics.traces_dropped.with(&["shutdown"]).get();
+    assert_eq!(lost, 2);
 }
 
 #[tokio::test]
 async fn a_collector_that_no_way_can_be_made_to_is_an_error_of_the_start() {
-    let given = settings::Given {
-        endpoint: Some("http://c:4317".into()),
-        ..settings::Given::default()
-    };
-    let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
-    let mut settings = resolved.settings.unwrap();
-    settings.endpoint = "no url".into();
-    let (queue, _) = queue(1);
-    let started = Traces::start(&settings, "i".into(), queue.metrics, LAST);
+    let (started, _) = start("no url");
     assert!(matches!(started, Err(Error::Exporter(_))), "{started:?}");
 }

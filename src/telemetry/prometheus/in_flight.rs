@@ -12,8 +12,6 @@ pub struct UnderWay {
     phase: Progress,
 }
 
-const PHASES: [Progress; 3] = [Progress::Receiving, Progress::Waiting, Progress::Streaming];
-
 impl Metrics {
     /// A generation request came: it is in flight until what this gives is dropped.
     pub fn request_began(&self) -> UnderWay {
@@ -42,20 +40,19 @@ impl Metrics {
 
     /// Generation requests under way by phase.
     pub fn in_flight_by_phase(&self) -> [(&'static str, i64); 3] {
-        PHASES.map(|phase| (phase.name(), self.in_flight_levels[phase as usize].get()))
+        Progress::ALL.map(|phase| (phase.name(), self.in_flight_levels[phase as usize].get()))
     }
 
     /// Attempts under way: worker, phase and how many.
     pub fn in_flight_by_worker(&self) -> Vec<(String, String, i64)> {
-        let sets = self
-            .worker_in_flight
-            .shown(&["worker", "phase"])
-            .into_iter();
-        let of_set = |(values, level): (Vec<String>, f64)| {
-            let [worker, phase] = <[String; 2]>::try_from(values).ok()?;
-            Some((worker, phase, level as i64))
+        let sets = self.worker_in_flight.sets().into_iter();
+        let of_set = |(values, level): (Vec<String>, IntGauge)| {
+            let [worker, phase] = values.try_into().ok()?;
+            Some((worker, phase, level.get()))
         };
-        sets.filter_map(of_set).collect()
+        let mut all: Vec<_> = sets.filter_map(of_set).collect();
+        all.sort();
+        all
     }
 }
 

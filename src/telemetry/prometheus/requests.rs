@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use prometheus::HistogramVec;
+use prometheus::Histogram;
 
 use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
@@ -174,7 +174,7 @@ fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
     }
 }
 
-fn observe(family: &Family<HistogramVec>, labels: &[&str], values: impl Iterator<Item = i64>) {
+fn observe(family: &Family<Histogram>, labels: &[&str], values: impl Iterator<Item = i64>) {
     let mut values = values.peekable();
     if values.peek().is_some() {
         let buckets = family.with(labels);

@@ -1,10 +1,15 @@
 //! Every metric of a proxy but those of its process: what it is called, what kind it is, its labels, its bounds, and what it says.
 
-use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec, Registry, Result};
+use prometheus::{Gauge, Histogram, IntCounter, IntGauge, Registry, Result};
 
+use crate::request::endpoint::PASSED;
 use crate::request::gaps::GAP_BOUNDS;
-use crate::telemetry::family::{Family, GapsVec};
+use crate::request::impossible::Impossible;
+use crate::request::response::Unread;
+use crate::telemetry::family::{Family, Gaps};
 use crate::telemetry::metric::{Kind, Metric};
+
+use super::labels::{Batch, ChosenBy, Dropped, Limit, Loss};
 
 /// Below 0.1 s our own; from there on SGLang's, so that the two can be laid over each other; then up to an hour.
 const LATENCY_BOUNDS: [f64; 29] = [
@@ -35,20 +40,21 @@ const GEN_AI_AND_ERROR: [&str; 7] = [
 ];
 const GEN_AI: &[&str] = GEN_AI_AND_ERROR.split_at(6).0;
 
-/// Makes of the table the metrics, a field each, and what `docs/METRICS.md` tells of them.
+/// Makes of the table the metrics, a field each, and what `docs/METRICS.md` tells of them. What is `of` names is shown with
+/// each of them from the beginning: what has not happened is 0, and its first time is seen as an increase.
 macro_rules! metrics {
-    ($($field:ident: $vector:ident = $name:literal, $labels:expr $(, $kind:ident $bounds:expr)?; $help:literal;)*) => {
+    ($($field:ident: $one:ident = $name:literal, $labels:expr $(, buckets $bounds:expr)? $(, of $values:expr)?; $help:literal;)*) => {
         /// The metrics, a field each.
         #[derive(Debug)]
         pub struct Families {
-            $(#[doc = $help] pub $field: Family<$vector>,)*
+            $(#[doc = $help] pub $field: Family<$one>,)*
         }
 
         /// What they are; `docs/METRICS.md` walks this table.
         pub const METRICS: [Metric; [$($name),*].len()] = [$(
             Metric {
                 name: $name,
-                kind: metrics!(@ $vector $($bounds)?),
+                kind: metrics!(@ $one $($bounds)?),
                 help: $help,
                 labels: $labels,
             },
@@ -58,30 +64,32 @@ macro_rules! metrics {
             /// All of them, of so many label sets at most, shown in `registry`.
             pub(super) fn new(registry: &Registry, most: usize) -> Result<Families> {
                 let [$($field),*] = METRICS;
-                Ok(Families {
-                    $($field: Family::new(registry, $field, most)?,)*
-                })
+                $(
+                    let $field = Family::new(registry, $field, most)?;
+                    $($values.into_iter().for_each(|value| drop($field.with(&[value])));)?
+                )*
+                Ok(Families { $($field,)* })
             }
         }
     };
-    (@ IntCounterVec) => { Kind::Counter };
-    (@ $vector:ident) => { Kind::Gauge };
-    (@ $vector:ident $bounds:expr) => { Kind::Histogram($bounds) };
+    (@ IntCounter) => { Kind::Counter };
+    (@ $one:ident) => { Kind::Gauge };
+    (@ $one:ident $bounds:expr) => { Kind::Histogram($bounds) };
 }
 
 metrics! {
-    duration: HistogramVec = "gen_ai_server_request_duration_seconds", &GEN_AI_AND_ERROR, buckets &LATENCY_BOUNDS;
+    duration: Histogram = "gen_ai_server_request_duration_seconds", &GEN_AI_AND_ERROR, buckets &LATENCY_BOUNDS;
         "Generation requests from the head's arrival to the end, whoever ended it: column `elapsed`. `error_type` is the outcome \
         of those that did not go well, else absent; `server_address` and `server_port` are those of the server that served it, where \
         that is known. Without those that the server only took to generate in the background (`unread` is `background`).";
-    first_token: HistogramVec = "gen_ai_server_time_to_first_token_seconds", GEN_AI, buckets &LATENCY_BOUNDS;
+    first_token: Histogram = "gen_ai_server_time_to_first_token_seconds", GEN_AI, buckets &LATENCY_BOUNDS;
         "From a request's arrival to its first token: column `ttft`. Beside `sglang:time_to_first_token_seconds` it also holds \
         what came before the server: the difference is proxy, router and network. Each sequence of a request counts; replies \
         that are no stream only where the engine told its timings.";
-    per_token: HistogramVec = "gen_ai_server_time_per_output_token_seconds", GEN_AI, buckets &PER_TOKEN_BOUNDS;
+    per_token: Histogram = "gen_ai_server_time_per_output_token_seconds", GEN_AI, buckets &PER_TOKEN_BOUNDS;
         "Mean time per output token after the first, one value a sequence, without the time that a client held up writes: column \
         `tpot`. Its inverse is how fast a reader sees text.";
-    stage_duration: HistogramVec = "queuescope_stage_duration_seconds", &["stage", "worker"], buckets &LATENCY_BOUNDS;
+    stage_duration: Histogram = "queuescope_stage_duration_seconds", &["stage", "worker"], buckets &LATENCY_BOUNDS;
         "Where the time of requests that went well was spent. `router_queue`: held by the router; `proxy`: by us, where we send to the \
         server itself; `prompt_wait`: by a client that had not sent its prompt yet, where `cache_aware` chooses by it; `network`: on the way into the server; `tokenize`; `server_queue`: in the scheduler's queue; `prefill`; \
         `return`: the first token's way to the hop (to us, router and all, where no hop saw it pass); `router_return`: from the \
@@ -89,21 +97,21 @@ metrics! {
         what could not be told apart: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
         sequence they add up to its time; only behind a router without hops the part before the first token is missing. \
         `client_stall`: writes to the client held up, after the last byte was read too. `_sum` / `_count` is the mean where a stage was seen; where it was not, its time is in `server`, never counted as 0.";
-    overhead: HistogramVec = "queuescope_overhead_seconds", &[], buckets &OVERHEAD_BOUNDS;
+    overhead: Histogram = "queuescope_overhead_seconds", &[], buckets &OVERHEAD_BOUNDS;
         "What this listener added to a request (column `overhead`): before the first sending, between resendings and after the \
         last byte. Passing pieces on while an upstream has the request is not in it, nor are hops. Above a few ms at the median, the proxy is short of CPU.";
-    inter_token: GapsVec = "queuescope_inter_token_seconds", &["worker"], buckets &GAP_BOUNDS;
+    inter_token: Gaps = "queuescope_inter_token_seconds", &["worker"], buckets &GAP_BOUNDS;
         "Every gap between two tokens as read from streams, where events or `usage` tell how many tokens there were; of the \
         first sequences of a request, within 3 % of a bound. A long tail beside a good mean: prefills of others stop the decoding.";
-    requests: IntCounterVec = "queuescope_requests_total", &["endpoint", "outcome", "worker"];
+    requests: IntCounter = "queuescope_requests_total", &["endpoint", "outcome", "worker"];
         "Generation requests that have ended, by how: the [outcomes](#outcomes). `worker` is the hop's name, else the server, else absent.";
-    tokens: IntCounterVec = "queuescope_tokens_total", &["type", "worker"];
+    tokens: IntCounter = "queuescope_tokens_total", &["type", "worker"];
         "Tokens of requests that have ended, as engines told them: `prompt`, `output`, and `cached`: those of the prompts that \
         the prefix cache served.";
-    ended_in: IntCounterVec = "queuescope_ended_in_total", &["outcome", "stage"];
+    ended_in: IntCounter = "queuescope_ended_in_total", &["outcome", "stage"];
         "Requests that did not go well, by the stage that they were last seen in: column `ended_in`, in the words of \
         `queuescope_stage_duration_seconds`. Where clients gave up.";
-    timing_missing: IntCounterVec = "queuescope_timing_missing_total", &["reason", "endpoint"];
+    timing_missing: IntCounter = "queuescope_timing_missing_total", &["reason", "endpoint"];
         "Requests that went well and whose (first) sequence has no time in the server's queue. `metrics_off`: the server needs `--enable-metrics`; \
         `too_old`: its SGLang, before 0.5.5, tells none; `openai_stream`: streams of OpenAI's APIs and of `/v1/messages` carry no \
         timings: switch on the trace join ([ENGINE.md](ENGINE.md)); `openai_reply`: their replies neither, but chat's with `return_meta_info`; \
@@ -112,97 +120,97 @@ metrics! {
         `incomplete`: some of its spans came, the queue perhaps among them (an SGLang of several tokenizer workers sends none of its \
         scheduler: join its log); `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited. \
         `impossible`: told, and left out (`queuescope_impossible_total`).";
-    impossible: IntCounterVec = "queuescope_impossible_total", &["what"];
+    impossible: IntCounter = "queuescope_impossible_total", &["what"], of Impossible::KINDS;
         "Rows in which something cannot be and is in no other metric of this list, nor in the live page's figures; the row has it as \
         it came, and its column `inconsistency` names it. `times`: the server's (longer than the request, or out of order); \
         `clocks`: what lies between two clocks; `tokens`.";
-    clock_offset: GaugeVec = "queuescope_clock_offset_seconds", &["clock"];
+    clock_offset: Gauge = "queuescope_clock_offset_seconds", &["clock"];
         "Another clock minus this process's, as last used for a request: engines by host, hops of other processes by name.";
-    clock_offset_error: GaugeVec = "queuescope_clock_offset_error_seconds", &["clock"];
+    clock_offset_error: Gauge = "queuescope_clock_offset_error_seconds", &["clock"];
         "The true offset lies within ± this. Stages across the two clocks are no better than it.";
-    in_flight: IntGaugeVec = "queuescope_in_flight", &["phase"];
+    in_flight: IntGauge = "queuescope_in_flight", &["phase"];
         "Generation requests under way. `receiving`: not yet sent on; `waiting`: sent, and no token back (in the router, the \
         server's queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.";
-    worker_in_flight: IntGaugeVec = "queuescope_worker_in_flight", &["worker", "phase"];
+    worker_in_flight: IntGauge = "queuescope_worker_in_flight", &["worker", "phase"];
         "Attempts at each worker, as its hop sees them (without hops, where the upstream is the server itself, by upstream): \
         `waiting`, or `streaming` once the first bytes came back. Requests in the router now: \
         `queuescope_in_flight{phase=\"waiting\"}` less the sum of these that wait.";
-    attempts: IntCounterVec = "queuescope_attempts_total", &["worker", "outcome"];
+    attempts: IntCounter = "queuescope_attempts_total", &["worker", "outcome"];
         "Attempts at servers that have ended, as the hops saw them; without hops, where the upstream is the server itself, our \
         own sendings. More of them than requests: the router retries. The hop of a front's own process judges by status and framing \
         alone: a 200 whose stream tells of an error counts as `ok` here, and as what it is in `queuescope_requests_total`.";
-    connections: IntCounterVec = "queuescope_upstream_connections_total", &["upstream", "reused"];
+    connections: IntCounter = "queuescope_upstream_connections_total", &["upstream", "reused"];
         "Sendings, by whether their connection had been used before. Each that is `false` paid for a connect. Those to paths that \
         are not recorded count too.";
-    bytes: IntCounterVec = "queuescope_bytes_total", &["direction"];
+    bytes: IntCounter = "queuescope_bytes_total", &["direction"];
         "Body bytes of generation requests that have ended, as read: `request` from clients, `response` from upstreams.";
-    runtime_lag: HistogramVec = "queuescope_runtime_lag_seconds", &[], buckets &LAG_BOUNDS;
+    runtime_lag: Histogram = "queuescope_runtime_lag_seconds", &[], buckets &LAG_BOUNDS;
         "How much later than asked a task that wakes every 50 ms was run: up to 1 ms is the timer's own. Above that the proxy \
         has no CPU left, and what it times is late by as much.";
-    responses_unread: IntCounterVec = "queuescope_responses_unread_total", &["reason"];
+    responses_unread: IntCounter = "queuescope_responses_unread_total", &["reason"], of Unread::ALL.map(Unread::name);
         "2xx responses whose body told nothing of the generation: the column `unread` says what the reasons mean.";
-    rows_written: IntCounterVec = "queuescope_rows_written_total", &[];
+    rows_written: IntCounter = "queuescope_rows_written_total", &[];
         "Rows on disk.";
-    rows_lost: IntCounterVec = "queuescope_rows_lost_total", &["reason"];
+    rows_lost: IntCounter = "queuescope_rows_lost_total", &["reason"], of Loss::ALL.map(Loss::name);
         "Rows that never reached the disk: `queue_full` (the disk was too slow), `write` (it could not be written), `shutdown` (they came \
         after the file's end).";
-    reloads: IntCounterVec = "queuescope_reloads_total", &["result"];
+    reloads: IntCounter = "queuescope_reloads_total", &["result"], of ["applied", "refused"];
         "Reloads of the config on SIGHUP: `applied`, or `refused` with nothing changed.";
-    rotations: IntCounterVec = "queuescope_records_rotations_total", &[];
+    rotations: IntCounter = "queuescope_records_rotations_total", &[];
         "Times that this process moved the records file away to begin a new one.";
-    passed_through: IntCounterVec = "queuescope_passed_through_total", &["endpoint"];
+    passed_through: IntCounter = "queuescope_passed_through_total", &["endpoint"], of PASSED;
         "Requests to paths that are not recorded: SGLang's by name, any other as `other`.";
-    broken_heads: IntCounterVec = "queuescope_broken_heads_total", &[];
+    broken_heads: IntCounter = "queuescope_broken_heads_total", &[];
         "Connections on which bytes came that made no request.";
-    client_limits: IntCounterVec = "queuescope_client_limits_total", &["limit"];
+    client_limits: IntCounter = "queuescope_client_limits_total", &["limit"], of Limit::ALL.map(Limit::name);
         "Connections and requests that were given up because they came to a limit on clients.";
-    tls_failures: IntCounterVec = "queuescope_tls_failures_total", &[];
+    tls_failures: IntCounter = "queuescope_tls_failures_total", &[];
         "TLS handshakes that failed, but for those that took too long.";
-    faults_injected: IntCounterVec = "queuescope_faults_injected_total", &["kind", "worker"];
+    faults_injected: IntCounter = "queuescope_faults_injected_total", &["kind", "worker"];
         "Faults that were injected on demand.";
-    joins: IntCounterVec = "queuescope_joins_total", &["by"];
+    joins: IntCounter = "queuescope_joins_total", &["by"];
         "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `late` \
         (the request had ended); `ambiguous` (several requests had its id), counted at its arrival, and at its end as all that \
         have a row of their own: `nothing`, or `elsewhere` (nothing here, while another process serves the same listeners: its front's row tells it).";
-    joins_dropped: IntCounterVec = "queuescope_joins_dropped_total", &[];
+    joins_dropped: IntCounter = "queuescope_joins_dropped_total", &[];
         "Requests and attempts that the full join tables did not take.";
-    join_entries: IntGaugeVec = "queuescope_join_table_entries", &["table"];
+    join_entries: IntGauge = "queuescope_join_table_entries", &["table"];
         "Entries of the tables by which attempts at hops find their request, looked at once a second. Each holds 65,536; it \
         keeps them for a minute after the end.";
-    hop_stamps_refused: IntCounterVec = "queuescope_hop_stamps_refused_total", &[];
+    hop_stamps_refused: IntCounter = "queuescope_hop_stamps_refused_total", &[];
         "Responses with an `x-queuescope-hop` that no hop of ours had signed for the request: taken off, not used.";
-    upstream_in_flight: IntGaugeVec = "queuescope_upstream_in_flight", &["upstream"];
+    upstream_in_flight: IntGauge = "queuescope_upstream_in_flight", &["upstream"];
         "Requests that an upstream has: from its choice to the request's end.";
-    upstream_healthy: IntGaugeVec = "queuescope_upstream_healthy", &["upstream"];
+    upstream_healthy: IntGauge = "queuescope_upstream_healthy", &["upstream"];
         "1, or 0 while an upstream is left out because it could not be connected to.";
-    upstream_connect_failures: IntCounterVec = "queuescope_upstream_connect_failures_total", &["upstream"];
+    upstream_connect_failures: IntCounter = "queuescope_upstream_connect_failures_total", &["upstream"];
         "Requests' connections to an upstream that did not come about.";
-    chosen: IntCounterVec = "queuescope_cache_aware_choices_total", &["by"];
+    chosen: IntCounter = "queuescope_cache_aware_choices_total", &["by"], of ChosenBy::ALL.map(ChosenBy::name);
         "Choices of an upstream with the policy `cache_aware`, by what decided: `prefix` (it was given the beginning of the prompt \
         before), else the least loaded, as `load` (too little of the prompt was known), `imbalance` (the queues were too uneven) or \
         `unread` (no prompt to go by: none of 128 bytes, no JSON, or a request that is not recorded). One that is sent again is chosen for again.";
-    traces_exported: IntCounterVec = "queuescope_traces_exported_total", &[];
+    traces_exported: IntCounter = "queuescope_traces_exported_total", &[];
         "Traces of requests that the collector took.";
-    traces_dropped: IntCounterVec = "queuescope_traces_dropped_total", &["reason"];
+    traces_dropped: IntCounter = "queuescope_traces_dropped_total", &["reason"], of Dropped::ALL.map(Dropped::name);
         "Traces that were to be exported and were lost: `queue_full`, `rejected` (the collector refused them), \
         `unreachable` (no connection), `timeout`, `shutdown` (they still waited when the process ended).";
-    traces_sampled_out: IntCounterVec = "queuescope_traces_sampled_out_total", &[];
+    traces_sampled_out: IntCounter = "queuescope_traces_sampled_out_total", &[];
         "Traces that sampling left out when their requests had ended.";
-    trace_queue: IntGaugeVec = "queuescope_trace_queue_length", &[];
-        "Traces that wait to be exported.";
-    engine_joins: IntCounterVec = "queuescope_engine_joins_total", &["source", "outcome"];
+    trace_queue: IntGauge = "queuescope_trace_queue_length", &[];
+        "Rows of requests whose traces wait to be exported.";
+    engine_joins: IntCounter = "queuescope_engine_joins_total", &["source", "outcome"];
         "Sequences that engines told of in their traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
         written before: raise `wait_s`), `again` (the row was written with what came first, as from the other source), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
         ran; of both sources, counted as `trace` where that is on), `no_room` (batches of spans, lines).";
-    engine_waiting: IntGaugeVec = "queuescope_engine_waiting", &[];
+    engine_waiting: IntGauge = "queuescope_engine_waiting", &[];
         "Requests that have ended and wait for what the engine tells of them.";
-    trace_batches: IntCounterVec = "queuescope_engine_trace_batches_total", &["outcome"];
+    trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
         16 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be read, of all or of one connection, which \
         was told to send it again; their requests may lack the engine's moments).";
-    trace_forwards: IntCounterVec = "queuescope_engine_trace_forwards_total", &["outcome"];
+    trace_forwards: IntCounter = "queuescope_engine_trace_forwards_total", &["outcome"], of ["sent"].into_iter().chain(Dropped::ALL.map(Dropped::name));
         "The same batches on their way to the collector: `sent`, or lost by `queue_full`, `rejected` (the collector refused it), \
         `unreachable` (no connection), `timeout`, `shutdown`.";
-    trace_connections_refused: IntCounterVec = "queuescope_engine_trace_connections_refused_total", &[];
+    trace_connections_refused: IntCounter = "queuescope_engine_trace_connections_refused_total", &[];
         "Connections to `[engine.traces] listen` that were closed at once, as too many were open.";
 }

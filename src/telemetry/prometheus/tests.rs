@@ -6,7 +6,6 @@ use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::{GAP_BOUNDS, GapCounts, GapFigures};
 use crate::request::record::{Facts, Outcome, Record};
-use crate::request::row::Row;
 use crate::request::sample::rows;
 use crate::request::sequence::Sequence;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
@@ -98,17 +97,13 @@ fn used(metrics: &Metrics, name: &str) {
         }
         metrics.request_ended(&rows(&[row]));
     }
-    metrics.expect_engine_joins("trace");
+    metrics.engine_joins.with(&["trace", "joined"]);
     drop(metrics.attempt_began(name));
-    metrics.attempt_ended(name, "ok");
-    metrics.connected(name, true);
-    metrics.bytes_passed(5, 7);
+    metrics.attempts.with(&[name, "ok"]).inc();
+    metrics.connections.with(&[name, "true"]).inc();
+    metrics.bytes.with(&["request"]).inc_by(5);
     metrics.runtime_lag.with(&[]).observe(0.001);
     metrics.join_entries.with(&["spans"]).set(3);
-    metrics.response_unread(Unread::Encoded);
-    metrics.rows_lost(Loss::Write, 1);
-    metrics.reloaded(true);
-    metrics.client_limit(Limit::Stall);
     metrics.faults_injected.with(&["stall", name]).inc();
     metrics.joins.with(&["span"]).inc();
 }
@@ -166,7 +161,7 @@ fn what_is_counted_is_shown() {
     first.enter(Progress::Waiting);
     drop(second);
     metrics.request_ended(&rows(&[row(Endpoint::Chat, Outcome::ClientAbort)]));
-    metrics.rows_lost(Loss::Write, 3);
+    metrics.rows_lost.with(&["write"]).inc_by(3);
     metrics.clone().broken_heads.with(&[]).inc();
     let shown = shown(&metrics);
     for (name, value) in [
@@ -187,87 +182,6 @@ fn what_is_counted_is_shown() {
     ] {
         assert_eq!(shown.get(name), Some(&value), "{name}\n{shown:#?}");
     }
-}
-
-/// The sums of all histograms of a good request and one that timed out, by name with `#` for `_sum`.
-fn sums_of_both() -> Vec<(String, f64)> {
-    let g = "gen_ai_operation_name=\"text_completion\",gen_ai_provider_name=\"sglang\",gen_ai_request_model=\"llama\",\
-        http_route=\"/generate\",server_address=\"10.0.0.7\",server_port=\"30000\"";
-    let ms = |a: Moment, b: Moment| (b as i64 - a as i64) as f64 / 1e3;
-    let stage =
-        |name| format!("queuescope_stage_duration_seconds#{{stage=\"{name}\",worker=\"w0\"}}");
-    let elapsed = ms(Moment::Arrival, Moment::End);
-    let named =
-        |family: &str, error: &str| format!("gen_ai_server_{family}_seconds#{{{error}{g}}}");
-    vec![
-        (named("request_duration", "error_type=\"\","), elapsed),
-        (
-            named("request_duration", "error_type=\"timeout\","),
-            elapsed,
-        ),
-        (
-            named("time_to_first_token", ""),
-            ms(Moment::Arrival, Moment::ServerFirstToken),
-        ),
-        (named("time_per_output_token", ""), 0.001 / 4.0),
-        (
-            stage("router_queue"),
-            ms(Moment::Arrival, Moment::WorkerArrival),
-        ),
-        (
-            stage("network"),
-            ms(Moment::WorkerArrival, Moment::ServerCreated),
-        ),
-        (stage("tokenize"), 0.001),
-        (stage("server_queue"), 0.001),
-        (
-            stage("prefill"),
-            ms(Moment::QueueEnd, Moment::ServerFirstToken),
-        ),
-        (
-            stage("return"),
-            ms(Moment::ServerFirstToken, Moment::WorkerFirstToken),
-        ),
-        (stage("router_return"), 0.001),
-        (
-            stage("decode"),
-            ms(Moment::FirstToken, Moment::Finish) - 0.0005,
-        ),
-        (stage("client_stall"), 0.0005),
-        ("queuescope_overhead_seconds#".into(), 0.0001),
-        (
-            "queuescope_inter_token_seconds#{worker=\"w0\"}".into(),
-            0.004,
-        ),
-    ]
-}
-
-#[test]
-fn a_good_request_is_in_every_latency_and_a_bad_one_in_its_duration() {
-    let metrics = Metrics::new().unwrap();
-    metrics.request_ended(&rows(&[row(Endpoint::Generate, Outcome::Ok)]));
-    metrics.request_ended(&rows(&[row(Endpoint::Generate, Outcome::Timeout)]));
-    let shown = shown(&metrics);
-    let ok = sums_of_both();
-    for (name, sum) in &ok {
-        let get = |end: &str| shown.get(&name.replace('#', end)).copied();
-        let found = get("_sum").unwrap_or_else(|| panic!("{name}: {shown:#?}"));
-        assert!((found - sum).abs() < 1e-9, "{name}: {found}, not {sum}");
-        let count = if name.contains("inter_token") {
-            4.0
-        } else {
-            1.0
-        };
-        assert_eq!(get("_count"), Some(count), "{name}");
-    }
-    let sums = shown.keys().filter(|name| name.contains("_seconds_sum"));
-    assert_eq!(sums.count(), ok.len() + 1, "the lag's beside them");
-    for (kind, tokens) in [("prompt", 60.0), ("cached", 40.0), ("output", 10.0)] {
-        let name = format!("queuescope_tokens_total{{type=\"{kind}\",worker=\"w0\"}}");
-        assert_eq!(shown[&name], tokens);
-    }
-    let clock = "queuescope_clock_offset_error_seconds{clock=\"10.0.0.7:30000\"}";
-    assert_eq!(shown[clock], 0.003);
 }
 
 #[test]
@@ -310,44 +224,6 @@ fn bounds_are_those_of_sglang() {
     let per_token = ours("gen_ai_server_time_per_output_token_seconds");
     assert_eq!(&per_token[..gaps.len()], gaps);
     assert_eq!(per_token.last(), Some(&3600.0));
-}
-
-#[test]
-fn what_is_the_requests_counts_once_and_what_is_a_sequences_each_time() {
-    let metrics = Metrics::new().unwrap();
-    let mut rows = [
-        row(Endpoint::Generate, Outcome::Ok),
-        row(Endpoint::Generate, Outcome::Ok),
-    ];
-    for (index, row) in rows.iter_mut().enumerate() {
-        row.sequence.index = index as u32;
-        row.sequences = 2;
-        row.facts.n = 2;
-    }
-    metrics.request_ended(&Row::all(rows.to_vec()));
-    let shown = shown(&metrics);
-    let count = |family: &str| -> f64 {
-        let lines = shown.iter().filter(|(name, _)| name.starts_with(family));
-        lines.map(|(_, value)| value).sum()
-    };
-    assert_eq!(count("gen_ai_server_request_duration_seconds_count"), 1.0);
-    assert_eq!(
-        count("gen_ai_server_time_to_first_token_seconds_count"),
-        2.0
-    );
-    assert_eq!(count("queuescope_requests_total"), 1.0);
-    assert_eq!(
-        count("queuescope_stage_duration_seconds_count{stage=\"router_queue\""),
-        1.0
-    );
-    assert_eq!(
-        count("queuescope_stage_duration_seconds_count{stage=\"prefill\""),
-        2.0
-    );
-    assert_eq!(count("queuescope_overhead_seconds_count"), 1.0);
-    assert_eq!(count("queuescope_tokens_total{type=\"prompt\""), 30.0);
-    assert_eq!(count("queuescope_tokens_total{type=\"output\""), 10.0);
-    assert_eq!(count("queuescope_inter_token_seconds_count"), 8.0);
 }
 
 #[test]
@@ -394,29 +270,4 @@ fn whatever_comes_in_no_metric_has_too_many_label_sets() {
             .filter(|name| name.contains("worker=\"other\""));
         assert!(others.count() > 0 && fullest > most / 2, "{fullest}");
     }
-}
-
-/// Run it as `cargo test --release --lib full_house -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures"]
-#[expect(clippy::print_stdout, reason = "what it measures is for a person")]
-fn a_scrape_of_a_full_house() {
-    let metrics = Metrics::new().unwrap();
-    (0..300).for_each(|n| used(&metrics, &format!("meta-llama/Llama-3.1-8B-{n}")));
-    let clock = crate::clock::Clock::system();
-    for _ in 0..5 {
-        let start = clock.now();
-        let text = metrics.text();
-        let ms = clock.now().nanos_since(start) as f64 / 1e6;
-        println!(
-            "{} lines, {} bytes in {ms:.2} ms",
-            text.lines().count(),
-            text.len()
-        );
-    }
-    let rows = rows(&[row(Endpoint::Generate, Outcome::Ok)]);
-    let start = clock.now();
-    (0..10_000).for_each(|_| metrics.request_ended(&rows));
-    let micros = clock.now().nanos_since(start) as f64 / 1e7;
-    println!("{micros:.2} µs a request");
 }

@@ -1,70 +1,39 @@
 //! What a proxy has done in all, for the last line of its log.
 
-use prometheus::IntCounterVec;
+use prometheus::IntCounter;
 
 use crate::telemetry::family::Family;
 
-use super::{Loss, Metrics};
-
-/// What a proxy has done since its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Total {
-    /// Generation requests that have ended.
-    pub requests: u64,
-    /// Requests to paths that are not recorded.
-    pub passed_through: u64,
-    /// Rows on disk.
-    pub written: u64,
-    /// Rows that could not be written.
-    pub not_written: u64,
-    /// Rows for which the queue to the file was full.
-    pub not_queued: u64,
-}
+use super::Metrics;
 
 impl Metrics {
-    /// All that was counted so far.
-    pub fn total(&self) -> Total {
-        let lost = |why: Loss| self.rows_lost.with(&[why.name()]).get();
-        let all = |counts: &Family<IntCounterVec>| {
-            counts
-                .shown(&[])
-                .iter()
-                .map(|(_, count)| *count as u64)
-                .sum()
+    /// All that was counted so far, in words; `trouble` is the last error of writing.
+    pub fn total(&self, trouble: Option<&str>) -> String {
+        let all = |counts: &Family<IntCounter>| -> u64 {
+            let sets = counts.sets();
+            sets.iter().map(|(_, count)| count.get()).sum()
         };
-        Total {
-            requests: all(&self.requests),
-            passed_through: all(&self.passed_through),
-            written: self.rows_written.with(&[]).get(),
-            not_written: lost(Loss::Write),
-            not_queued: lost(Loss::QueueFull),
-        }
-    }
-}
-
-impl Total {
-    /// In words; `trouble` is the last error of writing.
-    pub fn words(&self, trouble: Option<&str>) -> String {
-        let lost = self.not_written + self.not_queued;
+        let lost = |why| self.rows_lost.with(&[why]).get();
+        let (unwritten, unqueued) = (lost("write"), lost("queue_full"));
         let mut why = Vec::new();
-        if self.not_written > 0 {
+        if unwritten > 0 {
             let trouble = trouble.unwrap_or("no reason known");
-            why.push(format!("{} not written: {trouble}", self.not_written));
+            why.push(format!("{unwritten} not written: {trouble}"));
         }
-        if self.not_queued > 0 {
-            let (many, key) = (self.not_queued, "record_queue");
-            why.push(format!(
-                "{many} while the queue to the file was full ({key})"
-            ));
+        if unqueued > 0 {
+            let words = "while the queue to the file was full (record_queue)";
+            why.push(format!("{unqueued} {words}"));
         }
-        let why = if why.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", why.join("; "))
+        let why = match why.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", why.join("; ")),
         };
         format!(
-            "served {} requests, passed {} others through, wrote {} rows, lost {lost}{why}",
-            self.requests, self.passed_through, self.written
+            "served {} requests, passed {} others through, wrote {} rows, lost {}{why}",
+            all(&self.requests),
+            all(&self.passed_through),
+            self.rows_written.with(&[]).get(),
+            unwritten + unqueued
         )
     }
 }
@@ -80,7 +49,7 @@ mod tests {
     #[test]
     fn all_that_was_counted_is_told_with_the_reasons_for_loss() {
         let metrics = Metrics::new().unwrap();
-        let words = metrics.total().words(None);
+        let words = metrics.total(None);
         assert_eq!(
             words,
             "served 0 requests, passed 0 others through, wrote 0 rows, lost 0"
@@ -92,16 +61,16 @@ mod tests {
         ] {
             metrics.request_ended(&rows(&[row(endpoint, outcome)]));
         }
-        metrics.passed_through("/v1/embeddings");
+        metrics.passed_through.with(&["other"]).inc();
         metrics.rows_written.with(&[]).inc_by(4);
-        metrics.rows_lost(Loss::Write, 2);
-        let words = metrics.total().words(Some("r.csv: no space"));
+        metrics.rows_lost.with(&["write"]).inc_by(2);
+        let words = metrics.total(Some("r.csv: no space"));
         assert_eq!(
             words,
             "served 3 requests, passed 1 others through, wrote 4 rows, lost 2 (2 not written: r.csv: no space)"
         );
-        metrics.rows_lost(Loss::QueueFull, 5);
-        let words = metrics.total().words(Some("x"));
+        metrics.rows_lost.with(&["queue_full"]).inc_by(5);
+        let words = metrics.total(Some("x"));
         let why =
             "lost 7 (2 not written: x; 5 while the queue to the file was full (record_queue))";
         assert!(words.ends_with(why), "{words}");

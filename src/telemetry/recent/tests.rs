@@ -239,6 +239,7 @@ fn what_only_traces_tell_takes_memory_too() {
 fn what_cannot_be_is_in_no_figure_of_the_window_and_in_the_row() {
     let recent = Recent::default();
     let mut rows = request("r", 1, 50, End::Complete);
+    rows[0].inconsistency = Some("pure_queue_time>total".into());
     rows[0].pure_queue_time = Some(60 * NANOS);
     rows[0].actual_output_tokens = Some(1 << 60);
     rows[0].request_output_tokens = Some(1 << 60);

@@ -114,19 +114,3 @@ pub fn compared(alert: &str) -> Vec<String> {
     });
     sides.filter(|side| side.parse::<f64>().is_err()).collect()
 }
-
-#[test]
-fn names_are_found_whatever_stands_around_them() {
-    let query = r#"histogram_quantile(0.95, sum by (le, http_route) (rate(a_b_bucket{http_route=~"$endpoint"}[$__rate_interval]))) / on (d) group_left x:y:rate5m + up"#;
-    let names: Vec<String> = metrics_in(query).into_iter().collect();
-    assert_eq!(names, ["a_b_bucket", "up", "x:y:rate5m"]);
-    let alert = r#"q:w{a="b"} > 20 and deriv(q:w[10m]) > 3 * scalar(min(q:w))"#;
-    let sides = compared(alert);
-    assert_eq!(
-        sides,
-        [r#"q:w{a="b"}"#, "deriv(q:w[10m])", "3 * scalar(min(q:w))"]
-    );
-    let rules = "expr: a\nb: c\n  expr: >-\n          d\n          + e\n        for: 5m\n";
-    let found: Vec<String> = of_rules(rules).collect();
-    assert_eq!(found, ["a", "d + e"]);
-}

@@ -50,7 +50,7 @@ impl Running {
             has_room
         });
         let settings = Settings {
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
             forward: None,
             limits,
         };
@@ -69,7 +69,10 @@ impl Running {
 
     async fn counted(&self, outcome: Batch, many: u64) {
         let metrics = &self.metrics;
-        until(outcome.name(), || metrics.batches(outcome) == many).await;
+        until(outcome.name(), || {
+            metrics.trace_batches.with(&[outcome.name()]).get() == many
+        })
+        .await;
     }
 
     fn next(&self) -> Vec<EngineSpan> {

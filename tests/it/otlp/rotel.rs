@@ -27,22 +27,12 @@ impl Rotel {
             agent.exists(),
             "rotel is missing ({agent:?}): run `bash scripts/collector.sh`"
         );
+        let args = format!(
+            "start --otlp-grpc-endpoint {grpc} --otlp-http-endpoint {http} --exporter blackhole \
+             --debug-log traces --debug-log-verbosity detailed"
+        );
         let mut child = Command::new(agent)
-            .args([
-                "start",
-                "--otlp-grpc-endpoint",
-                grpc,
-                "--otlp-http-endpoint",
-                http,
-            ])
-            .args([
-                "--exporter",
-                "blackhole",
-                "--debug-log",
-                "traces",
-                "--debug-log-verbosity",
-                "detailed",
-            ])
+            .args(args.split(' '))
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use queuescope::proxy::shared::UpstreamKind;
 use queuescope::request::column::Unit;
 use queuescope::request::columns::COLUMNS;
 use queuescope::telemetry::otlp::attributes::name_of;
@@ -227,44 +226,6 @@ async fn a_hop_of_another_process_is_a_span_below_the_fronts() {
     assert_eq!(hop_request.attributes["queuescope.kept"], "ratio");
     // They are told once, by the front.
     assert_eq!(one(&spans, "prefill", INTERNAL).parent, sent.id);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_sequences_are_spans_of_their_own() {
-    let collector = Collector::start().await;
-    let server = sim(|_| {});
-    let front = Front::with(&[server.addr()], |config| {
-        config.upstream_kind = UpstreamKind::Server;
-        export_to(config, &url(collector.grpc), Protocol::Grpc);
-    })
-    .await;
-    let mut client = front.client().await;
-    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":2,"n":3},"stream":true}"#;
-    client.ask("/generate", "", body).await;
-    until("the trace", || collector.traces() == 1).await;
-    let spans = collector.spans();
-    let all = |name: &str| {
-        spans
-            .iter()
-            .filter(|span| span.name == name)
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        (
-            all("sequence").len(),
-            all("prefill").len(),
-            all("POST /generate").len()
-        ),
-        (3, 3, 2)
-    );
-    for sequence in all("sequence") {
-        assert!(
-            all("prefill")
-                .iter()
-                .any(|prefill| prefill.parent == sequence.id)
-        );
-        assert_eq!(sequence.events.len(), 2);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

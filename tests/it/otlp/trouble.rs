@@ -55,6 +55,8 @@ async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_it
     for (mood, place, protocol, reason) in [
         (Mood::Refuses, collector.grpc, Protocol::Grpc, "rejected"),
         (Mood::Refuses, collector.http, Protocol::Http, "rejected"),
+        (Mood::Busy, collector.grpc, Protocol::Grpc, "rejected"),
+        (Mood::Busy, collector.http, Protocol::Http, "rejected"),
         (Mood::Holds, collector.grpc, Protocol::Grpc, "timeout"),
         (Mood::Holds, collector.http, Protocol::Http, "timeout"),
         (Mood::Takes, nobody, Protocol::Grpc, "unreachable"),

@@ -49,7 +49,7 @@ impl Way {
         };
         let resolved = settings::Settings::resolve(&given, "test", &|_| None).unwrap();
         let settings = Settings {
-            listen: "127.0.0.1:0".parse().unwrap(),
+            listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
             forward: Some(forward::Settings {
                 to: resolved.settings.unwrap(),
                 queue_bytes: 1 << 30,

@@ -226,7 +226,7 @@ async fn a_retraction_is_read_from_the_spans() {
         true
     };
     let settings = Settings {
-        listen: "127.0.0.1:0".parse().unwrap(),
+        listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
         forward: None,
         limits: Limits::default(),
     };

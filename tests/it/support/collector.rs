@@ -32,6 +32,8 @@ pub enum Mood {
     Takes,
     /// Answers an error that sending again does not help.
     Refuses,
+    /// Answers that it may be sent again.
+    Busy,
     /// Never answers.
     Holds,
 }
@@ -170,6 +172,7 @@ impl TraceService for Store {
         match mood {
             Mood::Takes => {}
             Mood::Refuses => return Err(Status::invalid_argument("not today")),
+            Mood::Busy => return Err(Status::unavailable("not now")),
             Mood::Holds => std::future::pending().await,
         }
         let (metadata, _, request) = request.into_parts();
@@ -222,10 +225,10 @@ async fn by_path(
     request.headers_mut().insert("content-type", kind);
     let response = TraceServiceServer::new(store).call(request).await.unwrap();
     let status = response.headers().get("grpc-status");
-    answer(if status.is_none_or(|status| status == "0") {
-        200
-    } else {
-        400
+    answer(match status.map(http::HeaderValue::as_bytes) {
+        None | Some(b"0") => 200,
+        Some(b"14") => 503,
+        Some(_) => 400,
     })
 }
 

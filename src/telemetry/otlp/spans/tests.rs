@@ -225,8 +225,11 @@ fn each_of_several_sequences_has_its_own_stages_and_the_requests_are_told_once()
             .any(|attribute| attribute.key.as_str() == key)
     };
     assert!(has(&all[0], "elapsed") && !has(&all[0], "ttft"));
-    let sequence = called(&all, "sequence")[0];
-    assert!(has(sequence, "ttft") && !has(sequence, "elapsed"));
+    for (sequence, prefill) in called(&all, "sequence").iter().zip(called(&all, "prefill")) {
+        assert!(has(sequence, "ttft") && !has(sequence, "elapsed"));
+        assert_eq!(prefill.parent_span_id, sequence.span_context.span_id());
+        assert_eq!(sequence.events.len(), 2);
+    }
 }
 
 #[test]
@@ -275,23 +278,4 @@ fn a_failure_is_the_requests_but_a_clients_fault_is_not_the_servers() {
         let expected = (outcome != Outcome::Ok).then(|| outcome.name().to_owned());
         assert_eq!(said.map(|said| said.value.to_string()), expected);
     }
-}
-
-#[test]
-fn every_column_with_a_name_of_the_conventions_exists() {
-    for column in [
-        "model",
-        "status",
-        "engine_id",
-        "actual_output_tokens",
-        "pure_queue_time",
-    ] {
-        assert!(
-            !attributes::name_of(column)
-                .unwrap()
-                .starts_with("queuescope."),
-            "{column}"
-        );
-    }
-    assert_eq!(attributes::name_of("outcome"), Some("queuescope.outcome"));
 }
