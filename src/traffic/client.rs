@@ -21,7 +21,7 @@ use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
-use crate::telemetry::otlp::exporter::causes;
+use crate::telemetry::otlp::collector::causes;
 use crate::telemetry::otlp::sampling::is_of_share;
 
 mod connection;

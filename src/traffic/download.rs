@@ -17,7 +17,7 @@ use ring::digest;
 use tokio::time::timeout;
 
 use crate::disk::New;
-use crate::telemetry::otlp::exporter::{causes, tls};
+use crate::telemetry::otlp::collector::{causes, tls};
 use crate::trust::Roots;
 
 use super::error::Error;

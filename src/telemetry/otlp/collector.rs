@@ -227,7 +227,7 @@ impl Deliveries {
 }
 
 /// TLS to a collector whose certificate these have signed; without any for one that is spoken to in the clear.
-fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
+pub fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
     let roots = roots.map_or_else(RootCertStore::empty, Roots::store);
     let provider = Arc::new(ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
@@ -237,7 +237,7 @@ fn tls(roots: Option<&Roots>) -> Result<ClientConfig, rustls::Error> {
 }
 
 /// An error and what caused it, in words.
-fn causes(error: &(dyn Error + 'static)) -> String {
+pub fn causes(error: &(dyn Error + 'static)) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
