@@ -103,7 +103,7 @@ impl Context {
     /// upstream; a hop leaves that of a trace that came.
     pub fn begin_trace(&mut self, headers: &HeaderMap, generates: bool) {
         let came = Trace::of(headers);
-        self.trace = came.or_else(|| generates.then(Trace::new));
+        self.trace = came.or_else(|| generates.then(Trace::random));
         if let Some(trace) = &mut self.trace
             && (came.is_none() || self.role == Role::Front)
         {

@@ -57,7 +57,7 @@ pub fn request_id(headers: &HeaderMap) -> Option<String> {
 
 impl Trace {
     /// A new trace, not sampled.
-    pub fn new() -> Trace {
+    pub fn random() -> Trace {
         Trace {
             id: rand::random::<u128>().max(1),
             flags: 0,
@@ -166,7 +166,7 @@ mod tests {
         ] {
             assert_eq!(Trace::parse(&text), None, "{text}");
         }
-        assert!(Trace::parse(&Trace::new().with_parent(new_span_id())).is_some());
+        assert!(Trace::parse(&Trace::random().with_parent(new_span_id())).is_some());
     }
 
     #[test]

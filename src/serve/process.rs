@@ -120,7 +120,9 @@ async fn start(
         () = signals.end() => Ok(None),
     };
     if let Ok(Some(predecessor)) = ready {
-        predecessor.map(|predecessor| proxy.follows(predecessor));
+        if let Some(predecessor) = predecessor {
+            proxy.follows(predecessor);
+        }
         return Ok(Some((proxy, Some(takeover))));
     }
     let path = takeover.path.clone();

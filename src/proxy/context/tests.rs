@@ -140,11 +140,14 @@ enum Step {
     Written,
 }
 
+/// A name, steps by microsecond, the end, and our own time.
+type Case = (&'static str, &'static [(i64, Step)], i64, i64);
+
 #[test]
 fn the_proxys_own_time_is_what_nobody_else_had() {
     use Step::{Ask, Known, Pends, Send, SendingFails, Whole, Written};
     // Steps by microsecond from 1 on, the end, and the sum in its parts.
-    let cases: [(&str, &[(i64, Step)], i64, i64); 6] = [
+    let cases: [Case; 6] = [
         ("no upstream had", &[(31, Send), (500, Whole)], 507, 30 + 7),
         (
             "the wait for a prompt is not its",
@@ -217,7 +220,7 @@ fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
     let now = || shared.clock.now();
     at(1);
     let mut front = Context::new(shared.clone(), Role::Front, shared.clock.now());
-    front.trace = Some(Trace::new());
+    front.trace = Some(Trace::random());
     front.watch(Endpoint::Generate, Some("id"));
     let parent = front.attempt_began().unwrap();
     let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());

@@ -178,7 +178,7 @@ fn latencies(group: &Group) -> Object {
     let all = group.latencies.all.iter();
     object(all.map(|latency| {
         let mut shown = figures(latency.summary.as_ref());
-        let intervals = latency.intervals.named().into_iter();
+        let intervals = latency.intervals.named();
         let intervals = intervals.map(|(name, interval)| (name, interval.ok()));
         shown["ci95"] = object(intervals).into();
         if let count @ 1.. = latency.within_clock_error {
