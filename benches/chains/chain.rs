@@ -278,6 +278,7 @@ fn haproxy(command: &str, folder: &Path, server: SocketAddr) -> (Process, Socket
            nbthread 1
          defaults
            mode http
+           option http-no-delay
            timeout connect 5s
            timeout client 60s
            timeout server 60s
