@@ -205,6 +205,10 @@ async fn written(
 ) -> pingora::Result<()> {
     let is_end = match part {
         Part::Head(head, is_end) => {
+            if let ServerSession::H2(session) = session {
+                // The end stands on the head, or the length that a 304 names would count as unmet.
+                return session.write_response_header(head, is_end);
+            }
             session.write_response_header(head).await?;
             is_end
         }

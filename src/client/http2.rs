@@ -38,7 +38,7 @@ pub struct Http2Client {
 const STREAMS: u32 = 1000;
 /// Bytes of request bodies that may wait in our memory: of a stream, and of all streams of a connection.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// How long an idle client has to close when the proxy does.
 const LAST: Duration = Duration::from_secs(1);
 /// Requests not fit to be taken, after which the connection is given up.
@@ -122,6 +122,11 @@ impl Http2Client {
             }
         }
         Ok(None)
+    }
+
+    /// Whether no request is being served.
+    pub fn is_idle(&self) -> bool {
+        self.streams.is_empty()
     }
 
     /// Serves a request in a task of its own.

@@ -95,10 +95,11 @@ impl Forward {
     }
 
     /// Sends what waits, within a limit.
-    pub async fn finish(self) {
+    pub async fn finish(mut self) {
         self.queue.close();
         self.closing.cancel();
-        drop(tokio::time::timeout(LAST, self.sending.join_all()).await);
+        let all = async { while self.sending.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST, all).await;
         self.deliveries.end();
     }
 }

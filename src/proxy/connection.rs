@@ -146,12 +146,14 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
     loop {
         match client.next().await {
             Ok(Some(mut exchange)) => {
-                // It takes as much memory as a connection with a request.
-                let Some(permit) = service.listener.serve() else {
+                // Beside another it takes as much memory as a connection with a request.
+                let is_alone = client.is_idle();
+                let permit = (!is_alone).then(|| service.listener.serve()).flatten();
+                if permit.is_none() && !is_alone {
                     service.shared.metrics.client_limit(Limit::Connections);
                     exchange.refuse();
                     continue;
-                };
+                }
                 let service = service.clone();
                 client.serve(async move {
                     request::serve(&service, Box::new(exchange)).await;

@@ -36,7 +36,7 @@ use settings::Settings;
 /// The way of traces to a collector. Share it by reference.
 #[derive(Debug)]
 pub struct Traces {
-    queue: Queue<Trace>,
+    queue: Arc<Queue<Trace>>,
     wakers: Arc<Wakers>,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
@@ -63,7 +63,9 @@ struct Wakers {
 
 /// The thread's own.
 struct Sender {
-    queue: UnboundedReceiver<Waiting<Trace>>,
+    /// What waits, and how much that is.
+    waiting: UnboundedReceiver<Waiting<Trace>>,
+    queue: Arc<Queue<Trace>>,
     wakers: Arc<Wakers>,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
@@ -104,6 +106,7 @@ impl Traces {
         let exporter = Exporter::new(settings, instance)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (queue, waiting) = Queue::new(settings.queue);
+        let queue = Arc::new(queue);
         let wakers = Arc::new(Wakers::default());
         let deliveries = Arc::new(Deliveries {
             what: "traces",
@@ -114,7 +117,8 @@ impl Traces {
             log: LossLog::default(),
         });
         let sender = Sender {
-            queue: waiting,
+            waiting,
+            queue: queue.clone(),
             wakers: wakers.clone(),
             deliveries: deliveries.clone(),
             metrics: metrics.clone(),
@@ -155,6 +159,8 @@ impl Traces {
     pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
         let Some(trace) = self.kept(rows) else { return };
         if !self.deliveries.log.is_losing() {
+            // What waits may be less than a batch.
+            self.wakers.ready.notify_one();
             self.queue.wait_for_room(rows.len(), patience);
         }
         self.push(trace);
@@ -174,11 +180,11 @@ impl Traces {
         let rows = trace.rows.len();
         self.deliveries.begin();
         if let Err((_, why)) = self.queue.push(trace, rows) {
-            let why = match why {
-                Refused::Full => Dropped::QueueFull,
-                Refused::Closed => Dropped::Shutdown,
+            let (why, words) = match why {
+                Refused::Full => (Dropped::QueueFull, "too many wait to be exported"),
+                Refused::Closed => (Dropped::Shutdown, "this process ends"),
             };
-            return self.deliveries.lost(why, "too many wait to be exported", 1);
+            return self.deliveries.lost(why, words, 1);
         }
         let waiting = self.queue.weight();
         self.metrics.trace_queue.with(&[]).set(waiting as i64);
@@ -251,13 +257,13 @@ impl Sender {
     fn batch(&mut self) -> Vec<Trace> {
         let (mut batch, mut rows) = (Vec::new(), 0);
         while rows < MOST_AT_ONCE
-            && let Ok((trace, _room)) = self.queue.try_recv()
+            && let Ok((trace, _room)) = self.waiting.try_recv()
         {
             rows += trace.rows.len();
             batch.push(trace);
         }
-        let waiting = self.queue.len();
-        self.metrics.trace_queue.with(&[]).set(waiting as i64);
+        let weight = self.queue.weight();
+        self.metrics.trace_queue.with(&[]).set(weight as i64);
         batch
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, killpg, raise};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
@@ -286,17 +286,31 @@ pub fn keep(command: &[OsString]) -> ExitCode {
     // The system has no greater number.
     let group = Pid::from_raw(child.id().cast_signed());
     std::thread::spawn(move || {
-        for signal in io::stdin().lock().bytes().map_while(Result::ok) {
-            let _ = killpg(group, Signal::try_from(i32::from(signal)).ok());
+        let mut signals = io::stdin().lock().bytes().map_while(Result::ok);
+        let is_killed = signals.any(|signal| {
+            let signal = Signal::try_from(i32::from(signal)).ok();
+            let _ = killpg(group, signal);
+            signal == Some(Signal::SIGKILL)
+        });
+        if !is_killed {
+            let _ = killpg(group, Signal::SIGTERM);
+            std::thread::sleep(GRACE);
+            let _ = killpg(group, Signal::SIGKILL);
         }
-        let _ = killpg(group, Signal::SIGTERM);
         std::thread::sleep(GRACE);
-        let _ = killpg(group, Signal::SIGKILL);
+        // It hangs in the kernel: nobody is to wait for it.
+        std::process::exit(128 + Signal::SIGKILL as i32);
     });
     let status = child.wait().unwrap_or_default();
     let _ = killpg(group, Signal::SIGKILL);
     let of_group = Pid::from_raw(-group.as_raw());
-    while waitpid(of_group, None).is_ok() {}
+    for _ in 0..GRACE.as_millis() / ASK_EVERY.as_millis() {
+        match waitpid(of_group, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(ASK_EVERY),
+            Ok(_) => {}
+            Err(_) => break,
+        }
+    }
     if let Some(signal) = status.signal() {
         let _ = Signal::try_from(signal).and_then(raise);
     }

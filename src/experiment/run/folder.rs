@@ -98,7 +98,8 @@ pub fn replace(dir: &Path) -> anyhow::Result<Option<PathBuf>> {
     }
     let aside = free(dir, "experiment")?;
     std::fs::create_dir(&aside).with_context(|| aside.display().to_string())?;
-    for name in there {
+    // By its file an experiment is known: that goes last.
+    for name in there.into_iter().rev() {
         let (from, to) = (dir.join(name), aside.join(name));
         std::fs::rename(&from, to).with_context(|| from.display().to_string())?;
     }

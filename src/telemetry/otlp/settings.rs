@@ -340,7 +340,8 @@ fn endpoint(
     let has_path = !matches!(uri.path(), "" | "/");
     let url = url.trim_end_matches('/');
     let url = match protocol {
-        Protocol::Grpc => url.to_owned(),
+        // gRPC has paths of its own.
+        Protocol::Grpc => url[..url.len() - uri.path().trim_end_matches('/').len()].to_owned(),
         // As the specification wants: the variable of traces is whole, that of all signals a base.
         Protocol::Http if name == ENDPOINT_OF_TRACES || (has_path && name != ENDPOINT_OF_ALL) => {
             url.to_owned()

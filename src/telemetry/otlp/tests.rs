@@ -54,16 +54,21 @@ fn a_backlog_goes_in_batches_of_bounded_rows() {
     };
     let settings = Settings::resolve(&given, "t", &|_| None).unwrap().settings;
     let mut sender = Sender {
-        queue: waiting,
+        waiting,
+        queue: queue.into(),
         wakers: traces.wakers.clone(),
         deliveries: traces.deliveries.clone(),
-        metrics,
+        metrics: metrics.clone(),
         exporter: Exporter::new(&settings.unwrap(), "i".into()).unwrap(),
         delay: Duration::ZERO,
         scope: InstrumentationScope::builder("t").build(),
     };
-    let taken = [(); 4].map(|()| sender.batch().len());
-    assert_eq!(taken, [512, 89, 1, 0]);
+    let taken = [(); 4].map(|()| {
+        let requests = sender.batch().len();
+        (requests, metrics.trace_queue.with(&[]).get())
+    });
+    // What is left is told in rows.
+    assert_eq!(taken, [(512, 1089), (89, 1), (1, 0), (0, 0)]);
 }
 
 #[test]

@@ -204,13 +204,26 @@ async fn an_upstream_that_dies_breaks_its_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_without_a_body_ends_the_stream() {
+    let not_modified = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 123\r\n\r\n";
+    let upstream = Upstream::always(not_modified.to_vec()).await;
+    let front = Front::start(upstream.addr).await;
+    let mut client = Http2::connect(front.addr()).await;
+    let answer = client.post("/get_model_info", b"").await.answer().await;
+    assert!(answer.broken.is_none(), "{:?}", answer.broken);
+    assert_eq!(answer.status, 304);
+    assert_eq!(answer.body, b"");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_count_among_the_connections_that_are_taken() {
     let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
     let front = Front::with(&[upstream.addr], |config| {
-        config.max_connections = 3.try_into().unwrap()
+        config.max_connections = 2.try_into().unwrap()
     })
     .await;
     let mut client = Http2::connect(front.addr()).await;
+    // The first stands for the connection.
     let _first = client.post("/generate", STREAM).await;
     let second = client.post("/generate", STREAM).await;
     until("both requests", || upstream.seen().len() == 2).await;

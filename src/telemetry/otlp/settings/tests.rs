@@ -27,6 +27,7 @@ const CASES: &str = "
  | ENDPOINT=  | none |
 http://c:4317 | | http://c:4317 by grpc |
 c:4317 | | http://c:4317 by grpc |
+c:4317/v1/traces/ | | http://c:4317 by grpc |
 http://c:4318 | | http://c:4318/v1/traces by http/protobuf |
 http://c:4318/ | | http://c:4318/v1/traces by http/protobuf |
 http://c/own/path | | http://c/own/path by http/protobuf |
