@@ -39,11 +39,6 @@ pub fn abandon() {
     DRAFTS.lock().iter().for_each(|path| remove(path));
 }
 
-/// Whether this is the name of a file under way.
-pub fn is_draft(name: &str) -> bool {
-    name.starts_with(BEGIN) && name.ends_with(END)
-}
-
 /// Replaces a file in one step.
 ///
 /// # Errors

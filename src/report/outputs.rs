@@ -61,7 +61,7 @@ pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(),
 ///
 /// # Errors
 /// It cannot be read.
-pub fn is_ours(path: &Path) -> io::Result<bool> {
+fn is_ours(path: &Path) -> io::Result<bool> {
     let file = disk::open(path)?;
     let mut head = Vec::new();
     (&file).take(LOOKED_AT).read_to_end(&mut head)?;

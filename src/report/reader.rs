@@ -64,7 +64,7 @@ pub struct Run {
 }
 
 /// What programs write into folders of runs and of experiments beside reports.
-pub const OF_RUN: [&str; 12] = [
+const OF_RUN: [&str; 12] = [
     ROWS,
     PARTIAL,
     SUMMARY,
