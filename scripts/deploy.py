@@ -294,6 +294,16 @@ def routed(topology):
     until("a request through all", lambda: subprocess.run(probe, capture_output=True).returncode == 0)
 
 
+def send(commands):
+    """Runs generators at the same time."""
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=pipe, text=True) for command in commands]
+    for process in running:
+        _, said = process.communicate(timeout=PATIENCE_S)
+        # 3: late, as all of them and the servers share this machine. That every request came through, the rows tell.
+        must(process.returncode in (0, 3), f"traffic ended with {process.returncode}: {said}")
+
+
 def run_compose(topology):
     # In the order in which compose starts them.
     topology.start({"router", "sglang-0", "sglang-1"})
@@ -302,8 +312,7 @@ def run_compose(topology):
     traffic = [s for s in topology.services if s.name.startswith("traffic")]
     for service in traffic:
         service.argv = [arg if arg != "600" else "3" for arg in service.argv]
-    sending = [subprocess.Popen(topology.argv(s), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for s in traffic]
-    must(all(process.wait(timeout=PATIENCE_S) == 0 for process in sending), "traffic failed")
+    send([topology.argv(service) for service in traffic])
     return served(topology, 20)
 
 
@@ -320,10 +329,10 @@ def run_kubernetes(topology):
     routed(topology)
     must(ask("http://127.0.82.2:8000/readiness")[0] == 200, "the router is not ready")
     front = topology.of("queuescope").address
-    check([QUEUESCOPE, "traffic", "--base-url", f"http://{front}:8800", "--request-rate", "20", "--num-prompts", "40",
+    send([[QUEUESCOPE, "traffic", "--base-url", f"http://{front}:8800", "--request-rate", "20", "--num-prompts", "40",
            "--random-input-len", "64", "--random-output-len", "16", "--output-dir", str(topology.folder / "run"),
            # smg's service discovery brings its multi-model mode along, in which /generate must name one.
-           "--extra-request-body", json.dumps({"model": MODEL})], "traffic")
+           "--extra-request-body", json.dumps({"model": MODEL})]])
     must(ask(f"http://{front}:8800/workers")[0] == 401, "the router's workers are anyone's to change")
     sharded(front, topology.folder)
     # Stamps of hops elsewhere are believed only if they are signed with the secret.
@@ -353,11 +362,8 @@ def sharded(front, scratch):
         arg = f"{flag}={changed[flag]}" if flag in changed else arg
         return arg.replace("$(SHARD)", str(shard)).replace("START_AT", str(start)).replace("/results", str(scratch / "results"))
 
-    sending = [subprocess.Popen([QUEUESCOPE] + [here(arg, shard) for arg in args] + ["--random-input-len=64", "--random-output-len=4"],
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for shard in range(shards)]
-    ended = [process.wait(timeout=PATIENCE_S) for process in sending]
-    # 3: late, as all of them and the servers share this machine.
-    must(set(ended) <= {0, 3}, f"shards ended with {ended}")
+    small = ["--random-input-len=64", "--random-output-len=4"]
+    send([[QUEUESCOPE] + [here(arg, shard) for arg in args] + small for shard in range(shards)])
     runs = [scratch / "results" / str(start) / f"shard-{shard}" for shard in range(shards)]
     places = sorted(int(row["req_id"].rsplit("-", 1)[1]) for run in runs for row in csv.DictReader((run / "requests.csv").open()))
     must(places == list(range(len(places))), "shards together have not sent every request once")
