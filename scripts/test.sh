@@ -13,3 +13,4 @@ step cargo fmt --check
 step cargo clippy --locked --all-targets -- -D warnings
 step cargo test --locked
 step bash scripts/deploy.sh
+step bash scripts/readme.sh "${CARGO_TARGET_DIR:-target}/debug"
