@@ -1,5 +1,8 @@
 # Sourced by the other scripts: brings what a bare Debian lacks, by name, with its own package manager.
 
+as_root=""
+[ "$(id -u)" -eq 0 ] || as_root=sudo
+
 # need COMMAND PACKAGE...: installs the packages unless the command is there.
 need() {
     local command=$1
@@ -10,10 +13,6 @@ need() {
 
 # install PACKAGE...: with apt, as root or by sudo.
 install() {
-    local as_root=""
-    if [ "$(id -u)" -ne 0 ]; then
-        as_root=sudo
-    fi
     if ! command -v apt-get >/dev/null 2>&1 || { [ -n "$as_root" ] && ! command -v sudo >/dev/null 2>&1; }; then
         echo "error: please install $* with your package manager, then run this again" >&2
         exit 1
@@ -23,6 +22,17 @@ install() {
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 ||
         { $as_root apt-get update >/dev/null &&
             DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y --no-install-recommends "$@" >/dev/null; }
+}
+
+# need_prometheus: the programs alone. Its package would run it as a service, now and at every boot.
+need_prometheus() {
+    command -v prometheus >/dev/null 2>&1 && return
+    local mask=/run/systemd/system/prometheus.service
+    # Where systemd runs, it starts nothing that is masked.
+    [ ! -d /run/systemd/system ] || $as_root ln -sf /dev/null $mask
+    install prometheus
+    $as_root env DPKG_MAINTSCRIPT_PACKAGE=prometheus deb-systemd-helper disable prometheus.service >/dev/null
+    $as_root rm -f $mask
 }
 
 # python_venv FOLDER PACKAGE==VERSION...: a fresh venv in FOLDER with these packages.

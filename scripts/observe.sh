@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
 need_build_tools
-need prometheus prometheus
+need_prometheus
 router=.tools/smg-1.13.0/bin/smg
 [ -x "$router" ] || bash scripts/router.sh smg >&2 || echo "no router: the front plays its part" >&2
 build_release

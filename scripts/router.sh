@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the real routers that the integration tests send through, each in a venv of its own, and libfaketime,
-# which gives a process another wall clock. `router.sh smg` brings the newest router alone.
+# Installs the real routers that the integration tests send through, each in a venv of its own. `router.sh smg` brings the newest
+# alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
@@ -16,4 +16,3 @@ install_router() {
 install_router smg 1.13.0
 [ "${1:-all}" != smg ] || exit 0
 install_router sglang-router 0.3.2
-[ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || install libfaketime

@@ -82,7 +82,7 @@ pub struct RunResult {
 }
 
 impl<C: Keys> Test<C> {
-    /// One of these keys, over the manual's defaults.
+    /// One of these keys, over the defaults.
     pub fn new(config: C) -> Test<C> {
         Test { config }
     }

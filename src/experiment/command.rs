@@ -114,7 +114,7 @@ impl Args {
             Plan::new(kind, Vec::new(), given)
         });
         let plan = plan.map_err(|error| Usage(format!("{shown}: {error}")))?;
-        let headline = format!("{shown}, and the manual's defaults for what it does not say");
+        let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
         Ok((plan, headline))
     }
 }

@@ -23,7 +23,7 @@ use toml::Table;
 use super::api::{Keys, Test};
 use super::plan::keys::Kind;
 
-/// One server and its load. Members are keys of a plan (docs/EXPERIMENTS.md), with the manual's defaults.
+/// One server and its load. Members are keys of a plan (docs/EXPERIMENTS.md), with the defaults.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NodeConfig {
     /// `sim`, `sglang` or `external`.

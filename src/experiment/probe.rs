@@ -32,7 +32,7 @@ pub struct Args {
     /// API to speak [default: that of the URL's path, else /generate]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// What answers there (behind our proxy, if one does): `server` makes our last send the router's
+    /// What answers there (behind our proxy, if one does): `server`: no router in between
     #[arg(long, value_enum, default_value = "router")]
     pub upstream_kind: UpstreamKind,
     /// Model to name; the OpenAI endpoints ask /v1/models when it is not given
@@ -275,7 +275,7 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
         let _ = writeln!(text, "  {}\n    {}", moments.join(", "), advice.remedy);
     }
     match wrong {
-        None => text.push_str("\nthe order of the stamps is sane\n"),
+        None => text.push_str("\ntimestamps are consistent\n"),
         Some(wrong) => {
             let _ = writeln!(text, "\n{wrong}");
         }

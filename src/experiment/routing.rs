@@ -24,7 +24,7 @@ use super::api::{Keys, Test};
 use super::node::NodeConfig;
 use super::plan::keys::Kind;
 
-/// Several servers behind a router, and their load. Members are keys of a plan (docs/EXPERIMENTS.md), with the manual's
+/// Several servers behind a router, and their load. Members are keys of a plan (docs/EXPERIMENTS.md), with the
 /// defaults.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RoutingConfig {

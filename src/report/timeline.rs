@@ -172,7 +172,8 @@ pub fn error(record: &Row, spent: Spent) -> i64 {
     })
 }
 
-fn mark(spent: Spent) -> &'static str {
+/// What a bar of a part is drawn with: shaded where several stages were not told apart, or it is none.
+pub fn mark(spent: Spent) -> &'static str {
     match spent {
         Spent::Stages(stages) if stages.stages().count() > 1 => "░",
         Spent::Stages(_) | Spent::Connecting | Spent::Proxy => "█",

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, default_value = "30000", value_parser = within(1_u16.., "must be a port from 1 to 65535"))]
     #[arg(help_heading = "Where and to whom")]
     pub port: u16,
-    /// What answers there (behind our proxy, if one does): `server` makes our last send the router's
+    /// What answers there (behind our proxy, if one does): `server`: no router in between
     #[arg(long, value_enum, default_value = "router")]
     pub upstream_kind: UpstreamKind,
     /// Model to name; the OpenAI backends ask /v1/models when it is not given

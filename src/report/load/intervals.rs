@@ -53,7 +53,7 @@ fn none(named: &[Named]) -> Option<String> {
     let count = few.first()?.count;
     if few.iter().any(|few| few.count >= few.needed) {
         return Some(format!(
-            "95 % intervals: none, {count} requests that are so like their neighbours are too few"
+            "No 95 % intervals: latencies of neighbouring requests are correlated, so {count} requests are not enough. Run longer."
         ));
     }
     let needs = named.iter().zip(&few);
@@ -61,7 +61,7 @@ fn none(named: &[Named]) -> Option<String> {
         .map(|((name, _), few)| format!("{name} needs {}", few.needed))
         .collect();
     Some(format!(
-        "95 % intervals: none, {count} requests are too few ({})",
+        "No 95 % intervals: {count} requests are too few ({})",
         needs.join(", ")
     ))
 }
@@ -113,7 +113,7 @@ mod tests {
             "{text}"
         );
         let text = Summary::of_records(&records(30), &run()).to_text();
-        let said = "95 % intervals: none, 30 requests are too few (p50 needs 32, p95 needs 72, p99 needs 368)";
+        let said = "No 95 % intervals: 30 requests are too few (p50 needs 32, p95 needs 72, p99 needs 368)";
         assert!(text.contains(&format!("\n\n{said}\n\n")), "{text}");
         let few = TooFew {
             needed: 368,
@@ -122,7 +122,7 @@ mod tests {
         };
         assert_eq!(within(("p99", Err(few))), "p99 - (neighbours too alike)");
         let said =
-            "95 % intervals: none, 1000 requests that are so like their neighbours are too few";
+            "No 95 % intervals: latencies of neighbouring requests are correlated, so 1000 requests are not enough. Run longer.";
         assert_eq!(none(&[("p99", Err(few))]).unwrap(), said);
     }
 

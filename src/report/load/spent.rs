@@ -4,6 +4,7 @@ use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
 use crate::report::duration;
+use crate::report::timeline::{label, mark};
 use crate::request::stages::Spent;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
@@ -12,6 +13,8 @@ use crate::request::unseen::Unseen;
 use super::cells::{Cells, Request};
 use super::latency::seconds;
 
+/// The bar of all the time, columns.
+const BAR: usize = 40;
 /// Requests that are worth a thread.
 const LEAST: usize = 1000;
 
@@ -125,6 +128,17 @@ impl TimeSpent {
             sentence.push_str("; no router stood in between");
         }
         sentence
+    }
+
+    /// A line a part that is worth saying, the largest first: its mean, its share, and a bar.
+    pub fn bars(&self) -> Vec<String> {
+        let line = |part: &PartSpent| {
+            let share = self.share(part).filter(|share| *share >= 0.01)?;
+            let bar = mark(part.spent).repeat((share * BAR as f64).round().max(1.0) as usize);
+            let (label, mean) = (label(part.spent), duration(self.mean(part)?));
+            Some(format!("{label:<22}{mean:>10} {:>4.0} %  {bar}", share * 100.0))
+        };
+        self.parts.iter().filter_map(line).collect()
     }
 
     /// What was not seen, and in how many requests if not in all.

@@ -489,7 +489,7 @@ fn the_text_is_aligned_and_short() {
         },
     )
     .to_text();
-    assert!(text.lines().count() <= 45, "{text}");
+    assert!(text.lines().count() <= 52, "{text}");
     for said in [
         "13 requests in 2.00 s: 3 ok (23.1 %), 9 server_error, 1 timeout\n",
         "  1 × error 0\n",

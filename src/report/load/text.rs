@@ -42,6 +42,10 @@ impl Summary {
     /// All that is said of it.
     pub fn blocks(&self) -> Vec<Block> {
         let is_answered = self.all.counts.ok() > 0;
+        let said = match is_answered {
+            true => self.all.verdict(),
+            false => unanswered(self),
+        };
         let mut lines: Vec<String> = self.of_window().into_iter().collect();
         lines.push(counts(self));
         lines.extend(errors(self));
@@ -51,15 +55,15 @@ impl Summary {
         lines.extend(concurrency(self));
         lines.extend(goodput(self));
         lines.extend(servers(self));
-        let said = match is_answered {
-            true => self.all.verdict(),
-            false => unanswered(self),
-        };
-        let said = std::iter::once(said).chain(warnings(self));
-        let mut blocks = vec![Block::Figures(lines)];
+        // The answer first.
+        let mut blocks = vec![
+            Block::Words(vec![said]),
+            Block::Figures(self.all.spent.bars()),
+            Block::Figures(lines),
+        ];
         blocks.extend(table(self).map(Block::Table));
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
-        blocks.push(Block::Words(said.collect()));
+        blocks.push(Block::Words(warnings(self).collect()));
         blocks
     }
 
@@ -101,7 +105,7 @@ fn unsteady(summary: &Summary) -> Option<String> {
     };
     let [first, last] = [trend.first, trend.last].map(duration);
     Some(format!(
-        "note: this was no steady state: TTFT was {first} in the first quarter and {last} in the last; {what}"
+        "note: TTFT went from {first} in the first quarter to {last} in the last, so the figures depend on how long it ran: {what}"
     ))
 }
 

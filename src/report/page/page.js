@@ -78,7 +78,7 @@ function compared() {
   const answers = (first.length ? first : all).slice(0, 8);
   const rest = all.filter(of => !answers.includes(of));
   return section("compare", "Which is better?",
-    all.length ? make("p", "Every setting got the same prompts at the same times, so requests are compared one with its twin. In brackets: where the true difference lies, 19 times of 20 (less often of one or two runs with long queues). Where that holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
+    all.length ? make("p", "All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Where it holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
     all.length ? box("ul", "answers", ...answers.map(answer)) : null,
     all.length ? table(["against " + [...new Set(listed.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
       pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much; grey: no difference can be shown.", "stacked") : null,

@@ -89,12 +89,12 @@ impl Arrivals<'_> {
                 let well = sorted.iter().filter(|ttft| ttft.is_finite()).count() as u64;
                 let needed = told.map_or_else(|few| few.needed, |_| sorted.len() as u64);
                 let more = match well >= needed {
-                    true => "more, as they depend on each other, than ",
+                    true => "more, as they are correlated, than ",
                     false => "",
                 };
                 return Outcome::none(format!(
-                    "whether TTFT recovered cannot be said: {well} requests were well before the fault, and it takes \
-                     {more}{needed}"
+                    "whether TTFT recovered is unknown: a stable p95 needs {more}{needed} successful requests before the fault; \
+                     there were {well}"
                 ));
             }
         };
@@ -106,7 +106,7 @@ impl Arrivals<'_> {
                 format!("; the run would have to go on for about {more:.0} s more")
             });
             return Outcome::none(format!(
-                "whether TTFT recovered cannot be said: {came} requests came after the fault, and it takes {WINDOW}{more}"
+                "whether TTFT recovered is unknown: it takes {WINDOW} requests after the fault; there were {came}{more}"
             ));
         }
         let is_slower = |(_, ttft): &&(f64, f64)| *ttft > usual;
@@ -170,9 +170,13 @@ impl Sent {
 
     fn left(&self, fault: &FaultOf, all: &Arrivals<'_>) -> Outcome {
         // A hop that refuses reads nothing, so it knows of no request.
-        if !self.is_by_hop || fault.kind == "refuse" {
+        if fault.kind == "refuse" {
+            let why = "when traffic moved away is unknown: a refused connection is in no row";
+            return Outcome::none(why);
+        }
+        if !self.is_by_hop {
             return Outcome::none(
-                "when traffic left it is unknown: no row tells what was tried there (with hops rows do, but for `refuse`)",
+                "when traffic moved away is unknown: failed connects are not recorded without hops (`hops = true`)",
             );
         }
         // A server that is up again may serve before anybody has seen that it is ready.

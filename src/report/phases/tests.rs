@@ -5,7 +5,7 @@ use crate::table::Cell;
 const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
 const SERVERS: [&str; 2] = ["server-1", "server-2"];
 const AT_ONCE: &str = "no request was sent there while it was down";
-const UNKNOWN: &str = "when traffic left it is unknown";
+const UNKNOWN: &str = "when traffic moved away is unknown";
 
 /// A request: when it arrived, which server had it, its TTFT; `None`: it failed there. By hops, unless they are taken away.
 #[derive(Clone, Default)]
@@ -264,15 +264,15 @@ fn too_few_requests_are_said() {
     };
     let down = |from, to| [fault(from, 1, "down"), fault(to, 1, "ready")];
     let few = told(&every_second(30), &down(10.0, 20.0));
-    let cannot = "whether TTFT recovered cannot be said: ";
+    let cannot = "whether TTFT recovered is unknown: ";
     for (latency, said) in [
         (
             &few[0].latency,
-            "10 requests were well before the fault, and it takes 72",
+            "a stable p95 needs 72 successful requests before the fault; there were 10",
         ),
         (
             &told(&every_second(100), &down(80.0, 90.0))[0].latency,
-            "10 requests came after the fault, and it takes 40; the run would have to go on for about 30 s more",
+            "it takes 40 requests after the fault; there were 10; the run would have to go on for about 30 s more",
         ),
     ] {
         assert_eq!(latency.said, format!("{cannot}{said}"));
@@ -284,7 +284,7 @@ fn too_few_requests_are_said() {
     assert_says(&few[0].faults[0].left.said, UNKNOWN);
     let text = lines(&few).join("\n");
     assert_says(&text, "0.10 s / too few");
-    assert_says(&text, "with hops rows do");
+    assert_says(&text, "not recorded without hops");
     assert_eq!(told(&every_second(30), &[]), []);
 }
 

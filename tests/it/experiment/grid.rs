@@ -191,7 +191,7 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_is_killed_is_seen() {
         assert!(failed(during) > 0, "{found:?}");
         let left = &found.faults[0].left;
         assert!(
-            left.said.starts_with("when traffic left it is unknown"),
+            left.said.starts_with("when traffic moved away is unknown"),
             "a refused connection is in no row: {left:?}"
         );
     }

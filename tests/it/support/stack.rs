@@ -192,7 +192,7 @@ fn libfaketime() -> PathBuf {
     let mut places = places.filter(|place| place.exists());
     places
         .next()
-        .expect("libfaketime is missing: run `bash scripts/router.sh`")
+        .expect("libfaketime is missing: `bash scripts/test.sh` installs it")
 }
 
 impl Drop for Process {
