@@ -3,17 +3,19 @@
 #
 # bash scripts/package.sh [archive] [wheel] [image]   (default: all; `root` makes the image's files only)
 #
-# Rust builds for musl; zig, from its Python package, compiles the C parts and links. Into the system goes only what the build
-# itself lacks (cmake) and, for the image, buildah, which needs no daemon. `scripts/package-check.sh` tries what was made.
+# It is built for musl. (zig as the C compiler would need nothing installed, but takes an hour for what takes musl-gcc seconds.) Into the
+# system go only what the build itself lacks (cmake), musl-tools and, for the image, buildah, which needs no daemon.
+# `scripts/package-check.sh` tries what was made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
 [ $# -gt 0 ] || set -- archive wheel image
 need_build_tools
+need musl-gcc musl-tools
 triple=$(uname -m)-unknown-linux-musl
 tools=.tools/package-1
 if [ ! -e $tools/complete ]; then
-    python_venv $tools maturin==1.16.0 ziglang==0.17.1
+    python_venv $tools maturin==1.16.0
     touch $tools/complete
 fi
 export PATH=$PWD/$tools/bin:$PATH
@@ -21,6 +23,7 @@ if ! [ -d "$(rustc --print target-libdir --target "$triple")" ]; then
     command -v rustup >/dev/null || { echo "error: no rustup: add Rust's standard library for $triple by hand" >&2; exit 1; }
     rustup target add "$triple"
 fi
+export "CC_${triple//-/_}=musl-gcc"
 version=$(grep -m 1 -oP '^version = "\K[^"]+' Cargo.toml)
 target=${CARGO_TARGET_DIR:-target}
 built=$target/$triple/dist/queuescope
@@ -30,7 +33,7 @@ root=$target/image
 
 # wheel_in FOLDER: builds the binary, if need be, and a wheel of it.
 wheel_in() {
-    maturin build --zig --target "$triple" --compatibility manylinux2014 musllinux_1_1 --out "$1"
+    maturin build --target "$triple" --compatibility manylinux2014 musllinux_1_1 --out "$1"
 }
 
 archive() {

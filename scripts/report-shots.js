@@ -1,9 +1,10 @@
 // See report-shots.sh.
 "use strict";
+const fs = require("fs");
 const { chromium } = require("playwright-core");
 
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
-const SIGHTS = [["wide", 1280, "light"], ["wide-dark", 1280, "dark"], ["phone", 360, "light"], ["phone-dark", 360, "dark"]];
+const SIGHTS = [["wide", 1300, "light"], ["wide-dark", 1300, "dark"], ["phone", 360, "light"], ["phone-dark", 360, "dark"]];
 
 async function shoot(browser, file, folder, [name, width, colorScheme]) {
   const wrong = [];
@@ -18,11 +19,31 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   if (wide > 0) wrong.push(`is ${wide} pixels too wide`);
   const empty = await page.evaluate(() => PICTURES.filter(of => !of.chart.querySelector("canvas")).map(of => of.title));
   if (empty.length) wrong.push(`draws nothing: ${empty.join(", ")}`);
+  const made = await page.evaluate(() => document.querySelectorAll("main img, main script, main iframe, main [onerror]").length);
+  if (made) wrong.push(`has ${made} elements that text of rows has made`);
+  const json = file.replace(/\.html$/, ".json");
+  if (fs.existsSync(json)) wrong.push(...await page.evaluate(apart, JSON.parse(fs.readFileSync(json)).runs));
+  await page.evaluate(() => { if (RUNS.length) choose(RUNS[0]); PICTURES.forEach(draw); });
   if (name === "wide") wrong.push(...await use(page));
   await page.evaluate(() => scrollTo(0, 0));
   await page.screenshot({ path: `${folder}/${name}.png`, fullPage: true });
   await page.close();
   return wrong.map(what => `${name}: ${what}`);
+}
+
+/** In the page: where the table of a run's latencies does not say what the report's JSON does. */
+function apart(runs) {
+  if (runs.length !== RUNS.length) return [`shows ${RUNS.length} runs of ${runs.length}`];
+  return RUNS.flatMap((run, at) => {
+    choose(run);
+    const rows = [...document.querySelectorAll("#figures tbody tr")].map(row => [...row.cells].map(cell => cell.textContent));
+    const wanted = DATA.listed.map(({ name, label }) => [upper(label), runs[at].summary.latency[name]]).filter(([, of]) => of?.count);
+    if (rows.length !== wanted.length) return [`${run.run}: ${rows.length} latencies of ${wanted.length}`];
+    return wanted.flatMap(([label, of], place) => {
+      const want = [label, number(of.count), duration(of.mean), duration(of.p50), duration(of.p90), duration(of.p99), duration(of.max)];
+      return want.every((text, column) => rows[place][column].startsWith(text)) ? [] : [`${run.run}: ${rows[place].join(" | ")} is not ${want.join(" | ")}`];
+    });
+  });
 }
 
 /** Presses every button and saves a chart each way. */
@@ -32,7 +53,7 @@ async function use(page) {
   for (const kind of ["PNG", "SVG"]) {
     const [file] = await Promise.all([page.waitForEvent("download"), figure.getByRole("button", { name: kind }).click()]);
     const path = await file.path();
-    const text = require("fs").readFileSync(path);
+    const text = fs.readFileSync(path);
     const begin = kind === "PNG" ? "\x89PNG" : "<svg";
     if (text.subarray(0, 4).toString("latin1") !== begin || text.length < 2000) wrong.push(`${kind} of ${text.length} bytes is none`);
   }

@@ -1,16 +1,26 @@
 #!/usr/bin/env bash
 # Pictures of a report's page as Chromium draws it: wide and as on a phone, light and dark. Fails where the page says
-# anything in the browser's console, asks for anything beside itself, or must be scrolled sideways.
+# anything in the browser's console, asks for anything beside itself, or must be scrolled sideways; and where its latencies
+# are not those of the report's JSON, if that is beside it (`--format json`).
 # Usage: bash scripts/report-shots.sh report.html FOLDER
+#        bash scripts/report-shots.sh all      the pages that the tests of the report have made
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
-page=$(realpath "$1")
-folder=${2:-.tools/report-shots}
-mkdir -p "$folder" .tools/browser
-folder=$(realpath "$folder")
+mkdir -p .tools/browser
 need chromium chromium fonts-dejavu-core
 need node nodejs npm
 [ -d .tools/browser/node_modules/playwright-core ] ||
     npm install --silent --no-save --prefix .tools/browser playwright-core@1.65.1
-NODE_PATH=.tools/browser/node_modules node scripts/report-shots.js "$page" "$folder"
+shoot() {
+    mkdir -p "$2"
+    NODE_PATH=.tools/browser/node_modules node scripts/report-shots.js "$(realpath "$1")" "$(realpath "$2")"
+}
+if [ "$1" != all ]; then
+    shoot "$1" "${2:-.tools/report-shots}"
+    exit
+fi
+for page in "${CARGO_TARGET_DIR:-target}"/tmp/pages/*.html; do
+    shoot "$page" ".tools/report-shots/$(basename "$page" .html)" || failed=1
+done
+exit ${failed:-0}

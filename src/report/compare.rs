@@ -5,6 +5,7 @@ use serde::Serialize;
 pub use crate::stats::Statistic;
 use crate::stats::paired_difference;
 
+mod answer;
 mod settings;
 mod wording;
 

@@ -61,7 +61,7 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
         }
         runs => {
             blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
-            blocks.extend(text(&Block::Words(compared(report)), None, None));
+            blocks.extend(text(&Block::Words(answers(report)), None, None));
             for run in runs {
                 let head = named(run, true);
                 let found = findings(run).take(FIRST).cloned().collect();
@@ -194,14 +194,42 @@ fn findings<'a>(run: &'a RunReport<'_>) -> impl Iterator<Item = &'a Finding> {
         .filter(|finding| finding.kind != "verdict")
 }
 
+/// So many answers are on the terminal.
+const ANSWERS: usize = 4;
+
+/// Which setting is best, and which runs were not compared. What else there is to say of settings is in the report.
+fn answers(report: &Report<'_>) -> Vec<String> {
+    let made = &report.comparison;
+    let all = made.answers();
+    let count = made.differences.len();
+    let more = match all.len() {
+        0 => None,
+        answers if answers > ANSWERS => Some(format!(
+            "{} more answers and all comparisons ({count}) are in the report",
+            answers - ANSWERS
+        )),
+        _ => Some(format!("All comparisons ({count}) are in the report")),
+    };
+    let more = more.map(|more| format!("{more} (report.html, or --format markdown)."));
+    let notes = made.notes.iter().map(|note| format!("note: {note}"));
+    let answers = all.into_iter().take(ANSWERS);
+    answers.chain(more).chain(notes).collect()
+}
+
 /// What differs between settings that were sent the same, and what was not compared.
 fn compared(report: &Report<'_>) -> Vec<String> {
     let made = &report.comparison;
     let is_told =
         |of: &&Difference| of.shown || of.is_against_first && ALWAYS.contains(&&*of.metric);
     let differences = made.differences.iter().filter(is_told);
-    let notes = made.notes.iter().map(|note| format!("note: {note}"));
-    differences.map(Difference::sentence).chain(notes).collect()
+    let notes = made.notes.iter().chain(&made.too_few);
+    let notes = notes.map(|note| format!("note: {note}"));
+    let sentences = differences.map(Difference::sentence);
+    made.answers()
+        .into_iter()
+        .chain(sentences)
+        .chain(notes)
+        .collect()
 }
 
 /// What a search of the highest rate found; empty where there was none.

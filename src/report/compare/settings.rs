@@ -20,8 +20,10 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     /// Which of the runs were compared, by their places among those loaded.
     pub compared: Vec<usize>,
-    /// What was not compared, and why.
+    /// Which runs were not compared, and why.
     pub notes: Vec<String>,
+    /// Of what too few requests have a value in both of two settings.
+    pub too_few: Vec<String>,
 }
 
 /// The columns compared, and whether a request that failed took for ever in it: where a stage was never reached, nobody
@@ -114,7 +116,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
     let too_few = too_few.into_iter();
     let too_few =
         too_few.map(|(what, pairs): (_, Vec<String>)| format!("{what}: {}", pairs.join("; ")));
-    made.notes.extend(too_few);
+    made.too_few.extend(too_few);
     judge(&mut made.differences);
     made
 }

@@ -40,7 +40,7 @@ impl Difference {
     }
 
     /// Statistic and metric as people say them.
-    fn what(&self) -> String {
+    pub(super) fn what(&self) -> String {
         let metric = label(&self.metric);
         match self.statistic {
             _ if self.metric == FAILED => "failed requests".to_owned(),

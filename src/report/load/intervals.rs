@@ -121,8 +121,7 @@ mod tests {
             effective: Some(120.4),
         };
         assert_eq!(within(("p99", Err(few))), "p99 - (neighbours too alike)");
-        let said =
-            "No 95 % intervals: latencies of neighbouring requests are correlated, so 1000 requests are not enough. Run longer.";
+        let said = "No 95 % intervals: latencies of neighbouring requests are correlated, so 1000 requests are not enough. Run longer.";
         assert_eq!(none(&[("p99", Err(few))]).unwrap(), said);
     }
 

@@ -136,7 +136,10 @@ impl TimeSpent {
             let share = self.share(part).filter(|share| *share >= 0.01)?;
             let bar = mark(part.spent).repeat((share * BAR as f64).round().max(1.0) as usize);
             let (label, mean) = (label(part.spent), duration(self.mean(part)?));
-            Some(format!("{label:<22}{mean:>10} {:>4.0} %  {bar}", share * 100.0))
+            Some(format!(
+                "{label:<22}{mean:>10} {:>4.0} %  {bar}",
+                share * 100.0
+            ))
         };
         self.parts.iter().filter_map(line).collect()
     }

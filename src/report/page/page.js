@@ -71,19 +71,17 @@ function compared() {
     const of = all.find(of => of.at === pair.at && of.a === pair.a && of.b === pair.b && of.metric === column.metric && statistic(of) === statistic(column));
     if (!of) return { n: "–" };
     const [value, low, high] = [signed(of, of.difference), known(of.low) ? signed(of, of.low) : "−∞", signed(of, of.high)];
-    return { n: of.shown ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };
+    const is0 = !(of.low > 0 || of.high < 0);
+    return { n: of.shown && !is0 ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };
   };
-  const first = all.filter(of => of.metric === "failed" ? of.shown : statistic(of) === "p99" && ["ttft", "total_latency"].includes(of.metric)).sort((x, y) => y.shown - x.shown);
   const answer = of => make("li", (/^no /.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
-  const answers = (first.length ? first : all).slice(0, 8);
-  const rest = all.filter(of => !answers.includes(of));
   return section("compare", "Which is better?",
+    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", upper(text), all.some(of => of.shown) ? "shown" : "none"))) : null,
     all.length ? make("p", "All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Where it holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
-    all.length ? box("ul", "answers", ...answers.map(answer)) : null,
     all.length ? table(["against " + [...new Set(listed.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
       pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much; grey: no difference can be shown.", "stacked") : null,
-    rest.length ? box("details", "", make("summary", `${several(rest.length, "more sentence")}`), box("ul", "answers", ...rest.map(answer))) : null,
-    DATA.not_compared.length ? box("ul", "", ...DATA.not_compared.map(note => words("li", note))) : null);
+    all.length ? box("details", "", make("summary", `All ${several(all.length, "comparison")} as sentences`), box("ul", "answers", ...all.map(answer))) : null,
+    DATA.not_compared.length ? box("details", "", make("summary", "What was not compared, and why"), box("ul", "", ...DATA.not_compared.map(note => words("li", note)))) : null);
 }
 
 function runsTable() {
@@ -98,9 +96,29 @@ function runsTable() {
   const heads = ["run", { n: "requests" }, { n: "failed" }, { n: "finished a second" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
   return section("runs", "The runs", make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows),
-    missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null,
-    RUNS.some(run => run.stages.length) ? picture({ title: "Where the time went, run by run", grade: worst(RUNS), height: () => 110 + RUNS.length * 34, option: whereOption(RUNS.filter(run => run.stages.length)), atTop: true,
-      caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(PARTLY).find(Boolean) ?? "") }) : null);
+    missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null);
+}
+
+/** What the time of each run went to, side by side. */
+function stagesByRun() {
+  const shown = RUNS.filter(run => run.stages.length);
+  if (RUNS.length < 2 || !shown.length) return null;
+  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", grade: worst(RUNS), height: () => 110 + shown.length * (SMALL.matches ? 46 : 34), option: whereOption(shown), atTop: true,
+    caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(PARTLY).find(Boolean) ?? "") }));
+}
+
+/** What faults did, in each run. */
+function faultsByRun() {
+  const told = RUNS.flatMap(run => run.faults.map(episode => [run, episode]));
+  if (!told.length) return null;
+  const outcome = of => known(of.seconds) ? { n: duration(of.seconds) } : of.said;
+  const rows = told.flatMap(([run, { faults, phases, latency }]) => faults.map((of, at) => {
+    const during = phases[1], failed = Object.values(during.failed).reduce((sum, count) => sum + count, 0);
+    return [`${RUNS.length > 1 ? briefOf(run) + ": " : ""}${of.server}, ${of.kind} at ${number(of.down, 1)} s`, at ? "" : { n: number(failed), small: `of ${number(during.requests)}` },
+      outcome(of.left), outcome(of.recovery), at ? "" : outcome(latency)];
+  }));
+  return section("by-fault", "What the faults did", markOf(worst(told.map(([run]) => run))),
+    table(["fault", { n: "lost requests" }, { n: "until traffic left" }, { n: "until it served again" }, { n: "until TTFT was as before" }], rows, "Lost: those that arrived during the fault and failed.", "told"));
 }
 
 /** A setting's values against queue, first token and rate. */
@@ -187,8 +205,8 @@ function detail() {
   return [...parts, place];
 }
 
-const NAV = { findings: "Findings", compare: "Comparison", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waterfall: "Requests", arrivals: "Arrivals",
-  "over-time": "Over time", faults: "Faults", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
+const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "Stages by run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waterfall: "Requests", arrivals: "Arrivals",
+  "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
 function contents() {
   const links = [...document.querySelectorAll("main section[id]")].map(of => {
@@ -201,7 +219,8 @@ function contents() {
 
 headline();
 if (RUNS.length) {
-  $("main").append(...[allFindings(), compared(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
+  // First what was asked: what faults did, which setting is better, and where the time went in each.
+  $("main").append(...[faultsByRun(), compared(), stagesByRun(), allFindings(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
   LATER.forEach(show => show());
   choose(RUNS[0]);
 }

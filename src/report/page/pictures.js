@@ -32,7 +32,7 @@ const whereOption = runs => c => {
   const mean = (run, name) => run.stages.find(stage => stage.name === name)?.mean ?? 0;
   const sums = runs.map(run => run.stages.reduce((sum, stage) => sum + stage.mean, 0));
   return chartOf(c, { grid: { top: 34 }, x: [`${unit.name} a request, on average`],
-    y: ["", { type: "category", min: null, inverse: true, data: runs.map(nameOf), axisLabel: { color: c.ink, width: SMALL.matches ? 90 : 220, overflow: "truncate", fontSize: 12 }, splitLine: { show: false } }],
+    y: ["", { type: "category", min: null, inverse: true, data: runs.map(nameOf), axisLabel: { color: c.ink, width: SMALL.matches ? 90 : 240, overflow: "break", lineHeight: 14, fontSize: SMALL.matches ? 11 : 12 }, splitLine: { show: false } }],
     tip: all => tip(all[0].name, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(mean(runs[one.dataIndex], one.seriesName))])),
     series: stageNames(runs.map(run => run.stages)).map(name =>
       barSeries(c, name, name, runs.map((run, at) => mean(run, name) / (sums[at] || 1) * run.mean * unit.times), { barMaxWidth: 26 })) });

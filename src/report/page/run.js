@@ -148,21 +148,33 @@ function faults(run) {
         { n: duration(of.ttft.p50) }, { n: duration(of.ttft.p99) }, { n: duration(of.total_latency.p50) }, { n: duration(of.total_latency.p99) }, Object.entries(of.failed).map(([name, count]) => `${count} ${name}`).join(", ")];
     })),
     words("p", upper(latency.said) + ".") ]);
-  return section("faults", "Faults", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose. A dash: too few requests to say.", "soft"), ...inner);
+  return section("faults", "Faults in detail", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose. A dash: too few requests to say.", "soft"), ...inner);
 }
 
 const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1], cache_hit_rate: ["Prefix cache hits", "share of prompt tokens", 1], gen_throughput: ["Generated tokens", "tokens a second"],
   gpu_use: ["GPU in use", "share of the time", 1], gpu_memory: ["GPU memory in use", "GiB", null, 2 ** 30] };
+
+/** As many lines as can be told apart. */
+const LINES = 4;
+/** Several servers' lines as one: the sum at each moment of the first, of what each said last; or the mean. */
+function merged(lines, isMean) {
+  const last = ({ times, values }, until) => values[times.findLastIndex(time => time <= until)];
+  const at = time => lines.map(line => last(line, time)).filter(known);
+  const sum = all => all.length ? all.reduce((sum, value) => sum + value, 0) / (isMean ? all.length : 1) : null;
+  return { name: isMean ? "mean" : "sum", times: lines[0].times, values: lines[0].times.map(time => sum(at(time))) };
+}
 
 function gauges(run) {
   const others = run.series.filter(of => of.source !== "records" && !(metricOf(of) in PLACES) && !isMax(of));
   const names = [...new Set(others.map(of => of.metric))].slice(0, 8);
   if (!names.length) return null;
   const pictures = names.map(name => {
-    const of = others.filter(of => of.metric === name).slice(0, 16);
+    const of = others.filter(of => of.metric === name).slice(0, 64);
     const [title, unit, max, per = 1] = GAUGES[name.replace(/^sglang:/, "")] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
-    return picture({ title, grade: gradeOf(run), option: timesOption(run, of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) })), unit, max ? { max } : {}),
-      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.` });
+    const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
+    const together = lines.length > LINES ? ` ${max ? "The mean" : "The sum"} of ${lines.length} servers; each is in series.csv.` : "";
+    return picture({ title, grade: gradeOf(run), option: timesOption(run, together ? [merged(lines, Boolean(max))] : lines, unit, max ? { max } : {}),
+      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.${together}` });
   });
   return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures));
 }

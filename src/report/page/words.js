@@ -35,11 +35,8 @@ function markOf(grade) {
 }
 /** The worst grade of several runs. */
 const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(grade => runs.some(run => gradeOf(run) === grade)) ?? null;
-/** A run's name in little room: where one setting varies, its value says it all. */
-const briefOf = run => {
-  const keys = DATA.experiment?.keys ?? [];
-  return keys.length === 1 && run.run.startsWith(keys[0] + "=") ? run.run.slice(keys[0].length + 1) : run.run;
-};
+/** A run's name: the values of the settings that vary, with their keys. */
+const briefOf = run => (DATA.experiment?.keys ?? []).reduce((name, key) => name.replace(`${key}=`, `${key} = `), run.run);
 /** A run's name as a chart shows it. */
 const nameOf = run => gradeOf(run) ? `${briefOf(run)} [${gradeOf(run)}]` : briefOf(run);
 /** A round number that is not less. */

@@ -257,7 +257,18 @@ fn squeezed(value: &mut Value) {
     }
 }
 
-/// Text, Markdown, sheet and JSON of some folders.
+/// The page of some folders, with the JSON beside it: `scripts/report-shots.sh` opens it in a browser.
+fn page(name: &str, folder: &Path, dirs: &[&str]) {
+    let pages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
+    std::fs::create_dir_all(&pages).unwrap();
+    let json = said(folder, Format::Json, dirs, |args| {
+        args.no_html = false;
+        args.html = Some(pages.join(format!("{name}.html")));
+    });
+    put(&pages, &format!("{name}.json"), &json);
+}
+
+/// Text, Markdown, sheet, JSON and page of some folders.
 fn all_formats(name: &str, folder: &Path, dirs: &[&str]) {
     for (format, end) in [
         (Format::Text, "txt"),
@@ -273,6 +284,7 @@ fn all_formats(name: &str, folder: &Path, dirs: &[&str]) {
         }
         pinned(&format!("{name}.{end}"), &said);
     }
+    page(name, folder, dirs);
 }
 
 #[test]
@@ -359,6 +371,7 @@ fn an_experiment_of_a_grid() {
         serde_json::from_slice(&std::fs::read(dir.join("comparison.json")).unwrap()).unwrap();
     let parts = json!({ "experiment": made["experiment"], "comparison": made["comparison"], "not_compared": made["not_compared"] });
     pinned("grid.json", &format!("{parts:#}\n"));
+    page("grid", folder.path(), &["grid"]);
 }
 
 #[test]
@@ -429,6 +442,28 @@ fn records_of_a_proxy() {
     }
     put(folder.path(), "records.csv", &text);
     all_formats("records", folder.path(), &["records.csv"]);
+}
+
+/// What stands in rows is text on the page, whatever it says.
+#[test]
+fn hostile_text_makes_nothing_on_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let hostile = "<img src=x onerror=console.error(1)></script><script>console.error(2)</script>";
+    let mut text =
+        "req_id,success,error,host,model,arrival_time,finish_time,total_latency,outcome\n"
+            .to_owned();
+    for n in 0..40 {
+        let (at, outcome) = (f64::from(n), if n % 4 == 0 { "server_error" } else { "ok" });
+        let is_ok = if outcome == "ok" { "True" } else { "False" };
+        writeln!(
+            text,
+            "{n}{hostile},{is_ok},{hostile},{hostile},{hostile},{at},{},1.0,{outcome}",
+            at + 1.0
+        )
+        .unwrap();
+    }
+    put(folder.path(), "hostile.csv", &text);
+    page("hostile", folder.path(), &["hostile.csv"]);
 }
 
 #[test]
