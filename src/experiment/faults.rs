@@ -2,14 +2,11 @@
 //! worked.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::future::try_join_all;
-use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::sleep;
 use toml::{Table, Value};
@@ -17,9 +14,11 @@ use toml::{Table, Value};
 use crate::clock::{Clock, Stamp};
 use crate::fault::Fault;
 use crate::report::files::FaultRow;
+use crate::units;
 
 use super::launch::{DeploymentSpec, EngineName, Server};
 use super::plan::read::inline;
+use super::timed::TimedRows;
 
 /// Which servers are down when, and how.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,13 +32,8 @@ pub struct FaultPlan {
 pub enum FaultKind {
     /// Its process group is killed, and started again.
     Kill,
-    /// Its hop injects a fault.
-    Hop {
-        /// The fault's.
-        name: String,
-        /// As the hop's admin interface takes it.
-        json: String,
-    },
+    /// Its hop injects this.
+    Hop(Fault),
 }
 
 /// The key `failure_schedule`, ascending in time.
@@ -62,14 +56,6 @@ struct Change {
     is_down: bool,
 }
 
-/// `faults.csv` of a run.
-struct Log {
-    began: Stamp,
-    clock: Clock,
-    kind: String,
-    file: Mutex<csv::Writer<File>>,
-}
-
 /// The kinds that need no further field, as an error lists them.
 const KINDS: &str = "must be \"kill\", \"refuse\", \"reset\" or \"stall\", or a table as the hop takes it, as in \
     { kind = \"slow\", ms = 50 } (docs/FAULTS.md)";
@@ -86,10 +72,7 @@ impl Schedule {
         let schedule = table(text).ok_or_else(|| wrong("is no table"))?;
         let mut phases: Vec<Phase> = Vec::new();
         for (at, servers) in times(&schedule) {
-            let seconds = at
-                .parse()
-                .ok()
-                .filter(|at: &f64| at.is_finite() && *at >= 0.0);
+            let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
             let seconds = seconds.ok_or_else(|| wrong(&format!("`{at}` is no time, 0 or more")))?;
             if phases.iter().any(|phase| phase.at == seconds) {
                 return Err(wrong(&format!("{seconds} s stands there twice")));
@@ -119,18 +102,16 @@ impl FaultKind {
             Some(table) => json!(table),
             None => json!({ "kind": text }),
         };
-        let json = json.to_string();
-        let fault = Fault::parse(json.as_bytes()).map_err(|wrong| format!("{wrong}; {KINDS}"))?;
-        Ok(FaultKind::Hop {
-            name: fault.kind.name().to_owned(),
-            json,
-        })
+        let fault = Fault::parse(json.to_string().as_bytes());
+        fault
+            .map(FaultKind::Hop)
+            .map_err(|wrong| format!("{wrong}; {KINDS}"))
     }
 
     fn name(&self) -> &str {
         match self {
             FaultKind::Kill => "kill",
-            FaultKind::Hop { name, .. } => name,
+            FaultKind::Hop(fault) => fault.kind.name(),
         }
     }
 }
@@ -155,7 +136,7 @@ impl FaultPlan {
 
     /// Whether it is done by hops, which then must be there and take faults.
     pub fn needs_hops(&self) -> bool {
-        matches!(self.kind, FaultKind::Hop { .. })
+        matches!(self.kind, FaultKind::Hop(_))
     }
 
     /// When the last change is, seconds since the run began.
@@ -184,7 +165,8 @@ impl FaultPlan {
                  hop looks much the same to whoever asks them"
                     .to_owned(),
             ),
-            (FaultKind::Hop { name, .. }, _) if !(spec.hops && spec.fault_injection) => {
+            (FaultKind::Hop(fault), _) if !(spec.hops && spec.fault_injection) => {
+                let name = fault.kind.name();
                 Err(format!("failure_kind = \"{name}\": it is done by hops, and there are none; give hops = true"))
             }
             _ => Ok(()),
@@ -235,47 +217,56 @@ fn number(server: &Value) -> Option<usize> {
 /// The file cannot be written, or something could not be done; what was done before is in the file.
 pub async fn run(
     plan: &FaultPlan,
-    servers: &[Arc<Server>],
+    servers: &[Server],
     began: Stamp,
     clock: &Clock,
     file: &Path,
 ) -> anyhow::Result<()> {
-    let writer = csv::Writer::from_path(file).with_context(|| file.display().to_string())?;
-    let log = Log {
-        began,
-        clock: clock.clone(),
-        kind: plan.kind.name().to_owned(),
-        file: Mutex::new(writer),
-    };
+    let columns = ["time", "server", "kind", "event"];
+    let log = TimedRows::new(file, &columns, began, clock)?;
     let servers = servers.iter().enumerate();
     try_join_all(servers.map(|(number, server)| one(plan, server, number, &log))).await?;
     Ok(())
 }
 
 /// Does to one server what is planned.
-async fn one(plan: &FaultPlan, server: &Server, number: usize, log: &Log) -> anyhow::Result<()> {
-    let name = &server.file.name;
+async fn one(
+    plan: &FaultPlan,
+    server: &Server,
+    number: usize,
+    log: &TimedRows,
+) -> anyhow::Result<()> {
     let changes = plan.changes(number);
     let mut changes = changes.iter().peekable();
+    // What was done, and when it was begun.
+    let write = |at: Stamp, event: &str| {
+        let row = FaultRow {
+            time: log.seconds(at),
+            server: server.file.name.clone(),
+            kind: plan.kind.name().to_owned(),
+            event: event.to_owned(),
+        };
+        log.write(&[row]).context("faults.csv")
+    };
     while let Some(change) = changes.next() {
-        log.until(change.at).await;
+        until(log, change.at).await;
         // Requests break while it is being done: a time taken afterwards would have them fail before the fault.
         let begun = log.clock.now();
         match (&plan.kind, change.is_down) {
             (FaultKind::Kill, true) => server.kill().await?,
             (FaultKind::Kill, false) => server.start()?,
-            (FaultKind::Hop { json, .. }, true) => server.set_fault(Some(json)).await?,
-            (FaultKind::Hop { .. }, false) => server.set_fault(None).await?,
+            (FaultKind::Hop(fault), true) => server.set_fault(Some(fault)).await?,
+            (FaultKind::Hop(_), false) => server.set_fault(None).await?,
         }
         let event = if change.is_down { "down" } else { "up" };
-        log.write(begun, name, event)?;
+        write(begun, event)?;
         if change.is_down {
             continue;
         }
         // It may be taken down again before it is ready.
         let next = async {
             match changes.peek() {
-                Some(next) => log.until(next.at).await,
+                Some(next) => until(log, next.at).await,
                 None => std::future::pending().await,
             }
         };
@@ -283,7 +274,7 @@ async fn one(plan: &FaultPlan, server: &Server, number: usize, log: &Log) -> any
             biased;
             ready = server.ready() => {
                 ready?;
-                log.write(log.clock.now(), name, "ready")?;
+                write(log.clock.now(), "ready")?;
             }
             () = next => {}
         }
@@ -291,31 +282,15 @@ async fn one(plan: &FaultPlan, server: &Server, number: usize, log: &Log) -> any
     Ok(())
 }
 
-impl Log {
-    /// Waits until so many seconds after the run began.
-    async fn until(&self, at: f64) {
-        let at = self.began.plus_seconds(at);
-        loop {
-            let left = at.since(self.clock.now());
-            if left <= 0.0 {
-                return;
-            }
-            sleep(Duration::from_secs_f64(left)).await;
+/// Waits until so many seconds after the run began.
+async fn until(log: &TimedRows, at: f64) {
+    let at = log.began.plus_seconds(at);
+    loop {
+        let left = at.since(log.clock.now());
+        if left <= 0.0 {
+            return;
         }
-    }
-
-    /// What was done, and when it was begun.
-    fn write(&self, at: Stamp, server: &str, event: &str) -> anyhow::Result<()> {
-        let seconds = at.since(self.began);
-        let row = FaultRow {
-            time: (seconds * 1e6).round() / 1e6,
-            server: server.to_owned(),
-            kind: self.kind.clone(),
-            event: event.to_owned(),
-        };
-        let mut file = self.file.lock();
-        file.serialize(&row).context("faults.csv")?;
-        file.flush().context("faults.csv")
+        sleep(Duration::from_secs_f64(left)).await;
     }
 }
 

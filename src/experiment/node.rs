@@ -104,12 +104,8 @@ impl Default for NodeConfig {
 impl Keys for NodeConfig {
     const KIND: Kind = Kind::Node;
 
-    fn more(&self) -> &Table {
-        &self.more
-    }
-
-    fn output_dir(&self) -> Option<&Path> {
-        self.output_dir.as_deref()
+    fn beside(&self) -> (&Table, Option<&Path>) {
+        (&self.more, self.output_dir.as_deref())
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use clap::Parser as _;
 use http::Method;
 use serde_json::Value;
 
-use super::demo::traffic_args;
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, missing, render, way_back};
 use crate::request::endpoint::Endpoint;
@@ -50,9 +50,8 @@ pub struct Args {
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,
     /// Give the request up after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "60",
-        value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub request_timeout_s: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = traffic::seconds)]
+    pub request_timeout_s: Duration,
     /// Columns of the picture [default: the terminal's, or 80]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(60..=1000))]
     pub width: Option<u16>,
@@ -185,8 +184,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 }
 
 fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
-    let flags = ["traffic", "--num-prompts", "1"].map(str::to_owned);
-    let timeout = Duration::from_secs(args.request_timeout_s);
+    let timeout = args.request_timeout_s;
     let load = traffic::Args {
         backend,
         base_url: Some(args.place.target.clone()),
@@ -200,7 +198,7 @@ fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
         request_timeout_s: timeout,
         // Each probe is a request of its own in the proxy's file.
         request_id_prefix: Some(format!("queuescope-probe-{:08x}", rand::random::<u32>())),
-        ..traffic_args(&flags)?
+        ..traffic::Args::try_parse_from(["traffic", "--num-prompts", "1"])?
     };
     Ok(load.plan()?)
 }

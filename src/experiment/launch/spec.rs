@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::ask::Access;
-use super::command::Program;
+use super::command::CommandLine;
 use crate::secret::shown;
 use crate::traffic::client::Target;
 
@@ -25,8 +25,8 @@ pub enum EngineName {
 /// A server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerSpec {
-    /// It is started.
-    Started(Program),
+    /// It is started, and told where to listen.
+    Started(CommandLine),
     /// It runs already, at this URL: nothing of it is started or stopped.
     Running(String),
 }
@@ -58,8 +58,6 @@ pub struct DeploymentSpec {
     pub engine: EngineName,
     /// The servers. There may be none behind [`Router::External`].
     pub servers: Vec<ServerSpec>,
-    /// Variables of the environment of those that are started, beside ours.
-    pub env: Vec<(String, String)>,
     /// Server i (from 0) listens on `base_port + i`; `None`: on a free port.
     pub base_port: Option<u16>,
     /// What routes.
@@ -123,7 +121,6 @@ impl DeploymentSpec {
             }),
             engine,
             servers,
-            env: Vec::new(),
             base_port: None,
             router: Router::None,
             front: false,

@@ -29,7 +29,7 @@ pub(super) fn fitted(mut example: Vec<Entry>, given: &[Entry]) -> (Vec<Entry>, V
         let Some(first) = value.as_array().and_then(|all| all.first()) else {
             continue;
         };
-        let one = line::key(key).and_then(line::Key::default);
+        let one = line::key(key).and_then(line::default);
         let one = one.unwrap_or_else(|| first.clone());
         let (instead, why) = match key == "routing_policy" {
             _ if find(key).is_some() => continue,

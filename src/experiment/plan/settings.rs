@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use toml::Value;
 
+use super::error::PlanError;
 use super::line::{Line, text};
-use super::usage::Usage;
 
 /// The keys of a run: as they stand in a plan, and read.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ impl Settings {
     ///
     /// # Errors
     /// The key and what would be right.
-    pub fn read(written: BTreeMap<String, Value>) -> Result<Settings, Usage> {
+    pub fn read(written: BTreeMap<String, Value>) -> Result<Settings, PlanError> {
         let is_stored = written.contains_key("workload");
         let is_said = |(key, value): &(&String, &Value)| match key.as_str() {
             // All at once is the generator's own default, which a trace or a curve takes the place of.

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::experiment::launch::{
-    Deployment, DeploymentSpec, EngineName, Program, Router, ServerSpec,
+    CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
 };
 use queuescope::table::Table;
 use queuescope::traffic::client::UpstreamKind;
@@ -40,9 +40,8 @@ pub fn spec(dir: &Path) -> DeploymentSpec {
 
 /// Two simulated servers.
 pub fn sims(flags: &[&str]) -> Vec<ServerSpec> {
-    let program = Path::new(env!("CARGO_BIN_EXE_queuescope"));
-    let flags = flags.iter().map(ToString::to_string).collect();
-    vec![ServerSpec::Started(Program::sim(program, flags)); 2]
+    let line = CommandLine::new(env!("CARGO_BIN_EXE_queuescope"), &["sim"]).with(flags);
+    vec![ServerSpec::Started(line); 2]
 }
 
 /// Servers that run.
@@ -52,11 +51,8 @@ pub fn running(urls: &[String]) -> Vec<ServerSpec> {
 
 /// An SGLang of this Python.
 fn sglang(python: &str, flags: Vec<String>) -> Vec<ServerSpec> {
-    vec![ServerSpec::Started(Program {
-        program: python.into(),
-        before: &["-m", "sglang.launch_server"],
-        flags,
-    })]
+    let line = CommandLine::new(python, &["-m", "sglang.launch_server"]);
+    vec![ServerSpec::Started(line.with(flags))]
 }
 
 /// The names of the processes that write to a log below `dir`: a router changes the command that others see.
@@ -242,18 +238,12 @@ async fn dropping_it_ends_it_too() {
 #[tokio::test]
 async fn one_that_hears_no_sigterm_is_killed() {
     let folder = tempfile::tempdir().unwrap();
-    let deaf = Program {
-        program: "sh".into(),
-        before: &[
-            "-c",
-            concat!(
-                "trap '' TERM; ",
-                env!("CARGO_BIN_EXE_queuescope"),
-                " sim --host $1 --port $3 & while :; do sleep 1; done"
-            ),
-        ],
-        flags: Vec::new(),
-    };
+    let script = concat!(
+        "trap '' TERM; ",
+        env!("CARGO_BIN_EXE_queuescope"),
+        " sim \"$@\" & while :; do sleep 1; done"
+    );
+    let deaf = CommandLine::new("sh", &["-c", script, "sh"]);
     let wanted = DeploymentSpec {
         servers: vec![ServerSpec::Started(deaf)],
         router: Router::None,
@@ -379,7 +369,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
 #[tokio::test]
 async fn an_end_that_nobody_wanted_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let mut deployment = Deployment::start(&spec(folder.path())).await.unwrap();
+    let deployment = Deployment::start(&spec(folder.path())).await.unwrap();
     let command = &deployment.processes()[1].command;
     let pid = std::fs::read_dir("/proc")
         .unwrap()
@@ -399,7 +389,9 @@ async fn an_end_that_nobody_wanted_is_told() {
         assert!(error.contains(piece), "{error}");
     }
     // Ended on purpose is no news.
-    deployment.servers[0].kill().await.unwrap();
+    for server in &deployment.servers {
+        server.kill().await.unwrap();
+    }
     tokio::select! {
         biased;
         error = deployment.ended() => panic!("{error}"),
