@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Parser;
 
-use super::launch::{CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec};
+use super::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use crate::clock::Clock;
 use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
@@ -96,7 +96,10 @@ fn spec(dir: &Path, sims: &[String]) -> anyhow::Result<DeploymentSpec> {
     Ok(DeploymentSpec {
         router: Router::Builtin("round_robin".to_owned()),
         hops: true,
-        ..DeploymentSpec::new(EngineName::Sim, servers, program, dir)
+        servers,
+        program,
+        dir: dir.to_owned(),
+        ..DeploymentSpec::default()
     })
 }
 

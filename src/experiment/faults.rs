@@ -2,10 +2,11 @@
 //! worked.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
 use serde_json::json;
 use tokio::time::sleep;
@@ -23,8 +24,10 @@ use super::timed::TimedRows;
 /// Which servers are down when, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPlan {
-    kind: FaultKind,
-    schedule: Schedule,
+    /// What is done to servers.
+    pub kind: FaultKind,
+    /// When, and to which.
+    pub schedule: Schedule,
 }
 
 /// The key `failure_kind`: what is done to a server.
@@ -47,13 +50,6 @@ struct Phase {
     at: f64,
     /// Counted from 0.
     down: BTreeSet<usize>,
-}
-
-/// A server goes down or up.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Change {
-    at: f64,
-    is_down: bool,
 }
 
 /// The kinds that need no further field, as an error lists them.
@@ -126,14 +122,6 @@ fn table(text: &str) -> Option<Table> {
 }
 
 impl FaultPlan {
-    /// Faults of this kind at these times.
-    pub fn new(schedule: &Schedule, kind: &FaultKind) -> FaultPlan {
-        FaultPlan {
-            kind: kind.clone(),
-            schedule: schedule.clone(),
-        }
-    }
-
     /// Whether it is done by hops, which then must be there and take faults.
     pub fn needs_hops(&self) -> bool {
         matches!(self.kind, FaultKind::Hop(_))
@@ -148,44 +136,37 @@ impl FaultPlan {
     ///
     /// # Errors
     /// The key, what is wrong with it and what would be right.
-    pub fn check(&self, spec: &DeploymentSpec) -> Result<(), String> {
+    pub fn check(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
         let count = spec.servers.len();
         for Phase { at, down } in &self.schedule.0 {
             if let Some(server) = down.iter().find(|server| **server >= count) {
                 let servers = if count == 1 { "server" } else { "servers" };
                 let server = server + 1;
-                return Err(format!(
+                bail!(
                     "failure_schedule: {at} s: there is no server {server}, but {count} {servers}"
-                ));
+                );
             }
         }
-        match (&self.kind, spec.engine) {
-            (FaultKind::Kill, EngineName::External) => Err(
-                "failure_kind = \"kill\": external servers are not ours to kill; \"refuse\", \"reset\" or \"stall\" at a \
-                 hop looks much the same to whoever asks them"
-                    .to_owned(),
-            ),
-            (FaultKind::Hop(fault), _) if !(spec.hops && spec.fault_injection) => {
-                let name = fault.kind.name();
-                Err(format!("failure_kind = \"{name}\": it is done by hops, and there are none; give hops = true"))
-            }
-            _ => Ok(()),
-        }
+        let name = self.kind.name();
+        ensure!(
+            self.needs_hops() || spec.engine != EngineName::External,
+            "failure_kind = \"kill\": external servers are not ours to kill; \"refuse\", \"reset\" or \"stall\" at a hop looks \
+             much the same to whoever asks them"
+        );
+        ensure!(
+            !self.needs_hops() || (spec.hops && spec.fault_injection),
+            "failure_kind = \"{name}\": it is done by hops, and there are none; give hops = true"
+        );
+        Ok(())
     }
 
-    /// The changes of one server.
-    fn changes(&self, server: usize) -> Vec<Change> {
-        let mut was_down = false;
-        let changes = self.schedule.0.iter().filter_map(|phase| {
-            let is_down = phase.down.contains(&server);
-            let changes = is_down != was_down;
-            was_down = is_down;
-            changes.then_some(Change {
-                at: phase.at,
-                is_down,
-            })
-        });
-        changes.collect()
+    /// When one server goes down or up: seconds since the run began, and whether it is down from then on.
+    fn changes(&self, server: usize) -> Vec<(f64, bool)> {
+        let phases = self.schedule.0.iter();
+        let phases = phases.map(|phase| (phase.at, phase.down.contains(&server)));
+        let mut changes: Vec<_> = iter::once((0.0, false)).chain(phases).collect();
+        changes.dedup_by_key(|(_, is_down)| *is_down);
+        changes.split_off(1)
     }
 }
 
@@ -236,8 +217,7 @@ async fn one(
     number: usize,
     log: &TimedRows,
 ) -> anyhow::Result<()> {
-    let changes = plan.changes(number);
-    let mut changes = changes.iter().peekable();
+    let mut changes = plan.changes(number).into_iter().peekable();
     // What was done, and when it was begun.
     let write = |at: Stamp, event: &str| {
         let row = FaultRow {
@@ -248,25 +228,25 @@ async fn one(
         };
         log.write(&[row]).context("faults.csv")
     };
-    while let Some(change) = changes.next() {
-        until(log, change.at).await;
+    while let Some((at, is_down)) = changes.next() {
+        until(log, at).await;
         // Requests break while it is being done: a time taken afterwards would have them fail before the fault.
         let begun = log.clock.now();
-        match (&plan.kind, change.is_down) {
+        match (&plan.kind, is_down) {
             (FaultKind::Kill, true) => server.kill().await?,
             (FaultKind::Kill, false) => server.start()?,
             (FaultKind::Hop(fault), true) => server.set_fault(Some(fault)).await?,
             (FaultKind::Hop(_), false) => server.set_fault(None).await?,
         }
-        let event = if change.is_down { "down" } else { "up" };
+        let event = if is_down { "down" } else { "up" };
         write(begun, event)?;
-        if change.is_down {
+        if is_down {
             continue;
         }
         // It may be taken down again before it is ready.
         let next = async {
             match changes.peek() {
-                Some(next) => until(log, next.at).await,
+                Some((next, _)) => until(log, *next).await,
                 None => std::future::pending().await,
             }
         };

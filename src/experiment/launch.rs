@@ -63,7 +63,7 @@ impl Deployment {
     /// What does not fit together; a port that is taken; what ended or was not ready in time, with its log's last lines,
     /// the likely cause and what helps.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
-        spec.check().map_err(anyhow::Error::msg)?;
+        spec.check()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
         let admin = match spec.proxy_admin {
@@ -100,7 +100,7 @@ impl Deployment {
             router.start()?;
             let count = deployment.servers.len();
             let knows_all = async || Access::default().workers(url).await == count;
-            router.ready(spec.start_timeout, knows_all).await?;
+            router.ready(spec.start_timeout(), knows_all).await?;
         }
         Ok(deployment)
     }
@@ -215,7 +215,7 @@ impl Deployment {
         process.start()?;
         let admin = format!("http://{admin}");
         let is_ready = async || Access::default().status(&admin, "/readyz").await == Some(200);
-        let ready = process.ready(spec.start_timeout, is_ready).await;
+        let ready = process.ready(spec.start_timeout(), is_ready).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))
     }
@@ -264,7 +264,7 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
             hop: hops.get(number).copied(),
             access: spec.access.clone(),
             admin: admin.map(|admin| (admin, of_admin.clone())),
-            start_timeout: spec.start_timeout,
+            start_timeout: spec.start_timeout(),
         })
     };
     spec.servers.iter().enumerate().map(server).collect()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{bail, ensure};
 use toml::Value;
 
 pub mod announcement;
@@ -14,14 +15,13 @@ mod known;
 pub mod line;
 pub mod presets;
 pub mod read;
-pub mod settings;
 mod shown;
 
 use error::PlanError;
 use grid::Sweep;
 use keys::Kind;
+use line::Settings;
 use read::Entry;
-use settings::Settings;
 use shown::{quoted, shown, told};
 
 /// A plan that can be run.
@@ -66,11 +66,8 @@ impl Plan {
     pub fn new(kind: Kind, example: Vec<Entry>, given: Vec<Entry>) -> Result<Plan, PlanError> {
         let given = known::known(kind, given)?;
         let (mut keys, notes) = example::fitted(known::known(kind, example)?, &given);
-        let presets = given.iter().filter(|(key, _)| key == "preset");
-        let presets = presets.flat_map(|(key, value)| values(key, value));
-        let by_preset: Vec<_> = presets
-            .flat_map(|name| presets::of(&line::text(&name)))
-            .collect();
+        let presets = texts(&given, "preset").into_iter();
+        let by_preset: Vec<_> = presets.flat_map(|name| presets::of(&name)).collect();
         keys.retain(|(key, _)| by_preset.iter().all(|(set, _)| set != key));
         put(&mut keys, &given);
         let mut plan = Plan {
@@ -82,7 +79,8 @@ impl Plan {
         };
         plan.runs = plan.grid()?;
         if plan.is_search() {
-            plan.check_search()?;
+            let checked = plan.check_search();
+            checked.map_err(|wrong| PlanError(wrong.to_string()))?;
         }
         Ok(plan)
     }
@@ -105,7 +103,7 @@ impl Plan {
     fn grid(&self) -> Result<Vec<Run>, PlanError> {
         let sweeps = self.sweeps();
         let repeats = match self.value("repeats") {
-            Some(_) => self.settings(&[], 0)?.line.keys.repeats,
+            Some(_) => self.settings(&[], 0)?.keys.repeats,
             None => 1,
         };
         let combinations = grid::combinations(&sweeps, repeats)?;
@@ -123,26 +121,23 @@ impl Plan {
     /// Whether the highest rate is searched.
     pub fn is_search(&self) -> bool {
         let first = self.runs.first();
-        first.is_some_and(|run| run.settings.line.keys.find_max_rate)
+        first.is_some_and(|run| run.settings.keys.find_max_rate)
     }
 
     /// A search has one setting, and says itself how often and how long each rate is tried.
-    fn check_search(&self) -> Result<(), PlanError> {
-        let sweeps = self.sweeps();
-        let (key, right) = if let Some(Sweep { key, .. }) = sweeps.first() {
-            let right = format!("searches with one setting; give {key} one value");
-            return Err(PlanError::of("find_max_rate", right));
-        } else if self.runs.len() > 1 {
-            let right =
-                "a search tries each rate once; leave it out, or raise probe_s for longer trials";
-            ("repeats", right)
-        } else if self.value("duration").is_some() {
-            let right = "a search sets how long each rate is tried; give probe_s in its place";
-            ("duration", right)
-        } else {
-            return Ok(());
-        };
-        Err(PlanError::of(key, right))
+    fn check_search(&self) -> anyhow::Result<()> {
+        if let Some(Sweep { key, .. }) = self.sweeps().first() {
+            bail!("find_max_rate: searches with one setting; give {key} one value");
+        }
+        ensure!(
+            self.runs.len() == 1,
+            "repeats: a search tries each rate once; leave it out, or raise probe_s for longer trials"
+        );
+        ensure!(
+            self.value("duration").is_none(),
+            "duration: a search sets how long each rate is tried; give probe_s in its place"
+        );
+        Ok(())
     }
 
     /// A run of it at rate `rate`, for the search of the highest.
@@ -217,9 +212,7 @@ impl Plan {
             text.push_str(&format!("{} = {}\n", quoted(key), shown(key, value)));
         }
         let mut by_preset = Vec::new();
-        let presets = self.value("preset").map(|value| values("preset", value));
-        for preset in presets.into_iter().flatten() {
-            let preset = line::text(&preset);
+        for preset in texts(&self.keys, "preset") {
             for (key, value) in presets::of(&preset) {
                 if self.value(key).is_none() {
                     by_preset.push(key);
@@ -272,6 +265,13 @@ pub(super) fn put(all: &mut Vec<Entry>, more: &[Entry]) {
             None => all.push((key.clone(), value.clone())),
         }
     }
+}
+
+/// The values of a key that was given, as texts.
+fn texts(all: &[Entry], name: &str) -> Vec<String> {
+    let of_name = all.iter().filter(|(key, _)| key == name);
+    let all = of_name.flat_map(|(key, value)| values(key, value));
+    all.map(|value| line::text(&value)).collect()
 }
 
 /// The values of a key that is varied, or the one that it has.

@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, missing, render, way_back};
-use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::terminal::{self, one_line};
@@ -115,19 +114,19 @@ impl Place {
     /// Says what is wrong with it and what would be right.
     pub fn parse(url: &str) -> Result<Place, String> {
         let url = url.trim_end_matches('/');
-        let asked = Endpoint::ALL
+        let asked = [
+            Backend::Sglang,
+            Backend::SglangOai,
+            Backend::SglangOaiChat,
+            Backend::Responses,
+            Backend::Messages,
+        ];
+        let mut asked = asked
             .into_iter()
-            .find_map(|endpoint| Some((url.strip_suffix(endpoint.path())?, endpoint)));
-        let (base, endpoint) = asked.map_or((url, None), |(base, of)| (base, Some(of)));
-        let backend = endpoint.map(|endpoint| match endpoint {
-            Endpoint::Generate => Backend::Sglang,
-            Endpoint::Completions => Backend::SglangOai,
-            Endpoint::Chat => Backend::SglangOaiChat,
-            Endpoint::Responses => Backend::Responses,
-            Endpoint::Messages => Backend::Messages,
-        });
+            .filter_map(|of| Some((url.strip_suffix(of.endpoint().path())?, of)));
+        let (base, backend) = asked.next().unzip();
         Ok(Place {
-            target: Target::parse(base)?,
+            target: Target::parse(base.unwrap_or(url))?,
             backend,
         })
     }
@@ -287,6 +286,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Stamp;
+    use crate::request::endpoint::Endpoint;
     use crate::request::generation::Generation;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
@@ -385,5 +385,14 @@ mod tests {
         let both = backend("probe http://a:1/generate --backend sglang-oai-chat");
         let both = both.unwrap_err().to_string();
         assert!(both.contains("the URL ends in /generate"), "{both}");
+    }
+
+    #[test]
+    fn a_timeout_takes_a_unit() {
+        for (given, seconds) in [("90", 90), ("2min", 120)] {
+            let line = ["probe", "http://a:1", "--request-timeout-s", given];
+            let timeout = Line::parse_from(line).args.request_timeout_s;
+            assert_eq!(timeout, Duration::from_secs(seconds));
+        }
     }
 }

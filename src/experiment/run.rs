@@ -52,9 +52,7 @@ pub struct Finished {
 struct ExperimentRunner {
     plan: Plan,
     context: RunContext,
-    file: ExperimentFile,
-    ends: Vec<RunEnd>,
-    notes: Vec<String>,
+    done: Finished,
     /// Held until all is over: no other process works on the folder.
     _lock: File,
 }
@@ -87,17 +85,12 @@ pub async fn run(
     };
     let done = whole(plan, to, context).await;
     listening.abort();
-    let done = done?;
-    Ok(Finished {
-        dir: done.context.dir,
-        file: done.file,
-        runs: done.ends,
-        signal: stop.is_stopped().then(|| first.number()),
-        notes: done.notes,
-    })
+    let mut done = done?;
+    done.signal = stop.is_stopped().then(|| first.number());
+    Ok(done)
 }
 
-async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<ExperimentRunner> {
+async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<Finished> {
     if let OutputDir::New(folder) = &to {
         folder.check(&FILES)?;
         if let Folder::Given { dir, .. } = folder {
@@ -119,14 +112,14 @@ async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result
     let mut runner = ExperimentRunner::begin(plan, to, context)?;
     runner.all().await?;
     runner.write()?;
-    Ok(runner)
+    Ok(runner.done)
 }
 
 impl ExperimentRunner {
     fn begin(plan: Plan, to: OutputDir, mut context: RunContext) -> anyhow::Result<Self> {
         let now = context.clock.now();
         let mut notes = Vec::new();
-        let (dir, began, lock) = match to {
+        let (dir, before, lock) = match to {
             OutputDir::New(folder) => {
                 folder.check(&FILES)?;
                 let made = folder.make(&[], now)?;
@@ -138,35 +131,41 @@ impl ExperimentRunner {
                     notes.push(format!("what was there before is in {aside}"));
                 }
                 folder::write_plan(&made.dir, &plan)?;
-                (made.dir, now.seconds(), lock)
+                (made.dir, ExperimentFile::default(), lock)
             }
             OutputDir::Resumed(dir) => {
                 let lock = locked(&dir)?;
-                let before: ExperimentFile =
-                    folder::read_json(&dir.join(EXPERIMENT)).unwrap_or_default();
-                let began = Some(before.began).filter(|began| *began > 0.0);
-                (dir, began.unwrap_or(now.seconds()), lock)
+                let before = folder::read_json(&dir.join(EXPERIMENT));
+                (dir, before.unwrap_or_default(), lock)
             }
         };
-        context.dir = dir;
-        let sweeps = plan.sweeps();
-        Ok(ExperimentRunner {
-            _lock: lock,
-            file: ExperimentFile {
-                kind: plan.kind.name().to_owned(),
-                began,
-                keys: sweeps.into_iter().map(|sweep| sweep.key).collect(),
-                ..ExperimentFile::default()
+        context.dir.clone_from(&dir);
+        let file = ExperimentFile {
+            kind: plan.kind.name().to_owned(),
+            began: match before.began {
+                0.0 => now.seconds(),
+                began => began,
             },
-            context,
-            plan,
-            ends: Vec::new(),
+            keys: plan.sweeps().into_iter().map(|sweep| sweep.key).collect(),
+            ..ExperimentFile::default()
+        };
+        let done = Finished {
+            dir,
+            file,
+            runs: Vec::new(),
+            signal: None,
             notes,
+        };
+        Ok(ExperimentRunner {
+            plan,
+            context,
+            done,
+            _lock: lock,
         })
     }
 
     fn write(&self) -> anyhow::Result<()> {
-        folder::write_json(&self.context.dir.join(EXPERIMENT), &self.file)
+        folder::write_json(&self.context.dir.join(EXPERIMENT), &self.done.file)
     }
 
     async fn all(&mut self) -> anyhow::Result<()> {
@@ -174,14 +173,14 @@ impl ExperimentRunner {
             return self.search().await;
         }
         let runs = self.plan.runs().to_vec();
-        self.file.runs = runs.iter().map(|run| self.planned(run)).collect();
+        self.done.file.runs = runs.iter().map(|run| self.planned(run)).collect();
         self.write()?;
         for (index, run) in runs.iter().enumerate() {
             if self.context.stop.is_stopped() {
                 break;
             }
             let (number, left) = (index + 1, runs.len() - index - 1);
-            let start_s = self.ends.iter().find_map(|end| end.file.start_s);
+            let start_s = self.done.runs.iter().find_map(|end| end.file.start_s);
             let time = announcement::left(&runs[index..], start_s);
             let all = runs.len();
             self.tell(&format!(
@@ -189,15 +188,15 @@ impl ExperimentRunner {
                 run.label
             ));
             self.one(index, run).await?;
-            let has_started = self.ends.iter().any(RunEnd::has_started);
+            let has_started = self.done.runs.iter().any(RunEnd::has_started);
             let is_over = left == 0 || self.context.stop.is_stopped();
-            if !(has_started || is_over) && self.ends.len() >= MOST_FAILED_STARTS {
+            if !(has_started || is_over) && self.done.runs.len() >= MOST_FAILED_STARTS {
                 let further = if left == 1 { "run was" } else { "runs were" };
                 let note = format!(
                     "{left} further {further} not tried: none of the first {MOST_FAILED_STARTS} could be started"
                 );
                 self.tell(&format!("  {note}"));
-                self.notes.push(note);
+                self.done.notes.push(note);
                 break;
             }
         }
@@ -243,12 +242,12 @@ impl ExperimentRunner {
         for note in end.warnings.iter().chain(&end.file.notes) {
             self.tell(&format!("  note: {note}"));
         }
-        self.ends.push(end.clone());
+        self.done.runs.push(end.clone());
         Ok(end)
     }
 
     fn state(&mut self, index: usize, state: RunState) -> anyhow::Result<()> {
-        if let Some(run) = self.file.runs.get_mut(index) {
+        if let Some(run) = self.done.file.runs.get_mut(index) {
             run.state = state;
         }
         self.write()
@@ -257,22 +256,22 @@ impl ExperimentRunner {
     /// Searches the highest rate that meets the objective.
     async fn search(&mut self) -> anyhow::Result<()> {
         let settings = self.plan.runs()[0].settings.clone();
-        let (keys, rate) = (&settings.line.keys, settings.line.load.request_rate);
+        let (keys, rate) = (&settings.keys, settings.load.request_rate);
         let first = if rate.is_finite() { rate } else { FIRST_RATE };
         let mut search = Search::new(first, keys.rate_precision);
-        self.file.keys = vec!["request_rate".to_owned()];
+        self.done.file.keys = vec!["request_rate".to_owned()];
         let mut found = MaxRate {
             goodput: settings.goodput(),
             share: keys.goodput_share,
             ..MaxRate::default()
         };
         while let Some(rate) = search.next() {
-            let number = self.file.runs.len() + 1;
+            let number = self.done.file.runs.len() + 1;
             let requests = search::requests(rate, keys.probe_s, keys.goodput_share);
             let run = self.plan.trial(number, rate, requests)?;
             self.tell(&format!("trial {number}: {rate} requests a second"));
             let planned = self.planned(&run);
-            self.file.runs.push(planned);
+            self.done.file.runs.push(planned);
             let end = self.one(number - 1, &run).await?;
             if self.context.stop.is_stopped() {
                 break;
@@ -280,7 +279,7 @@ impl ExperimentRunner {
             if end.file.state != RunState::Done {
                 let why = end.why().unwrap_or("it failed");
                 let note = format!("the search ended with trial {number}: {why}");
-                self.notes.push(note);
+                self.done.notes.push(note);
                 break;
             }
             let (trial, words, made) = tried(&end, rate, keys.goodput_share);
@@ -288,7 +287,7 @@ impl ExperimentRunner {
             search.tell(rate, trial);
             found.trials.push(made);
             (found.met, found.missed, found.invalid) = (search.met, search.missed, search.invalid);
-            self.file.max_rate = Some(found.clone());
+            self.done.file.max_rate = Some(found.clone());
         }
         Ok(())
     }

@@ -1,15 +1,14 @@
 //! What servers and GPUs tell of themselves while a run goes on, once a second, as rows of `series.csv`.
 
 use std::path::Path;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 
 use super::launch::Access;
 use super::timed::TimedRows;
 use crate::clock::{Clock, Stamp};
-use crate::report::files::{SERIES, SeriesRow, ServerFile};
+use crate::report::files::{SERIES, ServerFile};
 
 mod families;
 mod target;
@@ -26,15 +25,9 @@ const EVERY: Duration = Duration::from_secs(1);
 pub struct Scraper {
     targets: Vec<Target>,
     access: Access,
-    log: Log,
-}
-
-/// Where those write who ask.
-#[derive(Debug)]
-struct Log {
     rows: TimedRows,
-    /// Why it takes no more.
-    lost: OnceLock<String>,
+    /// Why the file takes no more.
+    lost: Option<String>,
 }
 
 impl Scraper {
@@ -66,49 +59,35 @@ impl Scraper {
         Ok(Scraper {
             targets: servers.chain(gpus).collect(),
             access,
-            log: Log::begin(dir, began, clock)?,
+            rows: rows(dir, began, clock)?,
+            lost: None,
         })
     }
 
-    /// Asks once a second, until it is dropped.
+    /// Asks once a second, until it is dropped. Where the file takes no more, that is said and the rest let go.
     pub async fn run(&mut self) {
-        let (access, log) = (&self.access, &self.log);
+        let (access, rows) = (&self.access, &self.rows);
         let targets = self.targets.iter_mut();
-        join_all(targets.map(|target| target.ask(access, log))).await;
+        let asked = try_join_all(targets.map(|target| target.ask(access, rows)));
+        if let Err(error) = asked.await {
+            self.lost = Some(format!("{SERIES} ends early: {error}"));
+        }
         std::future::pending().await
     }
 
     /// Who could not be asked, how often, and why.
     pub fn notes(self) -> Vec<String> {
         let notes = self.targets.iter().filter_map(Target::note);
-        let mut notes: Vec<String> = notes.chain(self.log.lost.into_inner()).collect();
+        let mut notes: Vec<String> = notes.chain(self.lost).collect();
         notes.sort();
         notes
     }
 }
 
-impl Log {
-    fn begin(dir: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<Log> {
-        let columns = ["time", "source", "server", "metric", "value"];
-        Ok(Log {
-            rows: TimedRows::new(&dir.join(SERIES), &columns, began, clock)?,
-            lost: OnceLock::new(),
-        })
-    }
-
-    /// Seconds since the run began.
-    fn now(&self) -> f64 {
-        self.rows.seconds(self.rows.clock.now())
-    }
-
-    /// Writes what was told. Where the file takes no more, that is said and the rest let go.
-    fn write(&self, rows: &[SeriesRow]) {
-        if self.lost.get().is_none()
-            && let Err(error) = self.rows.write(rows)
-        {
-            let _ = self.lost.set(format!("{SERIES} ends early: {error}"));
-        }
-    }
+/// A file without rows says what it would hold.
+fn rows(dir: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<TimedRows> {
+    let columns = ["time", "source", "server", "metric", "value"];
+    TimedRows::new(&dir.join(SERIES), &columns, began, clock)
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use super::*;
 
 fn plan(schedule: &str, kind: &str) -> FaultPlan {
     let schedule = Schedule::parse(schedule).unwrap();
-    FaultPlan::new(&schedule, &FaultKind::parse(kind).unwrap())
+    let kind = FaultKind::parse(kind).unwrap();
+    FaultPlan { kind, schedule }
 }
 
 #[test]
@@ -15,9 +16,8 @@ fn servers_go_down_and_up_as_the_schedule_lists_them() {
         r#"{"600":[],"30":[1,2],"0":{"5":[2]},"300":[2]}"#,
     ] {
         let plan = plan(schedule, "kill");
-        let change = |at, is_down| Change { at, is_down };
-        assert_eq!(plan.changes(0), [change(30.0, true), change(300.0, false)]);
-        assert_eq!(plan.changes(1), [change(0.5, true), change(600.0, false)]);
+        assert_eq!(plan.changes(0), [(30.0, true), (300.0, false)]);
+        assert_eq!(plan.changes(1), [(0.5, true), (600.0, false)]);
         assert_eq!(plan.changes(2), []);
         assert!(!plan.needs_hops());
     }

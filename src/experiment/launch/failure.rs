@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use anyhow::anyhow;
 use nix::sys::signal::Signal;
 
-use super::process::Process;
+use super::command::CommandLine;
 use crate::secret::MASK;
 
 /// Words of which one is said (with `|` between), the likely cause, and what helps.
@@ -84,14 +84,15 @@ const SHOWN: usize = 200;
 /// All that there is to say of a process that does not do what it was started for: what happened to it, and its status if it
 /// ended.
 pub(super) fn failure(
-    process: &Process,
+    name: &str,
+    line: &CommandLine,
+    log: &Path,
     happened: &str,
     status: Option<ExitStatus>,
 ) -> anyhow::Error {
-    let Process { name, log, .. } = process;
-    let command = process.command.to_string();
+    let command = line.to_string();
     let mut said = said(log, &command);
-    for secret in process.command.secrets() {
+    for secret in line.secrets() {
         said = said.replace(secret, MASK);
     }
     let why = cause(&said, status).unwrap_or_else(|| "its log may say why".to_owned());

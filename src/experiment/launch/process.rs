@@ -152,7 +152,7 @@ impl Process {
             },
             () = self.hopeless() => "cannot become ready".to_owned(),
         };
-        Err(failure(self, &happened, None))
+        Err(self.failure(&happened, None))
     }
 
     /// Waits until its log says what it does not recover from.
@@ -167,11 +167,15 @@ impl Process {
         let mut states = self.state.subscribe();
         loop {
             if let State::Ended(status) = *states.borrow_and_update() {
-                return failure(self, &format!("ended ({status})"), Some(status));
+                return self.failure(&format!("ended ({status})"), Some(status));
             }
             // The sender is this process's own.
             let _ = states.changed().await;
         }
+    }
+
+    fn failure(&self, happened: &str, status: Option<ExitStatus>) -> anyhow::Error {
+        failure(&self.name, &self.command, &self.log, happened, status)
     }
 
     /// Kills it; it may be started again. Returns when it is gone.

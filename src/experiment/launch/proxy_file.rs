@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail, ensure};
 use http::HeaderValue;
 use serde::Serialize;
 use serde_json::json;
@@ -41,17 +41,16 @@ const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 ///
 /// # Errors
 /// The key, what is wrong with it, and what would be right.
-pub fn check(spec: &DeploymentSpec) -> Result<(), String> {
+pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     if let Some(key) = OWN.iter().find(|key| spec.proxy.contains_key(**key)) {
-        return Err(format!("proxy.{key}: the experiment sets it; leave it out"));
+        bail!("proxy.{key}: the experiment sets it; leave it out");
     }
     if !spec.has_proxy() {
-        let right = "means nothing: no proxy is started; take front = true, hops = true or router = \"builtin\"";
-        return if spec.proxy.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("[proxy] {right}"))
-        };
+        ensure!(
+            spec.proxy.is_empty(),
+            "[proxy] means nothing: no proxy is started; take front = true, hops = true or router = \"builtin\""
+        );
+        return Ok(());
     }
     let worker = |number: usize| Worker {
         name: format!("server-{number}"),
@@ -61,11 +60,11 @@ pub fn check(spec: &DeploymentSpec) -> Result<(), String> {
     let hops = if spec.hops { spec.servers.len() } else { 0 };
     let hops: Vec<Worker> = (1..=hops).map(worker).collect();
     let text = text(spec, ANY, ANY, &[worker(1).upstream], &hops);
-    let text = text.map_err(|error| format!("[proxy] {error}"))?;
+    let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
     match config::wrong(&text).first() {
         // That is the plan's own key.
-        Some(wrong) if wrong.to_string().starts_with("policy") => Err(format!("routing_{wrong}")),
-        Some(wrong) => Err(format!("[proxy] {wrong}")),
+        Some(wrong) if wrong.starts_with("policy") => bail!("routing_{wrong}"),
+        Some(wrong) => bail!("[proxy] {wrong}"),
         None => Ok(()),
     }
 }
@@ -83,7 +82,7 @@ pub(super) fn authorization(spec: &DeploymentSpec) -> anyhow::Result<Option<Head
             .with_context(|| format!("proxy.admin_token_file = \"{file}\""))?,
         (None, None) => return Ok(None),
     };
-    let wrong = |wrong| anyhow::anyhow!("proxy.admin_token {wrong}");
+    let wrong = |wrong| anyhow!("proxy.admin_token {wrong}");
     bearer(token.trim()).map(Some).map_err(wrong)
 }
 

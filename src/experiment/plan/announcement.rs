@@ -2,9 +2,8 @@
 
 use super::deploy::without_effect;
 use super::grid::Sweep;
-use super::line;
+use super::line::{self, Settings};
 use super::presets;
-use super::settings::Settings;
 use super::shown::shown;
 use super::{Plan, Run};
 use crate::experiment::launch::EngineName;
@@ -29,7 +28,7 @@ pub fn announcement(plan: &Plan) -> String {
     let Some(Run { settings, .. }) = plan.runs().first() else {
         return String::new();
     };
-    let (runs, keys) = (plan.runs(), &settings.line.keys);
+    let (runs, keys) = (plan.runs(), &settings.keys);
     let mut text = if plan.is_search() {
         let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
         format!(
@@ -65,7 +64,7 @@ fn notes(plan: &Plan, settings: &Settings) -> Vec<String> {
     let mut notes = plan.notes.clone();
     let sweeps = plan.sweeps();
     let is_varied = sweeps.iter().any(|sweep| sweep.key == "preset");
-    if let Some(preset) = settings.line.keys.preset.as_ref().filter(|_| !is_varied) {
+    if let Some(preset) = settings.keys.preset.as_ref().filter(|_| !is_varied) {
         let set = presets::of(preset).into_iter();
         let set = set.filter(|(key, _)| !plan.given.iter().any(|given| given == key));
         let set: Vec<String> = set.map(|(key, value)| format!("{key} = {value}")).collect();
@@ -77,7 +76,7 @@ fn notes(plan: &Plan, settings: &Settings) -> Vec<String> {
 
 /// How long runs take where their rates say so, and a start this many seconds if that is known.
 pub fn left(runs: &[Run], start_s: Option<f64>) -> String {
-    let usual = |run: &Run| match run.settings.line.keys.engine {
+    let usual = |run: &Run| match run.settings.keys.engine {
         EngineName::Sglang => START_SGLANG,
         _ => START_SIM,
     };
@@ -93,7 +92,7 @@ pub fn left(runs: &[Run], start_s: Option<f64>) -> String {
 
 /// How long a run's load is sent, if its rate or duration says so.
 fn load_s(settings: &Settings) -> Option<f64> {
-    let load = &settings.line.load;
+    let load = &settings.load;
     let rate = Some(load.request_rate).filter(|rate| rate.is_finite());
     let count = load.num_prompts.or(load.duration.is_none().then_some(1000));
     let by_rate = rate.zip(count).map(|(rate, count)| count as f64 / rate);

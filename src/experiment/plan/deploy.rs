@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::ensure;
 use toml::Value;
 
 use super::error::PlanError;
 use super::keys::{RouterName, SGLANG, STARTED};
-use super::line::{self, text};
-use super::settings::Settings;
+use super::line::{self, Settings, text};
 use crate::experiment::faults::FaultPlan;
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
@@ -50,84 +50,118 @@ const OF_SIM: [(&str, &str); 4] = [
 /// # Errors
 /// The key and what would be right.
 pub fn check(settings: &Settings) -> Result<(), PlanError> {
+    fits(settings).map_err(|wrong| PlanError(wrong.to_string()))
+}
+
+fn fits(settings: &Settings) -> anyhow::Result<()> {
+    let (keys, router) = (&settings.keys, settings.keys.router);
     let spec = spec(settings, Path::new(""), Path::new(""))?;
-    spec.check().map_err(PlanError)?;
-    check_proxy(&spec).map_err(PlanError)?;
-    let (keys, mut started) = (&settings.line.keys, spec.servers.iter());
-    if let (EngineName::Sim, Some(ServerSpec::Started(sim))) = (keys.engine, started.next()) {
+    let is_external = keys.engine == EngineName::External;
+    ensure!(
+        is_external || keys.servers.is_empty(),
+        "servers: goes with engine = \"external\""
+    );
+    ensure!(
+        !is_external || !keys.servers.is_empty() || router == RouterName::External,
+        "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
+    );
+    ensure!(
+        router == RouterName::SglangRouter || settings.table("sglang_router").next().is_none(),
+        "[sglang_router] has flags of sglang-router; give router = \"sglang-router\""
+    );
+    ensure!(
+        router == RouterName::External || keys.router_url.is_none(),
+        "router_url: goes with router = \"external\""
+    );
+    ensure!(
+        router != RouterName::External || keys.router_url.is_some(),
+        "router = \"external\": needs router_url, such as http://127.0.0.1:30000"
+    );
+    if keys.engine == EngineName::Sglang {
+        let (share, sharing) = (keys.mem_fraction_static, f64::from(keys.servers_per_gpu));
+        ensure!(
+            keys.model_path.is_some(),
+            "model_path: engine = \"sglang\" needs a model: a folder or a name on the hub"
+        );
+        ensure!(
+            share * sharing <= 1.0,
+            "servers_per_gpu: mem_fraction_static must be below {:.2}, as {sharing} servers share a GPU's memory",
+            1.0 / sharing
+        );
+    }
+    spec.check()?;
+    check_proxy(&spec)?;
+    if let (EngineName::Sim, Some(ServerSpec::Started(sim))) = (keys.engine, spec.servers.first()) {
         let share = keys.mem_fraction_static;
-        if sim_tokens(share) < SIM_LEAST && settings.get("sim.max_total_tokens").is_none() {
-            return Err(PlanError(format!(
-                "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
-                 sim.max_total_tokens"
-            )));
-        }
+        ensure!(
+            sim_tokens(share) >= SIM_LEAST || settings.get("sim.max_total_tokens").is_some(),
+            "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
+             sim.max_total_tokens"
+        );
         line::check_sim(&sim.args)?;
     }
-    if keys.enable_node_failures == Some(true) && keys.failure_schedule.is_none() {
-        let right = "nothing fails without failure_schedule, such as { 30 = [1, 2], 60 = [] }";
-        return Err(PlanError::of("enable_node_failures", right));
-    }
+    ensure!(
+        keys.enable_node_failures != Some(true) || keys.failure_schedule.is_some(),
+        "enable_node_failures: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
+    );
     if let Some(faults) = faults(settings) {
-        faults.check(&spec).map_err(PlanError)?;
+        faults.check(&spec)?;
     }
-    if keys.find_max_rate && settings.line.load.goodput.is_empty() {
-        let right = "needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]";
-        return Err(PlanError::of("find_max_rate", right));
-    }
+    ensure!(
+        !keys.find_max_rate || !settings.load.goodput.is_empty(),
+        "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"
+    );
     Ok(())
 }
 
-/// What is to be started for a run whose folder is `dir`, by the program `queuescope`.
+/// What is to be started for a run whose folder is `dir`, by the program `queuescope`, if its settings fit.
 ///
 /// # Errors
-/// The key and what would be right.
+/// The variable that has the API's key holds none.
 pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<DeploymentSpec, PlanError> {
-    let (keys, load) = (&settings.line.keys, &settings.line.load);
+    let (keys, load) = (&settings.keys, &settings.load);
     let logs = engine_logs(settings, dir);
-    let router = router(settings)?;
+    let router = router(settings);
+    let env = settings.table("env");
+    let env: Vec<_> = env
+        .map(|(name, value)| (name.to_owned(), text(value)))
+        .collect();
+    let started = |number| {
+        let mut line = match keys.engine {
+            EngineName::Sglang => sglang(settings, number, logs.as_deref()),
+            _ => CommandLine::new(program, &["sim"]).with(sim_flags(settings, logs.as_deref())),
+        };
+        line.env.clone_from(&env);
+        ServerSpec::Started(line)
+    };
+    let running = keys.servers.iter().cloned().map(ServerSpec::Running);
     let servers = match keys.engine {
-        EngineName::External => external(settings)?,
-        _ if settings.get("servers").is_some() => {
-            return Err(PlanError::of("servers", "goes with engine = \"external\""));
-        }
-        _ => {
-            let count = keys.num_gpus;
-            let env = settings.table("env");
-            let env: Vec<_> = env
-                .map(|(name, value)| (name.to_owned(), text(value)))
-                .collect();
-            let one = |number| {
-                let mut line = match keys.engine {
-                    EngineName::Sglang => sglang(settings, number, logs.as_deref())?,
-                    _ => CommandLine::new(program, &["sim"])
-                        .with(sim_flags(settings, logs.as_deref())),
-                };
-                line.env.clone_from(&env);
-                Ok(ServerSpec::Started(line))
-            };
-            (0..count).map(one).collect::<Result<_, _>>()?
-        }
+        EngineName::External => running.collect(),
+        _ => (0..keys.num_gpus).map(started).collect(),
     };
     let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
-    let mut spec = DeploymentSpec::new(keys.engine, servers, program.to_owned(), dir);
+    let is_real = matches!(router, Router::SglangRouter { .. });
+    let mut spec = DeploymentSpec {
+        engine: keys.engine,
+        servers,
+        base_port: Some(keys.base_port).filter(|port| *port > 0),
+        front: keys.front.unwrap_or(router != Router::None),
+        hops: keys.hops.unwrap_or(needs_hops || is_real),
+        fault_injection: needs_hops,
+        router,
+        access: Access {
+            tls: load.tls.clone(),
+            api_key: api_key(None).map_err(PlanError)?,
+            headers: load.header.clone(),
+        },
+        program: program.to_owned(),
+        dir: dir.to_owned(),
+        start_timeout: keys.start_timeout_s.map(Duration::from_secs_f64),
+        ..DeploymentSpec::default()
+    };
     for (key, value) in settings.table("proxy") {
         put(&mut spec.proxy, key, value.clone());
     }
-    if let Some(limit) = keys.start_timeout_s {
-        spec.start_timeout = Duration::from_secs_f64(limit);
-    }
-    spec.base_port = Some(keys.base_port).filter(|port| *port > 0);
-    let is_real = matches!(router, Router::SglangRouter { .. });
-    spec.front = keys.front.unwrap_or(router != Router::None);
-    spec.hops = keys.hops.unwrap_or(needs_hops || is_real);
-    spec.fault_injection = needs_hops;
-    spec.router = router;
-    spec.access = Access {
-        tls: load.tls.clone(),
-        api_key: api_key(None).map_err(PlanError)?,
-        headers: load.header.clone(),
-    };
     if spec.has_proxy() {
         let ca = load.tls.ca.as_ref().map(|ca| ("upstream_ca", ca));
         let logs = logs.as_ref().map(|logs| ("engine.logs.path", logs));
@@ -158,7 +192,7 @@ fn put(table: &mut toml::Table, key: &str, value: Value) {
 /// Where the servers of a run write what they know of each request, to be put into its rows: where these speak an API whose
 /// streams carry no times, and nobody has said how it is told otherwise.
 pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
-    let keys = &settings.line.keys;
+    let keys = &settings.keys;
     let own = match keys.engine {
         EngineName::Sim => "sim.",
         EngineName::Sglang => "sglang.",
@@ -179,10 +213,13 @@ pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
 
 /// What is done to servers on purpose; `None`: nothing.
 pub fn faults(settings: &Settings) -> Option<FaultPlan> {
-    let keys = &settings.line.keys;
+    let keys = &settings.keys;
     let schedule = keys.failure_schedule.as_ref();
     let schedule = schedule.filter(|_| keys.enable_node_failures != Some(false))?;
-    Some(FaultPlan::new(schedule, &keys.failure_kind))
+    Some(FaultPlan {
+        kind: keys.failure_kind.clone(),
+        schedule: schedule.clone(),
+    })
 }
 
 /// The generator's arguments of a run that sends to `url`, where `answers` (its `--upstream-kind`), and writes to `dir`.
@@ -195,7 +232,7 @@ pub fn traffic(
     answers: UpstreamKind,
     dir: &Path,
 ) -> Result<traffic::Args, PlanError> {
-    let mut args = settings.line.load.clone();
+    let mut args = settings.load.clone();
     let target = Target::parse(url).map_err(|wrong| PlanError(format!("{url}: {wrong}")))?;
     // It is how our proxy, or who asks a server's health, takes its certificate.
     if !target.is_tls() {
@@ -206,37 +243,15 @@ pub fn traffic(
     args.output_dir = Some(dir.to_owned());
     args.engine_logs = args.engine_logs.or_else(|| engine_logs(settings, dir));
     // The rate that is found is the rate that was sent.
-    args.part.exact_rate = settings.line.keys.find_max_rate;
+    args.part.exact_rate = settings.keys.find_max_rate;
     Ok(args)
 }
 
-fn external(settings: &Settings) -> Result<Vec<ServerSpec>, PlanError> {
-    let keys = &settings.line.keys;
-    if keys.servers.is_empty() && keys.router != RouterName::External {
-        let right = "needs servers, such as [\"http://127.0.0.1:30000\"]";
-        return Err(PlanError::of("engine = \"external\"", right));
-    }
-    let urls = keys.servers.iter().cloned();
-    Ok(urls.map(ServerSpec::Running).collect())
-}
-
 /// The server of this number, from 0.
-fn sglang(settings: &Settings, number: u32, logs: Option<&Path>) -> Result<CommandLine, PlanError> {
-    let keys = &settings.line.keys;
-    if keys.model_path.is_none() {
-        let right = "engine = \"sglang\" needs a model: a folder or a name on the hub";
-        return Err(PlanError::of("model_path", right));
-    }
-    let sharing = keys.servers_per_gpu;
-    if keys.mem_fraction_static * f64::from(sharing) > 1.0 {
-        let most = 1.0 / f64::from(sharing);
-        let right = format!(
-            "mem_fraction_static must be below {most:.2}, as {sharing} servers share a GPU's memory"
-        );
-        return Err(PlanError::of("servers_per_gpu", right));
-    }
+fn sglang(settings: &Settings, number: u32, logs: Option<&Path>) -> CommandLine {
+    let keys = &settings.keys;
     // Each has GPUs of its own, or shares them with so many.
-    let gpu = keys.gpu_id + number / sharing * keys.tp_size;
+    let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
     let own = OF_SGLANG
         .iter()
         .filter_map(|key| Some((*key, settings.get(key)?)));
@@ -251,7 +266,7 @@ fn sglang(settings: &Settings, number: u32, logs: Option<&Path>) -> Result<Comma
         flags.extend(logs_to(logs));
         flags.extend(plain.into_iter().filter(|_| !is_own));
     }
-    Ok(CommandLine::new(&keys.python, &["-m", "sglang.launch_server"]).with(flags))
+    CommandLine::new(&keys.python, &["-m", "sglang.launch_server"]).with(flags)
 }
 
 /// Has a server write a line a request into a folder.
@@ -268,7 +283,7 @@ fn sim_tokens(share: f64) -> i64 {
 
 /// The flags of the simulator. Its own table wins.
 fn sim_flags(settings: &Settings, logs: Option<&Path>) -> Vec<String> {
-    let keys = &settings.line.keys;
+    let keys = &settings.keys;
     let named = OF_SIM
         .iter()
         .filter_map(|(key, flag)| Some((*flag, settings.get(key)?.clone())));
@@ -290,43 +305,27 @@ fn sim_flags(settings: &Settings, logs: Option<&Path>) -> Vec<String> {
         .collect()
 }
 
-fn router(settings: &Settings) -> Result<Router, PlanError> {
-    let keys = &settings.line.keys;
+fn router(settings: &Settings) -> Router {
+    let keys = &settings.keys;
     let flags = settings.table("sglang_router");
-    let flags: Vec<String> = flags
-        .flat_map(|(key, value)| line::flags(key, value))
-        .collect();
-    let name = keys.router;
-    if !flags.is_empty() && name != RouterName::SglangRouter {
-        let wrong = "[sglang_router] has flags of sglang-router; give router = \"sglang-router\"";
-        return Err(PlanError(wrong.to_owned()));
-    }
-    if keys.router_url.is_some() && name != RouterName::External {
-        return Err(PlanError::of(
-            "router_url",
-            "goes with router = \"external\"",
-        ));
-    }
     let policy = keys.routing_policy.clone();
-    Ok(match name {
+    match keys.router {
         RouterName::None => Router::None,
         RouterName::Builtin => Router::Builtin(policy),
         RouterName::SglangRouter => Router::SglangRouter {
             program: keys.router_program.clone().unwrap_or_default(),
             policy,
-            flags,
+            flags: flags
+                .flat_map(|(key, value)| line::flags(key, value))
+                .collect(),
         },
-        RouterName::External => {
-            let right = "needs router_url, such as http://127.0.0.1:30000";
-            let missing = || PlanError::of("router = \"external\"", right);
-            Router::External(keys.router_url.clone().ok_or_else(missing)?)
-        }
-    })
+        RouterName::External => Router::External(keys.router_url.clone().unwrap_or_default()),
+    }
 }
 
 /// What was given and means nothing to what is started: said, and no error.
 pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
-    let idle: &[&str] = match settings.line.keys.engine {
+    let idle: &[&str] = match settings.keys.engine {
         EngineName::Sim => &[SGLANG, "sglang"],
         EngineName::Sglang => &["sim"],
         EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "env"],

@@ -1,5 +1,6 @@
 //! All keys of an experiment as one command line: its own and the generator's flags, so that each is read once, by clap.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -11,10 +12,12 @@ use super::keys::Keys;
 use super::read::{self, Entry};
 use crate::{secret, sim, traffic};
 
-/// The keys of a run.
+/// The keys of a run, each with one value: as they stand in a plan, and read.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "queuescope", no_binary_name = true)]
-pub struct Line {
+pub struct Settings {
+    #[arg(skip)]
+    written: BTreeMap<String, Value>,
     /// The experiment's own.
     #[command(flatten)]
     pub keys: Keys,
@@ -57,7 +60,7 @@ const SHOWN: [&str; 3] = ["request_rate", "dataset_name", "seed"];
 const GENERATOR: &str = "Load (queuescope traffic --help says more)";
 
 /// All keys but those of tables, as flags.
-pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| but(Line::command(), &NOT_OF_PLANS));
+pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| but(Settings::command(), &NOT_OF_PLANS));
 /// Those of the table `sim`.
 pub static SIM: LazyLock<Vec<String>> = LazyLock::new(|| {
     let all = but(Sim::command(), &NOT_OF_SIM).into_iter();
@@ -139,17 +142,54 @@ fn own_flags(key: &Arg, value: &Value) -> Vec<String> {
     }
 }
 
-impl Line {
-    /// Reads the keys of a run; those of tables are passed over.
+impl Settings {
+    /// Reads the keys that have a value; those of tables are left to the programs that get them.
     ///
     /// # Errors
     /// The key and what would be right.
-    pub fn parse<'a>(
-        entries: impl Iterator<Item = (&'a String, &'a Value)>,
-    ) -> Result<Line, PlanError> {
-        let flags = entries.filter_map(|(name, value)| Some(own_flags(key(name)?, value)));
+    pub fn read(written: BTreeMap<String, Value>) -> Result<Settings, PlanError> {
+        let is_stored = written.contains_key("workload");
+        let is_said = |(key, value): &(&String, &Value)| match key.as_str() {
+            // All at once is the generator's own default, which a trace or a curve takes the place of.
+            "request_rate" => value.as_float() != Some(f64::INFINITY),
+            // What is stored says itself what it is of.
+            "dataset_name" => !is_stored,
+            _ => true,
+        };
+        let said = written.iter().filter(is_said);
+        let flags = said.filter_map(|(name, value)| Some(own_flags(key(name)?, value)));
         // What does not go together shows only when all is laid out; what lies in files, when they are read.
-        Line::try_parse_from(flags.flatten()).map_err(|error| usage(&error, ""))
+        let read = Settings::try_parse_from(flags.flatten()).map_err(|error| usage(&error, ""))?;
+        Ok(Settings { written, ..read })
+    }
+
+    /// The value of a key as it is written.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.written.get(key)
+    }
+
+    /// The same as a text.
+    pub fn text(&self, key: &str) -> Option<String> {
+        self.get(key).map(text)
+    }
+
+    /// The keys of a table, without its name.
+    pub fn table<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.written.iter().filter_map(move |(key, value)| {
+            let key = key.strip_prefix(name)?.strip_prefix('.')?;
+            Some((key, value))
+        })
+    }
+
+    /// The objective's limits: `ttft:500`.
+    pub fn goodput(&self) -> Vec<String> {
+        let all = self.get("goodput").and_then(Value::as_array);
+        all.into_iter().flatten().map(text).collect()
+    }
+
+    /// The names of all of them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.written.keys().map(String::as_str)
     }
 }
 

@@ -28,7 +28,7 @@ const RIGHT: &str = "tests/data/experiment/right-plans.txt";
 fn meant(kind: Kind, text: &str) -> String {
     let plan = plan(kind, text).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
     let runs = plan.runs().iter().map(|run| {
-        let (found, load) = (spec(&run.settings), &run.settings.line.load);
+        let (found, load) = (spec(&run.settings), &run.settings.load);
         let servers = found.servers.iter().map(|server| match server {
             ServerSpec::Started(line) => {
                 format!("\n  {} {}", line.program.display(), line.args.join(" "))
@@ -45,7 +45,7 @@ fn meant(kind: Kind, text: &str) -> String {
             found.hops,
             found.fault_injection,
             found.base_port,
-            found.start_timeout,
+            found.start_timeout(),
             servers.collect::<String>(),
             toml::Value::from(found.proxy),
             load.request_rate,
@@ -101,7 +101,7 @@ fn presets_stand_between_defaults_and_what_is_given() {
     let settings = only(&node(
         "preset = 'high-throughput'\nchunked_prefill_size = 1000",
     ));
-    let keys = &settings.line.keys;
+    let keys = &settings.keys;
     assert_eq!(
         (keys.max_running_requests, keys.chunked_prefill_size),
         (512, Some(1000))
@@ -115,7 +115,7 @@ fn presets_stand_between_defaults_and_what_is_given() {
         (one.label.as_str(), two.label.as_str()),
         ("preset=low-latency", "preset=low-memory")
     );
-    let (one, two) = (&one.settings.line, &two.settings.line);
+    let (one, two) = (&one.settings, &two.settings);
     assert_eq!(
         (one.keys.max_running_requests, two.keys.mem_fraction_static),
         (32, 0.7)
@@ -190,7 +190,7 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
         found.notes,
         ["max_running_requests = 256: a search has one setting ([8, 16, 32, 64])"]
     );
-    assert_eq!(only(&found).line.keys.max_running_requests, 256);
+    assert_eq!(only(&found).keys.max_running_requests, 256);
     plan(Kind::Node, &found.to_toml()).unwrap();
     // What is given is not touched.
     let given = of(
@@ -198,11 +198,11 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
         Kind::Node.example(),
         &format!("{search}\nmax_running_requests = 8"),
     );
-    let running = only(&given).line.keys.max_running_requests;
+    let running = only(&given).keys.max_running_requests;
     assert_eq!((given.notes.len(), running), (0, 8));
 
     let policies = |plan: &Plan| {
-        let policy = |run: &Run| run.settings.line.keys.routing_policy.clone();
+        let policy = |run: &Run| run.settings.keys.routing_policy.clone();
         plan.runs().iter().map(policy).collect::<Vec<_>>()
     };
     let all = of(Kind::Routing, Kind::Routing.example(), search);

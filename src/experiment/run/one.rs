@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::clock::Clock;
 use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
-use crate::experiment::plan::settings::Settings;
+use crate::experiment::plan::line::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::{Place, Scraper};
 use crate::report::files::{FAULTS, RUN, RunFile, RunState};
@@ -194,7 +194,7 @@ impl RunContext {
         let began = live.began().await;
         end.file.began = Some(began.seconds());
         end.write()?;
-        let (keys, clock) = (&settings.line.keys, &self.clock);
+        let (keys, clock) = (&settings.keys, &self.clock);
         if keys.collect_per_node_metrics {
             let gpus = match &keys.dcgm_url {
                 Some(url) => Some(Place::Page(url.clone())),
@@ -238,7 +238,7 @@ impl RunContext {
         };
         let faults = deploy::faults(settings);
         // Of faults done on purpose, and at a rate that is beyond what a search looks for.
-        let may_fail = settings.line.keys.find_max_rate || faults.is_some();
+        let may_fail = settings.keys.find_max_rate || faults.is_some();
         let RunEnd { file, warnings, .. } = end;
         *warnings = finished.warnings;
         file.error = finished.failure;
@@ -275,7 +275,7 @@ pub async fn preflight(runs: &[&Settings], program: &Path) -> anyhow::Result<()>
         spec(settings, Path::new(""), program)?;
         let data = DATA.map(|key| settings.text(key));
         if !seen.contains(&data) {
-            traffic::provide(&settings.line.load).await?;
+            traffic::provide(&settings.load).await?;
             seen.push(data);
         }
     }

@@ -8,9 +8,10 @@ use http::Method;
 use tokio::process::Command;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::EVERY;
 use super::families::{gauges, of_nvidia_smi};
-use super::{EVERY, Log};
 use crate::experiment::launch::Access;
+use crate::experiment::timed::TimedRows;
 use crate::report::files::SeriesRow;
 use crate::report::series::{GPU, METRICS};
 use crate::traffic::client::Client;
@@ -61,7 +62,10 @@ impl Target {
     }
 
     /// Asks every second, until it is dropped. One that does not answer leaves a gap.
-    pub(super) async fn ask(&mut self, access: &Access, log: &Log) {
+    ///
+    /// # Errors
+    /// The file takes no more.
+    pub(super) async fn ask(&mut self, access: &Access, rows: &TimedRows) -> csv::Result<()> {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut client = None;
@@ -73,7 +77,7 @@ impl Target {
             match told.unwrap_or_else(late) {
                 Ok(told) => {
                     self.empty += u64::from(told.is_empty());
-                    log.write(&self.rows(told, log.now()));
+                    rows.write(&self.rows(told, rows.seconds(rows.clock.now())))?;
                 }
                 Err(why) => {
                     self.failed += 1;

@@ -10,6 +10,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use super::*;
+use crate::report::files::SeriesRow;
 use crate::traffic::client::TlsArgs;
 
 /// A server whose every page is `answer`, by TLS where it is given; tells of each request after it was answered.
@@ -232,12 +233,12 @@ async fn a_program_that_cannot_tell_is_spoken_of() {
         (fails, "(the last: exit status: 9)"),
         ("/nowhere/nvidia-smi".into(), "(the last: No such file"),
     ] {
-        let log = Log::begin(dir.path(), Stamp::from_nanos(0), &Clock::system()).unwrap();
+        let rows = rows(dir.path(), Stamp::from_nanos(0), &Clock::system()).unwrap();
         let mut target = Target::new("GPUs", Place::NvidiaSmi(program), "");
         // Asked again: the first answer has been taken in.
         while target.note().is_none() {
             let access = Access::default();
-            let _ = tokio::time::timeout(EVERY, target.ask(&access, &log)).await;
+            let _ = tokio::time::timeout(EVERY, target.ask(&access, &rows)).await;
         }
         let note = target.note().unwrap();
         assert!(note.contains(said), "{note}");
