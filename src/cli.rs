@@ -124,7 +124,7 @@ pub fn main() -> ExitCode {
     }
     let done = match cli.command {
         Command::Demo(args) => demo::run(&args)
-            .map_err(|error| Failure::of(demo::is_usage(&error), error))
+            .map_err(of_traffic)
             .and_then(|run| run.map_or(Ok(ExitCode::SUCCESS), ended)),
         Command::Traffic(args) => run_traffic(&args),
         Command::Node(args) => experimented(args.run(Kind::Node)),
@@ -359,10 +359,7 @@ fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Runtime::new();
     let runtime = runtime.map_err(|error| Failure::new(error, FAILED))?;
     let probed = runtime.block_on(probe::probe(args, Clock::system()));
-    let probed = probed.map_err(|error| {
-        let cause = error.downcast_ref::<traffic::Error>();
-        Failure::of(cause.is_some_and(traffic::Error::is_usage), error)
-    })?;
+    let probed = probed.map_err(of_traffic)?;
     terminal::say(&probed.text, args.width());
     Ok(if probed.wrong.is_none() {
         ExitCode::SUCCESS

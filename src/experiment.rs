@@ -11,3 +11,4 @@ pub mod probe;
 pub mod routing;
 pub mod run;
 pub mod scrape;
+mod timed;

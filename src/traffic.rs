@@ -40,7 +40,7 @@ pub mod workload;
 
 use client::{INSECURE, Tls};
 
-pub use args::values::rate;
+pub use args::values::{rate, seconds};
 pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
 pub use driver::{Ready, Run, drive};
 use engine_logs::EngineLogs;

@@ -24,11 +24,8 @@ pub trait Keys: Serialize {
     /// What it is about.
     const KIND: Kind;
 
-    /// Further keys, which win over its members.
-    fn more(&self) -> &toml::Table;
-
-    /// The folder that gets all files; `None`: a new one.
-    fn output_dir(&self) -> Option<&Path>;
+    /// Further keys, which win over its members; and the folder that gets all files, if not a new one.
+    fn beside(&self) -> (&toml::Table, Option<&Path>);
 
     /// The keys of a plan.
     ///
@@ -36,7 +33,7 @@ pub trait Keys: Serialize {
     /// A value that TOML does not have.
     fn keys(&self) -> Result<toml::Table, toml::ser::Error> {
         let mut keys = toml::Table::try_from(self)?;
-        keys.extend(self.more().clone());
+        keys.extend(self.beside().0.clone());
         Ok(keys)
     }
 }
@@ -95,7 +92,7 @@ impl<C: Keys> Test<C> {
         let keys: Vec<Entry> = self.config.keys()?.into_iter().collect();
         let plan = Plan::new(C::KIND, Vec::new(), keys)?;
         let results = format!("results/{}", C::KIND.name());
-        let output_dir = self.config.output_dir();
+        let (_, output_dir) = self.config.beside();
         let to = OutputDir::New(Folder::new(output_dir, false, &results));
         let runtime = traffic::runtime()?;
         let tell = |line: &str| log::info!("{line}");

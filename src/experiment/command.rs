@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
+use super::plan::error::PlanError;
 use super::plan::keys::Kind;
 use super::plan::line::KeyFlags;
 use super::plan::read::{self, Entry};
-use super::plan::usage::Usage;
-use super::plan::{Plan, put, words};
+use super::plan::{Plan, announcement, put};
 use super::run::folder::PLAN;
 use super::run::one::RunEnd;
 use super::run::{self, Finished, OutputDir};
@@ -57,7 +57,7 @@ impl Args {
             say(&plan.to_text());
             return Ok(None);
         }
-        let announcement = words::announcement(&plan, plan.runs());
+        let announcement = announcement::announcement(&plan);
         say(&format!(
             "queuescope {}: {headline}\n{announcement}\n",
             kind.name()
@@ -66,7 +66,9 @@ impl Args {
             && disk::same(file, &[dir.join(PLAN)]).is_some()
         {
             let wrong = "is the plan that was given, and would be replaced; name another folder";
-            return Err(Usage(format!("--output-dir {}: {PLAN} {wrong}", dir.display())).into());
+            return Err(
+                PlanError(format!("--output-dir {}: {PLAN} {wrong}", dir.display())).into(),
+            );
         }
         let results = format!("results/{}", kind.name());
         let new = || Folder::new(self.output_dir.as_deref(), self.force, &results);
@@ -93,7 +95,7 @@ impl Args {
             let shown = dir.display();
             if !flags.is_empty() {
                 let right = "goes on with the plan of its experiment.toml; leave other flags out, or begin anew";
-                return Err(Usage(format!("--resume {shown}: {right}")).into());
+                return Err(PlanError(format!("--resume {shown}: {right}")).into());
             }
             let plan = Plan::new(kind, Vec::new(), read::file(&run::begun(dir)?)?)?;
             return Ok((plan, format!("goes on with {shown}")));
@@ -108,12 +110,12 @@ impl Args {
         };
         let shown = path.display();
         let text = std::fs::read_to_string(path);
-        let text = text.map_err(|error| Usage(format!("{shown}: {error}")))?;
+        let text = text.map_err(|error| PlanError(format!("{shown}: {error}")))?;
         let plan = read::file(&text).and_then(|mut given| {
             put(&mut given, &flags);
             Plan::new(kind, Vec::new(), given)
         });
-        let plan = plan.map_err(|error| Usage(format!("{shown}: {error}")))?;
+        let plan = plan.map_err(|error| PlanError(format!("{shown}: {error}")))?;
         let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
         Ok((plan, headline))
     }
@@ -143,9 +145,7 @@ pub(super) fn reported(finished: &Finished) -> String {
 fn text(finished: &Finished) -> String {
     let mut text = String::new();
     for end in finished.failed() {
-        // All of it was told when it failed, and is in its run.json.
-        let why = end.file.error.as_deref().and_then(|why| why.lines().next());
-        let why = why.unwrap_or("no reason is known");
+        let why = end.why().unwrap_or("no reason is known");
         text.push_str(&format!("failed: {}: {why}\n", end.file.label));
     }
     for note in &finished.notes {
@@ -164,5 +164,5 @@ fn text(finished: &Finished) -> String {
 
 /// Whether what was asked for is to blame, rather than how it went.
 pub fn is_usage(error: &anyhow::Error) -> bool {
-    error.is::<Usage>() || error.downcast_ref().is_some_and(traffic::Error::is_usage)
+    error.is::<PlanError>() || error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }

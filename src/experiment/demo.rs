@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Parser;
 
-use super::launch::{Deployment, DeploymentSpec, EngineName, Program, Router, ServerSpec};
+use super::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use crate::clock::Clock;
 use crate::traffic::folder::{Folder, Made};
 use crate::{terminal, traffic};
@@ -66,15 +66,15 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
     }
     runtime.block_on(async {
         let Made { dir, note } = folder.make(&[RECORDS], clock.now())?;
-        let sims = ["--tokenize-ms", "1", "--max-running-requests", RUNNING];
-        let deployment = Deployment::start(&spec(&dir, &[&sims, &sims])?).await?;
-        let flags = traffic_flags(args, &dir, &deployment.target);
-        say(&format!(
-            "{}\n{}\n\n",
-            picture(&deployment),
-            command(&flags)
-        ));
-        let outcome = traffic::run_async(&traffic_args(&flags)?, clock).await?;
+        let sims = format!("--tokenize-ms 1 --max-running-requests {RUNNING}");
+        let deployment = Deployment::start(&spec(&dir, &[sims.clone(), sims])?).await?;
+        let flags = traffic_flags(args, &deployment.target);
+        let to = dir.join("traffic").display().to_string();
+        let picture = picture(&deployment);
+        say(&format!("{picture}\n$ queuescope {flags} {to}\n\n"));
+        let flags = flags.split_whitespace().filter(|flag| *flag != "\\");
+        let flags = traffic::Args::try_parse_from(flags.chain([to.as_str()]))?;
+        let outcome = traffic::run_async(&flags, clock).await?;
         deployment.stop().await;
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
         say(&format!("{}{}\n{note}", outcome.to_text(), guide(&dir)));
@@ -82,79 +82,40 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
     })
 }
 
-/// Whether what was asked for is to blame, rather than how it went.
-pub fn is_usage(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(traffic::Error::is_usage)
-}
-
 fn say(text: &str) {
     terminal::say(text, terminal::width());
 }
 
 /// Simulated servers, each with a hop before it, to which the front sends in turn, as a router would.
-fn spec(dir: &Path, sims: &[&[&str]]) -> anyhow::Result<DeploymentSpec> {
+fn spec(dir: &Path, sims: &[String]) -> anyhow::Result<DeploymentSpec> {
     let program = std::env::current_exe().context("the program's own file")?;
-    let server = |flags: &&[&str]| {
-        let flags = flags.iter().map(|flag| (*flag).to_owned());
-        ServerSpec::Started(Program::sim(&program, flags.collect()))
+    let server = |flags: &String| {
+        ServerSpec::Started(CommandLine::new(&program, &["sim"]).with(flags.split(' ')))
     };
     let servers = sims.iter().map(server).collect();
     Ok(DeploymentSpec {
         router: Router::Builtin("round_robin".to_owned()),
         hops: true,
-        ..DeploymentSpec::new(EngineName::Sim, servers, program, dir)
+        servers,
+        program,
+        dir: dir.to_owned(),
+        ..DeploymentSpec::default()
     })
 }
 
-/// The generator's own flags, read: the demo runs what it prints.
-pub(super) fn traffic_args(flags: &[String]) -> anyhow::Result<traffic::Args> {
-    #[derive(Parser)]
-    struct Traffic {
-        #[command(flatten)]
-        args: traffic::Args,
-    }
-    Ok(Traffic::try_parse_from(flags)?.args)
-}
-
-fn traffic_flags(args: &Args, dir: &Path, base_url: &str) -> Vec<String> {
+/// The generator's command as a person types it, but for the folder at its end; broken as a shell takes it.
+fn traffic_flags(args: &Args, base_url: &str) -> String {
     let Args {
         request_rate,
         num_prompts,
         ..
     } = args;
-    let dir = dir.join("traffic");
-    let flags = format!(
-        "traffic --base-url {base_url} --request-rate {request_rate} --num-prompts {num_prompts} --dataset-name random \
-         --random-input-len 320 --random-output-len 40 --random-range-ratio 0.6 --output-dir"
-    );
-    let flags = flags.split_whitespace().map(str::to_owned);
-    let force = args.force.then(|| "--force".to_owned());
-    flags
-        .chain([dir.display().to_string()])
-        .chain(force)
-        .collect()
+    let force = if args.force { " --force" } else { "" };
+    format!(
+        "traffic --base-url {base_url} --request-rate {request_rate} \\\n    --num-prompts {num_prompts} --dataset-name random \
+         --random-input-len 320 \\\n    --random-output-len 40 --random-range-ratio 0.6 \\\n   {force} --output-dir"
+    )
 }
-
-/// The command as a person types it, broken as a shell takes it.
-fn command(flags: &[String]) -> String {
-    let mut text = "$ queuescope".to_owned();
-    let mut at = text.len();
-    for flag in flags {
-        // A value stays beside its flag.
-        let is_flag = flag.starts_with("--");
-        if is_flag && at > COMMAND_COLUMNS {
-            text.push_str(" \\\n   ");
-            at = 3;
-        }
-        text.push(' ');
-        text.push_str(flag);
-        at += 1 + flag.len();
-    }
-    text
-}
-
-/// A line of the command is broken at the next flag behind so many columns.
-const COMMAND_COLUMNS: usize = 48;
 
 /// The port of a URL.
 fn port(url: &str) -> &str {

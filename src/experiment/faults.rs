@@ -2,14 +2,12 @@
 //! worked.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::iter;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
-use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::sleep;
 use toml::{Table, Value};
@@ -17,15 +15,19 @@ use toml::{Table, Value};
 use crate::clock::{Clock, Stamp};
 use crate::fault::Fault;
 use crate::report::files::FaultRow;
+use crate::units;
 
 use super::launch::{DeploymentSpec, EngineName, Server};
 use super::plan::read::inline;
+use super::timed::TimedRows;
 
 /// Which servers are down when, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultPlan {
-    kind: FaultKind,
-    schedule: Schedule,
+    /// What is done to servers.
+    pub kind: FaultKind,
+    /// When, and to which.
+    pub schedule: Schedule,
 }
 
 /// The key `failure_kind`: what is done to a server.
@@ -33,13 +35,8 @@ pub struct FaultPlan {
 pub enum FaultKind {
     /// Its process group is killed, and started again.
     Kill,
-    /// Its hop injects a fault.
-    Hop {
-        /// The fault's.
-        name: String,
-        /// As the hop's admin interface takes it.
-        json: String,
-    },
+    /// Its hop injects this.
+    Hop(Fault),
 }
 
 /// The key `failure_schedule`, ascending in time.
@@ -53,21 +50,6 @@ struct Phase {
     at: f64,
     /// Counted from 0.
     down: BTreeSet<usize>,
-}
-
-/// A server goes down or up.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Change {
-    at: f64,
-    is_down: bool,
-}
-
-/// `faults.csv` of a run.
-struct Log {
-    began: Stamp,
-    clock: Clock,
-    kind: String,
-    file: Mutex<csv::Writer<File>>,
 }
 
 /// The kinds that need no further field, as an error lists them.
@@ -86,10 +68,7 @@ impl Schedule {
         let schedule = table(text).ok_or_else(|| wrong("is no table"))?;
         let mut phases: Vec<Phase> = Vec::new();
         for (at, servers) in times(&schedule) {
-            let seconds = at
-                .parse()
-                .ok()
-                .filter(|at: &f64| at.is_finite() && *at >= 0.0);
+            let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
             let seconds = seconds.ok_or_else(|| wrong(&format!("`{at}` is no time, 0 or more")))?;
             if phases.iter().any(|phase| phase.at == seconds) {
                 return Err(wrong(&format!("{seconds} s stands there twice")));
@@ -119,18 +98,16 @@ impl FaultKind {
             Some(table) => json!(table),
             None => json!({ "kind": text }),
         };
-        let json = json.to_string();
-        let fault = Fault::parse(json.as_bytes()).map_err(|wrong| format!("{wrong}; {KINDS}"))?;
-        Ok(FaultKind::Hop {
-            name: fault.kind.name().to_owned(),
-            json,
-        })
+        let fault = Fault::parse(json.to_string().as_bytes());
+        fault
+            .map(FaultKind::Hop)
+            .map_err(|wrong| format!("{wrong}; {KINDS}"))
     }
 
     fn name(&self) -> &str {
         match self {
             FaultKind::Kill => "kill",
-            FaultKind::Hop { name, .. } => name,
+            FaultKind::Hop(fault) => fault.kind.name(),
         }
     }
 }
@@ -145,17 +122,9 @@ fn table(text: &str) -> Option<Table> {
 }
 
 impl FaultPlan {
-    /// Faults of this kind at these times.
-    pub fn new(schedule: &Schedule, kind: &FaultKind) -> FaultPlan {
-        FaultPlan {
-            kind: kind.clone(),
-            schedule: schedule.clone(),
-        }
-    }
-
     /// Whether it is done by hops, which then must be there and take faults.
     pub fn needs_hops(&self) -> bool {
-        matches!(self.kind, FaultKind::Hop { .. })
+        matches!(self.kind, FaultKind::Hop(_))
     }
 
     /// When the last change is, seconds since the run began.
@@ -167,43 +136,37 @@ impl FaultPlan {
     ///
     /// # Errors
     /// The key, what is wrong with it and what would be right.
-    pub fn check(&self, spec: &DeploymentSpec) -> Result<(), String> {
+    pub fn check(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
         let count = spec.servers.len();
         for Phase { at, down } in &self.schedule.0 {
             if let Some(server) = down.iter().find(|server| **server >= count) {
                 let servers = if count == 1 { "server" } else { "servers" };
                 let server = server + 1;
-                return Err(format!(
+                bail!(
                     "failure_schedule: {at} s: there is no server {server}, but {count} {servers}"
-                ));
+                );
             }
         }
-        match (&self.kind, spec.engine) {
-            (FaultKind::Kill, EngineName::External) => Err(
-                "failure_kind = \"kill\": external servers are not ours to kill; \"refuse\", \"reset\" or \"stall\" at a \
-                 hop looks much the same to whoever asks them"
-                    .to_owned(),
-            ),
-            (FaultKind::Hop { name, .. }, _) if !(spec.hops && spec.fault_injection) => {
-                Err(format!("failure_kind = \"{name}\": it is done by hops, and there are none; give hops = true"))
-            }
-            _ => Ok(()),
-        }
+        let name = self.kind.name();
+        ensure!(
+            self.needs_hops() || spec.engine != EngineName::External,
+            "failure_kind = \"kill\": external servers are not ours to kill; \"refuse\", \"reset\" or \"stall\" at a hop looks \
+             much the same to whoever asks them"
+        );
+        ensure!(
+            !self.needs_hops() || (spec.hops && spec.fault_injection),
+            "failure_kind = \"{name}\": it is done by hops, and there are none; give hops = true"
+        );
+        Ok(())
     }
 
-    /// The changes of one server.
-    fn changes(&self, server: usize) -> Vec<Change> {
-        let mut was_down = false;
-        let changes = self.schedule.0.iter().filter_map(|phase| {
-            let is_down = phase.down.contains(&server);
-            let changes = is_down != was_down;
-            was_down = is_down;
-            changes.then_some(Change {
-                at: phase.at,
-                is_down,
-            })
-        });
-        changes.collect()
+    /// When one server goes down or up: seconds since the run began, and whether it is down from then on.
+    fn changes(&self, server: usize) -> Vec<(f64, bool)> {
+        let phases = self.schedule.0.iter();
+        let phases = phases.map(|phase| (phase.at, phase.down.contains(&server)));
+        let mut changes: Vec<_> = iter::once((0.0, false)).chain(phases).collect();
+        changes.dedup_by_key(|(_, is_down)| *is_down);
+        changes.split_off(1)
     }
 }
 
@@ -235,47 +198,55 @@ fn number(server: &Value) -> Option<usize> {
 /// The file cannot be written, or something could not be done; what was done before is in the file.
 pub async fn run(
     plan: &FaultPlan,
-    servers: &[Arc<Server>],
+    servers: &[Server],
     began: Stamp,
     clock: &Clock,
     file: &Path,
 ) -> anyhow::Result<()> {
-    let writer = csv::Writer::from_path(file).with_context(|| file.display().to_string())?;
-    let log = Log {
-        began,
-        clock: clock.clone(),
-        kind: plan.kind.name().to_owned(),
-        file: Mutex::new(writer),
-    };
+    let columns = ["time", "server", "kind", "event"];
+    let log = TimedRows::new(file, &columns, began, clock)?;
     let servers = servers.iter().enumerate();
     try_join_all(servers.map(|(number, server)| one(plan, server, number, &log))).await?;
     Ok(())
 }
 
 /// Does to one server what is planned.
-async fn one(plan: &FaultPlan, server: &Server, number: usize, log: &Log) -> anyhow::Result<()> {
-    let name = &server.file.name;
-    let changes = plan.changes(number);
-    let mut changes = changes.iter().peekable();
-    while let Some(change) = changes.next() {
-        log.until(change.at).await;
+async fn one(
+    plan: &FaultPlan,
+    server: &Server,
+    number: usize,
+    log: &TimedRows,
+) -> anyhow::Result<()> {
+    let mut changes = plan.changes(number).into_iter().peekable();
+    // What was done, and when it was begun.
+    let write = |at: Stamp, event: &str| {
+        let row = FaultRow {
+            time: log.seconds(at),
+            server: server.file.name.clone(),
+            kind: plan.kind.name().to_owned(),
+            event: event.to_owned(),
+        };
+        log.write(&[row]).context("faults.csv")
+    };
+    while let Some((at, is_down)) = changes.next() {
+        until(log, at).await;
         // Requests break while it is being done: a time taken afterwards would have them fail before the fault.
         let begun = log.clock.now();
-        match (&plan.kind, change.is_down) {
+        match (&plan.kind, is_down) {
             (FaultKind::Kill, true) => server.kill().await?,
             (FaultKind::Kill, false) => server.start()?,
-            (FaultKind::Hop { json, .. }, true) => server.set_fault(Some(json)).await?,
-            (FaultKind::Hop { .. }, false) => server.set_fault(None).await?,
+            (FaultKind::Hop(fault), true) => server.set_fault(Some(fault)).await?,
+            (FaultKind::Hop(_), false) => server.set_fault(None).await?,
         }
-        let event = if change.is_down { "down" } else { "up" };
-        log.write(begun, name, event)?;
-        if change.is_down {
+        let event = if is_down { "down" } else { "up" };
+        write(begun, event)?;
+        if is_down {
             continue;
         }
         // It may be taken down again before it is ready.
         let next = async {
             match changes.peek() {
-                Some(next) => log.until(next.at).await,
+                Some((next, _)) => until(log, *next).await,
                 None => std::future::pending().await,
             }
         };
@@ -283,7 +254,7 @@ async fn one(plan: &FaultPlan, server: &Server, number: usize, log: &Log) -> any
             biased;
             ready = server.ready() => {
                 ready?;
-                log.write(log.clock.now(), name, "ready")?;
+                write(log.clock.now(), "ready")?;
             }
             () = next => {}
         }
@@ -291,31 +262,15 @@ async fn one(plan: &FaultPlan, server: &Server, number: usize, log: &Log) -> any
     Ok(())
 }
 
-impl Log {
-    /// Waits until so many seconds after the run began.
-    async fn until(&self, at: f64) {
-        let at = self.began.plus_seconds(at);
-        loop {
-            let left = at.since(self.clock.now());
-            if left <= 0.0 {
-                return;
-            }
-            sleep(Duration::from_secs_f64(left)).await;
+/// Waits until so many seconds after the run began.
+async fn until(log: &TimedRows, at: f64) {
+    let at = log.began.plus_seconds(at);
+    loop {
+        let left = at.since(log.clock.now());
+        if left <= 0.0 {
+            return;
         }
-    }
-
-    /// What was done, and when it was begun.
-    fn write(&self, at: Stamp, server: &str, event: &str) -> anyhow::Result<()> {
-        let seconds = at.since(self.began);
-        let row = FaultRow {
-            time: (seconds * 1e6).round() / 1e6,
-            server: server.to_owned(),
-            kind: self.kind.clone(),
-            event: event.to_owned(),
-        };
-        let mut file = self.file.lock();
-        file.serialize(&row).context("faults.csv")?;
-        file.flush().context("faults.csv")
+        sleep(Duration::from_secs_f64(left)).await;
     }
 }
 

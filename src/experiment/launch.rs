@@ -3,11 +3,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::Context;
+use futures_util::StreamExt as _;
 use futures_util::future::{join_all, try_join_all};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use futures_util::stream::FuturesUnordered;
+use nix::sys::signal::Signal;
 
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::traffic::client::{Target, UpstreamKind};
@@ -24,16 +25,15 @@ mod server;
 mod spec;
 
 pub use ask::Access;
-pub use command::Program;
+pub use command::CommandLine;
 pub use proxy_file::check as check_proxy;
 pub use server::Server;
 pub use spec::{DeploymentSpec, EngineName, ROUTER_POLICIES, Router, ServerSpec};
 
-use command::CommandLine;
 use process::Process;
-use proxy_file::ProxyFile;
+use proxy_file::Worker;
 
-/// What runs. Dropping it kills what was started, and waits until it is gone.
+/// What runs. Dropping it kills what was started, and waits until it is gone: also what is under way when a start is given up.
 #[derive(Debug)]
 pub struct Deployment {
     /// Where requests go: the front where there is one.
@@ -41,7 +41,7 @@ pub struct Deployment {
     /// What the generator is to be told of what answers there: its `--upstream-kind`.
     pub upstream_kind: UpstreamKind,
     /// The servers, in order.
-    pub servers: Vec<Arc<Server>>,
+    pub servers: Vec<Server>,
     /// Where the proxy's admin listener is, if it takes part.
     pub admin: Option<SocketAddr>,
     /// Where a router that was started serves its `/metrics`.
@@ -49,23 +49,8 @@ pub struct Deployment {
     /// Which servers may have kept the cache of what came before, and why.
     pub kept_caches: Vec<String>,
     dir: PathBuf,
-    /// The last to be ended first.
-    processes: Processes,
-    failures: UnboundedReceiver<anyhow::Error>,
-}
-
-/// Processes, ended when dropped: also those of a start that is given up.
-#[derive(Debug, Default)]
-struct Processes(Vec<Arc<Process>>);
-
-/// A router to be started, and where its metrics will be.
-type RouterProcess = (Arc<Process>, SocketAddr);
-
-/// A start under way.
-struct Start<'a> {
-    spec: &'a DeploymentSpec,
-    failures: UnboundedSender<anyhow::Error>,
-    processes: Processes,
+    /// Router and proxy. The last is ended first.
+    others: Vec<Process>,
 }
 
 /// The proxy's config in the run's folder.
@@ -78,58 +63,58 @@ impl Deployment {
     /// What does not fit together; a port that is taken; what ended or was not ready in time, with its log's last lines,
     /// the likely cause and what helps.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
-        spec.check().map_err(anyhow::Error::msg)?;
+        spec.check()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
-        let (failures, failed) = unbounded_channel();
-        let mut start = Start {
-            spec,
-            failures,
-            processes: Processes::default(),
-        };
         let admin = match spec.proxy_admin {
             _ if !spec.has_proxy() => None,
             Some(admin) => Some(admin),
             None => Some(spec.port()?),
         };
-        let servers = start.servers(admin)?;
-        start.all_ready(&servers).await?;
+        let mut deployment = Deployment {
+            target: String::new(),
+            upstream_kind: match spec.sends_to_servers() {
+                true => UpstreamKind::Server,
+                false => UpstreamKind::Router,
+            },
+            servers: servers(spec, admin)?,
+            admin,
+            router_metrics: None,
+            kept_caches: Vec::new(),
+            dir: spec.dir.clone(),
+            others: Vec::new(),
+        };
+        deployment.all_ready(spec).await?;
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
-        let kept_caches = start.kept_caches().await;
-        let (router, upstream) = start.router(&servers)?;
-        let target = match admin {
-            Some(admin) => start.proxy(&servers, &upstream, admin).await?,
+        deployment.kept_caches = kept_caches(spec).await;
+        let upstream = deployment.upstream(spec)?;
+        deployment.target = match admin {
+            Some(admin) => deployment.proxy(spec, &upstream, admin).await?,
             None => upstream
                 .first()
                 .cloned()
                 .context("there is nothing to send to")?,
         };
-        let router_metrics = router.as_ref().map(|(_, metrics)| *metrics);
-        if let Some((router, _)) = router {
+        if deployment.router_metrics.is_some() {
+            let (router, url) = (&deployment.others[0], &upstream[0]);
             router.start()?;
-            let url = &upstream[0];
-            let knows_all = async || Access::default().workers(url).await == servers.len();
-            router.ready(spec.start_timeout, knows_all).await?;
+            let count = deployment.servers.len();
+            let knows_all = async || Access::default().workers(url).await == count;
+            router.ready(spec.start_timeout(), knows_all).await?;
         }
-        Ok(Deployment {
-            target,
-            upstream_kind: match spec.sends_to_servers() {
-                true => UpstreamKind::Server,
-                false => UpstreamKind::Router,
-            },
-            router_metrics,
-            admin,
-            dir: spec.dir.clone(),
-            servers,
-            processes: start.processes,
-            failures: failed,
-            kept_caches,
-        })
+        Ok(deployment)
+    }
+
+    /// What was started, in this order.
+    fn all(&self) -> impl Iterator<Item = &Process> {
+        let servers = self.servers.iter();
+        let servers = servers.filter_map(|server| server.process.as_ref());
+        servers.chain(&self.others)
     }
 
     /// What was started.
     pub fn processes(&self) -> Vec<ProcessFile> {
-        let file = |process: &Arc<Process>| ProcessFile {
+        let file = |process: &Process| ProcessFile {
             name: process.name.clone(),
             command: process.command.to_string(),
             log: {
@@ -137,104 +122,36 @@ impl Deployment {
                 log.unwrap_or(&process.log).display().to_string()
             },
         };
-        self.processes.0.iter().map(file).collect()
+        self.all().map(file).collect()
     }
 
     /// Waits until a process ends that nobody ended; says which and why.
-    pub async fn ended(&mut self) -> anyhow::Error {
-        match self.failures.recv().await {
+    pub async fn ended(&self) -> anyhow::Error {
+        let mut all: FuturesUnordered<_> = self.all().map(Process::failed).collect();
+        match all.next().await {
             Some(failure) => failure,
-            // Each process holds a sender.
             None => std::future::pending().await,
         }
     }
 
     /// Ends all that was started, the proxy first, so that it has written all its rows. Returns when nothing of it is left.
     pub async fn stop(self) {
-        let processes = self.processes.0.iter().rev();
-        let (servers, others): (Vec<_>, Vec<_>) =
-            processes.partition(|process| process.name.starts_with(SERVER));
-        for process in others {
+        for process in self.others.iter().rev() {
             process.stop().await;
         }
-        join_all(servers.into_iter().map(|process| process.stop())).await;
-    }
-}
-
-impl Drop for Processes {
-    fn drop(&mut self) {
-        // All are killed before each is waited for.
-        let ended: Vec<_> = self.0.iter().map(|process| process.end()).collect();
-        ended.into_iter().for_each(|until_gone| until_gone());
-    }
-}
-
-impl Start<'_> {
-    /// A process, which is ended when this start is given up.
-    fn process(&mut self, name: &str, command: CommandLine) -> Arc<Process> {
-        let log = self.spec.dir.join(LOGS).join(format!("{name}.log"));
-        let program = self.spec.program.clone();
-        let process = Process::new(name, command, log, program, self.failures.clone());
-        self.processes.0.push(process.clone());
-        process
-    }
-
-    /// The servers, not started.
-    fn servers(&mut self, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Arc<Server>>> {
-        let spec = self.spec;
-        let started = spec.servers.len() - spec.running().count();
-        let mut addrs = match spec.base_port {
-            Some(base) => ports::from(base, started)?,
-            None => spec.ports(started)?,
-        }
-        .into_iter();
-        let hops = spec.ports(if spec.hops { spec.servers.len() } else { 0 })?;
-        let of_admin = Access {
-            api_key: proxy_file::authorization(spec)?,
-            ..Access::default()
-        };
-        let server = |(number, server): (usize, &ServerSpec)| {
-            let name = format!("{SERVER}{}", number + 1);
-            let (url, command) = match server {
-                ServerSpec::Running(url) => (url.trim_end_matches('/').to_owned(), None),
-                ServerSpec::Started(program) => {
-                    let addr = addrs.next().context("there is a port for each server")?;
-                    let mut command = program.at(addr, &[]);
-                    command.env.clone_from(&spec.env);
-                    (format!("http://{addr}"), Some(command))
-                }
-            };
-            let target = Target::parse(&url).map_err(anyhow::Error::msg)?;
-            Ok(Arc::new(Server {
-                process: command.map(|command| self.process(&name, command)),
-                file: ServerFile {
-                    engine: spec.engine.name(),
-                    name,
-                    url,
-                    host: target.host_and_port(),
-                },
-                hop: hops.get(number).copied(),
-                access: spec.access.clone(),
-                admin: admin.map(|admin| (admin, of_admin.clone())),
-                start_timeout: spec.start_timeout,
-            }))
-        };
-        spec.servers.iter().enumerate().map(server).collect()
+        let servers = self.servers.iter();
+        let servers = servers.filter_map(|server| server.process.as_ref());
+        join_all(servers.map(Process::stop)).await;
     }
 
     /// Starts the servers and waits until all of them are ready, or one is not.
-    async fn all_ready(&self, servers: &[Arc<Server>]) -> anyhow::Result<()> {
-        let mut processes = servers.iter().filter_map(|server| server.process.as_ref());
-        processes.try_for_each(|process| process.start())?;
-        try_join_all(
-            servers
-                .iter()
-                .map(|server| server.ready_at(&server.file.url)),
-        )
-        .await?;
-        if let Router::External(url) = &self.spec.router {
+    async fn all_ready(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
+        self.all().try_for_each(Process::start)?;
+        let servers = self.servers.iter();
+        try_join_all(servers.map(|server| server.ready_at(&server.file.url))).await?;
+        if let Router::External(url) = &spec.router {
             // It answers, whatever it says: what it serves shows with the first request.
-            let asked = self.spec.access.status(url, "/health").await;
+            let asked = spec.access.status(url, "/health").await;
             asked.with_context(|| {
                 format!("router_url: nothing answers at {url}; start the router, or give its URL")
             })?;
@@ -242,96 +159,130 @@ impl Start<'_> {
         Ok(())
     }
 
-    /// Empties the caches of servers that ran before; tells of those that could not be.
-    async fn kept_caches(&self) -> Vec<String> {
-        let router = match &self.spec.router {
-            Router::External(url) if self.spec.servers.is_empty() => Some(url.as_str()),
-            _ => None,
-        };
-        let urls = self.spec.running().chain(router);
-        let asked = urls.map(|url| server::flushed(&self.spec.access, url));
-        join_all(asked)
-            .await
-            .into_iter()
-            .filter_map(Result::err)
-            .collect()
-    }
-
-    /// The router's process and where its metrics are, if one is to be started, and the URLs of what comes behind the front.
-    fn router(
-        &mut self,
-        servers: &[Arc<Server>],
-    ) -> anyhow::Result<(Option<RouterProcess>, Vec<String>)> {
-        let behind = servers.iter().map(|server| match server.hop {
+    /// The URLs of what comes behind the front. A router that is to be one of them is not started yet.
+    fn upstream(&mut self, spec: &DeploymentSpec) -> anyhow::Result<Vec<String>> {
+        let behind = self.servers.iter().map(|server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
         });
-        let behind: Vec<String> = behind.collect();
-        match &self.spec.router {
-            Router::None | Router::Builtin(_) => Ok((None, behind)),
-            Router::External(url) => Ok((None, vec![url.trim_end_matches('/').to_owned()])),
+        Ok(match &spec.router {
+            Router::None | Router::Builtin(_) => behind.collect(),
+            Router::External(url) => vec![url.trim_end_matches('/').to_owned()],
             Router::SglangRouter {
                 program,
                 policy,
                 flags,
             } => {
-                let (addr, metrics) = (self.spec.port()?, self.spec.port()?);
-                let router = Program {
-                    program: program.clone(),
-                    before: &["launch"],
-                    flags: flags.clone(),
-                };
+                let (addr, metrics) = (spec.port()?, spec.port()?);
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
-                let mut own: Vec<&str> = own.into();
-                own.extend(["--policy", policy, "--worker-urls"]);
-                own.extend(behind.iter().map(String::as_str));
-                let process = self.process("router", router.at(addr, &own));
-                Ok((Some((process, metrics)), vec![format!("http://{addr}")]))
+                let line = CommandLine::new(program, &["launch"]).at(addr).with(own);
+                let line = line.with(["--policy", policy, "--worker-urls"]);
+                let line = line.with(behind).with(flags);
+                self.others
+                    .push(Process::new("router".to_owned(), line, spec));
+                self.router_metrics = Some(metrics);
+                vec![format!("http://{addr}")]
             }
-        }
+        })
     }
 
     /// Starts the proxy before `upstream`; gives its front's URL.
     async fn proxy(
         &mut self,
-        servers: &[Arc<Server>],
+        spec: &DeploymentSpec,
         upstream: &[String],
         admin: SocketAddr,
     ) -> anyhow::Result<String> {
-        let spec = self.spec;
         let front = spec.port()?;
-        let hop = |server: &Arc<Server>| {
-            let ServerFile { name, url, .. } = &server.file;
-            Some((name.clone(), server.hop?, url.clone()))
+        let hop = |server: &Server| {
+            Some(Worker {
+                name: server.file.name.clone(),
+                listen: server.hop?,
+                upstream: server.file.url.clone(),
+            })
         };
-        let file = ProxyFile {
-            spec,
-            front,
-            admin,
-            upstream: upstream.to_vec(),
-            hops: servers.iter().filter_map(hop).collect(),
-        };
+        let hops: Vec<Worker> = self.servers.iter().filter_map(hop).collect();
         let path = spec.dir.join(PROXY_CONFIG);
-        let text = file.text()?;
+        let text = proxy_file::text(spec, front, admin, upstream, &hops)?;
         // Also the user in the URL of a key that is no secret's.
         let mut keys = text.lines().filter_map(|line| line.split_once(" = "));
         let is_private = keys.any(|(key, value)| secret::shown(key, value) != value);
         disk::write(&path, text.as_bytes(), is_private)
             .with_context(|| path.display().to_string())?;
-        let args = ["proxy", "--config", &path.display().to_string()].map(str::to_owned);
-        let command = CommandLine {
-            program: spec.program.clone(),
-            args: args.to_vec(),
-            env: Vec::new(),
-        };
-        let process = self.process("proxy", command);
+        let line = CommandLine::new(&spec.program, &["proxy", "--config"]);
+        let process = Process::new("proxy".to_owned(), line.with([path.display()]), spec);
         process.start()?;
         let admin = format!("http://{admin}");
         let is_ready = async || Access::default().status(&admin, "/readyz").await == Some(200);
-        process.ready(spec.start_timeout, is_ready).await?;
-        Ok(format!("http://{front}"))
+        let ready = process.ready(spec.start_timeout(), is_ready).await;
+        self.others.push(process);
+        ready.map(|()| format!("http://{front}"))
     }
+}
+
+impl Drop for Deployment {
+    fn drop(&mut self) {
+        // All are killed before each is waited for.
+        self.all()
+            .for_each(|process| process.signal(Signal::SIGKILL));
+    }
+}
+
+/// The servers, not started.
+fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
+    let started = spec.servers.len() - spec.running().count();
+    let mut addrs = match spec.base_port {
+        Some(base) => ports::from(base, started)?,
+        None => spec.ports(started)?,
+    }
+    .into_iter();
+    let hops = spec.ports(if spec.hops { spec.servers.len() } else { 0 })?;
+    let of_admin = Access {
+        api_key: proxy_file::authorization(spec)?,
+        ..Access::default()
+    };
+    let server = |(number, server): (usize, &ServerSpec)| {
+        let name = format!("server-{}", number + 1);
+        let (url, process) = match server {
+            ServerSpec::Running(url) => (url.trim_end_matches('/').to_owned(), None),
+            ServerSpec::Started(line) => {
+                let addr = addrs.next().context("there is a port for each server")?;
+                let process = Process::new(name.clone(), line.clone().at(addr), spec);
+                (format!("http://{addr}"), Some(process))
+            }
+        };
+        let target = Target::parse(&url).map_err(anyhow::Error::msg)?;
+        Ok(Server {
+            process,
+            file: ServerFile {
+                engine: spec.engine.name(),
+                name,
+                url,
+                host: target.host_and_port(),
+            },
+            hop: hops.get(number).copied(),
+            access: spec.access.clone(),
+            admin: admin.map(|admin| (admin, of_admin.clone())),
+            start_timeout: spec.start_timeout(),
+        })
+    };
+    spec.servers.iter().enumerate().map(server).collect()
+}
+
+/// Empties the caches of servers that ran before; tells of those that could not be.
+async fn kept_caches(spec: &DeploymentSpec) -> Vec<String> {
+    let router = match &spec.router {
+        Router::External(url) if spec.servers.is_empty() => Some(url.as_str()),
+        _ => None,
+    };
+    let urls = spec.running().chain(router);
+    let asked = urls.map(|url| server::flushed(&spec.access, url));
+    join_all(asked)
+        .await
+        .into_iter()
+        .filter_map(Result::err)
+        .collect()
 }
 
 impl DeploymentSpec {
@@ -345,6 +296,3 @@ impl DeploymentSpec {
         (0..count).map(|_| self.port()).collect()
     }
 }
-
-/// How servers are called, with their number from 1 behind.
-const SERVER: &str = "server-";

@@ -104,12 +104,8 @@ impl Default for NodeConfig {
 impl Keys for NodeConfig {
     const KIND: Kind = Kind::Node;
 
-    fn more(&self) -> &Table {
-        &self.more
-    }
-
-    fn output_dir(&self) -> Option<&Path> {
-        self.output_dir.as_deref()
+    fn beside(&self) -> (&Table, Option<&Path>) {
+        (&self.more, self.output_dir.as_deref())
     }
 }
 
@@ -118,23 +114,18 @@ mod tests {
     use super::*;
     use crate::experiment::plan::{Plan, read};
 
+    /// That its defaults are a plan's is held in `routing.rs`, whose config has all of it.
     #[test]
-    fn the_defaults_are_those_of_an_empty_plan() {
-        let config = NodeConfig::default();
-        let printed = |keys: Table| {
-            let plan = Plan::new(Kind::Node, Vec::new(), keys.into_iter().collect()).unwrap();
-            let mut lines: Vec<String> = plan.to_toml().lines().map(str::to_owned).collect();
-            lines.sort();
-            lines
-        };
-        let mut lines = printed(config.keys().unwrap());
-        // The generator's own default.
-        lines.retain(|line| line != "num_prompts = 1000");
-        assert_eq!(lines, printed(Table::new()));
+    fn further_keys_win_and_are_varied() {
         let more = toml::from_str("max_running_requests = [1, 2]\nnum_prompts = 7").unwrap();
-        let keys = NodeConfig { more, ..config }.keys().unwrap();
-        let plan = Plan::new(Kind::Node, Vec::new(), keys.into_iter().collect()).unwrap();
+        let config = NodeConfig {
+            more,
+            ..NodeConfig::default()
+        };
+        let keys = config.keys().unwrap().into_iter().collect();
+        let plan = Plan::new(Kind::Node, Vec::new(), keys).unwrap();
         assert_eq!(plan.runs().len(), 2);
+        assert_eq!(plan.runs()[0].settings.load.num_prompts, Some(7));
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! What an experiment does: its keys, from file and flags to the settings of each run. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use anyhow::{bail, ensure};
 use toml::Value;
 
+pub mod announcement;
 pub mod deploy;
+pub mod error;
 mod example;
 pub mod grid;
 pub mod keys;
@@ -12,29 +15,26 @@ mod known;
 pub mod line;
 pub mod presets;
 pub mod read;
-pub mod settings;
 mod shown;
-pub mod usage;
-pub mod words;
 
+use error::PlanError;
 use grid::Sweep;
 use keys::Kind;
+use line::Settings;
 use read::Entry;
-use settings::Settings;
 use shown::{quoted, shown, told};
-use usage::Usage;
 
 /// A plan that can be run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What it is about.
     pub kind: Kind,
-    /// The keys that were given, in order; a list of values is varied.
-    given: Vec<Entry>,
-    /// The built-in example's, below those of presets.
-    example: Vec<Entry>,
-    /// What was changed in it to go with what was given.
-    notes: Vec<String>,
+    /// Its keys, in order: those of the built-in example, and what was given over them. A list of values is varied.
+    keys: Vec<Entry>,
+    /// The keys that were given, by file or flag.
+    pub given: Vec<String>,
+    /// What was changed in the built-in example to go with what was given.
+    pub notes: Vec<String>,
     runs: Vec<Run>,
 }
 
@@ -63,27 +63,32 @@ impl Plan {
     ///
     /// # Errors
     /// A key that is not known, a value that it does not take, values that do not go together.
-    pub fn new(kind: Kind, example: Vec<Entry>, given: Vec<Entry>) -> Result<Plan, Usage> {
+    pub fn new(kind: Kind, example: Vec<Entry>, given: Vec<Entry>) -> Result<Plan, PlanError> {
         let given = known::known(kind, given)?;
-        let (example, notes) = example::fitted(known::known(kind, example)?, &given);
+        let (mut keys, notes) = example::fitted(known::known(kind, example)?, &given);
+        let presets = texts(&given, "preset").into_iter();
+        let by_preset: Vec<_> = presets.flat_map(|name| presets::of(&name)).collect();
+        keys.retain(|(key, _)| by_preset.iter().all(|(set, _)| set != key));
+        put(&mut keys, &given);
         let mut plan = Plan {
             kind,
-            given,
-            example,
+            keys,
+            given: given.into_iter().map(|(key, _)| key).collect(),
             notes,
             runs: Vec::new(),
         };
         plan.runs = plan.grid()?;
         if plan.is_search() {
-            plan.check_search()?;
+            let checked = plan.check_search();
+            checked.map_err(|wrong| PlanError(wrong.to_string()))?;
         }
         Ok(plan)
     }
 
     /// The keys that vary, in order: those of the file first, as it has them.
     pub fn sweeps(&self) -> Vec<Sweep> {
-        let varied = self.written().into_iter().filter_map(|(key, value)| {
-            let values = values(&key, &value);
+        let varied = self.keys.iter().filter_map(|(key, value)| {
+            let (key, values) = (key.clone(), values(key, value));
             (values.len() > 1).then_some(Sweep { key, values })
         });
         varied.collect()
@@ -95,31 +100,19 @@ impl Plan {
         &self.runs
     }
 
-    fn grid(&self) -> Result<Vec<Run>, Usage> {
+    fn grid(&self) -> Result<Vec<Run>, PlanError> {
         let sweeps = self.sweeps();
-        let combinations = grid::combinations(&sweeps)?;
-        let first = self.settings(&combinations[0], 0);
-        let first = first.map_err(of_run(&sweeps, &combinations[0]))?;
-        let repeats = u32::try_from(first.line.keys.repeats).unwrap_or(1);
-        if combinations.len() * repeats as usize > grid::MOST_RUNS {
-            let right = format!("must make {} runs at most", grid::MOST_RUNS);
-            return Err(Usage::of("repeats", right));
-        }
+        let repeats = match self.value("repeats") {
+            Some(_) => self.settings(&[], 0)?.keys.repeats,
+            None => 1,
+        };
+        let combinations = grid::combinations(&sweeps, repeats)?;
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let settings = self.settings(varied, repeat);
-                let settings = settings.and_then(|settings| {
-                    deploy::check(self.kind, &settings)?;
-                    Ok(settings)
-                });
-                let settings = settings.map_err(of_run(&sweeps, varied))?;
-                runs.push(Run::new(
-                    runs.len() + 1,
-                    told(&sweeps, varied),
-                    repeat,
-                    settings,
-                ));
+                let settings = self.settings(varied, repeat)?;
+                let told = told(&sweeps, varied);
+                runs.push(Run::new(runs.len() + 1, told, repeat, settings));
             }
         }
         Ok(runs)
@@ -127,34 +120,31 @@ impl Plan {
 
     /// Whether the highest rate is searched.
     pub fn is_search(&self) -> bool {
-        let value = self.given_value("find_max_rate");
-        value.and_then(Value::as_bool).unwrap_or_default()
+        let first = self.runs.first();
+        first.is_some_and(|run| run.settings.keys.find_max_rate)
     }
 
     /// A search has one setting, and says itself how often and how long each rate is tried.
-    fn check_search(&self) -> Result<(), Usage> {
-        let sweeps = self.sweeps();
-        let wrong = if let Some(Sweep { key, .. }) = sweeps.first() {
-            let right = format!("searches with one setting; give {key} one value");
-            Usage::of("find_max_rate", right)
-        } else if self.runs.len() > 1 {
-            let right =
-                "a search tries each rate once; leave it out, or raise probe_s for longer trials";
-            Usage::of("repeats", right)
-        } else if self.given_value("duration").is_some() {
-            let right = "a search sets how long each rate is tried; give probe_s in its place";
-            Usage::of("duration", right)
-        } else {
-            return Ok(());
-        };
-        Err(wrong)
+    fn check_search(&self) -> anyhow::Result<()> {
+        if let Some(Sweep { key, .. }) = self.sweeps().first() {
+            bail!("find_max_rate: searches with one setting; give {key} one value");
+        }
+        ensure!(
+            self.runs.len() == 1,
+            "repeats: a search tries each rate once; leave it out, or raise probe_s for longer trials"
+        );
+        ensure!(
+            self.value("duration").is_none(),
+            "duration: a search sets how long each rate is tried; give probe_s in its place"
+        );
+        Ok(())
     }
 
     /// A run of it at rate `rate`, for the search of the highest.
     ///
     /// # Errors
     /// The generator does not take the rate.
-    pub fn trial(&self, number: usize, rate: f64, requests: usize) -> Result<Run, Usage> {
+    pub fn trial(&self, number: usize, rate: f64, requests: usize) -> Result<Run, PlanError> {
         let rate = ("request_rate".to_owned(), Value::Float(rate));
         let count = i64::try_from(requests).unwrap_or(i64::MAX);
         let count = ("num_prompts".to_owned(), Value::Integer(count));
@@ -162,77 +152,45 @@ impl Plan {
         Ok(Run::new(number, vec![rate], 0, settings))
     }
 
-    /// The keys of a run: defaults, below the example, below presets, below what was given.
-    fn settings(&self, varied: &[Entry], repeat: u32) -> Result<Settings, Usage> {
+    /// The keys of a run, checked: defaults, below presets, below all others.
+    fn settings(&self, varied: &[Entry], repeat: u32) -> Result<Settings, PlanError> {
         let one = |(key, value): &Entry| {
             // One value: a list of one is that value.
             let one = values(key, value).into_iter().next();
             (key.clone(), one.unwrap_or_else(|| value.clone()))
         };
+        let own = self.keys.iter().map(one).chain(varied.iter().cloned());
+        let own: BTreeMap<String, Value> = own.collect();
+        let preset = own.get("preset").map(line::text).unwrap_or_default();
+        let preset = presets::of(&preset).into_iter();
         let mut all: BTreeMap<String, Value> = self.defaults().collect();
-        let given: BTreeMap<String, Value> = self
-            .given
-            .iter()
-            .map(one)
-            .chain(varied.iter().cloned())
-            .collect();
-        all.extend(self.example.iter().map(one));
-        let preset = given.get("preset").and_then(Value::as_str).map(presets::of);
-        all.extend(
-            preset
-                .into_iter()
-                .flatten()
-                .map(|(key, value)| (key.to_owned(), value)),
-        );
-        all.extend(given);
+        all.extend(preset.map(|(key, value)| (key.to_owned(), value)));
+        all.extend(own);
         if let Some(Value::Integer(seed)) = all.get_mut("seed") {
             *seed = seed.saturating_add(i64::from(repeat));
         }
-        Settings::read(all)
+        let settings = Settings::read(all).and_then(|settings| {
+            deploy::check(&settings)?;
+            Ok(settings)
+        });
+        settings.map_err(|error| match varied.is_empty() {
+            true => error,
+            false => {
+                let label = grid::label(&told(&self.sweeps(), varied));
+                PlanError(format!("{error} (in the run with {label})"))
+            }
+        })
     }
 
-    /// The names of presets that are asked for.
-    fn presets(&self) -> Vec<String> {
-        let names = self
-            .given_value("preset")
-            .map(|value| values("preset", value));
-        names
-            .into_iter()
-            .flatten()
-            .map(|name| line::text(&name))
-            .collect()
-    }
-
-    /// What is given, over what the example has; without what a preset sets instead of the example.
-    fn written(&self) -> Vec<Entry> {
-        let presets = self.presets();
-        let by_preset = presets.iter().flat_map(|name| presets::of(name));
-        let by_preset: BTreeSet<&str> = by_preset.map(|(key, _)| key).collect();
-        let mut all: Vec<Entry> = self.example.clone();
-        all.retain(|(key, _)| !by_preset.contains(key.as_str()));
-        put(&mut all, &self.given);
-        all
-    }
-
-    /// The keys that were given, by file or flag.
-    pub fn given_keys(&self) -> Vec<String> {
-        self.given.iter().map(|(key, _)| key.clone()).collect()
-    }
-
-    /// What was changed in the built-in example to go with what was given.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    fn given_value(&self, key: &str) -> Option<&Value> {
-        let mut all = self.given.iter().chain(&self.example);
-        all.find(|(given, _)| given == key).map(|(_, value)| value)
+    fn value(&self, key: &str) -> Option<&Value> {
+        let mut all = self.keys.iter();
+        all.find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
     /// Whether it says what is not for everybody.
     pub fn holds_secret(&self) -> bool {
-        let mut all = self.written().into_iter();
-        all.any(|(key, value)| shown(&key, &value) != value)
+        let mut all = self.keys.iter();
+        all.any(|(key, value)| shown(key, value) != *value)
     }
 
     /// Every key with its value, as a file: read again it makes the same plan.
@@ -246,29 +204,27 @@ impl Plan {
     }
 
     fn lines(&self, shown: fn(&str, &Value) -> Value) -> String {
-        let written = self.written();
         let mut text = format!("{EXPERIMENT} = \"{}\"\n\n# given\n", self.kind.name());
         for note in &self.notes {
             text.push_str(&format!("# {note}\n"));
         }
-        for (key, value) in &written {
+        for (key, value) in &self.keys {
             text.push_str(&format!("{} = {}\n", quoted(key), shown(key, value)));
         }
-        let mut said: BTreeSet<&str> = written.iter().map(|(key, _)| key.as_str()).collect();
-        for preset in self.presets() {
+        let mut by_preset = Vec::new();
+        for preset in texts(&self.keys, "preset") {
             for (key, value) in presets::of(&preset) {
-                if self.given.iter().all(|(given, _)| given != key) {
-                    said.insert(key);
+                if self.value(key).is_none() {
+                    by_preset.push(key);
                     text.push_str(&format!("# {key} = {value} by preset {preset}\n"));
                 }
             }
         }
         text.push_str("\n# defaults\n");
-        for (key, value) in self
-            .defaults()
-            .filter(|(key, _)| !said.contains(key.as_str()))
-        {
-            text.push_str(&format!("{key} = {value}\n"));
+        for (key, value) in self.defaults() {
+            if self.value(&key).is_none() && !by_preset.contains(&key.as_str()) {
+                text.push_str(&format!("{key} = {value}\n"));
+            }
         }
         text.push_str("# all other keys of the generator: its own defaults (config in each run's summary.json)\n");
         text
@@ -276,13 +232,14 @@ impl Plan {
 
     /// What holds where nothing is given.
     fn defaults(&self) -> impl Iterator<Item = Entry> {
-        let (servers, _) = self.kind.defaults();
-        line::KEYS.iter().filter_map(move |key| {
-            let value = match key.name.as_str() {
-                "num_gpus" => Some(servers.into()),
-                _ => key.default(),
+        line::KEYS.iter().filter_map(|key| {
+            let name = key.get_id().as_str();
+            let value = match (self.kind, name) {
+                (Kind::Routing, "num_gpus") => Some(4.into()),
+                (Kind::Routing, "router") => Some("builtin".into()),
+                _ => line::default(key),
             };
-            Some((key.name.clone(), value?))
+            Some((name.to_owned(), value?))
         })
     }
 }
@@ -310,20 +267,16 @@ pub(super) fn put(all: &mut Vec<Entry>, more: &[Entry]) {
     }
 }
 
-/// Says in which run an error is.
-fn of_run<'a>(sweeps: &'a [Sweep], varied: &'a [Entry]) -> impl Fn(Usage) -> Usage + 'a {
-    move |error| match varied.is_empty() {
-        true => error,
-        false => Usage(format!(
-            "{error} (in the run with {})",
-            grid::label(&told(sweeps, varied))
-        )),
-    }
+/// The values of a key that was given, as texts.
+fn texts(all: &[Entry], name: &str) -> Vec<String> {
+    let of_name = all.iter().filter(|(key, _)| key == name);
+    let all = of_name.flat_map(|(key, value)| values(key, value));
+    all.map(|value| line::text(&value)).collect()
 }
 
 /// The values of a key that is varied, or the one that it has.
 fn values(key: &str, value: &Value) -> Vec<Value> {
-    let is_list = line::key(key).is_some_and(line::Key::is_list);
+    let is_list = line::key(key).is_some_and(line::is_list);
     match value {
         Value::Array(all) if !is_list || all.iter().any(Value::is_array) => all.clone(),
         // A list of one may be written without brackets.

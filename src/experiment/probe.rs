@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use clap::Parser as _;
 use http::Method;
 use serde_json::Value;
 
-use super::demo::traffic_args;
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, missing, render, way_back};
-use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::terminal::{self, one_line};
@@ -50,9 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,
     /// Give the request up after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "60",
-        value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub request_timeout_s: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = traffic::seconds)]
+    pub request_timeout_s: Duration,
     /// Columns of the picture [default: the terminal's, or 80]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(60..=1000))]
     pub width: Option<u16>,
@@ -116,19 +114,19 @@ impl Place {
     /// Says what is wrong with it and what would be right.
     pub fn parse(url: &str) -> Result<Place, String> {
         let url = url.trim_end_matches('/');
-        let asked = Endpoint::ALL
+        let asked = [
+            Backend::Sglang,
+            Backend::SglangOai,
+            Backend::SglangOaiChat,
+            Backend::Responses,
+            Backend::Messages,
+        ];
+        let mut asked = asked
             .into_iter()
-            .find_map(|endpoint| Some((url.strip_suffix(endpoint.path())?, endpoint)));
-        let (base, endpoint) = asked.map_or((url, None), |(base, of)| (base, Some(of)));
-        let backend = endpoint.map(|endpoint| match endpoint {
-            Endpoint::Generate => Backend::Sglang,
-            Endpoint::Completions => Backend::SglangOai,
-            Endpoint::Chat => Backend::SglangOaiChat,
-            Endpoint::Responses => Backend::Responses,
-            Endpoint::Messages => Backend::Messages,
-        });
+            .filter_map(|of| Some((url.strip_suffix(of.endpoint().path())?, of)));
+        let (base, backend) = asked.next().unzip();
         Ok(Place {
-            target: Target::parse(base)?,
+            target: Target::parse(base.unwrap_or(url))?,
             backend,
         })
     }
@@ -185,8 +183,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
 }
 
 fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
-    let flags = ["traffic", "--num-prompts", "1"].map(str::to_owned);
-    let timeout = Duration::from_secs(args.request_timeout_s);
+    let timeout = args.request_timeout_s;
     let load = traffic::Args {
         backend,
         base_url: Some(args.place.target.clone()),
@@ -200,7 +197,7 @@ fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
         request_timeout_s: timeout,
         // Each probe is a request of its own in the proxy's file.
         request_id_prefix: Some(format!("queuescope-probe-{:08x}", rand::random::<u32>())),
-        ..traffic_args(&flags)?
+        ..traffic::Args::try_parse_from(["traffic", "--num-prompts", "1"])?
     };
     Ok(load.plan()?)
 }
@@ -289,6 +286,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Stamp;
+    use crate::request::endpoint::Endpoint;
     use crate::request::generation::Generation;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
@@ -387,5 +385,14 @@ mod tests {
         let both = backend("probe http://a:1/generate --backend sglang-oai-chat");
         let both = both.unwrap_err().to_string();
         assert!(both.contains("the URL ends in /generate"), "{both}");
+    }
+
+    #[test]
+    fn a_timeout_takes_a_unit() {
+        for (given, seconds) in [("90", 90), ("2min", 120)] {
+            let line = ["probe", "http://a:1", "--request-timeout-s", given];
+            let timeout = Line::parse_from(line).args.request_timeout_s;
+            assert_eq!(timeout, Duration::from_secs(seconds));
+        }
     }
 }

@@ -69,12 +69,8 @@ fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result
 impl Keys for RoutingConfig {
     const KIND: Kind = Kind::Routing;
 
-    fn more(&self) -> &Table {
-        &self.node.more
-    }
-
-    fn output_dir(&self) -> Option<&Path> {
-        self.node.output_dir()
+    fn beside(&self) -> (&Table, Option<&Path>) {
+        self.node.beside()
     }
 }
 

@@ -18,8 +18,8 @@ pub mod folder;
 pub mod one;
 pub mod search;
 
-use super::plan::usage::Usage;
-use super::plan::{Plan, Run, grid, words};
+use super::plan::error::PlanError;
+use super::plan::{Plan, Run, announcement, grid};
 use folder::{FILES, PLAN};
 use one::{RunContext, RunEnd};
 use search::{Search, Trial};
@@ -52,9 +52,7 @@ pub struct Finished {
 struct ExperimentRunner {
     plan: Plan,
     context: RunContext,
-    file: ExperimentFile,
-    ends: Vec<RunEnd>,
-    notes: Vec<String>,
+    done: Finished,
     /// Held until all is over: no other process works on the folder.
     _lock: File,
 }
@@ -79,7 +77,6 @@ pub async fn run(
     let first = Arc::new(FirstSignal::default());
     let listening = tokio::spawn(first.clone().stop(Signals::listen()?, stop.clone()));
     let context = RunContext {
-        kind: plan.kind,
         dir: PathBuf::new(),
         program,
         clock,
@@ -88,17 +85,12 @@ pub async fn run(
     };
     let done = whole(plan, to, context).await;
     listening.abort();
-    let done = done?;
-    Ok(Finished {
-        dir: done.context.dir,
-        file: done.file,
-        runs: done.ends,
-        signal: stop.is_stopped().then(|| first.number()),
-        notes: done.notes,
-    })
+    let mut done = done?;
+    done.signal = stop.is_stopped().then(|| first.number());
+    Ok(done)
 }
 
-async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<ExperimentRunner> {
+async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<Finished> {
     if let OutputDir::New(folder) = &to {
         folder.check(&FILES)?;
         if let Folder::Given { dir, .. } = folder {
@@ -114,65 +106,66 @@ async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result
     let to_do = plan.runs().iter().filter(|run| !is_done(run));
     let to_do: Vec<_> = to_do.map(|run| &run.settings).collect();
     tokio::select! {
-        found = one::preflight(plan.kind, &to_do, &context.program) => found?,
+        found = one::preflight(&to_do, &context.program) => found?,
         () = context.stop.stopped() => {}
     }
     let mut runner = ExperimentRunner::begin(plan, to, context)?;
     runner.all().await?;
     runner.write()?;
-    Ok(runner)
+    Ok(runner.done)
 }
 
 impl ExperimentRunner {
     fn begin(plan: Plan, to: OutputDir, mut context: RunContext) -> anyhow::Result<Self> {
         let now = context.clock.now();
         let mut notes = Vec::new();
-        let (dir, began, lock) = match to {
+        let (dir, before, lock) = match to {
             OutputDir::New(folder) => {
-                let mut lock = None;
-                if let Folder::Given { dir, .. } = &folder {
-                    folder.check(&FILES)?;
-                    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-                    // Before anything of an experiment that is replaced goes: it may be running.
-                    lock = Some(locked(dir)?);
-                    if let Some(aside) = folder::replace(dir)? {
-                        let aside = aside.display();
-                        notes.push(format!("what was there before is in {aside}"));
-                    }
-                }
-                let made = folder.make(&FILES, now)?;
+                folder.check(&FILES)?;
+                let made = folder.make(&[], now)?;
                 notes.extend(made.note);
-                let lock = lock.map_or_else(|| locked(&made.dir), Ok)?;
+                // Before anything of an experiment that is replaced goes: it may be running.
+                let lock = locked(&made.dir)?;
+                if let Some(aside) = folder::replace(&made.dir)? {
+                    let aside = aside.display();
+                    notes.push(format!("what was there before is in {aside}"));
+                }
                 folder::write_plan(&made.dir, &plan)?;
-                (made.dir, now.seconds(), lock)
+                (made.dir, ExperimentFile::default(), lock)
             }
             OutputDir::Resumed(dir) => {
                 let lock = locked(&dir)?;
-                let before: ExperimentFile =
-                    folder::read_json(&dir.join(EXPERIMENT)).unwrap_or_default();
-                let began = Some(before.began).filter(|began| *began > 0.0);
-                (dir, began.unwrap_or(now.seconds()), lock)
+                let before = folder::read_json(&dir.join(EXPERIMENT));
+                (dir, before.unwrap_or_default(), lock)
             }
         };
-        context.dir = dir;
-        let sweeps = plan.sweeps();
-        Ok(ExperimentRunner {
-            _lock: lock,
-            file: ExperimentFile {
-                kind: plan.kind.name().to_owned(),
-                began,
-                keys: sweeps.into_iter().map(|sweep| sweep.key).collect(),
-                ..ExperimentFile::default()
+        context.dir.clone_from(&dir);
+        let file = ExperimentFile {
+            kind: plan.kind.name().to_owned(),
+            began: match before.began {
+                0.0 => now.seconds(),
+                began => began,
             },
-            context,
-            plan,
-            ends: Vec::new(),
+            keys: plan.sweeps().into_iter().map(|sweep| sweep.key).collect(),
+            ..ExperimentFile::default()
+        };
+        let done = Finished {
+            dir,
+            file,
+            runs: Vec::new(),
+            signal: None,
             notes,
+        };
+        Ok(ExperimentRunner {
+            plan,
+            context,
+            done,
+            _lock: lock,
         })
     }
 
     fn write(&self) -> anyhow::Result<()> {
-        folder::write_json(&self.context.dir.join(EXPERIMENT), &self.file)
+        folder::write_json(&self.context.dir.join(EXPERIMENT), &self.done.file)
     }
 
     async fn all(&mut self) -> anyhow::Result<()> {
@@ -180,38 +173,31 @@ impl ExperimentRunner {
             return self.search().await;
         }
         let runs = self.plan.runs().to_vec();
-        self.file.runs = runs.iter().map(|run| self.planned(run)).collect();
+        self.done.file.runs = runs.iter().map(|run| self.planned(run)).collect();
         self.write()?;
         for (index, run) in runs.iter().enumerate() {
             if self.context.stop.is_stopped() {
                 break;
             }
             let (number, left) = (index + 1, runs.len() - index - 1);
-            self.tell(&format!("run {number} of {}: {}", runs.len(), run.label));
-            let is_first = !self.ends.iter().any(RunEnd::has_started);
-            let end = self.one(index, run).await?;
-            let noun = if left == 1 { "run" } else { "runs" };
-            match end.file.start_s {
-                Some(start_s) if is_first && left > 0 => {
-                    let time = words::left(&runs[number..], start_s);
-                    self.tell(&format!(
-                        "  the start took {start_s:.1} s; {left} {noun} more take {time}"
-                    ));
-                }
-                None if end.file.state == RunState::Failed
-                    && is_first
-                    && left > 0
-                    && self.ends.len() >= MOST_FAILED_STARTS =>
-                {
-                    let were = if left == 1 { "was" } else { "were" };
-                    let note = format!(
-                        "{left} further {noun} {were} not tried: none of the first {MOST_FAILED_STARTS} could be started"
-                    );
-                    self.tell(&format!("  {note}"));
-                    self.notes.push(note);
-                    break;
-                }
-                _ => {}
+            let start_s = self.done.runs.iter().find_map(|end| end.file.start_s);
+            let time = announcement::left(&runs[index..], start_s);
+            let all = runs.len();
+            self.tell(&format!(
+                "run {number} of {all}: {}; what is left takes {time}",
+                run.label
+            ));
+            self.one(index, run).await?;
+            let has_started = self.done.runs.iter().any(RunEnd::has_started);
+            let is_over = left == 0 || self.context.stop.is_stopped();
+            if !(has_started || is_over) && self.done.runs.len() >= MOST_FAILED_STARTS {
+                let further = if left == 1 { "run was" } else { "runs were" };
+                let note = format!(
+                    "{left} further {further} not tried: none of the first {MOST_FAILED_STARTS} could be started"
+                );
+                self.tell(&format!("  {note}"));
+                self.done.notes.push(note);
+                break;
             }
         }
         Ok(())
@@ -256,12 +242,12 @@ impl ExperimentRunner {
         for note in end.warnings.iter().chain(&end.file.notes) {
             self.tell(&format!("  note: {note}"));
         }
-        self.ends.push(end.clone());
+        self.done.runs.push(end.clone());
         Ok(end)
     }
 
     fn state(&mut self, index: usize, state: RunState) -> anyhow::Result<()> {
-        if let Some(run) = self.file.runs.get_mut(index) {
+        if let Some(run) = self.done.file.runs.get_mut(index) {
             run.state = state;
         }
         self.write()
@@ -270,41 +256,38 @@ impl ExperimentRunner {
     /// Searches the highest rate that meets the objective.
     async fn search(&mut self) -> anyhow::Result<()> {
         let settings = self.plan.runs()[0].settings.clone();
-        let (keys, rate) = (&settings.line.keys, settings.line.load.request_rate);
+        let (keys, rate) = (&settings.keys, settings.load.request_rate);
         let first = if rate.is_finite() { rate } else { FIRST_RATE };
         let mut search = Search::new(first, keys.rate_precision);
-        self.file.keys = vec!["request_rate".to_owned()];
-        let mut trials = Vec::new();
+        self.done.file.keys = vec!["request_rate".to_owned()];
+        let mut found = MaxRate {
+            goodput: settings.goodput(),
+            share: keys.goodput_share,
+            ..MaxRate::default()
+        };
         while let Some(rate) = search.next() {
-            let number = self.file.runs.len() + 1;
+            let number = self.done.file.runs.len() + 1;
             let requests = search::requests(rate, keys.probe_s, keys.goodput_share);
             let run = self.plan.trial(number, rate, requests)?;
             self.tell(&format!("trial {number}: {rate} requests a second"));
             let planned = self.planned(&run);
-            self.file.runs.push(planned);
+            self.done.file.runs.push(planned);
             let end = self.one(number - 1, &run).await?;
             if self.context.stop.is_stopped() {
                 break;
             }
             if end.file.state != RunState::Done {
-                let why = end.file.error.as_deref().and_then(|why| why.lines().next());
-                let why = why.unwrap_or("it failed");
-                self.notes
-                    .push(format!("the search ended with trial {number}: {why}"));
+                let why = end.why().unwrap_or("it failed");
+                let note = format!("the search ended with trial {number}: {why}");
+                self.done.notes.push(note);
                 break;
             }
             let (trial, words, made) = tried(&end, rate, keys.goodput_share);
             self.tell(&format!("  {words}"));
             search.tell(rate, trial);
-            trials.push(made);
-            self.file.max_rate = Some(MaxRate {
-                goodput: settings.goodput(),
-                share: keys.goodput_share,
-                met: search.met,
-                missed: search.missed,
-                invalid: search.invalid,
-                trials: trials.clone(),
-            });
+            found.trials.push(made);
+            (found.met, found.missed, found.invalid) = (search.met, search.missed, search.invalid);
+            self.done.file.max_rate = Some(found.clone());
         }
         Ok(())
     }
@@ -327,7 +310,7 @@ fn locked(dir: &Path) -> anyhow::Result<File> {
         Err(TryLockError::WouldBlock) => {
             let wrong =
                 "another process is at work on this experiment; wait for its end, or end it";
-            Err(Usage(format!("{}: {wrong}", dir.display())).into())
+            Err(PlanError(format!("{}: {wrong}", dir.display())).into())
         }
         Err(TryLockError::Error(error)) => Err(error).with_context(|| path.display().to_string()),
     }
@@ -335,33 +318,29 @@ fn locked(dir: &Path) -> anyhow::Result<File> {
 
 /// How a rate did, in words, and for the file.
 fn tried(end: &RunEnd, rate: f64, share: f64) -> (Trial, String, TrialFile) {
-    let count = |member: &str| end.summary(member).and_then(|count| count.as_u64());
-    let (good, all) = (
-        count("/goodput_requests").unwrap_or(0),
-        count("/scheduled").unwrap_or(0),
-    );
-    let kept = good as f64 / all.max(1) as f64;
+    let number = |member: &str| end.summary(member).and_then(|number| number.as_f64());
+    let good = number("/goodput_requests").unwrap_or(0.0);
+    let all = number("/scheduled").unwrap_or(0.0);
+    let kept = good / all.max(1.0);
     let said = format!(
         "{good} of {all} requests kept the limits ({:.1} %)",
         kept * 100.0
     );
-    let (trial, verb, words) = if end.is_invalid() {
-        let words =
-            "the generator did not send what was asked for, so this tells nothing of the servers";
-        (Trial::Invalid, "INVALID", words.to_owned())
+    let (trial, result, words) = if end.is_invalid() {
+        let words = "INVALID: the generator did not send what was asked for, so this tells nothing of the servers";
+        (Trial::Invalid, "invalid", words.to_owned())
     } else if kept >= share {
-        (Trial::Met, "met", said)
+        (Trial::Met, "met", format!("met: {said}"))
     } else {
-        (Trial::Missed, "missed", said)
+        (Trial::Missed, "missed", format!("missed: {said}"))
     };
-    let drawn = end.summary("/schedule_rate").and_then(|rate| rate.as_f64());
     let file = TrialFile {
         rate,
-        drawn,
+        drawn: number("/schedule_rate"),
         kept,
-        result: verb.to_lowercase(),
+        result: result.to_owned(),
     };
-    (trial, format!("{verb}: {words}"), file)
+    (trial, words, file)
 }
 
 impl Finished {
@@ -388,7 +367,7 @@ pub fn begun(dir: &Path) -> anyhow::Result<String> {
     let path = dir.join(PLAN);
     let text = disk::open(&path).and_then(std::io::read_to_string);
     text.map_err(|error| {
-        Usage(format!(
+        PlanError(format!(
             "--resume {}: holds no experiment ({PLAN}: {error})",
             dir.display()
         ))

@@ -1,5 +1,6 @@
 //! Experiments: as they are typed; what is started, what is done to it, and what is left of it.
 
+mod deployed;
 mod faults;
 mod grid;
 mod kept;

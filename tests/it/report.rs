@@ -39,7 +39,7 @@ async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
         api_key: None,
         tls: TlsArgs::default(),
         otlp: OtlpArgs::default(),
-        request_timeout_s: 30,
+        request_timeout_s: std::time::Duration::from_secs(30),
         width: Some(100),
     };
     probe(&args, Clock::system()).await.expect("an answer")

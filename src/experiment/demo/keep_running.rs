@@ -9,18 +9,16 @@ use crate::experiment::launch::{Deployment, Router};
 use crate::traffic::folder::{Folder, Made};
 use crate::traffic::{FirstSignal, Signals, Stop};
 
-use super::load::{self, LARGE, SMALL};
+use super::load;
 use super::{Args, RECORDS, port, say};
 
-/// Model, requests that run at once, tokens a second of prefill and milliseconds of a decode step: a usual server, one of the
-/// same model that is slow, and one of a larger model.
-const SERVERS: [(&str, &str, &str, &str); 3] = [
-    (SMALL, "8", "8000", "15"),
-    (SMALL, "8", "4000", "30"),
-    (LARGE, "4", "4000", "30"),
-];
-/// The slow one rejects requests beyond so many waiting ones.
-const MOST_WAITING: &str = "30";
+/// Flags of the servers, a line each: a usual one, one of the same model that is slow, and one of a larger model.
+const SERVERS: &str = "\
+--model demo-8b --max-running-requests 8 --prefill-tokens-per-s 8000 --decode-step-ms 15
+--model demo-8b --max-running-requests 8 --prefill-tokens-per-s 4000 --decode-step-ms 30
+--model demo-70b --max-running-requests 4 --prefill-tokens-per-s 4000 --decode-step-ms 30";
+/// Flags of all of them. The slow one rejects requests beyond so many waiting ones.
+const ALL: &str = "--tokenize-ms 2 --max-queued-requests 30";
 /// The proxy's own rows, of which at most two files stay.
 const RECORDS_MB: f64 = 20.0;
 /// What Prometheus is to scrape, as its `file_sd_configs` reads it.
@@ -38,17 +36,11 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
     let first = Arc::<FirstSignal>::default();
     tokio::spawn(first.stop(Signals::listen()?, stop.clone()));
     let Made { dir, note } = folder.make(&[RECORDS, TARGETS], clock.now())?;
-    let sims = SERVERS.map(|(model, running, prefill, decode)| {
-        [
-            ["--model", model],
-            ["--tokenize-ms", "2"],
-            ["--max-running-requests", running],
-            ["--max-queued-requests", MOST_WAITING],
-            ["--prefill-tokens-per-s", prefill],
-            ["--decode-step-ms", decode],
-        ]
-    });
-    let mut spec = super::spec(&dir, &sims.each_ref().map(|flags| flags.as_flattened()))?;
+    let sims: Vec<String> = SERVERS
+        .lines()
+        .map(|flags| format!("{flags} {ALL}"))
+        .collect();
+    let mut spec = super::spec(&dir, &sims)?;
     spec.proxy_admin = args.admin;
     spec.proxy
         .insert("records_rotate_mb".to_owned(), RECORDS_MB.into());
@@ -60,7 +52,7 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
             flags: ROUTER.split(' ').map(str::to_owned).collect(),
         };
     }
-    let mut deployment = tokio::select! {
+    let deployment = tokio::select! {
         started = Deployment::start(&spec) => started?,
         () = stop.stopped() => return Ok(()),
     };
@@ -75,7 +67,8 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
         ""
     };
     let mut text = format!("load -> front {front}{router} ->\n");
-    for (server, (model, ..)) in deployment.servers.iter().zip(SERVERS) {
+    for (server, flags) in deployment.servers.iter().zip(SERVERS.lines()) {
+        let model = flags.split(' ').nth(1).unwrap_or_default();
         let (name, url) = (&server.file.name, &server.file.url);
         let hop = server.hop.map_or(0, |hop| hop.port());
         text.push_str(&format!(

@@ -4,20 +4,20 @@ use super::*;
 
 fn plan(schedule: &str, kind: &str) -> FaultPlan {
     let schedule = Schedule::parse(schedule).unwrap();
-    FaultPlan::new(&schedule, &FaultKind::parse(kind).unwrap())
+    let kind = FaultKind::parse(kind).unwrap();
+    FaultPlan { kind, schedule }
 }
 
 #[test]
 fn servers_go_down_and_up_as_the_schedule_lists_them() {
     // TOML has no order, and takes 0.5 for a key in a key; a plan's table comes as JSON.
     for schedule in [
-        "{ 600 = [], 30 = [1, 2], 0.5 = [2], 300 = [2] }",
+        "{ '10min' = [], 30s = [1, 2], 0.5 = [2], 300 = [2] }",
         r#"{"600":[],"30":[1,2],"0":{"5":[2]},"300":[2]}"#,
     ] {
         let plan = plan(schedule, "kill");
-        let change = |at, is_down| Change { at, is_down };
-        assert_eq!(plan.changes(0), [change(30.0, true), change(300.0, false)]);
-        assert_eq!(plan.changes(1), [change(0.5, true), change(600.0, false)]);
+        assert_eq!(plan.changes(0), [(30.0, true), (300.0, false)]);
+        assert_eq!(plan.changes(1), [(0.5, true), (600.0, false)]);
         assert_eq!(plan.changes(2), []);
         assert!(!plan.needs_hops());
     }
@@ -31,10 +31,11 @@ fn a_hops_fault_is_as_the_hop_takes_it() {
     ] {
         let slow = plan("{ 1 = [1] }", kind);
         assert!(slow.needs_hops());
-        let FaultKind::Hop { name, json } = &slow.kind else {
+        let FaultKind::Hop(fault) = &slow.kind else {
             panic!("{slow:?}")
         };
-        assert_eq!(name, "slow");
-        Fault::parse(json.as_bytes()).unwrap();
+        assert_eq!(fault.kind.name(), "slow");
+        let sent = serde_json::to_vec(fault).unwrap();
+        assert_eq!(Fault::parse(&sent).as_ref(), Ok(fault));
     }
 }

@@ -65,12 +65,7 @@ impl Access {
 
     /// The status of a plain GET; `None` where no answer came.
     pub(super) async fn status(&self, url: &str, path: &str) -> Option<u16> {
-        let answer = self
-            .client(url)
-            .await
-            .ok()?
-            .ask(Method::GET, path, Bytes::new())
-            .await;
+        let answer = self.ask(url, Method::GET, path, Bytes::new()).await;
         answer.ok().map(|(status, _)| status)
     }
 

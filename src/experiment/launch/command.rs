@@ -2,53 +2,19 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::secret;
 
-/// A program that listens where it is told.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Program {
-    /// What is started.
-    pub program: PathBuf,
-    /// What stands before its address, as its own words for it.
-    pub before: &'static [&'static str],
-    /// Its flags besides that of the address.
-    pub flags: Vec<String>,
-}
-
 /// A program, its arguments, and variables of its environment beside ours. Shown as a shell takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct CommandLine {
-    pub(super) program: PathBuf,
-    pub(super) args: Vec<String>,
-    pub(super) env: Vec<(String, String)>,
-}
-
-impl Program {
-    /// A simulated server, by the program `queuescope`.
-    pub fn sim(queuescope: &Path, flags: Vec<String>) -> Program {
-        Program {
-            program: queuescope.to_owned(),
-            before: &["sim"],
-            flags,
-        }
-    }
-
-    /// Its command, with what only its start knows before its flags.
-    pub(super) fn at(&self, addr: SocketAddr, more: &[&str]) -> CommandLine {
-        let (host, port) = (addr.ip().to_string(), addr.port().to_string());
-        let at = ["--host", &host, "--port", &port];
-        let args = [self.before, &at, more].concat().into_iter();
-        CommandLine {
-            program: self.program.clone(),
-            args: args
-                .map(str::to_owned)
-                .chain(self.flags.iter().cloned())
-                .collect(),
-            env: Vec::new(),
-        }
-    }
+pub struct CommandLine {
+    /// What is started.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Names and values.
+    pub env: Vec<(String, String)>,
 }
 
 impl fmt::Display for CommandLine {
@@ -63,6 +29,28 @@ impl fmt::Display for CommandLine {
 }
 
 impl CommandLine {
+    /// One that begins with these arguments.
+    pub fn new(program: impl Into<PathBuf>, args: &[&str]) -> CommandLine {
+        CommandLine {
+            program: program.into(),
+            args: args.iter().map(ToString::to_string).collect(),
+            env: Vec::new(),
+        }
+    }
+
+    /// The same with further arguments.
+    pub fn with<T: ToString>(mut self, args: impl IntoIterator<Item = T>) -> CommandLine {
+        self.args
+            .extend(args.into_iter().map(|arg| arg.to_string()));
+        self
+    }
+
+    /// The same, told where to listen.
+    pub(super) fn at(self, addr: SocketAddr) -> CommandLine {
+        let (host, port) = (addr.ip().to_string(), addr.port().to_string());
+        self.with(["--host", &host, "--port", &port])
+    }
+
     /// What is shown of each argument, and its value where that is a secret.
     fn shown(&self) -> impl Iterator<Item = (String, Option<&str>)> {
         let mut flag = "";
@@ -104,23 +92,12 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn line(args: &[&str], env: &[(&str, &str)]) -> CommandLine {
-        CommandLine {
-            program: "/my bin/a".into(),
-            args: args.iter().map(ToString::to_string).collect(),
-            env: env
-                .iter()
-                .map(|(n, v)| (n.to_string(), v.to_string()))
-                .collect(),
-        }
-    }
-
     #[test]
     fn secrets_of_a_command_are_not_shown() {
         for (args, env, shown, secrets) in [
             (
                 &["--api-key", "S 1", "--model", "m", "--admin-api-key=S2"][..],
-                &[][..],
+                &[][..] as &[(&str, &str)],
                 "--api-key '***' --model m '--admin-api-key=***'",
                 ["S 1", "S2"],
             ),
@@ -131,7 +108,11 @@ mod tests {
                 ["S3", "http://me:S4@h"],
             ),
         ] {
-            let line = line(args, env);
+            let mut line = CommandLine::new("/my bin/a", args);
+            line.env = env
+                .iter()
+                .map(|(n, v)| (n.to_string(), v.to_string()))
+                .collect();
             let variables = match env {
                 [] => "",
                 _ => "MYTOKEN='***' PROXY='http://***@h' HOW=x ",
@@ -144,18 +125,18 @@ mod tests {
     #[test]
     fn a_command_is_shown_as_a_shell_takes_it() {
         let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
-        let flags = ["--model".to_owned(), "it's a {model}".to_owned()];
-        let mut line = Program::sim(Path::new("/my bin/a"), flags.to_vec()).at(addr, &["-x"]);
+        let flags = ["sim", "--model", "it's a {model}"];
+        let mut line = CommandLine::new("/my bin/a", &flags).at(addr);
         line.env = vec![("CUDA_VISIBLE_DEVICES".to_owned(), "0, 1".to_owned())];
         let shown = line.to_string();
         assert_eq!(
             shown,
-            r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/a' sim --host 127.0.0.1 --port 30001 -x --model 'it'\''s a {model}'"
+            r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/a' sim --model 'it'\''s a {model}' --host 127.0.0.1 --port 30001"
         );
         let echoed = std::process::Command::new("sh")
             .args(["-c", &shown.replace(" '/my bin/a'", " printf '%s|'")])
             .output();
         let echoed = String::from_utf8(echoed.unwrap().stdout).unwrap();
-        assert!(echoed.ends_with("|--model|it's a {model}|"), "{echoed}");
+        assert!(echoed.contains("|--model|it's a {model}|"), "{echoed}");
     }
 }

@@ -3,24 +3,12 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use nix::sys::signal::Signal;
 
 use super::command::CommandLine;
 use crate::secret::MASK;
-
-/// What happened to a process.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum What {
-    /// It ended, of itself or by a signal of somebody else's.
-    Ended(ExitStatus),
-    /// It was not ready after so long.
-    NotReady(Duration),
-    /// It said that it cannot do it, and goes on.
-    Hopeless,
-}
 
 /// Words of which one is said (with `|` between), the likely cause, and what helps.
 type Known = (&'static str, &'static str, &'static str);
@@ -93,21 +81,20 @@ const LOOKED_AT: usize = 65_536;
 /// Characters of a line that are shown with the cause.
 const SHOWN: usize = 200;
 
-/// All that there is to say of a process that does not do what it was started for.
-pub(super) fn failure(name: &str, line: &CommandLine, what: What, log: &Path) -> anyhow::Error {
+/// All that there is to say of a process that does not do what it was started for: what happened to it, and its status if it
+/// ended.
+pub(super) fn failure(
+    name: &str,
+    line: &CommandLine,
+    log: &Path,
+    happened: &str,
+    status: Option<ExitStatus>,
+) -> anyhow::Error {
     let command = line.to_string();
     let mut said = said(log, &command);
     for secret in line.secrets() {
         said = said.replace(secret, MASK);
     }
-    let (happened, status) = match what {
-        What::Ended(status) => (format!("{name} ended ({status})"), Some(status)),
-        What::Hopeless => (format!("{name} cannot become ready"), None),
-        What::NotReady(limit) => {
-            let limit = limit.as_secs_f64();
-            (format!("{name} was not ready after {limit} s"), None)
-        }
-    };
     let why = cause(&said, status).unwrap_or_else(|| "its log may say why".to_owned());
     let lines: Vec<&str> = said
         .lines()
@@ -118,7 +105,7 @@ pub(super) fn failure(name: &str, line: &CommandLine, what: What, log: &Path) ->
         tail => format!(", which ends with\n  {}", tail.join("\n  ")),
     };
     let log = log.display();
-    anyhow!("{happened}: {why}\n  command: {command}\n  log: {log}{tail}")
+    anyhow!("{name} {happened}: {why}\n  command: {command}\n  log: {log}{tail}")
 }
 
 /// What a process wrote to its log last, since it was started with `command` last.

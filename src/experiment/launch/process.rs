@@ -9,7 +9,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus, Stdio};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -19,44 +18,46 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::command::CommandLine;
-use super::failure::{What, failure, is_hopeless, said};
+use super::failure::{failure, is_hopeless, said};
+use super::spec::DeploymentSpec;
+use crate::report::files::LOGS;
 use crate::terminal;
 
-/// A process by its name.
+/// A process by its name. Dropped, it is killed; that returns when nothing of it is left.
 #[derive(Debug)]
 pub(in crate::experiment) struct Process {
     /// `server-1`, `router`, `proxy`.
     pub(super) name: String,
     pub(super) command: CommandLine,
     pub(super) log: PathBuf,
-    state: Mutex<State>,
     /// Queuescope's own, the keeper.
     program: PathBuf,
-    /// Who is told when it ends and nobody ended it.
-    failures: UnboundedSender<anyhow::Error>,
+    state: watch::Sender<State>,
+    keeper: Mutex<Option<Keeper>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    running: Option<Running>,
-    /// It is not to be started again.
-    is_closed: bool,
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    /// Not started, or ended as it was to.
+    Down,
+    Up,
+    /// It was told to end.
+    Ending,
+    /// It ended, of itself or by a signal of somebody else's.
+    Ended(ExitStatus),
 }
 
-/// A process that runs, or has ended.
+/// The keeper of what was started last.
 #[derive(Debug)]
-struct Running {
-    /// Signals for its group, a byte each. The keeper ends the group in order when nobody holds this end.
+struct Keeper {
+    /// Signals for the group, a byte each. The keeper ends the group in order when nobody holds this end.
     signals: PipeWriter,
     /// Its end comes when nothing of the group is left.
     gone: PipeReader,
-    /// How it ended; told when nothing of its group is left.
-    ended: watch::Receiver<Option<ExitStatus>>,
 }
 
 /// How long a child may take to end when it is asked to.
@@ -68,41 +69,39 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 
 impl Process {
     /// One that is not started yet.
-    pub(super) fn new(
-        name: &str,
-        command: CommandLine,
-        log: PathBuf,
-        program: PathBuf,
-        failures: UnboundedSender<anyhow::Error>,
-    ) -> Arc<Process> {
-        Arc::new(Process {
-            name: name.to_owned(),
+    pub(super) fn new(name: String, command: CommandLine, spec: &DeploymentSpec) -> Process {
+        Process {
+            log: spec.dir.join(LOGS).join(format!("{name}.log")),
+            name,
             command,
-            log,
-            program,
-            state: Mutex::default(),
-            failures,
-        })
+            program: spec.program.clone(),
+            state: watch::Sender::new(State::Down),
+            keeper: Mutex::default(),
+        }
     }
 
     /// Starts it.
     ///
     /// # Errors
-    /// It cannot be started, runs already, or was stopped for good.
-    pub(super) fn start(self: &Arc<Process>) -> anyhow::Result<()> {
-        let mut state = self.state.lock();
-        ensure!(!state.is_closed, "{}: was stopped", self.name);
-        ensure!(state.running.is_none(), "{}: runs already", self.name);
+    /// It cannot be started, or runs already.
+    pub(super) fn start(&self) -> anyhow::Result<()> {
+        let is_down = *self.state.borrow() == State::Down;
+        ensure!(is_down, "{}: runs already", self.name);
         let cannot = || format!("{}: cannot start `{}`", self.name, self.command);
         let (heard, signals) = io::pipe().with_context(cannot)?;
         let (gone, kept) = io::pipe().with_context(cannot)?;
-        let keeper = self.keeper(heard, kept).with_context(cannot)?;
-        let (tell, ended) = watch::channel(None);
-        tokio::spawn(watch_end(keeper, Arc::downgrade(self), tell));
-        state.running = Some(Running {
-            signals,
-            gone,
-            ended,
+        let mut child = self.keeper(heard, kept).with_context(cannot)?;
+        *self.keeper.lock() = Some(Keeper { signals, gone });
+        self.state.send_replace(State::Up);
+        let state = self.state.clone();
+        tokio::spawn(async move {
+            let status = child.wait().await.unwrap_or_default();
+            state.send_modify(|state| {
+                *state = match state {
+                    State::Up => State::Ended(status),
+                    _ => State::Down,
+                }
+            });
         });
         Ok(())
     }
@@ -144,111 +143,83 @@ impl Process {
         limit: Duration,
         is_ready: impl AsyncFn() -> bool,
     ) -> anyhow::Result<()> {
-        let stopped = || format!("{}: was stopped", self.name);
-        let ended = self
-            .state
-            .lock()
-            .running
-            .as_ref()
-            .map(|running| running.ended.clone());
-        let what = tokio::select! {
+        let happened = tokio::select! {
             biased;
-            status = gone(ended.with_context(stopped)?) => What::Ended(status.with_context(stopped)?),
+            error = self.failed() => return Err(error),
             asked = timeout(limit, until(is_ready)) => match asked {
                 Ok(()) => return Ok(()),
-                Err(_) => What::NotReady(limit),
+                Err(_) => format!("was not ready after {} s", limit.as_secs_f64()),
             },
-            () = self.hopeless() => What::Hopeless,
+            () = self.hopeless() => "cannot become ready".to_owned(),
         };
-        Err(self.failure(what))
+        Err(self.failure(&happened, None))
     }
 
     /// Waits until its log says what it does not recover from.
     async fn hopeless(&self) {
-        loop {
+        while !is_hopeless(&said(&self.log, &self.command.to_string())) {
             sleep(READ_EVERY).await;
-            if is_hopeless(&said(&self.log, &self.command.to_string())) {
-                return;
-            }
         }
+    }
+
+    /// Waits until it ends and nobody ended it; says why.
+    pub(super) async fn failed(&self) -> anyhow::Error {
+        let mut states = self.state.subscribe();
+        loop {
+            if let State::Ended(status) = *states.borrow_and_update() {
+                return self.failure(&format!("ended ({status})"), Some(status));
+            }
+            // The sender is this process's own.
+            let _ = states.changed().await;
+        }
+    }
+
+    fn failure(&self, happened: &str, status: Option<ExitStatus>) -> anyhow::Error {
+        failure(&self.name, &self.command, &self.log, happened, status)
     }
 
     /// Kills it; it may be started again. Returns when it is gone.
     pub(super) async fn kill(&self) {
-        let running = self.state.lock().running.take();
-        if let Some(running) = running {
-            running.signal(Signal::SIGKILL);
-            gone(running.ended.clone()).await;
-        }
+        self.signal(Signal::SIGKILL);
+        self.gone().await;
     }
 
-    /// Ends it for good: asks it to, and kills it if it does not. Returns when it is gone.
+    /// Ends it: asks it to, and kills it if it does not. Returns when it is gone.
     pub(super) async fn stop(&self) {
-        let Some(ended) = self.closed(Signal::SIGTERM) else {
-            return;
-        };
-        if timeout(GRACE, gone(ended.clone())).await.is_err() {
-            self.closed(Signal::SIGKILL);
-            gone(ended).await;
+        self.signal(Signal::SIGTERM);
+        if timeout(GRACE, self.gone()).await.is_err() {
+            self.kill().await;
         }
     }
 
-    /// From now on it is not to be started again; what runs of it gets this signal.
-    fn closed(&self, signal: Signal) -> Option<watch::Receiver<Option<ExitStatus>>> {
-        let mut state = self.state.lock();
-        state.is_closed = true;
-        let running = state.running.as_ref()?;
-        running.signal(signal);
-        Some(running.ended.clone())
+    /// Sends its whole group a signal by which it is to end.
+    pub(super) fn signal(&self, signal: Signal) {
+        self.state.send_modify(|state| {
+            *state = match state {
+                State::Up | State::Ending => State::Ending,
+                State::Down | State::Ended(_) => State::Down,
+            }
+        });
+        if let Some(keeper) = &*self.keeper.lock() {
+            // One that is gone needs none.
+            let _ = (&keeper.signals).write_all(&[signal as u8]);
+        }
     }
 
-    /// Kills it for good. The second call waits until nothing of it lives, without a runtime.
-    pub(super) fn end(&self) -> impl FnOnce() + use<> {
-        self.closed(Signal::SIGKILL);
-        let running = self.state.lock().running.take();
-        move || {
-            let gone = running.map(|mut running| io::copy(&mut running.gone, &mut io::sink()));
+    async fn gone(&self) {
+        let mut states = self.state.subscribe();
+        // The sender is this process's own.
+        let _ = states.wait_for(|state| *state != State::Ending).await;
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+        if let Some(keeper) = self.keeper.get_mut() {
             // Its end is all there is to read.
-            drop(gone);
+            let _ = io::copy(&mut keeper.gone, &mut io::sink());
         }
-    }
-
-    fn failure(&self, what: What) -> anyhow::Error {
-        failure(&self.name, &self.command, what, &self.log)
-    }
-}
-
-impl Running {
-    /// Sends its whole group a signal.
-    fn signal(&self, signal: Signal) {
-        // One that is gone needs none.
-        let _ = (&self.signals).write_all(&[signal as u8]);
-    }
-}
-
-/// Waits for an end.
-async fn gone(mut ended: watch::Receiver<Option<ExitStatus>>) -> Option<ExitStatus> {
-    // The sender tells before it goes.
-    let status = ended.wait_for(Option::is_some).await.ok()?;
-    *status
-}
-
-/// Waits for the end of a keeper; tells of one that nobody wanted.
-async fn watch_end(
-    mut keeper: Child,
-    process: Weak<Process>,
-    tell: watch::Sender<Option<ExitStatus>>,
-) {
-    let status = keeper.wait().await.unwrap_or_default();
-    tell.send_replace(Some(status));
-    let Some(process) = process.upgrade() else {
-        return;
-    };
-    let is_ours = |running: &Running| running.ended.same_channel(&tell.subscribe());
-    let state = process.state.lock();
-    if !state.is_closed && state.running.as_ref().is_some_and(is_ours) {
-        // Nobody may be left to be told.
-        let _ = process.failures.send(process.failure(What::Ended(status)));
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail, ensure};
 use http::HeaderValue;
+use serde::Serialize;
 use serde_json::json;
 use toml::{Table, Value};
 
@@ -12,15 +13,14 @@ use crate::traffic::client::bearer;
 
 use super::spec::{DeploymentSpec, Router};
 
-/// Where a run's proxy listens, and what lies behind it.
-pub(super) struct ProxyFile<'a> {
-    pub(super) spec: &'a DeploymentSpec,
-    pub(super) front: SocketAddr,
-    pub(super) admin: SocketAddr,
-    /// What the front sends to.
-    pub(super) upstream: Vec<String>,
-    /// Name, where it listens, and the server.
-    pub(super) hops: Vec<(String, SocketAddr, String)>,
+/// A hop of a run's proxy.
+#[derive(Debug, Serialize)]
+pub(super) struct Worker {
+    /// Its server's.
+    pub(super) name: String,
+    pub(super) listen: SocketAddr,
+    /// The server.
+    pub(super) upstream: String,
 }
 
 /// The proxy's rows in the run's folder.
@@ -41,33 +41,30 @@ const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 ///
 /// # Errors
 /// The key, what is wrong with it, and what would be right.
-pub fn check(spec: &DeploymentSpec) -> Result<(), String> {
+pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     if let Some(key) = OWN.iter().find(|key| spec.proxy.contains_key(**key)) {
-        return Err(format!("proxy.{key}: the experiment sets it; leave it out"));
+        bail!("proxy.{key}: the experiment sets it; leave it out");
     }
     if !spec.has_proxy() {
-        let right = "means nothing: no proxy is started; take front = true, hops = true or router = \"builtin\"";
-        return if spec.proxy.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("[proxy] {right}"))
-        };
+        ensure!(
+            spec.proxy.is_empty(),
+            "[proxy] means nothing: no proxy is started; take front = true, hops = true or router = \"builtin\""
+        );
+        return Ok(());
     }
-    let place = |number: usize| format!("http://server-{number}.invalid:1");
-    let hops = if spec.hops { spec.servers.len() } else { 0 };
-    let hop = |number| (format!("server-{number}"), ANY, place(number));
-    let file = ProxyFile {
-        spec,
-        front: ANY,
-        admin: ANY,
-        upstream: vec![place(1)],
-        hops: (1..=hops).map(hop).collect(),
+    let worker = |number: usize| Worker {
+        name: format!("server-{number}"),
+        listen: ANY,
+        upstream: format!("http://server-{number}.invalid:1"),
     };
-    let text = file.text().map_err(|error| format!("[proxy] {error}"))?;
+    let hops = if spec.hops { spec.servers.len() } else { 0 };
+    let hops: Vec<Worker> = (1..=hops).map(worker).collect();
+    let text = text(spec, ANY, ANY, &[worker(1).upstream], &hops);
+    let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
     match config::wrong(&text).first() {
         // That is the plan's own key.
-        Some(wrong) if wrong.to_string().starts_with("policy") => Err(format!("routing_{wrong}")),
-        Some(wrong) => Err(format!("[proxy] {wrong}")),
+        Some(wrong) if wrong.starts_with("policy") => bail!("routing_{wrong}"),
+        Some(wrong) => bail!("[proxy] {wrong}"),
         None => Ok(()),
     }
 }
@@ -85,45 +82,44 @@ pub(super) fn authorization(spec: &DeploymentSpec) -> anyhow::Result<Option<Head
             .with_context(|| format!("proxy.admin_token_file = \"{file}\""))?,
         (None, None) => return Ok(None),
     };
-    let wrong = |wrong| anyhow::anyhow!("proxy.admin_token {wrong}");
+    let wrong = |wrong| anyhow!("proxy.admin_token {wrong}");
     bearer(token.trim()).map(Some).map_err(wrong)
 }
 
-impl ProxyFile<'_> {
-    /// As `queuescope proxy --config` reads it.
-    ///
-    /// # Errors
-    /// A value that TOML does not have.
-    pub(super) fn text(&self) -> Result<String, toml::ser::Error> {
-        let spec = self.spec;
-        let is_server = spec.sends_to_servers();
-        let mut proxy = Table::try_from(json!({
-            "listen": self.front,
-            "admin": self.admin,
-            "upstream": self.upstream,
-            "upstream_kind": if is_server { "server" } else { "router" },
-            "records": spec.dir.join(RECORDS).display().to_string(),
-            "fault_injection": spec.fault_injection,
-            "metrics_label_sets": USUAL_LABEL_SETS.max(LABEL_SETS * self.hops.len()),
-            // It is stopped when the load is over: what is open by then is nobody's.
-            "drain_timeout_s": 5.0,
-        }))?;
-        if let Router::Builtin(policy) = &spec.router {
-            proxy.insert("policy".to_owned(), policy.as_str().into());
-        }
-        // What stands beside [proxy] in its file.
-        let mut more = spec.proxy.clone();
-        let beside = SECTIONS.map(|name| Some((name.to_owned(), more.remove(name)?)));
-        proxy.extend(more);
-        let mut file: Table = beside.into_iter().flatten().collect();
-        file.insert("proxy".to_owned(), proxy.into());
-        let hops = self.hops.iter().map(|(name, listen, upstream)| {
-            Value::try_from(json!({ "name": name, "listen": listen, "upstream": upstream }))
-        });
-        let hops: Vec<Value> = hops.collect::<Result<_, _>>()?;
-        if !hops.is_empty() {
-            file.insert("worker".to_owned(), hops.into());
-        }
-        toml::to_string(&file)
+/// The config of a proxy with its front and its admin listener there, as `queuescope proxy --config` reads it.
+///
+/// # Errors
+/// A value that TOML does not have.
+pub(super) fn text(
+    spec: &DeploymentSpec,
+    front: SocketAddr,
+    admin: SocketAddr,
+    upstream: &[String],
+    hops: &[Worker],
+) -> Result<String, toml::ser::Error> {
+    let is_server = spec.sends_to_servers();
+    let mut proxy = Table::try_from(json!({
+        "listen": front,
+        "admin": admin,
+        "upstream": upstream,
+        "upstream_kind": if is_server { "server" } else { "router" },
+        "records": spec.dir.join(RECORDS).display().to_string(),
+        "fault_injection": spec.fault_injection,
+        "metrics_label_sets": USUAL_LABEL_SETS.max(LABEL_SETS * hops.len()),
+        // It is stopped when the load is over: what is open by then is nobody's.
+        "drain_timeout_s": 5.0,
+    }))?;
+    if let Router::Builtin(policy) = &spec.router {
+        proxy.insert("policy".to_owned(), policy.as_str().into());
     }
+    // What stands beside [proxy] in its file.
+    let more = spec.proxy.clone().into_iter();
+    let (mut file, own): (Table, Table) =
+        more.partition(|(key, _)| SECTIONS.contains(&key.as_str()));
+    proxy.extend(own);
+    file.insert("proxy".to_owned(), proxy.into());
+    if !hops.is_empty() {
+        file.insert("worker".to_owned(), Value::try_from(hops)?);
+    }
+    toml::to_string(&file)
 }

@@ -1,7 +1,6 @@
 //! A server of a run, and what is done to it while that goes on.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -9,6 +8,7 @@ use bytes::Bytes;
 use http::Method;
 use tokio::time::{sleep, timeout};
 
+use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
 use super::ask::Access;
@@ -20,7 +20,7 @@ const FLUSHING: Duration = Duration::from_secs(30);
 /// How often.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
-/// A server of a deployment, and what is done to it. Outlives the deployment, and then does nothing more.
+/// A server of a deployment, and what is done to it.
 #[derive(Debug)]
 pub struct Server {
     /// What `run.json` says of it.
@@ -28,7 +28,7 @@ pub struct Server {
     /// Where its hop listens.
     pub hop: Option<SocketAddr>,
     /// `None`: an external one.
-    pub(super) process: Option<Arc<Process>>,
+    pub(super) process: Option<Process>,
     pub(super) access: Access,
     /// The proxy's admin listener, where there are hops, and how that is asked.
     pub(super) admin: Option<(SocketAddr, Access)>,
@@ -36,7 +36,7 @@ pub struct Server {
 }
 
 impl Server {
-    fn process(&self) -> anyhow::Result<&Arc<Process>> {
+    fn process(&self) -> anyhow::Result<&Process> {
         let process = self.process.as_ref();
         process.with_context(|| format!("{} was not started here", self.file.name))
     }
@@ -83,16 +83,16 @@ impl Server {
         }
     }
 
-    /// Has its hop inject a fault, as its admin interface takes it; `None` takes it away.
+    /// Has its hop inject a fault; `None` takes it away.
     ///
     /// # Errors
     /// It has no hop, or the hop does not take the fault.
-    pub async fn set_fault(&self, fault: Option<&str>) -> anyhow::Result<()> {
+    pub async fn set_fault(&self, fault: Option<&Fault>) -> anyhow::Result<()> {
         let name = &self.file.name;
         let admin = self.admin.as_ref();
         let (admin, access) = admin.with_context(|| format!("{name} has no hop"))?;
         let (method, body) = match fault {
-            Some(fault) => (Method::PUT, Bytes::copy_from_slice(fault.as_bytes())),
+            Some(fault) => (Method::PUT, serde_json::to_vec(fault)?.into()),
             None => (Method::DELETE, Bytes::new()),
         };
         let (url, path) = (format!("http://{admin}"), format!("/faults/{name}"));

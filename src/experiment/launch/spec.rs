@@ -1,20 +1,22 @@
 //! What is to be started, and whether it can be. Pure.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{anyhow, ensure};
 use clap::ValueEnum;
 
 use super::ask::Access;
-use super::command::Program;
+use super::command::CommandLine;
 use crate::secret::shown;
 use crate::traffic::client::Target;
 
 /// What serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum EngineName {
     /// `queuescope sim`.
+    #[default]
     Sim,
     /// `python -m sglang.launch_server`.
     Sglang,
@@ -25,16 +27,17 @@ pub enum EngineName {
 /// A server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerSpec {
-    /// It is started.
-    Started(Program),
+    /// It is started, and told where to listen.
+    Started(CommandLine),
     /// It runs already, at this URL: nothing of it is started or stopped.
     Running(String),
 }
 
 /// What shares requests out over the servers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Router {
     /// Nothing: there is one server.
+    #[default]
     None,
     /// Our own proxy, by this policy: its key `policy`.
     Builtin(String),
@@ -52,14 +55,12 @@ pub enum Router {
 }
 
 /// What is to be started.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct DeploymentSpec {
     /// What serves.
     pub engine: EngineName,
     /// The servers. There may be none behind [`Router::External`].
     pub servers: Vec<ServerSpec>,
-    /// Variables of the environment of those that are started, beside ours.
-    pub env: Vec<(String, String)>,
     /// Server i (from 0) listens on `base_port + i`; `None`: on a free port.
     pub base_port: Option<u16>,
     /// What routes.
@@ -80,8 +81,8 @@ pub struct DeploymentSpec {
     pub program: PathBuf,
     /// The run's folder, which is there.
     pub dir: PathBuf,
-    /// How long each of them may take until it is ready: SGLang loads a model and may compile.
-    pub start_timeout: Duration,
+    /// How long each of them may take until it is ready; `None`: what is usual.
+    pub start_timeout: Option<Duration>,
 }
 
 /// Policies of sglang-router 0.3.2 that need nothing else; of ours it has not `shortest_queue`.
@@ -109,32 +110,13 @@ impl Router {
 }
 
 impl DeploymentSpec {
-    /// These servers on free ports, and nothing else.
-    pub fn new(
-        engine: EngineName,
-        servers: Vec<ServerSpec>,
-        program: PathBuf,
-        dir: &Path,
-    ) -> DeploymentSpec {
-        DeploymentSpec {
-            start_timeout: Duration::from_secs(match engine {
-                EngineName::Sim | EngineName::External => 30,
-                EngineName::Sglang => 600,
-            }),
-            engine,
-            servers,
-            env: Vec::new(),
-            base_port: None,
-            router: Router::None,
-            front: false,
-            hops: false,
-            fault_injection: false,
-            proxy_admin: None,
-            proxy: toml::Table::new(),
-            access: Access::default(),
-            program,
-            dir: dir.to_owned(),
-        }
+    /// How long each of them may take until it is ready: SGLang loads a model and may compile.
+    pub fn start_timeout(&self) -> Duration {
+        let usual = match self.engine {
+            EngineName::Sim | EngineName::External => 30,
+            EngineName::Sglang => 600,
+        };
+        self.start_timeout.unwrap_or(Duration::from_secs(usual))
     }
 
     /// The URLs of servers that run already.
@@ -164,49 +146,53 @@ impl DeploymentSpec {
     ///
     /// # Errors
     /// What does not, and what would.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> anyhow::Result<()> {
         self.running()
             .try_for_each(|url| check_url("servers", url))?;
-        let count = self.servers.len();
-        if count == 0 && !matches!(self.router, Router::External(_)) {
-            return Err("servers: there are none; give at least one".to_owned());
-        }
-        if self.hops && count == 0 {
-            return Err("hops: they stand before servers, and none are given".to_owned());
-        }
+        let (count, router) = (self.servers.len(), &self.router);
+        let is_external = matches!(router, Router::External(_));
+        ensure!(
+            count > 0 || is_external,
+            "servers: there are none; give at least one"
+        );
+        ensure!(
+            count > 0 || !self.hops,
+            "hops: they stand before servers, and none are given"
+        );
         let is_started = self.running().next().is_none();
-        if let Some(port) = self.base_port.filter(|_| is_started)
-            && usize::from(u16::MAX - port) + 1 < count
-        {
-            return Err(format!(
-                "base_port = {port}: {count} servers need ports up to 65535; give a lower one"
-            ));
-        }
-        match &self.router {
-            Router::None if count > 1 => Err(format!(
-                "router = \"none\": nothing would share requests out over {count} servers; take one server, or a \
-                 router (\"builtin\" or \"sglang-router\")"
-            )),
-            Router::SglangRouter { policy, .. } if policy == NOT_OF_ROUTER => Err(format!(
+        let port = self.base_port.filter(|_| is_started).unwrap_or_default();
+        ensure!(
+            usize::from(u16::MAX - port) + 1 >= count,
+            "base_port = {port}: {count} servers need ports up to 65535; give a lower one"
+        );
+        ensure!(
+            count <= 1 || *router != Router::None,
+            "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
+             (\"builtin\" or \"sglang-router\")"
+        );
+        ensure!(
+            !(is_external && self.hops),
+            "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
+             (docs/DEPLOY.md) or take a router that is started here"
+        );
+        match router {
+            Router::SglangRouter { policy, .. } => ensure!(
+                policy != NOT_OF_ROUTER,
                 "routing_policy = \"{policy}\": sglang-router has {} and others; this one needs router = \"builtin\"",
                 ROUTER_POLICIES.join(", ")
-            )),
-            Router::External(_) if self.hops => Err(
-                "hops: an external router knows its servers already, so none can be put before them; begin them \
-                 yourself (docs/DEPLOY.md) or take a router that is started here"
-                    .to_owned(),
             ),
-            Router::External(url) => check_url("router_url", url),
-            _ => Ok(()),
+            Router::External(url) => check_url("router_url", url)?,
+            Router::None | Router::Builtin(_) => {}
         }
+        Ok(())
     }
 }
 
-fn check_url(key: &str, url: &str) -> Result<(), String> {
+fn check_url(key: &str, url: &str) -> anyhow::Result<()> {
     let parsed = Target::parse(url);
     parsed
         .map(drop)
-        .map_err(|wrong| format!("{key}: {}: {wrong}", shown(key, url)))
+        .map_err(|wrong| anyhow!("{key}: {}: {wrong}", shown(key, url)))
 }
 
 fn is_loopback(url: &str) -> bool {
@@ -226,7 +212,12 @@ mod tests {
             let servers = urls
                 .iter()
                 .map(|url| ServerSpec::Running((*url).to_owned()));
-            DeploymentSpec::new(engine, servers.collect(), "".into(), Path::new("")).has_gpus_here()
+            let spec = DeploymentSpec {
+                engine,
+                servers: servers.collect(),
+                ..DeploymentSpec::default()
+            };
+            spec.has_gpus_here()
         };
         for (url, expected) in [
             ("http://127.0.0.1:30000", true),

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::ensure;
 use toml::Value;
 
-use super::keys::{Kind, RouterName, SGLANG, STARTED};
-use super::line::{self, flags, flags_of_python, text};
-use super::settings::Settings;
-use super::usage::Usage;
+use super::error::PlanError;
+use super::keys::{RouterName, SGLANG, STARTED};
+use super::line::{self, Settings, text};
 use crate::experiment::faults::FaultPlan;
 use crate::experiment::launch::{
-    Access, DeploymentSpec, EngineName, Program, Router, ServerSpec, check_proxy,
+    Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
 };
 use crate::report::files::ENGINE_LOGS;
 use crate::traffic;
@@ -49,82 +49,119 @@ const OF_SIM: [(&str, &str); 4] = [
 ///
 /// # Errors
 /// The key and what would be right.
-pub fn check(kind: Kind, settings: &Settings) -> Result<(), Usage> {
-    let spec = spec(kind, settings, Path::new(""), Path::new(""))?;
-    spec.check().map_err(Usage)?;
-    check_proxy(&spec).map_err(Usage)?;
-    let (keys, mut started) = (&settings.line.keys, spec.servers.iter());
-    if let (EngineName::Sim, Some(ServerSpec::Started(sim))) = (keys.engine, started.next()) {
+pub fn check(settings: &Settings) -> Result<(), PlanError> {
+    fits(settings).map_err(|wrong| PlanError(wrong.to_string()))
+}
+
+fn fits(settings: &Settings) -> anyhow::Result<()> {
+    let (keys, router) = (&settings.keys, settings.keys.router);
+    let spec = spec(settings, Path::new(""), Path::new(""))?;
+    let is_external = keys.engine == EngineName::External;
+    ensure!(
+        is_external || keys.servers.is_empty(),
+        "servers: goes with engine = \"external\""
+    );
+    ensure!(
+        !is_external || !keys.servers.is_empty() || router == RouterName::External,
+        "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
+    );
+    ensure!(
+        router == RouterName::SglangRouter || settings.table("sglang_router").next().is_none(),
+        "[sglang_router] has flags of sglang-router; give router = \"sglang-router\""
+    );
+    ensure!(
+        router == RouterName::External || keys.router_url.is_none(),
+        "router_url: goes with router = \"external\""
+    );
+    ensure!(
+        router != RouterName::External || keys.router_url.is_some(),
+        "router = \"external\": needs router_url, such as http://127.0.0.1:30000"
+    );
+    if keys.engine == EngineName::Sglang {
+        let (share, sharing) = (keys.mem_fraction_static, f64::from(keys.servers_per_gpu));
+        ensure!(
+            keys.model_path.is_some(),
+            "model_path: engine = \"sglang\" needs a model: a folder or a name on the hub"
+        );
+        ensure!(
+            share * sharing <= 1.0,
+            "servers_per_gpu: mem_fraction_static must be below {:.2}, as {sharing} servers share a GPU's memory",
+            1.0 / sharing
+        );
+    }
+    spec.check()?;
+    check_proxy(&spec)?;
+    if let (EngineName::Sim, Some(ServerSpec::Started(sim))) = (keys.engine, spec.servers.first()) {
         let share = keys.mem_fraction_static;
-        if sim_tokens(share) < SIM_LEAST && settings.get("sim.max_total_tokens").is_none() {
-            return Err(Usage(format!(
-                "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
-                 sim.max_total_tokens"
-            )));
-        }
-        line::check_sim(&sim.flags)?;
+        ensure!(
+            sim_tokens(share) >= SIM_LEAST || settings.get("sim.max_total_tokens").is_some(),
+            "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
+             sim.max_total_tokens"
+        );
+        line::check_sim(&sim.args)?;
     }
-    if let Some(faults) = faults(settings)? {
-        faults.check(&spec).map_err(Usage)?;
+    ensure!(
+        keys.enable_node_failures != Some(true) || keys.failure_schedule.is_some(),
+        "enable_node_failures: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
+    );
+    if let Some(faults) = faults(settings) {
+        faults.check(&spec)?;
     }
-    if keys.find_max_rate && settings.line.load.goodput.is_empty() {
-        let right = "needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]";
-        return Err(Usage::of("find_max_rate", right));
-    }
+    ensure!(
+        !keys.find_max_rate || !settings.load.goodput.is_empty(),
+        "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"
+    );
     Ok(())
 }
 
-/// What is to be started for a run whose folder is `dir`, by the program `queuescope`.
+/// What is to be started for a run whose folder is `dir`, by the program `queuescope`, if its settings fit.
 ///
 /// # Errors
-/// The key and what would be right.
-pub fn spec(
-    kind: Kind,
-    settings: &Settings,
-    dir: &Path,
-    program: &Path,
-) -> Result<DeploymentSpec, Usage> {
-    let (keys, load) = (&settings.line.keys, &settings.line.load);
+/// The variable that has the API's key holds none.
+pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<DeploymentSpec, PlanError> {
+    let (keys, load) = (&settings.keys, &settings.load);
     let logs = engine_logs(settings, dir);
-    let router = router(kind, settings)?;
-    let servers = match keys.engine {
-        EngineName::External => external(settings)?,
-        _ if settings.get("servers").is_some() => {
-            return Err(Usage::of("servers", "goes with engine = \"external\""));
-        }
-        _ => {
-            let count = keys.num_gpus.unwrap_or(kind.defaults().0).unsigned_abs();
-            let one = |number| match keys.engine {
-                EngineName::Sglang => sglang(settings, number, logs.as_deref()),
-                _ => Ok(Program::sim(program, sim_flags(settings, logs.as_deref()))),
-            };
-            let all = (0..count).map(|number| one(number).map(ServerSpec::Started));
-            all.collect::<Result<_, _>>()?
-        }
+    let router = router(settings);
+    let env = settings.table("env");
+    let env: Vec<_> = env
+        .map(|(name, value)| (name.to_owned(), text(value)))
+        .collect();
+    let started = |number| {
+        let mut line = match keys.engine {
+            EngineName::Sglang => sglang(settings, number, logs.as_deref()),
+            _ => CommandLine::new(program, &["sim"]).with(sim_flags(settings, logs.as_deref())),
+        };
+        line.env.clone_from(&env);
+        ServerSpec::Started(line)
     };
-    let needs_hops = faults(settings)?.is_some_and(|faults| faults.needs_hops());
-    let mut spec = DeploymentSpec::new(keys.engine, servers, program.to_owned(), dir);
+    let running = keys.servers.iter().cloned().map(ServerSpec::Running);
+    let servers = match keys.engine {
+        EngineName::External => running.collect(),
+        _ => (0..keys.num_gpus).map(started).collect(),
+    };
+    let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
+    let is_real = matches!(router, Router::SglangRouter { .. });
+    let mut spec = DeploymentSpec {
+        engine: keys.engine,
+        servers,
+        base_port: Some(keys.base_port).filter(|port| *port > 0),
+        front: keys.front.unwrap_or(router != Router::None),
+        hops: keys.hops.unwrap_or(needs_hops || is_real),
+        fault_injection: needs_hops,
+        router,
+        access: Access {
+            tls: load.tls.clone(),
+            api_key: api_key(None).map_err(PlanError)?,
+            headers: load.header.clone(),
+        },
+        program: program.to_owned(),
+        dir: dir.to_owned(),
+        start_timeout: keys.start_timeout_s.map(Duration::from_secs_f64),
+        ..DeploymentSpec::default()
+    };
     for (key, value) in settings.table("proxy") {
         put(&mut spec.proxy, key, value.clone());
     }
-    if let Some(limit) = keys.start_timeout_s {
-        spec.start_timeout = Duration::from_secs_f64(limit);
-    }
-    let env = settings.table("env");
-    spec.env = env
-        .map(|(name, value)| (name.to_owned(), text(value)))
-        .collect();
-    spec.base_port = u16::try_from(keys.base_port).ok().filter(|port| *port > 0);
-    let is_real = matches!(router, Router::SglangRouter { .. });
-    spec.front = keys.front.unwrap_or(router != Router::None);
-    spec.hops = keys.hops.unwrap_or(needs_hops || is_real);
-    spec.fault_injection = needs_hops;
-    spec.router = router;
-    spec.access = Access {
-        tls: load.tls.clone(),
-        api_key: api_key(None).map_err(Usage)?,
-        headers: load.header.clone(),
-    };
     if spec.has_proxy() {
         let ca = load.tls.ca.as_ref().map(|ca| ("upstream_ca", ca));
         let logs = logs.as_ref().map(|logs| ("engine.logs.path", logs));
@@ -155,7 +192,7 @@ fn put(table: &mut toml::Table, key: &str, value: Value) {
 /// Where the servers of a run write what they know of each request, to be put into its rows: where these speak an API whose
 /// streams carry no times, and nobody has said how it is told otherwise.
 pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
-    let keys = &settings.line.keys;
+    let keys = &settings.keys;
     let own = match keys.engine {
         EngineName::Sim => "sim.",
         EngineName::Sglang => "sglang.",
@@ -175,19 +212,14 @@ pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
 }
 
 /// What is done to servers on purpose; `None`: nothing.
-///
-/// # Errors
-/// The key and what would be right.
-pub fn faults(settings: &Settings) -> Result<Option<FaultPlan>, Usage> {
-    let keys = &settings.line.keys;
-    match (keys.enable_node_failures, &keys.failure_schedule) {
-        (Some(false), _) | (None, None) => Ok(None),
-        (Some(true), None) => Err(Usage::of(
-            "enable_node_failures",
-            "nothing fails without failure_schedule, such as { 30 = [1, 2], 60 = [] }",
-        )),
-        (_, Some(schedule)) => Ok(Some(FaultPlan::new(schedule, &keys.failure_kind))),
-    }
+pub fn faults(settings: &Settings) -> Option<FaultPlan> {
+    let keys = &settings.keys;
+    let schedule = keys.failure_schedule.as_ref();
+    let schedule = schedule.filter(|_| keys.enable_node_failures != Some(false))?;
+    Some(FaultPlan {
+        kind: keys.failure_kind.clone(),
+        schedule: schedule.clone(),
+    })
 }
 
 /// The generator's arguments of a run that sends to `url`, where `answers` (its `--upstream-kind`), and writes to `dir`.
@@ -199,9 +231,9 @@ pub fn traffic(
     url: &str,
     answers: UpstreamKind,
     dir: &Path,
-) -> Result<traffic::Args, Usage> {
-    let mut args = settings.line.load.clone();
-    let target = Target::parse(url).map_err(|wrong| Usage(format!("{url}: {wrong}")))?;
+) -> Result<traffic::Args, PlanError> {
+    let mut args = settings.load.clone();
+    let target = Target::parse(url).map_err(|wrong| PlanError(format!("{url}: {wrong}")))?;
     // It is how our proxy, or who asks a server's health, takes its certificate.
     if !target.is_tls() {
         args.tls = TlsArgs::default();
@@ -211,45 +243,22 @@ pub fn traffic(
     args.output_dir = Some(dir.to_owned());
     args.engine_logs = args.engine_logs.or_else(|| engine_logs(settings, dir));
     // The rate that is found is the rate that was sent.
-    args.part.exact_rate = settings.line.keys.find_max_rate;
+    args.part.exact_rate = settings.keys.find_max_rate;
     Ok(args)
 }
 
-fn external(settings: &Settings) -> Result<Vec<ServerSpec>, Usage> {
-    let keys = &settings.line.keys;
-    if keys.servers.is_empty() && keys.router != Some(RouterName::External) {
-        let right = "needs servers, such as [\"http://127.0.0.1:30000\"]";
-        return Err(Usage::of("engine = \"external\"", right));
-    }
-    let urls = keys.servers.iter().cloned();
-    Ok(urls.map(ServerSpec::Running).collect())
-}
-
 /// The server of this number, from 0.
-fn sglang(settings: &Settings, number: u64, logs: Option<&Path>) -> Result<Program, Usage> {
-    let keys = &settings.line.keys;
-    if keys.model_path.is_none() {
-        let right = "engine = \"sglang\" needs a model: a folder or a name on the hub";
-        return Err(Usage::of("model_path", right));
-    }
-    let sharing = keys.servers_per_gpu;
-    if keys.mem_fraction_static * sharing as f64 > 1.0 {
-        let most = 1.0 / sharing as f64;
-        let right = format!(
-            "mem_fraction_static must be below {most:.2}, as {sharing} servers share a GPU's memory"
-        );
-        return Err(Usage::of("servers_per_gpu", right));
-    }
+fn sglang(settings: &Settings, number: u32, logs: Option<&Path>) -> CommandLine {
+    let keys = &settings.keys;
     // Each has GPUs of its own, or shares them with so many.
-    let gpus = number / sharing.unsigned_abs() * keys.tp_size.unsigned_abs();
-    let gpu = keys.gpu_id.unsigned_abs() + gpus;
+    let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
     let own = OF_SGLANG
         .iter()
         .filter_map(|key| Some((*key, settings.get(key)?)));
     // The last of a flag wins.
     let more = own.chain(settings.table("sglang"));
     let mut flags = vec!["--base-gpu-id".to_owned(), gpu.to_string()];
-    flags.extend(more.flat_map(|(key, value)| flags_of_python(key, value)));
+    flags.extend(more.flat_map(|(key, value)| line::flags(key, value)));
     if let Some(logs) = logs {
         // Without the prompt.
         let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
@@ -257,11 +266,7 @@ fn sglang(settings: &Settings, number: u64, logs: Option<&Path>) -> Result<Progr
         flags.extend(logs_to(logs));
         flags.extend(plain.into_iter().filter(|_| !is_own));
     }
-    Ok(Program {
-        program: keys.python.clone(),
-        before: &["-m", "sglang.launch_server"],
-        flags,
-    })
+    CommandLine::new(&keys.python, &["-m", "sglang.launch_server"]).with(flags)
 }
 
 /// Has a server write a line a request into a folder.
@@ -278,7 +283,7 @@ fn sim_tokens(share: f64) -> i64 {
 
 /// The flags of the simulator. Its own table wins.
 fn sim_flags(settings: &Settings, logs: Option<&Path>) -> Vec<String> {
-    let keys = &settings.line.keys;
+    let keys = &settings.keys;
     let named = OF_SIM
         .iter()
         .filter_map(|(key, flag)| Some((*flag, settings.get(key)?.clone())));
@@ -295,65 +300,47 @@ fn sim_flags(settings: &Settings, logs: Option<&Path>) -> Vec<String> {
         .map(|(key, value)| (key, value.clone()));
     from_keys
         .chain(own)
-        .flat_map(|(key, value)| flags(key, &value))
+        .flat_map(|(key, value)| line::flags(key, &value))
         .chain(logs.into_iter().flat_map(logs_to))
         .collect()
 }
 
-fn router(kind: Kind, settings: &Settings) -> Result<Router, Usage> {
-    let keys = &settings.line.keys;
+fn router(settings: &Settings) -> Router {
+    let keys = &settings.keys;
     let flags = settings.table("sglang_router");
-    let flags: Vec<String> = flags
-        .flat_map(|(key, value)| flags_of_python(key, value))
-        .collect();
-    let name = keys.router.unwrap_or(kind.defaults().1);
-    if !flags.is_empty() && name != RouterName::SglangRouter {
-        let wrong = "[sglang_router] has flags of sglang-router; give router = \"sglang-router\"";
-        return Err(Usage(wrong.to_owned()));
-    }
-    if keys.router_url.is_some() && name != RouterName::External {
-        return Err(Usage::of("router_url", "goes with router = \"external\""));
-    }
     let policy = keys.routing_policy.clone();
-    Ok(match name {
+    match keys.router {
         RouterName::None => Router::None,
         RouterName::Builtin => Router::Builtin(policy),
         RouterName::SglangRouter => Router::SglangRouter {
             program: keys.router_program.clone().unwrap_or_default(),
             policy,
-            flags,
+            flags: flags
+                .flat_map(|(key, value)| line::flags(key, value))
+                .collect(),
         },
-        RouterName::External => {
-            let right = "needs router_url, such as http://127.0.0.1:30000";
-            let missing = || Usage::of("router = \"external\"", right);
-            Router::External(keys.router_url.clone().ok_or_else(missing)?)
-        }
-    })
+        RouterName::External => Router::External(keys.router_url.clone().unwrap_or_default()),
+    }
 }
 
 /// What was given and means nothing to what is started: said, and no error.
 pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
-    let engine = settings.line.keys.engine;
-    let is_idle = |name: &str| {
-        let table = name.split_once('.').map_or("", |(table, _)| table);
-        let heading = line::key(name).map_or("", line::Key::heading);
-        match engine {
-            EngineName::Sim => heading == SGLANG || table == "sglang",
-            EngineName::Sglang => table == "sim",
-            EngineName::External => {
-                [STARTED, SGLANG].contains(&heading) || ["sim", "sglang", "env"].contains(&table)
-            }
-        }
+    let idle: &[&str] = match settings.keys.engine {
+        EngineName::Sim => &[SGLANG, "sglang"],
+        EngineName::Sglang => &["sim"],
+        EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "env"],
     };
-    // A plan that was printed has all defaults in it.
-    let is_default = |name: &str| {
-        let default = line::key(name).and_then(line::Key::default);
-        default.is_some_and(|default| settings.get(name) == Some(&default))
+    let is_idle = |name: &&String| {
+        let key = line::key(name);
+        let table = name.split_once('.').map(|(table, _)| table);
+        let place = table.or_else(|| key?.get_help_heading());
+        // A plan that was printed has all defaults in it.
+        let default = key.and_then(line::default);
+        place.is_some_and(|place| idle.contains(&place))
+            && (default.is_none() || settings.get(name) != default.as_ref())
     };
     let engine = settings.text("engine").unwrap_or_default();
-    let idle = given
-        .iter()
-        .filter(|name| is_idle(name) && !is_default(name));
+    let idle = given.iter().filter(is_idle);
     idle.map(|name| format!("{name} means nothing to engine {engine}"))
         .collect()
 }

@@ -3,9 +3,9 @@
 use serde_json::{Map, json};
 use toml::Value;
 
+use super::error::PlanError;
 use super::line::text;
 use super::read::Entry;
-use super::usage::Usage;
 
 /// A key with several values.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,41 +17,38 @@ pub struct Sweep {
 }
 
 /// More runs than this are taken for a slip.
-pub const MOST_RUNS: usize = 2_000;
+const MOST_RUNS: usize = 2_000;
 /// Characters of a folder's name.
 const LONGEST: usize = 100;
 
-/// Every combination of the values: the last key changes fastest.
+/// Every combination of the values, each of which is to be done so often: the last key changes fastest.
 ///
 /// # Errors
 /// There are too many.
-pub fn combinations(sweeps: &[Sweep]) -> Result<Vec<Vec<Entry>>, Usage> {
-    let count = sweeps.iter().try_fold(1_usize, |count, sweep| {
-        count
-            .checked_mul(sweep.values.len())
-            .filter(|count| *count <= MOST_RUNS)
-    });
-    if count.is_none() {
-        let lengths: Vec<String> = sweeps
-            .iter()
-            .map(|sweep| format!("{} of {}", sweep.values.len(), sweep.key))
+pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, PlanError> {
+    let lengths = sweeps.iter().map(|sweep| (sweep.values.len(), &*sweep.key));
+    let lengths: Vec<_> = lengths.chain([(repeats as usize, "repeats")]).collect();
+    let count = lengths.iter().map(|(length, _)| *length);
+    if count.fold(1, usize::saturating_mul) > MOST_RUNS {
+        let several = lengths.iter().filter(|(length, _)| *length > 1);
+        let told: Vec<String> = several
+            .map(|(length, key)| format!("{length} of {key}"))
             .collect();
-        return Err(Usage(format!(
-            "{}: must make {MOST_RUNS} runs at most",
-            lengths.join(" × ")
+        let told = told.join(" × ");
+        return Err(PlanError(format!(
+            "{told}: must make {MOST_RUNS} runs at most"
         )));
     }
     let mut all = vec![Vec::new()];
     for Sweep { key, values } in sweeps {
+        let with = |before: &Vec<Entry>, value: &Value| {
+            let mut entries = before.clone();
+            entries.push((key.clone(), value.clone()));
+            entries
+        };
         all = all
             .iter()
-            .flat_map(|before: &Vec<Entry>| {
-                values.iter().map(|value| {
-                    let mut entries = before.clone();
-                    entries.push((key.clone(), value.clone()));
-                    entries
-                })
-            })
+            .flat_map(|before| values.iter().map(|value| with(before, value)))
             .collect();
     }
     Ok(all)
@@ -110,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_last_key_changes_fastest() {
-        let all = combinations(&[sweep("b", &[2, 1]), sweep("a", &[5, 6, 7])]).unwrap();
+        let all = combinations(&[sweep("b", &[2, 1]), sweep("a", &[5, 6, 7])], 1).unwrap();
         let labels: Vec<String> = all.iter().map(|entries| label(entries)).collect();
         assert_eq!(
             labels,
@@ -118,9 +115,9 @@ mod tests {
                 "b=2,a=5", "b=2,a=6", "b=2,a=7", "b=1,a=5", "b=1,a=6", "b=1,a=7"
             ]
         );
-        assert_eq!(combinations(&[]).unwrap(), [Vec::<Entry>::new()]);
+        assert_eq!(combinations(&[], 1).unwrap(), [Vec::<Entry>::new()]);
         let many: Vec<i64> = (0..60).collect();
-        let error = combinations(&[sweep("a", &many), sweep("b", &many)]).unwrap_err();
+        let error = combinations(&[sweep("a", &many), sweep("b", &many)], 1).unwrap_err();
         assert_eq!(
             error.to_string(),
             "60 of a × 60 of b: must make 2000 runs at most"

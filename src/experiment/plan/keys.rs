@@ -57,19 +57,19 @@ pub struct Keys {
     #[arg(long, help_heading = STARTED)]
     pub model_path: Option<String>,
     /// First GPU (SGLang's --base-gpu-id)
-    #[arg(long, default_value = "0", value_parser = whole::<0, 1024>, help_heading = SGLANG)]
-    pub gpu_id: i64,
+    #[arg(long, default_value = "0", value_parser = whole::<u32, 0, 1024>, help_heading = SGLANG)]
+    pub gpu_id: u32,
     /// GPUs that share a model
-    #[arg(long, default_value = "1", value_parser = whole::<1, 1024>, help_heading = SGLANG)]
-    pub tp_size: i64,
+    #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1024>, help_heading = SGLANG)]
+    pub tp_size: u32,
     /// Requests that a server runs at once; the others wait
-    #[arg(long, default_value = "256", value_parser = whole::<1, MOST>, help_heading = STARTED)]
+    #[arg(long, default_value = "256", value_parser = whole::<i64, 1, MOST>, help_heading = STARTED)]
     pub max_running_requests: i64,
     /// Share of the GPU's memory for weights and KV cache
     #[arg(long, default_value = "0.9", value_parser = number::<1>, help_heading = STARTED)]
     pub mem_fraction_static: f64,
     /// Longer prefills are cut into pieces of so many tokens; -1: never
-    #[arg(long, value_parser = whole::<-1, MOST>, help_heading = STARTED)]
+    #[arg(long, value_parser = whole::<i64, -1, MOST>, help_heading = STARTED)]
     pub chunked_prefill_size: Option<i64>,
     /// How much of what running requests may yet make is kept free
     #[arg(long, value_parser = number::<1000>, help_heading = STARTED)]
@@ -87,21 +87,21 @@ pub struct Keys {
     #[arg(long, default_value = "python3", help_heading = SGLANG)]
     pub python: PathBuf,
     /// Port of the first server, the others follow; 0: free ports
-    #[arg(long, default_value = "30001", value_parser = whole::<0, 65_535>, help_heading = STARTED)]
-    pub base_port: i64,
+    #[arg(long, default_value = "30001", value_parser = whole::<u16, 0, 65_535>, help_heading = STARTED)]
+    pub base_port: u16,
     /// A start may take so long, seconds [default: 30 for the simulator, 600 for SGLang]
     #[arg(long, value_parser = seconds, help_heading = SERVERS)]
     pub start_timeout_s: Option<f64>,
     /// Servers to start, each with its own GPUs [default: 1 for node, 4 for routing]
-    #[arg(long, value_parser = whole::<1, 1024>, help_heading = STARTED)]
-    pub num_gpus: Option<i64>,
+    #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1024>, help_heading = STARTED)]
+    pub num_gpus: u32,
     /// Servers that share GPUs; each needs a mem_fraction_static of its own share, such as 0.4 for two
-    #[arg(long, default_value = "1", value_parser = whole::<1, 64>, help_heading = SGLANG)]
-    pub servers_per_gpu: i64,
+    #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 64>, help_heading = SGLANG)]
+    pub servers_per_gpu: u32,
     /// What shares requests out: queuescope's balancer, a sglang-router started here, or one that runs (--router-url)
     /// [default: none for node, builtin for routing, with running servers too]
-    #[arg(long, value_enum, help_heading = ROUTER)]
-    pub router: Option<RouterName>,
+    #[arg(long, value_enum, default_value = "none", help_heading = ROUTER)]
+    pub router: RouterName,
     /// URL of the running router, for --router external
     #[arg(long, help_heading = ROUTER)]
     pub router_url: Option<String>,
@@ -129,8 +129,8 @@ pub struct Keys {
     #[arg(long, value_parser = presets::NAMES, help_heading = EXPERIMENT)]
     pub preset: Option<String>,
     /// Do each run so often, with seeds one apart
-    #[arg(long, default_value = "1", value_parser = whole::<1, 1000>, help_heading = EXPERIMENT)]
-    pub repeats: i64,
+    #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1000>, help_heading = EXPERIMENT)]
+    pub repeats: u32,
     /// Do what --failure-schedule says [default: where there is one]
     #[arg(long, value_name = "BOOL", value_parser = truth, help_heading = FAILURES)]
     pub enable_node_failures: Option<bool>,
@@ -170,23 +170,15 @@ impl Kind {
             Kind::Routing => include_str!("../routing/example.toml"),
         }
     }
-
-    /// Servers that are started, and what routes, where a plan says nothing of them.
-    pub fn defaults(self) -> (i64, RouterName) {
-        match self {
-            Kind::Node => (1, RouterName::None),
-            Kind::Routing => (4, RouterName::Builtin),
-        }
-    }
 }
 
-fn whole<const LEAST: i64, const MOST: i64>(text: &str) -> Result<i64, String> {
+fn whole<T: TryFrom<i64>, const LEAST: i64, const MOST: i64>(text: &str) -> Result<T, String> {
     let right = match MOST {
         self::MOST => format!("must be a whole number, {LEAST} or more"),
         _ => format!("must be a whole number from {LEAST} to {MOST}"),
     };
     let number = text.parse().ok().filter(|n| (LEAST..=MOST).contains(n));
-    number.ok_or(right)
+    number.and_then(|n| n.try_into().ok()).ok_or(right)
 }
 
 fn number<const MOST: u32>(text: &str) -> Result<f64, String> {

@@ -2,51 +2,43 @@
 
 use toml::Value;
 
+use super::error::PlanError;
 use super::keys::Kind;
 use super::line::{self, KEYS, SIM, text};
 use super::read::Entry;
-use super::usage::Usage;
 use super::{EXPERIMENT, TABLES, values};
 use crate::secret;
 
 /// The entries by their keys' own names, if all are known. What values mean is known with all of a run's.
-pub(super) fn known(kind: Kind, entries: Vec<Entry>) -> Result<Vec<Entry>, Usage> {
+pub(super) fn known(kind: Kind, entries: Vec<Entry>) -> Result<Vec<Entry>, PlanError> {
     let mut all: Vec<Entry> = Vec::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
-            is_meant(kind, &value)?;
+            let name = kind.name();
+            if value.as_str() != Some(name) {
+                return Err(PlanError(format!(
+                    "{EXPERIMENT} = {value}: this is queuescope {name}; queuescope node and queuescope routing are two commands"
+                )));
+            }
             continue;
         }
         let of_load = name.strip_prefix("traffic.");
-        let key = of_load.filter(|key| line::key(key).is_none_or(line::Key::is_of_load));
-        let key = key.unwrap_or(&name).to_owned();
+        let of_load = of_load.filter(|key| !line::key(key).is_some_and(line::is_own));
+        let key = of_load.unwrap_or(&name).to_owned();
         check(kind, &key, &value)?;
         if is_masked(&key, &value) {
-            let wrong = format!(
-                "{} stands for what was not shown; give it again",
-                secret::MASK
-            );
-            return Err(Usage::of(&name, wrong));
+            let wrong = "stands for what was not shown; give it again";
+            return Err(PlanError::of(&name, format!("{} {wrong}", secret::MASK)));
         }
         if all.iter().any(|(known, _)| *known == key) {
-            return Err(Usage::of(&name, "is given twice"));
+            return Err(PlanError::of(&name, "is given twice"));
         }
         all.push((key, value));
     }
     Ok(all)
 }
 
-fn is_meant(kind: Kind, value: &Value) -> Result<(), Usage> {
-    let name = kind.name();
-    match value.as_str() == Some(name) {
-        true => Ok(()),
-        false => Err(Usage(format!(
-            "{EXPERIMENT} = {value}: this is queuescope {name}; queuescope node and queuescope routing are two commands"
-        ))),
-    }
-}
-
-fn check(kind: Kind, name: &str, value: &Value) -> Result<(), Usage> {
+fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some(("env", variable)) => return check_variable(variable, name, value),
@@ -57,38 +49,32 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), Usage> {
         return Err(unknown(kind, name, value));
     }
     match values(name, value).len() {
-        0 => Err(Usage::of(name, "must not be an empty list")),
-        2.. if name == "repeats" => Err(Usage::of(name, "must be one number: it is not varied")),
+        0 => Err(PlanError::of(name, "must not be an empty list")),
+        2.. if name == "repeats" => {
+            Err(PlanError::of(name, "must be one number: it is not varied"))
+        }
         _ => Ok(()),
     }
 }
 
-fn unknown(kind: Kind, name: &str, value: &Value) -> Usage {
+fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
     if value.is_table() && !TABLES.contains(&name) {
         let right = format!("is no key and no table; tables are {}", TABLES.join(", "));
-        return Usage::of(name, right);
+        return PlanError::of(name, right);
     }
-    let known: Vec<&String> = match name.contains('.') {
-        true => SIM.iter().collect(),
-        false => KEYS.iter().map(|key| &key.name).collect(),
+    let keys = KEYS.iter().map(|key| key.get_id().as_str());
+    let all = keys.chain(SIM.iter().map(String::as_str));
+    let near = all.map(|known| (strsim::levenshtein(name, known), known));
+    let near = near.min().filter(|(far, _)| *far <= 1 + name.len() / 4);
+    let right = match near {
+        Some((_, near)) => format!("{near} is one"),
+        None => format!("`queuescope {} --help` names all", kind.name()),
     };
-    let near = known
-        .into_iter()
-        .map(|known| (strsim::levenshtein(name, known), known));
-    match near
-        .min()
-        .filter(|(distance, _)| *distance <= 1 + name.len() / 4)
-    {
-        Some((_, near)) => Usage::of(name, format!("no such key; {near} is one")),
-        None => {
-            let help = format!("no such key; `queuescope {} --help` names all", kind.name());
-            Usage::of(name, help)
-        }
-    }
+    PlanError::of(name, format!("no such key; {right}"))
 }
 
 /// Whether a variable of the environment may stand in a plan: secrets may not, as its files are kept and shown.
-fn check_variable(variable: &str, key: &str, value: &Value) -> Result<(), Usage> {
+fn check_variable(variable: &str, key: &str, value: &Value) -> Result<(), PlanError> {
     const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let upper = variable.to_ascii_uppercase();
@@ -107,7 +93,7 @@ fn check_variable(variable: &str, key: &str, value: &Value) -> Result<(), Usage>
     } else {
         return Ok(());
     };
-    Err(Usage::of(key, wrong))
+    Err(PlanError::of(key, wrong))
 }
 
 /// Whether it was copied from where a secret was not shown.

@@ -1,21 +1,23 @@
 //! All keys of an experiment as one command line: its own and the generator's flags, so that each is read once, by clap.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use toml::Value;
 
+use super::error::PlanError;
 use super::keys::Keys;
 use super::read::{self, Entry};
-use super::usage::Usage;
 use crate::{secret, sim, traffic};
 
-/// The keys of a run.
+/// The keys of a run, each with one value: as they stand in a plan, and read.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "queuescope", no_binary_name = true)]
-pub struct Line {
+pub struct Settings {
+    #[arg(skip)]
+    written: BTreeMap<String, Value>,
     /// The experiment's own.
     #[command(flatten)]
     pub keys: Keys,
@@ -25,20 +27,10 @@ pub struct Line {
 }
 
 #[derive(Parser)]
-#[command(name = "queuescope sim", no_binary_name = true)]
+#[command(name = "queuescope sim")]
 struct Sim {
     #[command(flatten)]
     config: sim::config::Config,
-}
-
-/// A key of an experiment.
-#[derive(Debug)]
-pub struct Key {
-    /// Its name in a plan.
-    pub name: String,
-    arg: Arg,
-    /// Whether it is the experiment's, not the generator's.
-    is_own: bool,
 }
 
 /// The keys that were given as flags, in the order in which they were typed.
@@ -67,133 +59,143 @@ const SHOWN: [&str; 3] = ["request_rate", "dataset_name", "seed"];
 /// Where the help shows the generator's flags.
 const GENERATOR: &str = "Load (queuescope traffic --help says more)";
 
-/// All keys but those of tables.
-pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
-    let own = Keys::augment_args(Command::new("own"));
-    let is_own = |arg: &Arg| own.get_arguments().any(|own| own.get_id() == arg.get_id());
-    let all = named(&Line::command(), &NOT_OF_PLANS);
-    let keys = all.into_iter().map(|(name, arg)| Key {
-        is_own: is_own(&arg),
-        name,
-        arg,
-    });
-    keys.collect()
-});
+/// All keys but those of tables, as flags.
+pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| but(Settings::command(), &NOT_OF_PLANS));
 /// Those of the table `sim`.
 pub static SIM: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let all = named(&Sim::command(), &NOT_OF_SIM).into_iter();
-    all.map(|(name, _)| format!("sim.{name}")).collect()
+    let all = but(Sim::command(), &NOT_OF_SIM).into_iter();
+    let name = |arg: Arg| Some(format!("sim.{}", arg.get_long()?.replace('-', "_")));
+    all.filter_map(name).collect()
 });
+/// The experiment's own.
+static OWN: LazyLock<Command> = LazyLock::new(|| Keys::augment_args(Command::new("own")));
 
-fn named(command: &Command, but: &[&str]) -> Vec<(String, Arg)> {
-    let named = command.get_arguments().filter_map(|arg| {
-        let key = arg.get_long()?.replace('-', "_");
-        (!but.contains(&key.as_str())).then(|| (key, arg.clone()))
-    });
-    named.collect()
+fn but(command: Command, not: &[&str]) -> Vec<Arg> {
+    let mut all: Vec<Arg> = command.get_arguments().cloned().collect();
+    all.retain(|arg| arg.get_long().is_some() && !not.contains(&arg.get_id().as_str()));
+    all
 }
 
 /// A key by its name.
-pub fn key(name: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| key.name == name)
+pub fn key(name: &str) -> Option<&'static Arg> {
+    KEYS.iter().find(|key| key.get_id() == name)
 }
 
-impl Key {
-    /// Whether its value is a list.
-    pub fn is_list(&self) -> bool {
-        matches!(self.arg.get_action(), ArgAction::Append)
-            || self.arg.get_num_args().is_some_and(|n| n.max_values() > 1)
-    }
+/// Whether the value of a key is a list.
+pub fn is_list(key: &Arg) -> bool {
+    matches!(key.get_action(), ArgAction::Append)
+        || key.get_num_args().is_some_and(|n| n.max_values() > 1)
+}
 
-    /// Whether it is one of the generator's.
-    pub fn is_of_load(&self) -> bool {
-        !self.is_own
-    }
+/// Whether a key is the experiment's, not the generator's.
+pub fn is_own(key: &Arg) -> bool {
+    OWN.get_arguments().any(|own| own.get_id() == key.get_id())
+}
 
-    /// Where the help shows it.
-    pub fn heading(&self) -> &str {
-        self.arg.get_help_heading().unwrap_or_default()
-    }
+/// The default of a key that a plan shows.
+pub fn default(key: &Arg) -> Option<Value> {
+    let [default] = key.get_default_values() else {
+        return None;
+    };
+    let is_shown = is_own(key) || SHOWN.contains(&key.get_id().as_str());
+    is_shown.then(|| read::scalar(&default.to_string_lossy()))
+}
 
-    /// The default that a plan shows.
-    pub fn default(&self) -> Option<Value> {
-        let is_shown = self.is_own || SHOWN.contains(&self.name.as_str());
-        let [default] = self.arg.get_default_values() else {
-            return None;
-        };
-        is_shown.then(|| read::scalar(&default.to_string_lossy()))
+/// A key's flag of `queuescope node` and `queuescope routing`, which takes any words: what they mean is known with all others.
+fn any(key: &'static Arg) -> Arg {
+    let is_switch = !key.get_action().takes_values();
+    let names = key.get_value_names().unwrap_or_default();
+    let is_bool = is_switch || names.first().is_some_and(|name| name == "BOOL");
+    let mut help = key.get_help().map(ToString::to_string).unwrap_or_default();
+    // Mostly it says so itself.
+    if let [default] = key.get_default_values()
+        && !is_switch
+        && !help.contains("[default: ")
+    {
+        help += &format!(" [default: {}]", default.to_string_lossy());
     }
-
-    /// It and its value as flags.
-    fn flags(&self, value: &Value) -> Vec<String> {
-        let flag = format!("--{}", self.name.replace('_', "-"));
-        let valued = |value: &Value| format!("{flag}={}", text(value));
-        match value {
-            Value::Boolean(is_on) if !self.arg.get_action().takes_values() => {
-                is_on.then(|| flag.clone()).into_iter().collect()
-            }
-            Value::Array(all) => all.iter().map(valued).collect(),
-            value => vec![valued(value)],
-        }
-    }
-
-    /// Its flag of `queuescope node` and `queuescope routing`, which takes any words: what they mean is known with all others.
-    fn any(&'static self) -> Arg {
-        let is_switch = !self.arg.get_action().takes_values();
-        let is_bool = self
-            .arg
-            .get_value_names()
-            .is_some_and(|names| names[0] == "BOOL");
-        let help = self
-            .arg
-            .get_help()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let help = match self.arg.get_default_values() {
-            [default] if !is_switch && !help.contains("[default: ") => {
-                format!("{help} [default: {}]", default.to_string_lossy())
-            }
-            // It says so itself.
-            _ => help,
-        };
-        let heading = if self.is_own {
-            self.heading()
-        } else {
-            GENERATOR
-        };
-        let flag = self.arg.get_long().unwrap_or_default();
-        let arg = Arg::new(self.name.as_str()).long(flag);
-        let arg = arg.help(help).help_heading(heading);
-        let arg = arg.action(ArgAction::Append).allow_negative_numbers(true);
-        let arg = arg.allow_hyphen_values(self.arg.is_allow_hyphen_values_set());
-        match is_switch || is_bool {
-            true => arg
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("true")
-                .value_name("BOOL"),
-            false => arg.num_args(1).value_name("VALUE"),
-        }
+    let heading = key.get_help_heading().filter(|_| is_own(key));
+    let arg = Arg::new(key.get_id()).long(key.get_long().unwrap_or_default());
+    let arg = arg.help(help).help_heading(heading.unwrap_or(GENERATOR));
+    let arg = arg.action(ArgAction::Append).allow_negative_numbers(true);
+    let arg = arg.allow_hyphen_values(key.is_allow_hyphen_values_set());
+    match is_bool {
+        true => arg
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .value_name("BOOL"),
+        false => arg.num_args(1).value_name("VALUE"),
     }
 }
 
-impl Line {
-    /// Reads the keys of a run; those of tables are passed over.
+/// A key and its value as flags of its own parser.
+fn own_flags(key: &Arg, value: &Value) -> Vec<String> {
+    let flag = format!("--{}", key.get_long().unwrap_or_default());
+    let valued = |value: &Value| format!("{flag}={}", text(value));
+    match value {
+        Value::Boolean(is_on) if !key.get_action().takes_values() => {
+            is_on.then_some(flag).into_iter().collect()
+        }
+        Value::Array(all) => all.iter().map(valued).collect(),
+        value => vec![valued(value)],
+    }
+}
+
+impl Settings {
+    /// Reads the keys that have a value; those of tables are left to the programs that get them.
     ///
     /// # Errors
     /// The key and what would be right.
-    pub fn parse<'a>(
-        entries: impl Iterator<Item = (&'a String, &'a Value)>,
-    ) -> Result<Line, Usage> {
-        let flags = entries.filter_map(|(name, value)| Some(key(name)?.flags(value)));
+    pub fn read(written: BTreeMap<String, Value>) -> Result<Settings, PlanError> {
+        let is_stored = written.contains_key("workload");
+        let is_said = |(key, value): &(&String, &Value)| match key.as_str() {
+            // All at once is the generator's own default, which a trace or a curve takes the place of.
+            "request_rate" => value.as_float() != Some(f64::INFINITY),
+            // What is stored says itself what it is of.
+            "dataset_name" => !is_stored,
+            _ => true,
+        };
+        let said = written.iter().filter(is_said);
+        let flags = said.filter_map(|(name, value)| Some(own_flags(key(name)?, value)));
         // What does not go together shows only when all is laid out; what lies in files, when they are read.
-        Line::try_parse_from(flags.flatten()).map_err(|error| usage(&error, ""))
+        let read = Settings::try_parse_from(flags.flatten()).map_err(|error| usage(&error, ""))?;
+        Ok(Settings { written, ..read })
+    }
+
+    /// The value of a key as it is written.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.written.get(key)
+    }
+
+    /// The same as a text.
+    pub fn text(&self, key: &str) -> Option<String> {
+        self.get(key).map(text)
+    }
+
+    /// The keys of a table, without its name.
+    pub fn table<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, &'a Value)> {
+        self.written.iter().filter_map(move |(key, value)| {
+            let key = key.strip_prefix(name)?.strip_prefix('.')?;
+            Some((key, value))
+        })
+    }
+
+    /// The objective's limits: `ttft:500`.
+    pub fn goodput(&self) -> Vec<String> {
+        let all = self.get("goodput").and_then(Value::as_array);
+        all.into_iter().flatten().map(text).collect()
+    }
+
+    /// The names of all of them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.written.keys().map(String::as_str)
     }
 }
 
 impl Args for KeyFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(KEYS.iter().map(Key::any))
+        command.args(KEYS.iter().map(any))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -205,13 +207,13 @@ impl FromArgMatches for KeyFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut entries = Vec::new();
         for key in KEYS.iter() {
-            if matches.value_source(&key.name) != Some(ValueSource::CommandLine) {
-                continue;
-            }
-            let words = matches.get_many::<String>(&key.name).into_iter().flatten();
+            let name = key.get_id().as_str();
+            let words = matches.get_many::<String>(name).into_iter().flatten();
             let words: Vec<&str> = words.map(String::as_str).collect();
-            let value = read::flag(&words, key.is_list(), key.is_own);
-            entries.push((matches.index_of(&key.name), (key.name.clone(), value)));
+            if !words.is_empty() {
+                let value = read::flag(&words, is_list(key), is_own(key));
+                entries.push((matches.index_of(name), (name.to_owned(), value)));
+            }
         }
         // As they were typed: the last varies fastest.
         entries.sort_by_key(|(at, _)| *at);
@@ -226,39 +228,25 @@ impl FromArgMatches for KeyFlags {
     }
 }
 
-/// Checks the simulator's flags.
+/// Checks the simulator's command line, from its subcommand on.
 ///
 /// # Errors
 /// The key and what would be right.
-pub fn check_sim(flags: &[String]) -> Result<(), Usage> {
+pub fn check_sim(flags: &[String]) -> Result<(), PlanError> {
     let read = Sim::try_parse_from(flags).map_err(|error| usage(&error, "sim."))?;
     let checked = read.config.failures.validate();
-    checked.map_err(|error| Usage(format!("[sim] {error}")))
+    checked.map_err(|error| PlanError(format!("[sim] {error}")))
 }
 
-/// A key of a table and its value as flags.
+/// A key of a table and its value as flags: as SGLang and its router take them, whose parser (Python's argparse) takes all values of
+/// a list behind one flag.
 pub fn flags(key: &str, value: &Value) -> Vec<String> {
     let flag = format!("--{}", key.replace('_', "-"));
     match value {
         Value::Boolean(true) => vec![flag],
         Value::Boolean(false) => Vec::new(),
-        Value::Array(all) => {
-            let pairs = all.iter().flat_map(|value| [flag.clone(), text(value)]);
-            pairs.collect()
-        }
+        Value::Array(all) => std::iter::once(flag).chain(all.iter().map(text)).collect(),
         value => vec![flag, text(value)],
-    }
-}
-
-/// The same for SGLang and its router, whose parser (Python's argparse) takes all values of a list behind one flag and
-/// of a flag that is repeated only the last.
-pub fn flags_of_python(key: &str, value: &Value) -> Vec<String> {
-    match value {
-        Value::Array(all) => {
-            let flag = format!("--{}", key.replace('_', "-"));
-            std::iter::once(flag).chain(all.iter().map(text)).collect()
-        }
-        value => flags(key, value),
     }
 }
 
@@ -307,18 +295,18 @@ pub fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
 }
 
 /// Clap's error by the key.
-fn usage(error: &clap::Error, table: &str) -> Usage {
+fn usage(error: &clap::Error, table: &str) -> PlanError {
     let Some((flag, value, right)) = wrong_value(error) else {
         let all = error.to_string();
         let line = all.lines().next().unwrap_or_default();
-        return Usage(line.trim_start_matches("error: ").to_owned());
+        return PlanError(line.trim_start_matches("error: ").to_owned());
     };
     let key = flag.trim_start_matches('-').replace('-', "_");
     match error.kind() {
-        ErrorKind::TooManyValues => Usage::of(&format!("{table}{key}"), right),
+        ErrorKind::TooManyValues => PlanError::of(&format!("{table}{key}"), right),
         _ => {
             let value = secret::shown(&key, &value);
-            Usage(format!("{table}{key} = {value}: {right}"))
+            PlanError(format!("{table}{key} = {value}: {right}"))
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use toml::Value;
-use toml::de::{DeTable, DeValue};
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer as _;
+use toml::de::{DeString, DeTable, DeValue};
+use toml::{Spanned, Value};
 
 use super::TABLES;
-use super::usage::Usage;
+use super::error::PlanError;
 
 /// A key with its value. Keys of tables have the table's name before them: `sim.decode_step_ms`.
 pub type Entry = (String, Value);
@@ -15,33 +17,34 @@ pub type Entry = (String, Value);
 ///
 /// # Errors
 /// It is no TOML: the line and what is wrong there.
-pub fn file(text: &str) -> Result<Vec<Entry>, Usage> {
+pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
     let unread = |error: toml::de::Error| {
         let at = error.span().map_or(0, |span: Range<usize>| span.start);
         let before = text.get(..at).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
-        Usage(format!("line {line}: {}", error.message().trim()))
+        PlanError(format!("line {line}: {}", error.message().trim()))
     };
-    let table: toml::Table = toml::from_str(text).map_err(unread)?;
-    let places = DeTable::parse(text).map_err(unread)?;
     let mut entries = Vec::new();
-    for (name, value) in places.get_ref() {
-        let (key, at) = (name.get_ref().as_ref(), name.span().start);
-        match (value.get_ref(), table.get(key)) {
-            (DeValue::Table(inner), Some(Value::Table(read))) if TABLES.contains(&key) => {
-                entries.extend(inner.iter().filter_map(|(name, _)| {
-                    let value = read.get(name.get_ref().as_ref())?.clone();
-                    Some((
-                        name.span().start,
-                        (format!("{key}.{}", name.get_ref()), value),
-                    ))
-                }));
+    for (name, value) in DeTable::parse(text).map_err(unread)?.into_inner() {
+        let (at, key) = (name.span().start, name.into_inner());
+        let span = value.span();
+        match value.into_inner() {
+            DeValue::Table(inner) if TABLES.contains(&key.as_ref()) => {
+                let of_table = |(name, value): (Spanned<DeString<'_>>, _)| {
+                    let key = format!("{key}.{}", name.get_ref());
+                    (name.span().start, key, value)
+                };
+                entries.extend(inner.into_iter().map(of_table));
             }
-            (_, read) => entries.extend(read.map(|read| (at, (key.to_owned(), read.clone())))),
+            value => entries.push((at, key.into_owned(), Spanned::new(span, value))),
         }
     }
-    entries.sort_by_key(|(at, _)| *at);
-    Ok(entries.into_iter().map(|(_, entry)| entry).collect())
+    entries.sort_by_key(|(at, ..)| *at);
+    let read = |(_, key, value): (_, _, Spanned<DeValue<'_>>)| {
+        let value = Value::deserialize(value.into_deserializer());
+        value.map(|value| (key, value)).map_err(unread)
+    };
+    entries.into_iter().map(read).collect()
 }
 
 /// The value of a flag that was given with these words. Several make a list, which is varied, but where the key takes a list;
@@ -58,13 +61,13 @@ pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
         true => is_name(piece.trim()),
         false => piece.trim().parse::<f64>().is_ok(),
     };
-    let mut values = Vec::new();
-    for word in words {
-        match word.split(',').all(is_piece) {
-            true => values.extend(word.split(',').map(|piece| scalar(piece.trim()))),
-            false => values.push(scalar(word)),
-        }
-    }
+    let pieces = words
+        .iter()
+        .flat_map(|word| match word.split(',').all(is_piece) {
+            true => word.split(',').map(str::trim).collect(),
+            false => vec![*word],
+        });
+    let mut values: Vec<Value> = pieces.map(scalar).collect();
     match values.len() {
         1 => values.remove(0),
         _ => Value::Array(values),
@@ -86,8 +89,7 @@ pub fn assignment(text: &str) -> Result<Entry, String> {
 
 /// A value as TOML has it.
 pub fn inline(text: &str) -> Option<Value> {
-    let mut table = toml::from_str::<toml::Table>(&format!("x = {text}")).ok()?;
-    table.remove("x")
+    text.parse().ok()
 }
 
 /// A number, a truth or a table where the word is one, written as it would be again; else a text.

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::experiment::launch::{DeploymentSpec, ServerSpec};
 
-fn plan(kind: Kind, text: &str) -> Result<Plan, Usage> {
+fn plan(kind: Kind, text: &str) -> Result<Plan, PlanError> {
     Plan::new(kind, Vec::new(), read::file(text)?)
 }
 
@@ -18,8 +18,8 @@ fn only(plan: &Plan) -> Settings {
     run.settings.clone()
 }
 
-fn spec(kind: Kind, settings: &Settings) -> DeploymentSpec {
-    deploy::spec(kind, settings, Path::new("/x"), Path::new("q")).unwrap()
+fn spec(settings: &Settings) -> DeploymentSpec {
+    deploy::spec(settings, Path::new("/x"), Path::new("q")).unwrap()
 }
 
 /// Plans, each with what it means below: its runs with what is started for them, and how they are loaded.
@@ -28,11 +28,10 @@ const RIGHT: &str = "tests/data/experiment/right-plans.txt";
 fn meant(kind: Kind, text: &str) -> String {
     let plan = plan(kind, text).unwrap_or_else(|wrong| panic!("{text}: {wrong}"));
     let runs = plan.runs().iter().map(|run| {
-        let (found, load) = (spec(kind, &run.settings), &run.settings.line.load);
+        let (found, load) = (spec(&run.settings), &run.settings.load);
         let servers = found.servers.iter().map(|server| match server {
-            ServerSpec::Started(program) => {
-                let (name, flags) = (program.program.display(), program.flags.join(" "));
-                format!("\n  {name} {} {flags}", program.before.join(" "))
+            ServerSpec::Started(line) => {
+                format!("\n  {} {}", line.program.display(), line.args.join(" "))
             }
             ServerSpec::Running(url) => format!("\n  {url}"),
         });
@@ -46,7 +45,7 @@ fn meant(kind: Kind, text: &str) -> String {
             found.hops,
             found.fault_injection,
             found.base_port,
-            found.start_timeout,
+            found.start_timeout(),
             servers.collect::<String>(),
             toml::Value::from(found.proxy),
             load.request_rate,
@@ -57,7 +56,7 @@ fn meant(kind: Kind, text: &str) -> String {
             found.access.tls.ca,
         )
     });
-    let notes = deploy::without_effect(&plan.runs()[0].settings, &plan.given_keys());
+    let notes = deploy::without_effect(&plan.runs()[0].settings, &plan.given);
     let notes = notes.iter().map(|note| format!("note: {note}\n"));
     runs.chain(notes).collect()
 }
@@ -102,7 +101,7 @@ fn presets_stand_between_defaults_and_what_is_given() {
     let settings = only(&node(
         "preset = 'high-throughput'\nchunked_prefill_size = 1000",
     ));
-    let keys = &settings.line.keys;
+    let keys = &settings.keys;
     assert_eq!(
         (keys.max_running_requests, keys.chunked_prefill_size),
         (512, Some(1000))
@@ -116,7 +115,7 @@ fn presets_stand_between_defaults_and_what_is_given() {
         (one.label.as_str(), two.label.as_str()),
         ("preset=low-latency", "preset=low-memory")
     );
-    let (one, two) = (&one.settings.line, &two.settings.line);
+    let (one, two) = (&one.settings, &two.settings);
     assert_eq!(
         (one.keys.max_running_requests, two.keys.mem_fraction_static),
         (32, 0.7)
@@ -143,10 +142,7 @@ fn what_is_written_is_the_same_plan_again() {
         assert_eq!(runs(&before), runs(&after), "{text}");
         // All of it was given by then, and means no less.
         let settings = &after.runs()[0].settings;
-        assert_eq!(
-            deploy::without_effect(settings, &after.given_keys()),
-            [""; 0]
-        );
+        assert_eq!(deploy::without_effect(settings, &after.given), [""; 0]);
     }
 }
 
@@ -161,7 +157,7 @@ fn any_key_is_written_so_that_it_is_read_again() {
     let given = flags.map(|flag| read::assignment(flag).unwrap());
     let plan = Plan::new(Kind::Node, Vec::new(), given.to_vec()).unwrap();
     let again = Plan::new(Kind::Node, Vec::new(), read::file(&plan.to_toml()).unwrap()).unwrap();
-    assert_eq!(again.given[..4], given);
+    assert_eq!(again.keys[..4], given);
 }
 
 #[test]
@@ -173,7 +169,7 @@ fn a_certificate_is_that_of_who_is_asked() {
     let settings = only(&node(&format!(
         "engine = 'external'\nservers = ['https://h:1']\nca = '{pem}'\nfront = true"
     )));
-    let found = spec(Kind::Node, &settings);
+    let found = spec(&settings);
     assert_eq!(found.access.tls.ca.as_deref(), Some(file.path()));
     assert_eq!(found.proxy["upstream_ca"].as_str(), Some(pem.as_str()));
     let kind = crate::traffic::client::UpstreamKind::Server;
@@ -191,10 +187,10 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
     let search = "find_max_rate = true\ngoodput = ['ttft:500']";
     let found = of(Kind::Node, Kind::Node.example(), search);
     assert_eq!(
-        found.notes(),
+        found.notes,
         ["max_running_requests = 256: a search has one setting ([8, 16, 32, 64])"]
     );
-    assert_eq!(only(&found).line.keys.max_running_requests, 256);
+    assert_eq!(only(&found).keys.max_running_requests, 256);
     plan(Kind::Node, &found.to_toml()).unwrap();
     // What is given is not touched.
     let given = of(
@@ -202,11 +198,11 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
         Kind::Node.example(),
         &format!("{search}\nmax_running_requests = 8"),
     );
-    let running = only(&given).line.keys.max_running_requests;
-    assert_eq!((given.notes().len(), running), (0, 8));
+    let running = only(&given).keys.max_running_requests;
+    assert_eq!((given.notes.len(), running), (0, 8));
 
     let policies = |plan: &Plan| {
-        let policy = |run: &Run| run.settings.line.keys.routing_policy.clone();
+        let policy = |run: &Run| run.settings.keys.routing_policy.clone();
         plan.runs().iter().map(policy).collect::<Vec<_>>()
     };
     let all = of(Kind::Routing, Kind::Routing.example(), search);
@@ -220,7 +216,7 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
         policies(&real),
         ["cache_aware", "round_robin", "random", "power_of_two"]
     );
-    assert_eq!(real.notes().len(), 1);
+    assert_eq!(real.notes.len(), 1);
     let both = of(
         Kind::Routing,
         Kind::Routing.example(),
@@ -234,7 +230,7 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
     );
     assert!(
         of(Kind::Routing, Kind::Routing.example(), "")
-            .notes()
+            .notes
             .is_empty()
     );
 }

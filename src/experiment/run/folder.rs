@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::disk;
 use crate::experiment::plan::Plan;
-use crate::experiment::plan::usage::Usage;
+use crate::experiment::plan::error::PlanError;
 use crate::report::files::{EXPERIMENT, ExperimentFile, RUN, RUNS, RunFile};
 
 /// The plan, every key with its value.
@@ -77,7 +77,7 @@ pub fn former(dir: &Path) -> anyhow::Result<Vec<&'static str>> {
     let there: Vec<&str> = FILES.into_iter().filter(is_there).collect();
     let experiment: anyhow::Result<ExperimentFile> = read_json(&dir.join(EXPERIMENT));
     match there.first() {
-        Some(name) if experiment.is_err() => Err(Usage(format!(
+        Some(name) if experiment.is_err() => Err(PlanError(format!(
             "--output-dir {}: {name} is none of an experiment's, and only that is replaced (by --force): move it, or name \
              another folder",
             dir.display()

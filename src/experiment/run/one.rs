@@ -9,10 +9,9 @@ use serde_json::Value;
 use crate::clock::Clock;
 use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
-use crate::experiment::plan::keys::Kind;
-use crate::experiment::plan::settings::Settings;
+use crate::experiment::plan::line::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
-use crate::experiment::scrape::{Gpu, Scraper};
+use crate::experiment::scrape::{Place, Scraper};
 use crate::report::files::{FAULTS, RUN, RunFile, RunState};
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
@@ -21,8 +20,6 @@ use super::folder;
 /// What the runs of an experiment share.
 #[derive(Debug)]
 pub struct RunContext {
-    /// What it is about.
-    pub kind: Kind,
     /// The experiment's folder.
     pub dir: PathBuf,
     /// The program `queuescope`.
@@ -46,14 +43,6 @@ pub struct RunEnd {
     pub warnings: Vec<String>,
 }
 
-/// A run under way.
-struct UnderWay<'a> {
-    context: &'a RunContext,
-    settings: &'a Settings,
-    scraper: Option<Scraper>,
-    end: RunEnd,
-}
-
 const SUMMARY: &str = "summary.json";
 /// The keys that say of which files a load is made.
 const DATA: [&str; 3] = ["dataset_name", "dataset_path", "workload"];
@@ -66,6 +55,11 @@ impl RunEnd {
             file,
             warnings: Vec::new(),
         }
+    }
+
+    /// Why it failed, the first line: all of it was told when it failed, and is in its `run.json`.
+    pub fn why(&self) -> Option<&str> {
+        self.file.error.as_deref()?.lines().next()
     }
 
     /// A member of its `summary.json`; `None` where there is none.
@@ -105,145 +99,112 @@ impl RunContext {
             state: RunState::Running,
             ..RunFile::default()
         };
-        let mut under = UnderWay {
-            context: self,
-            settings: &run.settings,
-            scraper: None,
-            end: RunEnd::read(dir, file),
-        };
-        under.end.write()?;
-        let ended = under.whole().await;
-        let mut end = under.end;
-        end.file.state = match &ended {
-            Ok(state) => *state,
-            Err(_) if self.stop.is_stopped() => RunState::Stopped,
-            Err(_) => RunState::Failed,
-        };
-        if let Err(error) = ended {
-            end.file.error = Some(format!("{error:#}"));
+        let mut end = RunEnd::read(dir, file);
+        end.write()?;
+        match self.whole(&run.settings, &mut end).await {
+            Ok(state) => end.file.state = state,
+            Err(error) => {
+                end.file.error = Some(format!("{error:#}"));
+                end.file.state = match self.stop.is_stopped() {
+                    true => RunState::Stopped,
+                    false => RunState::Failed,
+                };
+            }
         }
         let sha = end.summary("/config/workload_sha256");
         end.file.workload_sha256 = sha.and_then(|sha| sha.as_str().map(str::to_owned));
         end.write()?;
         Ok(end)
     }
-}
 
-/// Fails early if what none of the runs would find is missing: the router's program, or the data set, which is brought if need
-/// be.
-///
-/// # Errors
-/// What is missing, and how to get it.
-pub async fn preflight(kind: Kind, runs: &[&Settings], program: &Path) -> anyhow::Result<()> {
-    let mut seen = Vec::new();
-    for settings in runs {
-        spec(kind, settings, Path::new(""), program)?;
-        let data = DATA.map(|key| settings.text(key));
-        if !seen.contains(&data) {
-            traffic::provide(&settings.line.load).await?;
-            seen.push(data);
-        }
-    }
-    Ok(())
-}
-
-fn spec(kind: Kind, settings: &Settings, dir: &Path, own: &Path) -> anyhow::Result<DeploymentSpec> {
-    let mut spec = deploy::spec(kind, settings, dir, own)?;
-    if let Router::SglangRouter { program, .. } = &mut spec.router {
-        let given = (!program.as_os_str().is_empty()).then_some(program.as_path());
-        *program = router::find(given)?;
-    }
-    Ok(spec)
-}
-
-impl UnderWay<'_> {
-    async fn whole(&mut self) -> anyhow::Result<RunState> {
-        let RunContext {
-            kind,
-            program,
-            clock,
-            stop,
-            ..
-        } = self.context;
-        let spec = spec(*kind, self.settings, &self.end.dir, program)?;
-        let began = clock.now();
-        let mut deployment = tokio::select! {
+    async fn whole(&self, settings: &Settings, end: &mut RunEnd) -> anyhow::Result<RunState> {
+        let spec = spec(settings, &end.dir, &self.program)?;
+        let began = self.clock.now();
+        let deployment = tokio::select! {
             started = Deployment::start(&spec) => started?,
             // Dropped, a start ends what it has started.
-            () = stop.stopped() => return Ok(RunState::Stopped),
+            () = self.stop.stopped() => return Ok(RunState::Stopped),
         };
-        let file = &mut self.end.file;
-        file.start_s = Some(clock.now().since(began));
+        let file = &mut end.file;
+        file.start_s = Some(self.clock.now().since(began));
         let servers = deployment.servers.iter().map(|server| server.file.clone());
         file.servers = servers.collect();
         file.processes = deployment.processes();
         file.router = spec.router.name();
         file.kept_cache = !deployment.kept_caches.is_empty();
         file.notes.extend_from_slice(&deployment.kept_caches);
-        self.end.write()?;
-        let ended = self.loaded(&spec, &mut deployment).await;
-        if let Some(scraper) = self.scraper.take() {
-            self.end.file.notes.extend(scraper.notes());
-        }
+        end.write()?;
+        let ended = self.loaded(settings, &spec, &deployment, end).await;
         tokio::select! {
             () = deployment.stop() => {}
             // Asked a second time: dropped, it kills what was started.
-            () = stop.aborted() => {}
+            () = self.stop.aborted() => {}
         }
         ended
     }
 
     /// Sends the load to what runs.
     async fn loaded(
-        &mut self,
+        &self,
+        settings: &Settings,
         spec: &DeploymentSpec,
-        deployment: &mut Deployment,
+        deployment: &Deployment,
+        end: &mut RunEnd,
     ) -> anyhow::Result<RunState> {
         let (url, answers) = (&deployment.target, deployment.upstream_kind);
-        let args = deploy::traffic(self.settings, url, answers, &self.end.dir)?;
+        let args = deploy::traffic(settings, url, answers, &end.dir)?;
         let (live, stop) = (Arc::<Live>::default(), Stop::new());
-        let clock = self.context.clock.clone();
-        let traffic = traffic::run_watched(&args, clock, live.clone(), stop.clone());
+        let traffic = traffic::run_watched(&args, self.clock.clone(), live.clone(), stop.clone());
         tokio::pin!(traffic);
-        let servers = deployment.servers.clone();
-        let stopping = passed_on(self.context.stop.clone(), &stop);
-        let error = {
-            let beside = self.beside(spec, &live, &servers);
+        let stopping = passed_on(self.stop.clone(), &stop);
+        let mut scraper = None;
+        let sent = {
+            let servers = &deployment.servers;
+            let beside = self.beside(settings, spec, servers, &live, end, &mut scraper);
             tokio::select! {
-                finished = &mut traffic => return self.finished(finished),
-                error = deployment.ended() => error,
-                Err(error) = beside => error,
-                never = stopping => never,
+                sent = &mut traffic => Ok(sent),
+                error = deployment.ended() => Err(error),
+                Err(error) = beside => Err(error),
+                never = stopping => Err(never),
             }
         };
-        stop.abort();
-        // Its rows are kept, and its figures.
-        let _ = traffic.await;
-        Err(error)
+        let notes = scraper.into_iter().flat_map(Scraper::notes);
+        end.file.notes.extend(notes);
+        match sent {
+            Ok(finished) => self.finished(settings, finished, end),
+            Err(error) => {
+                stop.abort();
+                // Its rows are kept, and its figures.
+                let _ = traffic.await;
+                Err(error)
+            }
+        }
     }
 
     /// What goes on beside the load, once it has begun. Ends only where it fails.
     async fn beside(
-        &mut self,
+        &self,
+        settings: &Settings,
         spec: &DeploymentSpec,
+        servers: &[Server],
         live: &Live,
-        servers: &[Arc<Server>],
+        end: &mut RunEnd,
+        scraper: &mut Option<Scraper>,
     ) -> anyhow::Result<()> {
         let began = live.began().await;
-        self.end.file.began = Some(began.seconds());
-        self.end.write()?;
-        let (keys, clock) = (&self.settings.line.keys, &self.context.clock);
-        let scraper = &mut self.scraper;
+        end.file.began = Some(began.seconds());
+        end.write()?;
+        let (keys, clock) = (&settings.keys, &self.clock);
         if keys.collect_per_node_metrics {
-            let gpu = match &keys.dcgm_url {
-                Some(url) => Some(Gpu::Dcgm(url.clone())),
-                None if spec.has_gpus_here() => Gpu::here(),
+            let gpus = match &keys.dcgm_url {
+                Some(url) => Some(Place::Page(url.clone())),
+                None if spec.has_gpus_here() => router::in_path("nvidia-smi").map(Place::NvidiaSmi),
                 None => None,
             };
-            let files = servers.iter().map(|server| server.file.clone());
-            let servers = files.map(|file| (file.name, file.url)).collect();
-            let (dir, access) = (&self.end.dir, spec.access.clone());
-            *scraper = Some(Scraper::begin(servers, access, gpu, dir, began, clock)?);
+            let (servers, access) = (&end.file.servers, spec.access.clone());
+            *scraper = Some(Scraper::begin(
+                servers, access, gpus, &end.dir, began, clock,
+            )?);
         }
         let scraped = async {
             match scraper {
@@ -251,8 +212,8 @@ impl UnderWay<'_> {
                 None => std::future::pending().await,
             }
         };
-        let plan = deploy::faults(self.settings)?;
-        let log = self.end.dir.join(FAULTS);
+        let plan = deploy::faults(settings);
+        let log = end.dir.join(FAULTS);
         let failing = async {
             match &plan {
                 Some(plan) => faults::run(plan, servers, began, clock, &log).await,
@@ -266,17 +227,19 @@ impl UnderWay<'_> {
     }
 
     fn finished(
-        &mut self,
+        &self,
+        settings: &Settings,
         finished: Result<FinishedRun, traffic::Error>,
+        end: &mut RunEnd,
     ) -> anyhow::Result<RunState> {
         let finished = match finished {
             Err(traffic::Error::Interrupted(_)) => return Ok(RunState::Stopped),
             finished => finished?,
         };
-        let faults = deploy::faults(self.settings)?;
+        let faults = deploy::faults(settings);
         // Of faults done on purpose, and at a rate that is beyond what a search looks for.
-        let may_fail = self.settings.line.keys.find_max_rate || faults.is_some();
-        let RunEnd { file, warnings, .. } = &mut self.end;
+        let may_fail = settings.keys.find_max_rate || faults.is_some();
+        let RunEnd { file, warnings, .. } = end;
         *warnings = finished.warnings;
         file.error = finished.failure;
         match finished.unfit {
@@ -289,9 +252,7 @@ impl UnderWay<'_> {
                 file.error.get_or_insert(unfit.to_string());
             }
         }
-        let lasted = file
-            .began
-            .map(|began| self.context.clock.now().seconds() - began);
+        let lasted = file.began.map(|began| self.clock.now().seconds() - began);
         if let Some((last, lasted)) = faults.map(|faults| faults.last()).zip(lasted)
             && lasted < last
         {
@@ -301,6 +262,33 @@ impl UnderWay<'_> {
         }
         Ok(RunState::Done)
     }
+}
+
+/// Fails early if what none of the runs would find is missing: the router's program, or the data set, which is brought if need
+/// be.
+///
+/// # Errors
+/// What is missing, and how to get it.
+pub async fn preflight(runs: &[&Settings], program: &Path) -> anyhow::Result<()> {
+    let mut seen = Vec::new();
+    for settings in runs {
+        spec(settings, Path::new(""), program)?;
+        let data = DATA.map(|key| settings.text(key));
+        if !seen.contains(&data) {
+            traffic::provide(&settings.load).await?;
+            seen.push(data);
+        }
+    }
+    Ok(())
+}
+
+fn spec(settings: &Settings, dir: &Path, own: &Path) -> anyhow::Result<DeploymentSpec> {
+    let mut spec = deploy::spec(settings, dir, own)?;
+    if let Router::SglangRouter { program, .. } = &mut spec.router {
+        let given = (!program.as_os_str().is_empty()).then_some(program.as_path());
+        *program = router::find(given)?;
+    }
+    Ok(spec)
 }
 
 /// Hands on that all is to end.

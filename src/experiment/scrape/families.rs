@@ -1,4 +1,4 @@
-//! Which gauges of a page in Prometheus's text format are taken, and how those of several ranks become one value; pure.
+//! What is taken of a page in Prometheus's text format, and of `nvidia-smi`; how the gauges of several ranks become one value; pure.
 
 use std::collections::BTreeMap;
 
@@ -7,55 +7,64 @@ use crate::report::series::{QUEUED, RUNNING};
 /// A sample: its name, labels as they are written, and value.
 struct Sample<'a>(&'a str, &'a str, f64);
 
-/// How the values of several data-parallel ranks become one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Ranks {
-    Sum,
-    Mean,
-}
+/// A gauge: its name, the series' metric, what makes its unit a share or bytes, and whether that of several data-parallel ranks is
+/// their mean, not their sum.
+type Gauge = (&'static str, &'static str, f64, bool);
 
-/// SGLang's gauge without its prefix, the series' metric, and what becomes of ranks. `gen_throughput` is tokens a second.
-const SERVER: [(&str, &str, Ranks); 5] = [
-    ("num_running_reqs", RUNNING, Ranks::Sum),
-    ("num_queue_reqs", QUEUED, Ranks::Sum),
-    ("token_usage", "token_usage", Ranks::Mean),
-    ("cache_hit_rate", "cache_hit_rate", Ranks::Mean),
-    ("gen_throughput", "gen_throughput", Ranks::Sum),
+/// The share of time in which a GPU did anything, 0 to 1.
+const USE: &str = "gpu_use";
+/// Memory in use, bytes.
+const MEMORY: &str = "gpu_memory";
+/// Bytes of a mebibyte.
+const MIB: f64 = 1_048_576.0;
+
+/// What is taken of SGLang's page, whose `gen_throughput` is tokens a second, and of a DCGM exporter's.
+const GAUGES: [Gauge; 7] = [
+    ("sglang:num_running_reqs", RUNNING, 1.0, false),
+    ("sglang:num_queue_reqs", QUEUED, 1.0, false),
+    ("sglang:token_usage", "token_usage", 1.0, true),
+    ("sglang:cache_hit_rate", "cache_hit_rate", 1.0, true),
+    ("sglang:gen_throughput", "gen_throughput", 1.0, false),
+    ("DCGM_FI_DEV_GPU_UTIL", USE, 0.01, false),
+    ("DCGM_FI_DEV_FB_USED", MEMORY, MIB, false),
 ];
 
-/// The DCGM exporter's gauges, the series' metrics, and what makes their unit a share or bytes.
-const DCGM: [(&str, &str, f64); 2] = [
-    ("DCGM_FI_DEV_GPU_UTIL", super::gpu::USE, 0.01),
-    ("DCGM_FI_DEV_FB_USED", super::gpu::MEMORY, super::gpu::MIB),
-];
-
-/// What a server's page tells: metric and value. Ranks of tensor and pipeline parallelism repeat one another: the highest
-/// of them counts. Data-parallel ranks are summed up, or their mean taken. Of each priority's own the total alone counts.
-pub(super) fn of_server(page: &str) -> Vec<(&'static str, f64)> {
-    let mut found: BTreeMap<usize, BTreeMap<String, f64>> = BTreeMap::new();
+/// What a page tells: the GPU that it is of, if it is of one, metric and value. Ranks of tensor and pipeline parallelism repeat one
+/// another: the highest of them counts. Of each priority's own the total alone counts.
+pub(super) fn gauges(page: &str) -> Vec<(String, &'static str, f64)> {
+    let mut found: BTreeMap<(usize, String), BTreeMap<String, f64>> = BTreeMap::new();
     for sample in samples(page) {
-        let Some(place) = SERVER.iter().position(|(name, ..)| is_of(&sample, name)) else {
+        // What some exporters make of the colon.
+        let name = sample.0.replacen("sglang_", "sglang:", 1);
+        let place = GAUGES.iter().position(|(known, ..)| *known == name);
+        let Some(place) = place.filter(|_| sample.label("priority").is_empty()) else {
             continue;
         };
-        if !sample.label("priority").is_empty() {
-            continue;
-        }
-        let ranks = found.entry(place).or_default();
-        let rank = ranks
-            .entry(sample.label("dp_rank").to_owned())
-            .or_insert(sample.2);
+        let ranks = found.entry((place, sample.label("gpu").to_owned()));
+        let rank = ranks.or_default().entry(sample.label("dp_rank").to_owned());
+        let rank = rank.or_insert(sample.2);
         *rank = rank.max(sample.2);
     }
-    let value = |(place, ranks): (usize, BTreeMap<String, f64>)| {
-        let (_, metric, how) = *SERVER.get(place)?;
-        let sum: f64 = ranks.values().sum();
-        let value = match how {
-            Ranks::Sum => sum,
-            Ranks::Mean => sum / ranks.len() as f64,
-        };
-        Some((metric, value))
+    let gauge = |((place, gpu), ranks): ((usize, String), BTreeMap<String, f64>)| {
+        let (_, metric, factor, is_mean) = GAUGES[place];
+        let count = if is_mean { ranks.len() as f64 } else { 1.0 };
+        (gpu, metric, factor * ranks.values().sum::<f64>() / count)
     };
-    found.into_iter().filter_map(value).collect()
+    found.into_iter().map(gauge).collect()
+}
+
+/// What `nvidia-smi` tells in lines such as `0, 37, 1024`, of index, percent and mebibytes; `[N/A]` where a GPU does not tell.
+pub(super) fn of_nvidia_smi(told: &str) -> Vec<(String, &'static str, f64)> {
+    let mut found = Vec::new();
+    for line in told.lines() {
+        let mut cells = line.split(',').map(str::trim);
+        let index = cells.next().unwrap_or_default();
+        for ((metric, factor), cell) in [(USE, 0.01), (MEMORY, MIB)].into_iter().zip(cells) {
+            let value = cell.parse::<f64>().ok();
+            found.extend(value.map(|value| (index.to_owned(), metric, value * factor)));
+        }
+    }
+    found
 }
 
 /// The samples of a page that are numbers; lines that are none are passed over.
@@ -92,23 +101,6 @@ impl Sample<'_> {
     }
 }
 
-/// Behind the prefix stands `:`, or what some exporters make of it.
-fn is_of(sample: &Sample<'_>, name: &str) -> bool {
-    let bare = sample.0.strip_prefix("sglang");
-    let bare = bare.and_then(|rest| rest.strip_prefix([':', '_']));
-    bare == Some(name)
-}
-
-/// What a DCGM exporter's page tells: the GPU, metric and value.
-pub(super) fn of_dcgm(page: &str) -> Vec<(String, &'static str, f64)> {
-    let gauge = |sample: Sample<'_>| {
-        let (_, metric, factor) = DCGM.iter().find(|(name, ..)| sample.0 == *name)?;
-        let gpu = format!("gpu-{}", sample.label("gpu"));
-        Some((gpu, *metric, sample.2 * factor))
-    };
-    samples(page).filter_map(gauge).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,10 +108,8 @@ mod tests {
     #[test]
     fn a_recorded_page_tells_all_five() {
         let page = include_str!("../../../tests/data/sglang-0.5.23/info_metrics.body");
-        let metrics: Vec<&str> = of_server(page)
-            .into_iter()
-            .map(|(metric, _)| metric)
-            .collect();
+        let metrics = gauges(page).into_iter().map(|(_, metric, _)| metric);
+        let metrics: Vec<&str> = metrics.collect();
         assert_eq!(
             metrics,
             [
@@ -155,8 +145,12 @@ mod tests {
             sglang:gen_throughput NaN\n\
             sglang:num_running_reqs_other 99\n";
         assert_eq!(
-            of_server(page),
-            [("running", 7.0), ("queued", 5.0), ("token_usage", 0.375)]
+            gauges(page),
+            [("running", 7.0), ("queued", 5.0), ("token_usage", 0.375)].map(|(metric, value)| (
+                String::new(),
+                metric,
+                value
+            ))
         );
     }
 
@@ -167,11 +161,25 @@ mod tests {
             DCGM_FI_DEV_GPU_TEMP{gpu=\"0\"} 50\n\
             DCGM_FI_DEV_FB_USED{gpu=\"1\"} 1024\n";
         assert_eq!(
-            of_dcgm(page),
+            gauges(page),
             [
-                ("gpu-0".to_owned(), "gpu_use", 0.37),
-                ("gpu-1".to_owned(), "gpu_memory", 1024.0 * 1_048_576.0),
+                ("0".to_owned(), "gpu_use", 0.37),
+                ("1".to_owned(), "gpu_memory", 1024.0 * 1_048_576.0),
             ]
         );
+    }
+
+    #[test]
+    fn lines_of_nvidia_smi() {
+        let gpu = "1".to_owned();
+        assert_eq!(
+            of_nvidia_smi("0, [N/A], 1\n1, 37, 2\n"),
+            [
+                ("0".to_owned(), MEMORY, MIB),
+                (gpu.clone(), USE, 0.37),
+                (gpu, MEMORY, 2.0 * MIB)
+            ]
+        );
+        assert_eq!(of_nvidia_smi("Unable to determine the device handle"), []);
     }
 }

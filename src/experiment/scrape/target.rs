@@ -1,72 +1,83 @@
-//! A page that is asked for once a second.
+//! Who is asked once a second.
 
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 use http::Method;
+use tokio::process::Command;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::families::{of_dcgm, of_server};
-use super::{EVERY, Log};
+use super::EVERY;
+use super::families::{gauges, of_nvidia_smi};
 use crate::experiment::launch::Access;
+use crate::experiment::timed::TimedRows;
 use crate::report::files::SeriesRow;
 use crate::report::series::{GPU, METRICS};
 use crate::traffic::client::Client;
 
-/// Longest wait for a page: less than until the next is asked for.
+/// Longest wait for an answer: less than until the next is asked for.
 const PATIENCE: Duration = Duration::from_millis(900);
+const QUERY: [&str; 2] = [
+    "--query-gpu=index,utilization.gpu,memory.used",
+    "--format=csv,noheader,nounits",
+];
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// A page in Prometheus's text format.
+    Page(String),
+    /// `nvidia-smi`, of the machine that the experiment runs on.
+    NvidiaSmi(PathBuf),
+}
 
 /// Who is asked, and how that went.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Target {
-    /// As notes name it.
+    /// As notes name it, and rows of what is no GPU's.
     name: String,
-    url: String,
-    /// It tells of GPUs, not of a server.
-    is_dcgm: bool,
+    place: Place,
+    /// What one that tells nothing wants.
+    remedy: &'static str,
     asked: u64,
     failed: u64,
-    /// Pages that told nothing.
+    /// Answers that told nothing.
     empty: u64,
     /// Why the last that failed did.
     last: String,
 }
 
 impl Target {
-    /// A server by its name and URL.
-    pub(super) fn server((name, url): (String, String)) -> Target {
+    pub(super) fn new(name: &str, place: Place, remedy: &'static str) -> Target {
         Target {
-            name,
-            url: format!("{url}/metrics"),
-            ..Target::default()
+            name: name.to_owned(),
+            place,
+            remedy,
+            asked: 0,
+            failed: 0,
+            empty: 0,
+            last: String::new(),
         }
     }
 
-    /// A DCGM exporter by the URL of its page.
-    pub(super) fn dcgm(url: &str) -> Target {
-        Target {
-            name: "GPUs".to_owned(),
-            url: url.to_owned(),
-            is_dcgm: true,
-            ..Target::default()
-        }
-    }
-
-    /// Asks every second, until it is dropped. A server that does not answer leaves a gap.
-    pub(super) async fn ask(&mut self, access: &Access, log: &Log) {
+    /// Asks every second, until it is dropped. One that does not answer leaves a gap.
+    ///
+    /// # Errors
+    /// The file takes no more.
+    pub(super) async fn ask(&mut self, access: &Access, rows: &TimedRows) -> csv::Result<()> {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut client = None;
         loop {
             ticks.tick().await;
-            let page = timeout(PATIENCE, self.page(access, &mut client)).await;
+            let told = timeout(PATIENCE, self.told(access, &mut client)).await;
             let late = |_| Err(format!("no answer within {} ms", PATIENCE.as_millis()));
-            let page = page.unwrap_or_else(late);
-            let rows = page.map(|page| self.rows(&page, log.now()));
             self.asked += 1;
-            match rows {
-                Ok(rows) => {
-                    self.empty += u64::from(rows.is_empty());
-                    log.write(&rows);
+            match told.unwrap_or_else(late) {
+                Ok(told) => {
+                    self.empty += u64::from(told.is_empty());
+                    rows.write(&self.rows(told, rows.seconds(rows.clock.now())))?;
                 }
                 Err(why) => {
                     self.failed += 1;
@@ -76,63 +87,69 @@ impl Target {
         }
     }
 
-    async fn page(&self, access: &Access, client: &mut Option<Client>) -> Result<String, String> {
+    /// The GPU that it is of, if it is of one, metric and value.
+    async fn told(
+        &self,
+        access: &Access,
+        client: &mut Option<Client>,
+    ) -> Result<Vec<(String, &'static str, f64)>, String> {
+        let url = match &self.place {
+            Place::Page(url) => url,
+            Place::NvidiaSmi(program) => {
+                let mut asked = Command::new(program);
+                asked.args(QUERY).stdin(Stdio::null()).kill_on_drop(true);
+                let told = asked.output().await.map_err(|error| error.to_string())?;
+                return match told.status.success() {
+                    true => Ok(of_nvidia_smi(&String::from_utf8_lossy(&told.stdout))),
+                    false => Err(told.status.to_string()),
+                };
+            }
+        };
         let client = match client {
             Some(client) => client,
-            none => none.insert(access.client(&self.url).await?),
+            none => none.insert(access.client(url).await?),
         };
         match client.ask(Method::GET, "", bytes::Bytes::new()).await? {
-            (200, body) => String::from_utf8(body.into()).map_err(|error| error.to_string()),
-            (404, _) => Err(format!("404 Not Found: {}", self.remedy())),
+            (200, page) => Ok(gauges(&String::from_utf8_lossy(&page))),
+            (404, _) => Err(format!("404 Not Found: {}", self.remedy)),
             (status, _) => Err(format!("status {status}")),
         }
     }
 
-    fn rows(&self, page: &str, time: f64) -> Vec<SeriesRow> {
-        let row = |source: &str, server: String, metric: &str, value: f64| SeriesRow {
-            time,
-            source: source.to_owned(),
-            server,
-            metric: metric.to_owned(),
-            value,
+    fn rows(&self, told: Vec<(String, &str, f64)>, time: f64) -> Vec<SeriesRow> {
+        let row = |(gpu, metric, value): (String, &str, f64)| {
+            let (source, server) = match gpu.is_empty() {
+                true => (METRICS, self.name.clone()),
+                false => (GPU, format!("gpu-{gpu}")),
+            };
+            SeriesRow {
+                time,
+                source: source.to_owned(),
+                server,
+                metric: metric.to_owned(),
+                value,
+            }
         };
-        if self.is_dcgm {
-            let told = of_dcgm(page).into_iter();
-            let rows = told.map(|(gpu, metric, value)| row(GPU, gpu, metric, value));
-            return rows.collect();
-        }
-        let told = of_server(page).into_iter();
-        told.map(|(metric, value)| row(METRICS, self.name.clone(), metric, value))
-            .collect()
-    }
-
-    /// What a page that tells nothing wants.
-    fn remedy(&self) -> &'static str {
-        match self.is_dcgm {
-            false => "start the server with --enable-metrics",
-            true => "it has to tell DCGM_FI_DEV_GPU_UTIL and DCGM_FI_DEV_FB_USED",
-        }
+        told.into_iter().map(row).collect()
     }
 
     /// What there is to say of it.
     pub(super) fn note(&self) -> Option<String> {
-        let Target {
-            name,
-            url,
-            asked,
-            failed,
-            empty,
-            last,
-            ..
-        } = self;
-        if *failed > 0 {
-            return Some(format!(
-                "{name}: {failed} of {asked} scrapes of {url} failed, which leaves gaps (the last: {last})"
-            ));
-        }
-        let remedy = self.remedy();
-        (*empty > 0).then(|| {
-            format!("{name}: {empty} of {asked} pages of {url} told nothing of it: {remedy}")
-        })
+        let (asked, remedy) = (self.asked, self.remedy);
+        let place = match &self.place {
+            Place::Page(url) => url.clone(),
+            Place::NvidiaSmi(program) => program.display().to_string(),
+        };
+        let said = match (self.failed, self.empty) {
+            (0, 0) => return None,
+            (0, empty) => {
+                format!("{empty} of {asked} answers of {place} told nothing of it: {remedy}")
+            }
+            (failed, _) => format!(
+                "{failed} of {asked} scrapes of {place} failed, which leaves gaps (the last: {})",
+                self.last
+            ),
+        };
+        Some(format!("{}: {said}", self.name))
     }
 }

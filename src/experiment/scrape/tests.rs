@@ -10,6 +10,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use super::*;
+use crate::report::files::SeriesRow;
 use crate::traffic::client::TlsArgs;
 
 /// A server whose every page is `answer`, by TLS where it is given; tells of each request after it was answered.
@@ -51,18 +52,26 @@ fn answer(status: &str, page: &str) -> String {
     format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{page}")
 }
 
+fn server(name: &str, url: String) -> ServerFile {
+    ServerFile {
+        name: name.to_owned(),
+        url,
+        ..ServerFile::default()
+    }
+}
+
 /// The rows of a file, and what there is to say, when `seen` says so of what was asked: at second 2 of the run.
 async fn scraped(
-    servers: Vec<(String, String)>,
+    servers: &[ServerFile],
     access: Access,
-    gpu: Option<Gpu>,
+    gpus: Option<Place>,
     seen: impl AsyncFnOnce(&Path),
 ) -> (Vec<SeriesRow>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let (clock, moving) = Clock::manual(Stamp::from_nanos(0));
     moving.advance(Duration::from_millis(2500));
     let began = Stamp::from_nanos(500_000_000);
-    let mut scraper = Scraper::begin(servers, access, gpu, dir.path(), began, &clock).unwrap();
+    let mut scraper = Scraper::begin(servers, access, gpus, dir.path(), began, &clock).unwrap();
     let file = dir.path().join(SERIES);
     tokio::select! {
         () = scraper.run() => {}
@@ -91,14 +100,14 @@ async fn answers_are_written_as_they_come_with_their_time() {
         None,
     )
     .await;
-    let gpu = Some(Gpu::Dcgm(format!("{dcgm}/metrics")));
-    let servers = vec![("server-1".to_owned(), url)];
+    let gpu = Some(Place::Page(format!("{dcgm}/metrics")));
+    let servers = [server("server-1", url)];
     let both = async |file: &Path| {
         while std::fs::read_to_string(file).unwrap().lines().count() < 4 {
             tokio::task::yield_now().await;
         }
     };
-    let (mut rows, notes) = scraped(servers, Access::default(), gpu, both).await;
+    let (mut rows, notes) = scraped(&servers, Access::default(), gpu, both).await;
     rows.sort_by(|a, b| (&a.source, &a.metric).cmp(&(&b.source, &b.metric)));
     let seen = rows.iter();
     let seen: Vec<_> = seen
@@ -139,8 +148,8 @@ async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
         api_key: Some("Bearer S3cret".parse().unwrap()),
         headers: Vec::new(),
     };
-    let servers = vec![("server-1".to_owned(), url)];
-    let (rows, notes) = scraped(servers, access, None, has_row).await;
+    let servers = [server("server-1", url)];
+    let (rows, notes) = scraped(&servers, access, None, has_row).await;
     assert_eq!((rows[0].value, notes.len()), (3.0, 0), "{notes:?}");
     let head = asked.recv().await.unwrap().to_lowercase();
     assert!(head.contains("authorization: bearer s3cret"), "{head}");
@@ -155,7 +164,7 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
     let (off, mut asked_off) = serving(answer("404 Not Found", ""), None).await;
     let (silent, mut asked_silent) = serving(answer("200 OK", "up 1\n"), None).await;
     let servers = [("down", down), ("off", off), ("silent", silent)];
-    let servers = servers.map(|(name, url)| (name.to_owned(), url)).to_vec();
+    let servers = servers.map(|(name, url)| server(name, url));
     // When they are asked the second time the first answer has been taken in.
     let asked = async |_: &Path| {
         for _ in 0..2 {
@@ -163,7 +172,7 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
             asked_silent.recv().await.unwrap();
         }
     };
-    let (rows, notes) = scraped(servers, Access::default(), None, asked).await;
+    let (rows, notes) = scraped(&servers, Access::default(), None, asked).await;
     assert_eq!(rows, []);
     for (note, name, said) in [
         (&notes[0], "down: ", "failed, which leaves gaps (the last: "),
@@ -194,31 +203,45 @@ fn program(dir: &Path, script: &str) -> PathBuf {
 #[tokio::test]
 async fn gpus_are_read_line_by_line() {
     let dir = tempfile::tempdir().unwrap();
-    let script = "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'; exec sleep 1000";
+    let script = "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'";
     let smi = program(dir.path(), script);
-    let gpu = Some(Gpu::NvidiaSmi(smi.clone()));
-    let (rows, notes) = scraped(Vec::new(), Access::default(), gpu, has_row).await;
+    let gpus = Some(Place::NvidiaSmi(smi.clone()));
+    let (rows, notes) = scraped(&[], Access::default(), gpus, has_row).await;
     let row = &rows[0];
-    assert_eq!(
-        (row.time, &*row.metric, row.value, notes.len()),
-        (2.0, gpu::USE, 0.37, 0)
+    let seen = (
+        row.time,
+        &*row.source,
+        &*row.server,
+        &*row.metric,
+        row.value,
     );
+    assert_eq!(seen, (2.0, "gpu", "gpu-0", "gpu_use", 0.37));
+    assert_eq!(notes, [""; 0]);
     let flags = std::fs::read_to_string(smi.with_extension("flags")).unwrap();
-    assert!(flags.contains("--loop=1"), "{flags}");
+    assert!(flags.contains("nounits"), "{flags}");
 }
 
 #[tokio::test]
 async fn a_program_that_cannot_tell_is_spoken_of() {
     let dir = tempfile::tempdir().unwrap();
-    let fails = program(dir.path(), "echo 'NVIDIA-SMI has failed'; exit 9");
-    let nowhere = PathBuf::from("/nowhere/nvidia-smi");
-    let log = Log::begin(dir.path(), Stamp::from_nanos(0), &Clock::system()).unwrap();
+    let fails = program(
+        dir.path(),
+        "echo 'NVIDIA-SMI has failed'; echo > \"$0.done\"; exit 9",
+    );
+    let done = fails.with_extension("done");
     for (program, said) in [
-        (fails, "ended (exit status: 9) after 0 lines"),
-        (nowhere, "No such file"),
+        (fails, "(the last: exit status: 9)"),
+        ("/nowhere/nvidia-smi".into(), "(the last: No such file"),
     ] {
-        let mut note = None;
-        gpu::nvidia_smi(&program, &log, &mut note).await;
-        assert!(note.as_ref().unwrap().contains(said), "{note:?}");
+        let rows = rows(dir.path(), Stamp::from_nanos(0), &Clock::system()).unwrap();
+        let mut target = Target::new("GPUs", Place::NvidiaSmi(program), "");
+        // Asked again: the first answer has been taken in.
+        while target.note().is_none() {
+            let access = Access::default();
+            let _ = tokio::time::timeout(EVERY, target.ask(&access, &rows)).await;
+        }
+        let note = target.note().unwrap();
+        assert!(note.contains(said), "{note}");
     }
+    assert!(done.is_file());
 }

@@ -53,7 +53,11 @@ pub(in crate::traffic) fn length(text: &str) -> Result<u64, String> {
 /// A year: longer makes no sense and keeps sums of times far from their limits.
 const LONGEST_SECONDS: f64 = 3.2e7;
 
-pub(in crate::traffic) fn seconds(text: &str) -> Result<Duration, String> {
+/// A duration, in seconds or with its unit.
+///
+/// # Errors
+/// What would be right.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let right = "must be a positive number of seconds, a year at most";
     let seconds = units::seconds(text).filter(|s| *s > 0.0 && *s <= LONGEST_SECONDS);
     seconds

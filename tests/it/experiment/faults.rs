@@ -9,12 +9,13 @@ use queuescope::experiment::launch::{Deployment, DeploymentSpec, EngineName, Rou
 use queuescope::report::files::FaultRow;
 use toml::Value;
 
-use super::launch::{hosts, running, send, sims, spec, words};
+use super::deployed::{hosts, running, send, sims, spec, words};
 use crate::support::generator::sim;
 
 fn plan(schedule: &str, kind: &str) -> FaultPlan {
     let schedule = Schedule::parse(schedule).unwrap();
-    FaultPlan::new(&schedule, &FaultKind::parse(kind).unwrap())
+    let kind = FaultKind::parse(kind).unwrap();
+    FaultPlan { kind, schedule }
 }
 
 fn written(file: &Path) -> Vec<FaultRow> {

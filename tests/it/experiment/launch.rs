@@ -10,113 +10,17 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::experiment::launch::{
-    Deployment, DeploymentSpec, EngineName, Program, Router, ServerSpec,
+    CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
 };
 use queuescope::table::Table;
-use queuescope::traffic::client::UpstreamKind;
-use tempfile::TempDir;
 
+use super::deployed::{
+    assert_nothing_is_left, hosts, left, router, running, send, sglang, sims, spec, words,
+};
 use crate::support::generator::sim;
-use crate::support::process::{queuescope, run_aside};
+use crate::support::process::queuescope;
 use crate::support::router::free_port;
 use crate::support::wire::{PATIENCE, until};
-
-/// Two simulated servers behind our balancer.
-pub fn spec(dir: &Path) -> DeploymentSpec {
-    let program = Path::new(env!("CARGO_BIN_EXE_queuescope"));
-    DeploymentSpec {
-        // A router is a Python that begins: on a busy machine that takes its time.
-        start_timeout: PATIENCE,
-        router: Router::Builtin("round_robin".into()),
-        front: true,
-        ..DeploymentSpec::new(
-            EngineName::Sim,
-            sims(&["--tokenize-ms", "0"]),
-            program.into(),
-            dir,
-        )
-    }
-}
-
-/// Two simulated servers.
-pub fn sims(flags: &[&str]) -> Vec<ServerSpec> {
-    let program = Path::new(env!("CARGO_BIN_EXE_queuescope"));
-    let flags = flags.iter().map(ToString::to_string).collect();
-    vec![ServerSpec::Started(Program::sim(program, flags)); 2]
-}
-
-/// Servers that run.
-pub fn running(urls: &[String]) -> Vec<ServerSpec> {
-    urls.iter().cloned().map(ServerSpec::Running).collect()
-}
-
-/// An SGLang of this Python.
-fn sglang(python: &str, flags: Vec<String>) -> Vec<ServerSpec> {
-    vec![ServerSpec::Started(Program {
-        program: python.into(),
-        before: &["-m", "sglang.launch_server"],
-        flags,
-    })]
-}
-
-/// The names of the processes that write to a log below `dir`: a router changes the command that others see.
-fn left(dir: &Path) -> Vec<String> {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let writes = |process: &PathBuf| {
-        std::fs::read_link(process.join("fd/1")).is_ok_and(|log| log.starts_with(dir))
-    };
-    let writers = processes.map(|process| process.path()).filter(writes);
-    writers
-        .filter_map(|process| std::fs::read_to_string(process.join("comm")).ok())
-        .collect()
-}
-
-/// The rows of so many requests to what runs, all at once or at a rate, in a folder of this name.
-pub async fn send(deployment: &Deployment, folder: &TempDir, name: &str, more: &str) -> Table {
-    let dir = folder.path().join(name);
-    let kind = match deployment.upstream_kind {
-        UpstreamKind::Server => "server",
-        UpstreamKind::Router => "router",
-    };
-    let line = format!(
-        "traffic --base-url {} --upstream-kind {kind} --dataset-name random --random-input-len 32 --random-output-len 16 \
-         --output-dir {} {more}",
-        deployment.target,
-        dir.display()
-    );
-    let done = run_aside(queuescope(&line.split(' ').collect::<Vec<_>>())).await;
-    assert!(dir.join("requests.csv").is_file(), "{done:?}");
-    Table::read(&dir.join("requests.csv")).unwrap()
-}
-
-/// The words of a column, each once.
-pub fn words(table: &Table, column: &str) -> BTreeSet<String> {
-    (0..table.len())
-        .map(|row| table.text(column, row).to_owned())
-        .collect()
-}
-
-/// The hosts of the servers.
-pub fn hosts(deployment: &Deployment) -> BTreeSet<String> {
-    let servers = deployment.servers.iter();
-    servers.map(|server| server.file.host.clone()).collect()
-}
-
-fn assert_nothing_is_left(dir: &Path, hosts: &BTreeSet<String>) {
-    assert_eq!(left(dir), [""; 0]);
-    for host in hosts {
-        TcpListener::bind(host).unwrap_or_else(|error| panic!("{host}: {error}"));
-    }
-}
-
-fn router() -> PathBuf {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/sglang-router-0.3.2/bin/smg");
-    assert!(
-        program.exists(),
-        "the real router is missing ({program:?}): run `bash scripts/router.sh`"
-    );
-    program
-}
 
 #[tokio::test]
 async fn a_run_has_its_servers_and_leaves_nothing() {
@@ -191,13 +95,8 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
     let policies = ["random", "round_robin", "cache_aware", "power_of_two"];
     for policy in policies {
         let folder = tempfile::tempdir().unwrap();
-        let router = Router::SglangRouter {
-            program: router(),
-            policy: policy.into(),
-            flags: Vec::new(),
-        };
         let wanted = DeploymentSpec {
-            router,
+            router: router(policy),
             hops: true,
             ..spec(folder.path())
         };
@@ -242,18 +141,12 @@ async fn dropping_it_ends_it_too() {
 #[tokio::test]
 async fn one_that_hears_no_sigterm_is_killed() {
     let folder = tempfile::tempdir().unwrap();
-    let deaf = Program {
-        program: "sh".into(),
-        before: &[
-            "-c",
-            concat!(
-                "trap '' TERM; ",
-                env!("CARGO_BIN_EXE_queuescope"),
-                " sim --host $1 --port $3 & while :; do sleep 1; done"
-            ),
-        ],
-        flags: Vec::new(),
-    };
+    let script = concat!(
+        "trap '' TERM; ",
+        env!("CARGO_BIN_EXE_queuescope"),
+        " sim \"$@\" & while :; do sleep 1; done"
+    );
+    let deaf = CommandLine::new("sh", &["-c", script, "sh"]);
     let wanted = DeploymentSpec {
         servers: vec![ServerSpec::Started(deaf)],
         router: Router::None,
@@ -308,11 +201,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         policy: "random".into(),
         flags: Vec::new(),
     };
-    let no_policy = Router::SglangRouter {
-        program: router(),
-        policy: "shortest_queue".into(),
-        flags: Vec::new(),
-    };
+    let no_policy = router("shortest_queue");
     let of = |change: &dyn Fn(&mut DeploymentSpec)| {
         let mut wanted = spec(dir);
         change(&mut wanted);
@@ -362,7 +251,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         ),
         (
             DeploymentSpec {
-                start_timeout: std::time::Duration::from_millis(1),
+                start_timeout: Some(std::time::Duration::from_millis(1)),
                 ..serving(&external)
             },
             &["server-1", "is not ready"],
@@ -379,7 +268,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
 #[tokio::test]
 async fn an_end_that_nobody_wanted_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let mut deployment = Deployment::start(&spec(folder.path())).await.unwrap();
+    let deployment = Deployment::start(&spec(folder.path())).await.unwrap();
     let command = &deployment.processes()[1].command;
     let pid = std::fs::read_dir("/proc")
         .unwrap()
@@ -399,7 +288,9 @@ async fn an_end_that_nobody_wanted_is_told() {
         assert!(error.contains(piece), "{error}");
     }
     // Ended on purpose is no news.
-    deployment.servers[0].kill().await.unwrap();
+    for server in &deployment.servers {
+        server.kill().await.unwrap();
+    }
     tokio::select! {
         biased;
         error = deployment.ended() => panic!("{error}"),
@@ -472,13 +363,8 @@ async fn a_parent() {
         return;
     };
     let dir = Path::new(&dir);
-    let router = Router::SglangRouter {
-        program: router(),
-        policy: "random".into(),
-        flags: Vec::new(),
-    };
     let deployment = Deployment::start(&DeploymentSpec {
-        router,
+        router: router("random"),
         hops: true,
         ..spec(dir)
     })
@@ -508,7 +394,7 @@ async fn a_real_sglang_comes_and_goes() {
         sglang(python.to_str().unwrap(), flags)
     };
     let one = |servers: Vec<ServerSpec>| DeploymentSpec {
-        start_timeout: PATIENCE * 10,
+        start_timeout: Some(PATIENCE * 10),
         engine: EngineName::Sglang,
         servers,
         router: Router::None,

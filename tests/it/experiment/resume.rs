@@ -13,7 +13,7 @@ const SECOND: &str = "02-max_running_requests=8";
 fn killed_at_any_moment_it_is_gone_on_with() {
     for moment in [FIRST, SECOND] {
         let plan = Planned::new(PLAN);
-        let process = plan.begin("node");
+        let process = plan.begin("node", &[]);
         plan.until_loaded(moment);
         end(process, Signal::SIGKILL);
         plan.assert_nothing_is_left();
@@ -52,7 +52,7 @@ fn killed_at_any_moment_it_is_gone_on_with() {
 #[test]
 fn another_plan_is_not_gone_on_with() {
     let plan = Planned::new(PLAN);
-    let process = plan.begin("node");
+    let process = plan.begin("node", &[]);
     plan.until_loaded(FIRST);
     let told = plan.resume("node", &[]);
     assert_eq!(told.code, Some(2), "{}", told.err);
@@ -84,7 +84,7 @@ fn another_plan_is_not_gone_on_with() {
 #[test]
 fn force_replaces_none_that_is_running() {
     let plan = Planned::new(PLAN);
-    let process = plan.begin("node");
+    let process = plan.begin("node", &[]);
     plan.until_loaded(SECOND);
     std::fs::create_dir(plan.path("aside")).unwrap();
     let before = std::fs::read(plan.path("experiment.toml")).unwrap();
@@ -116,12 +116,19 @@ fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
         ("", true),
         ("max_failed = 1.0", false),
     ] {
-        let plan = Planned::new(&format!(
-            "request_rate = 100\nnum_prompts = 40\n{max_failed}"
-        ));
+        let lines = format!("request_rate = 100\nnum_prompts = 40\n{max_failed}");
+        let mut plan = Planned::new(&lines);
         // Most fail, and not all.
-        let done = plan.run("node", &["--set", "sim.fail_503=0.75"]);
-        done.assert_status(if is_told { &[3, 4] } else { &[0, 3] });
+        let flags = ["--set", "sim.fail_503=0.75"];
+        let mut done = plan.run("node", &flags);
+        // On a busy machine it may be INVALID, whatever failed.
+        for _ in 0..9 {
+            if done.code == Some(3) {
+                plan = Planned::new(&lines);
+                done = plan.run("node", &flags);
+            }
+        }
+        done.assert_status(if is_told { &[4] } else { &[0] });
         assert_eq!(
             plan.run_file("01-run").unwrap().has_failed_too_often,
             is_told
@@ -135,7 +142,7 @@ fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
 #[test]
 fn ctrl_c_ends_all_of_it_in_order() {
     let plan = Planned::new(PLAN);
-    let process = plan.begin("node");
+    let process = plan.begin("node", &[]);
     plan.until_loaded(FIRST);
     assert_eq!(end(process, Signal::SIGINT), Some(130));
     plan.assert_nothing_is_left();

@@ -41,19 +41,16 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
 fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
     let plan = Planned::new(
         "max_running_requests = 8\nfind_max_rate = true\ngoodput = ['e2el:4000']\ngoodput_share = 0.5\nrequest_rate = 20\n\
-         probe_s = 1\nengine = 'sglang'\nmodel_path = 'm'\npython = './python'",
+         probe_s = 1\nmodel_path = 'm'\npython = './python'",
     );
-    let file = plan.folder.path().join("plan.toml");
-    let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, text.replace("engine = 'sim'\n", "")).unwrap();
     // Begins once, and fails from then on.
     let program = env!("CARGO_BIN_EXE_queuescope");
     let script = format!(
-        "#!/bin/sh\nmkdir began || exit 9\nexec {program} sim $3 $4 $5 $6 --decode-step-ms 4\n"
+        "#!/bin/sh\nmkdir began || exit 9\nwhile [ $1 != --host ]; do shift; done\nexec {program} sim $* --decode-step-ms 4\n"
     );
     std::fs::write(plan.folder.path().join("python"), script).unwrap();
     plan.executable("python");
-    let done = plan.run("node", &[]);
+    let done = plan.run("node", &["--engine", "sglang"]);
     done.assert_status(&[1]);
     let found = plan.experiment().max_rate.unwrap();
     // Of a trial on a machine too busy to send in time nothing is told.

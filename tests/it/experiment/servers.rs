@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, EngineName, Router};
 use queuescope::table::Table;
 
-use super::launch::{running, spec};
+use super::deployed::{running, spec};
 use super::started::{Planned, end, executable};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::json_response;
@@ -196,7 +196,8 @@ fn a_chat_experiment_shows_the_servers_queue() {
 }
 
 /// As `conda run` does: a process that starts the server as its own child, and waits.
-const WRAPPER: &str = "#!/bin/sh\n\"$QUEUESCOPE\" sim \"$3\" \"$4\" \"$5\" \"$6\" &\nwait\n";
+const WRAPPER: &str =
+    "#!/bin/sh\nwhile [ \"$1\" != --host ]; do shift; done\n\"$QUEUESCOPE\" sim \"$@\" &\nwait\n";
 
 #[test]
 fn a_server_behind_a_shell_ends_with_an_experiment_that_is_killed() {
@@ -208,10 +209,7 @@ fn a_server_behind_a_shell_ends_with_an_experiment_that_is_killed() {
     let wrapper = plan.folder.path().join("python");
     std::fs::write(&wrapper, WRAPPER).unwrap();
     plan.executable("python");
-    let file = plan.folder.path().join("plan.toml");
-    let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, text.replace("engine = 'sim'", "engine = 'sglang'")).unwrap();
-    let process = plan.begin("node");
+    let process = plan.begin("node", &["--engine", "sglang"]);
     plan.until_loaded("01-run");
     let command = &plan.run_file("01-run").unwrap().processes[0].command;
     let typed = format!("HOW='a b' QUEUESCOPE={program} ./python -m sglang.launch_server");

@@ -1,7 +1,7 @@
 //! An experiment as a process, and what it leaves.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -28,18 +28,21 @@ impl Planned {
         Planned { folder }
     }
 
-    /// Runs it to its end.
-    pub fn run(&self, command: &str, flags: &[&str]) -> Done {
+    fn command(&self, command: &str, flags: &[&str]) -> Command {
         let mut process =
             queuescope(&[&[command, "plan.toml", "--output-dir", "out"], flags].concat());
         process.current_dir(self.folder.path());
-        run(process)
+        process
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, command: &str, flags: &[&str]) -> Done {
+        run(self.command(command, flags))
     }
 
     /// Begins it.
-    pub fn begin(&self, command: &str) -> Child {
-        let mut process = queuescope(&[command, "plan.toml", "--output-dir", "out"]);
-        process.current_dir(self.folder.path());
+    pub fn begin(&self, command: &str, flags: &[&str]) -> Child {
+        let mut process = self.command(command, flags);
         process.stdout(Stdio::null()).stderr(Stdio::null());
         process.spawn().unwrap()
     }

@@ -1,0 +1,162 @@
+//! A plan in words, before it is done.
+
+use super::deploy::without_effect;
+use super::grid::Sweep;
+use super::line::{self, Settings};
+use super::presets;
+use super::shown::shown;
+use super::{Plan, Run};
+use crate::experiment::launch::EngineName;
+
+/// What a start and an end take beside the load, about, seconds: of the simulator, and of SGLang, which loads a model.
+const START_SIM: f64 = 2.0;
+const START_SGLANG: f64 = 60.0;
+/// The keys that are shown in any case.
+const SHOWN: [&str; 8] = [
+    "engine",
+    "num_gpus",
+    "router",
+    "dataset_name",
+    "num_prompts",
+    "duration",
+    "request_rate",
+    "preset",
+];
+
+/// What will be done: the runs, what varies, how long it takes.
+pub fn announcement(plan: &Plan) -> String {
+    let Some(Run { settings, .. }) = plan.runs().first() else {
+        return String::new();
+    };
+    let (runs, keys) = (plan.runs(), &settings.keys);
+    let mut text = if plan.is_search() {
+        let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
+        format!(
+            "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
+        )
+    } else {
+        let each = match keys.repeats {
+            1 => String::new(),
+            repeats => format!(", each setting {repeats} times with seeds of its own"),
+        };
+        let noun = if runs.len() == 1 { "run" } else { "runs" };
+        format!("{} {noun}{each}, {}\n", runs.len(), left(runs, None))
+    };
+    for Sweep { key, values } in plan.sweeps() {
+        let values = values.iter().map(|value| line::text(&shown(&key, value)));
+        let values: Vec<String> = values.collect();
+        text.push_str(&format!("  {key} = {}\n", values.join(", ")));
+    }
+    let value = |key: &&str| match *key {
+        "num_gpus" if !keys.servers.is_empty() => Some(format!("servers = {}", keys.servers.len())),
+        "num_gpus" if keys.engine == EngineName::External => None,
+        key => Some(format!("{key} = {}", settings.text(key)?)),
+    };
+    let pairs: Vec<String> = SHOWN.iter().filter_map(value).collect();
+    text.push_str(&format!("  {}\n", pairs.join(", ")));
+    for note in notes(plan, settings) {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+fn notes(plan: &Plan, settings: &Settings) -> Vec<String> {
+    let mut notes = plan.notes.clone();
+    let sweeps = plan.sweeps();
+    let is_varied = sweeps.iter().any(|sweep| sweep.key == "preset");
+    if let Some(preset) = settings.keys.preset.as_ref().filter(|_| !is_varied) {
+        let set = presets::of(preset).into_iter();
+        let set = set.filter(|(key, _)| !plan.given.iter().any(|given| given == key));
+        let set: Vec<String> = set.map(|(key, value)| format!("{key} = {value}")).collect();
+        notes.push(format!("preset {preset} sets {}", set.join(", ")));
+    }
+    notes.extend(without_effect(settings, &plan.given));
+    notes
+}
+
+/// How long runs take where their rates say so, and a start this many seconds if that is known.
+pub fn left(runs: &[Run], start_s: Option<f64>) -> String {
+    let usual = |run: &Run| match run.settings.keys.engine {
+        EngineName::Sglang => START_SGLANG,
+        _ => START_SIM,
+    };
+    let starts = runs.iter().map(|run| start_s.unwrap_or(usual(run)));
+    let starts: f64 = starts.sum();
+    let loads: Option<f64> = runs.iter().map(|run| load_s(&run.settings)).sum();
+    match (loads, start_s) {
+        (Some(loads), _) => format!("about {}", span(loads + starts)),
+        (None, Some(_)) => format!("about {} for starts alone", span(starts)),
+        (None, None) => "for as long as the servers take".to_owned(),
+    }
+}
+
+/// How long a run's load is sent, if its rate or duration says so.
+fn load_s(settings: &Settings) -> Option<f64> {
+    let load = &settings.load;
+    let rate = Some(load.request_rate).filter(|rate| rate.is_finite());
+    let count = load.num_prompts.or(load.duration.is_none().then_some(1000));
+    let by_rate = rate.zip(count).map(|(rate, count)| count as f64 / rate);
+    let duration = load.duration.map(|duration| duration.as_secs_f64());
+    by_rate.into_iter().chain(duration).reduce(f64::min)
+}
+
+fn span(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 90.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 5400.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::plan::keys::Kind;
+    use crate::experiment::plan::read;
+
+    fn announced(text: &str) -> String {
+        let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
+        announcement(&plan)
+    }
+
+    #[test]
+    fn it_says_how_many_runs_how_long_and_what_varies() {
+        let text = announced(
+            "max_running_requests = [8, 16]\nrequest_rate = 10\nnum_prompts = 500\nrepeats = 2\ngpu_id = 1",
+        );
+        assert!(
+            text.starts_with("4 runs, each setting 2 times with seeds of its own, about 3 min\n"),
+            "{text}"
+        );
+        assert!(text.contains("  max_running_requests = 8, 16\n"), "{text}");
+        assert!(
+            text.contains("note: gpu_id means nothing to engine sim\n"),
+            "{text}"
+        );
+        assert!(!announced("gpu_id = 0\ntp_size = 1").contains("means nothing"));
+        let plan = read::file("request_rate = 10\nnum_prompts = 1000").unwrap();
+        let plan = Plan::new(Kind::Node, Vec::new(), plan).unwrap();
+        assert_eq!(left(plan.runs(), Some(45.0)), "about 2 min");
+        let text = announced(
+            "engine = 'external'\nservers = ['http://h:1', 'http://h:2']\nrouter = 'builtin'",
+        );
+        assert!(!text.contains("num_gpus"), "{text}");
+        let text = announced("request_rate = [5, inf]");
+        assert!(
+            text.starts_with("2 runs, for as long as the servers take\n"),
+            "{text}"
+        );
+        let text = announced("preset = 'low-latency'\nmax_running_requests = 5");
+        assert!(
+            text.contains("note: preset low-latency sets chunked_prefill_size = 4096\n"),
+            "{text}"
+        );
+        let text = announced("find_max_rate = true\ngoodput = ['ttft:500']");
+        assert!(
+            text.starts_with(
+                "search: the highest request rate at which 95 % of the requests keep ttft:500\n"
+            ),
+            "{text}"
+        );
+    }
+}
