@@ -131,8 +131,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => return demo::run(&args)?.map_or(Ok(ExitCode::SUCCESS), ended),
         Command::Traffic(args) => return run_traffic(&args),
-        Command::Node(args) => experimented(args.run(Kind::Node)?)?,
-        Command::Routing(args) => experimented(args.run(Kind::Routing)?)?,
+        Command::Node(args) => args.run(Kind::Node)?.iter().try_for_each(shortcoming)?,
+        Command::Routing(args) => args.run(Kind::Routing)?.iter().try_for_each(shortcoming)?,
         Command::Proxy(args) => return run_proxy(&args),
         Command::Check(args) => return Ok(run_check(&args)),
         Command::Sim(args) => sim::server::run(args)?,
@@ -250,20 +250,10 @@ fn ended(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
 }
 
 /// How an experiment ended, for scripts.
-fn experimented(done: Option<Finished>) -> Result<(), Ended> {
-    let shortcoming = done.as_ref().and_then(shortcoming);
-    let ended = |(why, code): (&str, u8)| Ended {
-        why: why.to_owned(),
-        code,
-    };
-    shortcoming.map_or(Ok(()), |why| Err(ended(why)))
-}
-
-/// What is the matter with an experiment that is over, and its status.
-fn shortcoming(finished: &Finished) -> Option<(&'static str, u8)> {
+fn shortcoming(finished: &Finished) -> Result<(), Ended> {
     let too_often = |end: &RunEnd| end.file.has_failed_too_often;
     // What --resume can mend comes first.
-    Some(match finished.signal {
+    let (why, code) = match finished.signal {
         Some(signal) => (
             "the experiment was stopped before its end",
             SIGNALLED + signal,
@@ -279,8 +269,10 @@ fn shortcoming(finished: &Finished) -> Option<(&'static str, u8)> {
             "more requests of a run failed than max_failed allows, or without it more than half",
             TOO_MANY_FAILED,
         ),
-        None => return None,
-    })
+        None => return Ok(()),
+    };
+    let why = why.to_owned();
+    Err(Ended { why, code })
 }
 
 fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
