@@ -23,6 +23,7 @@ pub struct Place {
 
 type Part = fn(&mut Config) -> Option<&mut dyn Section>;
 type Lines = &'static [&'static str];
+type Read = fn(&str) -> Option<f64>;
 
 const fn place(name: &'static str, about: Lines, keys: &'static [Key], part: Part) -> Place {
     Place {
@@ -54,7 +55,7 @@ pub static SECTIONS: [Place; 6] = [
 ];
 
 /// The ends of keys that also take a text with a unit, what reads it, and how much makes one of the key's own unit.
-const UNITS: [(&str, fn(&str) -> Option<f64>, f64); 4] = [
+const UNITS: [(&str, Read, f64); 4] = [
     ("_s", units::seconds, 1.0),
     ("_hours", units::seconds, 3600.0),
     ("_bytes", units::bytes, 1.0),
