@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -11,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::clock::Clock;
 use crate::config;
-use crate::config::topology::Topology;
+use crate::config::topology;
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::line::wrong_value;
@@ -95,10 +96,11 @@ struct TrafficCli {
     args: traffic::Args,
 }
 
-/// A failure as the shell sees it.
-#[derive(Debug)]
-struct Failure {
-    error: anyhow::Error,
+/// An end that is no success, with its exit code.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+struct Ended {
+    why: String,
     code: u8,
 }
 
@@ -114,55 +116,47 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     match &cli.command {
-        Command::EndWithParent { command } => return keep(command),
-        Command::Check(_)
+        Command::EndWithParent { .. }
+        | Command::Check(_)
         | Command::Health(_)
         | Command::Report(_)
         | Command::Completions { .. }
         | Command::Man { .. } => {}
         command => begin(matches!(command, Command::Proxy(_)), cli.log_format),
     }
-    let done = match cli.command {
-        Command::Demo(args) => demo::run(&args)
-            .map_err(of_traffic)
-            .and_then(|run| run.map_or(Ok(ExitCode::SUCCESS), ended)),
-        Command::Traffic(args) => run_traffic(&args),
-        Command::Node(args) => experimented(args.run(Kind::Node)),
-        Command::Routing(args) => experimented(args.run(Kind::Routing)),
-        Command::Proxy(args) => Ok(run_proxy(&args)),
-        Command::Check(args) => Ok(run_check(&args)),
-        Command::Sim(args) => run_sim(args).map(|()| ExitCode::SUCCESS),
-        Command::Probe(args) => run_probe(&args),
-        Command::Report(args) => run_report(&args),
-        // It is done.
-        Command::EndWithParent { .. } => Ok(ExitCode::SUCCESS),
-        Command::Health(args) => health::ask(&args)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(|error| Failure::new(error, FAILED)),
+    exit_code(run(cli.command))
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Demo(args) => return demo::run(&args)?.map_or(Ok(ExitCode::SUCCESS), ended),
+        Command::Traffic(args) => return run_traffic(&args),
+        Command::Node(args) => args.run(Kind::Node)?.iter().try_for_each(shortcoming)?,
+        Command::Routing(args) => args.run(Kind::Routing)?.iter().try_for_each(shortcoming)?,
+        Command::Proxy(args) => return run_proxy(&args),
+        Command::Check(args) => return Ok(run_check(&args)),
+        Command::Sim(args) => sim::server::run(args)?,
+        Command::Probe(args) => return run_probe(&args),
+        Command::Report(args) => run_report(args)?,
+        Command::EndWithParent { command } => return Ok(keep(&command)),
+        Command::Health(args) => health::ask(&args)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "queuescope", &mut script);
             terminal::put(&String::from_utf8_lossy(&script), terminal::shown);
-            Ok(ExitCode::SUCCESS)
         }
         Command::Man { folder } => clap_mangen::generate_to(Cli::command(), &folder)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(|error| {
-                Failure::new(
-                    anyhow::Error::new(error).context(folder.display().to_string()),
-                    FAILED,
-                )
-            }),
-    };
-    exit_code(done)
+            .with_context(|| folder.display().to_string())?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The end of a process.
-fn exit_code(done: Result<ExitCode, Failure>) -> ExitCode {
+fn exit_code(done: anyhow::Result<ExitCode>) -> ExitCode {
     log::logger().flush();
     // A signal leaves threads behind that may be writing.
     disk::abandon();
-    done.unwrap_or_else(|failure| fail(&failure))
+    done.unwrap_or_else(|error| fail(&error))
 }
 
 /// `queuescope-traffic`: the same as `queuescope traffic`.
@@ -204,11 +198,8 @@ fn allow_many_files() -> nix::Result<()> {
 fn parse<P: Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|error| match wrong_value(&error) {
         Some((flag, value, right)) if error.kind() != ErrorKind::TooManyValues => {
-            let value = shown(&flag, &value);
-            fail(&Failure::new(
-                anyhow::anyhow!("{flag}{value}: {right}"),
-                USAGE,
-            ))
+            let why = format!("{flag}{}: {right}", shown(&flag, &value));
+            fail(&Ended { why, code: USAGE }.into())
         }
         _ => {
             // A closed standard output or error leaves nobody to tell.
@@ -228,24 +219,13 @@ fn shown(flag: &str, value: &str) -> String {
     }
 }
 
-fn run_traffic(args: &traffic::Args) -> Result<ExitCode, Failure> {
+fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
     if args.tls.insecure {
         terminal::complain(&format!("warning: {INSECURE}\n"));
     }
-    let outcome = traffic::run(args, Clock::system()).map_err(|error| of_traffic(error.into()))?;
+    let outcome = traffic::run(args, Clock::system())?;
     terminal::say(&outcome.to_text(), terminal::width());
     ended(outcome)
-}
-
-/// An error of the generator, or of what has it run.
-fn of_traffic(error: anyhow::Error) -> Failure {
-    match error.downcast_ref::<traffic::Error>() {
-        Some(traffic::Error::Interrupted(signal)) => {
-            let code = SIGNALLED + *signal;
-            Failure::new(error, code)
-        }
-        _ => Failure::of(command::is_usage(&error), error),
-    }
 }
 
 /// Exit code of a run whose figures are not to be believed.
@@ -256,36 +236,24 @@ const TOO_MANY_FAILED: u8 = 4;
 const SIGNALLED: u8 = 128;
 
 /// How a run ended, for scripts.
-fn ended(outcome: traffic::FinishedRun) -> Result<ExitCode, Failure> {
-    let Some(unfit) = outcome.unfit else {
-        return match outcome.failure {
-            None => Ok(ExitCode::SUCCESS),
-            Some(why) => Err(Failure::new(anyhow::anyhow!(why), FAILED)),
-        };
+fn ended(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
+    let code = match &outcome.unfit {
+        None if outcome.failure.is_none() => return Ok(ExitCode::SUCCESS),
+        None => FAILED,
+        Some(Unfit::Stopped(signal)) => SIGNALLED + signal,
+        Some(Unfit::Invalid) => INVALID,
+        Some(Unfit::Failed { .. }) => TOO_MANY_FAILED,
     };
-    let code = match unfit {
-        Unfit::Stopped(signal) => SIGNALLED + signal,
-        Unfit::Invalid => INVALID,
-        Unfit::Failed { .. } => TOO_MANY_FAILED,
-    };
-    let why = outcome.failure.unwrap_or_else(|| unfit.to_string());
-    Err(Failure::new(anyhow::anyhow!(why), code))
+    let unfit = outcome.unfit.map(|unfit| unfit.to_string());
+    let why = outcome.failure.or(unfit).unwrap_or_default();
+    Err(Ended { why, code }.into())
 }
 
 /// How an experiment ended, for scripts.
-fn experimented(done: anyhow::Result<Option<Finished>>) -> Result<ExitCode, Failure> {
-    let done = done.map_err(of_traffic)?;
-    match done.as_ref().and_then(shortcoming) {
-        Some((why, code)) => Err(Failure::new(anyhow::anyhow!(why), code)),
-        None => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// What is the matter with an experiment that is over, and its status.
-fn shortcoming(finished: &Finished) -> Option<(&'static str, u8)> {
+fn shortcoming(finished: &Finished) -> Result<(), Ended> {
     let too_often = |end: &RunEnd| end.file.has_failed_too_often;
     // What --resume can mend comes first.
-    Some(match finished.signal {
+    let (why, code) = match finished.signal {
         Some(signal) => (
             "the experiment was stopped before its end",
             SIGNALLED + signal,
@@ -301,14 +269,17 @@ fn shortcoming(finished: &Finished) -> Option<(&'static str, u8)> {
             "more requests of a run failed than max_failed allows, or without it more than half",
             TOO_MANY_FAILED,
         ),
-        None => return None,
-    })
+        None => return Ok(()),
+    };
+    let why = why.to_owned();
+    Err(Ended { why, code })
 }
 
-fn run_proxy(args: &config::args::Args) -> ExitCode {
-    let config = match load(args) {
-        Ok((config, _)) => config,
-        Err(faults) => return report_all(faults),
+fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
+    let load = || config::load(args.config.as_deref(), args).map(|(config, _)| config);
+    let config = match load() {
+        Ok(config) => config,
+        Err(faults) => return Ok(report_all(faults)),
     };
     let path = |path: Option<&Path>| path.map_or("none".into(), |path| path.display().to_string());
     log::info!(
@@ -318,68 +289,37 @@ fn run_proxy(args: &config::args::Args) -> ExitCode {
         path(args.config.as_deref()),
         path(config.records.as_deref()),
     );
-    let again = || {
-        let faults = |faults: Vec<anyhow::Error>| faults.iter().map(line).collect::<Vec<_>>();
-        let loaded = load(args).map_err(faults)?;
-        Ok(loaded.0)
-    };
-    match serve::process::run(&again, config, Clock::system()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&Failure::of(error.is_usage(), error)),
-    }
+    serve::process::run(&load, config, Clock::system())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Draws the topology, or tells every fault.
 fn run_check(args: &config::args::Args) -> ExitCode {
-    let topology = match load(args) {
-        Ok((_, topology)) => topology,
-        Err(faults) => return report_all(faults),
-    };
-    let warnings = topology.warnings.iter();
-    let warnings: String = warnings
-        .map(|warning| format!("\nwarning: {warning}\n"))
-        .collect();
-    terminal::say(&(topology.text + &warnings), terminal::width());
-    ExitCode::SUCCESS
+    match config::load(args.config.as_deref(), args) {
+        Ok((config, credentials)) => {
+            let text = topology::of(&config, &credentials);
+            terminal::say(&text, terminal::width());
+            ExitCode::SUCCESS
+        }
+        Err(faults) => report_all(faults),
+    }
 }
 
-/// The config and what it makes, or every problem of it.
-fn load(
-    args: &config::args::Args,
-) -> Result<(config::proxy::Config, Topology), Vec<anyhow::Error>> {
-    let problems = |all: Vec<config::Error>| all.into_iter().map(Into::into).collect();
-    config::load(args.config.as_deref(), args).map_err(problems)
-}
-
-fn run_sim(config: sim::config::Config) -> Result<(), Failure> {
-    sim::server::run(config).map_err(|error| Failure::of(error.is_usage(), error))
-}
-
-fn run_probe(args: &probe::Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Runtime::new();
-    let runtime = runtime.map_err(|error| Failure::new(error, FAILED))?;
-    let probed = runtime.block_on(probe::probe(args, Clock::system()));
-    let probed = probed.map_err(of_traffic)?;
+fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
+    let probe = probe::probe(args, Clock::system());
+    let probed = tokio::runtime::Runtime::new()?.block_on(probe)?;
     terminal::say(&probed.text, args.width());
-    Ok(if probed.wrong.is_none() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    Ok(match probed.wrong {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
     })
 }
 
-fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
+fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     use report::command::Format;
-    let width = terminal::width();
-    let args = args.clone();
-    let format = args.format;
-    let is_file = args.output.is_some();
-    let reported = traffic::runtime().and_then(|runtime| {
-        let report = move || report::command::run(&args, width);
-        runtime.block_on(traffic::unless_signalled(report))
-    });
-    let reported = reported.map_err(|error| of_traffic(error.into()))?;
-    let reported = reported.map_err(|error| Failure::of(error.is_usage(), error))?;
+    let (width, format, is_file) = (terminal::width(), args.format, args.output.is_some());
+    let report = move || report::command::run(&args, width);
+    let reported = traffic::runtime()?.block_on(traffic::unless_signalled(report))??;
     // What programs read is neither broken into lines nor changed.
     match format {
         Format::Text => terminal::say(&reported, width),
@@ -387,33 +327,43 @@ fn run_report(args: &report::command::Args) -> Result<ExitCode, Failure> {
         Format::Csv if !is_file => terminal::put(&reported, terminal::shown),
         _ => terminal::say(&reported, None),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-impl Failure {
-    fn new(error: impl Into<anyhow::Error>, code: u8) -> Failure {
-        let error = error.into();
-        Failure { error, code }
+/// The exit code of an error.
+fn code(error: &anyhow::Error) -> u8 {
+    if let Some(Ended { code, .. }) = error.downcast_ref() {
+        return *code;
     }
-
-    fn of(is_usage: bool, error: impl Into<anyhow::Error>) -> Failure {
-        Failure::new(error, if is_usage { USAGE } else { FAILED })
+    let is_usage = command::is_usage(error)
+        || error.downcast_ref().is_some_and(sim::Error::is_usage)
+        || error
+            .downcast_ref()
+            .is_some_and(report::command::Error::is_usage)
+        || error
+            .downcast_ref()
+            .is_some_and(serve::error::Error::is_usage);
+    match error.downcast_ref() {
+        Some(traffic::Error::Interrupted(signal)) => SIGNALLED + *signal,
+        _ if is_usage => USAGE,
+        _ => FAILED,
     }
 }
 
 /// What is wrong with what it was told, a line each.
-fn report_all(faults: Vec<anyhow::Error>) -> ExitCode {
-    for fault in faults {
-        fail(&Failure::new(fault, USAGE));
+fn report_all(faults: Vec<String>) -> ExitCode {
+    let code = USAGE;
+    for why in faults {
+        fail(&Ended { why, code }.into());
     }
-    ExitCode::from(USAGE)
+    ExitCode::from(code)
 }
 
 /// Prints a failure as one line (causes joined by `: `), which a terminal's width may break, and gives its
 /// exit code.
-fn fail(failure: &Failure) -> ExitCode {
-    terminal::complain(&format!("error: {}\n", line(&failure.error)));
-    ExitCode::from(failure.code)
+fn fail(error: &anyhow::Error) -> ExitCode {
+    terminal::complain(&format!("error: {}\n", line(error)));
+    ExitCode::from(code(error))
 }
 
 /// An error and its causes, joined by `: `; a cause that has been said already is not said again.

@@ -96,33 +96,24 @@ fn json(time: &str, pid: u32, level: Level, target: &str, message: &str) -> serd
         "message": message,
     });
     // The trace that the line names.
-    let trace = message
-        .rsplit_once("trace_id=")
-        .and_then(|(_, rest)| rest.get(..32));
-    let trace = trace.filter(|id| id.bytes().all(|c| c.is_ascii_hexdigit()));
-    if let (Some(trace), Some(line)) = (trace, line.as_object_mut()) {
-        line.insert("trace_id".to_owned(), trace.into());
+    let named = message.rsplit_once("trace_id=");
+    let trace = named.and_then(|(_, rest)| rest.get(..32));
+    if let Some(trace) = trace.filter(|id| id.bytes().all(|c| c.is_ascii_hexdigit())) {
+        line["trace_id"] = trace.into();
     }
     line
 }
 
 impl RateLimitedLogger {
     fn tell(&self, over: Vec<Minute>) {
-        for Minute {
-            suppressed, like, ..
-        } in over
-        {
-            let Some((level, target, like)) = like else {
+        for minute in over {
+            let (more, mut line) = (minute.suppressed, Record::builder());
+            let Some((level, target, like)) = minute.like else {
                 continue;
             };
-            let words = format_args!("and {suppressed} more in the last minute, like: {like}");
-            self.inner.log(
-                &Record::builder()
-                    .level(level)
-                    .target(&target)
-                    .args(words)
-                    .build(),
-            );
+            let words = format_args!("and {more} more in the last minute, like: {like}");
+            let line = line.level(level).target(&target).args(words).build();
+            self.inner.log(&line);
         }
     }
 }

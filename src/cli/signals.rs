@@ -20,21 +20,17 @@ pub(super) fn ignore(is_proxy: bool) -> io::Result<()> {
         signals.add_signal(SIGUSR2)?;
     }
     let say = move || {
-        for signal in signals.forever() {
-            match (signal, is_proxy) {
-                (SIGUSR1, true) => {
-                    log::warn!(
-                        "SIGUSR1 ignored: SIGHUP takes on the config, SIGUSR2 restarts, SIGTERM ends"
-                    );
-                }
-                (SIGUSR1, false) => {
-                    log::warn!("SIGUSR1 ignored: it means nothing here; SIGTERM ends this process")
-                }
-                (SIGUSR2, _) => log::warn!(
-                    "SIGUSR2 ignored: only a proxy restarts by it; SIGTERM ends this process"
-                ),
-                _ => {}
-            }
+        for signal in signals.forever().filter(|signal| *signal != SIGXFSZ) {
+            let name = if signal == SIGUSR1 {
+                "SIGUSR1"
+            } else {
+                "SIGUSR2"
+            };
+            let what = match is_proxy {
+                true => "SIGHUP takes on the config, SIGUSR2 restarts, SIGTERM ends",
+                false => "it means nothing here; SIGTERM ends this process",
+            };
+            log::warn!("{name} ignored: {what}");
         }
     };
     thread::Builder::new().name("signals".into()).spawn(say)?;

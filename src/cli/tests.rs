@@ -38,8 +38,9 @@ fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {
         (failed, Some(FAILED)),
     ] {
         finished.runs.push(end);
-        assert_eq!(shortcoming(&finished).map(|(_, code)| code), code);
+        let ended = shortcoming(&finished).err();
+        assert_eq!(ended.map(|ended| ended.code), code);
     }
     finished.signal = Some(2);
-    assert_eq!(shortcoming(&finished).map(|(_, code)| code), Some(130));
+    assert_eq!(shortcoming(&finished).unwrap_err().code, 130);
 }

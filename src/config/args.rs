@@ -27,17 +27,15 @@ pub struct Args {
 /// The keys that were given, by their flags, as they were written: all that is wrong is told at once, where clap would stop at the
 /// first.
 #[derive(Clone, Debug, Default)]
-struct Keys(Vec<(&'static str, Vec<String>)>);
+struct Keys(Vec<Given>);
+
+/// A flag that was given, what it sets, and to what.
+pub(super) type Given = (&'static str, &'static Place, &'static Key, Vec<String>);
 
 impl Args {
-    /// The flags that were given: their names, what they set, and to what.
-    pub(super) fn given(
-        &self,
-    ) -> impl Iterator<Item = (&'static str, &'static Place, &'static str, &[String])> {
-        self.keys.0.iter().filter_map(|(given, texts)| {
-            let (flag, _, place, key) = flags().find(|(flag, ..)| flag == given)?;
-            Some((flag, place, key.name, texts.as_slice()))
-        })
+    /// The flags that were given.
+    pub(super) fn given(&self) -> &[Given] {
+        &self.keys.0
     }
 }
 
@@ -53,11 +51,11 @@ fn flags() -> impl Iterator<Item = (&'static str, &'static str, &'static Place, 
 
 impl FromArgMatches for Keys {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Keys, clap::Error> {
-        let given = |(flag, ..): (&'static str, &str, &Place, &Key)| {
+        let given = flags().filter_map(|(flag, _, place, key)| {
             let texts = matches.get_many::<String>(flag)?;
-            Some((flag, texts.cloned().collect()))
-        };
-        Ok(Keys(flags().filter_map(given).collect()))
+            Some((flag, place, key, texts.cloned().collect()))
+        });
+        Ok(Keys(given.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -69,12 +67,8 @@ impl FromArgMatches for Keys {
 impl ClapArgs for Keys {
     fn augment_args(command: Command) -> Command {
         flags().fold(command, |command, (flag, value, place, key)| {
-            let text = key
-                .help
-                .iter()
-                .map(|line| line.trim())
-                .collect::<Vec<_>>()
-                .join(" ");
+            let lines: Vec<&str> = key.help.iter().map(|line| line.trim()).collect();
+            let text = lines.join(" ");
             let (first, _) = text.split_once(". ").unwrap_or((&text, ""));
             let default = match place.default(key.name) {
                 Some(Value::String(text)) => format!(" [default: {text}]"),

@@ -32,11 +32,16 @@ pub struct Credentials {
     pub traces: Resolved,
     /// Where the spans of servers go on to.
     pub forward: Option<otlp::settings::Settings>,
+    /// Who may sign the certificates of upstreams; there when one of them speaks TLS or a file is given.
+    pub trust: Option<Trust>,
 }
 
 const NO_UPSTREAM: &str = "no upstream given; add the router's or server's address, as in \
                            upstream = [\"http://127.0.0.1:30000\"] or --upstream http://127.0.0.1:30000 (or a \
                            `[[worker]]`: a process may have hops only)";
+
+const FAULTS_FOR_ALL: &str = "whoever reaches the admin listener could inject faults; give admin_token, or an admin address \
+                              on this machine, as in 127.0.0.1:8801";
 
 impl Config {
     /// Checks the values against one another.
@@ -57,25 +62,37 @@ impl Config {
         if self.upstream.is_empty() && self.workers.is_empty() {
             found.push(ConfigError::new("upstream", "[]", NO_UPSTREAM));
         }
-        found.extend(secrets::stamps_token(self).err());
         if self.stamps == StampsPolicy::Token && self.stamps_token.is_none() {
             let problem = "needs stamps_token, the secret that such clients send";
             found.push(ConfigError::text("stamps", "token", problem));
         }
-        found.extend(paths::check(self));
         found.extend(self.check_workers());
         found.extend(addresses::check(self));
         let traces = or_default(&mut found, self.otlp.settings());
         let tls = self.tls();
         let tls = tls.map_err(|wrong| found.extend(wrong)).unwrap_or_default();
-        let credentials = Credentials {
-            admin_token: or_default(&mut found, secrets::admin_token(self)),
-            hop_secret: or_default(&mut found, secrets::hop_secret(self)),
+        let stamps_token = self.stamps_token.as_ref();
+        found.extend(secrets::read("stamps_token", stamps_token, None, "").err());
+        let (given, file) = (self.admin_token.as_ref(), self.admin_token_file.as_deref());
+        let is_here = self.admin.ip().to_canonical().is_loopback();
+        if self.fault_injection && given.is_none() && file.is_none() && !is_here {
+            found.push(ConfigError::new("fault_injection", true, FAULTS_FOR_ALL));
+        }
+        let admin_token = secrets::read("admin_token", given, file, "");
+        let (given, file) = (self.hop_secret.as_ref(), self.hop_secret_file.as_deref());
+        let to_all = ", the same to the front and to its hops";
+        let hop_secret = secrets::read("hop_secret", given, file, to_all);
+        let mut credentials = Credentials {
+            admin_token: or_default(&mut found, admin_token),
+            hop_secret: or_default(&mut found, hop_secret),
             tls,
             forward: or_default(&mut found, self.engine.traces.forward(&traces)),
             traces,
+            trust: None,
         };
         found.extend(addresses::forward_loop(self, credentials.forward.as_ref()));
+        found.extend(paths::check(self));
+        credentials.trust = or_default(&mut found, self.trust());
         match found.is_empty() {
             true => Ok(credentials),
             false => Err(found),
@@ -109,29 +126,20 @@ impl Config {
                 let problem = "two workers have this name; give each its own";
                 found.push(ConfigError::text("worker.name", &worker.name, problem));
             }
-            let is_taken = |other: &&super::proxy::Worker| {
-                other.called() == worker.called() && other.upstream != worker.upstream
-            };
-            if let Some(other) = earlier.find(is_taken) {
+            let (key, host) = (worker.key("host"), worker.called());
+            let other =
+                earlier.find(|other| other.called() == host && other.upstream != worker.upstream);
+            if let Some(other) = other.map(|other| &other.name) {
                 let problem = format!(
-                    "worker {} calls another server so, and rows could not tell them apart; give each its own",
-                    other.name
+                    "worker {other} calls another server so, and rows could not tell them apart; give each its own"
                 );
-                found.push(ConfigError::text(
-                    &worker.key("host"),
-                    worker.called(),
-                    problem,
-                ));
+                found.push(ConfigError::text(&key, host, problem));
             }
         }
         found
     }
 
-    /// Who may sign the certificates of upstreams; there when one of them speaks TLS or a file is given.
-    ///
-    /// # Errors
-    /// `upstream_ca` cannot be used, or the system has no roots and an upstream needs them.
-    pub fn trust(&self) -> Result<Option<Trust>, ConfigError> {
+    fn trust(&self) -> Result<Option<Trust>, ConfigError> {
         if let Some(path) = &self.upstream_ca {
             let wrong = |problem| ConfigError::text("upstream_ca", path.display(), problem);
             return Trust::file(path).map(Some).map_err(wrong);

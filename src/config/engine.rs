@@ -9,7 +9,8 @@ use crate::config_error::ConfigError;
 use crate::telemetry::otlp::settings::{self, Given, Protocol, Resolved, Wrong};
 
 use super::keys::keys;
-use super::values::{self, Bytes, Seconds, Whole};
+use super::otlp::may_hold_a_secret;
+use super::values::{self, Seconds, Whole};
 
 keys! {
 /// What servers tell of a request outside of its response: their own queue, also of streamed chat, which carries no times
@@ -41,7 +42,7 @@ Traces {
     /// How they travel there: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
     forward_protocol: Option<Protocol> = None, Restart like "grpc";
     /// Bytes of them that may wait for it; further ones are lost and counted.
-    queue_bytes: Bytes<65_536, 4_294_967_296> = Bytes::of::<33_554_432>(), Restart;
+    queue_bytes: Whole<65_536, 4_294_967_296> = Whole::of::<33_554_432>(), Restart;
 }}
 
 keys! {
@@ -79,7 +80,7 @@ impl Traces {
         };
         let resolved = settings::Settings::resolve(&given, "queuescope", &|_| None);
         let wrong = |Wrong { problem, .. }| {
-            let shown = if named.contains(['@', '?', '#']) {
+            let shown = if may_hold_a_secret(named) {
                 "…"
             } else {
                 named

@@ -124,8 +124,8 @@ mod tests {
     use crate::config::args::Args;
     use crate::config::proxy::Config;
     use crate::config::read::Reading;
-    use crate::config::sections::{Place, SECTIONS};
-    use crate::config::topology::Topology;
+    use crate::config::sections::{Place, SECTIONS, Written};
+    use crate::config::topology;
     use clap::Parser;
 
     keys! {
@@ -194,7 +194,10 @@ mod tests {
         let mut all =
             all.filter(|value| !is_secret || value.as_str().is_some_and(|text| text.len() > 15));
         all.find(|value| {
-            default.as_ref() != Some(value) && place.problem(key, value.clone(), "").is_none()
+            default.as_ref() != Some(value)
+                && place
+                    .problem(key, value.clone(), Written::File(0, ""))
+                    .is_none()
         })
     }
 
@@ -214,8 +217,7 @@ mod tests {
                 let changes = Config::default().changes(&read.config);
                 assert_eq!(changes.len(), 1, "{text}: {changes:?}");
                 let shown = place.get(&mut read.config, key.name).unwrap();
-                let mut drawn = String::new();
-                Topology::changes(&mut drawn, &read.config).unwrap();
+                let drawn = topology::changes(&read.config);
                 assert!(
                     drawn.contains(&format!("{} = {shown}\n", key.name)),
                     "{drawn}"

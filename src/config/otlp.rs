@@ -117,19 +117,18 @@ impl Otlp {
     }
 
     fn told(&self, Wrong { name, problem }: Wrong) -> ConfigError {
-        let value = match name.as_str() {
-            "endpoint" => self
-                .endpoint
-                .as_deref()
-                .filter(|url| !url.contains(['@', '?', '#'])),
-            // It is in the words, or in the environment, where it may be secret.
-            _ => None,
-        };
-        match value {
-            Some(value) => ConfigError::text(&name, value, problem),
+        let endpoint = self.endpoint.as_deref().filter(|_| name == "endpoint");
+        // Any other value is in the words, or in the environment, where it may be secret.
+        match endpoint.filter(|url| !may_hold_a_secret(url)) {
+            Some(url) => ConfigError::text(&name, url, problem),
             None => ConfigError::new(&name, "…", problem),
         }
     }
+}
+
+/// Whether a URL has a part that may be secret: a user, a query.
+pub(super) fn may_hold_a_secret(url: &str) -> bool {
+    url.contains(['@', '?', '#'])
 }
 
 /// Headers are checked as they are read; no message shows one.

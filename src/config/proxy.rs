@@ -14,7 +14,7 @@ use crate::upstream::{Address, Policy};
 use super::engine::Engine;
 use super::keys::{Section, keys};
 use super::otlp::Otlp;
-use super::values::{self, Bytes, Seconds, Share, Whole};
+use super::values::{self, Seconds, Share, Whole};
 
 keys! {
 /// The `[proxy]` section, and all others below it.
@@ -126,9 +126,9 @@ Config {
     /// limit; one that takes nothing meets client_write_timeout_s.
     client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s SECONDS" in "Limits";
     /// Limit on the head of a request, bytes; 431 above it.
-    request_head_max_bytes: Bytes<256, 1_048_575> = Bytes::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
+    request_head_max_bytes: Whole<256, 1_048_575> = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
     /// Limit on the body of a request, bytes; 413 above it. Bodies are not held, so it is that of sgl-router.
-    request_body_max_bytes: Bytes<1, { u64::MAX }> = Bytes::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
+    request_body_max_bytes: Whole<1, { u64::MAX }> = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
     /// Client connections that the front takes at once; further ones get a 503 (under TLS a reset). The limits on heads,
     /// bodies, held-up responses and connections are those of the front's clients; in a process that has hops only,
     /// those of each hop's. Each request of HTTP/2 counts beside its connection, which carries up to 1000 at a time;

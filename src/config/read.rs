@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
-use toml::{Spanned, Table, Value};
+use toml::{Spanned, Value};
 
 use super::args::Args;
 use super::proxy::{Config, Worker};
-use super::sections::{Place, SECTIONS, shown};
+use super::sections::{Place, SECTIONS, Written, header, shown};
 
 /// What a file and flags say, and what they cannot.
 #[derive(Debug, Default)]
@@ -37,22 +37,26 @@ impl<'i> Reading<'i> {
         if reading.is_unread {
             reading.of_file = syntax(text, &errors);
         } else {
-            reading.table(None, document.get_ref());
+            reading.table("", document.get_ref());
         }
         reading
     }
 
-    /// What stands in a section, or at the top.
-    fn table(&mut self, place: Option<&'static Place>, table: &DeTable<'i>) {
-        let above = place.map_or_else(String::new, |place| format!("{}.", place.name));
+    /// What stands in the section of this name, at the top (there is no name), or where only sections stand.
+    fn table(&mut self, name: &str, table: &DeTable<'i>) {
+        let place = SECTIONS.iter().find(|place| place.name == name);
+        let above = match name {
+            "" => String::new(),
+            name => format!("{name}."),
+        };
         let has_parts = SECTIONS.iter().any(|below| below.name.starts_with(&above));
         for (name, value) in table {
-            let (at, path) = (name.span().start, format!("{above}{}", name.get_ref()));
+            let (at, name) = (name.span().start, name.get_ref().as_ref());
             match place {
                 Some(place) if !has_parts || tables(value).is_empty() => {
-                    self.key(place, at, name.get_ref(), value);
+                    self.key(place, at, name, value);
                 }
-                _ => self.section(at, &path, value),
+                _ => self.section(at, &format!("{above}{name}"), value),
             }
         }
     }
@@ -71,43 +75,28 @@ impl<'i> Reading<'i> {
                 if path == place.name && is_list == place.is_list() {
                     return;
                 }
-                let written = if is_list {
-                    format!("[[{path}]]")
-                } else {
-                    format!("[{path}]")
-                };
-                format!("{written}: write `{}`", place.header())
+                format!("{}: write `{}`", header(path, is_list), place.header())
             }
             _ if path == "telemetry" && !is_list && !tables.is_empty() => {
-                for (name, below) in tables.iter().flat_map(|(_, table)| table.iter()) {
-                    let path = format!("{path}.{}", name.get_ref());
-                    self.section(name.span().start, &path, below);
-                }
-                return;
+                return tables.iter().for_each(|(_, all)| self.table(path, all));
             }
-            _ if tables.is_empty() => {
-                let known = proxy.key(&path.replace('-', "_"));
-                if known.is_some() {
+            _ if tables.is_empty() => match proxy.key(&path.replace('-', "_")) {
+                Some(_) => {
                     self.key(proxy, at, path, value);
+                    format!("{path}: belongs under `[proxy]`; write that line above it")
                 }
-                match known {
-                    Some(_) => format!("{path}: belongs under `[proxy]`; write that line above it"),
-                    None => proxy.unknown(path).0,
-                }
-            }
+                None => proxy.unknown(path).0,
+            },
             _ if proxy.key(path).is_some() => {
                 self.keys.push(path.to_owned());
                 format!(
                     "[{path}]: is no section but a key under `[proxy]`, and {}",
-                    proxy.wanted(path, "")
+                    proxy.wanted(path, Written::File(0, ""))
                 )
             }
             _ => {
-                let all: Vec<String> = SECTIONS
-                    .iter()
-                    .map(|place| format!("`{}`", place.header()))
-                    .collect();
-                format!("unknown section `[{path}]`; there are {}", all.join(", "))
+                let all = SECTIONS.each_ref().map(Place::header).join("`, `");
+                format!("unknown section `[{path}]`; there are `{all}`")
             }
         };
         self.push(at, wrong);
@@ -116,72 +105,93 @@ impl<'i> Reading<'i> {
     /// The keys of one section. A worker must have some; what it lacks is filled in, so that the rest of it can be checked.
     fn part(&mut self, place: &'static Place, at: usize, table: &DeTable<'i>) {
         if !place.is_list() {
-            return self.table(Some(place), table);
+            return self.table(place.name, table);
         }
         let name = format!("number-{}", self.config.workers.len() + 1);
         self.config.workers.push(Worker {
             name,
             ..Worker::default()
         });
-        self.table(Some(place), table);
+        self.table(place.name, table);
         let meant: Vec<&str> = table
             .keys()
             .filter_map(|key| place.unknown(key.get_ref()).1)
             .collect();
         let lacks = |key: &&str| !table.contains_key(*key) && !meant.contains(key);
         for key in ["name", "listen", "upstream"].into_iter().filter(lacks) {
-            self.push(
-                at,
-                format!(
-                    "this `[[worker]]` has no {key}; it {}",
-                    place.wanted(key, "")
-                ),
-            );
+            let wanted = place.wanted(key, Written::File(0, ""));
+            self.push(at, format!("this `[[worker]]` has no {key}; it {wanted}"));
         }
     }
 
-    /// A key of a section; what is wrong with a list of values is told of each.
+    /// A key of a section; of a list each value is one by itself.
     fn key(&mut self, place: &Place, at: usize, key: &str, value: &Spanned<DeValue<'i>>) {
         if place.key(key).is_none() {
             let (problem, meant) = place.unknown(key);
             self.keys.extend(meant.map(str::to_owned));
             return self.push(at, problem);
         }
-        let written = |value: &Spanned<DeValue<'i>>| match value.get_ref() {
+        let text = self.text;
+        let written = |of: &Spanned<DeValue<'i>>| match of.get_ref() {
             // It is many lines.
             DeValue::Table(_) => "",
-            _ => self.text.get(value.span()).unwrap_or_default(),
+            _ => text.get(of.span()).unwrap_or_default(),
         };
         let read = plain(value);
-        let texts = read
-            .as_array()
-            .filter(|all| place.takes_list(key) && all.iter().all(Value::is_str));
-        let mut good = Vec::new();
-        if let (DeValue::Array(all), Some(texts)) = (value.get_ref(), texts) {
-            for (one, text) in all.iter().zip(texts) {
-                match place.problem(key, vec![text.clone()].into(), "") {
-                    Some(problem) => self.push(
-                        one.span().start,
-                        format!("{}: {problem}", shown(key, written(one))),
-                    ),
-                    None => good.push(text.clone()),
-                }
+        let texts = read.as_array().filter(|all| all.iter().all(Value::is_str));
+        let all = match (value.get_ref(), texts) {
+            (DeValue::Array(all), Some(texts)) if place.takes_list(key) => {
+                let one = |(one, text): (&Spanned<DeValue<'i>>, &Value)| {
+                    let written = Written::File(one.span().start, written(one));
+                    (vec![text.clone()].into(), written)
+                };
+                all.iter().zip(texts).map(one).collect()
             }
-            if good.is_empty() && !texts.is_empty() {
-                return self.fail(place, key);
+            _ => vec![(read, Written::File(at, written(value)))],
+        };
+        self.set(place, key, &all);
+    }
+
+    /// Sets a key to what was given: to the last, or to all of it where it takes a list. What is wrong is told of each.
+    fn set(&mut self, place: &Place, key: &str, all: &[(Value, Written<'_>)]) {
+        let mut good = Vec::new();
+        for (value, written) in all {
+            match place.problem(key, value.clone(), *written) {
+                Some(problem) => self.wrong(key, *written, &problem),
+                None => good.push(value.clone()),
             }
         }
-        let read = if texts.is_some() { good.into() } else { read };
-        if let Err(problem) = place.set(&mut self.config, key, read, written(value)) {
-            self.fail(place, key);
-            self.push(at, format!("{}: {problem}", shown(key, written(value))));
+        if good.is_empty() && !all.is_empty() {
+            // No more is said of it.
+            self.keys
+                .extend((place.name == "proxy").then(|| key.to_owned()));
+            return;
+        }
+        let value = match place.takes_list(key) {
+            true => {
+                let lists = good.iter().filter_map(Value::as_array);
+                Some(lists.flatten().cloned().collect::<Vec<Value>>().into())
+            }
+            false => good.pop(),
+        };
+        if let Some(value) = value {
+            // It has been read.
+            let _ = place.set(&mut self.config, key, value, Written::File(0, ""));
         }
     }
 
-    /// A key has no value that can be used.
-    fn fail(&mut self, place: &Place, key: &str) {
-        if place.name == "proxy" {
-            self.keys.push(key.to_owned());
+    fn wrong(&mut self, key: &str, written: Written<'_>, problem: &str) {
+        match written {
+            Written::File(at, value) => {
+                self.push(at, format!("{}: {problem}", shown(key, value)));
+            }
+            // What stands before an `@` or behind a `?` may be a password or token.
+            Written::Flag(flag, value) if value.contains(['@', '?']) || value.is_empty() => {
+                self.of_flags.push(format!("--{flag}: {problem}"));
+            }
+            Written::Flag(flag, value) => {
+                self.of_flags.push(format!("--{flag} {value}: {problem}"));
+            }
         }
     }
 
@@ -192,28 +202,17 @@ impl<'i> Reading<'i> {
     /// Puts flags over the file. Those of workers replace the file's.
     pub(super) fn put(&mut self, flags: &Args) {
         for (flag, place, key, texts) in flags.given() {
+            let key = key.name;
             if key == "hop_secret_file" {
                 self.config.hop_secret = None;
             }
             let is_list = place.takes_list(key);
-            let in_place = |value: Value| if is_list { vec![value].into() } else { value };
-            let mut good = Vec::new();
-            for text in texts {
-                let value = value_of(place, key, text);
-                match place.problem(key, in_place(value.clone()), text) {
-                    Some(problem) => self.wrong_flag(flag, text, key, &problem),
-                    None => good.push(value),
-                }
-            }
-            match good.pop() {
-                None => self.fail(place, key),
-                Some(last) => {
-                    good.push(last.clone());
-                    let value = if is_list { good.into() } else { last };
-                    // It has been read.
-                    let _ = place.set(&mut self.config, key, value, "");
-                }
-            }
+            let given = texts.iter().map(|text| {
+                let value = place.value_of(key, text);
+                let value = if is_list { vec![value].into() } else { value };
+                (value, Written::Flag(flag, text))
+            });
+            self.set(place, key, &given.collect::<Vec<_>>());
         }
         if !flags.worker.is_empty() {
             self.config.workers.clear();
@@ -222,42 +221,13 @@ impl<'i> Reading<'i> {
             match text.parse() {
                 Ok(worker) => self.config.workers.push(worker),
                 Err(problem) => {
-                    self.wrong_flag("worker", text, "", &problem);
+                    self.wrong("", Written::Flag("worker", text), &problem);
                     // Hops alone would do.
                     self.keys.push("upstream".into());
                 }
             }
         }
     }
-
-    fn wrong_flag(&mut self, flag: &str, value: &str, key: &str, problem: &str) {
-        // Quotes and `key = value` are the file's.
-        let (problem, _) = problem
-            .split_once(&format!(", as in {key} = "))
-            .unwrap_or((problem, ""));
-        let problem = match problem.strip_prefix("must be one of ") {
-            Some(choices) => format!("must be one of {}", choices.replace('"', "")),
-            None => problem.to_owned(),
-        };
-        // What stands before an `@` or behind a `?` may be a password or token.
-        let shown = if value.contains(['@', '?']) || value.is_empty() {
-            String::new()
-        } else {
-            format!(" {value}")
-        };
-        self.of_flags.push(format!("--{flag}{shown}: {problem}"));
-    }
-}
-
-/// A value of the kind that a key takes, of a text without quotes; a text where it cannot be one.
-fn value_of(place: &Place, key: &str, text: &str) -> Value {
-    let value = match place.example(key) {
-        Some(Value::Integer(_)) => text.parse().map(Value::Integer).ok(),
-        Some(Value::Float(_)) => text.parse().map(Value::Float).ok(),
-        Some(Value::Boolean(_)) => text.parse().map(Value::Boolean).ok(),
-        _ => None,
-    };
-    value.unwrap_or_else(|| text.into())
 }
 
 /// What is wrong with lines of which TOML makes nothing, by line. TOML's own words are for those who write parsers.
@@ -310,7 +280,8 @@ fn wrong_line(line: &str, is_twice: bool) -> String {
         }
         _ if is_twice => format!("{key}: stands in the file already; leave one of the two"),
         (_, Some(place)) if line.contains('=') => {
-            format!("{}: {}", shown(key, value), place.wanted(key, value))
+            let wanted = place.wanted(key, Written::File(0, value));
+            format!("{}: {wanted}", shown(key, value))
         }
         _ => {
             // Any of it may be a secret, but for a key's name.
@@ -333,10 +304,13 @@ fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// A value by itself. A number that is too large for any key is no value.
+/// A value by itself. A number that is too large for any key is none, nor is a date.
 fn plain(value: &Spanned<DeValue<'_>>) -> Value {
     let read = Value::deserialize(ValueDeserializer::from(value.clone()));
-    read.unwrap_or_else(|_| Table::new().into())
+    match read {
+        Ok(value) if !value.is_datetime() => value,
+        _ => Value::Float(f64::NAN),
+    }
 }
 
 /// The tables that a section is written as, one or a list of them, and where each begins.

@@ -2,6 +2,8 @@
 
 use toml::Value;
 
+use crate::units;
+
 use super::engine::{Engine, Logs, Traces};
 use super::keys::{Key, Section};
 use super::otlp::Otlp;
@@ -21,6 +23,7 @@ pub struct Place {
 
 type Part = fn(&mut Config) -> Option<&mut dyn Section>;
 type Lines = &'static [&'static str];
+type Read = fn(&str) -> Option<f64>;
 
 const fn place(name: &'static str, about: Lines, keys: &'static [Key], part: Part) -> Place {
     Place {
@@ -51,16 +54,21 @@ pub static SECTIONS: [Place; 6] = [
     }),
 ];
 
+/// The ends of keys that also take a text with a unit, what reads it, and how much makes one of the key's own unit.
+const UNITS: [(&str, Read, f64); 4] = [
+    ("_s", units::seconds, 1.0),
+    ("_hours", units::seconds, 3600.0),
+    ("_bytes", units::bytes, 1.0),
+    ("_mb", units::bytes, 1e6),
+];
+
 /// Characters of a value that are shown.
 const SHOWN: usize = 60;
 
 impl Place {
     /// How its header is written.
     pub fn header(&self) -> String {
-        match self.is_list() {
-            true => format!("[[{}]]", self.name),
-            false => format!("[{}]", self.name),
-        }
+        header(self.name, self.is_list())
     }
 
     /// Whether it may stand in a file again and again.
@@ -107,41 +115,61 @@ impl Place {
         config: &mut Config,
         key: &str,
         value: Value,
-        written: &str,
+        written: Written<'_>,
     ) -> Result<(), String> {
         let Some(part) = (self.part)(config) else {
             return Ok(());
         };
-        let example = self.example(key);
-        let is_right_kind = match (&example, &value) {
-            (Some(Value::Integer(_)), Value::Integer(number)) => *number >= 0,
-            (Some(Value::Float(_)), Value::Integer(_)) => true,
-            (Some(Value::Array(_)), Value::Array(all)) => all.iter().all(Value::is_str),
-            (Some(example), value) => example.same_type(value),
-            (None, _) => true,
-        };
-        match part.set(key, value) {
-            Ok(()) => Ok(()),
+        match part.set(key, self.in_its_unit(key, value)) {
             // What the types of values say is for users; serde's own words are not.
-            Err(error) if is_right_kind && !error.message().starts_with(UNKNOWN) => {
-                Err(error.message().to_owned())
+            Err(error) if OF_SERDE.iter().any(|own| error.message().starts_with(own)) => {
+                Err(self.wanted(key, written))
             }
-            Err(_) => Err(self.wanted(key, written)),
+            done => done.map_err(|error| error.message().to_owned()),
         }
     }
 
     /// The same of a config that nobody has.
-    pub(super) fn problem(&self, key: &str, value: Value, written: &str) -> Option<String> {
+    pub(super) fn problem(&self, key: &str, value: Value, written: Written<'_>) -> Option<String> {
         self.set(&mut fresh(), key, value, written).err()
     }
 
-    /// What a key takes, with an example, for whoever gave it `value`.
-    pub(super) fn wanted(&self, key: &str, value: &str) -> String {
+    /// A value of the kind that a key takes, of a text without quotes; a text where it cannot be one.
+    pub(super) fn value_of(&self, key: &str, text: &str) -> Value {
+        match self.example(key) {
+            Some(Value::String(_) | Value::Array(_)) => text.into(),
+            _ => text.parse().unwrap_or_else(|_| text.into()),
+        }
+    }
+
+    /// A text with a unit as the number that it is; a number in quotes has none.
+    fn in_its_unit(&self, key: &str, value: Value) -> Value {
+        let unit = UNITS.iter().find(|(end, ..)| key.ends_with(end));
+        let text = value.as_str().filter(|text| text.parse::<f64>().is_err());
+        let (Some((_, read, one)), Some(text)) = (unit, text) else {
+            return value;
+        };
+        match (read(text).map(|number| number / one), self.example(key)) {
+            (Some(whole), Some(Value::Integer(_))) if whole.fract() == 0.0 => {
+                Value::Integer(whole as i64)
+            }
+            (Some(number), Some(Value::Float(_))) => Value::Float(number),
+            _ => value,
+        }
+    }
+
+    /// What a key takes, with an example, for whoever wrote something else.
+    pub(super) fn wanted(&self, key: &str, written: Written<'_>) -> String {
+        let (value, is_flag) = match written {
+            Written::File(_, value) => (value, false),
+            Written::Flag(_, value) => (value, true),
+        };
         let mut config = fresh();
         let choices = (self.part)(&mut config).and_then(|part| part.set(key, "".into()).err());
         if let Some(choices) = choices.filter(|error| error.message().starts_with(UNKNOWN)) {
+            let quote = if is_flag { "" } else { "\"" };
             let choices = choices.message().split('`').skip(3).step_by(2);
-            let choices: Vec<String> = choices.map(|choice| format!("\"{choice}\"")).collect();
+            let choices: Vec<String> = choices.map(|one| format!("{quote}{one}{quote}")).collect();
             return format!("must be one of {}", choices.join(", "));
         }
         let Some(example) = self.example(key) else {
@@ -161,11 +189,13 @@ impl Place {
             _ if key.ends_with("_bytes") => "a whole number, or a text such as \"64KiB\"",
             _ => "a whole number, 0 or more",
         };
+        if is_flag {
+            return format!("must be {kind}");
+        }
         let may_be_text = example.is_array() || kind.contains("text");
-        let without = if value.starts_with(['"', '\'']) && !may_be_text {
-            ", without quotes"
-        } else {
-            ""
+        let without = match value.starts_with(['"', '\'']) && !may_be_text {
+            true => ", without quotes",
+            false => "",
         };
         format!("must be {kind}{without}, as in {key} = {example}")
     }
@@ -175,13 +205,9 @@ impl Place {
         let plain = key.replace('-', "_");
         let others = || SECTIONS.iter().filter(|other| other.name != self.name);
         if let Some(other) = others().find(|other| other.name == plain) {
-            let header = other.header();
-            return (
-                format!(
-                    "{key}: is a section of its own; write `{header}` on a line, and its keys below it"
-                ),
-                None,
-            );
+            let (header, below) = (other.header(), "on a line, and its keys below it");
+            let wrong = format!("{key}: is a section of its own; write `{header}` {below}");
+            return (wrong, None);
         }
         let near = nearest(&plain, self.keys.iter().map(|key| key.name));
         if near != Some(plain.as_str())
@@ -201,6 +227,25 @@ impl Place {
 
 /// How serde begins to tell of a word that is none of an enum's.
 const UNKNOWN: &str = "unknown variant";
+/// How it begins what it says itself.
+const OF_SERDE: [&str; 3] = ["invalid ", "wanted exactly", UNKNOWN];
+
+/// A value as it was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Written<'a> {
+    /// In a file, behind so many bytes; with its quotes.
+    File(usize, &'a str),
+    /// Behind the flag of this name.
+    Flag(&'static str, &'a str),
+}
+
+/// How the header of a section is written.
+pub(super) fn header(name: &str, is_list: bool) -> String {
+    match is_list {
+        true => format!("[[{name}]]"),
+        false => format!("[{name}]"),
+    }
+}
 
 /// The defaults, with a worker.
 fn fresh() -> Config {

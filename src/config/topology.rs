@@ -1,9 +1,5 @@
-//! What a config makes, as text: who sends to whom, what will be seen, and what looks wrong. Pure but for
-//! the look at folders in [`check`].
+//! What a config makes, as text: who sends to whom, what will be seen, and what looks wrong. Pure.
 
-use std::fmt::Write;
-
-use crate::config_error::ConfigError;
 use crate::proxy::shared::{StampsPolicy, UpstreamKind};
 use crate::upstream::Address;
 
@@ -13,70 +9,38 @@ use super::sections::SECTIONS;
 
 mod warnings;
 
-/// The picture of a config.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Topology {
-    /// The picture, and what can be seen in this topology; whole lines.
-    pub text: String,
-    /// What can be used, but is probably not what was meant; one line each.
-    pub warnings: Vec<String>,
+/// Draws a config that has been checked: its picture, what can be seen in this topology, and what can be used but is probably
+/// not what was meant.
+pub fn of(config: &Config, credentials: &Credentials) -> String {
+    let warnings = warnings::of(config, credentials).into_iter();
+    let warnings: String = warnings
+        .map(|warning| format!("\nwarning: {warning}\n"))
+        .collect();
+    let (changes, settings) = (changes(config), settings(config, credentials));
+    let seen: String = coverage(config, credentials)
+        .iter()
+        .map(|line| format!("  {line}\n"))
+        .collect();
+    format!(
+        "{}{changes}\n{settings}\nseen:\n{seen}{warnings}",
+        picture(config)
+    )
 }
 
-/// Checks a config, the file system included, and draws it.
-///
-/// # Errors
-/// Every value that cannot be used.
-pub fn check(config: &Config) -> Result<Topology, Vec<ConfigError>> {
-    let mut found = Vec::new();
-    for (key, path) in [("records", &config.records), ("takeover", &config.takeover)] {
-        let folder = path.as_ref().and_then(|path| path.parent());
-        let folder = folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
-        if let (Some(path), Some(folder)) = (path, folder) {
-            let problem = format!("there is no folder {}; make it first", folder.display());
-            found.push(ConfigError::text(key, path.display(), problem));
-        }
-    }
-    if let Some(path) = config.records.as_ref().filter(|path| path.is_dir()) {
-        let problem = "is a folder; give a file in it, as in records.csv";
-        found.push(ConfigError::text("records", path.display(), problem));
-    }
-    found.extend(config.trust().err());
-    match config.check_all() {
-        Ok(credentials) if found.is_empty() => Ok(Topology::of(config, &credentials)),
-        Ok(_) => Err(found),
-        Err(others) => Err(others.into_iter().chain(found).collect()),
-    }
-}
-
-impl Topology {
-    /// The keys that are not as by default, as the file has them.
-    pub(super) fn changes(text: &mut String, config: &Config) -> std::fmt::Result {
-        let mut config = config.clone();
-        for place in SECTIONS.iter().filter(|place| !place.is_list()) {
-            let names = place.keys.iter().map(|key| key.name);
-            let set = names.filter_map(|key| Some((key, place.get(&mut config, key)?)));
-            let mut header = Some(format!("\n{}\n", place.header()));
-            for (key, value) in
-                set.filter(|(key, value)| place.default(key).as_ref() != Some(value))
-            {
-                writeln!(text, "{}{key} = {value}", header.take().unwrap_or_default())?;
+/// The keys that are not as by default, as the file has them.
+pub(super) fn changes(config: &Config) -> String {
+    let (mut text, mut config) = (String::new(), config.clone());
+    for place in SECTIONS.iter().filter(|place| !place.is_list()) {
+        let mut header = Some(format!("\n{}\n", place.header()));
+        for key in place.keys.iter().map(|key| key.name) {
+            let value = place.get(&mut config, key);
+            if let Some(value) = value.filter(|value| place.default(key).as_ref() != Some(value)) {
+                text += &header.take().unwrap_or_default();
+                text += &format!("{key} = {value}\n");
             }
         }
-        Ok(())
     }
-
-    /// Draws a config that has been checked.
-    pub fn of(config: &Config, credentials: &Credentials) -> Topology {
-        let mut text = picture(config);
-        // Writing to a string cannot fail.
-        let _ = Topology::changes(&mut text, config);
-        let _ = settings(&mut text, config, credentials);
-        let _ = coverage(&mut text, config, credentials);
-        Topology {
-            text,
-            warnings: warnings::of(config, credentials),
-        }
-    }
+    text
 }
 
 fn is_router(config: &Config) -> bool {
@@ -130,33 +94,34 @@ fn hops<'a>(workers: impl Iterator<Item = &'a Worker>, repeats: bool) -> String 
 }
 
 /// What follows from several keys.
-fn settings(text: &mut String, config: &Config, credentials: &Credentials) -> std::fmt::Result {
-    writeln!(text)?;
-    let mut line = |name: &str, value: String| writeln!(text, "{name:<10} {value}");
-    line("admin", format!("http://{}", config.admin))?;
-    let records = config
-        .records
-        .as_ref()
-        .map(|path| path.display().to_string());
-    line(
-        "records",
-        records.unwrap_or_else(|| "none: requests are only counted".into()),
-    )?;
-    line("traces", traces(credentials))?;
+fn settings(config: &Config, credentials: &Credentials) -> String {
+    let records = config.records.as_ref();
+    let records = records.map(|path| path.display().to_string());
+    let mut lines = vec![
+        ("admin", format!("http://{}", config.admin)),
+        (
+            "records",
+            records.unwrap_or_else(|| "none: requests are only counted".into()),
+        ),
+        ("traces", traces(credentials)),
+    ];
     if !config.workers.is_empty() || credentials.hop_secret.is_some() {
-        line("hops", hops_known_by(config, credentials).into())?;
+        lines.push(("hops", hops_known_by(config, credentials).into()));
     }
     if is_router(config) && !config.workers.is_empty() {
         let hops = config.workers.iter();
-        let hops: Vec<String> = hops
-            .map(|worker| format!("http://{}", worker.listen))
+        let hops: String = hops
+            .map(|worker| format!(" http://{}", worker.listen))
             .collect();
-        line(
+        lines.push((
             "router",
-            format!("must be started with --worker-urls {}", hops.join(" ")),
-        )?;
+            format!("must be started with --worker-urls{hops}"),
+        ));
     }
-    Ok(())
+    let lines = lines.iter();
+    lines
+        .map(|(name, value)| format!("{name:<10} {value}\n"))
+        .collect()
 }
 
 fn traces(credentials: &Credentials) -> String {
@@ -172,59 +137,49 @@ fn traces(credentials: &Credentials) -> String {
 }
 
 /// What the records will hold, and what they cannot.
-fn coverage(text: &mut String, config: &Config, credentials: &Credentials) -> std::fmt::Result {
+fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
     // With a secret there may be hops elsewhere.
     let hops = !config.workers.is_empty() || credentials.hop_secret.is_some();
-    if config.upstream.is_empty() {
-        return writeln!(
-            text,
-            "\nseen:\n  hops only: each attempt of the router has a row here; its request's arrival is in the \
-             front's file"
-        );
-    }
-    let (router, server, host) = match (is_router(config), hops) {
-        (true, true) => (
+    let seen = match (is_router(config), hops) {
+        _ if config.upstream.is_empty() => {
+            let hops = "hops only: each attempt of the router has a row here; its request's arrival is in the front's file";
+            return vec![hops.into()];
+        }
+        (true, true) => [
             "router queue: seen; queue_time_in_router ends when the router sends to a hop",
             "network_time and server_latency: from the hop's sending",
             "host: the server behind the hop that answered",
-        ),
-        (true, false) => (
+        ],
+        (true, false) => [
             "router queue: NOT seen; a router without hops: queue_time_in_router stays empty",
             "network_time, server_latency and server_queue_wait: NOT seen, they stay empty; add a \
              [[worker]] for each server",
             "host: only where the router names the server itself (smg 1.13's \
              x-smg-routed-worker-id), or where there is only one upstream",
-        ),
-        (false, _) => (
+        ],
+        (false, _) => [
             "router queue: there is no router; queue_time_in_router is the front's own time",
             "network_time and server_latency: from the front's sending",
             "host: the upstream that answered",
-        ),
+        ],
     };
-    let engine = &config.engine;
-    let engine = match (&engine.traces.listen, &engine.logs.path) {
-        (None, None) => "with SGLang's --enable-metrics, else empty; streams of the OpenAI endpoints need [engine.traces] or \
-                         [engine.logs] here"
+    let (traces, logs) = (&config.engine.traces.listen, &config.engine.logs.path);
+    let traces = traces.map(|at| format!("from traces that servers send to {at}"));
+    let logs = logs.as_ref();
+    let logs = logs.map(|at| format!("from request logs in {}", at.display()));
+    let sources: Vec<String> = traces.into_iter().chain(logs).collect();
+    let engine = match sources.is_empty() {
+        true => "with SGLang's --enable-metrics, else empty; streams of the OpenAI endpoints need [engine.traces] or \
+                 [engine.logs] here"
             .to_owned(),
-        (traces, logs) => {
-            let traces = traces.as_ref().map(|at| format!("from traces that servers send to {at}"));
-            let logs = logs.as_ref().map(|at| format!("from request logs in {}", at.display()));
-            let sources: Vec<String> = traces.into_iter().chain(logs).collect();
-            format!("{}, and with SGLang's --enable-metrics", sources.join(" and "))
-        }
+        false => format!("{}, and with SGLang's --enable-metrics", sources.join(" and ")),
     };
-    let engine = format!("queue, prefill and decode of the server: {engine}");
-    writeln!(text, "\nseen:")?;
-    for sight in [router, server, host, &engine] {
-        writeln!(text, "  {sight}")?;
-    }
+    let mut lines = seen.map(String::from).to_vec();
+    lines.push(format!("queue, prefill and decode of the server: {engine}"));
     if config.stamps == StampsPolicy::Never {
-        writeln!(
-            text,
-            "  generators get no stamps: their own files have no router queue"
-        )?;
+        lines.push("generators get no stamps: their own files have no router queue".into());
     }
-    Ok(())
+    lines
 }
 
 /// By what the front and its hops know each other, in words.

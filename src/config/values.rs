@@ -6,36 +6,20 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::units;
-
 /// A whole number within a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "u64")]
 pub struct Whole<const LEAST: u64, const MOST: u64>(u64);
 
-/// A size in bytes, or one with its unit: `64KiB`.
+/// A duration of at most a day, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "Written")]
-pub struct Bytes<const LEAST: u64, const MOST: u64>(Whole<LEAST, MOST>);
-
-/// A duration of at most a day: a number of seconds, or one with its unit: `250ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "Written", into = "f64")]
+#[serde(try_from = "f64", into = "f64")]
 pub struct Seconds<const LEAST_MS: u64 = 1>(Duration);
 
 /// A share of all: from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "f64")]
 pub struct Share(f64);
-
-/// A number as it may stand in a file.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Written {
-    Whole(u64),
-    Number(f64),
-    Text(String),
-}
 
 /// More than any of the time limits can mean.
 const LONGEST_S: u64 = 86_400;
@@ -58,64 +42,17 @@ impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
     }
 }
 
-impl<const LEAST: u64, const MOST: u64> Bytes<LEAST, MOST> {
-    /// So many, which the compiler holds to the range.
-    pub const fn of<const N: u64>() -> Self {
-        Bytes(Whole::of::<N>())
-    }
-
-    /// How many.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
-}
-
-impl Written {
-    /// In the unit of plain numbers, where a text with its own unit is so many of `base`.
-    fn number(&self, read: fn(&str) -> Option<f64>, base: f64) -> Option<f64> {
-        match self {
-            Written::Whole(number) => Some(*number as f64),
-            Written::Number(number) => Some(*number),
-            // A number in quotes has no unit.
-            Written::Text(text) if text.parse::<f64>().is_ok() => None,
-            Written::Text(text) => Some(read(text)? / base),
-        }
-    }
-}
-
-impl<const LEAST: u64, const MOST: u64> TryFrom<u64> for Bytes<LEAST, MOST> {
+impl<const LEAST: u64, const MOST: u64> TryFrom<u64> for Whole<LEAST, MOST> {
     type Error = String;
 
     fn try_from(number: u64) -> Result<Self, String> {
-        Whole::try_from(number).map(Bytes)
+        match MOST {
+            _ if (LEAST..=MOST).contains(&number) => Ok(Whole(number)),
+            u64::MAX => Err(format!("must be at least {LEAST}")),
+            _ => Err(format!("must be from {LEAST} to {MOST}")),
+        }
     }
 }
-
-impl<const LEAST: u64, const MOST: u64> TryFrom<Written> for Bytes<LEAST, MOST> {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
-        let number = match written {
-            Written::Whole(number) => number,
-            Written::Number(_) => return Err(NO_NUMBER.to_owned()),
-            // A cast saturates.
-            text => text.number(units::bytes, 1.0).ok_or(NO_NUMBER)? as u64,
-        };
-        number.try_into()
-    }
-}
-
-impl<const LEAST_MS: u64> TryFrom<Written> for Seconds<LEAST_MS> {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
-        let seconds = written.number(units::seconds, 1.0);
-        seconds.ok_or(NO_NUMBER)?.try_into()
-    }
-}
-
-/// What stands in the place of a number.
-const NO_NUMBER: &str = "is no number";
 
 impl Share {
     /// So many hundredths, which the compiler holds to the range.
@@ -138,20 +75,6 @@ impl TryFrom<f64> for Share {
             true => Ok(Share(share)),
             false => Err("must be from 0 to 1"),
         }
-    }
-}
-
-impl<const LEAST: u64, const MOST: u64> TryFrom<u64> for Whole<LEAST, MOST> {
-    type Error = String;
-
-    fn try_from(number: u64) -> Result<Self, String> {
-        if (LEAST..=MOST).contains(&number) {
-            return Ok(Whole(number));
-        }
-        Err(match MOST {
-            u64::MAX => format!("must be at least {LEAST}"),
-            _ => format!("must be from {LEAST} to {MOST}"),
-        })
     }
 }
 
@@ -186,39 +109,37 @@ impl<const LEAST_MS: u64> TryFrom<f64> for Seconds<LEAST_MS> {
     }
 }
 
-/// Megabytes, or 0 for no limit.
-pub(super) fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    limit_or_zero(value, 1e6, "MB", units::bytes, 1e6)
+/// A value that is right, or the problem with it.
+fn checked<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    value: D,
+    is_right: impl FnOnce(&T) -> bool,
+    problem: &str,
+) -> Result<T, D::Error> {
+    let value = T::deserialize(value)?;
+    match is_right(&value) {
+        true => Ok(value),
+        false => Err(D::Error::custom(problem)),
+    }
 }
 
 /// How many times as much: at least once.
 pub(super) fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    let value = f64::deserialize(value)?;
-    if (1.0..=1e6).contains(&value) {
-        return Ok(value);
-    }
-    Err(D::Error::custom("must be from 1 to 1000000"))
+    let is_right = |value: &f64| (1.0..=1e6).contains(value);
+    checked(value, is_right, "must be from 1 to 1000000")
+}
+
+/// Megabytes, or 0 for no limit.
+pub(super) fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    let is_right = |value: &f64| *value == 0.0 || (0.001..=1e6).contains(value);
+    let problem = "must be 0 (no limit), or from 0.001 to 1000000 MB";
+    checked(value, is_right, problem)
 }
 
 /// Hours, or 0 for no limit.
 pub(super) fn hours<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
-    limit_or_zero(value, 87_600.0, "hours", units::seconds, 3600.0)
-}
-
-fn limit_or_zero<'de, D: Deserializer<'de>>(
-    value: D,
-    most: f64,
-    unit: &str,
-    read: fn(&str) -> Option<f64>,
-    base: f64,
-) -> Result<f64, D::Error> {
-    let value = Written::deserialize(value)?.number(read, base);
-    let value = value.ok_or_else(|| D::Error::custom(NO_NUMBER))?;
-    if value == 0.0 || (0.001..=most).contains(&value) {
-        return Ok(value);
-    }
-    let problem = format!("must be 0 (no limit), or from 0.001 to {most} {unit}");
-    Err(D::Error::custom(problem))
+    let is_right = |value: &f64| *value == 0.0 || (0.001..=87_600.0).contains(value);
+    let problem = "must be 0 (no limit), or from 0.001 to 87600 hours";
+    checked(value, is_right, problem)
 }
 
 /// An address to listen on, `IP:PORT`, or `localhost:PORT` for 127.0.0.1.
@@ -235,11 +156,9 @@ pub(super) fn listen_address<'de, D: Deserializer<'de>>(value: D) -> Result<Sock
 
 /// The name of a worker, which goes into a header, a metric's label and a path as it is.
 pub(super) fn worker_name<'de, D: Deserializer<'de>>(value: D) -> Result<String, D::Error> {
-    let name = String::deserialize(value)?;
-    if !is_word(&name, NAME_MOST, b"._:-") {
-        let problem = "must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -, as in w0";
-        return Err(D::Error::custom(problem));
-    }
+    let is_word = |name: &String| is_word(name, NAME_MOST, b"._:-");
+    let problem = "must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -, as in w0";
+    let name = checked(value, is_word, problem)?;
     if name == "log" {
         let problem = "is taken: /faults/log is the log of faults; give another name, as in w0";
         return Err(D::Error::custom(problem));
@@ -249,22 +168,16 @@ pub(super) fn worker_name<'de, D: Deserializer<'de>>(value: D) -> Result<String,
 
 /// What records call a server. It goes into a header, as a word among others.
 pub(super) fn host<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
-    let host = String::deserialize(value)?;
-    if is_word(&host, HOST_MOST, b"._:-[]") {
-        return Ok(Some(host));
-    }
+    let is_word = |host: &String| is_word(host, HOST_MOST, b"._:-[]");
     let problem = "must be 1 to 128 of A-Z a-z 0-9 . _ : - [ ], as in gpu1:30000";
-    Err(D::Error::custom(problem))
+    checked(value, is_word, problem).map(Some)
 }
 
 /// Names of hosts, as in a URL.
 pub(super) fn names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
-    let names = Vec::<String>::deserialize(value)?;
-    if names.iter().all(|name| is_word(name, HOST_MOST, b"._-")) {
-        return Ok(names);
-    }
+    let are_words = |all: &Vec<String>| all.iter().all(|name| is_word(name, HOST_MOST, b"._-"));
     let problem = "must be names of hosts without scheme and port, as in [\"gpu1.example\"]";
-    Err(D::Error::custom(problem))
+    checked(value, are_words, problem)
 }
 
 /// Whether a text is of letters, digits and these marks, and not too long.

@@ -13,7 +13,7 @@ use http::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
     WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -21,17 +21,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, JoinError, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 
 use crate::client::accept;
 use crate::client::phase::Phase;
 use crate::fault::Fault;
 use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;
-use crate::upstream::Upstreams;
 
 use super::live;
 use super::readiness::Readiness;
+use super::start::Listeners;
 
 /// How long a client may take for its request's head, and for its body.
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -45,27 +45,22 @@ static SERIAL: Semaphore = Semaphore::const_new(1);
 
 type Answer = Response<Full<Bytes>>;
 
-/// Gives the upstreams that `/readyz` asks.
-pub type CurrentUpstreams = Box<dyn Fn() -> Vec<Arc<Upstreams>> + Send + Sync>;
-
 struct Admin {
-    shared: Arc<Shared>,
+    listeners: Listeners,
     readiness: Readiness,
-    upstreams: CurrentUpstreams,
 }
 
 /// A connection's task, and whether it is answering a request.
 type Connection = (AbortHandle, Arc<AtomicBool>);
 
 /// Serves until dropped.
-pub async fn serve(listener: Arc<TcpListener>, shared: Arc<Shared>, upstreams: CurrentUpstreams) {
+pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
     let mut tasks = JoinSet::new();
     let mut connections = VecDeque::new();
-    let mut phase = shared.phase.subscribe();
+    let mut phase = listeners.shared.phase.subscribe();
     let admin = Arc::new(Admin {
-        shared,
+        listeners,
         readiness: Readiness::default(),
-        upstreams,
     });
     loop {
         let accepted = tokio::select! {
@@ -105,7 +100,7 @@ fn has_room(connections: &mut VecDeque<Connection>) -> bool {
 async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<AtomicBool>) {
     let service = service_fn(|request| async {
         is_busy.store(true, Ordering::Relaxed);
-        let mut response = answer(request, &admin).await;
+        let response = answer(request, &admin).await;
         is_busy.store(false, Ordering::Relaxed);
         // No answer is kept, nor taken for what it is not, nor shown in the page of somebody else.
         let all = [
@@ -113,16 +108,13 @@ async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<Ato
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
         ];
-        let closes = *admin.shared.phase.borrow() == Phase::HandedOver;
-        for (name, value) in all
+        let closes = *admin.listeners.shared.phase.borrow() == Phase::HandedOver;
+        let all = all
             .into_iter()
-            .chain(closes.then_some((CONNECTION, "close")))
-        {
-            response
-                .headers_mut()
-                .insert(name, HeaderValue::from_static(value));
-        }
-        Ok::<_, Infallible>(response)
+            .chain(closes.then_some((CONNECTION, "close")));
+        Ok::<_, Infallible>(all.fold(response, |response, (name, value)| {
+            with(response, name, value)
+        }))
     });
     // A client may break off.
     let _ = http1::Builder::new()
@@ -134,7 +126,7 @@ async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<Ato
 
 async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     let path = request.uri().path().to_owned();
-    let shared = &admin.shared;
+    let shared = &admin.listeners.shared;
     if let Some(refusal) = refusal(&path, request.headers(), shared) {
         return refusal;
     }
@@ -151,11 +143,16 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     }
     let number = path.strip_prefix("/requests/");
     if let Some(number) = number.and_then(|name| name.strip_suffix(".json")) {
-        let ended = number
-            .parse()
-            .ok()
-            .and_then(|number| shared.telemetry.recent.find(number));
-        return json_answer(move || ended.as_ref().map(live::request)).await;
+        let number = number.parse().ok();
+        let ended = number.and_then(|number| shared.telemetry.recent.find(number));
+        return large(move || match ended {
+            Some(ended) => json(&live::request(&ended)),
+            None => text(
+                StatusCode::NOT_FOUND,
+                "no such request among the last ones; /live.json has their numbers\n",
+            ),
+        })
+        .await;
     }
     match (path.as_str(), faults) {
         ("/", _) => page(),
@@ -164,10 +161,7 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
         ("/readyz", _) => ready(admin).await,
         ("/metrics", _) => {
             let metrics = shared.metrics.clone();
-            match run_blocking_serially(move || metrics.text()).await {
-                Ok(metrics) => text(StatusCode::OK, metrics),
-                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-            }
+            large(move || text(StatusCode::OK, metrics.text())).await
         }
         ("/faults", Some(faults)) => json(&faults.shown()),
         ("/faults/log", Some(faults)) => json(&faults.log()),
@@ -184,11 +178,11 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
 
 /// Whether this process takes requests. Does not name upstreams, as it needs no token.
 async fn ready(admin: &Admin) -> Answer {
-    let shared = &admin.shared;
+    let shared = &admin.listeners.shared;
     if *shared.phase.borrow() != Phase::Serving {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
     }
-    let upstreams = (admin.upstreams)();
+    let upstreams = admin.listeners.upstreams();
     if shared.settings.load().ready_needs_upstream
         && !admin.readiness.ask(&upstreams, &shared.clock).await
     {
@@ -225,48 +219,30 @@ async fn live_snapshot(request: &Request<Incoming>, shared: &Arc<Shared>) -> Ans
         );
     };
     let shared = shared.clone();
-    json_answer(move || Some(live::snapshot(&shared, after))).await
+    large(move || json(&live::snapshot(&shared, after))).await
 }
 
 /// Makes an answer beside the threads that move bytes, and one at a time: many who ask at once must not take the cores from
 /// requests, nor as much memory as there are of them.
-async fn run_blocking_serially<T: Send + 'static>(
-    make: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
+async fn large(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     // Nobody closes it.
     let _turn = SERIAL.acquire().await;
-    tokio::task::spawn_blocking(make).await
-}
-
-async fn json_answer(make: impl FnOnce() -> Option<serde_json::Value> + Send + 'static) -> Answer {
-    match run_blocking_serially(make).await {
-        Ok(Some(value)) => json(&value),
-        Ok(None) => {
-            let problem = "no such request among the last ones; /live.json has their numbers\n";
-            text(StatusCode::NOT_FOUND, problem)
-        }
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    }
+    let made = tokio::task::spawn_blocking(make).await;
+    made.unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
 fn page() -> Answer {
     let (page, policy) = live::page();
-    let mut answer = with_type(StatusCode::OK, "text/html; charset=utf-8", page.into());
-    if let Ok(policy) = HeaderValue::try_from(policy) {
-        answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
-    }
-    answer
+    let answer = Answer::new(page.into());
+    let answer = with(answer, CONTENT_TYPE, "text/html; charset=utf-8");
+    with(answer, CONTENT_SECURITY_POLICY, &policy)
 }
 
 /// Sets or removes the fault of one worker.
 async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Answer {
     let Some(found) = faults.find(worker) else {
-        let names = faults.names().join(", ");
-        let there = if names.is_empty() {
-            "none".into()
-        } else {
-            names
-        };
+        let names = Some(faults.names().join(", ")).filter(|names| !names.is_empty());
+        let there = names.unwrap_or("none".into());
         let problem = format!("no worker is named \"{worker}\"; there are: {there}\n");
         return text(StatusCode::NOT_FOUND, problem);
     };
@@ -299,12 +275,10 @@ async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ans
 fn unauthorized() -> Answer {
     let problem = "needs `Authorization: Bearer TOKEN` with the proxy's admin_token; in a browser: any user, the token as \
                  the password\n";
-    let mut answer = text(StatusCode::UNAUTHORIZED, problem);
-    for scheme in ["Bearer", "Basic realm=\"queuescope\", charset=\"UTF-8\""] {
-        let scheme = HeaderValue::from_static(scheme);
-        answer.headers_mut().append(WWW_AUTHENTICATE, scheme);
-    }
-    answer
+    let answer = text(StatusCode::UNAUTHORIZED, problem);
+    let answer = with(answer, WWW_AUTHENTICATE, "Bearer");
+    let basic = "Basic realm=\"queuescope\", charset=\"UTF-8\"";
+    with(answer, WWW_AUTHENTICATE, basic)
 }
 
 fn misdirected() -> Answer {
@@ -313,28 +287,31 @@ fn misdirected() -> Answer {
     text(StatusCode::MISDIRECTED_REQUEST, problem)
 }
 
-fn not_allowed(methods: &'static str) -> Answer {
+fn not_allowed(methods: &str) -> Answer {
     let problem = format!("only {methods}\n");
-    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, problem);
-    let methods = HeaderValue::from_static(methods);
-    answer.headers_mut().insert(ALLOW, methods);
-    answer
+    with(
+        text(StatusCode::METHOD_NOT_ALLOWED, problem),
+        ALLOW,
+        methods,
+    )
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Answer::new(Full::new(body.into()));
+    *answer.status_mut() = status;
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    with_type(status, kind, body.into())
+    with(answer, CONTENT_TYPE, kind)
 }
 
 fn json(value: &serde_json::Value) -> Answer {
-    let body = format!("{value}\n").into();
-    with_type(StatusCode::OK, "application/json", body)
+    let answer = Answer::new(format!("{value}\n").into());
+    with(answer, CONTENT_TYPE, "application/json")
 }
 
-fn with_type(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
-    let mut response = Response::new(Full::new(body));
-    *response.status_mut() = status;
-    let kind = HeaderValue::from_static(kind);
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
+/// An answer with one more header.
+fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        answer.headers_mut().append(name, value);
+    }
+    answer
 }

@@ -1,4 +1,4 @@
-//! Why a proxy could not start, or not take on a changed config.
+//! Why a proxy could not start.
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,23 +45,6 @@ pub enum Error {
     /// The runtime or the signals.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
-}
-
-/// Why a reload was refused. Nothing has changed.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// Values that cannot be used.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Config(Vec<ConfigError>),
-    /// Keys that are read only at the start.
-    #[error("{}: needs a restart to change; take it back, or restart", .0.join(", "))]
-    NeedsRestart(Vec<&'static str>),
-    /// A listener or a name.
-    #[error(transparent)]
-    Start(#[from] Error),
-    /// Looking up the names failed as a whole.
-    #[error("cannot look up the upstreams: {0}")]
-    LookUp(tokio::task::JoinError),
 }
 
 impl Error {

@@ -16,12 +16,11 @@ use crate::config::proxy::Config;
 use crate::engine::Engine;
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
-use crate::upstream::Address;
 
 use super::admin;
 use super::error::Error;
 use super::lag;
-use super::start::{Served, Start, listen, listeners, shared};
+use super::start::{Listeners, bind, listen, shared};
 
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
 /// cuts everything off.
@@ -29,9 +28,7 @@ pub struct Proxy {
     /// What it was told, the last reload included.
     pub(super) config: Mutex<Config>,
     pub(super) shared: Arc<Shared>,
-    pub(super) start: Start,
-    /// The front first, then the hops.
-    pub(super) running: Arc<Mutex<Vec<Served>>>,
+    pub(super) listeners: Listeners,
     /// The admin listener, and that of servers' spans, until they are another process's.
     others: Mutex<Vec<ListenSocket>>,
     engine_addr: Option<SocketAddr>,
@@ -73,49 +70,48 @@ impl Proxy {
     ) -> Result<Proxy, Error> {
         let credentials = config.check()?;
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
-        let workers = config.workers.iter();
-        workers.for_each(|worker| metrics.expect_worker(&worker.name));
-        let mut bound = Vec::new();
-        for spec in listeners(&config)? {
-            let socket = listen(&spec.name, spec.address, inherited)?;
-            let role = spec.role.clone();
-            bound.push((role, socket, Arc::new(spec.resolve(None, &metrics)?)));
-        }
+        let trust = credentials.trust.clone();
+        let bound = bind(&config, trust, &[], &metrics, inherited).await?;
         let admin = listen("admin", config.admin, inherited)?;
         let traces = config.engine.traces.listen;
         let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited));
         let traces = traces.transpose()?;
         // Last of what can fail: it moves aside what lies where the records go.
-        let shared = shared(
+        let shared = Arc::new(shared(
             &config,
             &credentials,
             clock,
             metrics,
             inherited.hop_secret.take(),
             traces.as_ref(),
-        )?;
-        let shared = Arc::new(shared);
-        let start = Start {
+        )?);
+        let listeners = Listeners {
             shared: shared.clone(),
             threads: config.threads.get() as usize,
             connections: Arc::new(watch::channel(()).0),
+            running: Arc::default(),
         };
-        let has_front = shared.joins.has_front();
-        let mut worker_addrs: Vec<SocketAddr> =
-            bound.iter().map(|(_, socket, _)| socket.address).collect();
-        let front_addr = has_front.then(|| worker_addrs.remove(0));
+        let front = bound.first().filter(|_| shared.joins.has_front());
+        let front_addr = front.map(|front| front.socket.address);
+        if front_addr.is_none() {
+            log::info!("no upstream given: worker hops only, for a front elsewhere");
+        }
         let (admin_addr, engine_addr) = (admin.address, traces.as_ref().map(|bound| bound.address));
-        let ready = bound
-            .into_iter()
-            .map(|(role, socket, upstreams)| start.ready(role, socket, upstreams));
         // What waits in a socket that is another process's too is taken only now that nothing can fail any more.
-        let running = Arc::new(Mutex::new(ready.map(Served::accept).collect()));
-        announce(&config, front_addr, &worker_addrs, admin_addr);
-        let forward = credentials.forward.as_ref().map(|to| &*to.endpoint);
-        announce_engine(&config, engine_addr, forward);
+        for line in listeners.take_on(&config, bound) {
+            log::info!("{line}");
+        }
+        log::info!("admin on http://{admin_addr} (the live page)");
+        if let Some(traces) = engine_addr {
+            let forward = credentials.forward.as_ref();
+            let to = forward.map_or("nobody", |to| &to.endpoint);
+            log::info!("engine traces on {traces}; all of them go on to {to}");
+        }
+        if let Some(logs) = &config.engine.logs.path {
+            log::info!("engine logs of {}", logs.display());
+        }
         let (also_open, open) = watch::channel(());
-        let upstreams = upstreams_of(running.clone(), has_front);
-        let serving = admin::serve(admin.socket.clone(), shared.clone(), upstreams);
+        let serving = admin::serve(admin.socket.clone(), listeners.clone());
         let serving = async move {
             serving.await;
             drop(open);
@@ -131,8 +127,7 @@ impl Proxy {
             engine_addr,
             shared,
             config: Mutex::new(config),
-            start,
-            running,
+            listeners,
             front_addr,
             admin_addr,
         })
@@ -145,7 +140,7 @@ impl Proxy {
 
     /// Where the router connects, in the order of the workers.
     pub fn worker_addrs(&self) -> Vec<SocketAddr> {
-        let running = self.running.lock();
+        let running = self.listeners.running.lock();
         let hops = running.iter().skip(usize::from(self.front_addr.is_some()));
         hops.map(|running| running.socket.address).collect()
     }
@@ -172,9 +167,9 @@ impl Proxy {
         let open = self.metrics().in_flight();
         log::info!("draining: {open} requests in flight; another signal ends at once");
         let rest = async {
-            let _ = tokio::time::timeout(GRACE, self.start.connections.closed()).await;
+            let _ = tokio::time::timeout(GRACE, self.listeners.connections.closed()).await;
             self.enter(Phase::Closing);
-            self.start.connections.closed().await;
+            self.listeners.connections.closed().await;
         };
         let limit = self.shared.settings.load().limits.drain;
         self.wait_for_connections(rest, limit, "drain_timeout_s")
@@ -185,7 +180,7 @@ impl Proxy {
     /// Ends at once: open requests are cut off. All records are on disk when it returns.
     pub async fn abort(&self) {
         self.stop_accepting(Phase::Cut);
-        let _ = tokio::time::timeout(LAST, self.start.connections.closed()).await;
+        let _ = tokio::time::timeout(LAST, self.listeners.connections.closed()).await;
         self.background.iter().for_each(AbortHandle::abort);
         let shared = self.shared.clone();
         let close = move || {
@@ -213,7 +208,7 @@ impl Proxy {
         let config = self.config.lock();
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
         drop(config);
-        let running = self.running.lock();
+        let running = self.listeners.running.lock();
         let others = self.others.lock().clone();
         let running = running.iter().map(|running| running.socket.clone());
         Offer {
@@ -261,7 +256,7 @@ impl Proxy {
         let open = self.metrics().in_flight();
         log::info!("handed over: {open} requests in flight here");
         let all = async {
-            self.start.connections.closed().await;
+            self.listeners.connections.closed().await;
             self.also_open.closed().await;
         };
         let settings = self.shared.settings.load_full();
@@ -284,14 +279,14 @@ impl Proxy {
     ) {
         let limit = limit.max(Duration::from_millis(1));
         if tokio::time::timeout(limit, rest).await.is_err() {
-            let left = self.start.connections.receiver_count();
+            let left = self.listeners.connections.receiver_count();
             log::warn!("{left} connections were still open after {key}");
         }
     }
 
     fn stop_accepting(&self, phase: Phase) {
         self.enter(phase);
-        self.running.lock().clear();
+        self.listeners.running.lock().clear();
     }
 
     fn enter(&self, phase: Phase) {
@@ -307,16 +302,6 @@ impl Drop for Proxy {
     }
 }
 
-/// Tells whom requests go to: the front's upstreams, or those of the hops where there is no front.
-fn upstreams_of(running: Arc<Mutex<Vec<Served>>>, has_front: bool) -> admin::CurrentUpstreams {
-    let listeners = if has_front { 1 } else { usize::MAX };
-    Box::new(move || {
-        let running = running.lock();
-        let running = running.iter().take(listeners);
-        running.map(|one| one.upstreams.load_full()).collect()
-    })
-}
-
 /// Writes the rows of hops' attempts that no front here has, and lets the join tables forget.
 async fn sweep(shared: Arc<Shared>) {
     loop {
@@ -324,30 +309,5 @@ async fn sweep(shared: Arc<Shared>) {
         for rows in shared.joins.sweep(shared.clock.now()) {
             shared.record(rows);
         }
-    }
-}
-
-fn announce(config: &Config, front: Option<SocketAddr>, workers: &[SocketAddr], admin: SocketAddr) {
-    let names: Vec<String> = config.upstream.iter().map(Address::name).collect();
-    let scheme = config.tls_cert.as_ref().map_or("http", |_| "https");
-    match front {
-        Some(front) => log::info!("front on {scheme}://{front} to {}", names.join(", ")),
-        None => log::info!("no upstream given: worker hops only, for a front elsewhere"),
-    }
-    for (worker, address) in config.workers.iter().zip(workers) {
-        let (name, upstream) = (&worker.name, worker.upstream.name());
-        log::info!("worker {name} on http://{address} to {upstream}");
-    }
-    log::info!("admin on http://{admin} (the live page)");
-}
-
-/// Says what is listened to besides requests.
-fn announce_engine(config: &Config, traces: Option<SocketAddr>, forward: Option<&str>) {
-    if let Some(traces) = traces {
-        let to = forward.unwrap_or("nobody");
-        log::info!("engine traces on {traces}; all of them go on to {to}");
-    }
-    if let Some(logs) = &config.engine.logs.path {
-        log::info!("engine logs of {}", logs.display());
     }
 }

@@ -12,7 +12,7 @@ use crate::proxy::shared::{Shared, UpstreamKind};
 use crate::report::page::{BASE, DOM, filled};
 use crate::report::timeline::label;
 use crate::request::outcome::Outcome;
-use crate::request::timeline::STAGES;
+use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::stats::Histogram;
 use crate::telemetry::prometheus::Progress;
 use crate::telemetry::recent::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
@@ -46,7 +46,6 @@ pub fn snapshot(shared: &Shared, after: u64) -> Value {
         "has_front": shared.joins.has_front(),
         "last": view.last,
         "present": present(shared),
-        "stages": STAGES.map(|stage| json!({"name": stage.name, "place": stage.place})),
         "window": window(&view.figures),
         "slots": slots(&view.figures),
         "requests": all.filter_map(requests::bar).collect::<Vec<Value>>(),
@@ -60,16 +59,11 @@ fn present(shared: &Shared) -> Value {
     for (worker, phase, count) in shared.metrics.in_flight_by_worker() {
         workers.entry(worker).or_default().insert(phase, count);
     }
-    let at_workers = || {
-        workers
-            .values()
-            .filter_map(|of| of.get(WAITING))
-            .sum::<i64>()
-    };
+    let at_workers: i64 = workers.values().filter_map(|of| of.get(WAITING)).sum();
     let has_router = shared.joins.has_front() && shared.upstream_kind == UpstreamKind::Router;
     // Not taken at one moment: about.
     let in_router = (has_router && !workers.is_empty())
-        .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers()).max(0));
+        .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers).max(0));
     let workers = workers.iter();
     let workers = workers.map(|(name, phases)| json!({"name": name, "phases": phases}));
     let upstreams = shared.metrics.upstreams.present();
@@ -84,17 +78,15 @@ fn present(shared: &Shared) -> Value {
 
 fn window(figures: &Figures) -> Value {
     let sum = &figures.sum;
-    let outcomes = sum.outcomes().map(
-        |(outcome, count)| json!({"name": outcome.name(), "help": outcome.help(), "count": count}),
-    );
-    let parts = sum.spent.parts.iter().map(|part| {
+    let outcomes = sum.outcomes();
+    let outcomes = outcomes.map(|(outcome, count)| json!({"name": outcome.name(), "count": count}));
+    let parts = in_order(&sum.spent).into_iter().map(|part| {
         json!({
             "name": part.spent.name(),
             "label": label(part.spent),
             "place": part.spent.place(),
             "share": sum.spent.share(part),
             "mean_s": sum.spent.mean(part),
-            "requests": part.requests,
             "of_requests": sum.spent.of_requests(part),
             "seconds": part.nanos as f64 / 1e9,
         })
@@ -103,6 +95,7 @@ fn window(figures: &Figures) -> Value {
     let quantiles = sum.quantiles().map(|(column, values)| {
         json!({
             "name": column.name,
+            "label": column.label,
             "help": column.help,
             "count": values.count(),
             "p50": quantile(values, 0.5),
@@ -126,7 +119,7 @@ fn window(figures: &Figures) -> Value {
 /// The parts of the window, a value each [`SLOT_SECONDS`].
 fn slots(figures: &Figures) -> Value {
     let slots = figures.slots.iter().map(|(ago, slot)| {
-        let parts = slot.spent.parts.iter();
+        let parts = in_order(&slot.spent).into_iter();
         let parts = parts.map(|part| json!([part.spent.name(), part.nanos as f64 / 1e9]));
         json!({
             "ago_s": ago,
@@ -137,6 +130,13 @@ fn slots(figures: &Figures) -> Value {
         })
     });
     json!({"seconds": SLOT_SECONDS, "all": slots.collect::<Vec<Value>>()})
+}
+
+/// What time was spent on, in the order of a request's life.
+fn in_order(spent: &TimeSpent) -> Vec<&PartSpent> {
+    let mut parts: Vec<&PartSpent> = spent.parts.iter().collect();
+    parts.sort_by_key(|part| part.spent.order());
+    parts
 }
 
 fn ok(slot: &Slot) -> u64 {
@@ -152,7 +152,7 @@ fn seconds(nanos: i64) -> f64 {
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, at};
-    use crate::request::timeline::Moment;
+    use crate::request::timeline::{Moment, STAGES};
     use crate::telemetry::recent::Recent;
 
     #[test]

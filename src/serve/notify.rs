@@ -5,30 +5,22 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// A state of the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It serves, and is the service's main process from now on: also where it took over from another.
-    Ready,
-    /// The process with this id is the service's main process from now on.
-    Main(u32),
-    /// It ends, and with it the service.
-    Stopping,
-}
+/// The service ends.
+pub const STOPPING: &str = "STOPPING=1";
 
-/// Notifies the service manager, where there is one.
-pub fn notify(state: State) {
+/// Notifies the service manager, where there is one, of a state as sd_notify(3) writes it.
+pub fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
-    let text = match state {
-        State::Ready => format!("MAINPID={}\nREADY=1", std::process::id()),
-        State::Main(pid) => format!("MAINPID={pid}"),
-        State::Stopping => "STOPPING=1".to_owned(),
-    };
-    if let Err(error) = send(socket.as_bytes(), text.as_bytes()) {
+    if let Err(error) = send(socket.as_bytes(), state.as_bytes()) {
         log::warn!("cannot notify the service manager: {error}");
     }
+}
+
+/// The service's main process from now on, also where it took over from another.
+pub fn main_process(pid: u32) -> String {
+    format!("MAINPID={pid}")
 }
 
 fn send(socket: &[u8], text: &[u8]) -> io::Result<()> {

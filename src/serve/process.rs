@@ -2,9 +2,8 @@
 
 use std::future::pending;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
-use std::time::Duration;
 
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,9 +13,9 @@ use crate::clock::Clock;
 use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
 
-use super::error::{Error, Refused};
+use super::error::Error;
 use super::lifecycle::Proxy;
-use super::notify::{State, notify};
+use super::notify::{STOPPING, main_process, notify};
 
 /// The signals that a proxy heeds.
 struct Signals {
@@ -38,9 +37,6 @@ enum Event {
     HandedOver(u32, Channel),
 }
 
-/// From accepting to the end of the start nothing waits: it takes less than this.
-const LAST_STEP: Duration = Duration::from_millis(500);
-
 /// The target of the log lines that answer a reload: a line a fault of the config, all of them.
 pub const RELOAD: &str = "queuescope::serve::reload";
 
@@ -55,7 +51,8 @@ pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 /// Why it could not start.
 pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
     // A new version will stand at the same path; by then this one's own is only "(deleted)".
-    let program = std::env::current_exe();
+    let begun_as = || std::env::args_os().next().unwrap_or_default().into();
+    let program = std::env::current_exe().unwrap_or_else(|_| begun_as());
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
         .worker_threads(config.threads.get() as usize)
@@ -66,14 +63,15 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
         let Some((proxy, mut takeover)) = start(config, clock, &mut signals).await? else {
             return Ok(());
         };
-        notify(State::Ready);
+        let ready = main_process(std::process::id()) + "\nREADY=1";
+        notify(&ready);
         let handed = serve(load, &proxy, takeover.as_mut(), &mut signals, &program).await;
         // Who comes now must not wait here: the successor listens there, or nobody does.
         drop(takeover);
         match handed {
             Some(handed) => finish(&proxy, handed, &mut signals).await,
             None => {
-                notify(State::Stopping);
+                notify(STOPPING);
                 drain(&proxy, &mut signals).await;
             }
         }
@@ -94,25 +92,16 @@ async fn start(
     clock: Clock,
     signals: &mut Signals,
 ) -> Result<Option<Begun>, Error> {
-    // A task of its own: looking up names blocks.
-    let mut begun = tokio::spawn(begin(config, clock));
-    let begun = tokio::select! {
+    let (proxy, takeover) = tokio::select! {
         biased;
-        begun = &mut begun => begun.map_err(io::Error::other)??,
+        begun = begin(config, clock) => begun?,
         () = signals.end() => {
-            begun.abort();
-            // It may have begun to accept a moment ago; then clients may be there.
-            if let Ok(Ok(Ok((proxy, ..)))) = tokio::time::timeout(LAST_STEP, begun).await {
-                notify(State::Stopping);
-                drain(&proxy, signals).await;
-            } else {
-                log::info!("ended before it served");
-            }
+            log::info!("ended before it served");
             return Ok(None);
         }
     };
-    let (proxy, Some(mut takeover)) = begun else {
-        return Ok(Some(begun));
+    let Some(mut takeover) = takeover else {
+        return Ok(Some((proxy, None)));
     };
     let ready = tokio::select! {
         ready = takeover.ready() => ready.map(Some),
@@ -159,7 +148,7 @@ async fn serve(
     proxy: &Proxy,
     mut takeover: Option<&mut Takeover>,
     signals: &mut Signals,
-    program: &io::Result<PathBuf>,
+    program: &Path,
 ) -> Option<(u32, Channel)> {
     loop {
         let handed = async {
@@ -198,10 +187,7 @@ async fn serve(
 /// Takes on the config as it is now, or says why not.
 async fn reload(load: Load<'_>, proxy: &Proxy) {
     let done = match load() {
-        Ok(config) => proxy.reload(config).await.map_err(|refused| match refused {
-            Refused::Config(all) => all.iter().map(ToString::to_string).collect(),
-            one => vec![one.to_string()],
-        }),
+        Ok(config) => proxy.reload(config).await,
         Err(faults) => {
             proxy.metrics().reloads.with(&["refused"]).inc();
             Err(faults)
@@ -230,7 +216,7 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
 async fn finish(proxy: &Proxy, (successor, _open): (u32, Channel), signals: &mut Signals) {
     log::info!("process {successor} has taken over");
     // The successor says so, too; but this process may have ended by then, and the service with it.
-    notify(State::Main(successor));
+    notify(&main_process(successor));
     proxy.hand_over();
     let mut finished = pin!(proxy.finish_requests());
     loop {
@@ -248,19 +234,13 @@ async fn finish(proxy: &Proxy, (successor, _open): (u32, Channel), signals: &mut
 }
 
 /// Starts this program with the same arguments: it will take over. One that fails leaves this process as it is.
-fn start_successor(program: &io::Result<PathBuf>) {
-    let path = match program {
-        Ok(path) => path,
-        Err(error) => {
-            log::error!("cannot start a successor: this program's path is unknown: {error}");
-            return;
-        }
-    };
-    let mut child = match Command::new(path).args(std::env::args_os().skip(1)).spawn() {
+fn start_successor(program: &Path) {
+    let arguments = std::env::args_os().skip(1);
+    let mut child = match Command::new(program).args(arguments).spawn() {
         Ok(child) => child,
-        Err(error) => return log::error!("cannot start {}: {error}", path.display()),
+        Err(error) => return log::error!("cannot start {}: {error}", program.display()),
     };
-    log::info!("SIGUSR2: started {}", path.display());
+    log::info!("SIGUSR2: started {}", program.display());
     tokio::spawn(async move {
         match child.wait().await {
             Ok(status) if status.success() => {}

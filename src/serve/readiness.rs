@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::upstream::Upstreams;
@@ -46,15 +46,7 @@ impl Readiness {
 }
 
 async fn any_connects(upstreams: &[Arc<Upstreams>]) -> bool {
-    let mut connecting = JoinSet::new();
-    for upstream in upstreams.iter().flat_map(|all| all.all()) {
-        let upstream = upstream.clone();
-        connecting.spawn(async move { upstream.can_connect(LIMIT).await });
-    }
-    while let Some(connected) = connecting.join_next().await {
-        if matches!(connected, Ok(true)) {
-            return true;
-        }
-    }
-    false
+    let all = upstreams.iter().flat_map(|all| all.all());
+    let asked: FuturesUnordered<_> = all.map(|one| one.can_connect(LIMIT)).collect();
+    asked.any(|can_connect| async move { can_connect }).await
 }

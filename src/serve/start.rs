@@ -1,5 +1,6 @@
 //! What a proxy's start makes: what listeners share, and what each of them needs.
 
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Once};
@@ -16,7 +17,6 @@ use crate::clock::{Clock, NANOS};
 use crate::config::check::Credentials;
 use crate::config::proxy::{Base, Config};
 use crate::config::values::Share;
-use crate::config_error::ConfigError;
 use crate::engine::joiner::Outlet;
 use crate::engine::{self, Engine, forward};
 use crate::fault::registry::Faults;
@@ -35,7 +35,7 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
-use crate::upstream::{self, Address, Affinity, Policy, Rules, Upstreams};
+use crate::upstream::{Address, Affinity, Policy, Rules, Timeouts, Trust, Upstreams};
 
 use super::error::Error;
 
@@ -44,13 +44,14 @@ const CLOCKS: usize = 1024;
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
 
-/// What starting a listener needs.
+/// The listeners for requests: the front first, then the hops.
 #[derive(Clone)]
-pub(super) struct Start {
+pub(super) struct Listeners {
     pub(super) shared: Arc<Shared>,
     pub(super) threads: usize,
     /// One receiver a connection.
     pub(super) connections: Arc<watch::Sender<()>>,
+    pub(super) running: Arc<Mutex<Vec<Served>>>,
 }
 
 /// A listener and where its requests go. Dropping it accepts no more.
@@ -61,16 +62,13 @@ pub(super) struct Served {
     service: Arc<Service>,
 }
 
-/// A listener as a config asks for it.
-pub(super) struct ListenerSpec {
-    /// See [`ListenSocket::name`].
-    pub(super) name: String,
-    pub(super) address: SocketAddr,
-    pub(super) role: Role,
-    /// The key of its upstreams.
-    key: String,
-    upstreams: Vec<Address>,
-    rules: Rules,
+/// A listener that does not accept yet, or one that runs and is to get these upstreams.
+pub(super) struct Bound {
+    role: Role,
+    pub(super) socket: ListenSocket,
+    upstreams: Arc<Upstreams>,
+    /// Its place among those that run.
+    at: Option<usize>,
 }
 
 /// Takes the socket from another process where there is one for this address, or binds a new one.
@@ -81,45 +79,133 @@ pub(super) fn listen(
 ) -> Result<ListenSocket, Error> {
     let claimed = inherited.claim(name, address);
     ListenSocket::new(name, address, claimed).map_err(|source| Error::Listen {
-        key: if name.starts_with("worker") {
-            format!("{name}: listen")
-        } else {
-            name.to_owned()
+        key: match name.starts_with("worker") {
+            true => format!("{name}: listen"),
+            false => name.to_owned(),
         },
         address,
         source,
     })
 }
 
-impl Start {
-    /// Makes all that accepting from `socket` needs.
-    pub(super) fn ready(
-        &self,
-        role: Role,
-        socket: ListenSocket,
-        upstreams: Arc<Upstreams>,
-    ) -> Served {
-        let shared = self.shared.clone();
-        let upstreams = Arc::new(ArcSwap::new(upstreams));
+/// Binds the listeners that a config asks for, but for those of `running`, and looks their upstreams up.
+pub(super) async fn bind(
+    config: &Config,
+    trust: Option<Trust>,
+    running: &[(ListenSocket, Arc<Upstreams>)],
+    metrics: &Metrics,
+    inherited: &mut Inherited,
+) -> Result<Vec<Bound>, Error> {
+    let mut all = Vec::new();
+    for (role, address, upstreams, rules) in listeners(config, trust) {
+        let (name, key) = match &role {
+            Role::Front => ("listen".to_owned(), "upstream".to_owned()),
+            Role::Hop(worker) => {
+                let name = format!("worker {worker}");
+                (name.clone(), name + ": upstream")
+            }
+        };
+        let has_address = |socket: &ListenSocket| socket.configured == address;
+        let at = running
+            .iter()
+            .position(|(socket, _)| socket.name == name && has_address(socket));
+        let same = at.and_then(|at| running.get(at));
+        // A worker that was renamed keeps its socket.
+        let renamed = || {
+            running
+                .iter()
+                .find(|(one, _)| has_address(one) && address.port() != 0)
+        };
+        let socket = match same.or_else(renamed) {
+            Some((socket, _)) => ListenSocket {
+                name,
+                ..socket.clone()
+            },
+            None => listen(&name, address, inherited)?,
+        };
+        let (before, metrics) = (same.map(|(_, all)| all.clone()), metrics.clone());
+        // The system's resolver blocks.
+        let resolve = move || Upstreams::resolve(&upstreams, rules, before.as_deref(), &metrics);
+        let resolved = tokio::task::spawn_blocking(resolve).await;
+        let resolved = resolved.map_err(io::Error::other)?;
+        let upstreams = resolved.map_err(|problem| Error::Resolve { key, problem })?;
+        all.push(Bound {
+            role,
+            socket,
+            upstreams: Arc::new(upstreams),
+            at,
+        });
+    }
+    Ok(all)
+}
+
+impl Listeners {
+    /// Has those run, and no others, with the settings of a config. Gives what has become of them, in words.
+    pub(super) fn take_on(&self, config: &Config, bound: Vec<Bound>) -> Vec<String> {
+        let shared = &self.shared;
+        shared.settings.store(Arc::new(settings(config)));
+        let workers = config.workers.iter().map(|worker| worker.name.as_str());
+        // Metrics of one that was added begin at 0 before its first request.
+        workers
+            .clone()
+            .for_each(|worker| shared.metrics.expect_worker(worker));
+        if let Some(faults) = &shared.faults {
+            faults.keep(&workers.collect::<Vec<_>>());
+        }
+        let mut said = Vec::new();
+        let mut running = self.running.lock();
+        let mut old: Vec<Option<Served>> = running.drain(..).map(Some).collect();
+        for one in bound {
+            let (name, at, now) = (&one.socket.name, one.socket.address, one.upstreams.names());
+            let to = now.join(", ");
+            let Some(kept) = one.at.and_then(|at| old.get_mut(at)?.take()) else {
+                said.push(match (&one.role, &shared.tls) {
+                    (Role::Hop(_), _) => format!("{name} on http://{at} to {to}"),
+                    (Role::Front, None) => format!("front on http://{at} to {to}"),
+                    (Role::Front, Some(_)) => format!("front on https://{at} to {to}"),
+                });
+                running.push(self.accept(one));
+                continue;
+            };
+            if kept.upstreams.load().names() != now {
+                said.push(format!("{name} to {to}"));
+            }
+            kept.upstreams.store(one.upstreams);
+            running.push(kept);
+        }
+        let gone = old.iter().flatten();
+        said.extend(gone.map(|gone| format!("{} gone", gone.socket.name)));
+        said
+    }
+
+    /// Accepts, on the current runtime.
+    fn accept(&self, bound: Bound) -> Served {
+        let (shared, role) = (self.shared.clone(), bound.role);
+        let upstreams = Arc::new(ArcSwap::new(bound.upstreams));
         let (most, phase) = (shared.limits(&role).connections, shared.phase.subscribe());
         let listener = Listener::new(most, phase, self.connections.clone());
         // Of each of the runtime's threads.
         let pool = POOL.div_ceil(self.threads).saturating_mul(self.threads);
         let service = Service::new(shared, role, listener, upstreams.clone(), pool);
+        let service = Arc::new(service);
+        tokio::spawn(connection::accept(service.clone(), bound.socket.clone()));
         Served {
-            socket,
+            socket: bound.socket,
             upstreams,
-            service: Arc::new(service),
+            service,
         }
     }
-}
 
-impl Served {
-    /// Accepts, on the current runtime.
-    pub(super) fn accept(self) -> Served {
-        let socket = self.socket.clone();
-        tokio::spawn(connection::accept(self.service.clone(), socket));
-        self
+    /// Where requests go: the front's upstreams, or those of the hops where there is no front.
+    pub(super) fn upstreams(&self) -> Vec<Arc<Upstreams>> {
+        let fronts = if self.shared.joins.has_front() {
+            1
+        } else {
+            usize::MAX
+        };
+        let running = self.running.lock();
+        let running = running.iter().take(fronts);
+        running.map(|one| one.upstreams.load_full()).collect()
     }
 }
 
@@ -129,7 +215,7 @@ impl Drop for Served {
     }
 }
 
-pub(super) fn settings(config: &Config) -> Settings {
+fn settings(config: &Config) -> Settings {
     let hosts = config.workers.iter();
     let hosts = hosts.filter_map(|worker| Some((worker.name.clone(), worker.host.clone()?)));
     Settings {
@@ -154,20 +240,11 @@ pub(super) fn settings(config: &Config) -> Settings {
     }
 }
 
-fn timeouts(config: &Config) -> upstream::Timeouts {
-    upstream::Timeouts {
-        connect: config.upstream_connect_timeout_s.get(),
-        read: config.upstream_read_timeout_s.get(),
-        write: config.upstream_write_timeout_s.get(),
-        idle: config.upstream_idle_timeout_s.get(),
-    }
-}
+/// A listener as a config asks for it.
+type Asked = (Role, SocketAddr, Vec<Address>, Rules);
 
 /// The listeners that a config asks for, but for the admin listener: the front first, then the hops.
-///
-/// # Errors
-/// Who may sign the certificates of upstreams is not known.
-pub(super) fn listeners(config: &Config) -> Result<Vec<ListenerSpec>, ConfigError> {
+fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Asked> {
     let front_rules = Rules {
         policy: config.policy,
         affinity: Affinity {
@@ -177,9 +254,14 @@ pub(super) fn listeners(config: &Config) -> Result<Vec<ListenerSpec>, ConfigErro
             balance_rel_threshold: config.balance_rel_threshold,
         },
         out: config.upstream_out_s.get(),
-        trust: config.trust()?,
+        trust,
         resend_broken: config.resend_broken,
-        timeouts: timeouts(config),
+        timeouts: Timeouts {
+            connect: config.upstream_connect_timeout_s.get(),
+            read: config.upstream_read_timeout_s.get(),
+            write: config.upstream_write_timeout_s.get(),
+            idle: config.upstream_idle_timeout_s.get(),
+        },
     };
     let hop_rules = Rules {
         policy: Policy::RoundRobin,
@@ -188,39 +270,16 @@ pub(super) fn listeners(config: &Config) -> Result<Vec<ListenerSpec>, ConfigErro
         ..front_rules.clone()
     };
     // Without an upstream there are only hops, for a front elsewhere.
-    let front = (!config.upstream.is_empty()).then(|| ListenerSpec {
-        name: "listen".into(),
-        address: config.listen,
-        role: Role::Front,
-        key: "upstream".into(),
-        upstreams: config.upstream.clone(),
-        rules: front_rules,
+    let front = (!config.upstream.is_empty()).then(|| {
+        let upstreams = config.upstream.clone();
+        (Role::Front, config.listen, upstreams, front_rules)
     });
-    let hops = config.workers.iter().map(|worker| ListenerSpec {
-        name: format!("worker {}", worker.name),
-        address: worker.listen,
-        role: Role::Hop(worker.name.as_str().into()),
-        key: worker.key("upstream"),
-        upstreams: vec![worker.upstream.clone()],
-        rules: hop_rules.clone(),
+    let hops = config.workers.iter().map(move |worker| {
+        let role = Role::Hop(worker.name.as_str().into());
+        let upstreams = vec![worker.upstream.clone()];
+        (role, worker.listen, upstreams, hop_rules.clone())
     });
-    Ok(front.into_iter().chain(hops).collect())
-}
-
-impl ListenerSpec {
-    /// Looks the upstreams up; those that were there `before` go on. Blocks.
-    ///
-    /// # Errors
-    /// Which name does not resolve.
-    pub(super) fn resolve(
-        self,
-        before: Option<&Upstreams>,
-        metrics: &Metrics,
-    ) -> Result<Upstreams, Error> {
-        let key = self.key;
-        let resolved = Upstreams::resolve(&self.upstreams, self.rules, before, metrics);
-        resolved.map_err(|problem| Error::Resolve { key, problem })
-    }
+    front.into_iter().chain(hops)
 }
 
 /// When the sampled flag goes upstream: by the ratio where servers' spans are waited for, which make none without it, unless
@@ -232,11 +291,12 @@ fn upstream_flag(config: &Config) -> UpstreamFlag {
         (None, true) => UpstreamFlag::Ratio,
         (None, false) => UpstreamFlag::default(),
     };
-    if listens && matches!(flag, UpstreamFlag::Never | UpstreamFlag::Client) {
-        let what = match flag {
-            UpstreamFlag::Never => "none",
-            _ => "only those whose client sends a sampled trace",
-        };
+    let what = match flag {
+        UpstreamFlag::Never => Some("none"),
+        UpstreamFlag::Client => Some("only those whose client sends a sampled trace"),
+        _ => None,
+    };
+    if let Some(what) = what.filter(|_| listens) {
         log::warn!(
             "engine traces: upstream_flag lets servers make spans of {what} of the requests; without it, or with \
              \"always\", they make them of all"

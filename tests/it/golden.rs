@@ -49,8 +49,9 @@ fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
     Row::all(observer.finish(end, at(last + MS)).into_records(None))
 }
 
+/// Holds what is said now to the file of that name.
 #[track_caller]
-fn assert_golden(name: &str, now: &str) {
+pub fn assert_golden(name: &str, now: &str) {
     let path = format!("{}/tests/data/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, now).unwrap();

@@ -2,6 +2,7 @@
 
 mod admin;
 mod ahead;
+mod answers;
 mod attempts;
 mod balance;
 mod bytes;

@@ -55,15 +55,16 @@ fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = C
     let traces = config.engine.traces.listen.into_iter();
     let traces = traces.map(|listen| ("engine.traces: listen".to_owned(), listen));
     let all = front.chain(admin).chain(workers).chain(traces);
-    let all: Vec<(String, SocketAddr)> = all.collect();
-    (0..all.len()).filter_map(move |at| {
-        let (earlier, rest) = all.split_at(at);
-        let (key, address) = rest.first()?;
-        let (other, _) = earlier
-            .iter()
-            .find(|(_, other)| overlap(*other, *address))?;
-        let problem = format!("`{other}` has this address too; give each its own");
-        Some(ConfigError::text(key, address, problem))
+    let mut earlier: Vec<(String, SocketAddr)> = Vec::new();
+    all.filter_map(move |(key, address)| {
+        let other = earlier.iter().find(|(_, other)| overlap(*other, address));
+        let problem = |(other, _): &(String, _)| {
+            let problem = format!("`{other}` has this address too; give each its own");
+            ConfigError::text(&key, address, problem)
+        };
+        let clash = other.map(problem);
+        earlier.push((key, address));
+        clash
     })
 }
 

@@ -14,10 +14,18 @@ pub(super) fn check(config: &Config) -> Vec<ConfigError> {
     let (records, takeover) = (config.records.as_deref(), config.takeover.as_deref());
     let mut found = Vec::new();
     for (key, path) in [("records", records), ("takeover", takeover)] {
-        if path.is_some_and(|path| path == "") {
-            let problem = "is empty; give a path, or leave it out";
-            found.push(ConfigError::text(key, "", problem));
-        }
+        let Some(path) = path else { continue };
+        let folder = path.parent();
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+        let problem = match folder {
+            _ if path == "" => "is empty; give a path, or leave it out".into(),
+            Some(folder) => format!("there is no folder {}; make it first", folder.display()),
+            None if key == "records" && path.is_dir() => {
+                "is a folder; give a file in it, as in records.csv".into()
+            }
+            None => continue,
+        };
+        found.push(ConfigError::text(key, path.display(), problem));
     }
     let logs = config.engine.logs.path.as_deref();
     if let Some(logs) = logs.filter(|logs| *logs == "" || (logs.exists() && !logs.is_dir())) {

@@ -92,15 +92,3 @@ fn a_loop_is_refused_however_it_is_written() {
         assert!(config.check().is_ok(), "{listen} {upstream}");
     }
 }
-
-#[test]
-fn a_worker_is_three_parts() {
-    let worker: Worker = "w=localhost:1=http://b:2".parse().unwrap();
-    assert_eq!(worker.upstream, address("http://b:2"));
-    assert_eq!(worker.listen.to_string(), "127.0.0.1:1");
-    assert!("w=127.0.0.1:1".parse::<Worker>().is_err());
-    let problem = "log=127.0.0.1:1=b:2".parse::<Worker>().unwrap_err();
-    assert!(problem.starts_with("is taken"), "{problem}");
-    let twice = vec![worker.clone(), worker];
-    assert!(wrong(|c| c.workers = twice).contains("two workers"));
-}

@@ -266,7 +266,7 @@ async fn a_reload_changes_the_certificate_or_nothing() {
     )
     .unwrap();
     config.request_body_max_bytes = 1000.try_into().unwrap();
-    let wrong = proxy.reload(config).await.unwrap_err().to_string();
+    let wrong = proxy.reload(config).await.unwrap_err().concat();
     assert!(
         wrong.contains("the key is not that of the certificate"),
         "{wrong}"

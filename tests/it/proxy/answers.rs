@@ -1,0 +1,112 @@
+//! Every answer of the admin listener, word for word. `UPDATE_GOLDEN=1` writes the file anew.
+
+use std::time::Duration;
+
+use queuescope::clock::{Clock, Stamp};
+use queuescope::config::proxy::Config;
+use queuescope::serve::lifecycle::Proxy;
+use serde_json::Value;
+
+use crate::golden::assert_golden;
+use crate::support::admin::ask;
+use crate::support::proxy::{config, workers};
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{Client, json_response, until_async};
+
+/// An answer without what differs from process to process (names of clocks, versions, ports), and of columns those with a value.
+fn lasting(value: &mut Value) {
+    match value {
+        Value::Array(all) => {
+            all.retain(|one| one.get("unit").is_none() || !one["value"].is_null());
+            all.iter_mut().for_each(lasting);
+        }
+        Value::Object(members) => {
+            for (key, value) in members {
+                match key.as_str() {
+                    "process" | "version" | "help" => *value = "*".into(),
+                    _ => lasting(value),
+                }
+            }
+        }
+        // A clock, and a span.
+        Value::String(text) if text.starts_with("manual-") => *text = "*".into(),
+        Value::String(text) if text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit()) => {
+            *text = "*".into();
+        }
+        Value::String(text) => {
+            let mut pieces = text.split("127.0.0.1:");
+            let first = pieces.next().unwrap().to_owned();
+            let is_port = |c: char| c.is_ascii_digit();
+            let rest =
+                pieces.map(|piece| format!("127.0.0.1:*{}", piece.trim_start_matches(is_port)));
+            *text = first + &rest.collect::<String>();
+        }
+        _ => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_is_as_ever() {
+    let start = Stamp::from_nanos(1_795_168_000_000_000_000);
+    let (clock, manual) = Clock::manual(start);
+    let server = Upstream::start(move |n, _| {
+        manual.advance(Duration::from_millis(40));
+        let status = ["200 OK", "500 Internal Server Error"][n];
+        let answer = String::from_utf8(json_response("{\"text\":\"a\"}")).unwrap();
+        vec![Step::Send(answer.replace("200 OK", status).into_bytes())]
+    })
+    .await;
+    let config = Config {
+        fault_injection: true,
+        workers: workers(&[server.addr]),
+        ..config(&[server.addr])
+    };
+    let proxy = Proxy::start(config, clock).await.unwrap();
+    let (front, admin) = (proxy.front_addr().unwrap(), proxy.admin_addr());
+    for id in ["one", "two"] {
+        let mut client = Client::connect(front).await;
+        let trace = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let head = format!("x-request-id: {id}\r\n{trace}\r\n");
+        client.ask("/generate", &head, b"{\"text\":\"x\"}").await;
+    }
+    let get = async |path: &str| ask(admin, "GET", path, "", "").await;
+    until_async("the requests' end", async || {
+        get("/live.json").await.json()["last"] == 2
+    })
+    .await;
+    let stall = r#"{"kind":"stall"}"#;
+    let mut text = String::new();
+    for (method, path, body) in [
+        ("GET", "/live.json", ""),
+        ("GET", "/live.json?after=1", ""),
+        ("GET", "/live.json?after=x", ""),
+        ("GET", "/requests/1.json", ""),
+        ("GET", "/requests/2.json", ""),
+        ("GET", "/requests/3.json", ""),
+        ("GET", "/healthz", ""),
+        ("GET", "/readyz", ""),
+        ("GET", "/faults", ""),
+        ("PUT", "/faults/w0", stall),
+        ("GET", "/faults/log", ""),
+        ("PUT", "/faults/w0", "{}"),
+        ("PUT", "/faults/w1", stall),
+        ("DELETE", "/faults/w0", ""),
+        ("POST", "/faults/w0", ""),
+        ("POST", "/live.json", ""),
+        ("GET", "/nothing", ""),
+    ] {
+        let answer = ask(admin, method, path, "", body).await;
+        let said = match serde_json::from_str(&answer.text()) {
+            Ok(mut json) => {
+                lasting(&mut json);
+                format!("{json:#}\n")
+            }
+            Err(_) => answer.text(),
+        };
+        let kind = answer.header("content-type").unwrap();
+        let allow = answer.header("allow").unwrap_or_default();
+        let status = answer.status();
+        text += &format!("{method} {path} {body}\n{status} {kind} {allow}\n{said}\n");
+    }
+    assert_golden("admin.txt", &text);
+}
