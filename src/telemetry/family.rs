@@ -1,13 +1,15 @@
 //! Metrics with labels, of which each has a bounded number of label sets, whatever comes in.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ahash::RandomState;
 use parking_lot::RwLock;
 use prometheus::core::{Collector, Desc, Describer, Metric as Shown};
 use prometheus::proto::{MetricFamily, MetricType};
-use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result};
+use prometheus::{
+    Counter, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result,
+};
 
 use super::metric::{Kind, Metric};
 
@@ -61,6 +63,7 @@ macro_rules! ones {
 
 ones! {
     IntCounter: COUNTER = |opts| IntCounter::with_opts(opts.common_opts);
+    Counter: COUNTER = |opts| Counter::with_opts(opts.common_opts);
     IntGauge: GAUGE = |opts| IntGauge::with_opts(opts.common_opts);
     Gauge: GAUGE = |opts| Gauge::with_opts(opts.common_opts);
     Histogram: HISTOGRAM = Histogram::with_opts;
@@ -80,7 +83,7 @@ struct Sets<O> {
     open: usize,
     hasher: RandomState,
     /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
-    all: RwLock<BTreeMap<u64, (Vec<String>, O)>>,
+    all: RwLock<HashMap<u64, (Vec<String>, O), RandomState>>,
     /// Shown nowhere: in place of what cannot be made.
     lost: O,
 }
