@@ -25,37 +25,27 @@ impl WordCounter {
 
     /// Counts on with the next piece of a string.
     pub fn feed(&mut self, piece: &[u8]) {
-        let mut rest = piece;
-        while let Some((&byte, later)) = rest.split_first() {
-            if self.held_len == 0 && is_plain(&byte) {
-                let end = rest.iter().position(|byte| !is_plain(byte));
-                let (plain, later) = rest.split_at(end.unwrap_or(rest.len()));
-                for byte in plain {
-                    // As `char::is_whitespace` has it.
-                    self.character(matches!(byte, b' ' | 0x09..=0x0d));
-                }
-                rest = later;
+        for &byte in piece {
+            if self.held_len == 0 && byte < 0x80 && byte != b'\\' {
+                self.character(char::from(byte));
                 continue;
             }
-            rest = later;
             self.held[self.held_len] = byte;
             self.held_len += 1;
             if let Some(character) = whole(&self.held[..self.held_len]) {
                 self.held_len = 0;
-                self.character(character.is_whitespace());
+                self.character(character);
             }
         }
     }
 
-    fn character(&mut self, is_white: bool) {
-        self.words += u64::from(!is_white && !self.in_word);
-        self.in_word = !is_white;
+    fn character(&mut self, character: char) {
+        let in_word = !character.is_whitespace();
+        if in_word && !self.in_word {
+            self.words += 1;
+        }
+        self.in_word = in_word;
     }
-}
-
-/// Whether a byte is a character, which is itself.
-fn is_plain(byte: &u8) -> bool {
-    *byte < 0x80 && *byte != b'\\'
 }
 
 /// The character that `bytes` spell, once they are complete. Half a surrogate pair and bytes that are not

@@ -1,6 +1,6 @@
 //! Metrics with labels, of which each has a bounded number of label sets, whatever comes in.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -83,7 +83,7 @@ struct Sets<O> {
     open: usize,
     hasher: RandomState,
     /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
-    all: RwLock<HashMap<u64, (Vec<String>, O), RandomState>>,
+    all: RwLock<BTreeMap<u64, (Vec<String>, O)>>,
     /// Shown nowhere: in place of what cannot be made.
     lost: O,
 }
