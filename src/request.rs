@@ -12,7 +12,6 @@ pub mod gaps;
 pub mod generation;
 pub mod head;
 pub mod impossible;
-pub mod last_seen;
 pub mod messages;
 pub mod meta_info;
 pub mod names;

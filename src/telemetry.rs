@@ -16,7 +16,6 @@ pub mod family;
 pub mod loss;
 pub mod metric;
 pub mod otlp;
-pub mod process;
 pub mod prometheus;
 pub mod queue;
 pub mod recent;

@@ -51,7 +51,7 @@ pub fn render(record: &Row, width: usize) -> String {
     let total = duration(breakdown.total_nanos as f64 / 1e9);
     lines.push(format!("{:<LABEL$}{total:>10}", "total"));
     lines.extend(tokens(record));
-    if let Some(last_seen) = record.last_seen().filter(|_| !record.is_ok()) {
+    if let Some(last_seen) = record.last_seen() {
         lines.push(format!("it failed; last seen {}", place(last_seen)));
     }
     lines.push(String::new());

@@ -79,12 +79,6 @@ impl SpanId {
         self.0.get()
     }
 
-    /// Its 16 digits.
-    fn hex(self) -> String {
-        let digit = |place| char::from_digit((self.number() >> (4 * place)) as u32 & 15, 16);
-        (0..16).rev().filter_map(digit).collect()
-    }
-
     /// From 16 lower-case hex digits.
     pub fn parse(text: &str) -> Option<SpanId> {
         let is_hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
@@ -97,7 +91,7 @@ impl SpanId {
 
 impl fmt::Display for SpanId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.hex())
+        write!(f, "{:016x}", self.number())
     }
 }
 
@@ -192,7 +186,7 @@ impl fmt::Display for Failed {
 }
 
 cells! {
-    SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.hex().into());
+    SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.to_string().into());
 }
 
 /// What a row says of them: joined by `; `.

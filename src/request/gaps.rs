@@ -38,7 +38,7 @@ pub struct Gaps {
     max_nanos: i64,
     /// For the quantile. Memory is bounded: the first few sequences of a request have one, for gaps between tokens
     /// where events tell how many they bring, else for those between events.
-    histogram: Option<Box<Histogram>>,
+    histogram: Option<Histogram>,
 }
 
 impl Gaps {
@@ -64,7 +64,7 @@ impl Gaps {
 
     /// The histogram, if it missed none of the gaps.
     fn whole(&self) -> Option<&Histogram> {
-        let histogram = self.histogram.as_deref();
+        let histogram = self.histogram.as_ref();
         histogram.filter(|histogram| histogram.count() == self.count.unsigned_abs())
     }
 

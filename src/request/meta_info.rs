@@ -91,8 +91,9 @@ impl MetaInfo {
         self.shape
     }
 
-    /// Reads what was kept.
-    pub fn timings(&self) -> Timings {
+    /// Reads what was kept. What the `first` of the sequence told of its queue and its prefill is not read again: that of a later
+    /// one is not looked at.
+    pub fn timings(&self, first: Option<&Timings>) -> Timings {
         let received = self.epoch(Field::RequestReceived);
         let prefill_ts = self.epoch(Field::PrefillFinishedTs);
         let by_scheduler = prefill_ts.filter(|_| !self.prefill_by_server);
@@ -100,8 +101,12 @@ impl MetaInfo {
         let latency = || Some(received?.plus_nanos(self.nanos(Field::FirstTokenLatency)?));
         let first_output = latency().or(by_server);
         let retractions = self.count(Field::NumRetractions);
-        let entry = self.epoch(Field::ForwardEntryTime);
+        let entry = first.and_then(|first| first.forward_entry);
+        let entry = entry.or_else(|| self.epoch(Field::ForwardEntryTime));
         let entry = entry.or_else(|| self.counted_back(received?));
+        let prefill = first.and_then(|first| first.prefill_finished);
+        let prefill = prefill.or_else(|| self.epoch(Field::PrefillFinishedTime));
+        let queue = first.and_then(|first| first.queue_nanos);
         let finished = self.epoch(Field::RequestFinished);
         Timings {
             prompt_tokens: self.count(Field::PromptTokens),
@@ -109,9 +114,9 @@ impl MetaInfo {
             num_retractions: retractions.or_else(|| self.count(Field::TotalRetractions)),
             dp_rank: self.count(Field::DpRank),
             forward_entry: entry.or_else(|| self.epoch(Field::QueueTimeEnd)),
-            prefill_finished: self.epoch(Field::PrefillFinishedTime).or(by_scheduler),
-            queue_nanos: self
-                .nanos(Field::QueueTime)
+            prefill_finished: prefill.or(by_scheduler),
+            queue_nanos: queue
+                .or_else(|| self.nanos(Field::QueueTime))
                 .or_else(|| self.stamped_queue()),
             received: received.or_else(|| self.epoch(Field::ServerCreated)),
             first_token: first_output.or_else(|| self.epoch(Field::ServerFirstToken)),
@@ -228,7 +233,7 @@ mod tests {
         for (field, value) in fields {
             meta.keep(*field, Scalar::Bare(value.as_bytes()));
         }
-        meta.timings()
+        meta.timings(None)
     }
 
     #[test]

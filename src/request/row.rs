@@ -22,14 +22,14 @@ mod missing;
 mod read;
 
 /// The rows of a request: one a sequence, shared by all who tell of it.
-pub type Rows = Arc<[Row]>;
+pub type Rows = Arc<Vec<Row>>;
 
 /// The same rows without what the server said of an error, which may quote the prompt: for all but the records file.
 pub fn without_quotes(rows: &Rows) -> Rows {
     if !rows.iter().any(|row| row.more.error_quotes_server) {
         return rows.clone();
     }
-    let mut own = rows.to_vec();
+    let mut own = Vec::clone(rows);
     for row in &mut own {
         let error = row.own_error().into_owned();
         row.error = Some(error).filter(|error| !error.is_empty());
@@ -59,7 +59,12 @@ impl Row {
     /// What follows from all the rest.
     fn conclude(&mut self, found: &Impossible) {
         self.within_clock_error = found.within();
-        self.ended_in = self.last_seen().map(|seen| seen.name().into_owned());
+        self.ended_in = match self.is_ok() {
+            true => Some("done".to_owned()),
+            false => self
+                .last_seen()
+                .map(|seen| seen.ended_in(|stage| stage.name)),
+        };
         self.unseen = Some(Unseens::of(self)).filter(|unseen| *unseen != Unseens::default());
     }
 

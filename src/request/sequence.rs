@@ -218,7 +218,7 @@ impl SequenceWatch {
         if self.first.is_some() && !last {
             return;
         }
-        let timings = meta.timings();
+        let timings = meta.timings(self.first.as_ref().map(|(first, _)| first));
         self.shape = self.shape.and(meta.shape());
         self.first.get_or_insert((timings, at));
         if last {

@@ -1,12 +1,13 @@
 //! Where one request's time went: [`STAGES`], joined where nobody saw what lies between.
 
+mod last_seen;
 mod spent;
 
-use crate::request::last_seen::LastSeen;
 use crate::request::row::Row;
-use crate::request::timeline::{Moment, Period, STAGES, Stage};
+use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
-pub use spent::{Spent, StageSet, place};
+pub use last_seen::place;
+pub use spent::{Spent, StageSet};
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl Breakdown {
     /// that failed is told to its end, whoever ended it: its last part is where it was last seen.
     pub fn of(row: &Row) -> Option<Breakdown> {
         let timeline = &row.timeline;
-        let last_seen = row.last_seen()?;
+        let last_seen = row.last_seen();
         let (to, before) = end(row, last_seen)?;
         let to_end = |stage: &Stage| {
             let from = stage.period.from;
@@ -45,29 +46,8 @@ impl Breakdown {
             .enumerate()
             .find_map(|(at, stage)| Some((at, to_end(stage)?)))?;
 
-        let length = |from: usize, to: usize| {
-            let (from, to) = (STAGES.get(from)?.period.from, STAGES.get(to)?.period.to);
-            timeline.nanos(Period { from, to })
-        };
-        let mut parts = Vec::new();
-        let mut unplaced = StageSet::default();
-        let mut at = first;
-        while at < before {
-            // The shortest stretch of known length; it must not swallow stages that are known by themselves.
-            let joined = (at..before).find_map(|last| Some((last, length(at, last)?)));
-            let joined = joined
-                .filter(|(last, _)| (at + 1..=*last).all(|inner| length(inner, inner).is_none()));
-            match joined {
-                Some((last, nanos)) => {
-                    let spent = Spent::Stages(StageSet::row(at, last + 1));
-                    parts.push(Part { spent, nanos });
-                    at = last;
-                }
-                None => unplaced = unplaced.with(StageSet::one(at)),
-            }
-            at += 1;
-        }
-        if let Some(spent) = Spent::of(last_seen) {
+        let (mut parts, mut unplaced) = placed(timeline, first, before);
+        if let Some(spent) = last_seen {
             match (spent, STAGES.get(before).and_then(to_end)) {
                 (Spent::Stages(stages), None) => unplaced = unplaced.with(stages),
                 (_, nanos) => parts.push(Part {
@@ -89,14 +69,10 @@ impl Breakdown {
         }
         if !timeline.saw_way_back() {
             // Nobody could see it: its time is in the stage before it.
-            let without = |part: &mut Part| match &mut part.spent {
-                Spent::Stages(stages) => {
-                    *stages = stages.without(Period::ROUTER_RETURN);
-                    *stages != StageSet::default()
-                }
-                _ => true,
-            };
-            parts.retain_mut(without);
+            parts.retain_mut(|part| {
+                part.spent = part.spent.without(Period::ROUTER_RETURN);
+                part.spent != Spent::Stages(StageSet::default())
+            });
         }
         name_what_is_no_router(row, &mut parts);
         // A client that is slow to send its prompt delays the choice of an upstream: that time is no router's.
@@ -109,16 +85,40 @@ impl Breakdown {
     }
 }
 
+/// The stages from one place to before another whose time is known, as parts, and those of which it is not.
+fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, StageSet) {
+    let length = |from: usize, to: usize| {
+        let (from, to) = (STAGES.get(from)?.period.from, STAGES.get(to)?.period.to);
+        timeline.nanos(Period { from, to })
+    };
+    let (mut parts, mut unplaced) = (Vec::new(), StageSet::default());
+    let mut at = first;
+    while at < before {
+        // The shortest stretch of known length; it must not swallow stages that are known by themselves.
+        let joined = (at..before).find_map(|last| Some((last, length(at, last)?)));
+        let joined =
+            joined.filter(|(last, _)| (at + 1..=*last).all(|inner| length(inner, inner).is_none()));
+        match joined {
+            Some((last, nanos)) => {
+                let spent = Spent::Stages(StageSet::row(at, last + 1));
+                parts.push(Part { spent, nanos });
+                at = last;
+            }
+            None => unplaced = unplaced.with(StageSet::one(at)),
+        }
+        at += 1;
+    }
+    (parts, unplaced)
+}
+
 /// The moment that a request's time ends at, and the stage that it was in by then, or the first that it may have been in; of one
 /// that went well, behind the last.
-fn end(row: &Row, last_seen: LastSeen) -> Option<(Moment, usize)> {
-    let is_router = |stage: &Stage| stage.period == Period::QUEUE_IN_ROUTER;
+fn end(row: &Row, last_seen: Option<Spent>) -> Option<(Moment, usize)> {
     let is_seen = |stage: &Stage| row.timeline.raw(stage.period.from).is_some();
     Some(match last_seen {
-        LastSeen::Connecting => (Moment::End, STAGES.iter().rposition(is_seen)?),
-        LastSeen::Done => (Moment::Finish, STAGES.len()),
-        LastSeen::Proxy => (Moment::End, STAGES.iter().position(is_router)?),
-        LastSeen::Stages(first, _) => (Moment::End, first),
+        None => (row.is_ok().then_some(Moment::Finish)?, STAGES.len()),
+        Some(Spent::Connecting) => (Moment::End, STAGES.iter().rposition(is_seen)?),
+        Some(place) => (Moment::End, place.order() as usize),
     })
 }
 
@@ -130,12 +130,8 @@ fn name_what_is_no_router(row: &Row, parts: &mut Vec<Part>) {
         part.spent.holds(period)
             && matches!(part.spent, Spent::Stages(set) if set.stages().count() == 1)
     };
-    let to_proxy = Period {
-        from: Moment::Sent,
-        to: Moment::Arrival,
-    };
     if timeline.own_arrival().is_none() {
-        parts.retain(|part| !alone(part, to_proxy));
+        parts.retain(|part| !alone(part, Period::TO_PROXY));
     }
     if timeline.raw(Moment::WorkerArrival).is_some() {
         return;
@@ -366,7 +362,7 @@ mod tests {
             assert_eq!(parts(&sample.row()), expected);
         }
         let last_seen = refused.row().last_seen().unwrap();
-        assert_eq!(last_seen.name(), "connecting");
+        assert_eq!(last_seen, Spent::Connecting);
         assert_eq!(place(last_seen), "connecting to the target");
     }
 }

@@ -5,8 +5,6 @@
 //! `clock=4bf9;now=…;arrival=…;forwarded=…;host=127.0.0.1:30000`. Unknown keys are skipped, a value
 //! that does not parse is as if absent.
 
-use std::fmt::{Display, Write as _};
-
 use crate::clock::Stamp;
 
 use super::attempt::{Failed, MAX_FAILED, SpanId};
@@ -50,7 +48,7 @@ pub struct Stamps {
 impl Stamps {
     /// The header's value.
     pub fn render(&self) -> String {
-        let mut out = String::with_capacity(160);
+        let mut out = String::with_capacity(256);
         self.render_into(&mut out, "");
         if let Some(hop) = &self.hop {
             hop.render_into(&mut out, "hop.");
@@ -80,22 +78,28 @@ impl Stamps {
     }
 
     fn render_into(&self, out: &mut String, prefix: &str) {
-        pair(out, prefix, "clock", Some(&self.clock));
-        for (key, at) in [
-            ("now", self.now),
-            ("arrival", self.arrival),
-            ("request_end", self.request_end),
-            ("forwarded", self.forwarded),
+        let mut pair = |key, value: Option<&str>| {
+            let Some(value) = value else { return };
+            let join = if out.is_empty() { "" } else { ";" };
+            out.extend([join, prefix, key, "=", value]);
+        };
+        pair("clock", Some(&self.clock));
+        for (key, number) in [
+            ("now", self.now.map(Stamp::nanos)),
+            ("arrival", self.arrival.map(Stamp::nanos)),
+            ("request_end", self.request_end.map(Stamp::nanos)),
+            ("forwarded", self.forwarded.map(Stamp::nanos)),
+            ("attempts", self.attempts.map(i64::from)),
+            ("direct", self.is_direct.then_some(1)),
         ] {
-            pair(out, prefix, key, at.map(Stamp::nanos));
+            let mut digits = itoa::Buffer::new();
+            pair(key, number.map(|number| digits.format(number)));
         }
-        pair(out, prefix, "attempts", self.attempts);
-        pair(out, prefix, "direct", self.is_direct.then_some(1));
-        pair(out, prefix, "host", self.host.as_ref());
-        pair(out, prefix, "worker", self.worker.as_ref());
-        pair(out, prefix, "span", self.span);
+        pair("host", self.host.as_deref());
+        pair("worker", self.worker.as_deref());
+        pair("span", self.span.map(|span| span.to_string()).as_deref());
         for failed in self.failed.iter().take(MAX_FAILED) {
-            pair(out, prefix, "failed", Some(failed.render()));
+            pair("failed", Some(&failed.render()));
         }
     }
 
@@ -116,14 +120,6 @@ impl Stamps {
             _ => {}
         }
     }
-}
-
-/// Adds a pair, where there is a value.
-fn pair(out: &mut String, prefix: &str, key: &str, value: Option<impl Display>) {
-    let Some(value) = value else { return };
-    let join = if out.is_empty() { "" } else { ";" };
-    // Writing to a String cannot fail.
-    let _ = write!(out, "{join}{prefix}{key}={value}");
 }
 
 /// A stamp from elsewhere. What lies before 1970 or beyond 2116 is no stamp of a clock, and what is taken of

@@ -146,6 +146,8 @@ impl Period {
     pub const TOTAL_LATENCY: Period = Period::new(Moment::Arrival, Moment::Finish);
     /// Arrival to the engine's first token.
     pub const TTFT_ENGINE: Period = Period::new(Moment::Arrival, Moment::ServerFirstToken);
+    /// From the generator to the proxy.
+    pub const TO_PROXY: Period = Period::new(Moment::Sent, Moment::Arrival);
     /// What the router held.
     pub const QUEUE_IN_ROUTER: Period = Period::new(Moment::Arrival, Moment::RouterSend);
     /// The server's receipt to its first token.

@@ -13,7 +13,8 @@ const BUCKETS: usize = SUB * (TOP_BITS - SUB_BITS + 1) as usize;
 /// octave up to 36 minutes. Count, least and largest value are exact; a quantile is within 3.2 %.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    buckets: [u32; BUCKETS],
+    /// Up to the octave of the largest value: there is room for all, which need not be cleared.
+    buckets: Vec<u32>,
     count: u64,
     min: i64,
     max: i64,
@@ -22,7 +23,7 @@ pub struct Histogram {
 impl Default for Histogram {
     fn default() -> Histogram {
         Histogram {
-            buckets: [0; BUCKETS],
+            buckets: Vec::new(),
             count: 0,
             min: i64::MAX,
             max: 0,
@@ -31,16 +32,16 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts a value `times` times; a negative one counts as 0. Never allocates; a bucket's count stays at
+    /// Counts a value `times` times; a negative one counts as 0. Allocates for the first one only; a bucket's count stays at
     /// its largest value once it is there.
     pub fn record(&mut self, nanos: i64, times: u32) {
         if times == 0 {
             return;
         }
         let nanos = nanos.max(0);
-        if let Some(bucket) = self.buckets.get_mut(index(nanos)) {
-            *bucket = bucket.saturating_add(times);
-        }
+        let index = index(nanos);
+        self.reach(index + 1);
+        self.buckets[index] = self.buckets[index].saturating_add(times);
         self.count = self.count.saturating_add(u64::from(times));
         self.min = self.min.min(nanos);
         self.max = self.max.max(nanos);
@@ -48,12 +49,21 @@ impl Histogram {
 
     /// Counts the values of another one too.
     pub fn add(&mut self, other: &Histogram) {
+        self.reach(other.buckets.len());
         for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
             *bucket = bucket.saturating_add(*more);
         }
         self.count = self.count.saturating_add(other.count);
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
+    }
+
+    /// Has so many buckets, and those of the same octave.
+    fn reach(&mut self, buckets: usize) {
+        if self.buckets.len() < buckets {
+            self.buckets.reserve_exact(BUCKETS - self.buckets.len());
+            self.buckets.resize(buckets.next_multiple_of(SUB), 0);
+        }
     }
 
     /// How many values were counted.
@@ -139,7 +149,12 @@ mod tests {
 
     #[test]
     fn it_is_small() {
-        assert!(size_of::<Histogram>() <= 2560);
+        let mut histogram = Histogram::default();
+        for value in [100_000_000, i64::MAX] {
+            histogram.record(value, 1);
+            let bytes = size_of_val(&histogram) + 4 * histogram.buckets.capacity();
+            assert!(bytes <= 2560, "{bytes}");
+        }
     }
 
     #[test]

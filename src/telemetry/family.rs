@@ -7,7 +7,9 @@ use ahash::RandomState;
 use parking_lot::RwLock;
 use prometheus::core::{Collector, Desc, Describer, Metric as Shown};
 use prometheus::proto::{MetricFamily, MetricType};
-use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result};
+use prometheus::{
+    Counter, Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry, Result,
+};
 
 use super::metric::{Kind, Metric};
 
@@ -61,6 +63,7 @@ macro_rules! ones {
 
 ones! {
     IntCounter: COUNTER = |opts| IntCounter::with_opts(opts.common_opts);
+    Counter: COUNTER = |opts| Counter::with_opts(opts.common_opts);
     IntGauge: GAUGE = |opts| IntGauge::with_opts(opts.common_opts);
     Gauge: GAUGE = |opts| Gauge::with_opts(opts.common_opts);
     Histogram: HISTOGRAM = Histogram::with_opts;

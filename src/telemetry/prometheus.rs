@@ -2,13 +2,14 @@
 
 mod in_flight;
 mod labels;
+mod process;
 mod requests;
 mod table;
 mod total;
 
 pub use in_flight::UnderWay;
 pub use labels::{Batch, ChosenBy, Dropped, Join, Limit, Loss, Progress};
-pub use table::Families;
+pub use table::{Families, METRICS};
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,9 +19,7 @@ use prometheus::{IntGauge, Registry, Result, TextEncoder};
 use crate::request::endpoint::Endpoint;
 
 use super::family::LABEL_SETS;
-use super::metric::Metric;
-use super::process;
-use super::upstreams::ShownUpstreams;
+use super::upstreams::{ShownUpstreams, UpstreamFigures};
 
 /// What a proxy counts. Cheap to clone; the clones count together.
 #[derive(Clone, Debug)]
@@ -32,9 +31,6 @@ pub struct Metrics {
     /// Requests under way by [`Progress`].
     in_flight_levels: [IntGauge; 3],
 }
-
-/// Every metric of a proxy; `docs/METRICS.md` walks these tables.
-pub const TABLES: &[&[Metric]] = &[&table::METRICS, process::METRICS];
 
 impl Deref for Metrics {
     type Target = Families;
@@ -59,19 +55,15 @@ impl Metrics {
     /// When Prometheus refuses a name, which a test rules out.
     pub fn with_label_sets(most: usize) -> Result<Metrics> {
         let registry = Registry::new();
-        process::register(&registry)?;
         let families = Families::new(&registry, most)?;
+        process::begin(&families);
         for endpoint in Endpoint::ALL {
             for reason in requests::reasons(endpoint) {
                 families.timing_missing.with(&[reason, endpoint.path()]);
             }
         }
         Ok(Metrics {
-            upstreams: ShownUpstreams::new(
-                families.upstream_in_flight.clone(),
-                families.upstream_healthy.clone(),
-                families.upstream_connect_failures.clone(),
-            ),
+            upstreams: ShownUpstreams::default(),
             in_flight_levels: Progress::ALL.map(|phase| families.in_flight.with(&[phase.name()])),
             families: Arc::new(families),
             registry,
@@ -85,11 +77,33 @@ impl Metrics {
 
     /// All metrics in Prometheus's text format.
     pub fn text(&self) -> String {
-        let families = self.upstreams.with_present(|| self.registry.gather());
+        let families = self.upstreams.with_present(|present| {
+            self.show_upstreams(present);
+            process::show(self);
+            self.registry.gather()
+        });
         // What it writes to takes all.
         TextEncoder::new()
             .encode_to_string(&families)
             .unwrap_or_default()
+    }
+
+    /// Puts the present numbers of upstreams into the metrics. Listeners that send to the same upstream show as one.
+    fn show_upstreams(&self, present: &[Arc<UpstreamFigures>]) {
+        self.upstream_in_flight.clear();
+        self.upstream_healthy.clear();
+        self.upstream_connect_failures.clear();
+        for upstream in present {
+            let label = [upstream.name.as_str()];
+            let in_flight = i64::try_from(upstream.in_flight()).unwrap_or(i64::MAX);
+            self.upstream_in_flight.with(&label).add(in_flight);
+            self.upstream_healthy.with(&label).set(1);
+            let failures = upstream.connect_failures();
+            self.upstream_connect_failures.with(&label).inc_by(failures);
+        }
+        for upstream in present.iter().filter(|upstream| upstream.is_out()) {
+            self.upstream_healthy.with(&[&upstream.name]).set(0);
+        }
     }
 }
 

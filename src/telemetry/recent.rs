@@ -13,7 +13,7 @@ use crate::request::row::{Row, Rows};
 use crate::request::timeline::Moment;
 
 use window::Window;
-pub use window::{FIGURES, Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
+pub use window::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 
 /// Requests that ended lately.
 #[derive(Debug, Default)]
@@ -154,7 +154,7 @@ fn to_keep(rows: &Rows) -> (Rows, usize) {
         all += bytes;
     }
     let kept = match rows.get(..many) {
-        Some(first) if rows.len() > many => first.into(),
+        Some(first) if rows.len() > many => first.to_vec().into(),
         _ => rows.clone(),
     };
     (kept, all)

@@ -256,19 +256,4 @@ mod tests {
             assert_eq!(is_due, due, "{rotation:?} {file:?} {adding}");
         }
     }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_link_stays_and_what_it_leads_to_moves() {
-        let folder = tempfile::tempdir().unwrap();
-        let far = folder.path().join("far");
-        std::fs::create_dir(&far).unwrap();
-        std::fs::write(far.join("real.csv"), "rows").unwrap();
-        let path = folder.path().join("r.csv");
-        std::os::unix::fs::symlink(far.join("real.csv"), &path).unwrap();
-        let away = Rotation::default().rotate(&path, 0, at(0)).unwrap();
-        assert_eq!(away.parent().unwrap(), far.canonicalize().unwrap());
-        assert_eq!(std::fs::read_to_string(&away).unwrap(), "rows");
-        assert!(path.is_symlink() && !path.exists());
-    }
 }

@@ -4,9 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use prometheus::{IntCounter, IntGauge};
-
-use super::family::Family;
 
 /// One upstream's numbers: balancing goes by them, and `/metrics` shows them. Those who send to it share them.
 #[derive(Debug, Default)]
@@ -19,13 +16,8 @@ pub struct UpstreamFigures {
 }
 
 /// The upstreams that are shown, for as long as somebody uses them.
-#[derive(Clone, Debug)]
-pub struct ShownUpstreams {
-    all: Arc<Mutex<Vec<Weak<UpstreamFigures>>>>,
-    in_flight: Family<IntGauge>,
-    healthy: Family<IntGauge>,
-    connect_failures: Family<IntCounter>,
-}
+#[derive(Clone, Debug, Default)]
+pub struct ShownUpstreams(Arc<Mutex<Vec<Weak<UpstreamFigures>>>>);
 
 impl UpstreamFigures {
     /// An upstream with nothing in flight, `host:port`.
@@ -56,6 +48,11 @@ impl UpstreamFigures {
         self.connect_failures.fetch_add(1, Relaxed);
     }
 
+    /// How many did not.
+    pub fn connect_failures(&self) -> u64 {
+        self.connect_failures.load(Relaxed)
+    }
+
     /// It is left out, or no longer. Whether it was.
     pub fn set_out(&self, is_out: bool) -> bool {
         self.is_out.swap(is_out, Relaxed)
@@ -68,53 +65,24 @@ impl UpstreamFigures {
 }
 
 impl ShownUpstreams {
-    /// None yet; they will be shown in these.
-    pub fn new(
-        in_flight: Family<IntGauge>,
-        healthy: Family<IntGauge>,
-        connect_failures: Family<IntCounter>,
-    ) -> ShownUpstreams {
-        ShownUpstreams {
-            all: Arc::default(),
-            in_flight,
-            healthy,
-            connect_failures,
-        }
-    }
-
     /// Shows one from now on.
     pub fn add(&self, upstream: Arc<UpstreamFigures>) {
-        let mut all = self.all.lock();
+        let mut all = self.0.lock();
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(&upstream));
     }
 
     /// Those that are shown.
     pub fn present(&self) -> Vec<Arc<UpstreamFigures>> {
-        self.all.lock().iter().filter_map(Weak::upgrade).collect()
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Puts the present numbers into the metrics and calls `read` before anyone else can change them. Listeners
-    /// that send to the same upstream show as one.
-    pub fn with_present<T>(&self, read: impl FnOnce() -> T) -> T {
-        let all = self.all.lock();
-        self.in_flight.clear();
-        self.healthy.clear();
-        self.connect_failures.clear();
+    /// Reads those that are shown, by name, before anyone else can change them.
+    pub fn with_present<T>(&self, read: impl FnOnce(&[Arc<UpstreamFigures>]) -> T) -> T {
+        let all = self.0.lock();
         let mut present: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
         present.sort_by(|a, b| a.name.cmp(&b.name));
-        for upstream in &present {
-            let label = [upstream.name.as_str()];
-            let in_flight = i64::try_from(upstream.in_flight()).unwrap_or(i64::MAX);
-            self.in_flight.with(&label).add(in_flight);
-            self.healthy.with(&label).set(1);
-            let failures = upstream.connect_failures.load(Relaxed);
-            self.connect_failures.with(&label).inc_by(failures);
-        }
-        for upstream in present.iter().filter(|upstream| upstream.is_out()) {
-            self.healthy.with(&[&upstream.name]).set(0);
-        }
-        read()
+        read(&present)
     }
 }
 

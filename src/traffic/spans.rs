@@ -82,7 +82,7 @@ impl OtlpArgs {
 impl Spans {
     /// The rows of a request. Waits for room, unless spans are lost anyway.
     pub fn add(&self, rows: &[Row]) {
-        let shown = without_quotes(&Rows::from(rows));
+        let shown = without_quotes(&Rows::from(rows.to_vec()));
         self.traces.record_in_time(&shown, PATIENCE);
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use queuescope::telemetry::prometheus::TABLES;
+use queuescope::telemetry::prometheus::METRICS;
 
 use crate::support::process::run;
 use queries::{dashboards, metrics_in, panels};
@@ -37,7 +37,7 @@ fn typed_names(scrape: &str) -> impl Iterator<Item = String> {
 fn known() -> BTreeSet<String> {
     let rules = read("deploy/prometheus/recording-rules.yml");
     let made = rules.lines().filter_map(|line| line.split_once("record: "));
-    let ours = TABLES.iter().flat_map(|table| table.iter());
+    let ours = METRICS.iter();
     let mut known: BTreeSet<String> = ours.map(|metric| metric.name.to_owned()).collect();
     known.extend(made.map(|(_, name)| name.to_owned()));
     for scrape in [

@@ -11,7 +11,7 @@ use queuescope::config::args::Args;
 use queuescope::config::proxy;
 use queuescope::config::sections::SECTIONS;
 use queuescope::telemetry::metric::Kind;
-use queuescope::telemetry::prometheus::TABLES;
+use queuescope::telemetry::prometheus::METRICS;
 
 mod columns;
 mod source;
@@ -98,7 +98,7 @@ struct Flags {
 
 fn metrics_markdown() -> String {
     let mut text = "| metric | kind | unit | labels | what it is and how to read it |\n|---|---|---|---|---|\n".to_owned();
-    for metric in TABLES.iter().copied().flatten() {
+    for metric in &METRICS {
         let (name, kind, unit) = (metric.name, metric.kind.name(), metric.unit());
         let labels: Vec<String> = metric
             .labels
@@ -116,7 +116,7 @@ fn metrics_markdown() -> String {
 
 fn buckets_markdown() -> String {
     let mut all: Vec<(&[f64], Vec<String>)> = Vec::new();
-    for metric in TABLES.iter().copied().flatten() {
+    for metric in &METRICS {
         let Kind::Histogram(bounds) = metric.kind else {
             continue;
         };

@@ -70,7 +70,7 @@ fn told_by(lines: &Lines) -> Option<Told> {
     if lines.skips || lines.scanner.progress() != Progress::Whole {
         return None;
     }
-    let timings = found.meta.timings();
+    let timings = found.meta.timings(None);
     let queue = timings.queue(None);
     let count = |count: Option<u32>| count.map(u64::from);
     Some(Told {

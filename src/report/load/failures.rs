@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::report::duration;
-use crate::request::last_seen::LastSeen;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, Spent, place};
+use crate::request::timeline::Period;
 use crate::stats::Summary;
 
 use super::cells::{Cells, Request};
@@ -34,7 +34,7 @@ pub struct Kind {
     /// How they ended.
     pub outcome: Outcome,
     /// Where they were last seen.
-    pub last_seen: Option<LastSeen>,
+    pub last_seen: Option<Spent>,
     /// How many there are.
     pub requests: u64,
     /// How long they had waited, seconds; see [`waited`].
@@ -67,7 +67,7 @@ impl Failures {
                 alike.entry(kind).or_default().push(row);
             }
         }
-        let kind = |((_, last_seen), records): ((_, Option<LastSeen>), Vec<Cow<'_, Row>>)| {
+        let kind = |((_, last_seen), records): ((_, Option<Spent>), Vec<Cow<'_, Row>>)| {
             let mut spent = TimeSpent::default();
             records
                 .iter()
@@ -151,11 +151,19 @@ impl Kind {
         words
     }
 
+    /// Where they were last seen, as the column `ended_in` names it.
+    pub fn ended_in(&self) -> Option<String> {
+        self.last_seen.map(|seen| seen.ended_in(|stage| stage.name))
+    }
+
     /// What most of their time was spent on and how many per cent of it, unless it is where they were last seen: who
     /// waits long and then is given up at his first token did not lose his time in decoding.
     pub fn elsewhere(&self) -> Option<(Spent, f64)> {
         let part = self.spent.parts.first()?;
-        let is_here = self.last_seen.and_then(Spent::of) == Some(part.spent);
+        let last_seen = self
+            .last_seen
+            .map(|seen| seen.without(Period::ROUTER_RETURN));
+        let is_here = last_seen == Some(part.spent);
         // Of all of them: no less than this, where it was not seen in each.
         let share = part.nanos as f64 / self.spent.total_nanos as f64;
         (share > 0.5 && !is_here).then_some((part.spent, share * 100.0))

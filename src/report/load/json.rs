@@ -3,7 +3,6 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::request::last_seen::LastSeen;
 use crate::stats;
 
 use super::flow::{InServer, OverTime};
@@ -76,7 +75,7 @@ fn group(group: &Group, run: &RunFacts) -> Object {
     let failed = group.failures.kinds.iter().map(|kind| {
         json!({
             "outcome": kind.outcome.name(),
-            "ended_in": kind.last_seen.map(LastSeen::name),
+            "ended_in": kind.ended_in(),
             "requests": kind.requests,
             "waited": figures(kind.waited.as_ref()),
             "parts": parts(&kind.spent),

@@ -3,7 +3,6 @@
 use crate::report::duration;
 use crate::report::grid::Grid;
 use crate::report::words::{Block, text};
-use crate::request::last_seen::LastSeen;
 use crate::request::record::Outcome;
 use crate::stats;
 
@@ -176,7 +175,7 @@ fn shortened(text: &str) -> String {
 fn failures(summary: &Summary) -> impl Iterator<Item = String> {
     let kinds = &summary.all.failures.kinds;
     let shown = kinds.iter().take(NAMED.1).map(|kind| {
-        let ended_in = kind.last_seen.map(LastSeen::name);
+        let ended_in = kind.ended_in();
         let waited = kind.waited.map(|waited| {
             let [mean, max] = [waited.mean, waited.max].map(duration);
             format!(", after {mean} (longest {max})")

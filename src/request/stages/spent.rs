@@ -1,6 +1,5 @@
 //! What a stretch of a request's time was spent on: a stage, several, or what is none.
 
-use crate::request::last_seen::LastSeen;
 use crate::request::timeline::{Moment, Period, STAGES, Stage};
 
 /// A set of stages whose time is known together only.
@@ -36,11 +35,15 @@ impl StageSet {
         StageSet(self.0 | other.0)
     }
 
+    /// The stage of this period.
+    pub(super) fn of(period: Period) -> StageSet {
+        let index = STAGES.iter().position(|stage| stage.period == period);
+        index.map_or(StageSet::default(), StageSet::one)
+    }
+
     /// The others than the stage of this period.
     pub(super) fn without(self, period: Period) -> StageSet {
-        let index = STAGES.iter().position(|stage| stage.period == period);
-        let one = index.map_or(StageSet::default(), StageSet::one);
-        StageSet(self.0 & !one.0)
+        StageSet(self.0 & !StageSet::of(period).0)
     }
 
     /// Its stages, in order.
@@ -95,17 +98,12 @@ impl StageSet {
 }
 
 impl Spent {
-    /// Where a request that failed was last seen; `None` of one that went well.
-    pub fn of(last_seen: LastSeen) -> Option<Spent> {
-        match last_seen {
-            LastSeen::Done => None,
-            LastSeen::Connecting => Some(Spent::Connecting),
-            LastSeen::Proxy => Some(Spent::Proxy),
-            LastSeen::Stages(first, last) => {
-                // Nobody sees where a token is on the router's way back before it is here.
-                let stages = StageSet::row(first, last + 1).without(Period::ROUTER_RETURN);
-                Some(Spent::Stages(stages))
-            }
+    /// The same without the stage of this period.
+    #[must_use]
+    pub fn without(self, period: Period) -> Spent {
+        match self {
+            Spent::Stages(stages) => Spent::Stages(stages.without(period)),
+            other => other,
         }
     }
 
@@ -152,14 +150,5 @@ impl Spent {
             Spent::Proxy => period == Period::QUEUE_IN_ROUTER,
             Spent::Connecting | Spent::Prompt | Spent::ClientStall => false,
         }
-    }
-}
-
-/// Where a request was last seen, as a person reads it: "last seen in the router".
-pub fn place(last_seen: LastSeen) -> String {
-    match (last_seen.name().as_ref(), Spent::of(last_seen)) {
-        ("server", _) => "in the server, before its first token".to_owned(),
-        ("router+server", _) => "in the router or the server, before the first token".to_owned(),
-        (_, spent) => spent.map_or("at its end".to_owned(), Spent::place),
     }
 }

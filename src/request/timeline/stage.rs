@@ -1,6 +1,6 @@
 //! The stages of a request's life.
 
-use super::{Moment, Period};
+use super::Period;
 
 /// A stretch of a request's life; the stages follow each other without gap or overlap.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +21,7 @@ pub const STAGES: [Stage; 10] = [
         "in the client, before it was sent",
         Period::SCHEDULE_LAG,
     ),
-    Stage::new(
-        "to proxy",
-        "on the way to the proxy",
-        Period::new(Moment::Sent, Moment::Arrival),
-    ),
+    Stage::new("to proxy", "on the way to the proxy", Period::TO_PROXY),
     Stage::new("router", "in the router", Period::QUEUE_IN_ROUTER),
     Stage::new("network", "on the way into the server", Period::NETWORK),
     Stage::new(

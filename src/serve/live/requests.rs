@@ -33,7 +33,7 @@ pub fn bar(ended: &Ended) -> Option<Json> {
         "worker": worker,
         "outcome": row.outcome().name(),
         "error": row.error.as_deref().unwrap_or_default(),
-        "last_seen": (!row.is_ok()).then(|| row.last_seen().map(place)).flatten(),
+        "last_seen": row.last_seen().map(place),
         "sequences": row.sequences,
         "attempts": row.attempts,
         "trace_id": row.trace_id,

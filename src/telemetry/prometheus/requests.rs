@@ -10,7 +10,7 @@ use crate::request::impossible::{Impossible, believed};
 use crate::request::row::Row;
 use crate::request::sequence::Untold;
 use crate::request::stages::{Breakdown, Spent};
-use crate::request::timeline::{Moment, Period};
+use crate::request::timeline::{Moment, Period, Stage};
 use crate::request::unseen::Unseen;
 use crate::telemetry::family::Family;
 
@@ -69,7 +69,7 @@ impl Metrics {
                 self.went_well(rows, &labels);
             }
         } else if let Some(last_seen) = first.last_seen() {
-            let stage = last_seen.metric_name();
+            let stage = last_seen.ended_in(Stage::metric_name);
             self.ended_in.with(&[labels.outcome, &stage]).inc();
         }
         self.look_at_clocks(first);

@@ -1,6 +1,6 @@
-//! Every metric of a proxy but those of its process: what it is called, what kind it is, its labels, its bounds, and what it says.
+//! Every metric of a proxy: what it is called, what kind it is, its labels, its bounds, and what it says.
 
-use prometheus::{Gauge, Histogram, IntCounter, IntGauge, Registry, Result};
+use prometheus::{Counter, Gauge, Histogram, IntCounter, IntGauge, Registry, Result};
 
 use crate::request::endpoint::PASSED;
 use crate::request::gaps::GAP_BOUNDS;
@@ -73,6 +73,7 @@ macro_rules! metrics {
         }
     };
     (@ IntCounter) => { Kind::Counter };
+    (@ Counter) => { Kind::Counter };
     (@ $one:ident) => { Kind::Gauge };
     (@ $one:ident $bounds:expr) => { Kind::Histogram($bounds) };
 }
@@ -213,4 +214,20 @@ metrics! {
         `unreachable` (no connection), `timeout`, `shutdown`.";
     trace_connections_refused: IntCounter = "queuescope_engine_trace_connections_refused_total", &[];
         "Connections to `[engine.traces] listen` that were closed at once, as too many were open.";
+    build: IntGauge = "queuescope_build_info", &["version"];
+        "Always 1; the label is the version.";
+    process_start: Gauge = "process_start_time_seconds", &[];
+        "When this process started, seconds since 1970.";
+    process_cpu: Counter = "process_cpu_seconds_total", &[];
+        "Processor time of this process, user and system, seconds.";
+    process_resident: Gauge = "process_resident_memory_bytes", &[];
+        "Memory that it holds.";
+    process_virtual: Gauge = "process_virtual_memory_bytes", &[];
+        "Addresses that it has.";
+    process_open_fds: Gauge = "process_open_fds", &[];
+        "Open files, sockets included: two a request under way.";
+    process_max_fds: Gauge = "process_max_fds", &[];
+        "How many it may have open.";
+    process_threads: Gauge = "process_threads", &[];
+        "Its threads.";
 }

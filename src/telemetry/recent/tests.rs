@@ -45,11 +45,6 @@ fn median_ms(view: &View, name: &str) -> Option<i64> {
 }
 
 #[test]
-fn every_figure_is_a_column() {
-    assert_eq!(FIGURES.len(), 5);
-}
-
-#[test]
 fn the_last_are_kept_and_those_that_failed_longer() {
     let recent = Recent::default();
     recent.record(&timeout(0), true);

@@ -1,35 +1,35 @@
 //! Figures of the last minutes, gathered in slots of some seconds.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::column::{Scope, Value};
-use crate::request::columns::COLUMNS;
-use crate::request::columns::Column;
+use crate::request::column::{Origin, Scope, Value};
+use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::impossible::believed;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::time_spent::TimeSpent;
-use crate::request::timeline::Moment;
+use crate::request::timeline::{Moment, Period};
 use crate::stats::Histogram;
 
 /// Seconds of a slot.
 pub const SLOT_SECONDS: i64 = 10;
 /// Seconds that are looked back.
 pub const WINDOW_SECONDS: i64 = 300;
+/// The figure that only who stands before a router has.
+const IN_ROUTER: Origin = Origin::Period(Period::QUEUE_IN_ROUTER);
 /// One more than fit into the window: the first and the last are in it in part.
 const SLOTS: i64 = WINDOW_SECONDS / SLOT_SECONDS + 1;
 
-const IN_ROUTER: &str = "queue_time_in_router";
 /// Columns that quantiles are taken of, of requests that went well.
-const QUANTILES_OF: [&str; 5] = ["ttft", "elapsed", IN_ROUTER, "pure_queue_time", "tpot"];
-
-/// The same as the table of columns has them.
-pub static FIGURES: LazyLock<Vec<&Column>> = LazyLock::new(|| {
-    let column = |name| COLUMNS.iter().find(|column| column.name == name);
-    QUANTILES_OF.into_iter().filter_map(column).collect()
-});
+static FIGURES: [&Column; 5] = [
+    &COLUMNS[ColumnId::ttft as usize],
+    &COLUMNS[ColumnId::elapsed as usize],
+    &COLUMNS[ColumnId::queue_time_in_router as usize],
+    &COLUMNS[ColumnId::pure_queue_time as usize],
+    &COLUMNS[ColumnId::tpot as usize],
+];
 
 /// The slots of the last minutes, in order. A slot that somebody reads is copied before it changes.
 #[derive(Debug, Default)]
@@ -86,7 +86,8 @@ impl Told {
         // Where no hop saw the router's sending, it is our own: there is no router.
         let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
         let figures = FIGURES.iter().enumerate();
-        for (place, column) in figures.filter(|(_, column)| has_router || column.name != IN_ROUTER)
+        for (place, column) in
+            figures.filter(|(_, column)| has_router || column.origin != IN_ROUTER)
         {
             let rows = rows.iter().take(match column.scope {
                 Scope::Request => 1,

@@ -176,16 +176,17 @@ fn a_process_without_a_row_leaves_the_link_to_its_file() {
 }
 
 #[test]
-fn a_link_stays_where_it_is() {
+fn a_link_stays_where_it_is_and_what_it_leads_to_moves_within_its_own_folder() {
     let folder = Folder::new(Rotation::default());
-    let far = folder.folder.path().join("far.csv");
-    std::os::unix::fs::symlink("far.csv", folder.path()).unwrap();
+    let far = folder.folder.path().join("far");
+    std::fs::create_dir(&far).unwrap();
+    std::os::unix::fs::symlink("far/real.csv", folder.path()).unwrap();
     for id in ["a", "b"] {
         folder.sink().write(&folder.line(id)).unwrap();
-        assert_eq!(ids(&far), [id]);
+        assert_eq!(ids(&far.join("real.csv")), [id]);
     }
     assert!(folder.path().is_symlink());
-    assert_eq!(folder.files().len(), 3);
+    assert_eq!(std::fs::read_dir(far).unwrap().count(), 2);
 }
 
 #[test]

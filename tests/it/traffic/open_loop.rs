@@ -154,7 +154,7 @@ async fn a_stopped_run_keeps_a_row_of_all_that_was_due() {
         .records
         .iter()
         .filter(|row| row.timeline.raw(Moment::Sent).is_none());
-    let unsent: Vec<_> = unsent.map(|row| row.last_seen().unwrap().name()).collect();
+    let unsent: Vec<_> = unsent.map(|row| row.ended_in.clone().unwrap()).collect();
     assert_eq!(unsent, ["client lag"; 3], "they waited for a slot");
     assert_eq!(live.counts().under_way, 0);
     until("the server saw us leave", || server.gone() >= 4).await;
