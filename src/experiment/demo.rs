@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
@@ -74,7 +75,8 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
             picture(&deployment),
             command(&flags)
         ));
-        let outcome = traffic::run_async(&traffic_args(&flags)?, clock).await?;
+        let (args, live) = (traffic_args(&flags)?, Arc::default());
+        let outcome = traffic::run_watched(&args, clock, live, traffic::Stop::new()).await?;
         deployment.stop().await;
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
         say(&format!("{}{}\n{note}", outcome.to_text(), guide(&dir)));

@@ -2,7 +2,6 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -11,8 +10,8 @@ use crate::disk;
 use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState, TrialFile,
 };
+use crate::traffic::Stop;
 use crate::traffic::folder::Folder;
-use crate::traffic::{FirstSignal, Signals, Stop};
 
 pub mod folder;
 pub mod one;
@@ -76,8 +75,7 @@ pub async fn run(
     clock: Clock,
 ) -> anyhow::Result<Finished> {
     let stop = Stop::new();
-    let first = Arc::new(FirstSignal::default());
-    let listening = tokio::spawn(first.clone().stop(Signals::listen()?, stop.clone()));
+    let listening = stop.on_signals()?;
     let context = RunContext {
         kind: plan.kind,
         dir: PathBuf::new(),
@@ -93,7 +91,7 @@ pub async fn run(
         dir: done.context.dir,
         file: done.file,
         runs: done.ends,
-        signal: stop.is_stopped().then(|| first.number()),
+        signal: stop.is_stopped().then(|| stop.signal()),
         notes: done.notes,
     })
 }

@@ -22,7 +22,6 @@ use super::plan::{Planned, RunPlan};
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
-    rows: File,
     known: Value,
     times_from: TimeOrigin,
 }
@@ -98,31 +97,19 @@ fn write(
     fill: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
 ) -> Result<(), Error> {
     let path = dir.join(name);
-    let mut out = io::BufWriter::new(new_file(&path)?);
-    let written = fill(&mut out).and_then(|()| out.flush());
-    written.map_err(|cause| Error::File { path, cause })
-}
-
-fn new_file(path: &Path) -> Result<File, Error> {
-    File::create_new(path).map_err(|cause| Error::File {
-        path: path.to_owned(),
-        cause,
-    })
+    let written = File::create_new(&path).and_then(|file| {
+        let mut out = io::BufWriter::new(file);
+        fill(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|cause| Error::file(&path, cause))
 }
 
 impl Files {
-    /// Makes the file of rows in `dir`, and lays out what tells of the run should it be killed.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub(super) fn new(
-        dir: &Path,
-        facts: &RunFacts,
-        times_from: TimeOrigin,
-    ) -> Result<Files, Error> {
-        Ok(Files {
+    /// Those of a run in `dir`, with what tells of it should it be killed.
+    pub(super) fn new(dir: &Path, facts: &RunFacts, times_from: TimeOrigin) -> Files {
+        Files {
             dir: dir.to_owned(),
-            rows: new_file(&dir.join(PARTIAL))?,
             known: json!({
                 "scheduled": facts.scheduled,
                 "offered_rate": facts.offered_rate,
@@ -130,19 +117,24 @@ impl Files {
                 "config": facts.config,
             }),
             times_from,
-        })
+        }
     }
 
-    /// Begins the rows of a run that began at `started`.
-    pub(super) fn begin(mut self, started: Stamp) -> RowFile {
+    /// Makes the file of rows of a run that began at `started`.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub(super) fn begin(mut self, started: Stamp) -> Result<RowFile, Error> {
+        let path = self.dir.join(PARTIAL);
+        let rows = File::create_new(&path).map_err(|cause| Error::file(&path, cause))?;
         self.known["started_at"] = started.seconds().into();
         self.known["started_at_ns"] = started.nanos().into();
         // Where the disk takes it not, the run goes on without it.
         let _ = std::fs::write(self.dir.join(BEGUN), format!("{:#}\n", self.known));
-        RowFile {
+        Ok(RowFile {
             dir: self.dir,
-            out: RowWriter::new(self.rows, self.times_from.of(started)),
-        }
+            out: RowWriter::new(rows, self.times_from.of(started)),
+        })
     }
 }
 
@@ -165,12 +157,12 @@ impl RowFile {
         // On the disk before they have the name: after a power cut it must not lead to half a file.
         self.go_on(|out| out.get_ref().sync_all());
         if let Err(cause) = self.out {
-            let path = partial.clone();
-            return (partial, Err(Error::File { path, cause }));
+            let error = Error::file(&partial, cause);
+            return (partial, Err(error));
         }
         match std::fs::rename(&partial, &whole) {
             Ok(()) => (whole, Ok(())),
-            Err(cause) => (partial, Err(Error::File { path: whole, cause })),
+            Err(cause) => (partial, Err(Error::file(&whole, cause))),
         }
     }
 
@@ -231,7 +223,8 @@ mod tests {
         }
         let folder = Folder::new(Some(root.path()), true, "unused");
         begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
-        Files::new(root.path(), &facts(), TimeOrigin::Run).unwrap();
+        let files = Files::new(root.path(), &facts(), TimeOrigin::Run);
+        files.begin(Stamp::from_nanos(0)).unwrap();
     }
 
     #[test]
@@ -239,11 +232,12 @@ mod tests {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
             begun(root.path(), "");
-            let mut files = Files::new(root.path(), &facts(), TimeOrigin::Epoch).unwrap();
+            let files = Files::new(root.path(), &facts(), TimeOrigin::Epoch);
+            let mut rows = files.begin(Stamp::from_nanos(NANOS)).unwrap();
             if is_full {
-                files.rows = File::options().write(true).open("/dev/full").unwrap();
+                let full = File::options().write(true).open("/dev/full").unwrap();
+                rows.out = RowWriter::new(full, TimeOrigin::Epoch.of(Stamp::from_nanos(0)));
             }
-            let mut rows = files.begin(Stamp::from_nanos(NANOS));
             let known = std::fs::read_to_string(root.path().join(BEGUN)).unwrap();
             assert!(known.contains("\"started_at\": 1.0"), "{known}");
             rows.flush();
