@@ -119,7 +119,7 @@ pub async fn run_watched(
     progress::tell(&format!("{what}; rows go to {}", made.dir.display()));
     let ending = (stop.clone(), args.drain_timeout_s);
     let outputs = Outputs {
-        files: Some(Files::new(&made.dir, &facts, args.time_base)),
+        files: Some(Files::new(&made.dir, &facts, args.time_base)?),
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };

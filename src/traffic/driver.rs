@@ -157,7 +157,7 @@ impl Ready {
         // Told once: this is the run's only beginning.
         let _ = live.began.set(started);
 
-        let rows = Recorder::new(self.clock.clone(), started, outputs)?;
+        let rows = Recorder::new(self.clock.clone(), started, outputs);
         let taken = tokio::task::spawn_blocking(move || rows.take_all(&ended));
         let drained = async {
             stop.stopped().await;

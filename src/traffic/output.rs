@@ -22,6 +22,7 @@ use super::plan::{Planned, RunPlan};
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
+    rows: File,
     known: Value,
     times_from: TimeOrigin,
 }
@@ -106,10 +107,19 @@ fn write(
 }
 
 impl Files {
-    /// Those of a run in `dir`, with what tells of it should it be killed.
-    pub(super) fn new(dir: &Path, facts: &RunFacts, times_from: TimeOrigin) -> Files {
-        Files {
+    /// Makes the file of rows in `dir`, so that it costs the run no time, with what tells of it should it be killed.
+    ///
+    /// # Errors
+    /// What the system answers.
+    pub(super) fn new(
+        dir: &Path,
+        facts: &RunFacts,
+        times_from: TimeOrigin,
+    ) -> Result<Files, Error> {
+        let path = dir.join(PARTIAL);
+        Ok(Files {
             dir: dir.to_owned(),
+            rows: File::create_new(&path).map_err(|cause| Error::file(&path, cause))?,
             known: json!({
                 "scheduled": facts.scheduled,
                 "offered_rate": facts.offered_rate,
@@ -117,24 +127,19 @@ impl Files {
                 "config": facts.config,
             }),
             times_from,
-        }
+        })
     }
 
-    /// Makes the file of rows of a run that began at `started`.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub(super) fn begin(mut self, started: Stamp) -> Result<RowFile, Error> {
-        let path = self.dir.join(PARTIAL);
-        let rows = File::create_new(&path).map_err(|cause| Error::file(&path, cause))?;
+    /// Begins the rows of a run that began at `started`.
+    pub(super) fn begin(mut self, started: Stamp) -> RowFile {
         self.known["started_at"] = started.seconds().into();
         self.known["started_at_ns"] = started.nanos().into();
         // Where the disk takes it not, the run goes on without it.
         let _ = std::fs::write(self.dir.join(BEGUN), format!("{:#}\n", self.known));
-        Ok(RowFile {
+        RowFile {
             dir: self.dir,
-            out: RowWriter::new(rows, self.times_from.of(started)),
-        })
+            out: RowWriter::new(self.rows, self.times_from.of(started)),
+        }
     }
 }
 
@@ -223,8 +228,7 @@ mod tests {
         }
         let folder = Folder::new(Some(root.path()), true, "unused");
         begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
-        let files = Files::new(root.path(), &facts(), TimeOrigin::Run);
-        files.begin(Stamp::from_nanos(0)).unwrap();
+        Files::new(root.path(), &facts(), TimeOrigin::Run).unwrap();
     }
 
     #[test]
@@ -232,12 +236,11 @@ mod tests {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
             begun(root.path(), "");
-            let files = Files::new(root.path(), &facts(), TimeOrigin::Epoch);
-            let mut rows = files.begin(Stamp::from_nanos(NANOS)).unwrap();
+            let mut files = Files::new(root.path(), &facts(), TimeOrigin::Epoch).unwrap();
             if is_full {
-                let full = File::options().write(true).open("/dev/full").unwrap();
-                rows.out = RowWriter::new(full, TimeOrigin::Epoch.of(Stamp::from_nanos(0)));
+                files.rows = File::options().write(true).open("/dev/full").unwrap();
             }
+            let mut rows = files.begin(Stamp::from_nanos(NANOS));
             let known = std::fs::read_to_string(root.path().join(BEGUN)).unwrap();
             assert!(known.contains("\"started_at\": 1.0"), "{known}");
             rows.flush();

@@ -51,20 +51,16 @@ const IDLE: Duration = Duration::from_secs(3600);
 
 impl Recorder {
     /// Of a run that began at `started`.
-    ///
-    /// # Errors
-    /// The file of rows cannot be made.
-    pub(super) fn new(clock: Clock, started: Stamp, outputs: Outputs) -> Result<Recorder, Error> {
-        let file = outputs.files.map(|files| files.begin(started));
-        Ok(Recorder {
+    pub(super) fn new(clock: Clock, started: Stamp, outputs: Outputs) -> Recorder {
+        Recorder {
             clocks: Clocks::new(clock.name()),
             clock,
-            file: file.transpose()?,
+            file: outputs.files.map(|files| files.begin(started)),
             spans: outputs.spans,
             logs: outputs.logs,
             kept: Vec::new(),
             lag: Lag::default(),
-        })
+        }
     }
 
     /// Takes in all that end, until there will be no more. Blocks.
