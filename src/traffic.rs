@@ -10,7 +10,6 @@ use crate::report::figures;
 use crate::report::load::RunFacts;
 use crate::report::machine::Machine;
 use crate::report::verdict::judge;
-use crate::table::window::Edge;
 
 mod args;
 pub mod arrival;
@@ -32,17 +31,17 @@ mod progress;
 mod rows;
 mod saved;
 pub mod shard;
-mod signals;
 pub mod spans;
 pub mod stop;
 mod watch;
 pub mod workload;
 
-use client::{INSECURE, Tls};
+use client::INSECURE;
 
 pub use args::values::{rate, seconds};
-pub use args::{Args, ArrivalSource, DataArgs, DatasetName, PartArgs, TalkArgs, TimeOrigin};
-pub use driver::{Ready, Run, drive};
+pub use args::{Args, ArrivalSource, DataArgs, DatasetName, TimeOrigin};
+pub use dispatch::Ready;
+pub use driver::{Run, drive};
 use engine_logs::EngineLogs;
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
@@ -50,12 +49,10 @@ use folder::{Folder, Made};
 pub use live::{Live, Progress};
 use output::{FILES, Files};
 pub use plan::RunPlan;
-use rows::Beside;
-use signals::aside;
-pub use signals::unless_signalled;
-pub(crate) use signals::{FirstSignal, Signals};
+use rows::Outputs;
 use spans::Spans;
-pub use stop::Stop;
+use stop::{Signals, aside};
+pub use stop::{Stop, unless_signalled};
 use watch::{Watch, Watched};
 
 /// Where runs go that are given no folder.
@@ -68,7 +65,7 @@ const MANY: usize = 50_000;
 /// # Errors
 /// Nothing could be run; see [`Error`].
 pub fn run(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    runtime()?.block_on(run_async(args, clock))
+    runtime()?.block_on(run_watched(args, clock, Arc::default(), Stop::new()))
 }
 
 /// The runtime that [`run`] drives its requests in.
@@ -86,15 +83,7 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .map_err(Error::thread)
 }
 
-/// [`run`] on the current runtime, for whoever has other things to run beside it.
-///
-/// # Errors
-/// As [`run`].
-pub async fn run_async(args: &Args, clock: Clock) -> Result<FinishedRun, Error> {
-    run_watched(args, clock, Arc::default(), Stop::new()).await
-}
-
-/// [`run`] for whoever looks on by `live` and may end it by `stop`, which signals do as well.
+/// [`run`] on the current runtime, for whoever looks on by `live` and may end it by `stop`, which signals do as well.
 ///
 /// # Errors
 /// As [`run`].
@@ -106,41 +95,38 @@ pub async fn run_watched(
 ) -> Result<FinishedRun, Error> {
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
-    let first = Arc::new(FirstSignal::default());
-    let received = Signals::listen().map_err(Error::thread)?;
-    let listening = tokio::spawn(first.clone().stop(received, stop.clone()));
-    let (args, ready, spans) = tokio::select! {
+    let listening = stop.on_signals().map_err(Error::thread)?;
+    let (ready, spans) = tokio::select! {
         made = made_ready(args, &clock, &stop) => made?,
-        () = stop.stopped() => return Err(Error::Interrupted(first.number())),
+        () = stop.stopped() => return Err(Error::Interrupted(stop.signal())),
     };
     if stop.is_stopped() {
-        return Err(Error::Interrupted(first.number()));
+        return Err(Error::Interrupted(stop.signal()));
     }
-    let (plan, schedule, now) = (ready.plan(), ready.schedule(), clock.now());
-    let insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
+    let (plan, schedule, now) = (&ready.plan, &ready.schedule, clock.now());
     let made = output::begin(&folder, plan, schedule, now)?;
     let mut facts = RunFacts {
         started: now,
         ended: now,
         offered_rate: plan.shard_rate(),
         scheduled: plan.count(schedule),
-        config: args.config(plan),
+        config: plan.config(),
         goodput: args.goodput.clone(),
         machine: Some(Machine::read()),
     };
-    let files = Files::new(&made.dir, &facts, args.time_base)?;
-    let dataset = args.described(plan);
-    let what = args.announcement(plan, schedule);
+    let dataset = plan.described();
+    let what = plan.announcement(schedule);
     progress::tell(&format!("{what}; rows go to {}", made.dir.display()));
-    let ending = (stop.clone(), plan.drain_timeout);
-    let beside = Beside {
+    let ending = (stop.clone(), args.drain_timeout_s);
+    let outputs = Outputs {
+        files: Some(Files::new(&made.dir, &facts, args.time_base)?),
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
     let watch = Watch::start(clock.clone(), live.clone());
     let shown = progress::show(live.clone(), facts.scheduled, clock, ending);
     let run = tokio::select! {
-        run = ready.run(live, stop, Some(files), beside) => run?,
+        run = ready.run(live, stop.clone(), outputs) => run?,
         never = shown => never,
     };
     let watched = watch.end();
@@ -149,9 +135,7 @@ pub async fn run_watched(
     let stopped = run.stopped;
     (facts.started, facts.ended) = (run.started, run.ended);
     facts.scheduled -= run.turns_not_sent;
-    let edges = (args.leave_out_first, args.leave_out_last);
-    let insecure = insecure.then(|| INSECURE.to_owned());
-    let finishing = aside(move || finish(run, made, &facts, &watched, edges, insecure));
+    let finishing = aside(move || finish(run, made, &facts, &watched));
     let twice = async {
         signals.next().await;
         progress::tell("the run is over and its rows are written: again to leave the figures out");
@@ -163,7 +147,7 @@ pub async fn run_watched(
     };
     outcome.dataset = dataset;
     match stopped {
-        true => outcome.unfit = Some(Unfit::Stopped(first.number())),
+        true => outcome.unfit = Some(Unfit::Stopped(stop.signal())),
         false => outcome.judge(args.max_failed),
     }
     Ok(outcome)
@@ -178,34 +162,26 @@ pub async fn provide(args: &Args) -> Result<(), Error> {
     aside(move || args.plan().map(drop)).await?
 }
 
-/// What to run, with the files that it needs, and where its spans go.
-async fn planned(args: &Args, clock: &Clock) -> Result<(Args, RunPlan, Option<Spans>), Error> {
-    let args = args.with_downloads().await?;
-    let read = args.clone();
-    let mut plan = aside(move || read.plan()).await??;
-    if let Some(at) = plan.start_at {
-        Error::if_past(at, clock.now())?;
-    }
-    if let Some(path) = &args.part.save_workload {
-        let saved = plan.clone();
-        let path = path.clone();
-        aside(move || saved.save_workload(&path)).await??;
-    }
-    let spans = args.otlp.start(clock.name())?;
-    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
-    Ok((args, plan, spans))
-}
-
-/// The run, about to begin.
+/// The run, about to begin, and where its spans go.
 async fn made_ready(
     args: &Args,
     clock: &Clock,
     stop: &Stop,
-) -> Result<(Args, Ready, Option<Spans>), Error> {
-    let (args, plan, spans) = planned(args, clock).await?;
+) -> Result<(Ready, Option<Spans>), Error> {
+    let args = args.with_downloads().await?;
+    let mut plan = aside(move || args.plan()).await??;
+    if let Some(at) = plan.args.start_at {
+        Error::if_past(at, clock.now())?;
+    }
+    if let Some(path) = plan.args.save_workload.clone() {
+        let saved = plan.clone();
+        aside(move || saved.save_workload(&path)).await??;
+    }
+    let spans = plan.args.otlp.start(clock.name())?;
+    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let ready = Ready::prepare(plan, clock.clone()).await?;
     ready.warm_up(stop).await?;
-    Ok((args, ready, spans))
+    Ok((ready, spans))
 }
 
 /// Ends the file of rows, and takes the figures of it.
@@ -214,17 +190,18 @@ fn finish(
     made: Made,
     facts: &RunFacts,
     watched: &Watched,
-    edges: (Edge, Edge),
-    insecure: Option<String>,
 ) -> Result<FinishedRun, Error> {
     if facts.scheduled >= MANY {
         progress::tell("the run is over: taking the figures of its rows");
     }
     let (rows, written, unsent_spans) = run.rows.finish();
+    let plan = run.plan.clone();
+    let args = &plan.args;
+    let edges = (args.leave_out_first, args.leave_out_last);
     let summary = figures::of_file(&rows, facts, edges);
     let summary = summary.map_err(|unread| match &written {
-        Err(unwritten) => Error::Unread(unwritten.to_string()),
-        Ok(()) => Error::Unread(unread.to_string()),
+        Err(unwritten) => Error::Failed(format!("no figures: {unwritten}")),
+        Ok(()) => Error::Failed(format!("no figures: {unread}")),
     })?;
     let evidence = evidence::evidence(&run, &summary, watched);
     let verdict = judge(&evidence);
@@ -232,6 +209,7 @@ fn finish(
     let stopped = "the run was stopped before its end";
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
     warnings.extend(run.warning());
+    let insecure = args.tls.insecure.then(|| INSECURE.to_owned());
     let more = [insecure, made.note, unsent_spans];
     warnings.extend(more.into_iter().flatten());
     let mut json = summary.to_json();
@@ -239,7 +217,7 @@ fn finish(
     json["turns_not_sent"] = json!(run.turns_not_sent());
     json["verdict"] = json!(verdict);
     json["client"] = json!(evidence);
-    json["config"]["workload_sha256"] = run.plan.workload_sha256().ok().into();
+    json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();
     let rows = rows.file_name().unwrap_or_default().display().to_string();
     let written = written.map_err(|error| format!("{error}; see {rows} for the rows"));
     let written = written

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Parser;
@@ -74,7 +75,8 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
         say(&format!("{picture}\n$ queuescope {flags} {to}\n\n"));
         let flags = flags.split_whitespace().filter(|flag| *flag != "\\");
         let flags = traffic::Args::try_parse_from(flags.chain([to.as_str()]))?;
-        let outcome = traffic::run_async(&flags, clock).await?;
+        let stop = traffic::Stop::new();
+        let outcome = traffic::run_watched(&flags, clock, Arc::default(), stop).await?;
         deployment.stop().await;
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
         say(&format!("{}{}\n{note}", outcome.to_text(), guide(&dir)));

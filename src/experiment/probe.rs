@@ -16,7 +16,7 @@ use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::terminal::{self, one_line};
 use crate::traffic;
-use crate::traffic::client::{Client, ClientOptions, INSECURE, Target, Tls, TlsArgs, UpstreamKind};
+use crate::traffic::client::{Client, ClientOptions, INSECURE, Target, TlsArgs, UpstreamKind};
 use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::Backend;
 use crate::traffic::{Live, RunPlan, Stop, drive};
@@ -90,8 +90,8 @@ impl Args {
     fn backend(&self) -> Result<Backend, traffic::Error> {
         match (self.backend, self.place.backend) {
             (Some(flag), Some(path)) if flag != path => Err(traffic::Error::Usage(format!(
-                "--backend {}: the URL ends in {}; leave one of the two out",
-                flag.name(),
+                "--backend: is for {}, but the URL ends in {}; leave one of the two out",
+                flag.endpoint().path(),
                 path.endpoint().path()
             ))),
             (flag, path) => Ok(flag.or(path).unwrap_or(Backend::Sglang)),
@@ -142,7 +142,6 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     let mut plan = plan(args, backend)?;
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
-    let is_insecure = plan.client.tls.as_ref().is_some_and(Tls::is_insecure);
     let options = plan.client.clone();
     let run = drive(plan, clock.clone(), Arc::new(Live::default()), Stop::new()).await?;
     let record = run.records.into_iter().next();
@@ -172,7 +171,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     {
         let _ = writeln!(text, "\nnote: {note}");
     }
-    if is_insecure {
+    if args.tls.insecure {
         text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
     }
     Ok(Probed {
@@ -344,23 +343,31 @@ mod tests {
     fn a_url_may_end_in_an_endpoint() {
         for (url, base, backend) in [
             ("http://a:1", "http://a:1", None),
-            ("http://a:1/generate/", "http://a:1", Some("sglang")),
+            ("http://a:1/generate/", "http://a:1", Some(Backend::Sglang)),
             (
                 "http://a:1/x/v1/completions",
                 "http://a:1/x",
-                Some("sglang-oai"),
+                Some(Backend::SglangOai),
             ),
             (
                 "http://a:1/v1/chat/completions",
                 "http://a:1",
-                Some("sglang-oai-chat"),
+                Some(Backend::SglangOaiChat),
             ),
-            ("http://a:1/v1/responses", "http://a:1", Some("responses")),
-            ("http://a:1/v1/messages/", "http://a:1", Some("messages")),
+            (
+                "http://a:1/v1/responses",
+                "http://a:1",
+                Some(Backend::Responses),
+            ),
+            (
+                "http://a:1/v1/messages/",
+                "http://a:1",
+                Some(Backend::Messages),
+            ),
         ] {
             let place = Place::parse(url).unwrap();
             assert_eq!(place.target.to_string(), base, "{url}");
-            assert_eq!(place.backend.map(Backend::name), backend, "{url}");
+            assert_eq!(place.backend, backend, "{url}");
         }
         assert!(Place::parse("a:1").unwrap_err().contains("must be like"));
     }

@@ -2,7 +2,6 @@
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -11,8 +10,8 @@ use crate::disk;
 use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState, TrialFile,
 };
+use crate::traffic::Stop;
 use crate::traffic::folder::Folder;
-use crate::traffic::{FirstSignal, Signals, Stop};
 
 pub mod folder;
 pub mod one;
@@ -74,8 +73,7 @@ pub async fn run(
     clock: Clock,
 ) -> anyhow::Result<Finished> {
     let stop = Stop::new();
-    let first = Arc::new(FirstSignal::default());
-    let listening = tokio::spawn(first.clone().stop(Signals::listen()?, stop.clone()));
+    let listening = stop.on_signals()?;
     let context = RunContext {
         dir: PathBuf::new(),
         program,
@@ -86,7 +84,7 @@ pub async fn run(
     let done = whole(plan, to, context).await;
     listening.abort();
     let mut done = done?;
-    done.signal = stop.is_stopped().then(|| first.number());
+    done.signal = stop.is_stopped().then(|| stop.signal());
     Ok(done)
 }
 

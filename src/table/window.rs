@@ -11,6 +11,7 @@ use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
 use crate::stats::quantile;
 use crate::stats::steady::{Trend, trend, warm_up};
+use crate::units;
 
 use super::Table;
 
@@ -70,7 +71,7 @@ impl FromStr for Edge {
         if text == "auto" {
             return Ok(Edge::Auto);
         }
-        let seconds = text.parse().ok();
+        let seconds = units::seconds(text);
         let fits = |seconds: &f64| (0.0..=3.2e7).contains(seconds);
         let right = "must be a number of seconds, 0 or more, or auto";
         let seconds = seconds.filter(fits).ok_or_else(|| right.to_owned())?;
@@ -279,6 +280,7 @@ mod tests {
     fn an_edge_is_seconds_or_auto() {
         assert_eq!("auto".parse(), Ok(Edge::Auto));
         assert_eq!("2.5".parse(), Ok(Edge::Seconds(2.5)));
+        assert_eq!("2min".parse(), Ok(Edge::Seconds(120.0)));
         for wrong in ["-1", "x", "NaN", "inf"] {
             assert!(wrong.parse::<Edge>().unwrap_err().contains("or auto"));
         }

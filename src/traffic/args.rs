@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use http::{HeaderName, HeaderValue};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
 use crate::report::load::Goal;
@@ -14,22 +14,16 @@ use crate::table::window::Edge;
 use crate::telemetry::csv::TimeBase;
 
 use super::arrival::curve::Curve;
-use super::arrival::{Arrival, Gaps};
-use super::client::{ClientOptions, OWN_HEADERS, Target, TlsArgs, UpstreamKind, api_key};
-use super::download::{self, SHAREGPT};
-use super::error::Error;
-use super::plan::{Amount, Planned, RunPlan};
+use super::client::{OWN_HEADERS, Target, TlsArgs, UpstreamKind};
+use super::shard::Shard;
 use super::spans::OtlpArgs;
-use super::workload::{Backend, BodyOptions, LengthRange, Workload};
+use super::workload::backend::Backend;
+use super::workload::conversation::TalkArgs;
 
 mod data;
-mod part;
-mod talk;
 pub mod values;
 
 pub use data::{ArrivalSource, DataArgs, DatasetName};
-pub use part::PartArgs;
-pub use talk::TalkArgs;
 use values::within;
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
@@ -122,9 +116,21 @@ pub struct Args {
     /// What conversations are like
     #[command(flatten)]
     pub talk: TalkArgs,
-    /// Part of a load, and where it is stored
-    #[command(flatten)]
-    pub part: PartArgs,
+    /// Send every N-th request only, from the I-th on (from 0): N generators with the same flags send one load
+    #[arg(long, value_name = "I/N")]
+    #[arg(help_heading = "When requests are sent")]
+    pub shard: Option<Shard>,
+    /// Begin then, Unix seconds or a time such as 2026-11-22T10:00:00Z, so that shards begin together
+    #[arg(long, value_name = "TIME", value_parser = values::moment)]
+    #[arg(help_heading = "When requests are sent")]
+    pub start_at: Option<Stamp>,
+    /// No flag: a trial of a search sets it. The drawn gaps are scaled so that their mean is that of the rate.
+    #[arg(skip)]
+    pub exact_rate: bool,
+    /// Write what is sent and when to a new file, for --workload
+    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "What is written")]
+    pub save_workload: Option<PathBuf>,
     /// Ids of random-ids are below this
     #[arg(long, value_name = "N", default_value = "32000",
         value_parser = within(2_u32.., "must be a whole number of token ids, 2 or more"))]
@@ -178,7 +184,7 @@ pub struct Args {
     pub connect_timeout_s: Duration,
     /// After Ctrl-C, give requests under way this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "5",
-        value_parser = values::drain)]
+        value_parser = values::seconds_or_none)]
     #[arg(help_heading = "Connections and limits")]
     pub drain_timeout_s: Duration,
 
@@ -226,248 +232,6 @@ impl TimeOrigin {
     }
 }
 
-impl Args {
-    /// What to run.
-    ///
-    /// # Errors
-    /// [`Error::Usage`]: values that do not go together, a data set that cannot be read.
-    pub fn plan(&self) -> Result<RunPlan, Error> {
-        let arrival = self.arrival()?;
-        let amount = self.amount();
-        let turns = self.talk.turns(self.data.dataset_name)?;
-        let data = self
-            .data
-            .data(arrival, self.seed, self.vocab_size, &amount, turns)?;
-        let ratio = self.random_range_ratio;
-        let workload = Workload {
-            backend: self.backend(data.backend)?,
-            talks: self.talk.talks(turns, ratio),
-            dataset: data.dataset,
-            input: LengthRange::up_to(self.random_input_len, ratio),
-            output: LengthRange::up_to(self.random_output_len, ratio),
-            seed: self.seed,
-            options: BodyOptions {
-                stream: !self.disable_stream,
-                ignore_eos: !self.disable_ignore_eos,
-                model: self.model.clone(),
-                extra: self.extra_request_body.clone().unwrap_or_default(),
-            },
-        };
-        let plan = RunPlan {
-            client: self.client()?,
-            workload,
-            source: data.source,
-            arrival: data.arrival,
-            seed: self.seed,
-            amount,
-            shard: self.part.shard,
-            exact_rate: self.part.exact_rate,
-            start_at: self.part.start_at,
-            max_concurrency: self.max_concurrency,
-            warmup_requests: self.warmup_requests,
-            drain_timeout: self.drain_timeout_s,
-            request_id_prefix: self.id_prefix(),
-            flush_cache: self.flush_cache,
-            check_target: true,
-        };
-        plan.workload.check()?;
-        Ok(plan)
-    }
-
-    /// The same, with a file for a data set that is published and was not given.
-    ///
-    /// # Errors
-    /// [`Error::Download`]; [`Error::Usage`] where there is no folder to keep it in.
-    pub(super) async fn with_downloads(&self) -> Result<Args, Error> {
-        let mut args = self.clone();
-        // What makes no sense is told at once, not after a download.
-        self.data.speed(&self.arrival()?)?;
-        if self.data.dataset_name == DatasetName::ShareGpt && self.data.dataset_path.is_none() {
-            self.amount().asked(&self.arrival()?, self.seed)?;
-            let cache = download::cache().ok_or_else(|| {
-                let right = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
-                    XDG_CACHE_HOME, or name the file with --dataset-path FILE";
-                Error::Usage(right.to_owned())
-            })?;
-            // The variable of Hugging Face's own client.
-            let mirror = std::env::var("HF_ENDPOINT").ok();
-            let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
-            let brought = SHAREGPT.cached(&cache, mirror, self.connect_timeout_s);
-            args.data.dataset_path = Some(brought.await?);
-        }
-        Ok(args)
-    }
-
-    /// The settings as they stand in summary.json: what was asked for, without the key.
-    pub fn config(&self, plan: &RunPlan) -> Value {
-        let rate = plan.offered_rate();
-        let rate = rate.map_or_else(|| json!("inf"), |rate| json!(rate));
-        let talks = plan.workload.talks;
-        let headers: Vec<&str> = self.header.iter().map(|(name, _)| name.as_str()).collect();
-        let body = self.extra_request_body.as_ref();
-        let body = body.map(crate::secret::shown_members);
-        let mut config = json!({
-            "backend": plan.workload.backend.name(),
-            "base_url": plan.client.target.to_string(),
-            "upstream_kind": name(self.upstream_kind),
-            "model": plan.workload.options.model,
-            "request_rate": rate,
-            "arrival": plan.arrival.name(),
-            "rate_curve": self.rate_curve.as_ref().map(Curve::to_string),
-            "burstiness": self.burstiness,
-            "num_prompts": self.num_prompts,
-            "exact_rate": self.part.exact_rate,
-            "duration_s": plan.amount.duration.map(|duration| duration.as_secs_f64()),
-            "max_concurrency": self.max_concurrency,
-            "seed": self.seed,
-            "request_id_prefix": plan.request_id_prefix,
-            "warmup_requests": self.warmup_requests,
-            "shard": plan.shard.map(|shard| shard.to_string()),
-            "start_at": plan.start_at.map(Stamp::seconds),
-            "turns": plan.workload.most_turns(),
-            "think_time_s": talks.map(|talks| talks.think_s),
-            "think_time": talks.map(|talks| name(talks.spread)),
-            "follow_up_len": talks.map(|_| self.talk.follow_up_len),
-            "random_input_len": self.random_input_len,
-            "random_input_unit": self.data.input_unit(),
-            "random_output_len": self.random_output_len,
-            "random_range_ratio": self.random_range_ratio,
-            "vocab_size": self.vocab_size,
-            "extra_request_body": body,
-            "headers": headers,
-            "ca": self.tls.ca,
-            "insecure": self.tls.insecure,
-            "stream": !self.disable_stream,
-            "ignore_eos": !self.disable_ignore_eos,
-            "connection_reuse": !self.disable_connection_reuse,
-            "flush_cache": self.flush_cache,
-            "max_failed": self.max_failed,
-            "leave_out_first": self.leave_out_first.to_string(),
-            "leave_out_last": self.leave_out_last.to_string(),
-            "request_timeout_s": self.request_timeout_s.as_secs_f64(),
-            "connect_timeout_s": self.connect_timeout_s.as_secs_f64(),
-        });
-        let data = self.data.config(plan.source.as_ref());
-        if let (Value::Object(all), Value::Object(data)) = (&mut config, data) {
-            all.extend(data);
-        }
-        config
-    }
-
-    /// At the rate that was asked for.
-    fn arrival(&self) -> Result<Arrival, Error> {
-        let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
-        let gaps = match self.data.arrival {
-            ArrivalSource::Rate | ArrivalSource::Gamma => Gaps::of_burstiness(self.burstiness),
-            _ if self.burstiness != 1.0 => {
-                return wrong("--burstiness: goes with --arrival gamma");
-            }
-            ArrivalSource::Constant => Gaps::Even,
-            ArrivalSource::Poisson | ArrivalSource::Trace => Gaps::Exponential,
-        };
-        match &self.rate_curve {
-            None => Ok(Arrival::new(self.request_rate, gaps)),
-            Some(_) if self.data.arrival == ArrivalSource::Trace => wrong(
-                "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
-            ),
-            Some(_) if self.request_rate.is_finite() => {
-                wrong("--rate-curve: says the rate itself; leave out --request-rate")
-            }
-            Some(curve) => Ok(Arrival::Process {
-                gaps,
-                rate: curve.clone(),
-            }),
-        }
-    }
-
-    fn amount(&self) -> Amount {
-        let curve = self.rate_curve.as_ref();
-        let end = curve.filter(|_| self.num_prompts.is_none());
-        Amount {
-            num_prompts: self.num_prompts,
-            duration: self
-                .duration
-                .or(end.map(|curve| Duration::from_secs_f64(curve.end()))),
-        }
-    }
-
-    fn client(&self) -> Result<ClientOptions, Error> {
-        let target = match &self.base_url {
-            Some(target) => target.clone(),
-            None => Target::parse(&format!("http://{}:{}", self.host, self.port))
-                .map_err(|why| Error::Usage(format!("--host {}: {why}", self.host)))?,
-        };
-        Ok(ClientOptions {
-            tls: self.tls.tls(&target).map_err(Error::Usage)?,
-            target,
-            upstream: self.upstream_kind,
-            api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
-            headers: self.header.clone(),
-            reuse: !self.disable_connection_reuse,
-            connect_timeout: self.connect_timeout_s,
-            request_timeout: self.request_timeout_s,
-            sampled: 1.0,
-        })
-    }
-
-    fn id_prefix(&self) -> String {
-        let prefix = self.request_id_prefix.clone();
-        prefix.unwrap_or_else(|| self.part.id_prefix(self.seed))
-    }
-
-    /// The API to speak, where bodies are `stored` for one.
-    fn backend(&self, stored: Option<Backend>) -> Result<Backend, Error> {
-        let Some(stored) = stored else {
-            return Ok(self.backend);
-        };
-        let changes_bodies =
-            self.extra_request_body.is_some() || self.disable_stream || self.disable_ignore_eos;
-        if changes_bodies || (self.backend != Backend::Sglang && self.backend != stored) {
-            let name = stored.name();
-            return Err(Error::Usage(format!(
-                "--workload: its bodies are for --backend {name} and sent as stored: leave out another --backend, \
-                 --extra-request-body, --disable-stream and --disable-ignore-eos"
-            )));
-        }
-        Ok(stored)
-    }
-
-    /// What is about to be sent, for the start of a run.
-    pub(super) fn announcement(&self, plan: &RunPlan, schedule: &[Planned]) -> String {
-        let workload = &plan.workload;
-        let what = self.described(plan).unwrap_or_else(|| {
-            let unit = self.data.input_unit();
-            let Workload { input, output, .. } = workload;
-            format!("prompts of {input} {unit}, outputs of {output} tokens")
-        });
-        let place = |planned: Option<&Planned>, turn| {
-            let number = planned.map_or(0, |planned| planned.number);
-            plan.req_id(plan.place(number, turn))
-        };
-        let last_turn = plan.workload.most_turns() - 1;
-        let (first, last) = (
-            place(schedule.first(), 0),
-            place(schedule.last(), last_turn),
-        );
-        let (count, turns) = (plan.count(schedule), schedule.len());
-        let of = match last_turn {
-            0 => String::new(),
-            _ => format!(" of {turns} conversations"),
-        };
-        let shard = plan
-            .shard
-            .map_or_else(String::new, |shard| format!(" (shard {shard})"));
-        let start = plan.start_at;
-        let start = start.map_or_else(String::new, |at| format!(", from {} on", at.utc()));
-        format!("{count} requests{of}{shard}{start}, {what}; ids {first} to {last}")
-    }
-
-    /// The data set in words, where it is none of random lengths.
-    pub(super) fn described(&self, plan: &RunPlan) -> Option<String> {
-        self.data.described(plan.source.as_ref())
-    }
-}
-
 /// A header of the user's; those that the client sets itself are not his to set.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let header = values::header(text)?;
@@ -478,7 +242,7 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 /// A value's name on the command line.
-fn name(value: impl ValueEnum) -> String {
+pub(super) fn name(value: impl ValueEnum) -> String {
     let possible = value.to_possible_value();
     possible.map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -112,19 +112,8 @@ pub struct Job {
 pub struct Exchange {
     /// Its record in the making.
     pub observed: Observed,
-    /// What only the client saw of it.
-    pub seen: Seen,
-}
-
-/// What only the client sees of a request.
-#[derive(Debug, Default)]
-pub struct Seen {
     /// What a proxy of ours said.
     pub stamps: Option<Stamps>,
-    /// When the head was first written.
-    pub sent: Option<Stamp>,
-    /// When the head of the response was read.
-    pub response_head: Option<Stamp>,
     /// Nanoseconds spent connecting before the first write.
     pub connect_nanos: i64,
 }
@@ -134,7 +123,8 @@ struct Watch<'a> {
     observer: Observer,
     /// Where the text of its reply goes.
     reply: Option<&'a mut Reply>,
-    seen: Seen,
+    stamps: Option<Stamps>,
+    connect_nanos: i64,
 }
 
 impl Client {
@@ -249,7 +239,8 @@ impl Client {
         Watch {
             observer,
             reply: None,
-            seen: Seen::default(),
+            stamps: None,
+            connect_nanos: 0,
         }
     }
 
@@ -270,7 +261,7 @@ impl Client {
                     let began = self.clock.now();
                     match self.connect().await {
                         Ok(connection) => {
-                            watch.seen.connect_nanos += self.clock.now().nanos_since(began);
+                            watch.connect_nanos += self.clock.now().nanos_since(began);
                             connection
                         }
                         Err(why) => return End::NoConnection(why),
@@ -325,7 +316,6 @@ impl Client {
 
     fn head(&self, watch: &mut Watch<'_>, head: &http::response::Parts, at: Stamp) {
         let (kind, encoded) = (content_type(&head.headers), is_encoded(&head.headers));
-        watch.seen.response_head = Some(at);
         if let Some(reply) = &mut watch.reply {
             reply.begins(kind.is_some_and(|kind| kind.starts_with("text/event-stream")));
         }
@@ -333,8 +323,8 @@ impl Client {
         observer.response_head(head.status.as_u16(), kind, encoded, at);
         observer.told(told_outcome(&head.headers));
         let stamps = head.headers.get(FRONT_HEADER);
-        watch.seen.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
-        if let Some(stamps) = &watch.seen.stamps {
+        watch.stamps = stamps.and_then(|stamps| Stamps::parse(stamps.to_str().ok()?));
+        if let Some(stamps) = &watch.stamps {
             observer.stamps(stamps, &self.clock_name);
             return;
         }
@@ -440,9 +430,15 @@ impl Client {
     }
 }
 
+impl Exchange {
+    /// A moment of its own clock.
+    pub(super) fn at(&self, moment: Moment) -> Option<Stamp> {
+        self.observed.timeline()?.raw(moment)
+    }
+}
+
 impl Watch<'_> {
     fn begin(&mut self, connection: &Connection, now: Stamp) {
-        self.seen.sent.get_or_insert(now);
         self.observer.timeline_mut().first(Moment::Sent, now);
         let facts = self.observer.facts_mut();
         facts.attempts += 1;
@@ -452,7 +448,8 @@ impl Watch<'_> {
     fn finish(self, end: End, at: Stamp) -> Exchange {
         Exchange {
             observed: self.observer.finish(end, at),
-            seen: self.seen,
+            stamps: self.stamps,
+            connect_nanos: self.connect_nanos,
         }
     }
 }

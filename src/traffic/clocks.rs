@@ -1,10 +1,9 @@
 //! Puts the moments that proxies and engines gave on the generator's clock, as far as the run has told by then.
 
 use crate::clock::Stamp;
-use crate::offset::{Offset, OffsetBound, OffsetTable};
+use crate::offset::{OffsetBound, OffsetTable};
 use crate::request::record::Record;
-use crate::request::stamps::Stamps;
-use crate::request::timeline::{ClockOf, Relation};
+use crate::request::timeline::{ClockOf, Moment, Relation};
 
 use super::client::Exchange;
 
@@ -27,85 +26,49 @@ impl Clocks {
     }
 
     /// The records of the exchange that ended last.
-    pub(super) fn relate(&mut self, mut exchange: Exchange) -> Vec<Record> {
-        for (clock, bounds) in exchange.process_bounds() {
-            self.processes.add(&clock, &bounds);
+    pub(super) fn relate(&mut self, exchange: Exchange) -> Vec<Record> {
+        let (sent, head) = (exchange.at(Moment::Sent), exchange.at(Moment::ResponseHead));
+        let Exchange {
+            mut observed,
+            stamps,
+            ..
+        } = exchange;
+        let hop = stamps.as_ref().and_then(|front| front.hop.as_deref());
+        // When the processes of ours on its way stamped what they told with the response's head.
+        let stamped = sent.or(head).map(|from| (from, head.unwrap_or(from)));
+        if let (Some(front), Some(at)) = (&stamps, stamped) {
+            let bounds = observed.front_bounds(front.now);
+            self.processes.add(&front.clock, &bounds);
+            if let Some(hop) = hop.filter(|hop| hop.clock != front.clock) {
+                // Our send came before it read the head, and it wrote its header before we read the response.
+                let bounds = OffsetBound::of_exchange(sent, hop.arrival, hop.now, head);
+                self.processes.add(&hop.clock, &bounds);
+            }
+            observed.relate(ClockOf::Front, self.relation(&front.clock, at));
+            if let Some(hop) = hop {
+                observed.relate(ClockOf::Hop, self.relation(&hop.clock, at));
+            }
         }
-        let known = |clock: &str, at| self.processes.get_over(clock, at);
-        exchange.relate(&self.own, known);
-        let engine = exchange.engine().zip(exchange.observed.with_engine());
-        let offset = engine.and_then(|(clock, at)| {
-            self.engines.add(&clock, &exchange.observed.engine_bounds());
+        // The engine's clock is what its host is called by whoever told us.
+        let engine = observed.host().map(|host| match hop.or(stamps.as_ref()) {
+            Some(told) => told.engine_clock(host),
+            None => host.to_owned(),
+        });
+        let offset = engine.zip(observed.with_engine()).and_then(|(clock, at)| {
+            self.engines.add(&clock, &observed.engine_bounds());
             self.engines.get_over(&clock, at)
         });
-        exchange.observed.into_records(offset)
-    }
-}
-
-impl Exchange {
-    /// What it says of the clocks of our processes on its way: the front's, then that of a hop in a process
-    /// of its own.
-    fn process_bounds(&self) -> Vec<(String, Vec<OffsetBound>)> {
-        let Some(stamps) = self
-            .seen
-            .stamps
-            .as_ref()
-            .filter(|_| self.head_time().is_some())
-        else {
-            return Vec::new();
-        };
-        let front = self.observed.front_bounds(stamps.now);
-        let hop = stamps.hop.as_ref();
-        let hop = hop.filter(|hop| hop.clock != stamps.clock);
-        let hop = hop.map(|hop| (hop.clock.clone(), hop_bounds(self, hop)));
-        [(stamps.clock.clone(), front)]
-            .into_iter()
-            .chain(hop)
-            .collect()
+        observed.into_records(offset)
     }
 
-    /// Puts the moments of our processes on its way on our clock, which is called `own`; `known` gives the
-    /// offset of another over some time.
-    fn relate(&mut self, own: &str, known: impl Fn(&str, (Stamp, Stamp)) -> Option<Offset>) {
-        let (Some(stamps), Some(at)) = (&self.seen.stamps, self.head_time()) else {
-            return;
-        };
-        let relation = |clock: &str| match known(clock, at) {
-            _ if clock == own => Relation::Same,
+    /// How the clock of a process of ours stood to our own, over some time.
+    fn relation(&self, clock: &str, at: (Stamp, Stamp)) -> Relation {
+        match self.processes.get_over(clock, at) {
+            _ if clock == self.own => Relation::Same,
             Some(offset) => Relation::Apart(offset),
             None => Relation::Unknown,
-        };
-        self.observed
-            .relate(ClockOf::Front, relation(&stamps.clock));
-        if let Some(hop) = &stamps.hop {
-            self.observed.relate(ClockOf::Hop, relation(&hop.clock));
         }
     }
-
-    /// The engine's clock: what its host is called, by whoever told us.
-    fn engine(&self) -> Option<String> {
-        let host = self.observed.host()?;
-        let told = self.seen.stamps.as_ref();
-        let told = told.map(|front| front.hop.as_deref().unwrap_or(front));
-        Some(told.map_or_else(|| host.to_owned(), |stamps| stamps.engine_clock(host)))
-    }
-
-    /// When the processes of ours on its way stamped what they told with the response's head.
-    fn head_time(&self) -> Option<(Stamp, Stamp)> {
-        let sent = self.seen.sent.or(self.seen.response_head)?;
-        Some((sent, self.seen.response_head.unwrap_or(sent)))
-    }
-}
-
-/// What a hop in a process of its own says of its clock: our send came before it read the head, and it
-/// wrote its header before we read the response.
-fn hop_bounds(exchange: &Exchange, hop: &Stamps) -> Vec<OffsetBound> {
-    OffsetBound::of_exchange(
-        exchange.seen.sent,
-        hop.arrival,
-        hop.now,
-        exchange.seen.response_head,
-    )
 }
 
 #[cfg(test)]
@@ -115,10 +78,10 @@ mod chain;
 mod tests {
     use super::*;
     use crate::clock::NANOS;
+    use crate::offset::Offset;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
-    use crate::request::timeline::{Moment, Side};
-    use crate::traffic::client::Seen;
+    use crate::request::timeline::Side;
 
     /// So many seconds into the run.
     fn at(seconds: f64) -> Stamp {
@@ -142,11 +105,8 @@ mod tests {
         observer.response_body(body.as_bytes(), at(read), 0);
         Exchange {
             observed: observer.finish(End::Complete, at(read)),
-            seen: Seen {
-                sent: Some(at(sent)),
-                response_head: Some(at(read)),
-                ..Seen::default()
-            },
+            stamps: None,
+            connect_nanos: 0,
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -14,7 +13,6 @@ use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 
 use super::client::{Client, Exchange, Job, Reply};
-use super::lag::Sending;
 use super::live::Live;
 use super::plan::{Planned, RunPlan};
 use super::rows::Done;
@@ -30,6 +28,15 @@ const LEAD_NANOS: i64 = 10_000_000;
 
 /// Request bodies are made ahead of their time up to this many bytes, so that a request's making delays no sending.
 const AHEAD_BYTES: usize = 64 << 20;
+
+/// A run about to begin: the target answers, the cache is flushed, the model known.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    pub(super) plan: Arc<RunPlan>,
+    pub(super) client: Arc<Client>,
+    pub(super) schedule: Arc<Vec<Planned>>,
+    pub(super) clock: Clock,
+}
 
 /// Hands each request over at its time.
 pub(super) struct Pacer {
@@ -56,12 +63,12 @@ impl Pacer {
 
     /// Makes drafts while there is room and `time` allows.
     fn make(&mut self, time: impl Fn() -> bool) {
-        let Dispatch { plan, schedule, .. } = &*self.dispatch;
+        let Ready { plan, schedule, .. } = &self.dispatch.ready;
         while let Some(planned) = schedule.get(self.next)
             && self.bytes < AHEAD_BYTES
             && time()
         {
-            let draft = plan.workload.request(planned.number);
+            let draft = plan.request(planned.number);
             self.next += 1;
             self.bytes += draft.len();
             self.drafts.push_back(draft);
@@ -83,14 +90,19 @@ impl Pacer {
         // refusal does not matter.
         let _ = nix::sys::prctl::set_timerslack(1);
         let dispatch = self.dispatch.clone();
-        let (clock, plan) = (&dispatch.clock, &dispatch.plan);
+        let Ready {
+            clock,
+            plan,
+            schedule,
+            ..
+        } = &dispatch.ready;
         let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
-        let is_time = || plan.start_at.is_none_or(is_far);
+        let is_time = || plan.args.start_at.is_none_or(is_far);
         self.make(is_time);
-        let start = plan.start_at;
+        let start = plan.args.start_at;
         let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
         let _ = started.send(start);
-        for planned in dispatch.schedule.iter() {
+        for planned in schedule.iter() {
             let at = start.plus_nanos(planned.offset_nanos);
             let has_slots = || dispatch.slots.available_permits() > 0;
             self.make(|| is_far(at) && has_slots());
@@ -106,24 +118,22 @@ impl Pacer {
 
 /// What the tasks of a run share.
 pub(super) struct Dispatch {
-    pub(super) client: Arc<Client>,
-    pub(super) clock: Clock,
+    pub(super) ready: Ready,
     pub(super) stop: Stop,
     pub(super) live: Arc<Live>,
     /// Of `--max-concurrency`, given to requests in their order.
     pub(super) slots: Semaphore,
-    pub(super) plan: Arc<RunPlan>,
-    pub(super) schedule: Arc<Vec<Planned>>,
     pub(super) done: mpsc::Sender<Done>,
 }
 
 impl Dispatch {
     /// Waits, and says whether the run goes on.
     fn wait_until(&self, due: Stamp) -> bool {
-        let mut wake = self.clock.now();
+        let clock = &self.ready.clock;
+        let mut wake = clock.now();
         while wake < due && !self.stop.is_stopped() {
             wake = wake.plus_nanos(LOOK_NANOS).min(due);
-            self.clock.sleep_until(wake);
+            clock.sleep_until(wake);
         }
         !self.stop.is_stopped()
     }
@@ -131,34 +141,40 @@ impl Dispatch {
     /// Sends a request that is due, or one after the other all turns of a conversation: each is due once the reply before
     /// it has ended and been thought about.
     async fn serve(self: Arc<Dispatch>, number: u64, mut due: Stamp, mut draft: Option<Bytes>) {
-        let (live, workload) = (&self.live, &self.plan.workload);
-        let turns = workload.turns(number);
-        live.turns_to_come.fetch_add(turns, Ordering::Relaxed);
+        let live = &self.live;
+        let Ready {
+            plan,
+            client,
+            clock,
+            ..
+        } = &self.ready;
+        let turns = plan.turns(number);
+        live.count(|counts| counts.turns_to_come += turns);
         for turn in 0..turns {
-            live.due.fetch_add(1, Ordering::Relaxed);
-            live.turns_to_come.fetch_sub(1, Ordering::Relaxed);
+            live.count(|counts| {
+                counts.due += 1;
+                counts.turns_to_come -= 1;
+            });
             let slot = self.slot(&mut draft, turn).await;
             let job = Job {
-                req_id: self.plan.req_id(self.plan.place(number, turn)),
-                endpoint: workload.backend.endpoint(),
+                req_id: plan.req_id(plan.place(number, turn)),
+                endpoint: plan.args.backend.endpoint(),
                 scheduled: Some(due),
-                body: draft.take().unwrap_or_else(|| workload.request(number)),
+                body: draft.take().unwrap_or_else(|| plan.request(number)),
             };
             let Some((slot, slot_nanos)) = slot else {
-                return self.end(due, 0, self.client.unsent(&job));
+                return self.end(due, 0, client.unsent(&job));
             };
             let sent = job.body.clone();
-            let next = workload.follow_up(number, turn + 1);
+            let next = plan.follow_up(number, turn + 1);
             let mut reply = next.is_some().then(Reply::default);
-            live.under_way.fetch_add(1, Ordering::Relaxed);
-            let exchange = self
-                .client
-                .exchange(job, reply.as_mut(), self.stop.aborted());
+            live.count(|counts| counts.under_way += 1);
+            let exchange = client.exchange(job, reply.as_mut(), self.stop.aborted());
             // Apart, so that a task that waits for its slot is small.
             let exchange = Box::pin(exchange).await;
-            live.under_way.fetch_sub(1, Ordering::Relaxed);
+            live.count(|counts| counts.under_way -= 1);
             drop(slot);
-            let ended = self.clock.now();
+            let ended = clock.now();
             let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
             self.end(due, slot_nanos, exchange);
             let said = next.zip(reply.and_then(Reply::text));
@@ -169,7 +185,7 @@ impl Dispatch {
             }
             due = ended.plus_nanos(next.think_ns);
             tokio::select! {
-                () = until(&self.clock, due) => {}
+                () = until(clock, due) => {}
                 () = self.stop.stopped() => return,
             }
         }
@@ -190,24 +206,26 @@ impl Dispatch {
         }
         // What waits does so without its body, which can be made again (but that of a later turn).
         draft.take_if(|_| turn == 0);
-        let came = self.clock.now();
+        let clock = &self.ready.clock;
+        let came = clock.now();
         tokio::select! {
             biased;
             () = self.stop.stopped() => None,
             slot = self.slots.acquire() => {
-                Some((slot.ok()?, self.clock.now().nanos_since(came).max(0)))
+                Some((slot.ok()?, clock.now().nanos_since(came).max(0)))
             }
         }
     }
 
     fn end(&self, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {
-        if exchange.observed.outcome() != Outcome::Ok {
-            self.live.failed.fetch_add(1, Ordering::Relaxed);
-        }
-        self.live.done.fetch_add(1, Ordering::Relaxed);
+        self.live.count(|counts| {
+            counts.failed += usize::from(exchange.observed.outcome() != Outcome::Ok);
+            counts.done += 1;
+        });
         // Nobody listens any more only when the run was dropped.
         let _ = self.done.send(Done {
-            sending: Sending::of(scheduled, slot_nanos, &exchange.seen),
+            scheduled,
+            slot_nanos,
             exchange,
         });
     }

@@ -56,7 +56,7 @@ impl Published<'_> {
     /// the host.
     ///
     /// # Errors
-    /// [`Error::Download`] says what to do instead.
+    /// It could not be had; says what to do instead.
     pub async fn cached(
         &self,
         cache: &Path,
@@ -71,10 +71,12 @@ impl Published<'_> {
         let url = format!("{host}{}", self.path);
         tell(&format!("downloading {url} to {} (once)", path.display()));
         let brought = self.bring(&url, &path, connect_timeout).await;
-        let sum = brought.map_err(|why| Error::Download {
-            url,
-            why,
-            path: path.clone(),
+        let sum = brought.map_err(|why| {
+            Error::Failed(format!(
+                "cannot download {url}: {why}; bring the file here by other means and name it with --dataset-path FILE, or \
+                 put it at {}",
+                path.display()
+            ))
         })?;
         tell(&format!("{}: SHA-256 {sum}, as published", path.display()));
         Ok(path)

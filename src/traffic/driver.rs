@@ -2,7 +2,6 @@
 //! the runtime, whatever became of the earlier ones.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 use bytes::Bytes;
@@ -14,25 +13,14 @@ use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 
 use super::client::{Client, Job};
-use super::dispatch::{Dispatch, Pacer};
+use super::dispatch::{Dispatch, Pacer, Ready};
 use super::error::Error;
 use super::lag::Lag;
 use super::live::Live;
-use super::output::Files;
 use super::plan::{Planned, RunPlan};
-use super::rows::{Beside, Recorder};
-use super::signals::aside;
-use super::stop::Stop;
+use super::rows::{Outputs, Recorder};
+use super::stop::{Stop, aside};
 use super::workload::Backend;
-
-/// A run about to begin: the target answers, the cache is flushed, the model known.
-#[derive(Debug)]
-pub struct Ready {
-    plan: Arc<RunPlan>,
-    client: Arc<Client>,
-    schedule: Arc<Vec<Planned>>,
-    clock: Clock,
-}
 
 /// A run that is over.
 #[derive(Debug)]
@@ -66,13 +54,13 @@ pub struct Run {
 pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> Result<Run, Error> {
     let ready = Ready::prepare(plan, clock).await?;
     ready.warm_up(&stop).await?;
-    ready.run(live, stop, None, Beside::default()).await
+    ready.run(live, stop, Outputs::default()).await
 }
 
 impl Run {
     /// Turns of the conversations that had begun that were never due; `None` where there are none.
     pub(super) fn turns_not_sent(&self) -> Option<usize> {
-        (self.plan.workload.most_turns() > 1).then_some(self.turns_not_sent)
+        (self.plan.most_turns > 1).then_some(self.turns_not_sent)
     }
 
     /// What a reader of the figures must know of turns that were not sent.
@@ -100,21 +88,18 @@ impl Ready {
         let (mut plan, schedule) = laid_out.await??;
         let schedule = Arc::new(schedule);
         let target = plan.client.target.clone();
-        let unreachable = |why: String| Error::Unreachable {
-            url: target.to_string(),
-            why,
-        };
+        let unreachable = |why: String| Error::Failed(format!("cannot reach {target}: {why}"));
         let client = Client::new(plan.client.clone(), clock.clone()).await;
         let client = Arc::new(client.map_err(|error| unreachable(error.to_string()))?);
         if plan.check_target {
             client.preconnect().await.map_err(unreachable)?;
         }
-        if plan.flush_cache {
+        if plan.args.flush_cache {
             let flushed = client.ask(Method::POST, "/flush_cache", Bytes::new()).await;
             match flushed {
                 Ok((200..=299, _)) => {}
                 Ok((status, _)) => {
-                    return Err(Error::Refused(format!(
+                    return Err(Error::Failed(format!(
                         "--flush-cache: {target} answered {status}: leave it out, or wait until the \
                          server is idle"
                     )));
@@ -122,15 +107,15 @@ impl Ready {
                 Err(why) => return Err(unreachable(why)),
             }
         }
-        if plan.workload.backend != Backend::Sglang && plan.workload.options.model.is_none() {
+        if plan.args.backend != Backend::Sglang && plan.args.model.is_none() {
             let listed = client.ask(Method::GET, "/v1/models", Bytes::new()).await;
             let model = first_model(&listed.map_err(unreachable)?);
             let none = || {
-                Error::Refused(format!(
+                Error::Failed(format!(
                     "{target}/v1/models names no model: name one with --model"
                 ))
             };
-            plan.workload.options.model = Some(model.ok_or_else(none)?);
+            plan.args.model = Some(model.ok_or_else(none)?);
         }
         Ok(Ready {
             plan: Arc::new(plan),
@@ -140,17 +125,7 @@ impl Ready {
         })
     }
 
-    /// The schedule to come.
-    pub fn schedule(&self) -> &[Planned] {
-        &self.schedule
-    }
-
-    /// The plan, with what the target was asked for filled in.
-    pub fn plan(&self) -> &RunPlan {
-        &self.plan
-    }
-
-    /// Runs the schedule. Rows go to `files`, else stay in memory.
+    /// Runs the schedule.
     ///
     /// # Errors
     /// As [`drive`].
@@ -158,24 +133,20 @@ impl Ready {
         self,
         live: Arc<Live>,
         stop: Stop,
-        files: Option<Files>,
-        beside: Beside,
+        outputs: Outputs,
     ) -> Result<Run, Error> {
-        if let Some(at) = self.plan.start_at {
+        if let Some(at) = self.plan.args.start_at {
             Error::if_past(at, self.clock.now())?;
         }
         let guard = AbortOnDrop(stop.clone());
         let (done, ended) = mpsc::channel();
         let (started, start) = oneshot::channel();
-        let slots = self.plan.max_concurrency.unwrap_or(usize::MAX);
+        let slots = self.plan.args.max_concurrency.unwrap_or(usize::MAX);
         let dispatch = Arc::new(Dispatch {
-            client: self.client.clone(),
-            clock: self.clock.clone(),
+            ready: self.clone(),
             stop: stop.clone(),
             live: live.clone(),
             slots: Semaphore::new(slots.min(Semaphore::MAX_PERMITS)),
-            plan: self.plan.clone(),
-            schedule: self.schedule.clone(),
             done,
         });
         let pacer = Pacer::new(dispatch);
@@ -186,11 +157,11 @@ impl Ready {
         // Told once: this is the run's only beginning.
         let _ = live.began.set(started);
 
-        let rows = Recorder::new(self.clock.clone(), started, files, beside);
+        let rows = Recorder::new(self.clock.clone(), started, outputs);
         let taken = tokio::task::spawn_blocking(move || rows.take_all(&ended));
         let drained = async {
             stop.stopped().await;
-            tokio::time::sleep(self.plan.drain_timeout).await;
+            tokio::time::sleep(self.plan.args.drain_timeout_s).await;
             stop.abort();
             std::future::pending().await
         };
@@ -208,12 +179,12 @@ impl Ready {
             started,
             ended,
             records,
-            lag: Lag::of(&rows.sendings),
+            lag: std::mem::take(&mut rows.lag),
             rows,
             schedule: self.schedule,
             plan: self.plan,
             dropped: self.client.dropped(),
-            turns_not_sent: live.turns_to_come.load(Ordering::Relaxed),
+            turns_not_sent: live.counts().turns_to_come,
             stopped,
         })
     }
@@ -221,14 +192,14 @@ impl Ready {
     /// Sends the warm-up requests; stopped, it sends no more of them.
     ///
     /// # Errors
-    /// [`Error::Warmup`].
+    /// One of them failed.
     pub async fn warm_up(&self, stop: &Stop) -> Result<(), Error> {
-        for index in 0..self.plan.warmup_requests {
+        for index in 0..self.plan.args.warmup_requests {
             let job = Job {
                 req_id: format!("{}-warmup-{index}", self.plan.request_id_prefix),
-                endpoint: self.plan.workload.backend.endpoint(),
+                endpoint: self.plan.args.backend.endpoint(),
                 scheduled: None,
-                body: self.plan.workload.warmup(index as u64),
+                body: self.plan.warmup(index as u64),
             };
             let exchange = self.client.exchange(job, None, stop.stopped()).await;
             if stop.is_stopped() {
@@ -237,7 +208,7 @@ impl Ready {
             if exchange.observed.outcome() != Outcome::Ok {
                 let record = exchange.observed.into_records(None).into_iter().next();
                 let why = record.map_or_else(String::new, |record| record.facts.error);
-                return Err(Error::Warmup(why));
+                return Err(Error::Failed(format!("a warm-up request failed: {why}")));
             }
         }
         Ok(())

@@ -20,7 +20,7 @@ pub(super) fn evidence(run: &Run, summary: &Summary, watched: &Watched) -> Evide
         dropped: run.dropped,
         ..Evidence::beside(summary.typical_wait(), whole)
     };
-    run.lag.tell(&run.rows.sendings, &mut evidence);
+    run.lag.tell(&mut evidence);
     watched.tell(&mut evidence);
     evidence
 }

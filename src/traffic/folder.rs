@@ -56,7 +56,7 @@ impl Folder {
         };
         match std::fs::read_dir(dir) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(cause) => return Err(Error::folder(dir, cause)),
+            Err(cause) => return Err(Error::file(dir, cause)),
             Ok(_) => {}
         }
         let is_there = |file: &&&'static str| dir.join(file).symlink_metadata().is_ok();
@@ -64,10 +64,12 @@ impl Folder {
         if files.is_empty() || *force {
             return Ok(());
         }
-        Err(Error::Taken {
-            dir: dir.clone(),
-            files,
-        })
+        Err(Error::Usage(format!(
+            "--output-dir {}: holds a run already ({}); name another folder, leave the flag out, or replace that run with \
+             --force",
+            dir.display(),
+            files.join(", ")
+        )))
     }
 
     /// Makes the folder of a run that begins `now`. Of a given one that may be replaced `files` are removed,
@@ -79,11 +81,11 @@ impl Folder {
         self.check(files)?;
         match self {
             Folder::Given { dir, .. } => {
-                std::fs::create_dir_all(dir).map_err(|cause| Error::folder(dir, cause))?;
+                std::fs::create_dir_all(dir).map_err(|cause| Error::file(dir, cause))?;
                 for file in files.iter().map(|file| dir.join(file)) {
                     match std::fs::remove_file(&file) {
                         Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                            return Err(Error::folder(&file, cause));
+                            return Err(Error::file(&file, cause));
                         }
                         _ => {}
                     }
@@ -99,7 +101,7 @@ impl Folder {
 }
 
 fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
-    std::fs::create_dir_all(parent).map_err(|cause| Error::folder(parent, cause))?;
+    std::fs::create_dir_all(parent).map_err(|cause| Error::file(parent, cause))?;
     let begun = now.compact_utc();
     for number in 1..=MOST_A_SECOND {
         let name = match number {
@@ -110,7 +112,7 @@ fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
         // Who makes the folder has it: of two runs in one second the other takes the next name.
         match std::fs::create_dir(&dir) {
             Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {}
-            Err(cause) => return Err(Error::folder(&dir, cause)),
+            Err(cause) => return Err(Error::file(&dir, cause)),
             Ok(()) => {
                 let linked = link(parent, &name);
                 let note = linked.err().map(|cause| {
@@ -122,7 +124,7 @@ fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
         }
     }
     let full = io::Error::other("every name for a run of this second is taken");
-    Err(Error::folder(parent, full))
+    Err(Error::file(parent, full))
 }
 
 /// Lets `latest` lead to the run's folder. Whoever reads it finds the old or the new one, never none.

@@ -2,146 +2,119 @@
 
 use crate::clock::{NANOS, Stamp};
 use crate::report::verdict::{Bounds, Delay, Evidence, Gaps};
-use crate::stats;
+use crate::request::timeline::Moment;
+use crate::stats::Histogram;
 
-use super::client::Seen;
+use super::client::Exchange;
 
-/// The generator's own lateness over a run, seconds: sent − scheduled, without what a request waited for a
-/// `--max-concurrency` slot or for its connection to open.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// The generator's own lateness over a run.
+#[derive(Clone, Debug, Default)]
 pub struct Lag {
-    /// How late requests were sent.
-    pub sends: Delay,
+    /// Sent − scheduled, without what a request waited for a `--max-concurrency` slot or for its connection to open.
+    late: Histogram,
     /// How many requests waited for a slot.
-    pub waited: usize,
-    /// The longest such wait.
-    pub longest_wait: f64,
+    pub waited: u64,
+    /// The longest such wait, nanoseconds.
+    longest_wait: i64,
     /// How many requests waited longer for their connection than is short ([`LONG_NANOS`]).
-    pub connected_late: usize,
-    /// The longest such wait.
-    pub longest_connect: f64,
-    /// Of so many requests.
-    pub count: usize,
-}
-
-/// When a request was to be sent, and when it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sending {
-    /// When it was due.
-    pub scheduled: Stamp,
-    /// From then to its send, nanoseconds, without the wait for a slot.
-    pub late_nanos: i64,
-    /// Of that, opening its connection.
-    pub connect_nanos: i64,
-    /// How long it waited for a slot before.
-    pub slot_nanos: i64,
+    connected_late: u64,
+    /// The longest such wait, nanoseconds.
+    longest_connect: i64,
+    /// When the first and the last request were due.
+    due: Option<(Stamp, Stamp)>,
+    /// When they were sent, had they been late by the generator's own fault alone.
+    sent: Option<(Stamp, Stamp)>,
 }
 
 /// Fewer sends have no rate.
-const FEWEST: usize = 20;
+const FEWEST: u64 = 20;
 /// Connections that take longer to open hold requests up.
 const LONG_NANOS: i64 = 10_000_000;
 /// Fewer are not worth telling: one of so many.
-const TOLD_ONE_OF: usize = 100;
-
-impl Sending {
-    /// Of a request that was due then and waited so long for a slot; `None` of one that was never sent.
-    pub(super) fn of(scheduled: Stamp, slot_nanos: i64, seen: &Seen) -> Option<Sending> {
-        Some(Sending {
-            scheduled,
-            late_nanos: seen.sent?.nanos_since(scheduled) - slot_nanos,
-            connect_nanos: seen.connect_nanos,
-            slot_nanos,
-        })
-    }
-
-    /// By the generator's own fault.
-    fn own_nanos(&self) -> i64 {
-        (self.late_nanos - self.connect_nanos).max(0)
-    }
-}
+const TOLD_ONE_OF: u64 = 100;
 
 impl Lag {
-    /// Of these requests.
-    pub fn of(sendings: &[Sending]) -> Lag {
-        let own = sendings.iter().map(Sending::own_nanos).map(seconds);
-        let own = ascending(own);
-        let at = |q| stats::quantile(&own, q).unwrap_or(0.0);
-        let waits = || sendings.iter().map(|sending| sending.slot_nanos);
-        let connects = || sendings.iter().map(|sending| sending.connect_nanos);
-        Lag {
-            sends: Delay {
-                p50: at(0.5),
-                p99: at(0.99),
-                max: at(1.0),
-            },
-            waited: waits().filter(|wait| *wait > 0).count(),
-            longest_wait: seconds(waits().max().unwrap_or(0)),
-            connected_late: connects().filter(|wait| *wait > LONG_NANOS).count(),
-            longest_connect: seconds(connects().max().unwrap_or(0)),
-            count: sendings.len(),
+    /// Takes in a request, if it was sent, that was due then and waited so many nanoseconds for a slot.
+    pub(super) fn add(&mut self, scheduled: Stamp, slot: i64, exchange: &Exchange) {
+        let Some(sent) = exchange.at(Moment::Sent) else {
+            return;
+        };
+        let connect = exchange.connect_nanos;
+        let late = (sent.nanos_since(scheduled) - slot - connect).max(0);
+        self.late.record(late, 1);
+        self.waited += u64::from(slot > 0);
+        self.longest_wait = self.longest_wait.max(slot);
+        self.connected_late += u64::from(connect > LONG_NANOS);
+        self.longest_connect = self.longest_connect.max(connect);
+        for (span, at) in [
+            (&mut self.due, scheduled),
+            (&mut self.sent, scheduled.plus_nanos(late)),
+        ] {
+            let (first, last) = span.unwrap_or((at, at));
+            *span = Some((first.min(at), last.max(at)));
         }
     }
 
     /// What a reader of the run's figures must know, if anything, beside the verdict.
     pub fn warnings(&self) -> Vec<String> {
-        let mut found = Vec::new();
+        let (mut found, count) = (Vec::new(), self.late.count());
         if self.waited > 0 {
             found.push(format!(
                 "{} requests waited for a --max-concurrency slot, at most {:.3} s: the load was not an open \
                  loop, and only figures from the schedule hold that wait",
-                self.waited, self.longest_wait
+                self.waited,
+                seconds(self.longest_wait)
             ));
         }
-        if self.connected_late * TOLD_ONE_OF > self.count {
+        if self.connected_late * TOLD_ONE_OF > count {
             found.push(format!(
-                "{} of {} requests waited more than {} ms for their connection to open, at most {:.3} s: they came to the \
+                "{} of {count} requests waited more than {} ms for their connection to open, at most {:.3} s: they came to the \
                  server later than scheduled, by no fault of the generator; only figures from the schedule hold that wait",
                 self.connected_late,
-                self.count,
                 LONG_NANOS / 1_000_000,
-                self.longest_connect
+                seconds(self.longest_connect)
             ));
         }
         found
     }
 
     /// Notes it in the evidence of a run.
-    pub fn tell(&self, sendings: &[Sending], evidence: &mut Evidence) {
-        let Bounds { slight, gross } = evidence.bounds;
-        let own = || sendings.iter().map(Sending::own_nanos).map(seconds);
-        let later = |bound: f64| own().filter(|late| *late > bound).count() as u64;
-        evidence.lag = (!sendings.is_empty()).then_some(self.sends);
-        evidence.late = later(slight);
-        evidence.very_late = later(gross);
-        evidence.waited_for_slot = self.waited as u64;
-        evidence.gaps = gaps(sendings, gross);
+    pub(super) fn tell(&self, evidence: &mut Evidence) {
+        evidence.lag = delay(&self.late);
+        [evidence.late, evidence.very_late] = later(&self.late, evidence.bounds);
+        evidence.waited_for_slot = self.waited;
+        evidence.gaps = self.gaps(evidence.bounds.gross);
+    }
+
+    /// How long the sends took beside the schedule; `None` where all were due at once, or there are few. Connections that
+    /// opened slowly do not count: that is the server's, or the network's. What all took longer counts from `gross` on: less
+    /// is one late request at the end.
+    fn gaps(&self, gross: f64) -> Option<Gaps> {
+        let span = |(first, last): (Stamp, Stamp)| last.since(first);
+        let (asked, took) = (self.due.map(span)?, self.sent.map(span)?);
+        let is_late = took - asked > gross;
+        (self.late.count() >= FEWEST && asked > 0.0).then(|| Gaps {
+            stretch: if is_late { took / asked } else { 1.0 },
+        })
     }
 }
 
-/// How long the sends took beside the schedule; `None` where all were due at once, or there are few. Connections that
-/// opened slowly do not count: that is the server's, or the network's. What all took longer counts from `gross` on: less
-/// is one late request at the end.
-fn gaps(sendings: &[Sending], gross: f64) -> Option<Gaps> {
-    let span = |of: &dyn Fn(&Sending) -> Stamp| {
-        let (first, last) = (
-            sendings.iter().map(of).min()?,
-            sendings.iter().map(of).max()?,
-        );
-        Some(last.since(first))
-    };
-    let asked = span(&|sending| sending.scheduled)?;
-    let took = span(&|sending| sending.scheduled.plus_nanos(sending.own_nanos()))?;
-    let is_late = took - asked > gross;
-    (sendings.len() >= FEWEST && asked > 0.0).then(|| Gaps {
-        stretch: if is_late { took / asked } else { 1.0 },
+/// How late something was, within 3.2 %; `None` of nothing.
+pub(super) fn delay(late: &Histogram) -> Option<Delay> {
+    let at = |q| late.quantile(q).map(seconds);
+    Some(Delay {
+        p50: at(0.5)?,
+        p99: at(0.99)?,
+        max: at(1.0)?,
     })
 }
 
-fn ascending(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values
+/// How often it was later than each bound.
+pub(super) fn later(late: &Histogram, Bounds { slight, gross }: Bounds) -> [u64; 2] {
+    let bounds = [slight, gross].map(|bound| (bound * NANOS as f64) as i64);
+    let counts = late.counts(&bounds);
+    let from = |place: usize| counts.iter().skip(place).map(|count| u64::from(*count));
+    [from(1).sum(), from(2).sum()]
 }
 
 fn seconds(nanos: i64) -> f64 {
@@ -152,94 +125,87 @@ fn seconds(nanos: i64) -> f64 {
 mod tests {
     use super::*;
     use crate::report::verdict::{Grade, judge};
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
+    use crate::request::timeline::Side;
 
     const MS: i64 = 1_000_000;
 
-    /// One every 50 ms, so late each.
-    fn sendings(late_nanos: impl Fn(i64) -> i64) -> Vec<Sending> {
-        let one = |index: i64| Sending {
-            scheduled: Stamp::from_nanos(index * 50 * MS),
-            late_nanos: late_nanos(index),
-            connect_nanos: 0,
-            slot_nanos: 0,
-        };
-        (0..1000).map(one).collect()
+    /// A run of a request every 50 ms, each so late, which waited so long for a slot and for its connection before.
+    fn run(wait: impl Fn(i64) -> [i64; 3]) -> Lag {
+        of((0..1000).map(|index| (index * 50 * MS, wait(index))))
     }
 
-    fn told(sendings: &[Sending]) -> Evidence {
+    fn of(requests: impl Iterator<Item = (i64, [i64; 3])>) -> Lag {
+        let mut lag = Lag::default();
+        for (due, [late, slot_nanos, connect_nanos]) in requests {
+            let scheduled = Stamp::from_nanos(due);
+            let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+            let sent = scheduled.plus_nanos(late + slot_nanos + connect_nanos);
+            observer.timeline_mut().set(Moment::Sent, sent);
+            let exchange = Exchange {
+                observed: observer.finish(End::Complete, sent),
+                stamps: None,
+                connect_nanos,
+            };
+            lag.add(scheduled, slot_nanos, &exchange);
+        }
+        lag
+    }
+
+    fn told(lag: &Lag) -> Evidence {
         let mut evidence = Evidence::default();
-        Lag::of(sendings).tell(sendings, &mut evidence);
+        lag.tell(&mut evidence);
         evidence
     }
 
     #[test]
-    fn a_sending_has_no_wait_for_a_slot_in_it() {
-        let scheduled = Stamp::from_nanos(1_000);
-        let seen = |sent: Option<i64>| Seen {
-            sent: sent.map(|nanos| scheduled.plus_nanos(nanos)),
-            connect_nanos: 30,
-            ..Seen::default()
-        };
-        let sent = Sending::of(scheduled, 200, &seen(Some(237))).unwrap();
-        assert_eq!((sent.late_nanos, sent.connect_nanos), (37, 30));
-        assert_eq!(Sending::of(scheduled, 200, &seen(None)), None);
-    }
-
-    #[test]
     fn a_punctual_run_and_one_with_late_requests() {
-        let punctual = told(&sendings(|index| 100_000 + index));
+        let punctual = told(&run(|_| [MS / 10, 0, 0]));
         assert_eq!((punctual.late, punctual.very_late), (0, 0));
-        assert!((punctual.lag.unwrap().p50 - 1.005e-4).abs() < 1e-6);
+        assert!((punctual.lag.unwrap().p50 - 1e-4).abs() < 4e-6);
         let gaps = punctual.gaps.unwrap();
         assert_eq!(gaps.stretch, 1.0);
 
-        let late = told(&sendings(|index| match index % 50 {
-            0 => 60 * MS,
-            1 => 20 * MS,
-            _ => 50_000,
+        let late = told(&run(|index| match index % 50 {
+            0 => [60 * MS, 0, 0],
+            1 => [20 * MS, 0, 0],
+            _ => [MS / 20, 0, 0],
         }));
         assert_eq!((late.late, late.very_late), (40, 20));
-        assert_eq!(told(&[]).lag, None);
-        assert_eq!(Lag::of(&[]), Lag::default());
+        assert_eq!(told(&Lag::default()).lag, None);
     }
 
     #[test]
     fn a_lower_rate_is_another_load() {
         // Each a tenth later than due: the rate is lower by a tenth.
-        let slow = told(&sendings(|index| index * 5 * MS));
+        let slow = told(&run(|index| [index * 5 * MS, 0, 0]));
         let gaps = slow.gaps.unwrap();
         assert!((gaps.stretch - 1.1).abs() < 1e-9, "{gaps:?}");
         // All due at once have no gaps; nor have few.
-        let mut at_once = sendings(|_| 0);
-        assert_eq!(told(&at_once[..FEWEST - 1]).gaps, None);
-        for sending in &mut at_once {
-            sending.scheduled = Stamp::from_nanos(0);
-        }
-        assert_eq!(told(&at_once).gaps, None);
+        let few = of((1..FEWEST as i64).map(|index| (index * 50 * MS, [0; 3])));
+        let at_once = of((0..1000).map(|_| (0, [0; 3])));
+        assert_eq!((told(&few).gaps, told(&at_once).gaps), (None, None));
     }
 
     #[test]
     fn waits_for_a_slot_or_a_connection_are_told_apart() {
-        let mut waiting = sendings(|_| 30 * MS);
-        waiting[1].slot_nanos = 2_000 * MS;
-        for sending in &mut waiting {
-            sending.connect_nanos = 30 * MS;
-        }
-        let lag = Lag::of(&waiting);
-        assert_eq!((lag.waited, lag.longest_wait, lag.sends.max), (1, 2.0, 0.0));
-        assert!(lag.warnings()[0].contains("--max-concurrency"));
-        assert_eq!(told(&waiting).waited_for_slot, 1);
+        let waiting = run(|index| [0, if index == 1 { 2_000 * MS } else { 0 }, 30 * MS]);
+        let evidence = told(&waiting);
+        assert_eq!(
+            (evidence.waited_for_slot, evidence.lag.unwrap().max),
+            (1, 0.0)
+        );
+        let said = "1 requests waited for a --max-concurrency slot, at most 2.000 s";
+        assert!(waiting.warnings()[0].starts_with(said));
 
         // A server that takes connections slowly, each half second those of all who wait: they come in bursts.
-        let mut slow = sendings(|index| (9 - index % 10) * 50 * MS);
-        for sending in &mut slow {
-            sending.connect_nanos = sending.late_nanos;
-        }
+        let slow = run(|index| [0, 0, (9 - index % 10) * 50 * MS]);
         let evidence = told(&slow);
         assert_eq!(judge(&evidence).grade, Grade::Valid, "{evidence:?}");
-        let warnings = Lag::of(&slow).warnings();
+        let warnings = slow.warnings();
         let said = "900 of 1000 requests waited more than 10 ms for their connection to open, at most 0.450 s";
         assert!(warnings[0].starts_with(said), "{warnings:?}");
-        assert_eq!(Lag::of(&sendings(|_| 0)).warnings(), [""; 0]);
+        assert_eq!(run(|_| [0; 3]).warnings(), [""; 0]);
     }
 }

@@ -1,7 +1,6 @@
 //! A run's progress, for who looks on.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use parking_lot::Mutex;
 use tokio::sync::SetOnce;
 
 use crate::clock::Stamp;
@@ -10,12 +9,7 @@ use crate::clock::Stamp;
 #[derive(Debug, Default)]
 pub struct Live {
     pub(super) began: SetOnce<Stamp>,
-    pub(super) due: AtomicUsize,
-    pub(super) under_way: AtomicUsize,
-    pub(super) done: AtomicUsize,
-    pub(super) failed: AtomicUsize,
-    /// Turns of the conversations that have begun that have not been due.
-    pub(super) turns_to_come: AtomicUsize,
+    counts: Mutex<Progress>,
 }
 
 /// What [`Live`] says at one moment.
@@ -29,6 +23,8 @@ pub struct Progress {
     pub done: usize,
     /// Of these, how many not well.
     pub failed: usize,
+    /// Turns of the conversations that have begun that have not been due.
+    pub turns_to_come: usize,
 }
 
 impl Live {
@@ -39,12 +35,10 @@ impl Live {
 
     /// The present counts.
     pub fn counts(&self) -> Progress {
-        let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-        Progress {
-            due: read(&self.due),
-            under_way: read(&self.under_way),
-            done: read(&self.done),
-            failed: read(&self.failed),
-        }
+        *self.counts.lock()
+    }
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.counts.lock());
     }
 }

@@ -98,20 +98,16 @@ fn write(
     fill: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
 ) -> Result<(), Error> {
     let path = dir.join(name);
-    let mut out = io::BufWriter::new(new_file(&path)?);
-    let written = fill(&mut out).and_then(|()| out.flush());
-    written.map_err(|cause| Error::File { path, cause })
-}
-
-fn new_file(path: &Path) -> Result<File, Error> {
-    File::create_new(path).map_err(|cause| Error::File {
-        path: path.to_owned(),
-        cause,
-    })
+    let written = File::create_new(&path).and_then(|file| {
+        let mut out = io::BufWriter::new(file);
+        fill(&mut out)?;
+        out.flush()
+    });
+    written.map_err(|cause| Error::file(&path, cause))
 }
 
 impl Files {
-    /// Makes the file of rows in `dir`, and lays out what tells of the run should it be killed.
+    /// Makes the file of rows in `dir`, so that it costs the run no time, with what tells of it should it be killed.
     ///
     /// # Errors
     /// What the system answers.
@@ -120,9 +116,10 @@ impl Files {
         facts: &RunFacts,
         times_from: TimeOrigin,
     ) -> Result<Files, Error> {
+        let path = dir.join(PARTIAL);
         Ok(Files {
             dir: dir.to_owned(),
-            rows: new_file(&dir.join(PARTIAL))?,
+            rows: File::create_new(&path).map_err(|cause| Error::file(&path, cause))?,
             known: json!({
                 "scheduled": facts.scheduled,
                 "offered_rate": facts.offered_rate,
@@ -165,12 +162,12 @@ impl RowFile {
         // On the disk before they have the name: after a power cut it must not lead to half a file.
         self.go_on(|out| out.get_ref().sync_all());
         if let Err(cause) = self.out {
-            let path = partial.clone();
-            return (partial, Err(Error::File { path, cause }));
+            let error = Error::file(&partial, cause);
+            return (partial, Err(error));
         }
         match std::fs::rename(&partial, &whole) {
             Ok(()) => (whole, Ok(())),
-            Err(cause) => (partial, Err(Error::File { path: whole, cause })),
+            Err(cause) => (partial, Err(Error::file(&whole, cause))),
         }
     }
 

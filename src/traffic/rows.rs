@@ -11,21 +11,24 @@ use super::client::Exchange;
 use super::clocks::Clocks;
 use super::engine_logs::EngineLogs;
 use super::error::Error;
-use super::lag::Sending;
+use super::lag::Lag;
 use super::output::{Files, RowFile};
 use super::spans::Spans;
 
 /// A request that has ended.
 #[derive(Debug)]
 pub(super) struct Done {
-    /// `None` of one that never was.
-    pub(super) sending: Option<Sending>,
+    /// When it was due.
+    pub(super) scheduled: Stamp,
+    /// How long it waited for a slot, nanoseconds.
+    pub(super) slot_nanos: i64,
     pub(super) exchange: Exchange,
 }
 
-/// Where rows go beside files, and what they wait for.
+/// Where rows go, and what they wait for. Without files they stay in memory.
 #[derive(Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct Outputs {
+    pub(super) files: Option<Files>,
     pub(super) spans: Option<Spans>,
     pub(super) logs: Option<EngineLogs>,
 }
@@ -37,10 +40,10 @@ pub(super) struct Recorder {
     clocks: Clocks,
     /// `None`: they stay in memory.
     file: Option<RowFile>,
+    spans: Option<Spans>,
+    logs: Option<EngineLogs>,
     pub(super) kept: Vec<Row>,
-    /// Of each request that was sent, in the order in which they ended.
-    pub(super) sendings: Vec<Sending>,
-    beside: Beside,
+    pub(super) lag: Lag,
 }
 
 /// Without rows that wait, nothing is to be done before the next request ends.
@@ -48,26 +51,22 @@ const IDLE: Duration = Duration::from_secs(3600);
 
 impl Recorder {
     /// Of a run that began at `started`.
-    pub(super) fn new(
-        clock: Clock,
-        started: Stamp,
-        files: Option<Files>,
-        beside: Beside,
-    ) -> Recorder {
+    pub(super) fn new(clock: Clock, started: Stamp, outputs: Outputs) -> Recorder {
         Recorder {
             clocks: Clocks::new(clock.name()),
             clock,
-            file: files.map(|files| files.begin(started)),
+            file: outputs.files.map(|files| files.begin(started)),
+            spans: outputs.spans,
+            logs: outputs.logs,
             kept: Vec::new(),
-            sendings: Vec::new(),
-            beside,
+            lag: Lag::default(),
         }
     }
 
     /// Takes in all that end, until there will be no more. Blocks.
     pub(super) fn take_all(mut self, from: &Receiver<Done>) -> Recorder {
         loop {
-            let wait = match &self.beside.logs {
+            let wait = match &self.logs {
                 Some(logs) if logs.has_waiting() => EngineLogs::LOOK,
                 _ => IDLE,
             };
@@ -91,8 +90,9 @@ impl Recorder {
     }
 
     fn take(&mut self, done: Done) {
-        self.sendings.extend(done.sending);
-        match &mut self.beside.logs {
+        self.lag
+            .add(done.scheduled, done.slot_nanos, &done.exchange);
+        match &mut self.logs {
             Some(logs) => logs.wait(done.exchange, self.clock.now()),
             None => self.write(done.exchange),
         }
@@ -100,7 +100,7 @@ impl Recorder {
 
     /// Writes the rows that wait no longer for servers' logs.
     fn take_told(&mut self) {
-        let logs = self.beside.logs.as_mut();
+        let logs = self.logs.as_mut();
         let ready = logs.map(|logs| logs.ready(self.clock.now()));
         for exchange in ready.into_iter().flatten() {
             self.write(exchange);
@@ -109,7 +109,7 @@ impl Recorder {
 
     fn write(&mut self, exchange: Exchange) {
         let records = Row::all(self.clocks.relate(exchange));
-        if let Some(spans) = &self.beside.spans {
+        if let Some(spans) = &self.spans {
             spans.add(&records);
         }
         match &mut self.file {
@@ -120,13 +120,12 @@ impl Recorder {
 
     /// Ends the file: where the rows are, why they are not whole, and what the user must know of spans. Blocks.
     pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
-        let logs = |beside: &Beside| beside.logs.as_ref().is_some_and(EngineLogs::has_waiting);
-        while logs(&self.beside) {
+        while self.logs.as_ref().is_some_and(EngineLogs::has_waiting) {
             let next = self.clock.now().plus_nanos(EngineLogs::LOOK_NANOS);
             self.clock.sleep_until(next);
             self.take_told();
         }
-        let spans = self.beside.spans.take().and_then(Spans::finish);
+        let spans = self.spans.take().and_then(Spans::finish);
         let (path, written) = match self.file.take() {
             Some(file) => file.finish(),
             None => (PathBuf::new(), Ok(())),

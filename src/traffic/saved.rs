@@ -1,6 +1,6 @@
 //! What a run sends and when, as one sum and as a file.
 
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use ring::digest;
@@ -10,10 +10,9 @@ use crate::disk::New;
 
 use super::error::Error;
 use super::plan::RunPlan;
-use super::workload::Workload;
 use super::workload::conversation::FollowUp;
 use super::workload::source::hex;
-use super::workload::stored::{self, Header, Request, VERSION};
+use super::workload::stored::{Header, Request, VERSION};
 
 impl RunPlan {
     /// SHA-256 of when all shards send what, hexadecimal: of each request its offset in nanoseconds, the length of its
@@ -24,14 +23,14 @@ impl RunPlan {
     /// # Errors
     /// As [`RunPlan::schedule`].
     pub fn workload_sha256(&self) -> Result<String, Error> {
-        let workload = self.without_model();
+        let plan = self.without_model();
         let mut sum = digest::Context::new(&digest::SHA256);
         for (number, offset) in (0..).zip(self.starts()?) {
-            let body = workload.request(number);
+            let body = plan.request(number);
             sum.update(&offset.to_le_bytes());
             sum.update(&(body.len() as u64).to_le_bytes());
             sum.update(&body);
-            for next in later_turns(&workload, number) {
+            for next in plan.later_turns(number) {
                 sum.update(&next.think_ns.to_le_bytes());
                 sum.update(&next.output_length.to_le_bytes());
                 sum.update(&(next.text.len() as u64).to_le_bytes());
@@ -48,49 +47,56 @@ impl RunPlan {
     /// As [`RunPlan::schedule`], or the file is there already or cannot be written.
     pub fn save_workload(&self, path: &Path) -> Result<(), Error> {
         let starts = self.starts()?;
-        let workload = self.without_model();
         let header = Header {
             queuescope_workload: VERSION,
-            backend: workload.backend.name().to_owned(),
+            backend: self.args.backend,
             requests: starts.len(),
-            turns: workload.most_turns(),
+            turns: self.most_turns,
         };
-        let requests = (0..).zip(starts).map(|(number, offset_ns)| {
-            let lengths = workload.lengths(number);
-            let body = workload.request(number).to_vec();
-            let body = String::from_utf8(body).map_err(io::Error::other)?;
-            Ok(Request {
-                offset_ns,
-                input_length: lengths.input,
-                output_length: lengths.output,
-                data_id: lengths.data_id,
-                body: RawValue::from_string(body)?,
-                turns: later_turns(&workload, number).collect(),
-            })
-        });
-        let written = New::first(path).and_then(|mut file| {
-            stored::write(BufWriter::new(&mut file), &header, requests)?;
+        let write = || {
+            let mut file = New::first(path)?;
+            let mut out = BufWriter::new(&mut file);
+            writeln!(out, "{}", serde_json::to_string(&header)?)?;
+            let plan = self.without_model();
+            for (number, offset_ns) in (0..).zip(starts) {
+                let request = plan.stored(number, offset_ns)?;
+                writeln!(out, "{}", serde_json::to_string(&request)?)?;
+            }
+            out.flush()?;
+            drop(out);
             file.put()
-        });
+        };
+        let written: io::Result<()> = write();
         written.map_err(|cause| match cause.kind() {
             io::ErrorKind::AlreadyExists => Error::Usage(format!(
                 "--save-workload {}: is there already and is not written over; name a new file",
                 path.display()
             )),
-            _ => Error::File {
-                path: path.to_owned(),
-                cause,
-            },
+            _ => Error::file(path, cause),
         })
     }
 
-    fn without_model(&self) -> Workload {
-        let mut workload = self.workload.clone();
-        workload.options.model = None;
-        workload
+    fn stored(&self, number: u64, offset_ns: i64) -> io::Result<Request> {
+        let lengths = self.lengths(number);
+        let body = self.request(number).to_vec();
+        let body = String::from_utf8(body).map_err(io::Error::other)?;
+        Ok(Request {
+            offset_ns,
+            input_length: lengths.input,
+            output_length: lengths.output,
+            data_id: lengths.data_id,
+            body: RawValue::from_string(body)?,
+            turns: self.later_turns(number).collect(),
+        })
     }
-}
 
-fn later_turns(workload: &Workload, number: u64) -> impl Iterator<Item = FollowUp> {
-    (1..).map_while(move |turn| workload.follow_up(number, turn))
+    fn later_turns(&self, number: u64) -> impl Iterator<Item = FollowUp> {
+        (1..).map_while(move |turn| self.follow_up(number, turn))
+    }
+
+    fn without_model(&self) -> RunPlan {
+        let mut plan = self.clone();
+        plan.args.model = None;
+        plan
+    }
 }

@@ -1,6 +1,14 @@
-//! Ends a run from outside.
+//! Ends a run from outside: by a handle, by signals.
 
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use super::error::Error;
 
 /// A handle that ends a run in two steps: no more requests, then none under way either.
 #[derive(Clone, Debug)]
@@ -8,13 +16,29 @@ pub struct Stop {
     aborted: CancellationToken,
     /// A child of `aborted`.
     stopped: CancellationToken,
+    /// The first that came.
+    signal: Arc<OnceLock<u8>>,
 }
+
+/// The signals that end a run, as far as they come from now on.
+pub(super) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+/// Their numbers on every Linux.
+const SIGINT: u8 = 2;
+const SIGTERM: u8 = 15;
 
 impl Default for Stop {
     fn default() -> Stop {
         let aborted = CancellationToken::new();
         let stopped = aborted.child_token();
-        Stop { aborted, stopped }
+        Stop {
+            aborted,
+            stopped,
+            signal: Arc::default(),
+        }
     }
 }
 
@@ -47,5 +71,74 @@ impl Stop {
     /// Waits for [`Stop::abort`].
     pub async fn aborted(&self) {
         self.aborted.cancelled().await;
+    }
+
+    /// Ctrl-C or SIGTERM stops from now on, a second one also ends what is under way, until what is given is aborted.
+    ///
+    /// # Errors
+    /// The system gives no handler.
+    pub(crate) fn on_signals(&self) -> io::Result<JoinHandle<()>> {
+        let (mut signals, stop) = (Signals::listen()?, self.clone());
+        Ok(tokio::spawn(async move {
+            for step in [Stop::stop, Stop::abort] {
+                let number = signals.next().await;
+                stop.signal.get_or_init(|| number);
+                step(&stop);
+            }
+        }))
+    }
+
+    /// The number of the signal that stopped it.
+    pub(crate) fn signal(&self) -> u8 {
+        self.signal.get().copied().unwrap_or(SIGINT)
+    }
+}
+
+impl Signals {
+    /// Those that come from now on.
+    ///
+    /// # Errors
+    /// The system gives no handler.
+    pub(super) fn listen() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// The number of the next one.
+    pub(super) async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => SIGINT,
+            _ = self.terminate.recv() => SIGTERM,
+        }
+    }
+}
+
+/// What `work` gives, which waits for nothing and so cannot be told to end: on a thread of its own. Dropped, nobody waits for
+/// it any longer, not even the runtime when it ends, as it would for a task of `spawn_blocking`.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let (told, done) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("aside".to_owned());
+    // Nobody may be left to be told.
+    let work = move || drop(told.send(work()));
+    thread.spawn(work).map_err(Error::thread)?;
+    done.await.map_err(Error::thread)
+}
+
+/// The same, unless a signal comes first: then [`Error::Interrupted`]. Where the process was told before that signals end
+/// something of it, they do so here.
+///
+/// # Errors
+/// A signal came, or the system gives no handler or thread.
+pub async fn unless_signalled<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let mut signals = Signals::listen().map_err(Error::thread)?;
+    tokio::select! {
+        done = aside(work) => done,
+        number = signals.next() => Err(Error::Interrupted(number)),
     }
 }

@@ -10,10 +10,11 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::report::verdict::{Bounds, Cpu, Delay, Evidence};
+use crate::report::verdict::{Cpu, Evidence};
 use crate::stats::Histogram;
 
 use super::dispatch::until;
+use super::lag::{delay, later};
 use super::live::Live;
 
 /// A task that sleeps this long, again and again: a hundred wake-ups a second cost nothing that could be measured.
@@ -138,25 +139,10 @@ impl Reading {
 impl Watched {
     /// Notes it in the evidence of a run.
     pub(super) fn tell(&self, evidence: &mut Evidence) {
-        let seconds = |nanos: i64| nanos as f64 / NANOS as f64;
-        let at = |q| self.late.quantile(q).map(seconds);
-        let delay = || {
-            Some(Delay {
-                p50: at(0.5)?,
-                p99: at(0.99)?,
-                max: at(1.0)?,
-            })
-        };
-        let Bounds { slight, gross } = evidence.loop_bounds;
-        let bounds = [slight, gross].map(|bound| (bound * NANOS as f64) as i64);
-        let counts = self.late.counts(&bounds);
-        let share = |counts: &[u32]| {
-            let late: u64 = counts.iter().map(|count| u64::from(*count)).sum();
-            late as f64 / self.late.count().max(1) as f64
-        };
-        evidence.event_loop = delay();
-        evidence.loop_late = share(counts.get(1..).unwrap_or_default());
-        evidence.loop_very_late = share(counts.get(2..).unwrap_or_default());
+        let share = |count: u64| count as f64 / self.late.count().max(1) as f64;
+        evidence.event_loop = delay(&self.late);
+        [evidence.loop_late, evidence.loop_very_late] =
+            later(&self.late, evidence.loop_bounds).map(share);
         evidence.cpu = self.cpu;
     }
 }

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Map, Value, json};
 
-mod backend;
+pub mod backend;
 pub mod conversation;
 pub mod custom;
 pub mod dataset;
@@ -20,12 +20,14 @@ pub mod sharegpt;
 pub mod source;
 pub mod stored;
 pub mod trace;
-mod words;
+pub mod words;
 
+use super::args::name;
 use super::error::Error;
+use super::plan::RunPlan;
 pub use backend::Backend;
-use conversation::{FollowUp, Talks};
-use dataset::{Content, Dataset, Entry, Later, Lengths};
+use conversation::FollowUp;
+use dataset::{Content, Entry, Later, Lengths};
 pub use words::LengthRange;
 
 /// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
@@ -39,46 +41,15 @@ const TURNS: u64 = 1 << 63;
 /// The bits of a turn; [`conversation::MOST_TURNS`] fit.
 const TURN_BITS: u32 = 10;
 
-/// What all bodies of a run share.
-#[derive(Clone, Debug)]
-pub struct BodyOptions {
-    /// Ask for a stream of events.
-    pub stream: bool,
-    /// Ask the engine to go on past an end-of-sequence token, so that output lengths are exact.
-    pub ignore_eos: bool,
-    /// The `model` field; the OpenAI endpoints want one.
-    pub model: Option<String>,
-    /// Merged into every body, objects key by key, at the end.
-    pub extra: Map<String, Value>,
-}
-
-/// The requests of a run.
-#[derive(Clone, Debug)]
-pub struct Workload {
-    /// The API spoken.
-    pub backend: Backend,
-    /// Where prompts come from.
-    pub dataset: Arc<Dataset>,
-    /// Length of a random prompt.
-    pub input: LengthRange,
-    /// Tokens asked for, where the data set does not say.
-    pub output: LengthRange,
-    /// Seed of lengths and contents.
-    pub seed: u64,
-    /// What all bodies share.
-    pub options: BodyOptions,
-    /// What conversations are like; `None`: every request stands alone (or what is stored says so itself).
-    pub talks: Option<Talks>,
-}
-
-impl Workload {
+impl RunPlan {
     /// Checks that every entry can be sent through the backend.
     ///
     /// # Errors
     /// [`Error::Usage`] names the data set and the backend that would take it.
     pub fn check(&self) -> Result<(), Error> {
         use Backend::{Sglang, SglangOai, SglangOaiChat};
-        let refused = |(at, entry): (usize, &Arc<Entry>)| match (&entry.content, self.backend) {
+        let refused = |(at, entry): (usize, &Arc<Entry>)| match (&entry.content, self.args.backend)
+        {
             (Content::Ids(_), SglangOaiChat) => Some((
                 "--dataset-name random-ids (a chat has no token ids)".to_owned(),
                 "--backend sglang or sglang-oai, or --dataset-name random",
@@ -93,7 +64,7 @@ impl Workload {
         let Some((what, takes)) = entries.find_map(refused) else {
             return Ok(());
         };
-        let backend = self.backend.name();
+        let backend = name(self.args.backend);
         Err(Error::Usage(format!(
             "--backend {backend} cannot send {what}: use {takes}"
         )))
@@ -116,17 +87,11 @@ impl Workload {
         self.entry(index, &mut self.rng(index.wrapping_add(1))).1
     }
 
-    /// Turns of the longest conversation. 1: there are none.
-    pub fn most_turns(&self) -> usize {
-        let asked = self.talks.map_or(1, |talks| talks.turns);
-        self.dataset.most_turns.unwrap_or(asked)
-    }
-
     /// Turns of conversation `number`; a request that stands alone is one turn.
     pub fn turns(&self, number: u64) -> usize {
         match &self.dataset.entry(number).later {
-            Later::Drawn => self.most_turns(),
-            Later::Said(texts) => self.most_turns().min(1 + texts.len()),
+            Later::Drawn => self.most_turns,
+            Later::Said(texts) => self.most_turns.min(1 + texts.len()),
             Later::Stored(turns) => 1 + turns.len(),
         }
     }
@@ -141,13 +106,13 @@ impl Workload {
         if let Later::Stored(turns) = later {
             return turns.get(nth).cloned();
         }
-        let talks = self.talks?;
         let mut rng = self.rng(TURNS | number << TURN_BITS | turn as u64);
-        let think_ns = talks.think(&mut rng);
+        let think_ns = self.args.talk.think(&mut rng);
         let (text, output_length) = match later {
             Later::Said(texts) => texts.get(nth)?.clone(),
             _ => {
-                let (words, output) = (talks.follow_up.draw(&mut rng), self.output.draw(&mut rng));
+                let words = self.drawn(self.args.talk.follow_up_len, &mut rng);
+                let output = self.drawn(self.args.random_output_len, &mut rng);
                 let mut text = String::new();
                 words::append(&mut text, words, &mut rng);
                 (text, output)
@@ -163,7 +128,7 @@ impl Workload {
     /// What a turn of conversation `number` will be: of a later one, what it adds to what was said before.
     pub fn turn_lengths(&self, number: u64, turn: usize) -> Lengths {
         let mut lengths = self.lengths(number);
-        if self.most_turns() > 1 {
+        if self.most_turns > 1 {
             let name = lengths.data_id;
             let name = name.unwrap_or_else(|| format!("conversation-{number}"));
             lengths.data_id = Some(format!("{name}/turn-{}", turn + 1));
@@ -176,14 +141,20 @@ impl Workload {
     }
 
     fn rng(&self, stream: u64) -> ChaCha8Rng {
-        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        let mut rng = ChaCha8Rng::seed_from_u64(self.args.seed);
         rng.set_stream(stream);
         rng
     }
 
+    /// A length of `most`, or as much less as may be.
+    fn drawn(&self, most: u64, rng: &mut ChaCha8Rng) -> u64 {
+        LengthRange::up_to(most, self.args.random_range_ratio).draw(rng)
+    }
+
     /// Request `index`, and its lengths: those that it leaves open are the first that its random stream gives.
     fn entry(&self, index: u64, rng: &mut ChaCha8Rng) -> (&Entry, Lengths) {
-        let (input, output) = (self.input.draw(rng), self.output.draw(rng));
+        let input = self.drawn(self.args.random_input_len, rng);
+        let output = self.drawn(self.args.random_output_len, rng);
         let entry = self.dataset.entry(index);
         let lengths = Lengths {
             input: entry.input.unwrap_or(input),
@@ -224,19 +195,18 @@ impl Workload {
             Content::Text(text) => text.as_str().into(),
             Content::Messages(messages) => messages.as_slice().into(),
             Content::Body(body) => {
-                return stored::with_model(body, self.options.model.as_deref());
+                return stored::with_model(body, self.args.model.as_deref());
             }
         };
         self.body(prompt, lengths.output)
     }
 
     fn body(&self, prompt: Value, output: u64) -> Bytes {
-        let BodyOptions {
-            stream, ignore_eos, ..
-        } = self.options;
+        let args = &self.args;
+        let (stream, ignore_eos) = (!args.disable_stream, !args.disable_ignore_eos);
         let mut body = Map::new();
         let mut set = |key: &str, value| body.insert(key.to_owned(), value);
-        match self.backend {
+        match args.backend {
             Backend::Sglang => {
                 let sampling = json!({
                     "temperature": 0.0, "max_new_tokens": output, "ignore_eos": ignore_eos,
@@ -259,7 +229,7 @@ impl Workload {
                 set("max_tokens", json!(output));
             }
         }
-        let (field, value) = match (self.backend, prompt) {
+        let (field, value) = match (args.backend, prompt) {
             (Backend::Sglang, Value::String(text)) => ("text", text.into()),
             (Backend::Sglang, ids) => ("input_ids", ids),
             (Backend::SglangOai, prompt) => ("prompt", prompt),
@@ -269,10 +239,12 @@ impl Workload {
         };
         body.insert(field.to_owned(), value);
         body.insert("stream".to_owned(), Value::Bool(stream));
-        if let Some(model) = &self.options.model {
+        if let Some(model) = &args.model {
             body.insert("model".to_owned(), Value::String(model.clone()));
         }
-        merge(&mut body, &self.options.extra);
+        if let Some(extra) = &args.extra_request_body {
+            merge(&mut body, extra);
+        }
         Bytes::from(Value::Object(body).to_string())
     }
 }

@@ -1,13 +1,11 @@
 //! A demo that goes on until it is told to end, for tools that look at a deployment as it runs.
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 
 use crate::clock::Clock;
 use crate::experiment::launch::{Deployment, Router};
+use crate::traffic::Stop;
 use crate::traffic::folder::{Folder, Made};
-use crate::traffic::{FirstSignal, Signals, Stop};
 
 use super::load;
 use super::{Args, RECORDS, port, say};
@@ -33,8 +31,7 @@ const ROUTER: &str = "--max-concurrent-requests 26 --queue-size 400 --log-level 
 /// Something could not start, or ended.
 pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::Result<()> {
     let stop = Stop::new();
-    let first = Arc::<FirstSignal>::default();
-    tokio::spawn(first.stop(Signals::listen()?, stop.clone()));
+    stop.on_signals()?;
     let Made { dir, note } = folder.make(&[RECORDS, TARGETS], clock.now())?;
     let sims: Vec<String> = SERVERS
         .lines()

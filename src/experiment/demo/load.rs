@@ -84,7 +84,7 @@ mod tests {
                     .unwrap()
             };
             let (one, next) = (plan(0), plan(6));
-            let model = one.workload.options.model.clone().unwrap();
+            let model = one.args.model.clone().unwrap();
             assert!(["demo-8b", "demo-70b"].contains(&model.as_str()), "{model}");
             assert_ne!(one.req_id(0), next.req_id(0));
             assert_ne!(one.schedule().unwrap(), next.schedule().unwrap());

@@ -243,7 +243,7 @@ pub fn traffic(
     args.output_dir = Some(dir.to_owned());
     args.engine_logs = args.engine_logs.or_else(|| engine_logs(settings, dir));
     // The rate that is found is the rate that was sent.
-    args.part.exact_rate = settings.keys.find_max_rate;
+    args.exact_rate = settings.keys.find_max_rate;
     Ok(args)
 }
 

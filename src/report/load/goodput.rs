@@ -4,11 +4,12 @@ use std::str::FromStr;
 
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
+use crate::units;
 
 use super::cells::{Cells, Request};
 use super::latency::{FROM_THE_CLIENT, end_to_end, first_token, later_tokens};
 
-/// A goal of one request, written `name:milliseconds`: `ttft:500`. Names are those of vLLM's and SGLang's
+/// A goal of one request, written `name:milliseconds` or with a unit: `ttft:500`, `ttft:0.5s`. Names are those of vLLM's and SGLang's
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
@@ -46,7 +47,10 @@ impl FromStr for Goal {
                 "goal `{name}` names no latency: use ttft, tpot, e2el or one of {known}"
             ));
         }
-        let limit = limit.trim().parse().ok();
+        let limit = limit.trim();
+        // A plain number is of milliseconds.
+        let seconds = || units::seconds(limit).map(|seconds| seconds * 1e3);
+        let limit = limit.parse().ok().or_else(seconds);
         let most_ms = limit.filter(|ms: &f64| ms.is_finite() && *ms > 0.0);
         let most_ms = most_ms.ok_or_else(|| {
             format!("the limit of goal `{text}` must be a number of milliseconds above 0, such as ttft:500")

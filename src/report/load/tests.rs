@@ -418,6 +418,9 @@ fn goodput_counts_requests_that_keep_every_goal() {
 
 #[test]
 fn a_goal_that_is_none_is_told_what_would_be() {
+    for text in ["ttft:500", "ttft:500ms", "ttft:0.5s"] {
+        assert_eq!(text.parse::<Goal>().unwrap().most_ms, 500.0, "{text}");
+    }
     let error = |text: &str| text.parse::<Goal>().unwrap_err().to_string();
     assert!(error("ttft").contains("such as ttft:500"));
     assert!(error("ttft:-5").contains("above 0"));

@@ -1,7 +1,6 @@
 //! The flags of data sets: where prompts and lengths come from, and whether a trace also says when.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -9,15 +8,10 @@ use serde_json::{Value, json};
 use crate::traffic::arrival::Arrival;
 use crate::traffic::download::SHAREGPT;
 use crate::traffic::error::Error;
-use crate::traffic::plan::{Amount, nanos};
-use crate::traffic::workload::dataset::{Content, Dataset};
-use crate::traffic::workload::jsonl::Named;
 use crate::traffic::workload::shared_prefix::SharedPrefixArgs;
-use crate::traffic::workload::sharegpt::{self, Sampling, SharegptArgs};
-use crate::traffic::workload::source::{self, Hashed, Source};
-use crate::traffic::workload::stored::Stored;
-use crate::traffic::workload::trace::{self, Format, Limits, Trace};
-use crate::traffic::workload::{Backend, custom};
+use crate::traffic::workload::sharegpt::SharegptArgs;
+use crate::traffic::workload::source::Source;
+use crate::traffic::workload::trace::{self, Format};
 
 use super::values::within;
 
@@ -34,8 +28,8 @@ pub struct DataArgs {
     #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
     /// Send what --save-workload wrote, exactly so: the data set and its times are in the file
-    #[arg(long, value_name = "FILE")]
-    #[arg(help_heading = "What is sent")]
+    #[arg(long, value_name = "FILE", help_heading = "What is sent",
+        conflicts_with_all = ["request_rate", "rate_curve", "arrival", "trace_speed", "dataset_name", "dataset_path"])]
     pub workload: Option<PathBuf>,
     /// When requests are sent [default: poisson, or gamma with --burstiness]
     #[arg(long, value_enum, default_value = "rate", hide_default_value = true)]
@@ -94,113 +88,8 @@ pub enum ArrivalSource {
     Trace,
 }
 
-/// What was made of the flags.
-pub(in crate::traffic) struct Data {
-    pub(in crate::traffic) dataset: Arc<Dataset>,
-    pub(in crate::traffic) source: Option<Source>,
-    pub(in crate::traffic) arrival: Arrival,
-    /// What the bodies are for, where they are stored.
-    pub(in crate::traffic) backend: Option<Backend>,
-}
-
 impl DataArgs {
-    /// Reads or makes the data set for a run of `amount`. `arrival` is that of the rate's flags.
-    ///
-    /// # Errors
-    /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
-    pub(super) fn data(
-        &self,
-        arrival: Arrival,
-        seed: u64,
-        vocab_size: u32,
-        amount: &Amount,
-        turns: usize,
-    ) -> Result<Data, Error> {
-        if let Some(path) = &self.workload {
-            return self.stored(path, &arrival);
-        }
-        let speed = self.speed(&arrival)?;
-        let made = match self.dataset_name {
-            DatasetName::Random | DatasetName::Conversations => {
-                Some(Dataset::endless(Content::words()))
-            }
-            DatasetName::RandomIds => Some(Dataset::endless(Content::Ids(vocab_size))),
-            DatasetName::GeneratedSharedPrefix => Some(self.shared_prefix.dataset(seed)?),
-            _ => None,
-        };
-        if let Some(dataset) = made {
-            self.no_path()?;
-            return Ok(Data {
-                dataset: Arc::new(dataset),
-                source: None,
-                arrival,
-                backend: None,
-            });
-        }
-        let mut times = None;
-        let read = |file: &mut Hashed, named: Named<'_>| match self.format() {
-            Some(format) => {
-                let end = speed.zip(amount.duration);
-                let limits = Limits {
-                    count: amount.num_prompts,
-                    // A cast saturates.
-                    end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
-                };
-                let (trace, taken) = Trace::read(format, file, named, limits)?;
-                times = speed.map(|speed| trace.offsets(speed).collect());
-                Ok((trace.dataset, taken))
-            }
-            None if self.dataset_name == DatasetName::Custom => custom::read(file, named),
-            None => {
-                let sampling = Sampling {
-                    lengths: &self.sharegpt,
-                    count: amount.asked(&arrival, seed)?.unwrap_or(Amount::DEFAULT),
-                    seed,
-                    turns,
-                };
-                sharegpt::sample(file, named, &sampling)
-            }
-        };
-        let (dataset, source) = source::open("--dataset-path", self.path()?, read)?;
-        Ok(Data {
-            dataset: Arc::new(dataset),
-            source: Some(source),
-            arrival: times.map_or(arrival, Arrival::At),
-            backend: None,
-        })
-    }
-
-    /// A stored workload, which says when too.
-    fn stored(&self, path: &Path, arrival: &Arrival) -> Result<Data, Error> {
-        let is_default = *arrival == Arrival::Infinite
-            && self.arrival == ArrivalSource::Rate
-            && self.dataset_path.is_none()
-            && self.dataset_name == DatasetName::Random
-            && self.trace_speed.is_none();
-        if !is_default {
-            let right = "--workload: says itself what is sent and when: leave out --request-rate, --rate-curve, \
-                --arrival, --trace-speed, --dataset-name and --dataset-path";
-            return Err(Error::Usage(right.to_owned()));
-        }
-        let read = |file: &mut _, named: Named<'_>| Stored::read(file, named);
-        let (stored, source) = source::open("--workload", path, read)?;
-        let name = &stored.header.backend;
-        let backend = Backend::from_str(name, false).map_err(|_| {
-            let path = path.display();
-            Error::Usage(format!(
-                "--workload {path}, line 1: `backend`: is {name}; must be sglang, sglang-oai or sglang-oai-chat"
-            ))
-        })?;
-        let times = stored.requests.iter().map(|request| request.offset_ns);
-        Ok(Data {
-            arrival: Arrival::At(times.collect()),
-            dataset: Arc::new(stored.into()),
-            source: Some(source),
-            backend: Some(backend),
-        })
-    }
-
-    fn format(&self) -> Option<Format> {
+    pub(in crate::traffic) fn format(&self) -> Option<Format> {
         match self.dataset_name {
             DatasetName::Mooncake => Some(trace::MOONCAKE),
             DatasetName::Azure => Some(trace::AZURE),
@@ -213,7 +102,7 @@ impl DataArgs {
     ///
     /// # Errors
     /// [`Error::Usage`]: flags that do not go together. `arrival` is that of the rate's flags.
-    pub(super) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
+    pub(in crate::traffic) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
         let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
         match (self.arrival, self.format()) {
             (ArrivalSource::Trace, None) => {
@@ -229,7 +118,7 @@ impl DataArgs {
         }
     }
 
-    fn path(&self) -> Result<&Path, Error> {
+    pub(in crate::traffic) fn path(&self) -> Result<&Path, Error> {
         let name = super::name(self.dataset_name);
         let published = match self.dataset_name {
             DatasetName::Mooncake => " (mooncake_trace.jsonl of github.com/kvcache-ai/Mooncake)",
@@ -245,7 +134,7 @@ impl DataArgs {
         })
     }
 
-    fn no_path(&self) -> Result<(), Error> {
+    pub(in crate::traffic) fn no_path(&self) -> Result<(), Error> {
         let Some(path) = &self.dataset_path else {
             return Ok(());
         };
@@ -257,7 +146,7 @@ impl DataArgs {
     }
 
     /// The settings as they stand in summary.json.
-    pub(super) fn config(&self, source: Option<&Source>) -> Value {
+    pub(in crate::traffic) fn config(&self, source: Option<&Source>) -> Value {
         let is_shared = self.dataset_name == DatasetName::GeneratedSharedPrefix;
         let shared = Some(&self.shared_prefix).filter(|_| is_shared);
         let arrival_is_trace = self.arrival == ArrivalSource::Trace;
@@ -285,7 +174,7 @@ impl DataArgs {
     }
 
     /// What a prompt's length counts.
-    pub(super) fn input_unit(&self) -> &'static str {
+    pub(in crate::traffic) fn input_unit(&self) -> &'static str {
         match self.dataset_name {
             DatasetName::RandomIds => "tokens",
             _ => "words",
@@ -293,7 +182,7 @@ impl DataArgs {
     }
 
     /// The data set in words, where it is none of random lengths.
-    pub(super) fn described(&self, source: Option<&Source>) -> Option<String> {
+    pub(in crate::traffic) fn described(&self, source: Option<&Source>) -> Option<String> {
         let name = self.name();
         if let Some(Source {
             path,

@@ -51,7 +51,7 @@ pub(in crate::traffic) fn length(text: &str) -> Result<u64, String> {
 }
 
 /// A year: longer makes no sense and keeps sums of times far from their limits.
-const LONGEST_SECONDS: f64 = 3.2e7;
+pub(in crate::traffic) const LONGEST_SECONDS: f64 = 3.2e7;
 
 /// A duration, in seconds or with its unit.
 ///
@@ -65,14 +65,12 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| right.to_owned())
 }
 
-pub(in crate::traffic) fn seconds_or_none(text: &str) -> Result<f64, String> {
+pub(in crate::traffic) fn seconds_or_none(text: &str) -> Result<Duration, String> {
     let right = "must be a number of seconds, 0 or more, a year at most";
     let seconds = units::seconds(text).filter(|s| (0.0..=LONGEST_SECONDS).contains(s));
-    seconds.ok_or_else(|| right.to_owned())
-}
-
-pub(in crate::traffic) fn drain(text: &str) -> Result<Duration, String> {
-    seconds_or_none(text).map(Duration::from_secs_f64)
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| right.to_owned())
 }
 
 pub(in crate::traffic) fn moment(text: &str) -> Result<Stamp, String> {

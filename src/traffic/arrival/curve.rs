@@ -4,6 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::traffic::args::values::LONGEST_SECONDS;
+use crate::units;
+
 /// Requests a second over time: linear between points, and that of the last one from there on. Two points of one time
 /// are a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +23,6 @@ struct Point {
 }
 
 const RIGHT: &str = "must be SECONDS:RATE points with commas between them, such as 0:5,60:50,180:5";
-/// A year, as for other times of a run.
-const LONGEST_SECONDS: f64 = 3.2e7;
 /// A higher rate is taken for a slip.
 const MOST_A_SECOND: f64 = 1e6;
 
@@ -123,7 +124,7 @@ impl FromStr for Curve {
     fn from_str(text: &str) -> Result<Curve, String> {
         let point = |text: &str| {
             let (at, rate) = text.trim().split_once(':')?;
-            Some((at.trim().parse().ok()?, rate.trim().parse().ok()?))
+            Some((units::seconds(at.trim())?, rate.trim().parse().ok()?))
         };
         let points = text
             .split(',')

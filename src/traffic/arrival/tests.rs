@@ -218,6 +218,8 @@ fn a_curve_that_makes_no_sense_is_refused_with_its_point() {
         let error = text.parse::<Curve>().unwrap_err();
         assert!(error.starts_with(wrong), "{text}: {error}");
     }
+    let minutes = "0:5,1min:50,0.1h:5".parse::<Curve>().unwrap();
+    assert_eq!(minutes.to_string(), "0:5,60:50,360:5");
     let shown = ramps().to_string();
     assert_eq!(shown.parse::<Curve>().unwrap(), ramps());
     assert_eq!(ramps().end(), 360.0);

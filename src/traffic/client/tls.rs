@@ -112,11 +112,6 @@ impl TlsArgs {
 }
 
 impl Tls {
-    /// Whether any certificate is taken.
-    pub fn is_insecure(&self) -> bool {
-        self.args.insecure
-    }
-
     /// Takes the handshake.
     ///
     /// # Errors

@@ -8,8 +8,8 @@ use super::*;
 use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::timeline::{Moment, Period, Side};
-use crate::traffic::client::Seen;
+use crate::request::stamps::Stamps;
+use crate::request::timeline::{Period, Side};
 
 /// Another clock against the true time.
 #[derive(Clone, Copy, Debug)]
@@ -156,12 +156,8 @@ impl Life {
         observer.response_body(b"data: [DONE]\n\n", end, 0);
         Exchange {
             observed: observer.finish(End::Complete, end),
-            seen: Seen {
-                stamps: Some(stamps),
-                sent: Some(generator(self.sent)),
-                response_head: Some(generator(self.head)),
-                connect_nanos: 0,
-            },
+            stamps: Some(stamps),
+            connect_nanos: 0,
         }
     }
 

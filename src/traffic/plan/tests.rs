@@ -9,7 +9,7 @@ fn sent(plan: &RunPlan) -> Vec<(usize, i64, String, bytes::Bytes)> {
     let schedule = plan.schedule().unwrap();
     let of = |planned: &Planned| {
         let place = plan.place(planned.number, 0);
-        let body = plan.workload.request(planned.number);
+        let body = plan.request(planned.number);
         (place, planned.offset_nanos, plan.req_id(place), body)
     };
     schedule.iter().map(of).collect()
@@ -56,7 +56,7 @@ fn a_trial_sends_at_the_rate_that_is_asked_for() {
     ] {
         let mut plan = planned(&format!("{load} --num-prompts 200"));
         let drawn = plan.starts().unwrap();
-        plan.exact_rate = true;
+        plan.args.exact_rate = true;
         let sent = plan.starts().unwrap();
         assert_eq!(drawn != sent, is_scaled, "{load}");
         if is_scaled {
@@ -70,7 +70,7 @@ fn a_trial_sends_at_the_rate_that_is_asked_for() {
         }
     }
     let mut one = planned("--request-rate 18 --num-prompts 1");
-    one.exact_rate = true;
+    one.args.exact_rate = true;
     assert_eq!(one.starts().unwrap().len(), 1);
 }
 
@@ -132,7 +132,7 @@ fn a_turn_has_a_place_of_its_own_and_tells_which_it_is() {
         );
         let id = format!("conversation-{number}/turn-{}", turn + 1);
         assert_eq!(lengths.data_id, Some(id));
-        let next = plan.workload.follow_up(number, turn + 1);
+        let next = plan.follow_up(number, turn + 1);
         assert_eq!(next.is_some(), turn < 2);
     }
 }
@@ -143,9 +143,8 @@ fn think_times_are_drawn_by_the_seed_with_the_asked_mean() {
         planned(&format!(
             "--dataset-name conversations --turns 11 --think-time-s 2 {more}"
         ))
-        .workload
     };
-    let of = |load: &Workload| -> Vec<f64> {
+    let of = |load: &RunPlan| -> Vec<f64> {
         let turns = (0..1000).flat_map(|number| (1..=10).map(move |turn| (number, turn)));
         let next = turns.map(|(number, turn)| load.follow_up(number, turn).unwrap());
         next.map(|next| next.think_ns as f64 / NANOS as f64)
@@ -183,19 +182,19 @@ fn a_stored_workload_is_sent_again_exactly_as_it_was() {
         let there = plan.save_workload(&path).unwrap_err();
         assert!(there.to_string().contains("is there already"), "{there}");
         let mut again = stored(&path, "");
-        again.shard = plan.shard;
-        assert_eq!(again.workload.backend, plan.workload.backend);
+        again.args.shard = plan.args.shard;
+        assert_eq!(again.args.backend, plan.args.backend);
         let sum = |plan: &RunPlan| plan.workload_sha256().unwrap();
         assert_eq!(sum(&again), sum(&plan), "{load}");
         let mut nameless = plan.clone();
-        nameless.workload.options.model = None;
+        nameless.args.model = None;
         assert_eq!(sent(&again), sent(&nameless));
         assert_eq!(
             again.count(&again.schedule().unwrap()),
             plan.count(&plan.schedule().unwrap())
         );
         for (number, turn) in [(0, 0), (1, 1), (2, 3)] {
-            let (was, is) = (&plan.workload, &again.workload);
+            let (was, is) = (&plan, &again);
             assert_eq!(is.follow_up(number, turn), was.follow_up(number, turn));
         }
         let as_before = std::fs::read(&path).unwrap();

@@ -1,9 +1,12 @@
 //! Which API a request speaks.
 
+use serde::{Deserialize, Serialize};
+
 use crate::request::endpoint::Endpoint;
 
 /// Which API a request speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Backend {
     /// SGLang's own `/generate`.
     Sglang,
@@ -13,9 +16,11 @@ pub enum Backend {
     SglangOaiChat,
     /// OpenAI's `/v1/responses`: for probes.
     #[value(skip)]
+    #[serde(skip)]
     Responses,
     /// Anthropic's `/v1/messages`: for probes.
     #[value(skip)]
+    #[serde(skip)]
     Messages,
 }
 
@@ -28,17 +33,6 @@ impl Backend {
             Backend::SglangOaiChat => Endpoint::Chat,
             Backend::Responses => Endpoint::Responses,
             Backend::Messages => Endpoint::Messages,
-        }
-    }
-
-    /// The name on the command line, SGLang's own.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Sglang => "sglang",
-            Backend::SglangOai => "sglang-oai",
-            Backend::SglangOaiChat => "sglang-oai-chat",
-            Backend::Responses => "responses",
-            Backend::Messages => "messages",
         }
     }
 }

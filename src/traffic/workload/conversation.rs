@@ -1,6 +1,8 @@
 //! Conversations: a turn is sent once the reply to the one before it has ended and been thought about, with that reply
 //! in it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1};
@@ -8,20 +10,26 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::clock::NANOS;
-
-use super::words::LengthRange;
+use crate::traffic::args::values::{self, within};
 
 /// What conversations are like.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Talks {
-    /// Turns of each, at most; 2 or more.
-    pub turns: usize,
-    /// Seconds from the end of a reply to the next turn, in the mean.
-    pub think_s: f64,
-    /// How they are spread.
-    pub spread: Spread,
-    /// Words of a turn after the first, where the data set has no text.
-    pub follow_up: LengthRange,
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Data sets conversations and sharegpt")]
+pub struct TalkArgs {
+    /// Turns of a conversation, at most [default: 4 of conversations, 1 of sharegpt]
+    #[arg(long, value_name = "N", value_parser = within(1..=MOST_TURNS, "must be a whole number from 1 to 1000"))]
+    pub turns: Option<usize>,
+    /// Seconds from the end of a reply to the next turn, in the mean
+    #[arg(long, value_name = "SECONDS", default_value = "1",
+        value_parser = values::seconds_or_none)]
+    pub think_time_s: Duration,
+    /// How think times are spread
+    #[arg(long, value_enum, default_value = "exponential")]
+    pub think_time: Spread,
+    /// Words of a turn after the first, at most (--random-range-ratio holds for it too), of conversations
+    #[arg(long, value_name = "N", default_value = "64",
+        value_parser = values::length)]
+    pub follow_up_len: u64,
 }
 
 /// How think times are spread.
@@ -48,14 +56,14 @@ pub struct FollowUp {
 /// More turns than this are taken for a slip.
 pub const MOST_TURNS: usize = 1000;
 
-impl Talks {
+impl TalkArgs {
     /// A think time, nanoseconds.
     pub(super) fn think(&self, rng: &mut ChaCha8Rng) -> i64 {
-        let share = match self.spread {
+        let share = match self.think_time {
             Spread::Exponential => Distribution::<f64>::sample(&Exp1, rng),
             Spread::Fixed => 1.0,
         };
-        (self.think_s * share * NANOS as f64).round() as i64
+        (self.think_time_s.as_secs_f64() * share * NANOS as f64).round() as i64
     }
 }
 

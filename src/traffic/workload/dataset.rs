@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::backend::Backend;
 use super::conversation::FollowUp;
 
 /// Where prompts come from.
@@ -14,8 +15,12 @@ pub struct Dataset {
     pub(super) entries: Vec<Arc<Entry>>,
     /// How many requests it has; `None`: as many as are asked for.
     pub count: Option<usize>,
-    /// Turns of its longest conversation, where it says itself when they are sent.
-    pub(super) most_turns: Option<usize>,
+    /// When its requests are sent, if it says so: nanoseconds from the start of the run, in order.
+    pub times: Option<Arc<[i64]>>,
+    /// Turns of its longest conversation, of a stored workload.
+    pub most_turns: Option<usize>,
+    /// What its bodies are for, of a stored workload.
+    pub backend: Option<Backend>,
 }
 
 /// A request of a data set.
@@ -109,7 +114,9 @@ impl Dataset {
         Dataset {
             count: Some(entries.len()),
             entries,
+            times: None,
             most_turns: None,
+            backend: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! A stored workload: what a run sent and when, to be sent again exactly so. JSON lines: a [`Header`], then a
 //! [`Request`] each.
 
-use std::io::{self, Read, Write};
+use std::io::Read;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::traffic::error::Error;
 
+use super::Backend;
 use super::conversation::{FollowUp, MOST_TURNS};
 use super::dataset::{Content, Dataset, Entry, Later};
 use super::jsonl::{Named, json, lines};
@@ -20,8 +21,8 @@ use super::jsonl::{Named, json, lines};
 pub struct Header {
     /// [`VERSION`].
     pub queuescope_workload: u32,
-    /// The API that the bodies are for, by its name on the command line.
-    pub backend: String,
+    /// The API that the bodies are for.
+    pub backend: Backend,
     /// Lines that follow.
     pub requests: usize,
     /// Turns of a conversation, at most; 1: there are none. Places in the schedule are counted by it.
@@ -47,15 +48,6 @@ pub struct Request {
     /// The turns after the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<FollowUp>,
-}
-
-/// A whole file, in memory.
-#[derive(Clone, Debug)]
-pub struct Stored {
-    /// Its first line.
-    pub header: Header,
-    /// The others, in order of time.
-    pub requests: Vec<Request>,
 }
 
 /// What this program writes and reads.
@@ -104,84 +96,78 @@ impl Request {
     }
 }
 
-impl Stored {
-    /// Reads a file, and says in words how much it is.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] names the file, the line and the field, and what would be right.
-    pub fn read(file: impl Read, named: Named<'_>) -> Result<(Stored, String), Error> {
-        Stored::read_most(file, named, MOST_BYTES)
-    }
-
-    fn read_most(file: impl Read, named: Named<'_>, most: u64) -> Result<(Stored, String), Error> {
-        let mut file = file.take(most + 1);
-        let stored = Stored::of(lines(&mut file, named, u64::MAX), named);
-        if file.limit() == 0 {
-            return Err(named.wrong(&format!(
-                ": holds more than {most} bytes: make it of fewer requests"
-            )));
-        }
-        let stored = stored?;
-        let taken = format!("its {} requests", stored.requests.len());
-        Ok((stored, taken))
-    }
-
-    fn of(
-        mut lines: impl Iterator<Item = Result<(usize, String), Error>>,
-        named: Named<'_>,
-    ) -> Result<Stored, Error> {
-        let (_, first) = lines.next().transpose()?.unwrap_or_default();
-        let wrong = |what: String| named.wrong_line(1, &what);
-        let header: Header = json(&first).map_err(|what| {
-            let right = "a stored workload begins with {\"queuescope_workload\": 1, \"backend\", \"requests\"}";
-            wrong(format!("{what}; {right}"))
-        })?;
-        if header.queuescope_workload != VERSION {
-            let version = header.queuescope_workload;
-            return Err(wrong(format!(
-                "`queuescope_workload`: is {version}; this program reads {VERSION}"
-            )));
-        }
-        let most_turns = header.turns;
-        if !(1..=MOST_TURNS).contains(&most_turns) {
-            return Err(wrong(format!(
-                "`turns`: is {most_turns}; must be 1 to {MOST_TURNS}"
-            )));
-        }
-        let (mut requests, mut before) = (Vec::new(), 0);
-        for line in lines {
-            let (number, text) = line?;
-            let wrong = |what: String| named.wrong_line(number, &what);
-            let request: Request = json(&text).map_err(wrong)?;
-            request.check(before, most_turns).map_err(wrong)?;
-            before = request.offset_ns;
-            requests.push(request);
-        }
-        let (held, said) = (requests.len(), header.requests);
-        if held != said || held == 0 {
-            return Err(named.wrong(&format!(
-                ": holds {held} requests, and its first line says {said}: it must be whole, and hold one or more"
-            )));
-        }
-        Ok(Stored { header, requests })
-    }
+/// Reads a stored workload, and says in words how much it is.
+///
+/// # Errors
+/// [`Error::Usage`] names the file, the line and the field, and what would be right.
+pub fn read(file: impl Read, named: Named<'_>) -> Result<(Dataset, String), Error> {
+    read_most(file, named, MOST_BYTES)
 }
 
-impl From<Stored> for Dataset {
-    fn from(stored: Stored) -> Dataset {
-        let entries = stored.requests.into_iter().map(|request| {
-            Arc::new(Entry {
-                input: Some(request.input_length),
-                output: Some(request.output_length),
-                data_id: request.data_id,
-                content: Content::Body(request.body),
-                later: Later::Stored(request.turns),
-            })
-        });
-        Dataset {
-            most_turns: Some(stored.header.turns),
-            ..Dataset::of(entries)
-        }
+fn read_most(file: impl Read, named: Named<'_>, most: u64) -> Result<(Dataset, String), Error> {
+    let mut file = file.take(most + 1);
+    let read = read_lines(lines(&mut file, named, u64::MAX), named);
+    if file.limit() == 0 {
+        return Err(named.wrong(&format!(
+            ": holds more than {most} bytes: make it of fewer requests"
+        )));
+    }
+    let dataset = read?;
+    let taken = format!("its {} requests", dataset.entries.len());
+    Ok((dataset, taken))
+}
+
+fn read_lines(
+    mut lines: impl Iterator<Item = Result<(usize, String), Error>>,
+    named: Named<'_>,
+) -> Result<Dataset, Error> {
+    let (_, first) = lines.next().transpose()?.unwrap_or_default();
+    let header = header(&first).map_err(|what| named.wrong_line(1, &what))?;
+    let (mut entries, mut times) = (Vec::new(), Vec::new());
+    for line in lines {
+        let (number, text) = line?;
+        let wrong = |what: String| named.wrong_line(number, &what);
+        let request: Request = json(&text).map_err(wrong)?;
+        let before = times.last().copied().unwrap_or(0);
+        request.check(before, header.turns).map_err(wrong)?;
+        times.push(request.offset_ns);
+        entries.push(Arc::new(Entry {
+            input: Some(request.input_length),
+            output: Some(request.output_length),
+            data_id: request.data_id,
+            content: Content::Body(request.body),
+            later: Later::Stored(request.turns),
+        }));
+    }
+    let (held, said) = (entries.len(), header.requests);
+    if held != said || held == 0 {
+        return Err(named.wrong(&format!(
+            ": holds {held} requests, and its first line says {said}: it must be whole, and hold one or more"
+        )));
+    }
+    Ok(Dataset {
+        times: Some(times.into()),
+        most_turns: Some(header.turns),
+        backend: Some(header.backend),
+        ..Dataset::of(entries)
+    })
+}
+
+fn header(line: &str) -> Result<Header, String> {
+    let header: Header = json(line).map_err(|what| {
+        let right =
+            "a stored workload begins with {\"queuescope_workload\": 1, \"backend\", \"requests\"}";
+        format!("{what}; {right}")
+    })?;
+    let (version, turns) = (header.queuescope_workload, header.turns);
+    if version != VERSION {
+        return Err(format!(
+            "`queuescope_workload`: is {version}; this program reads {VERSION}"
+        ));
+    }
+    match (1..=MOST_TURNS).contains(&turns) {
+        true => Ok(header),
+        false => Err(format!("`turns`: is {turns}; must be 1 to {MOST_TURNS}")),
     }
 }
 
@@ -191,24 +177,6 @@ fn one() -> usize {
 
 fn is_one(turns: &usize) -> bool {
     *turns == 1
-}
-
-/// Writes a stored workload.
-///
-/// # Errors
-/// What the system answers.
-pub fn write(
-    mut out: impl Write,
-    header: &Header,
-    requests: impl Iterator<Item = io::Result<Request>>,
-) -> io::Result<()> {
-    serde_json::to_writer(&mut out, header)?;
-    writeln!(out)?;
-    for request in requests {
-        serde_json::to_writer(&mut out, &request?)?;
-        writeln!(out)?;
-    }
-    out.flush()
 }
 
 #[cfg(test)]
@@ -225,43 +193,32 @@ mod tests {
         path: "w.jsonl",
     };
 
-    fn read(lines: &[&str]) -> Result<Stored, String> {
-        let read = Stored::read(lines.join("\n").as_bytes(), NAMED);
-        read.map(|(stored, _)| stored)
+    fn read(lines: &[&str]) -> Result<Dataset, String> {
+        let read = super::read(lines.join("\n").as_bytes(), NAMED);
+        read.map(|(dataset, _)| dataset)
             .map_err(|error| error.to_string())
     }
 
     #[test]
-    fn what_is_read_is_what_was_written_to_the_byte() {
-        let stored = read(&[FIRST, ONE, TWO, ""]).unwrap();
-        assert_eq!(
-            with_model(&stored.requests[0].body, None),
-            r#"{"text" : "b"}"#
-        );
-        assert_eq!(
-            with_model(&stored.requests[0].body, Some("m")),
-            r#"{"model":"m","text" : "b"}"#
-        );
-        assert_eq!(
-            with_model(&stored.requests[1].body, Some("m")),
-            r#"{"model":"m"}"#
-        );
-        let mut again = Vec::new();
-        write(
-            &mut again,
-            &stored.header,
-            stored.requests.into_iter().map(Ok),
-        )
-        .unwrap();
-        assert_eq!(
-            String::from_utf8(again).unwrap(),
-            [FIRST, ONE, TWO, ""].join("\n")
-        );
-        let named = read(&[FIRST, &ONE.replace("text", "model"), TWO]).unwrap();
-        assert_eq!(
-            with_model(&named.requests[0].body, Some("m")),
-            r#"{"model" : "b"}"#
-        );
+    fn a_body_stays_to_the_byte_but_for_a_model_that_it_does_not_name() {
+        let named = ONE.replace("text", "model");
+        for (lines, number, model, sent) in [
+            ([FIRST, ONE, TWO, ""], 0, None, r#"{"text" : "b"}"#),
+            (
+                [FIRST, ONE, TWO, ""],
+                0,
+                Some("m"),
+                r#"{"model":"m","text" : "b"}"#,
+            ),
+            ([FIRST, ONE, TWO, ""], 1, Some("m"), r#"{"model":"m"}"#),
+            ([FIRST, &named, TWO, ""], 0, Some("m"), r#"{"model" : "b"}"#),
+        ] {
+            let dataset = read(&lines).unwrap();
+            let Content::Body(body) = &dataset.entry(number).content else {
+                panic!("{dataset:?}");
+            };
+            assert_eq!(with_model(body, model), sent);
+        }
     }
 
     #[test]
@@ -330,7 +287,7 @@ mod tests {
             assert_eq!(error, format!("--workload w.jsonl, line 3: {told}"));
         }
         let text = [FIRST, ONE, TWO].join("\n");
-        let error = Stored::read_most(text.as_bytes(), NAMED, 100).unwrap_err();
+        let error = read_most(text.as_bytes(), NAMED, 100).unwrap_err();
         let told = "--workload w.jsonl: holds more than 100 bytes: make it of fewer requests";
         assert_eq!(error.to_string(), told);
     }

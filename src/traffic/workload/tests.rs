@@ -2,26 +2,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
+use crate::traffic::tests::planned;
 use clap::Parser as _;
+use dataset::Dataset;
 use jsonl::Named;
 use shared_prefix::SharedPrefixArgs;
-use trace::Trace;
 
-fn workload(backend: Backend, dataset: Dataset) -> Workload {
-    Workload {
-        backend,
-        dataset: Arc::new(dataset),
-        input: LengthRange::up_to(20, 0.5),
-        output: LengthRange::up_to(8, 1.0),
-        seed: 1,
-        options: BodyOptions {
-            stream: true,
-            ignore_eos: true,
-            model: None,
-            extra: Map::new(),
-        },
-        talks: None,
-    }
+/// Requests of a data set of 20 words or ids, and 8 tokens, where it does not say.
+fn workload(backend: Backend, dataset: Dataset) -> RunPlan {
+    let mut plan = planned("--random-input-len 20 --random-output-len 8");
+    plan.args.backend = backend;
+    plan.dataset = Arc::new(dataset);
+    plan
 }
 
 fn body(sent: &Bytes) -> Value {
@@ -98,9 +90,9 @@ fn a_body_has_what_its_api_asks_for() {
     let messages = body(&workload(Backend::Messages, random()).request(3));
     assert!(messages["messages"][0]["content"].is_string() && messages["max_tokens"].is_u64());
 
-    load.options.stream = false;
-    load.options.ignore_eos = false;
-    load.options.model = Some("m".to_owned());
+    load.args.disable_stream = true;
+    load.args.disable_ignore_eos = true;
+    load.args.model = Some("m".to_owned());
     let whole = body(&load.request(0));
     assert!(whole.get("stream_options").is_none());
     let said = ["stream", "ignore_eos", "model"].map(|key| &whole[key]);
@@ -114,7 +106,7 @@ fn a_request_depends_on_seed_and_index_only() {
     assert_ne!(load.request(5), load.request(6));
     assert_ne!(load.request(0), load.warmup(0));
     let mut other = load.clone();
-    other.seed = 2;
+    other.args.seed = 2;
     assert_ne!(load.request(5), other.request(5));
 }
 
@@ -122,7 +114,7 @@ fn a_request_depends_on_seed_and_index_only() {
 fn extra_fields_go_over_ours_and_into_our_objects() {
     let mut load = workload(Backend::Sglang, random());
     let extra = json!({"sampling_params": {"top_p": 0.9, "temperature": 1.0}, "lora_path": "x"});
-    load.options.extra = extra.as_object().unwrap().clone();
+    load.args.extra_request_body = extra.as_object().cloned();
     let body = body(&load.request(0));
     let sampling =
         json!({"top_p": 0.9, "temperature": 1.0, "max_new_tokens": 8, "ignore_eos": true});
@@ -248,7 +240,7 @@ fn prompt(sent: &Bytes) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-fn shared(groups: u32, prompts: u32, seed: u64) -> Workload {
+fn shared(groups: u32, prompts: u32, seed: u64) -> RunPlan {
     #[derive(clap::Parser)]
     struct Flags {
         #[command(flatten)]
@@ -260,7 +252,7 @@ fn shared(groups: u32, prompts: u32, seed: u64) -> Workload {
     );
     let flags = Flags::parse_from(line.split(' '));
     let mut load = workload(Backend::Sglang, flags.shared.dataset(seed).unwrap());
-    load.seed = seed;
+    load.args.seed = seed;
     load
 }
 
@@ -315,8 +307,8 @@ fn groups_come_in_an_order_of_the_seed() {
 fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let limits = trace::Limits::default();
-    let read = Trace::read(trace::MOONCAKE, file.as_bytes(), NAMED, limits);
-    let load = workload(Backend::Sglang, read.unwrap().0.dataset);
+    let read = trace::read(trace::MOONCAKE, file.as_bytes(), NAMED, limits);
+    let load = workload(Backend::Sglang, read.unwrap().0);
     let sent = |index| prompt(&load.request(index));
     // By time: blocks 7 8 9, 7 11, none, 7 8 12.
     let (one, two, three, four) = (sent(0), sent(1), sent(2), sent(3));
@@ -340,7 +332,7 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     assert!(common(&warm[..512], &one[..512]) < 20);
     // A cut block is the beginning of the whole one.
     let cut = "{\"timestamp\":0,\"input_length\":100,\"output_length\":1,\"hash_ids\":[7]}";
-    let read = Trace::read(trace::MOONCAKE, cut.as_bytes(), NAMED, limits);
-    let cut = workload(Backend::Sglang, read.unwrap().0.dataset);
+    let read = trace::read(trace::MOONCAKE, cut.as_bytes(), NAMED, limits);
+    let cut = workload(Backend::Sglang, read.unwrap().0);
     assert_eq!(prompt(&cut.request(0)), one[..100]);
 }

@@ -20,15 +20,8 @@ pub struct Limits {
     pub count: Option<usize>,
     /// Nanoseconds of the trace's own time from its first request.
     pub end: Option<i64>,
-}
-
-/// The requests of a trace, in order of time.
-#[derive(Clone, Debug)]
-pub struct Trace {
-    /// What they are.
-    pub dataset: Dataset,
-    /// When they were sent: nanoseconds from the first.
-    times: Vec<i64>,
+    /// How many times as fast as they were its requests are sent; `None`: not at its times.
+    pub speed: Option<f64>,
 }
 
 /// One request.
@@ -84,112 +77,105 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// Tokens of a prompt or an answer: a prompt is held in memory.
 const MOST_TOKENS: u32 = 10_000_000;
 
-impl Trace {
-    /// Reads a trace, and says in words what of it.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] names the file, the line, the column or field, and what would be right.
-    pub fn read(
-        format: Format,
-        file: impl Read,
-        named: Named<'_>,
-        limits: Limits,
-    ) -> Result<(Trace, String), Error> {
-        Trace::read_most(format, file, named, limits, MOST)
-    }
+/// Reads a trace, its requests in order of time, and says in words what of it.
+///
+/// # Errors
+/// [`Error::Usage`] names the file, the line, the column or field, and what would be right.
+pub fn read(
+    format: Format,
+    file: impl Read,
+    named: Named<'_>,
+    limits: Limits,
+) -> Result<(Dataset, String), Error> {
+    read_most(format, file, named, limits, MOST)
+}
 
-    fn read_most(
-        format: Format,
-        file: impl Read,
-        named: Named<'_>,
-        limits: Limits,
-        most: (usize, usize),
-    ) -> Result<(Trace, String), Error> {
-        let mut lines = lines(file, named, LONGEST_LINE);
-        let places = format.0.map(|csv| {
-            let (number, head) = lines.next().transpose()?.unwrap_or_default();
-            let places = csv.places(&head);
-            places.map_err(|what| named.wrong_line(number.max(1), &what))
-        });
-        let places = places.transpose()?.unwrap_or_default();
-        let requests = lines.map(|line| {
-            let (number, line) = line?;
-            let read = match &format.0 {
-                None => mooncake(&line),
-                Some(csv) => csv.request(&places, &line),
-            };
-            read.map_err(|what| named.wrong_line(number, &what))
-        });
-        Trace::gather(requests, named, limits, most)
-    }
+fn read_most(
+    format: Format,
+    file: impl Read,
+    named: Named<'_>,
+    limits: Limits,
+    most: (usize, usize),
+) -> Result<(Dataset, String), Error> {
+    let mut lines = lines(file, named, LONGEST_LINE);
+    let places = format.0.map(|csv| {
+        let (number, head) = lines.next().transpose()?.unwrap_or_default();
+        let places = csv.places(&head);
+        places.map_err(|what| named.wrong_line(number.max(1), &what))
+    });
+    let places = places.transpose()?.unwrap_or_default();
+    let requests = lines.map(|line| {
+        let (number, line) = line?;
+        let read = match &format.0 {
+            None => mooncake(&line),
+            Some(csv) => csv.request(&places, &line),
+        };
+        read.map_err(|what| named.wrong_line(number, &what))
+    });
+    gather(requests, named, limits, most)
+}
 
-    fn gather(
-        lines: impl Iterator<Item = Result<Request, Error>>,
-        named: Named<'_>,
-        limits: Limits,
-        (most_requests, most_blocks): (usize, usize),
-    ) -> Result<(Trace, String), Error> {
-        let (mut requests, mut blocks) = (Vec::new(), 0);
-        // The earliest request so far: the trace's own first may still come, so times stay as read until all are there.
-        let mut earliest = None;
-        let (mut left_out, mut is_whole) = (0, true);
-        for request in lines {
-            let request = request?;
-            let at = request.at_nanos;
-            let from_earliest = at.saturating_sub(earliest.unwrap_or(at));
-            let beyond = limits
-                .end
-                .map_or(-1, |end| from_earliest.saturating_sub(end));
-            if limits.count == Some(requests.len()) || beyond > DISORDER_NANOS {
-                is_whole = false;
-                break;
-            }
-            if beyond >= 0 {
-                is_whole = false;
-                continue;
-            }
-            if request.input == 0 || request.output == 0 {
-                left_out += 1;
-                continue;
-            }
-            blocks += request.blocks.len();
-            if requests.len() == most_requests || blocks > most_blocks {
-                return Err(named.wrong(&format!(
+fn gather(
+    lines: impl Iterator<Item = Result<Request, Error>>,
+    named: Named<'_>,
+    limits: Limits,
+    (most_requests, most_blocks): (usize, usize),
+) -> Result<(Dataset, String), Error> {
+    let (mut requests, mut blocks) = (Vec::new(), 0);
+    // The earliest request so far: the trace's own first may still come, so times stay as read until all are there.
+    let mut earliest = None;
+    let (mut left_out, mut is_whole) = (0, true);
+    for request in lines {
+        let request = request?;
+        let at = request.at_nanos;
+        let from_earliest = at.saturating_sub(earliest.unwrap_or(at));
+        let beyond = limits
+            .end
+            .map_or(-1, |end| from_earliest.saturating_sub(end));
+        if limits.count == Some(requests.len()) || beyond > DISORDER_NANOS {
+            is_whole = false;
+            break;
+        }
+        if beyond >= 0 {
+            is_whole = false;
+            continue;
+        }
+        if request.input == 0 || request.output == 0 {
+            left_out += 1;
+            continue;
+        }
+        blocks += request.blocks.len();
+        if requests.len() == most_requests || blocks > most_blocks {
+            return Err(named.wrong(&format!(
                     ": holds more requests than are kept in memory ({most_requests}, or {most_blocks} blocks): say how \
                      many with --num-prompts, or with --arrival trace how long with --duration"
                 )));
-            }
-            earliest = Some(earliest.map_or(at, |earliest: i64| earliest.min(at)));
-            requests.push(request);
         }
-        let first = earliest
-            .ok_or_else(|| named.wrong(": holds no request with a prompt and an answer"))?;
-        for request in &mut requests {
-            request.at_nanos = request.at_nanos.saturating_sub(first);
-        }
-        let read = requests.len();
-        requests.retain(|request| limits.end.is_none_or(|end| request.at_nanos < end));
-        requests.sort_by_key(|request| request.at_nanos);
-        let part = match is_whole && requests.len() == read {
-            true => "",
-            false => "first ",
-        };
-        let mut taken = format!("its {part}{} requests", requests.len());
-        if left_out > 0 {
-            taken += &format!(", {left_out} without tokens left out");
-        }
-        let trace = Trace {
-            times: requests.iter().map(|request| request.at_nanos).collect(),
-            dataset: Dataset::of(requests.into_iter().map(Request::entry)),
-        };
-        Ok((trace, taken))
+        earliest = Some(earliest.map_or(at, |earliest: i64| earliest.min(at)));
+        requests.push(request);
     }
-
-    /// When requests are due if the trace is run `speed` times as fast as it was: nanoseconds from the first.
-    pub fn offsets(&self, speed: f64) -> impl Iterator<Item = i64> {
-        let times = self.times.iter();
-        times.map(move |at| (*at as f64 / speed).round() as i64)
+    let first =
+        earliest.ok_or_else(|| named.wrong(": holds no request with a prompt and an answer"))?;
+    for request in &mut requests {
+        request.at_nanos = request.at_nanos.saturating_sub(first);
     }
+    let read = requests.len();
+    requests.retain(|request| limits.end.is_none_or(|end| request.at_nanos < end));
+    requests.sort_by_key(|request| request.at_nanos);
+    let part = match is_whole && requests.len() == read {
+        true => "",
+        false => "first ",
+    };
+    let mut taken = format!("its {part}{} requests", requests.len());
+    if left_out > 0 {
+        taken += &format!(", {left_out} without tokens left out");
+    }
+    let times = limits.speed.map(|speed| {
+        let times = requests.iter().map(|request| request.at_nanos);
+        times.map(|at| (at as f64 / speed).round() as i64).collect()
+    });
+    let dataset = Dataset::of(requests.into_iter().map(Request::entry));
+    Ok((Dataset { times, ..dataset }, taken))
 }
 
 impl Request {

@@ -124,7 +124,7 @@ fn a_trace_gives_lengths_alone_or_times_too_and_ends_where_it_is_asked_to() {
     assert_eq!(ms(set("")), [0, 0, 0, 0], "all at once, without a rate");
     // At a rate, the lengths are those of the trace and begin again.
     let poisson = plan("--request-rate 50 --num-prompts 6");
-    let inputs: Vec<u64> = (0..6).map(|n| poisson.workload.lengths(n).input).collect();
+    let inputs: Vec<u64> = (0..6).map(|n| poisson.lengths(n).input).collect();
     let poisson = poisson.schedule().unwrap();
     assert_eq!(inputs, [1200, 700, 20, 1300, 1200, 700]);
     assert!(poisson.iter().all(|one| one.offset_nanos > 0));
@@ -163,10 +163,6 @@ fn flags_that_do_not_go_together_are_told() {
             "--turns 2: goes with --dataset-name conversations or sharegpt",
         ),
         (
-            "--workload w --request-rate 3",
-            "--workload: says itself what is sent and when",
-        ),
-        (
             "--workload /nowhere/w",
             "--workload /nowhere/w: No such file",
         ),
@@ -193,6 +189,21 @@ fn flags_that_do_not_go_together_are_told() {
             error.is_usage() && error.to_string().contains(said),
             "{line}: {error}"
         );
+    }
+}
+
+#[test]
+fn a_stored_workload_says_itself_what_is_sent_and_when() {
+    for more in [
+        ["--request-rate", "3"],
+        ["--dataset-name", "random"],
+        ["--arrival", "constant"],
+        ["--rate-curve", "0:1,9:9"],
+    ] {
+        let line = [&["traffic", "--workload", "w"], &more[..]].concat();
+        let error = traffic::Args::try_parse_from(line).unwrap_err().to_string();
+        let said = format!("'--workload <FILE>' cannot be used with '{} <", more[0]);
+        assert!(error.contains(&said), "{error}");
     }
 }
 

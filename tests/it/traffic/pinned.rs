@@ -48,8 +48,8 @@ fn sums(plan: &RunPlan) -> String {
     }
     let body = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     for number in [0, 1] {
-        more += &body(&plan.workload.warmup(number));
-        more += &body(&plan.workload.request(number));
+        more += &body(&plan.warmup(number));
+        more += &body(&plan.request(number));
     }
     let rate = plan.offered_rate();
     writeln!(

@@ -41,7 +41,7 @@ async fn a_turn_holds_the_replies_before_it_and_waits_for_them() {
     })
     .await;
     let plan = plan(server.addr, &flags(TALK));
-    let workload = plan.workload.clone();
+    let workload = plan.clone();
     let run = drive(plan).await.unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok; 15]);
     let sent: BTreeMap<usize, Value> = server
@@ -188,7 +188,7 @@ async fn shards_begin_at_the_moment_that_all_are_told() {
     let line = flags("--request-rate 100 --num-prompts 10 --shard 1/2");
     let mut plan = plan(server.addr, &line);
     let start = clock.now().plus_seconds(1.5);
-    plan.start_at = Some(start);
+    plan.args.start_at = Some(start);
     let run = drive(plan.clone()).await.unwrap();
     assert_eq!(run.started, start);
     let places: Vec<usize> = run

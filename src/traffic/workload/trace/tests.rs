@@ -12,41 +12,49 @@ const NAMED: Named<'static> = Named {
 };
 const MS: i64 = 1_000_000;
 
-fn read(format: Format, text: &str, limits: Limits) -> (Trace, String) {
-    Trace::read(format, text.as_bytes(), NAMED, limits).unwrap()
+/// As fast as it was.
+const WHOLE: Limits = Limits {
+    count: None,
+    end: None,
+    speed: Some(1.0),
+};
+
+fn read(format: Format, text: &str, limits: Limits) -> (Dataset, String) {
+    super::read(format, text.as_bytes(), NAMED, limits).unwrap()
 }
 
 /// Seconds, prompt and answer of each request.
-fn rows(trace: &Trace) -> Vec<(f64, u64, u64)> {
+fn rows(trace: &Dataset) -> Vec<(f64, u64, u64)> {
     let seconds = |at: i64| at as f64 / NANOS as f64;
-    let both = trace.times.iter().zip(&trace.dataset.entries);
+    let times = trace.times.as_ref().unwrap();
+    let both = times.iter().zip(&trace.entries);
     both.map(|(at, one)| (seconds(*at), one.input.unwrap(), one.output.unwrap()))
         .collect()
 }
 
 #[test]
 fn each_format_gives_times_from_the_first_request_and_lengths() {
-    let (azure, taken) = read(AZURE, AZURE_2023, Limits::default());
+    let (azure, taken) = read(AZURE, AZURE_2023, WHOLE);
     assert_eq!(
         rows(&azure),
         [(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)]
     );
     assert_eq!(taken, "its 3 requests");
-    let (azure, _) = read(AZURE, AZURE_2024, Limits::default());
+    let (azure, _) = read(AZURE, AZURE_2024, WHOLE);
     assert_eq!(
         rows(&azure),
         [(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)]
     );
-    let (burst, taken) = read(BURST_GPT, BURST, Limits::default());
+    let (burst, taken) = read(BURST_GPT, BURST, WHOLE);
     assert_eq!(rows(&burst), [(0.0, 30, 4), (40.0, 12, 9), (113.0, 51, 1)]);
     assert_eq!(taken, "its 3 requests, 1 without tokens left out");
-    let (burst, _) = read(BURST_GPT, SESSIONS, Limits::default());
+    let (burst, _) = read(BURST_GPT, SESSIONS, WHOLE);
     assert_eq!(rows(&burst), [(0.0, 30, 4), (40.25, 12, 9)]);
 }
 
 #[test]
 fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
-    let (trace, _) = read(MOONCAKE, MOONCAKE_LINES, Limits::default());
+    let (trace, _) = read(MOONCAKE, MOONCAKE_LINES, WHOLE);
     let sent = [
         (0.0, 1200, 40),
         (0.0, 700, 5),
@@ -54,7 +62,7 @@ fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
         (3.0, 1300, 60),
     ];
     assert_eq!(rows(&trace), sent);
-    let blocks = |index| match &trace.dataset.entry(index).content {
+    let blocks = |index| match &trace.entry(index).content {
         Content::Words { shared, .. } => &shared[..],
         other => panic!("{other:?}"),
     };
@@ -71,18 +79,18 @@ fn no_more_is_read_than_is_sent() {
     let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
     let count = |most| Limits {
         count: Some(most),
-        end: None,
+        ..WHOLE
     };
     let (azure, taken) = read(AZURE, &broken, count(2));
-    assert_eq!((azure.times.len(), &*taken), (2, "its first 2 requests"));
+    assert_eq!((azure.entries.len(), &*taken), (2, "its first 2 requests"));
     let end = |end| Limits {
-        count: None,
         end: Some(end),
+        ..WHOLE
     };
     let (azure, _) = read(AZURE, &broken, end(1500 * MS));
     assert_eq!(rows(&azure), [(0.0, 30, 4)]);
     let (azure, _) = read(AZURE, &broken, end(1501 * MS));
-    assert_eq!(azure.times.len(), 2);
+    assert_eq!(azure.entries.len(), 2);
 }
 
 #[test]
@@ -93,8 +101,8 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
             text += &format!("{at},9,{answer}\n");
         }
         let limits = Limits {
-            count: None,
             end: Some(seconds * NANOS),
+            ..WHOLE
         };
         let (trace, taken) = read(BURST_GPT, &text, limits);
         let times: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
@@ -173,7 +181,7 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
             "a length of 4000000000 tokens; must be up to 10000000",
         ),
     ] {
-        let error = Trace::read(format, text.as_bytes(), NAMED, Limits::default()).unwrap_err();
+        let error = super::read(format, text.as_bytes(), NAMED, WHOLE).unwrap_err();
         let told = error.to_string();
         let is_named = told.starts_with("--dataset-path f");
         assert!(is_named && told.contains(said), "{text}: {told}");
@@ -183,9 +191,9 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
 #[test]
 fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_for() {
     let gather = |count, most| {
-        let limits = Limits { count, end: None };
-        let read = Trace::read_most(MOONCAKE, MOONCAKE_LINES.as_bytes(), NAMED, limits, most);
-        read.map(|(trace, _)| trace.times.len())
+        let limits = Limits { count, ..WHOLE };
+        let read = read_most(MOONCAKE, MOONCAKE_LINES.as_bytes(), NAMED, limits, most);
+        read.map(|(trace, _)| trace.entries.len())
     };
     assert_eq!(gather(None, (4, 8)).unwrap(), 4);
     for most in [(3, 8), (4, 7)] {

@@ -1,0 +1,211 @@
+//! A plan made of flags: data set, rate, client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::traffic::args::{Args, ArrivalSource, DatasetName, name};
+use crate::traffic::arrival::curve::Curve;
+use crate::traffic::arrival::{Arrival, Gaps};
+use crate::traffic::client::{ClientOptions, Target, api_key};
+use crate::traffic::download::{self, SHAREGPT};
+use crate::traffic::error::Error;
+use crate::traffic::workload::backend::Backend;
+use crate::traffic::workload::dataset::{Content, Dataset};
+use crate::traffic::workload::jsonl::Named;
+use crate::traffic::workload::sharegpt::{self, Sampling};
+use crate::traffic::workload::source::{self, Hashed, Source};
+use crate::traffic::workload::trace::{self, Limits};
+use crate::traffic::workload::{custom, stored};
+
+use super::{DEFAULT_REQUESTS, RunPlan, nanos};
+
+/// Turns of the data set `conversations` where nothing is said.
+const TURNS: usize = 4;
+
+impl Args {
+    /// What to run.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: values that do not go together, a data set that cannot be read.
+    pub fn plan(&self) -> Result<RunPlan, Error> {
+        let mut args = self.clone();
+        let end = self.rate_curve.as_ref().map(Curve::end);
+        let end = end.filter(|_| self.num_prompts.is_none());
+        args.duration = self.duration.or(end.map(Duration::from_secs_f64));
+        let arrival = args.arrival()?;
+        let turns = args.turns()?;
+        let (mut dataset, source) = args.dataset(&arrival, turns)?;
+        if let Some(stored) = dataset.backend {
+            args.backend = self.backend(stored)?;
+        }
+        let plan = RunPlan {
+            client: self.client()?,
+            most_turns: dataset.most_turns.unwrap_or(turns),
+            arrival: dataset.times.take().map_or(arrival, Arrival::At),
+            dataset: Arc::new(dataset),
+            source,
+            request_id_prefix: self.id_prefix(),
+            check_target: true,
+            args,
+        };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The same, with a file for a data set that is published and was not given.
+    ///
+    /// # Errors
+    /// It could not be had; [`Error::Usage`] where there is no folder to keep it in.
+    pub(in crate::traffic) async fn with_downloads(&self) -> Result<Args, Error> {
+        let mut args = self.clone();
+        // What makes no sense is told at once, not after a download.
+        self.data.speed(&self.arrival()?)?;
+        if self.data.dataset_name == DatasetName::ShareGpt && self.data.dataset_path.is_none() {
+            self.asked(&self.arrival()?)?;
+            let cache = download::cache().ok_or_else(|| {
+                let right = "--dataset-name sharegpt: there is no folder to keep it in: set HOME or \
+                    XDG_CACHE_HOME, or name the file with --dataset-path FILE";
+                Error::Usage(right.to_owned())
+            })?;
+            // The variable of Hugging Face's own client.
+            let mirror = std::env::var("HF_ENDPOINT").ok();
+            let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
+            let brought = SHAREGPT.cached(&cache, mirror, self.connect_timeout_s);
+            args.data.dataset_path = Some(brought.await?);
+        }
+        Ok(args)
+    }
+
+    /// At the rate that was asked for.
+    fn arrival(&self) -> Result<Arrival, Error> {
+        let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
+        let gaps = match self.data.arrival {
+            ArrivalSource::Rate | ArrivalSource::Gamma => Gaps::of_burstiness(self.burstiness),
+            _ if self.burstiness != 1.0 => {
+                return wrong("--burstiness: goes with --arrival gamma");
+            }
+            ArrivalSource::Constant => Gaps::Even,
+            ArrivalSource::Poisson | ArrivalSource::Trace => Gaps::Exponential,
+        };
+        match &self.rate_curve {
+            None => Ok(Arrival::new(self.request_rate, gaps)),
+            Some(_) if self.data.arrival == ArrivalSource::Trace => wrong(
+                "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
+            ),
+            Some(_) if self.request_rate.is_finite() => {
+                wrong("--rate-curve: says the rate itself; leave out --request-rate")
+            }
+            Some(curve) => Ok(Arrival::Process {
+                gaps,
+                rate: curve.clone(),
+            }),
+        }
+    }
+
+    fn client(&self) -> Result<ClientOptions, Error> {
+        let target = match &self.base_url {
+            Some(target) => target.clone(),
+            None => Target::parse(&format!("http://{}:{}", self.host, self.port))
+                .map_err(|why| Error::Usage(format!("--host {}: {why}", self.host)))?,
+        };
+        Ok(ClientOptions {
+            tls: self.tls.tls(&target).map_err(Error::Usage)?,
+            target,
+            upstream: self.upstream_kind,
+            api_key: api_key(self.api_key.as_deref()).map_err(Error::Usage)?,
+            headers: self.header.clone(),
+            reuse: !self.disable_connection_reuse,
+            connect_timeout: self.connect_timeout_s,
+            request_timeout: self.request_timeout_s,
+            sampled: 1.0,
+        })
+    }
+
+    /// Start of the requests' ids. Where none is given, shards agree on it; else those of two runs must not meet in one
+    /// file, whatever the seed.
+    fn id_prefix(&self) -> String {
+        match (&self.request_id_prefix, self.shard, self.start_at) {
+            (Some(prefix), ..) => prefix.clone(),
+            (None, None, _) => format!("qs-{:08x}", rand::random::<u32>()),
+            (None, Some(_), Some(at)) => format!("qs-{}-{}", self.seed, at.compact_utc()),
+            (None, Some(_), None) => format!("qs-{}", self.seed),
+        }
+    }
+
+    /// The API to speak, where bodies are stored for one.
+    fn backend(&self, stored: Backend) -> Result<Backend, Error> {
+        let changes_bodies =
+            self.extra_request_body.is_some() || self.disable_stream || self.disable_ignore_eos;
+        if changes_bodies || (self.backend != Backend::Sglang && self.backend != stored) {
+            let name = name(stored);
+            return Err(Error::Usage(format!(
+                "--workload: its bodies are for --backend {name} and sent as stored: leave out another --backend, \
+                 --extra-request-body, --disable-stream and --disable-ignore-eos"
+            )));
+        }
+        Ok(stored)
+    }
+
+    /// Turns of each conversation, at most.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the data set has none.
+    fn turns(&self) -> Result<usize, Error> {
+        match (self.data.dataset_name, self.talk.turns) {
+            (DatasetName::Conversations, turns) => Ok(turns.unwrap_or(TURNS)),
+            (DatasetName::ShareGpt, turns) => Ok(turns.unwrap_or(1)),
+            (_, None | Some(1)) => Ok(1),
+            (_, Some(turns)) => Err(Error::Usage(format!(
+                "--turns {turns}: goes with --dataset-name conversations or sharegpt"
+            ))),
+        }
+    }
+
+    /// Reads or makes the data set, of so many `turns` at most. `arrival` is that of the rate's flags.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
+    fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<(Dataset, Option<Source>), Error> {
+        let (data, seed) = (&self.data, self.seed);
+        if let Some(path) = &data.workload {
+            let read = |file: &mut _, named: Named<'_>| stored::read(file, named);
+            let (dataset, source) = source::open("--workload", path, read)?;
+            return Ok((dataset, Some(source)));
+        }
+        let speed = data.speed(arrival)?;
+        let made = match data.dataset_name {
+            DatasetName::Random | DatasetName::Conversations => Dataset::endless(Content::words()),
+            DatasetName::RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
+            DatasetName::GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,
+            _ => {
+                let read = |file: &mut Hashed, named: Named<'_>| match data.format() {
+                    Some(format) => {
+                        let end = speed.zip(self.duration);
+                        let limits = Limits {
+                            count: self.num_prompts,
+                            // A cast saturates.
+                            end: end
+                                .map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
+                            speed,
+                        };
+                        trace::read(format, file, named, limits)
+                    }
+                    None if data.dataset_name == DatasetName::Custom => custom::read(file, named),
+                    None => {
+                        let sampling = Sampling {
+                            lengths: &data.sharegpt,
+                            count: self.asked(arrival)?.unwrap_or(DEFAULT_REQUESTS),
+                            seed,
+                            turns,
+                        };
+                        sharegpt::sample(file, named, &sampling)
+                    }
+                };
+                let (dataset, source) = source::open("--dataset-path", data.path()?, read)?;
+                return Ok((dataset, Some(source)));
+            }
+        };
+        data.no_path()?;
+        Ok((made, None))
+    }
+}
