@@ -5,12 +5,10 @@ use proptest::prelude::*;
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::request::attempt::{Failed, SpanId};
-use queuescope::request::column::Value as Cell;
-use queuescope::request::columns::COLUMNS;
+use queuescope::request::columns::{COLUMNS, Column};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::Facts;
-use queuescope::request::record::{Outcome, Record};
+use queuescope::request::record::{Facts, Outcome, Record};
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use queuescope::telemetry::csv::{RowWriter, TimeBase};
@@ -63,33 +61,23 @@ fn observe(recording: &Recording, endpoint: Endpoint, pieces: &[(f64, &[u8])]) -
     for (at, piece) in pieces {
         observer.response_body(piece, stamp(*at), 0);
     }
-    let end = if recording.client_aborted {
-        End::ClientGone
-    } else {
-        End::Complete
+    let end = match recording.client_aborted {
+        true => End::ClientGone,
+        false => End::Complete,
     };
     observer.finish(end, stamp(0.0)).into_records(None)
 }
 
 fn as_read(recording: &Recording) -> Vec<(f64, &[u8])> {
-    recording
-        .pieces
-        .iter()
-        .map(|(at, bytes)| (*at, bytes.as_slice()))
-        .collect()
+    let pieces = recording.pieces.iter();
+    pieces.map(|(at, bytes)| (*at, bytes.as_slice())).collect()
 }
 
 /// Every cell of every row, in words.
 fn rows(records: &[Record]) -> Vec<Vec<String>> {
-    let cells = |row| {
-        let cells = COLUMNS.iter().map(|column| cell((column.get)(row)));
-        cells.collect()
-    };
+    let cell = |row, column: &Column| format!("{:?}", (column.get)(row));
+    let cells = |row| COLUMNS.iter().map(|column| cell(row, column)).collect();
     Row::all(records.to_vec()).iter().map(cells).collect()
-}
-
-fn cell(value: Cell<'_>) -> String {
-    format!("{value:?}")
 }
 
 fn generation_requests() -> Vec<(Recording, Endpoint)> {
@@ -505,7 +493,7 @@ fn the_rows_are_as_they_were() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let (new, old) = (lines(&String::from_utf8(out).unwrap()), lines(&golden));
     assert_eq!(new.len(), old.len());
-    for (new, old) in new.iter().zip(&old) {
-        assert_eq!(new, old);
-    }
+    new.iter()
+        .zip(&old)
+        .for_each(|(new, old)| assert_eq!(new, old));
 }

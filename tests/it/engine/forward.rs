@@ -124,7 +124,7 @@ async fn the_bytes_that_arrive_are_those_that_came() {
         let collector = Raw::start().await;
         let (receiver, metrics) = receiver(to(collector.addr, protocol));
         for message in &messages {
-            spans::send(receiver.addr(), message).await;
+            super::send(receiver.addr(), message).await;
         }
         until("all are sent", || {
             counted(&metrics, "sent") == messages.len() as u64
@@ -185,7 +185,7 @@ async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
         collector.set(mood);
         let (receiver, metrics) = receiver(to(addr, protocol));
         for _ in 0..3 {
-            spans::send(receiver.addr(), &message).await;
+            super::send(receiver.addr(), &message).await;
         }
         until(reason, || counted(&metrics, reason) == 3).await;
         assert_eq!(counted(&metrics, "sent"), 0, "{reason}");
@@ -205,7 +205,7 @@ async fn what_waits_is_bounded_and_each_lost_batch_is_counted_once() {
     settings.queue_bytes = message.len() * 10;
     let (receiver, metrics) = receiver(settings);
     for _ in 0..100 {
-        spans::send(receiver.addr(), &message).await;
+        super::send(receiver.addr(), &message).await;
     }
     let read = || metrics.trace_batches.with(&[Batch::Taken.name()]).get() == 100;
     until("all are read", read).await;
@@ -223,10 +223,10 @@ async fn a_collector_that_comes_back_gets_them_again() {
     let case = spans::named("direct/chat_stream");
     let message = spans::message(&case.spans);
     let (receiver, metrics) = receiver(to(collector.grpc, Protocol::Grpc));
-    spans::send(receiver.addr(), &message).await;
+    super::send(receiver.addr(), &message).await;
     until("one is lost", || counted(&metrics, "rejected") == 1).await;
     collector.set(Mood::Takes);
-    spans::send(receiver.addr(), &message).await;
+    super::send(receiver.addr(), &message).await;
     // What waits at the end is sent.
     receiver.stop();
     assert_eq!(counted(&metrics, "sent"), 1);

@@ -94,7 +94,7 @@ impl Chat {
 
     async fn send(&self, spans: &[Value]) {
         let receiver = self.front.proxy.engine_addr().unwrap();
-        spans::send(receiver, &spans::message(spans)).await;
+        super::send(receiver, &spans::message(spans)).await;
     }
 
     fn waiting(&self) -> u64 {
@@ -172,9 +172,9 @@ async fn a_chat_stream_shows_its_queue() {
     chat.assert_joined(row);
     assert_eq!(row["engine_id"], chat.rid);
     assert_eq!(row["output_tokens_from_trace"], "8");
-    assert_cells(&row, [("actual_output_tokens", "8"), ("token_chunks", "5")]);
+    assert_cells(row, [("actual_output_tokens", "8"), ("token_chunks", "5")]);
     assert_cells(
-        &row,
+        row,
         [
             ("token_count_source", "trace"),
             ("cached_tokens", "24"),
@@ -210,7 +210,7 @@ async fn what_was_lost_costs_only_what_it_would_have_told() {
     let path = chat.front.records();
     until("the row", || rows(&path).len() == 1).await;
     let row = &rows(&path)[0];
-    assert_cells(&row, [("timing_source", "trace"), ("pure_queue_time", "")]);
+    assert_cells(row, [("timing_source", "trace"), ("pure_queue_time", "")]);
     assert_ne!(row["queue_time_in_server"], "");
     assert_eq!(chat.missing("incomplete"), 1);
 }

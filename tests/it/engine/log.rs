@@ -34,7 +34,7 @@ async fn a_chat_stream_shows_its_queue_by_the_servers_log() {
     assert_eq!(row["timing_source"], "log", "{row:?}");
     let queue: f64 = row["pure_queue_time"].parse().unwrap();
     assert!((queue - 0.0625).abs() < 1e-6);
-    assert_cells(&row, [("token_count_source", "log"), ("dp_rank", "1")]);
+    assert_cells(row, [("token_count_source", "log"), ("dp_rank", "1")]);
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.contains("secret"));
 }

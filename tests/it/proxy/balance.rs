@@ -49,8 +49,7 @@ async fn quick() -> Upstream {
 
 /// A client with a request under way.
 async fn asking(front: &Front) -> Client {
-    let client = front.asked("/generate", "", b"{}").await;
-    client
+    front.asked("/generate", "", b"{}").await
 }
 
 fn sim(port: u16) -> Sim {

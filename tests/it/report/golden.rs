@@ -272,26 +272,23 @@ fn a_run_of_real_servers() {
 #[test]
 fn two_runs_against_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let made = Made {
+    let slow = Made {
         requests: 600,
         ..MADE
     };
-    made.write(
-        &folder.path().join("slow"),
-        json!({ "policy": "random" }),
-        &summary(),
-    );
-    Made {
+    let quick = Made {
         serves: 0.05,
         fails: 60,
         seed: 8,
-        ..made
+        ..slow
+    };
+    for (made, name, policy) in [(slow, "slow", "random"), (quick, "quick", "shortest")] {
+        made.write(
+            &folder.path().join(name),
+            json!({ "policy": policy }),
+            &summary(),
+        );
     }
-    .write(
-        &folder.path().join("quick"),
-        json!({ "policy": "shortest" }),
-        &summary(),
-    );
     all_formats("pair", folder.path(), &["slow", "quick"]);
 }
 

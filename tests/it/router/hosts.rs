@@ -32,11 +32,11 @@ fn seconds(record: &row::Row, name: &str) -> f64 {
 
 /// The front's row, and the hop's row of the same request.
 fn check(row: &Row, hop: &Row, ahead: f64) {
-    assert_cells(&row, [("outcome", "ok"), ("inconsistency", "")]);
+    assert_cells(row, [("outcome", "ok"), ("inconsistency", "")]);
     assert_eq!(row["host"], hop["host"]);
     assert_eq!(row["worker"], hop["worker"]);
     assert_cells(
-        &hop,
+        hop,
         [("seen_by", "hop"), ("outcome", "ok"), ("inconsistency", "")],
     );
     // The stated interval holds the truth.

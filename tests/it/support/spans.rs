@@ -1,11 +1,8 @@
 //! The recorded spans of a real SGLang 0.5.23 (`tests/data/sglang-0.5.23-otlp`), and messages of OTLP, made by hand.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-
-use super::wire::Client;
 
 /// The spans of one recorded request, and what `meta_info` told of its sequences.
 pub struct Case {
@@ -143,14 +140,4 @@ fn varint(mut value: u64) -> Vec<u8> {
     }
     bytes.push(value as u8);
     bytes
-}
-
-/// Sends a message to a receiver of traces, and sees it acknowledged.
-pub async fn send(receiver: SocketAddr, message: &[u8]) {
-    let head = "content-type: application/x-protobuf\r\n";
-    let answer = Client::connect(receiver)
-        .await
-        .ask("/v1/traces", head, message)
-        .await;
-    assert_eq!(answer.status(), 200);
 }
