@@ -331,26 +331,6 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_and_its_first_request_are_one_chance() {
-        let faults = faults();
-        let worker = faults.worker("w");
-        worker.set(fault("refuse", 0.5, 2000));
-        let mut refused = 0;
-        for _ in 0..2000 {
-            let admission = worker.admit(PEER);
-            assert_ne!(admission, Admission::Served);
-            if admission == Admission::Refused {
-                refused += 1;
-                continue;
-            }
-            assert!(worker.request(PEER, None, (true, true)).is_none());
-        }
-        // 1000 ± 6 standard errors: the seed is fixed; another would fail once in 5e8.
-        assert!((866..=1134).contains(&refused), "{refused}");
-        assert_eq!(faults.shown()["workers"]["w"]["chances"], 2000);
-    }
-
-    #[test]
     fn what_does_not_generate_uses_nothing_up() {
         let faults = faults();
         let worker = faults.worker("w");

@@ -214,6 +214,7 @@ fn tokens(record: &Row) -> Option<String> {
 mod tests {
     use super::*;
     use crate::offset::Offset;
+    use crate::report::load::tests::assert_says;
     use crate::report::sample::{Sample, ms};
     use crate::request::endpoint::Endpoint;
     use crate::request::gaps::GapFigures;
@@ -253,10 +254,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         );
         let stalled = Sample::whole().with(|r| r.facts.stall_until_read_nanos = Some(ms(100)));
         let picture = render(&stalled.row(), 91);
-        assert!(
-            picture.contains("client stall              0.10 s   20 %  "),
-            "{picture}"
-        );
+        assert_says(&picture, "client stall              0.10 s   20 %  ");
         assert!(picture.contains('▒'), "{picture}");
     }
 
@@ -405,10 +403,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let unsure = record(ms(2));
         let picture = render(&unsure, 91);
         assert!(!picture.contains('!'), "{picture}");
-        assert!(
-            picture.contains("to proxy              within the clock error\n"),
-            "{picture}"
-        );
+        assert_says(&picture, "to proxy              within the clock error\n");
         assert_eq!(
             clock_lines(&unsure),
             [

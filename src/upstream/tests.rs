@@ -72,36 +72,6 @@ fn shown(metrics: &Metrics, line: &str) -> bool {
 
 const IN_FLIGHT: &str = "queuescope_upstream_in_flight{upstream=";
 
-#[test]
-fn what_is_chosen_is_in_flight_until_it_is_let_go() {
-    let metrics = Metrics::new().unwrap();
-    let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
-    let first = set.choose(&[], &[]).unwrap();
-    let second = set.choose(&[], &[]).unwrap();
-    assert_ne!(first.index, second.index);
-    let third = set.choose(&[first.index], &[]).unwrap();
-    assert_eq!(third.index, second.index, "what was tried is not chosen");
-    assert!(set.choose(&[0, 1], &[]).is_none());
-    drop(second);
-    drop(third);
-    let again = set.choose(&[], &[]).unwrap();
-    assert_ne!(again.index, first.index);
-    assert!(shown(&metrics, &format!("{IN_FLIGHT}\"127.0.0.1:1\"}} 1")));
-}
-
-#[tokio::test]
-async fn what_is_out_is_chosen_only_when_nothing_else_is_left() {
-    let metrics = Metrics::new().unwrap();
-    let set = set(&["127.0.0.1:1", "127.0.0.1:2"], None, &metrics);
-    let mut out = set.choose(&[], &[]).unwrap();
-    assert!(!set.connection_failed(&mut out), "it has one address");
-    let index = out.index;
-    drop(out);
-    let others: Vec<Chosen> = (0..5).map(|_| set.choose(&[], &[]).unwrap()).collect();
-    assert!(others.iter().all(|chosen| chosen.index != index));
-    assert_eq!(set.choose(&[1 - index], &[]).unwrap().index, index);
-}
-
 #[tokio::test]
 async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     let metrics = Metrics::new().unwrap();
@@ -141,21 +111,6 @@ fn the_same_name_by_another_protocol_is_another_upstream() {
     let _busy = old.choose(&[], &[]).unwrap();
     let new = set(&["https://localhost:1"], Some(&old), &metrics);
     assert_eq!(new.choose(&[], &[]).unwrap().upstream.counts.in_flight(), 1);
-}
-
-#[test]
-fn a_connection_to_tls_always_has_a_name_to_verify() {
-    let metrics = Metrics::new().unwrap();
-    let set = set(&["https://127.0.0.1:1", "127.0.0.1:1"], None, &metrics);
-    for (other, is_tls) in [(1, true), (0, false)] {
-        let peer = set.choose(&[other], &[]).unwrap().peer.clone();
-        assert_eq!(peer.sni, "127.0.0.1");
-        assert_eq!(
-            peer.scheme == pingora::upstreams::peer::Scheme::HTTPS,
-            is_tls
-        );
-        assert!(peer.options.verify_cert && peer.options.verify_hostname);
-    }
 }
 
 #[test]

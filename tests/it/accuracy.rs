@@ -10,6 +10,7 @@
 //! - `received`, `queue_start`, `queue_end`, `first_token`, `finish`: the server's own log, taken back to our
 //!   clock by the skew that it was given;
 //! - `first_back`, `last_back`: the network was about to pass back the bytes of the first token, of the end;
+//! - `router.back`: the router had read the first event, was about to pass it on;
 //! - `first_got`, `last_got`: the client had read them,
 //!
 //! every moment of a row lies between two of them:
@@ -179,10 +180,12 @@ async fn check(laid: Laid) {
     assert_between("clock_offset", skew, offset, skew, error, &context);
     // The injectors did what they were told: no stage is checked against nothing.
     let between = |from: Stamp, to: Stamp| to.nanos_since(from);
+    let (read_back, sent_back) = truth.router.back.unwrap();
     let did = [
         (laid.router, between(truth.router.read, truth.router.sent)),
         (laid.there, between(truth.net_read, truth.net_sent)),
         (laid.back, between(truth.first_token, truth.first_back)),
+        (laid.router_back, between(read_back, sent_back)),
         (laid.tokenize, between(truth.received, truth.queue_start)),
         // A part of it, since the server's thread may be late to let it in.
         (
@@ -208,6 +211,13 @@ async fn check(laid: Laid) {
     assert_moments(&row, &truth, hop, error, &context);
     assert_columns(&row, &truth, hop, error, &context);
     assert_stall(&row, &truth, &context);
+    // The router's part of the way back, where front and hop are one process.
+    if !laid.is_apart {
+        let most = between(truth.first_back, truth.client.first_got);
+        let told = nanos(&row, "router_return");
+        let least = between(read_back, sent_back);
+        assert_between("router_return", least, told, most, 0, &context);
+    }
 }
 
 /// One stage at a time, and all of them.
@@ -220,6 +230,7 @@ fn cases(skew_s: f64) -> Vec<Laid> {
         router: LONG,
         there: LONG / 2,
         back: LONG / 3,
+        router_back: LONG / 4,
         tokenize: LONG / 4,
         queue: true,
         prefill: LONG / 2,
@@ -235,6 +246,7 @@ fn cases(skew_s: f64) -> Vec<Laid> {
         with(none, |laid| laid.router = LONG),
         with(none, |laid| laid.there = LONG),
         with(none, |laid| laid.back = LONG),
+        with(none, |laid| laid.router_back = LONG),
         with(none, |laid| laid.tokenize = LONG),
         with(none, |laid| laid.queue = true),
         with(none, |laid| laid.prefill = LONG),

@@ -2,14 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use queuescope::proxy::shared::UpstreamKind;
 use queuescope::sim::server::Sim;
 
 use crate::support::generator;
-use crate::support::proxy::{Front, Row, rows, worker};
-use crate::support::router::free_port;
-use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{chunk, stream_head, until};
+use crate::support::proxy::{Front, Row, known_workers, rows};
+use crate::support::upstream::Upstream;
+use crate::support::wire::until;
 
 /// What a scrape says, by metric and labels.
 type Scrape = BTreeMap<String, f64>;
@@ -105,11 +103,8 @@ async fn histograms_hold_what_the_rows_say() {
     let sim = sim();
     let full = Upstream::always(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}".to_vec()).await;
     let servers = [full.addr, sim.addr()];
-    let hops = servers.map(|_| free_port());
-    let router = Upstream::retrying(hops.to_vec(), str::to_owned).await;
-    let workers = servers.iter().zip(hops).enumerate();
-    let workers = workers.map(|(n, (server, hop))| worker(&format!("w{n}"), hop, *server));
-    let workers = workers.collect();
+    let (hops, workers) = known_workers(&servers);
+    let router = Upstream::retrying(hops, str::to_owned).await;
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
     // What has not happened is shown as 0.
     let idle = scrape(&front);
@@ -133,8 +128,7 @@ async fn histograms_hold_what_the_rows_say() {
     ];
     let mut clients = Vec::new();
     for (path, body) in asked.iter().cycle().take(4 * asked.len()) {
-        let mut client = front.client().await;
-        client.post(path, "", body.as_bytes()).await;
+        let client = front.asked(path, "", body.as_bytes()).await;
         clients.push(client);
     }
     for client in &mut clients {
@@ -254,60 +248,4 @@ async fn histograms_hold_what_the_rows_say() {
     assert!(count(offsets, &[&format!("clock=\"{}\"", sim.addr())]) > 0.0);
     assert_eq!(count("queuescope_in_flight", &[]), 0.0);
     assert_eq!(count("queuescope_worker_in_flight", &[]), 0.0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_under_way_is_told_by_how_far_it_came() {
-    let (first, last) = (Gate::new(), Gate::new());
-    let script = (first.clone(), last.clone());
-    let server = Upstream::start(move |_, _| {
-        let event = "data: {\"text\":\"a\",\"meta_info\":{\"completion_tokens\":1}}\n\n";
-        vec![
-            Step::Send(stream_head()),
-            Step::Gate(script.0.clone()),
-            Step::Send(chunk(event)),
-            Step::Gate(script.1.clone()),
-            Step::Send(chunk("data: [DONE]\n\n")),
-            Step::Send(chunk("")),
-        ]
-    })
-    .await;
-    let by_hop = free_port();
-    let router = Upstream::retrying(vec![by_hop], str::to_owned).await;
-    let hops = vec![worker("w0", by_hop, server.addr)];
-    let chain = Front::with(&[router.addr], |config| config.workers = hops).await;
-    let direct = Front::with(&[server.addr], |config| {
-        config.upstream_kind = UpstreamKind::Server;
-    })
-    .await;
-    let direct_worker = server.addr.to_string();
-    let fronts = [(&chain, "w0"), (&direct, direct_worker.as_str())];
-    let mut clients = Vec::new();
-    for (front, _) in fronts {
-        let mut client = front.client().await;
-        client.post("/generate", "", GENERATE.as_bytes()).await;
-        clients.push(client);
-    }
-    for (phase, gate) in [
-        ("waiting", Some(first)),
-        ("streaming", Some(last)),
-        ("none", None),
-    ] {
-        for (front, worker) in fronts {
-            let expected = |of: &str| if of == phase { 1.0 } else { 0.0 };
-            until(phase, || {
-                let scrape = scrape(front);
-                ["receiving", "waiting", "streaming"].into_iter().all(|of| {
-                    let label = format!("phase=\"{of}\"");
-                    let labels = [label.as_str(), worker];
-                    total(&scrape, "queuescope_in_flight", &labels[..1]) == expected(of)
-                        && total(&scrape, "queuescope_worker_in_flight", &labels) == expected(of)
-                })
-            })
-            .await;
-        }
-        if let Some(gate) = gate {
-            gate.open();
-        }
-    }
 }

@@ -10,6 +10,9 @@ use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Period, Relation, Side};
 
 const STREAM: &str = "text/event-stream; charset=utf-8";
+const SMG_STREAM_ERROR: &str = "{\"error\":{\"message\":\"Stream error: error decoding response body: request or \
+    response body error: error reading a body from connection: unexpected EOF during chunk size line\",\
+    \"type\":\"stream_error\"}}";
 const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
 
 fn generate(content_type: &str) -> Observer {
@@ -145,40 +148,65 @@ fn an_error_inside_a_200_is_no_success() {
     for (kind, body, expected) in [
         (
             STREAM,
-            "data: {\"error\":{\"message\":\"m\",\"code\":\"503\"}}\n\ndata: [DONE]\n\n",
+            r#"{"error":{"message":"m","code":"503"}}"#,
             Outcome::Rejected,
         ),
         (
             STREAM,
-            "data: {\"error\":\"m\"}\n\ndata: [DONE]\n\n",
-            Outcome::ServerError,
+            r#"{"error":{"message":"m","code":"404"}}"#,
+            Outcome::ClientError,
         ),
-        // As smg 1.13.0 sent it when a server died in the middle of a stream.
         (
             STREAM,
-            "data: {\"error\":{\"message\":\"Stream error: error decoding response body: request or response body \
-             error: error reading a body from connection: unexpected EOF during chunk size line\",\
-             \"type\":\"stream_error\"}}\n\ndata: [DONE]\n\n",
-            Outcome::UpstreamDied,
+            r#"{"error":{"message":"m","code":400}}"#,
+            Outcome::ClientError,
         ),
         (
+            STREAM,
+            r#"{"error":{"message":"m","code":408}}"#,
+            Outcome::Rejected,
+        ),
+        (
+            STREAM,
+            r#"{"error":{"message":"m","code":429}}"#,
+            Outcome::Rejected,
+        ),
+        (
+            STREAM,
+            r#"{"error":{"message":"m","code":500}}"#,
+            Outcome::ServerError,
+        ),
+        (
+            STREAM,
+            r#"{"error":{"message":"m","code":null}}"#,
+            Outcome::ServerError,
+        ),
+        (STREAM, r#"{"error":"m"}"#, Outcome::ServerError),
+        // As smg 1.13.0 sent it when a server died in the middle of a stream.
+        (STREAM, SMG_STREAM_ERROR, Outcome::UpstreamDied),
+        (
             json,
-            "{\"object\":\"error\",\"message\":\"m\",\"code\":500}",
+            r#"{"object":"error","message":"m","code":500}"#,
             Outcome::ServerError,
         ),
         (
             json,
-            "{\"text\":\"a\",\"message\":\"be well\",\"meta_info\":{\"id\":\"i\"}}",
+            r#"{"text":"a","message":"be well","meta_info":{"id":"i"}}"#,
             Outcome::Ok,
         ),
         (
             json,
-            "{\"text\":\"a\",\"meta_info\":{\"id\":\"i\"",
+            r#"{"text":"a","meta_info":{"id":"i""#,
             Outcome::UpstreamDied,
         ),
         ("text/plain", "anything", Outcome::Ok),
     ] {
-        assert_eq!(outcome(kind, body, End::Complete), expected, "{body}");
+        let stream = format!("data: {body}\n\ndata: [DONE]\n\n");
+        let sent = if kind == STREAM { &stream } else { body };
+        let facts = &records(kind, sent, End::Complete)[0].facts;
+        assert_eq!(facts.outcome, expected, "{body}");
+        let is_told = kind != STREAM || facts.error.contains('m');
+        assert!(is_told, "{body}: {}", facts.error);
     }
 }
 
@@ -272,7 +300,11 @@ fn an_abort_is_judged_by_its_code() {
             "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"finish_reason\":\
              {{\"type\":\"abort\",\"message\":\"m\"{code}}}}}}}\n\ndata: [DONE]\n\n"
         );
-        assert_eq!(outcome(STREAM, &body, End::Complete), expected, "{code}");
+        let facts = &records(STREAM, &body, End::Complete)[0].facts;
+        assert_eq!(facts.outcome, expected, "{code}");
+        assert!(facts.error.contains('m'), "{}", facts.error);
+        let whole = (facts.message_whole, facts.generation_whole);
+        assert_eq!(whole, (Some(true), Some(false)), "{code}");
     }
 }
 

@@ -8,7 +8,6 @@ use queuescope::telemetry::otlp::settings::Protocol;
 mod collectors;
 mod flags;
 mod rotel;
-mod router;
 mod tree;
 mod trouble;
 

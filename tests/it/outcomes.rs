@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use queuescope::telemetry::csv::{self as lines, TimeBase};
 
 use crate::support::generator;
-use crate::support::proxy::{Front, Row, assert_outcome};
+use crate::support::proxy::{Front, Row, assert_outcome, playing};
 use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
-use crate::support::wire::{chunk, json_response, stream_head, until};
+use crate::support::wire::{chunk, stream_head};
 
 const JSON: &str = "content-type: application/json";
 
@@ -144,8 +144,7 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
             assert_eq!(row["message_whole"], "False", "{row:?}");
             assert_eq!(row["generation_whole"], "True", "{row:?}");
         }
-        let server = Upstream::start(move |_, _| steps.clone()).await;
-        let front = Front::start(server.addr).await;
+        let (_server, front) = playing(steps, "").await;
         let mut client = front.client().await;
         let response = client.ask("/generate", "", b"{}").await;
         assert!(!response.whole, "the client must see it: {response:?}");
@@ -160,30 +159,6 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
         assert!(!row["error"].contains("after"), "{row:?}");
         assert_eq!(row["message_whole"], "False", "{row:?}");
         assert_eq!(row["generation_whole"], "False", "{row:?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_keeps_its_tokens_where_numbers_are_none() {
-    let event = |n: u64, reason: &str| {
-        chunk(format!(
-            "data: {{\"text\":\"x\",\"score\":NaN,\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{reason},\
-             \"completion_tokens\":{n},\"e2e_latency\":-Infinity,\"queue_time\":Infinity,\
-             \"forward_entry_time\":NaN}}}}\n\n"
-        ))
-    };
-    let parts = [
-        stream_head(),
-        event(1, "null"),
-        event(2, "{\"type\":\"length\"}"),
-        chunk(DONE),
-        chunk(""),
-    ];
-    for row in rows_of(vec![send(parts.concat())]).await {
-        assert_outcome(&row, "ok", "");
-        assert_eq!(row["actual_output_tokens"], "2", "{row:?}");
-        assert!(!row["first_token_time"].is_empty(), "{row:?}");
-        assert_eq!(row["pure_queue_time"], "", "{row:?}");
     }
 }
 
@@ -207,32 +182,6 @@ async fn nobody_knows_whether_text_came_in_a_body_that_is_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_that_are_not_read_are_counted() {
-    let plain = json_response("{}");
-    let server = Upstream::start(move |turn, _| {
-        vec![match turn {
-            0 => Step::Send(plain.clone()),
-            _ => answer(
-                "200 OK\r\ncontent-type: application/json\r\ncontent-encoding: br",
-                "x",
-            ),
-        }]
-    })
-    .await;
-    let front = Front::start(server.addr).await;
-    for _ in 0..3 {
-        of_generator(front.addr()).await;
-    }
-    let count = |reason| {
-        front.counter(&format!(
-            "queuescope_responses_unread_total{{reason=\"{reason}\"}}"
-        ))
-    };
-    until("both", || count("encoded") == 2).await;
-    assert_eq!(count("content_type"), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_proxys_own_errors_are_told_from_a_servers() {
     let nowhere = refusing().await;
     let [front, before, alone] = rows(nowhere).await;
@@ -252,18 +201,6 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
         for row in [front, before] {
             assert_outcome(&row, "server_error", "502");
         }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whom_the_engine_aborts_has_not_gone_away() {
-    let generate = "data: {\"text\":\"a\",\"meta_info\":{\"id\":\"i\",\"finish_reason\":\
-        {\"type\":\"abort\",\"message\":\"Aborted\"}}}\n\n";
-    let parts = [stream_head(), chunk(generate), chunk(DONE), chunk("")].concat();
-    for row in rows_of(vec![send(parts)]).await {
-        assert_outcome(&row, "engine_abort", "Aborted");
-        assert_eq!(row["message_whole"], "True");
-        assert_eq!(row["generation_whole"], "False");
     }
 }
 
@@ -300,23 +237,4 @@ async fn a_1xx_is_no_answer() {
     let server = Upstream::start(move |_, _| vec![send(switched), Step::Close]).await;
     let row = of_generator(server.addr).await;
     assert_outcome(&row, "server_error", "101 is no answer to a request");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_within_a_stream_is_whose_its_code_says() {
-    for (code, outcome) in [
-        ("400", "client_error"),
-        ("\"404\"", "client_error"),
-        ("408", "rejected"),
-        ("429", "rejected"),
-        ("500", "server_error"),
-        ("null", "server_error"),
-    ] {
-        let error = format!("data: {{\"error\":{{\"message\":\"no\",\"code\":{code}}}}}\n\n");
-        let parts = [stream_head(), chunk(error), chunk(DONE), chunk("")].concat();
-        for row in rows_of(vec![send(parts)]).await {
-            assert_outcome(&row, outcome, "no");
-            assert_eq!(row["status"], "200");
-        }
-    }
 }

@@ -7,19 +7,18 @@ mod outputs;
 use std::net::TcpListener;
 
 use queuescope::clock::Clock;
-use queuescope::config::proxy;
 use queuescope::experiment::probe::{Args, Place, Probed, probe};
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{Moment, Period};
-use queuescope::serve::lifecycle::Proxy;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use queuescope::traffic::client::{TlsArgs, UpstreamKind};
 use queuescope::traffic::spans::OtlpArgs;
 
+use crate::support::assert_says;
 use crate::support::generator;
 use crate::support::process::{Done, queuescope, run};
-use crate::support::proxy::workers;
+use crate::support::proxy::Front;
 
 fn sim(change: impl FnOnce(&mut Config)) -> Sim {
     generator::sim(|config| {
@@ -45,18 +44,6 @@ async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
     probe(&args, Clock::system()).await.expect("an answer")
 }
 
-async fn start_proxy(change: impl FnOnce(&mut proxy::Config)) -> Proxy {
-    let mut config = proxy::Config {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        admin: "127.0.0.1:0".parse().unwrap(),
-        ..proxy::Config::default()
-    };
-    change(&mut config);
-    Proxy::start(config, Clock::system())
-        .await
-        .expect("the proxy starts")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_shows_all_but_the_proxy() {
     // Engine clocks are not ours: this one is an hour ahead.
@@ -72,11 +59,7 @@ async fn a_server_shows_all_but_the_proxy() {
         "arrival, forwarded\n    send through `queuescope proxy`",
         "\ntimestamps are consistent\n",
     ] {
-        assert!(
-            probed.text.contains(said),
-            "{said:?} is not in\n{}",
-            probed.text
-        );
+        assert_says(&probed.text, said);
     }
     assert!(!probed.text.contains("--enable-metrics"), "{}", probed.text);
     assert!(
@@ -116,12 +99,8 @@ async fn an_openai_stream_is_told_where_its_timings_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_stands_between_without_a_hop_is_named() {
     let sim = sim(|_| {});
-    let front = start_proxy(|config| config.upstream = vec![sim.addr().into()]).await;
-    let probed = probed(
-        &format!("http://{}", front.front_addr().unwrap()),
-        UpstreamKind::Router,
-    )
-    .await;
+    let front = Front::start(sim.addr()).await;
+    let probed = probed(&format!("http://{}", front.addr()), UpstreamKind::Router).await;
     assert_eq!(probed.wrong, None, "{}", probed.text);
     for said in [
         // Nobody knows whose clock the engine's moments are on, so both ways to and from it are one.
@@ -129,11 +108,7 @@ async fn what_stands_between_without_a_hop_is_named() {
         "router_send\n    a worker hop",
         "nobody said which server",
     ] {
-        assert!(
-            probed.text.contains(said),
-            "{said:?} is not in\n{}",
-            probed.text
-        );
+        assert_says(&probed.text, said);
     }
 }
 
@@ -141,18 +116,9 @@ async fn what_stands_between_without_a_hop_is_named() {
 async fn through_front_and_hop_nothing_is_missing() {
     let sim = sim(|config| config.clock_skew_s = -5.0);
     let server = sim.addr().to_string();
-    let hop = start_proxy(|config| {
-        config.upstream = vec![sim.addr().into()];
-        config.workers = workers(&[sim.addr()]);
-    })
-    .await;
-    let hop_addr = hop.worker_addrs()[0];
-    let front = start_proxy(|config| config.upstream = vec![hop_addr.into()]).await;
-    let probed = probed(
-        &format!("http://{}", front.front_addr().unwrap()),
-        UpstreamKind::Router,
-    )
-    .await;
+    let hop = Front::hop(sim.addr()).await;
+    let front = Front::start(hop.hop_addr()).await;
+    let probed = probed(&format!("http://{}", front.addr()), UpstreamKind::Router).await;
     assert_eq!(probed.wrong, None, "{}", probed.text);
     assert!(!probed.text.contains("not seen"), "{}", probed.text);
     assert_eq!(probed.record.host.as_deref(), Some(server.as_str()));

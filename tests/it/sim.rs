@@ -1,11 +1,5 @@
 //! The simulated SGLang over HTTP.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 mod behaviour;
 mod cache;
 mod generations;

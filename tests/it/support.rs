@@ -16,3 +16,9 @@ pub mod stack;
 pub mod tls;
 pub mod upstream;
 pub mod wire;
+
+/// Fails unless this is said, and shows what was.
+#[track_caller]
+pub fn assert_says(text: &str, said: &str) {
+    assert!(text.contains(said), "{said:?} is not in\n{text}");
+}

@@ -44,6 +44,30 @@ fn told(rid: &str) -> Told {
     }
 }
 
+/// The same below this span.
+fn below(parent: u64, rid: &str) -> Told {
+    Told {
+        parent: Some(parent),
+        ..told(rid)
+    }
+}
+
+/// The same in this trace.
+fn traced(trace: u128, rid: &str) -> Told {
+    Told {
+        trace: Some(trace),
+        ..told(rid)
+    }
+}
+
+/// The same that a router has named as our request.
+fn named(told: Told) -> Told {
+    Told {
+        request_id: Some("q".into()),
+        ..told
+    }
+}
+
 fn line(told: Told) -> Told {
     Told {
         source: TimingSource::Log,
@@ -116,17 +140,18 @@ impl Table {
     }
 }
 
+/// A table in which a request waits until 9 ms.
+fn waiting(rows: Vec<Record>) -> Table {
+    let mut table = Table::new(8);
+    table.waits(rows, 9);
+    table
+}
+
 /// What a request that goes out was told: row, id, and whether by the row's own.
-fn matches(joined: &Joined) -> Vec<(usize, &str, bool)> {
+fn matches<'a>(joined: &'a Joined) -> Vec<(usize, &'a str, bool)> {
+    let rid = |of: &'a Match| of.report.told.rid.as_deref().unwrap_or("");
     let found = joined.found.iter();
-    let found = found.map(|of| {
-        (
-            of.row,
-            of.report.told.rid.as_deref().unwrap_or(""),
-            of.is_sure,
-        )
-    });
-    found.collect()
+    found.map(|of| (of.row, rid(of), of.is_sure)).collect()
 }
 
 /// A request whose client left before any id came, when its time is over.
@@ -156,8 +181,7 @@ fn a_request_goes_out_when_all_of_its_sequences_were_told_of() {
 
 #[test]
 fn at_its_deadline_it_goes_out_with_what_there_is() {
-    let mut table = Table::new(8);
-    table.waits(rows("a", &[Some("x"), Some("y")]), 9);
+    let mut table = waiting(rows("a", &[Some("x"), Some("y")]));
     assert!(table.due(at(8)).is_empty());
     let mut part = spans(&told("x"));
     part.retain(|span| !matches!(span.part, Part::Prefill { .. }));
@@ -186,35 +210,15 @@ fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
     // Two that ran: nobody knows which.
     assert_eq!(matches(&without_id(&[told("x"), told("y")])[0]), []);
     // But for the one below our own span.
-    let below = Told {
-        parent: Some(5),
-        ..told("y")
-    };
     assert_eq!(
-        matches(&without_id(&[told("x"), below])[0]),
+        matches(&without_id(&[told("x"), below(5, "y")])[0]),
         [(0, "y", false)]
     );
     // A server's own 64 bits of a trace.
-    let own = Told {
-        trace: Some(7),
-        ..told("x")
-    };
-    assert_eq!(matches(&without_id(&[own])[0]), []);
+    assert_eq!(matches(&without_id(&[traced(7, "x")])[0]), []);
     // A router that began a trace of its own names our request.
-    let by_router = Told {
-        trace: Some(9 << 64),
-        request_id: Some("q".into()),
-        ..told("x")
-    };
+    let by_router = named(traced(9 << 64, "x"));
     assert_eq!(matches(&without_id(&[by_router])[0]), [(0, "x", false)]);
-}
-
-#[test]
-fn a_row_with_an_id_takes_nothing_under_another() {
-    let mut table = Table::new(8);
-    table.told(told("first-attempt"), at(0));
-    table.waits(rows("a", &[Some("second")]), 9);
-    assert_eq!(matches(&table.due(at(9))[0]), []);
 }
 
 #[test]
@@ -275,13 +279,7 @@ fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
     row[0].facts.trace.attempts.push(attempt());
     let mut table = Table::new(8);
     table.told(told("other"), at(0));
-    table.told(
-        Told {
-            parent: Some(77),
-            ..told("x")
-        },
-        at(0),
-    );
+    table.told(below(77, "x"), at(0));
     table.waits(row, 9);
     assert_eq!(matches(&table.due(at(9))[0]), [(0, "x", false)]);
 }
@@ -291,23 +289,19 @@ fn below_a_hop_every_row_of_a_request_is_told_of_at_once() {
     // Ids of a client's own making, and a router that begins traces of its own.
     let mut two = rows("q", &[Some("x_0"), Some("x_1")]);
     two[0].facts.trace.attempts.push(attempt());
-    let below = |rid| Told {
-        parent: Some(77),
-        ..elsewhere(rid)
+    let ours = |rid| Told {
+        trace: Some(TRACE + 1),
+        ..below(77, rid)
     };
-    let mut table = Table::new(8);
-    table.waits(two, 9);
-    assert!(table.told(below("x_0"), at(1)).1.is_empty());
-    let (_, joined) = table.told(below("x_1"), at(1));
+    let mut table = waiting(two);
+    assert!(table.told(ours("x_0"), at(1)).1.is_empty());
+    let (_, joined) = table.told(ours("x_1"), at(1));
     assert_eq!(matches(&joined[0]), [(0, "x_0", true), (1, "x_1", true)]);
 }
 
 /// Another request's spans under the same id: another trace.
 fn elsewhere(rid: &str) -> Told {
-    Told {
-        trace: Some(TRACE + 1),
-        ..told(rid)
-    }
+    traced(TRACE + 1, rid)
 }
 
 /// A request of one row with this id that was sent at this moment.
@@ -330,17 +324,19 @@ fn of_an_id_that_is_used_again_each_takes_what_is_of_its_trace() {
     assert_eq!(matches(&joined[0]), [(0, "x", true)]);
     // Its own once more is nobody else's, that of a later request is.
     assert_eq!(table.told(told("x"), at(4)).0, Some(Join::Again));
-    let later = Told {
-        trace: Some(TRACE + 2),
-        ..told("x")
-    };
+    let later = traced(TRACE + 2, "x");
     assert_eq!(table.told(later, at(5)).0, None);
     let joined = table.comes(sent("x", TRACE + 2, 4), TRACED, 9).unwrap();
     assert_eq!(joined.found[0].report.told.trace, Some(TRACE + 2));
 }
 
 #[test]
-fn what_comes_late_is_not_the_next_ones() {
+fn what_comes_late_or_under_another_id_is_not_the_next_ones() {
+    let mut table = Table::new(8);
+    table.told(told("first-attempt"), at(0));
+    table.waits(rows("a", &[Some("second")]), 9);
+    assert_eq!(matches(&table.due(at(9))[0]), []);
+
     let mut table = Table::new(8);
     table.waits(sent("x", TRACE, 0), 1);
     assert_eq!(table.due(at(1)).len(), 1);
@@ -351,8 +347,7 @@ fn what_comes_late_is_not_the_next_ones() {
 
 #[test]
 fn two_that_wait_under_one_id_get_each_its_own() {
-    let mut table = Table::new(8);
-    table.waits(sent("x", TRACE, 0), 9);
+    let mut table = waiting(sent("x", TRACE, 0));
     table.waits(sent("x", TRACE + 1, 1), 9);
     for (told, trace) in [(told("x"), TRACE), (elsewhere("x"), TRACE + 1)] {
         let joined = table.told(told, at(2)).1;
@@ -363,13 +358,7 @@ fn two_that_wait_under_one_id_get_each_its_own() {
     own[0].facts.span = SpanId::new(6);
     table.waits(other, 9);
     table.waits(own, 10);
-    let (_, joined) = table.told(
-        Told {
-            parent: Some(6),
-            ..told("x")
-        },
-        at(3),
-    );
+    let (_, joined) = table.told(below(6, "x"), at(3));
     assert_eq!(
         (joined.len(), joined[0].of.rows[0].facts.span),
         (1, SpanId::new(6))
@@ -378,13 +367,8 @@ fn two_that_wait_under_one_id_get_each_its_own() {
 
 #[test]
 fn a_routers_name_for_it_may_come_last() {
-    let mut table = Table::new(8);
-    table.waits(sent("x", TRACE, 0), 9);
-    let named = Told {
-        request_id: Some("q".into()),
-        ..elsewhere("x")
-    };
-    let mut spans = spans(&named);
+    let mut table = waiting(sent("x", TRACE, 0));
+    let mut spans = spans(&named(elsewhere("x")));
     spans.sort_by_key(|span| matches!(span.part, Part::Router { .. }));
     let router = spans.pop().unwrap();
     for span in spans {
@@ -424,10 +408,7 @@ fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
     assert_eq!(end(RANDOM, &[], row(RANDOM)), (vec![], Some(Join::Late)));
     // What came before it was sent; two of them; what was received too early.
     assert!(end("x", &[(elsewhere("x"), 0)], row("x")).0.is_empty());
-    let other = Told {
-        trace: Some(TRACE + 2),
-        ..told("x")
-    };
+    let other = traced(TRACE + 2, "x");
     let two = [(elsewhere("x"), 2), (other, 2)];
     assert!(end("x", &two, row("x")).0.is_empty());
     for (received, taken) in [(-400, 0), (-50, 1)] {
@@ -474,8 +455,7 @@ fn of_a_log_the_nearest_line_since_the_sending_is_the_rows() {
 
 #[test]
 fn a_line_of_a_row_that_went_out_is_no_other_rows() {
-    let mut table = Table::new(8);
-    table.waits(sent("x", TRACE, 1), 9);
+    let mut table = waiting(sent("x", TRACE, 1));
     assert_eq!(table.told(told("x"), at(2)).1.len(), 1);
     assert_eq!(table.told(line(told("x")), at(3)).0, Some(Join::Again));
     // It had one line, and another comes later than any.

@@ -81,31 +81,6 @@ pub(super) fn ok() -> ResponseHeader {
 }
 
 #[test]
-fn a_hop_of_another_process_is_put_on_our_clock() {
-    let theirs = |nanos: i64| Some(Stamp::from_nanos(5_000_000_000 + nanos));
-    let hop = Stamps {
-        clock: "theirs".into(),
-        arrival: theirs(2_000),
-        forwarded: theirs(2_500),
-        now: theirs(8_000),
-        ..Stamps::default()
-    };
-    let (mut context, manual) = context();
-    context.attempt_began();
-    manual.set(Stamp::from_nanos(9_000));
-    context.response_head(&ok(), Some(hop), context.shared.clock.now());
-    let shared = context.shared.clone();
-    context.ended(End::Complete);
-    let clocks = shared.clocks.lock();
-    let offset = clocks.get("theirs", Stamp::from_nanos(9_000)).unwrap();
-    let off_by = (offset.nanos - 5_000_000_000).abs();
-    assert!(
-        off_by <= offset.error_nanos && offset.error_nanos < 20_000,
-        "{offset:?}"
-    );
-}
-
-#[test]
 fn every_request_ends_once_whatever_ends_it() {
     let (mut context, _) = context();
     let metrics = context.shared.metrics.clone();

@@ -114,7 +114,7 @@ impl Other {
 mod tests {
     use super::*;
     use crate::offset::Offset;
-    use crate::report::load::tests::run;
+    use crate::report::load::tests::{assert_says, run};
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::record::Record;
@@ -199,9 +199,9 @@ mod tests {
             .unwrap();
         assert_eq!(network["requests"], json!(200));
         let text = with.to_text();
-        assert!(
-            text.contains("note: 2 requests are left out of what was measured with two clocks"),
-            "{text}"
+        assert_says(
+            &text,
+            "note: 2 requests are left out of what was measured with two clocks",
         );
     }
 
@@ -263,9 +263,6 @@ mod tests {
         );
         assert_eq!(json["total_output_tokens"], json!(29 * 201));
         let unseen = with.all.spent.unseen_notes().join("; ");
-        assert!(
-            unseen.contains("it told times that cannot be, which are left out"),
-            "{unseen}"
-        );
+        assert_says(&unseen, "it told times that cannot be, which are left out");
     }
 }

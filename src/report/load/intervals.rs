@@ -83,7 +83,7 @@ pub(super) fn ms(seconds: f64) -> String {
 mod tests {
     use super::*;
     use crate::report::load::Summary;
-    use crate::report::load::tests::{assert_near, run};
+    use crate::report::load::tests::{assert_near, assert_says, run};
     use crate::report::sample::Sample;
     use crate::request::record::Record;
     use crate::request::timeline::Moment;
@@ -108,10 +108,7 @@ mod tests {
         let text = Summary::of_records(&records(100), &run()).to_text();
         assert!(text.contains("p95 [1"), "{text}");
         assert!(text.contains(", p99 - (needs 368)"), "{text}");
-        assert!(
-            text.contains("\n\n95 % intervals, ms\n  total, from send: p50 ["),
-            "{text}"
-        );
+        assert_says(&text, "\n\n95 % intervals, ms\n  total, from send: p50 [");
         let text = Summary::of_records(&records(30), &run()).to_text();
         let said = "No 95 % intervals: 30 requests are too few (p50 needs 32, p95 needs 72, p99 needs 368)";
         assert!(text.contains(&format!("\n\n{said}\n\n")), "{text}");

@@ -73,11 +73,9 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
     let of = |host: &str, count| json!({ "host": host, "outcome": "rejected", "status": 503, "count": count });
     assert_eq!(json["failed_attempts"], json!([of("b:1", 2), of("a:1", 1)]));
     let text = Summary::of_records(&records, &run()).to_text();
-    assert!(
-        text.contains(
-            "2 of 4 requests took more than one attempt; attempts that failed: 2 x b:1 rejected 503"
-        ),
-        "{text}"
+    assert_says(
+        &text,
+        "2 of 4 requests took more than one attempt; attempts that failed: 2 x b:1 rejected 503",
     );
 }
 
@@ -228,12 +226,7 @@ fn a_failed_request_enters_no_latency_and_no_tokens() {
             .record(),
     );
     let after = json_of(&records, &run());
-    for key in [
-        "latency",
-        "total_output_tokens",
-        "mean_ttft_ms",
-        "max_output_tokens_per_s",
-    ] {
+    for key in "latency total_output_tokens mean_ttft_ms max_output_tokens_per_s".split(' ') {
         assert_eq!(before[key], after[key], "{key}");
     }
     assert_eq!(before["time_spent"]["parts"], after["time_spent"]["parts"]);
@@ -266,9 +259,9 @@ fn the_sentence_says_what_was_not_seen() {
         sentence.ends_with("; the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)."),
         "{sentence}"
     );
-    assert!(
-        sentence.contains("; in the router or on the way into the server 8.0 ms;"),
-        "{sentence}"
+    assert_says(
+        &sentence,
+        "; in the router or on the way into the server 8.0 ms;",
     );
     records[0].timeline.clear(Moment::QueueStart);
     let sentence = Summary::of_records(&records, &run()).all.verdict();
@@ -364,21 +357,15 @@ fn usage_speaks_of_the_whole_request() {
     }
     let json = json_of(&records, &run());
     assert_eq!(json["total_input_tokens"], Value::Null);
-    for key in [
-        "total_output_tokens",
-        "output_throughput",
-        "total_throughput",
-        "max_output_tokens_per_s",
-        "mean_tpot_ms",
-    ] {
+    for key in "total_output_tokens output_throughput total_throughput max_output_tokens_per_s \
+        mean_tpot_ms"
+        .split(' ')
+    {
         assert_eq!(json[key], Value::Null, "{key}: events are no tokens");
     }
     assert_near(&json, "/output_tokens_unknown_requests", 1.0);
     let text = Summary::of_records(&records, &run()).to_text();
-    assert!(
-        text.contains("note: 1 of 1 ok requests are in no token figure"),
-        "{text}"
-    );
+    assert_says(&text, "note: 1 of 1 ok requests are in no token figure");
 }
 
 #[test]
@@ -447,20 +434,11 @@ fn no_requests_no_figures() {
         ..run()
     };
     let json = json_of(&[], &nothing);
-    for key in [
-        "success_rate",
-        "request_throughput",
-        "mean_ttft_ms",
-        "duration",
-        "peak_concurrency",
-    ] {
+    for key in "success_rate request_throughput mean_ttft_ms duration peak_concurrency".split(' ') {
         assert_eq!(json[key], Value::Null, "{key}");
     }
     let text = Summary::of_records(&[], &nothing).to_text();
-    assert!(
-        text.contains("4 of 4 scheduled requests have no record"),
-        "{text}"
-    );
+    assert_says(&text, "4 of 4 scheduled requests have no record");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn way_back(group: &Group) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::load::tests::run;
+    use crate::report::load::tests::{assert_says, run};
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::record::Record;
@@ -105,14 +105,8 @@ mod tests {
     fn who_cannot_see_the_router_says_who_can() {
         let back = |ms: i64| Sample::whole().at(Moment::FirstToken, 200 + ms);
         let said = found(&[back(20).record()]).unwrap();
-        assert!(
-            said.contains("of it went 20.0 ms on average, 9 % of the TTFT"),
-            "{said}"
-        );
-        assert!(
-            said.contains("router_return in the proxy's records"),
-            "{said}"
-        );
+        assert_says(&said, "of it went 20.0 ms on average, 9 % of the TTFT");
+        assert_says(&said, "router_return in the proxy's records");
         assert_eq!(found(&[back(5).record()]), None);
         let no_router = back(20)
             .without(&[Moment::WorkerArrival, Moment::WorkerForwarded])

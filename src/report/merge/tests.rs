@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::report::load::tests::assert_says;
 use crate::report::reader;
 use crate::report::sample::{Sample, at};
 use crate::telemetry::csv;
@@ -141,10 +142,7 @@ fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
     );
     let warnings = summary["warnings"].to_string();
     assert!(warnings.contains("1 rows cannot be read"), "{warnings}");
-    assert!(
-        warnings.contains("shard 1/2 has no schedule.csv"),
-        "{warnings}"
-    );
+    assert_says(&warnings, "shard 1/2 has no schedule.csv");
     // Killed before its first rows reached the disk; and before it began.
     fs::write(killed.join("requests.partial.csv"), "").unwrap();
     let dirs = [whole, killed.clone()];

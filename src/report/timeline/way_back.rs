@@ -31,6 +31,7 @@ pub fn way_back(record: &Row) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::load::tests::assert_says;
     use crate::report::sample::Sample;
 
     #[test]
@@ -41,10 +42,7 @@ mod tests {
         };
         let line = way_back(&through(10).row()).unwrap();
         assert!(line.contains("took 15.0 ms"), "{line}");
-        assert!(
-            line.contains("router_return of r0 in the proxy's"),
-            "{line}"
-        );
+        assert_says(&line, "router_return of r0 in the proxy's");
         // However the engine's clock stands to ours.
         assert_eq!(way_back(&through(10).engine_unknown().row()), Some(line));
         assert_eq!(way_back(&through(1).row()), None);

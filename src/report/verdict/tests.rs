@@ -36,54 +36,52 @@ fn a_run_that_was_sent_and_seen_in_time_is_valid() {
     assert_eq!(judge(&good()).mark(), None);
 }
 
-/// Each alone, on either side of its limits.
+/// Each alone, on either side of its limits: what is changed, what is said, and values that are valid, degraded, invalid.
+const LIMITS: &str = "\
+late           | late       | 0.009 0.05 0.12
+very_late      | late       | 0.001 0.005 0.02
+loop_late      | event loop | 0.01 0.1 0.3
+loop_very_late | event loop | 0.005 0.03 0.1
+stretch        | longer     | 0.01 0.05 0.5
+dropped        | never sent | 0.0 0.005 0.02
+failed         | failed     | 0.02 0.9";
+
+fn set(evidence: &mut Evidence, what: &str, share: f64) {
+    let requests = (share * 1200.0) as u64;
+    match what {
+        "late" => evidence.late = requests,
+        "very_late" => evidence.very_late = requests,
+        "loop_late" => evidence.loop_late = share,
+        "loop_very_late" => evidence.loop_very_late = share,
+        "stretch" => {
+            evidence.gaps = Some(Gaps {
+                stretch: 1.0 + share,
+            })
+        }
+        "dropped" => evidence.dropped = requests,
+        other => {
+            evidence.failed = if other == "failed" {
+                requests
+            } else {
+                panic!("{other}")
+            }
+        }
+    }
+}
+
 #[test]
 fn each_limit_makes_its_grade() {
     use Grade::{Degraded, Invalid, Valid};
-    type Change = fn(&mut Evidence, f64);
-    let shares: [(&str, Change, [f64; 3]); 7] = [
-        (
-            "late",
-            |e, x| e.late = (x * 1200.0) as u64,
-            [0.009, 0.05, 0.12],
-        ),
-        (
-            "late",
-            |e, x| e.very_late = (x * 1200.0) as u64,
-            [0.001, 0.005, 0.02],
-        ),
-        ("event loop", |e, x| e.loop_late = x, [0.01, 0.1, 0.3]),
-        (
-            "event loop",
-            |e, x| e.loop_very_late = x,
-            [0.005, 0.03, 0.1],
-        ),
-        ("longer", |e, x| set(e).stretch = 1.0 + x, [0.01, 0.05, 0.5]),
-        (
-            "never sent",
-            |e, x| e.dropped = (x * 1200.0) as u64,
-            [0.0, 0.005, 0.02],
-        ),
-        (
-            "failed",
-            |e, x| e.failed = (x * 1200.0) as u64,
-            [0.02, 0.9, f64::NAN],
-        ),
-    ];
-    fn set(evidence: &mut Evidence) -> &mut Gaps {
-        evidence.gaps.as_mut().unwrap()
-    }
-    for (said, change, values) in shares {
+    for line in LIMITS.lines() {
+        let [what, said, values] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let values = values.split(' ').map(|value| value.parse().unwrap());
         for (grade, value) in [Valid, Degraded, Invalid].into_iter().zip(values) {
-            if value.is_nan() {
-                continue;
-            }
-            let verdict = with(|evidence| change(evidence, value));
+            let verdict = with(|evidence| set(evidence, what, value));
             assert_eq!(verdict.grade, grade, "{said} {value}: {verdict:?}");
-            let named = verdict
-                .reasons
-                .first()
-                .is_some_and(|reason| reason.contains(said));
+            let reason = verdict.reasons.first();
+            let named = reason.is_some_and(|reason| reason.contains(said));
             assert_eq!(named, grade != Valid, "{said}: {verdict:?}");
         }
     }

@@ -12,6 +12,15 @@ fn call(endpoint: Endpoint, body: &str) -> Result<Call, Refusal> {
     Call::parse(endpoint, body.as_bytes(), &config())
 }
 
+/// The path that an endpoint is named by here.
+fn endpoint(name: &str) -> Endpoint {
+    match name {
+        "generate" => Endpoint::Generate,
+        "completions" => Endpoint::Completions,
+        _ => Endpoint::Chat,
+    }
+}
+
 /// `(prompt tokens, output tokens)` of each sequence.
 fn lengths_of(endpoint: Endpoint, body: &str) -> Vec<(u32, u32)> {
     let call = call(endpoint, body).unwrap();
@@ -19,66 +28,38 @@ fn lengths_of(endpoint: Endpoint, body: &str) -> Vec<(u32, u32)> {
     each.map(|s| (s.prompt_tokens(), s.wanted)).collect()
 }
 
+/// Endpoint, tokens of prompt and reply of each sequence, body.
+const LENGTHS: &str = r#"generate | 3+7 | {"text":"a b  c"}
+generate | 2+7 1+7 | {"text":["a b","c"]}
+generate | 4+7 | {"input_ids":[5,6,7,8]}
+generate | 1+7 2+7 | {"input_ids":[[5],[6,7]]}
+generate | 1+7 | {"text":"","lora_path":null,"rid":null}
+generate | 2+98 | {"text":"a b","sampling_params":{"max_new_tokens":500}}
+generate | 2+1 | {"text":"a b","sampling_params":{"max_new_tokens":0}}
+generate | 1+3 1+4 | {"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"max_new_tokens":4}]}
+completions | 2+7 | {"prompt":"a b"}
+completions | 1+7 2+7 | {"prompt":["a","b c"]}
+completions | 3+7 | {"prompt":[1,2,3]}
+completions | 1+7 2+7 | {"prompt":[[1],[2,3]],"n":1}
+chat | 3+7 | {"messages":[{"role":"system","content":"a b"},{"content":"c"}]}
+chat | 2+7 | {"messages":[{"content":[{"type":"text","text":"a b"},{"type":"image"}]}]}
+chat | 1+3 | {"messages":[{"role":"assistant","content":null}],"max_tokens":3}
+chat | 1+4 | {"messages":[{"content":"a"}],"max_tokens":3,"max_completion_tokens":4}"#;
+
 #[test]
 fn every_form_of_prompt_has_its_length() {
-    use Endpoint::{Chat, Completions, Generate};
-    for (endpoint, body, wanted) in [
-        (Generate, r#"{"text":"a b  c"}"#, vec![(3, 7)]),
-        (Generate, r#"{"text":["a b","c"]}"#, vec![(2, 7), (1, 7)]),
-        (Generate, r#"{"input_ids":[5,6,7,8]}"#, vec![(4, 7)]),
-        (
-            Generate,
-            r#"{"input_ids":[[5],[6,7]]}"#,
-            vec![(1, 7), (2, 7)],
-        ),
-        (
-            Generate,
-            r#"{"text":"","lora_path":null,"rid":null}"#,
-            vec![(1, 7)],
-        ),
-        (Completions, r#"{"prompt":"a b"}"#, vec![(2, 7)]),
-        (
-            Completions,
-            r#"{"prompt":["a","b c"]}"#,
-            vec![(1, 7), (2, 7)],
-        ),
-        (Completions, r#"{"prompt":[1,2,3]}"#, vec![(3, 7)]),
-        (
-            Completions,
-            r#"{"prompt":[[1],[2,3]],"n":1}"#,
-            vec![(1, 7), (2, 7)],
-        ),
-        (
-            Chat,
-            r#"{"messages":[{"role":"system","content":"a b"},{"content":"c"}]}"#,
-            vec![(3, 7)],
-        ),
-        (
-            Chat,
-            r#"{"messages":[{"content":[{"type":"text","text":"a b"},{"type":"image"}]}]}"#,
-            vec![(2, 7)],
-        ),
-        (
-            Chat,
-            r#"{"messages":[{"role":"assistant","content":null}],"max_tokens":3}"#,
-            vec![(1, 3)],
-        ),
-        (
-            Chat,
-            r#"{"messages":[{"content":"a"}],"max_tokens":3,"max_completion_tokens":4}"#,
-            vec![(1, 4)],
-        ),
-    ] {
-        assert_eq!(lengths_of(endpoint, body), wanted, "{body}");
+    for line in LENGTHS.lines() {
+        let [name, wanted, body] = line.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let lengths = lengths_of(endpoint(name), body).into_iter();
+        let lengths: Vec<String> = lengths.map(|(a, b)| format!("{a}+{b}")).collect();
+        assert_eq!(lengths.join(" "), wanted, "{body}");
     }
 }
 
 #[test]
-fn lengths_keep_to_the_context() {
-    let body = r#"{"text":"a b","sampling_params":{"max_new_tokens":500}}"#;
-    assert_eq!(lengths_of(Endpoint::Generate, body), [(2, 98)]);
-    let body = r#"{"text":"a b","sampling_params":{"max_new_tokens":0}}"#;
-    assert_eq!(lengths_of(Endpoint::Generate, body), [(2, 1)]);
+fn a_prompt_beyond_the_context_is_refused() {
     let body = format!(r#"{{"text":"{}","stream":true}}"#, "a ".repeat(100));
     let refusal = call(Endpoint::Generate, &body).unwrap_err();
     assert!(refusal.stream && refusal.message.contains("(100 tokens) is longer"));
@@ -97,74 +78,34 @@ fn request_ids_are_the_clients_where_the_real_server_keeps_them() {
     assert!(made[0] != made[1] && made.iter().all(|rid| rid.len() == 32));
 }
 
-#[test]
-fn each_prompt_of_a_batch_may_have_its_own_length() {
-    let body =
-        r#"{"text":["a","b"],"sampling_params":[{"max_new_tokens":3},{"max_new_tokens":4}]}"#;
-    assert_eq!(lengths_of(Endpoint::Generate, body), [(1, 3), (1, 4)]);
-}
+/// Endpoint, kind, a piece of what is said, body.
+const REFUSALS: &str = r#"generate | Invalid | EOF | {
+generate | Invalid | JSON | [1]
+generate | Invalid | text and rid must be | {"text":5}
+generate | Invalid | input_ids must be | {"input_ids":"x"}
+generate | Invalid | sampling_params must be | {"text":"a","sampling_params":{"n":"two"}}
+generate | Unfit | not both | {"text":"a","input_ids":[1]}
+generate | Unfit | empty | {"text":[]}
+generate | Unfit | n must be at least 1, got 0 | {"text":"a","sampling_params":{"n":0}}
+generate | Unfit | at most | {"text":"a","sampling_params":{"n":99999999999}}
+generate | Unfit | max_new_tokens must be at least 0, got -1 | {"text":"a","sampling_params":{"max_new_tokens":-1}}
+completions | Invalid | prompt | {}
+completions | Invalid | prompt must be | {"prompt":{}}
+chat | Invalid | messages | {"prompt":"a"}
+chat | Unfit | empty | {"messages":[]}
+chat | Unsupported | return_meta_info | {"messages":[{"content":"a"}],"stream":true,"return_meta_info":true}"#;
 
-fn check_refusals(endpoint: Endpoint, cases: &[(&str, RefusalKind, &str)]) {
-    for (body, kind, words) in cases {
-        let refusal = call(endpoint, body).unwrap_err();
-        assert_eq!(refusal.kind, *kind, "{body}: {}", refusal.message);
-        assert!(
-            refusal.message.contains(words),
-            "{body}: {}",
-            refusal.message
-        );
+#[test]
+fn refusals_name_the_field_and_what_would_be_right() {
+    for line in REFUSALS.lines() {
+        let [name, kind, words, body] = line.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let refusal = call(endpoint(name), body).unwrap_err();
+        let said = refusal.message;
+        assert_eq!(format!("{:?}", refusal.kind), kind, "{body}: {said}");
+        assert!(said.contains(words), "{body}: {said}");
     }
-}
-
-#[test]
-fn refusals_of_generate_name_the_field_and_what_would_be_right() {
-    use RefusalKind::{Invalid, Unfit};
-    let cases = [
-        ("{", Invalid, "EOF"),
-        ("[1]", Invalid, "JSON"),
-        (r#"{"text":5}"#, Invalid, "text and rid must be"),
-        (r#"{"input_ids":"x"}"#, Invalid, "input_ids must be"),
-        (
-            r#"{"text":"a","sampling_params":{"n":"two"}}"#,
-            Invalid,
-            "sampling_params must be",
-        ),
-        (r#"{"text":"a","input_ids":[1]}"#, Unfit, "not both"),
-        (r#"{"text":[]}"#, Unfit, "empty"),
-        (
-            r#"{"text":"a","sampling_params":{"n":0}}"#,
-            Unfit,
-            "n must be at least 1, got 0",
-        ),
-        (
-            r#"{"text":"a","sampling_params":{"n":99999999999}}"#,
-            Unfit,
-            "at most",
-        ),
-        (
-            r#"{"text":"a","sampling_params":{"max_new_tokens":-1}}"#,
-            Unfit,
-            "max_new_tokens must be at least 0, got -1",
-        ),
-    ];
-    check_refusals(Endpoint::Generate, &cases);
-}
-
-#[test]
-fn refusals_of_the_openai_endpoints_name_the_field_and_what_would_be_right() {
-    use RefusalKind::{Invalid, Unfit, Unsupported};
-    let cases = [
-        ("{}", Invalid, "prompt"),
-        (r#"{"prompt":{}}"#, Invalid, "prompt must be"),
-    ];
-    check_refusals(Endpoint::Completions, &cases);
-    let meta = r#"{"messages":[{"content":"a"}],"stream":true,"return_meta_info":true}"#;
-    let cases = [
-        (r#"{"prompt":"a"}"#, Invalid, "messages"),
-        (r#"{"messages":[]}"#, Unfit, "empty"),
-        (meta, Unsupported, "return_meta_info"),
-    ];
-    check_refusals(Endpoint::Chat, &cases);
     let one = r#"{"prompt":"a","return_meta_info":true,"stream":true}"#;
     let call = call(Endpoint::Completions, one).unwrap();
     assert!(!call.return_meta_info, "ignored there");

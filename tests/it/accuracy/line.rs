@@ -1,8 +1,7 @@
 //! The parts in a row, each with its delays, and what they wrote down.
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
@@ -13,6 +12,7 @@ use queuescope::sim::server::Sim;
 use tokio::io::AsyncReadExt;
 
 use crate::support::delays::{Held, Network, Piece, Router};
+use crate::support::process::Process;
 use crate::support::proxy::{Front, Row, workers};
 use crate::support::wire::{Client, PATIENCE, Reader, until};
 
@@ -22,6 +22,8 @@ pub struct Laid {
     pub router: Duration,
     pub there: Duration,
     pub back: Duration,
+    /// The router holds the first event of the response.
+    pub router_back: Duration,
     pub tokenize: Duration,
     /// Another request holds the server's only place.
     pub queue: bool,
@@ -43,13 +45,7 @@ pub struct Line {
     network: Network,
     front: Front,
     sim: Sim,
-    _hop: Option<Hop>,
-}
-
-/// A hop in a process of its own. Killed when dropped.
-struct Hop {
-    child: Child,
-    _secret: tempfile::NamedTempFile,
+    _hop: Mutex<Option<Process>>,
 }
 
 /// How well other clocks may be known at least, from what the warm-ups saw: nanoseconds.
@@ -132,8 +128,8 @@ impl Line {
             config.hop_secret = laid.is_apart.then(|| HOP_SECRET.into());
         })
         .await;
-        let hop = laid.is_apart.then(|| Hop::start(network.addr));
-        let hop_addr = hop.as_ref().map(|(_, addr)| *addr);
+        let hop = laid.is_apart.then(|| hop(network.addr));
+        let hop_addr = hop.as_ref().map(|hop| hop.hops[0]);
         router.sends_to(hop_addr.unwrap_or_else(|| front.hop_addr()));
         Line {
             laid,
@@ -142,7 +138,7 @@ impl Line {
             network,
             front,
             sim,
-            _hop: hop.map(|(hop, _)| hop),
+            _hop: Mutex::new(hop),
         }
     }
 
@@ -213,7 +209,7 @@ impl Line {
             known.push((asked.asked, hop, there + back));
         }
         self.network.forget();
-        self.router.holds(self.laid.router);
+        self.router.holds(self.laid.router, self.laid.router_back);
         self.network.delays(self.laid.there, self.laid.back);
         if self.laid.queue {
             self.occupy().await;
@@ -298,42 +294,19 @@ impl Line {
     }
 }
 
-impl Hop {
-    /// A proxy without a front.
-    fn start(server: SocketAddr) -> (Hop, SocketAddr) {
-        let secret = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(secret.path(), HOP_SECRET).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
-            .args(["proxy", "--admin", "127.0.0.1:0", "--worker"])
-            .arg(format!("w0=127.0.0.1:0=http://{server}"))
-            .arg("--hop-secret-file")
-            .arg(secret.path())
-            .env_remove("RUST_LOG")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let hop = Hop {
-            child,
-            _secret: secret,
-        };
-        let addr = loop {
-            let line = lines.next().expect("its address").unwrap();
-            if let Some((_, rest)) = line.split_once("worker w0 on http://") {
-                break rest.split(' ').next().unwrap().parse().unwrap();
-            }
-        };
-        // Its further words are taken in, so that it never waits for us.
-        std::thread::spawn(move || lines.for_each(drop));
-        (hop, addr)
-    }
-}
-
-impl Drop for Hop {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A proxy without a front, with a clock of its own.
+fn hop(server: SocketAddr) -> Process {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, HOP_SECRET).unwrap();
+    let worker = format!("w0=127.0.0.1:0=http://{server}");
+    let args = [
+        "--worker",
+        &worker,
+        "--hop-secret-file",
+        secret.to_str().unwrap(),
+    ];
+    Process::in_folder(folder, &args)
 }
 
 /// Waits until one of the server's gauges is 1.

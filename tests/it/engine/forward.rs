@@ -104,16 +104,6 @@ fn receiver(forward: forward::Settings) -> (Receiver, Metrics) {
     (receiver, metrics)
 }
 
-/// Sends a message to a receiver, and sees it acknowledged.
-async fn send(receiver: &Receiver, message: &[u8]) {
-    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
-    let request = http::Request::post(format!("http://{}/v1/traces", receiver.addr()))
-        .header("content-type", "application/x-protobuf")
-        .body(Full::from(message.to_vec()))
-        .unwrap();
-    assert_eq!(client.request(request).await.unwrap().status(), 200);
-}
-
 fn counted(metrics: &Metrics, outcome: &str) -> u64 {
     let name = format!("queuescope_engine_trace_forwards_total{{outcome=\"{outcome}\"}} ");
     let text = metrics.text();
@@ -134,7 +124,7 @@ async fn the_bytes_that_arrive_are_those_that_came() {
         let collector = Raw::start().await;
         let (receiver, metrics) = receiver(to(collector.addr, protocol));
         for message in &messages {
-            send(&receiver, message).await;
+            super::send(receiver.addr(), message).await;
         }
         until("all are sent", || {
             counted(&metrics, "sent") == messages.len() as u64
@@ -195,7 +185,7 @@ async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
         collector.set(mood);
         let (receiver, metrics) = receiver(to(addr, protocol));
         for _ in 0..3 {
-            send(&receiver, &message).await;
+            super::send(receiver.addr(), &message).await;
         }
         until(reason, || counted(&metrics, reason) == 3).await;
         assert_eq!(counted(&metrics, "sent"), 0, "{reason}");
@@ -215,7 +205,7 @@ async fn what_waits_is_bounded_and_each_lost_batch_is_counted_once() {
     settings.queue_bytes = message.len() * 10;
     let (receiver, metrics) = receiver(settings);
     for _ in 0..100 {
-        send(&receiver, &message).await;
+        super::send(receiver.addr(), &message).await;
     }
     let read = || metrics.trace_batches.with(&[Batch::Taken.name()]).get() == 100;
     until("all are read", read).await;
@@ -233,10 +223,10 @@ async fn a_collector_that_comes_back_gets_them_again() {
     let case = spans::named("direct/chat_stream");
     let message = spans::message(&case.spans);
     let (receiver, metrics) = receiver(to(collector.grpc, Protocol::Grpc));
-    send(&receiver, &message).await;
+    super::send(receiver.addr(), &message).await;
     until("one is lost", || counted(&metrics, "rejected") == 1).await;
     collector.set(Mood::Takes);
-    send(&receiver, &message).await;
+    super::send(receiver.addr(), &message).await;
     // What waits at the end is sent.
     receiver.stop();
     assert_eq!(counted(&metrics, "sent"), 1);

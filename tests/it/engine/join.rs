@@ -2,18 +2,13 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::config::proxy::Config;
 use queuescope::proxy::shared::UpstreamKind;
 use queuescope::telemetry::otlp::sampling::UpstreamFlag;
 use serde_json::Value;
 
-use crate::support::proxy::{Front, Row, rows};
+use crate::support::proxy::{Front, Row, assert_cells, rows};
 use crate::support::spans;
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{self, until};
@@ -98,14 +93,8 @@ impl Chat {
     }
 
     async fn send(&self, spans: &[Value]) {
-        let client: Client<HttpConnector, Full<Bytes>> =
-            Client::builder(TokioExecutor::new()).build_http();
-        let address = self.front.proxy.engine_addr().unwrap();
-        let request = http::Request::post(format!("http://{address}/v1/traces"))
-            .header("content-type", "application/x-protobuf")
-            .body(Full::from(spans::message(spans)));
-        let answer = client.request(request.unwrap()).await.unwrap();
-        assert_eq!(answer.status(), 200);
+        let receiver = self.front.proxy.engine_addr().unwrap();
+        super::send(receiver, &spans::message(spans)).await;
     }
 
     fn waiting(&self) -> u64 {
@@ -183,15 +172,17 @@ async fn a_chat_stream_shows_its_queue() {
     chat.assert_joined(row);
     assert_eq!(row["engine_id"], chat.rid);
     assert_eq!(row["output_tokens_from_trace"], "8");
-    assert_eq!(
-        (&*row["actual_output_tokens"], &*row["token_chunks"]),
-        ("8", "5")
+    assert_cells(row, [("actual_output_tokens", "8"), ("token_chunks", "5")]);
+    assert_cells(
+        row,
+        [
+            ("token_count_source", "trace"),
+            ("cached_tokens", "24"),
+            ("clock_state", "offset"),
+            ("ttft_source", "server_first_token"),
+            ("inconsistency", ""),
+        ],
     );
-    assert_eq!(row["token_count_source"], "trace");
-    assert_eq!(row["cached_tokens"], "24");
-    assert_eq!(row["clock_state"], "offset");
-    assert_eq!(row["ttft_source"], "server_first_token");
-    assert_eq!(row["inconsistency"], "");
     assert!(!row["tpot"].is_empty() && !row["network_time"].is_empty());
     assert_eq!((chat.joins("joined"), chat.waiting()), (1, 0));
 }
@@ -219,10 +210,7 @@ async fn what_was_lost_costs_only_what_it_would_have_told() {
     let path = chat.front.records();
     until("the row", || rows(&path).len() == 1).await;
     let row = &rows(&path)[0];
-    assert_eq!(
-        (&*row["timing_source"], &*row["pure_queue_time"]),
-        ("trace", "")
-    );
+    assert_cells(row, [("timing_source", "trace"), ("pure_queue_time", "")]);
     assert_ne!(row["queue_time_in_server"], "");
     assert_eq!(chat.missing("incomplete"), 1);
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::join::Chat;
-use crate::support::proxy::rows;
+use crate::support::proxy::{assert_cells, rows};
 use crate::support::wire::until;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,10 +34,7 @@ async fn a_chat_stream_shows_its_queue_by_the_servers_log() {
     assert_eq!(row["timing_source"], "log", "{row:?}");
     let queue: f64 = row["pure_queue_time"].parse().unwrap();
     assert!((queue - 0.0625).abs() < 1e-6);
-    assert_eq!(
-        (&*row["token_count_source"], &*row["dp_rank"]),
-        ("log", "1")
-    );
+    assert_cells(row, [("token_count_source", "log"), ("dp_rank", "1")]);
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.contains("secret"));
 }

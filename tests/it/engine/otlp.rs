@@ -80,24 +80,6 @@ fn a_rid_is_the_whole_one_wherever_it_stands() {
 }
 
 #[test]
-fn retractions_are_counted() {
-    let mut case = spans::named("direct/chat_stream");
-    for span in &mut case.spans {
-        if span["name"].as_str().unwrap().starts_with("Scheduler") {
-            let event = serde_json::json!({"name": "retract", "ns": 1, "attrs": {}});
-            let other = serde_json::json!({"name": "schedule", "ns": 1, "attrs": {}});
-            span["events"] = vec![event.clone(), other, event].into();
-        }
-    }
-    let (_, found) = read(&spans::message(&case.spans));
-    let retractions = found.iter().find_map(|span| match span.part {
-        Part::Scheduler(scheduler) => Some(scheduler.retractions),
-        _ => None,
-    });
-    assert_eq!(retractions, Some(2));
-}
-
-#[test]
 fn what_is_no_protobuf_is_malformed() {
     for broken in [
         &b"\x0a"[..],

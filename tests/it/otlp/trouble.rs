@@ -51,7 +51,7 @@ async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_it
     let collector = Collector::start().await;
     let nonsense = Upstream::always(json_response("\u{0}nonsense")).await;
     let nobody = refusing().await;
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     for (mood, place, protocol, reason) in [
         (Mood::Refuses, collector.grpc, Protocol::Grpc, "rejected"),
         (Mood::Refuses, collector.http, Protocol::Http, "rejected"),
@@ -87,7 +87,7 @@ async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_it
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
     let collector = Collector::start().await;
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let front = front(&upstream, &url(collector.grpc), Protocol::Grpc).await;
     collector.set(Mood::Refuses);
     ask(&front, 3).await;
@@ -105,7 +105,7 @@ async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_its_end_a_process_sends_what_waits_and_waits_for_no_dead_collector() {
     let collector = Collector::start().await;
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let patient = async |endpoint: String| {
         Front::with(&[upstream.addr], |config| {
             export_to(config, &endpoint, Protocol::Grpc);
@@ -129,7 +129,7 @@ async fn at_its_end_a_process_sends_what_waits_and_waits_for_no_dead_collector()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_small_queue_waits_for_no_delay() {
     let collector = Collector::start().await;
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let front = Front::with(&[upstream.addr], |config| {
         export_to(config, &url(collector.grpc), Protocol::Grpc);
         // Longer than the test.
@@ -145,7 +145,7 @@ async fn a_full_small_queue_waits_for_no_delay() {
 async fn what_waits_is_bounded() {
     let collector = Collector::start().await;
     collector.set(Mood::Holds);
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let front = Front::with(&[upstream.addr], |config| {
         export_to(config, &url(collector.grpc), Protocol::Grpc);
         config.otlp.timeout_s = Some(3600.0.try_into().unwrap());

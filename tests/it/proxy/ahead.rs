@@ -9,7 +9,7 @@ use crate::support::proxy::{Front, assert_outcome};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{Client, json_response, post, stream_head, until};
 
-use super::tls::{Certificate, connect};
+use super::tls::{connect, secure};
 
 const PIPELINED: &[u8] = b"GET /health HTTP/1.1\r\nhost: h\r\n\r\n";
 
@@ -44,11 +44,16 @@ async fn leaves(addr: SocketAddr, upstream: &Upstream, streams: bool, extra: &[u
 
 /// A server that says nothing, or only a head.
 async fn silent(streams: bool) -> Upstream {
-    Upstream::start(move |_, _| {
-        let head = streams.then(|| Step::Send(stream_head()));
-        head.into_iter().chain([Step::Silence]).collect()
-    })
-    .await
+    let head = streams.then(|| Step::Send(stream_head()));
+    Upstream::playing(head.into_iter().chain([Step::Silence]).collect()).await
+}
+
+async fn assert_all_left(front: Front, requests: usize) {
+    let rows = front.rows().await;
+    assert_eq!(rows.len(), requests);
+    for row in rows {
+        assert_outcome(&row, "client_abort", "client");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,11 +79,7 @@ async fn a_client_that_sent_more_is_seen_to_leave() {
                 leaves(addr, &upstream, streams, &extra, resets).await;
             }
         }
-        let rows = front.rows().await;
-        assert_eq!(rows.len(), 8);
-        for row in rows {
-            assert_outcome(&row, "client_abort", "client");
-        }
+        assert_all_left(front, 8).await;
     }
 }
 
@@ -86,8 +87,7 @@ async fn a_client_that_sent_more_is_seen_to_leave() {
 async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
     let upstream = silent(true).await;
     let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
+    let client = front.asked("/generate", "", b"{}").await;
     until("the request", || upstream.seen().len() == 1).await;
     let (mut sent, mut still) = (0, 0);
     while still < 20 {
@@ -108,21 +108,15 @@ async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_behind_more_than_is_kept_is_seen_too() {
     let upstream = silent(true).await;
-    let limit = |config: &mut queuescope::config::proxy::Config| {
-        config.max_connections = 2.try_into().unwrap()
-    };
-    let front = Front::with(&[upstream.addr], limit).await;
+    let front = Front::keyed(&[upstream.addr], "max_connections = 2").await;
     for turn in 0..3 {
-        let mut client = front.client().await;
-        client.post("/generate", "", b"{}").await;
+        let mut client = front.asked("/generate", "", b"{}").await;
         until("the request", || upstream.seen().len() > turn).await;
         client.send(vec![b'x'; 400_000]).await;
         drop(client);
         until("the upstream let go", || upstream.gone() > turn).await;
     }
-    for row in front.rows().await {
-        assert_outcome(&row, "client_abort", "client");
-    }
+    assert_all_left(front, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,8 +169,7 @@ async fn echoes(front: &Front) -> std::io::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_under_tls_that_leaves_with_bytes_ahead_is_seen_too() {
     let upstream = silent(true).await;
-    let certificate = Certificate::new();
-    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    let (certificate, front) = secure(upstream.addr).await;
     for (turn, extra) in extras().into_iter().enumerate() {
         let mut client = connect(front.addr(), &certificate.der).await;
         client.post("/generate", "", b"{}").await;
@@ -185,9 +178,7 @@ async fn a_client_under_tls_that_leaves_with_bytes_ahead_is_seen_too() {
         drop(client);
         until("the upstream let go", || upstream.gone() > turn).await;
     }
-    for row in front.rows().await {
-        assert_outcome(&row, "client_abort", "client");
-    }
+    assert_all_left(front, extras().len()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

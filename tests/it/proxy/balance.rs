@@ -14,6 +14,7 @@ use queuescope::upstream::Policy;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
+use crate::support::assert_says;
 use crate::support::process::Process;
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Gate, Step, Upstream, refusing};
@@ -48,9 +49,7 @@ async fn quick() -> Upstream {
 
 /// A client with a request under way.
 async fn asking(front: &Front) -> Client {
-    let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
-    client
+    front.asked("/generate", "", b"{}").await
 }
 
 fn sim(port: u16) -> Sim {
@@ -171,11 +170,9 @@ async fn whatever_ends_a_request_it_is_in_flight_no_more() {
         let header = format!("x-do: {what}\r\n");
         // A path that is not recorded counts too.
         client.ask("/generate", &header, b"{}").await;
-        let mut client = front.client().await;
-        client.ask("/tokenize", &header, b"{}").await;
+        front.ask("/tokenize", &header, b"{}").await;
     }
-    let mut leaving = front.client().await;
-    leaving.post("/generate", "x-do: wait\r\n", b"{}").await;
+    let leaving = front.asked("/generate", "x-do: wait\r\n", b"{}").await;
     until("it waits", || metric(&front, "in_flight", server.addr) == 1).await;
     drop(leaving);
     for addr in addrs {
@@ -317,8 +314,7 @@ async fn resent(
     let breaking = Upstream::start(move |_, _| steps.clone()).await;
     let healthy = quick().await;
     let front = front(&[breaking.addr, healthy.addr], Policy::RoundRobin, change).await;
-    let mut client = front.client().await;
-    let response = client.ask("/generate", "", body).await;
+    let response = front.ask("/generate", "", body).await;
     let seen = healthy.seen().into_iter().map(|seen| seen.body).collect();
     let row = front.only_row().await;
     if response.status() == 200 && response.whole {
@@ -391,14 +387,10 @@ async fn the_log_says_who_is_left_out_and_who_is_back() {
     let mut client = Client::connect(process.front).await;
     assert_eq!(client.ask("/generate", "", b"{}").await.status(), 502);
     let said = process.says("left out");
-    assert!(
-        said.contains(&format!("upstream {away}")) && said.contains("WARN"),
-        "{said}"
-    );
+    assert_says(&said, &format!("upstream {away}"));
+    assert_says(&said, "WARN");
     let _listens = socket.listen(64).unwrap();
     let said = process.says("is back");
-    assert!(
-        said.contains(&format!("upstream {away}")) && said.contains("INFO"),
-        "{said}"
-    );
+    assert_says(&said, &format!("upstream {away}"));
+    assert_says(&said, "INFO");
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use queuescope::request::endpoint::Endpoint;
 
-use crate::support::proxy::{Front, assert_outcome};
+use crate::support::assert_says;
+use crate::support::proxy::{Front, answering, assert_cells, assert_outcome, playing};
 use crate::support::recordings::{self, Recording};
 use crate::support::upstream::{Gate, Step, Upstream};
 use crate::support::wire::{
@@ -69,8 +70,7 @@ async fn every_recording_passes_unchanged() {
     let all = recordings::all();
     let mut generations = 0;
     for recording in &all {
-        let mut client = front.client().await;
-        client.send(request(recording)).await;
+        let mut client = front.sent(request(recording)).await;
         assert_same(recording, &client.response().await);
         let is_generation = Endpoint::from_path(&recording.path).is_some();
         generations += usize::from(recording.method == "POST" && is_generation);
@@ -193,18 +193,20 @@ async fn encoded_answers_pass_byte_for_byte_and_are_counted() {
         let unread = r#"queuescope_responses_unread_total{reason="encoded"}"#;
         until("counted", || front.counter(unread) == 1).await;
         let row = front.only_row().await;
-        assert_eq!(
-            (row["outcome"].as_str(), row["unread"].as_str()),
-            ("ok", "encoded")
-        );
+        assert_cells(&row, [("outcome", "ok"), ("unread", "encoded")]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_generation_passes_and_is_counted_by_its_path() {
     let answer = br#"{"data":[{"embedding":[0.1,0.2]}],"text":"a","usage":{"prompt_tokens":3}}"#;
-    let upstream = Upstream::always(json_response(std::str::from_utf8(answer).unwrap())).await;
-    let front = Front::start(upstream.addr).await;
+    let (upstream, front) = playing(
+        vec![Step::Send(json_response(
+            std::str::from_utf8(answer).unwrap(),
+        ))],
+        "",
+    )
+    .await;
     let paths = [
         "/v1/embeddings",
         "/v1/rerank",
@@ -247,8 +249,7 @@ async fn what_was_read_is_written_at_once() {
     })
     .await;
     let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client.post("/generate", "", br#"{"stream":true}"#).await;
+    let mut client = front.asked("/generate", "", br#"{"stream":true}"#).await;
     // Each part must reach the client before the server makes the next.
     let head = client.read_until(|reader| reader.head.is_some()).await;
     assert_eq!(head.status(), 200);
@@ -306,9 +307,8 @@ async fn request_bodies_pass_in_every_framing() {
 async fn request_headers_pass_and_connection_ones_do_not() {
     let upstream = Upstream::always("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
     let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client
-        .send(
+    let mut client = front
+        .sent(
             "GET /a%20b?q=%C3%A9&x=1 HTTP/1.1\r\nHost: example.org:1\r\nX-Odd_Name: a, b\r\n\
              authorization: Bearer x\r\naccept-encoding: gzip\r\nConnection: keep-alive, x-mine\r\n\
              x-mine: 1\r\nkeep-alive: timeout=1\r\nuser-agent: me\r\nx-two: 1\r\nx-two: 2\r\n\r\n",
@@ -354,40 +354,19 @@ async fn response_headers_of_the_connection_stop_here() {
     )
     .await;
     let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client.send("GET /health HTTP/1.1\r\nhost: h\r\n\r\n").await;
+    let mut client = front.sent("GET /health HTTP/1.1\r\nhost: h\r\n\r\n").await;
     let response = client.response().await;
     assert_eq!(
         (response.header("keep-alive"), response.header("x-mine")),
         (None, None)
     );
-    assert!(
-        response.head.contains("\r\nServer: uvicorn\r\n"),
-        "{}",
-        response.head
-    );
+    assert_says(&response.head, "\r\nServer: uvicorn\r\n");
     assert_eq!(response.head.matches("set-cookie: ").count(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn interim_responses_pass_and_are_not_the_response() {
-    let answer = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n\
-        HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-    let upstream = Upstream::always(answer.to_vec()).await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
-    let hints = client.read_until(|reader| reader.head.is_some()).await;
-    assert_eq!(hints.status(), 103);
-    let row = front.only_row().await;
-    assert_eq!(row["status"], "200");
-    assert_outcome(&row, "ok", "");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_waits_for_100_continue_gets_it_and_keeps_its_connection() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::start(upstream.addr).await;
+    let (_upstream, front) = answering("").await;
     let mut client = front.client().await;
     for _ in 0..2 {
         let body = b"{\"text\":\"a\"}";

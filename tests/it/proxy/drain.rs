@@ -5,22 +5,13 @@ use std::net::SocketAddr;
 use nix::sys::signal::Signal;
 
 use crate::support::process::Process;
-use crate::support::proxy::{Front, assert_outcome, rows};
-use crate::support::upstream::{Gate, Step, Upstream, begun, done};
-use crate::support::wire::{Client, PATIENCE, json_response, until};
-
-/// A server that begins a stream and ends it when the gate opens.
-async fn gated(gate: &Gate) -> Upstream {
-    let gate = gate.clone();
-    Upstream::start(move |_, _| [begun(), vec![Step::Gate(gate.clone())], done()].concat()).await
-}
+use crate::support::proxy::{answering, assert_outcome, rows};
+use crate::support::upstream::{Gate, gated};
+use crate::support::wire::{Client, PATIENCE, until};
 
 async fn begin_stream(front: SocketAddr) -> Client {
     let mut client = Client::connect(front).await;
-    client.post("/generate", "", b"{\"stream\":true}").await;
-    let part = client.read_until(|reader| !reader.body.is_empty()).await;
-    assert_eq!(part.status(), 200);
-    assert!(!part.body.is_empty(), "the stream has begun");
+    client.begin_stream().await;
     client
 }
 
@@ -124,13 +115,8 @@ async fn the_drain_timeout_ends_what_does_not_end() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_head_does_not_hold_up_the_end() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.drain_timeout_s = 3600.0.try_into().unwrap()
-    })
-    .await;
-    let mut first = front.client().await;
-    first.send("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
+    let (_upstream, front) = answering("drain_timeout_s = 3600.0").await;
+    let mut first = front.sent("POST /generate HTTP/1.1\r\nhost: h\r\n").await;
     let mut later = front.client().await;
     assert_eq!(later.ask("/generate", "", b"{}").await.status(), 200);
     later.send("POST /gen").await;

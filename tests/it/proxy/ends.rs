@@ -1,19 +1,18 @@
-//! Each way in which a request can end leaves exactly one record, and the upstream is let go at once.
+//! Each way in which a request can end leaves exactly one record, which says who ended it and where it was by then; and the
+//! upstream is let go at once.
 
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 
-use crate::support::proxy::{Front, Row, assert_outcome};
+use queuescope::clock::Clock;
+use queuescope::proxy::shared::UpstreamKind;
+
+use crate::support::proxy::{Front, Row, answering, assert_cells, assert_outcome, playing};
 use crate::support::upstream::{EVENT, Gate, Step, Upstream, begun, done, refusing};
-use crate::support::wire::{Client, Response, chunk, json_response, post, until};
+use crate::support::wire::{Client, Response, chunk, post, until};
 
 const STREAM: &[u8] = br#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
-
-/// A server that plays these steps to every request.
-async fn playing(steps: Vec<Step>) -> Upstream {
-    Upstream::start(move |_, _| steps.clone()).await
-}
 
 fn streaming(then: Vec<Step>) -> Vec<Step> {
     [begun(), then].concat()
@@ -21,11 +20,148 @@ fn streaming(then: Vec<Step>) -> Vec<Step> {
 
 /// Sends one streamed request, reads the response to its end, and gives the only row.
 async fn one(steps: Vec<Step>) -> (Response, Row) {
-    let upstream = playing(steps).await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    let response = client.ask("/generate", "", STREAM).await;
+    let (_upstream, front) = playing(steps, "").await;
+    let response = front.ask("/generate", "", STREAM).await;
     (response, front.only_row().await)
+}
+
+#[track_caller]
+fn assert_ended(row: &Row, outcome: &str, ended_in: &str) {
+    assert_outcome(row, outcome, "");
+    assert_eq!(row["ended_in"], ended_in, "{row:?}");
+    let start = match row["seen_by"].as_str() {
+        "hop" => "router_send_time",
+        _ => "arrival_time",
+    };
+    let seconds = |column: &str| row[column].parse::<f64>().unwrap();
+    let waited = seconds("end_time") - seconds(start);
+    assert!((waited - seconds("elapsed")).abs() < 2e-6, "{row:?}");
+    assert!(seconds("elapsed") >= 0.0, "{row:?}");
+    if !row["finish_time"].is_empty() {
+        assert!(row["end_time"] >= row["finish_time"], "{row:?}");
+    }
+}
+
+/// What stands in front of the server (a router or nothing), what the server does, what the client does then, and how it ended:
+/// outcome, place, status and a piece of the error.
+const ENDINGS: &str = "\
+router | silence        | leaves | client_abort  | router+server |     | client
+server | silence        | resets | client_abort  | server        |     | client
+router | begins silence | leaves | client_abort  | decode        | 200 | client
+router | begins silence | resets | client_abort  | decode        | 200 | client
+server | reset          | reads  | upstream_died | server        | 502 | 127.0.0.1:
+server | close          | reads  | upstream_died | server        | 502 | 127.0.0.1:
+server | nonsense close | reads  | upstream_died | server        | 502 | 127.0.0.1:
+server | short close    | reads  | upstream_died | server        | 200 |
+server | begins reset   | reads  | upstream_died | decode        | 200 | 127.0.0.1:
+server | begins close   | reads  | upstream_died | decode        | 200 | 127.0.0.1:
+router | silence        | reads  | timeout       | router+server | 504 | silent for too long
+router | begins silence | reads  | timeout       | decode        | 200 | silent for too long
+server | full           | reads  | rejected      | server        | 503 | 503
+router | begins ends    | reads  | ok            | done          | 200 |";
+
+/// What a server does by a word.
+fn steps(word: &str) -> Vec<Step> {
+    let send = |bytes: &[u8]| vec![Step::Send(bytes.to_vec())];
+    match word {
+        // A reset takes what has not been read yet with it.
+        "begins" => streaming(vec![Step::Pause(Duration::from_millis(300))]),
+        "ends" => done(),
+        "silence" => vec![Step::Silence],
+        "reset" => vec![Step::Reset],
+        "close" => vec![Step::Close],
+        "full" => send(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}"),
+        "nonsense" => send(b"SSH-2.0-nonsense\r\n\r\n"),
+        "short" => send(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 90\r\n\r\n{",
+        ),
+        other => panic!("{other}"),
+    }
+}
+
+/// What the response to a request that was read to its end must be like.
+fn assert_response(response: &Response, streams: bool, [outcome, _, status, _]: [&str; 4]) {
+    assert_eq!(response.status().to_string(), status);
+    let is_ours = match status {
+        "502" => "bad_gateway",
+        "504" => "gateway_timeout",
+        _ => "",
+    };
+    if !is_ours.is_empty() {
+        let error = &response.json()["error"];
+        assert_eq!(
+            (&error["type"], error["code"].to_string()),
+            (&is_ours.into(), status.to_owned())
+        );
+        assert!(response.header("x-request-id").is_some());
+    } else if streams && outcome != "ok" {
+        assert_eq!(response.body, EVENT.as_bytes());
+        assert!(!response.whole, "the client must see that it was cut");
+    } else {
+        assert_eq!(response.whole, outcome != "upstream_died");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_ends_it_is_told_where_it_was() {
+    for line in ENDINGS.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [kind, does, then, ending @ ..] = &cells[..] else {
+            panic!("{line}")
+        };
+        let [outcome, ended_in, status, error] = ending.try_into().unwrap();
+        let (streams, ending) = (
+            does.starts_with("begins"),
+            [outcome, ended_in, status, error],
+        );
+        let upstream = Upstream::playing(does.split(' ').flat_map(steps).collect()).await;
+        let front = Front::with(&[upstream.addr], |config| {
+            if *kind == "server" {
+                config.upstream_kind = UpstreamKind::Server;
+            }
+            if *then == "reads" {
+                config.upstream_read_timeout_s = 1.0.try_into().unwrap();
+            }
+        })
+        .await;
+        let mut client = front.asked("/generate", "", STREAM).await;
+        if *then == "reads" {
+            assert_response(&client.response().await, streams, ending);
+        } else {
+            until("the request", || upstream.seen().len() == 1).await;
+            if streams {
+                client.read_until(|reader| !reader.body.is_empty()).await;
+            }
+            match *then {
+                "resets" => client.reset(),
+                _ => drop(client),
+            }
+        }
+        if outcome == "client_abort" || outcome == "timeout" {
+            until("the upstream let go", || upstream.gone() == 1).await;
+        }
+        let row = front.only_row().await;
+        assert_ended(&row, outcome, ended_in);
+        assert_outcome(&row, outcome, error);
+        assert_cells(&row, [("attempts", "1"), ("status", status)]);
+        if *kind == "server" {
+            assert_eq!(row["host"], upstream.addr.to_string(), "answered or not");
+        }
+        assert_eq!(
+            row["first_token_time"].is_empty(),
+            ended_in != "decode" && outcome != "ok"
+        );
+        match outcome {
+            "ok" | "rejected" => assert_eq!(row["end_time"], row["finish_time"]),
+            "client_abort" if !streams => {
+                assert_cells(&row, [("finish_time", ""), ("total_latency", "")])
+            }
+            _ => {}
+        }
+        if outcome == "ok" {
+            assert_eq!(row["elapsed"], row["total_latency"]);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,8 +190,7 @@ async fn a_whole_stream_is_ok() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_during_its_upload() {
-    let upstream = playing(vec![Step::Silence]).await;
-    let front = Front::start(upstream.addr).await;
+    let (upstream, front) = playing(vec![Step::Silence], "").await;
     let mut client = front.client().await;
     let all = post("/generate", "", &[b' '; 300_000]);
     client.send(&all[..200_000]).await;
@@ -73,8 +208,7 @@ async fn a_client_that_leaves_while_it_reads_nothing() {
     let mut steps = streaming(Vec::new());
     steps.extend((0..300).map(|_| Step::Send(chunk("x".repeat(60_000)))));
     steps.push(Step::Silence);
-    let upstream = playing(steps).await;
-    let front = Front::start(upstream.addr).await;
+    let (upstream, front) = playing(steps, "").await;
     let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", STREAM).await;
     assert!(upstream.stands_still().await < 300);
@@ -87,10 +221,8 @@ async fn a_client_that_leaves_while_it_reads_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_after_the_last_event_has_all_it_wanted() {
     let steps = streaming(vec![Step::Send(chunk("data: [DONE]\n\n")), Step::Silence]);
-    let upstream = playing(steps).await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client.post("/generate", "", STREAM).await;
+    let (_upstream, front) = playing(steps, "").await;
+    let mut client = front.asked("/generate", "", STREAM).await;
     client
         .read_until(|reader| reader.body.ends_with(b"[DONE]\n\n"))
         .await;
@@ -101,8 +233,7 @@ async fn a_client_that_leaves_after_the_last_event_has_all_it_wanted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_connection_is_a_502() {
     let front = Front::start(refusing().await).await;
-    let mut client = front.client().await;
-    let response = client
+    let response = front
         .ask("/v1/chat/completions", "x-request-id: mine\r\n", b"{}")
         .await;
     assert_eq!(response.status(), 502);
@@ -121,57 +252,11 @@ async fn a_refused_connection_is_a_502() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upstream_that_breaks_off_before_its_answer_is_a_502() {
-    for last in [
-        Step::Reset,
-        Step::Close,
-        Step::Send(b"SSH-2.0-nonsense\r\n\r\n".to_vec()),
-    ] {
-        let (response, row) = one(vec![last, Step::Close]).await;
-        assert_eq!(response.status(), 502);
-        assert_eq!(response.json()["error"]["type"], "bad_gateway");
-        assert!(response.header("x-request-id").is_some());
-        assert_outcome(&row, "upstream_died", "127.0.0.1:");
-        assert_eq!(
-            (row["status"].as_str(), row["attempts"].as_str()),
-            ("502", "1")
-        );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upstream_that_dies_within_its_stream_cuts_the_clients() {
-    for last in [Step::Close, Step::Reset] {
-        let (response, row) = one(streaming(vec![
-            // A reset takes what has not been read yet with it.
-            Step::Pause(Duration::from_millis(300)),
-            last,
-        ]))
-        .await;
-        assert_eq!(response.status(), 200);
-        assert_eq!(response.body, EVENT.as_bytes());
-        assert!(!response.whole, "the client must see that it was cut");
-        assert_outcome(&row, "upstream_died", "127.0.0.1:");
-        assert_ne!(row["first_token_time"], "");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_shorter_than_its_length_is_cut() {
-    let answer =
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 90\r\n\r\n{";
-    let (response, row) = one(vec![Step::Send(answer.to_vec()), Step::Close]).await;
-    assert!(!response.whole);
-    assert_outcome(&row, "upstream_died", "");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn to_a_client_that_knows_no_chunks_a_cut_body_ends_by_a_reset() {
     for (last, is_whole) in [(Some(chunk("")), true), (None, false)] {
         let mut steps = streaming(vec![Step::Send(chunk("data: [DONE]\n\n"))]);
         steps.push(last.map_or(Step::Close, Step::Send));
-        let upstream = playing(steps).await;
-        let front = Front::start(upstream.addr).await;
+        let (_upstream, front) = playing(steps, "").await;
         let mut client = front.client().await;
         let length = STREAM.len();
         let head = format!("POST /generate HTTP/1.0\r\ncontent-length: {length}\r\n\r\n");
@@ -204,12 +289,10 @@ async fn a_stream_needs_its_own_end_however_the_message_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_off_leaves_a_record_for_each_request_in_flight() {
     let never = Gate::new();
-    let upstream = playing(streaming(vec![Step::Gate(never.clone())])).await;
-    let front = Front::start(upstream.addr).await;
+    let (_upstream, front) = playing(streaming(vec![Step::Gate(never.clone())]), "").await;
     let mut clients = Vec::new();
     for _ in 0..5 {
-        let mut client = front.client().await;
-        client.post("/generate", "", STREAM).await;
+        let mut client = front.asked("/generate", "", STREAM).await;
         client.read_until(|reader| !reader.body.is_empty()).await;
         clients.push(client);
     }
@@ -227,8 +310,7 @@ async fn a_cut_off_leaves_a_record_for_each_request_in_flight() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broken_heads_are_refused_and_only_counted() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::start(upstream.addr).await;
+    let (upstream, front) = answering("").await;
     let broken: [&[u8]; 4] = [
         b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nNO\r\n\r\n",
@@ -236,14 +318,12 @@ async fn broken_heads_are_refused_and_only_counted() {
         b"POST /generate HTTP/1.1\r\nno colon here\r\n\r\n",
     ];
     for head in broken {
-        let mut client = front.client().await;
-        client.send(head).await;
+        let mut client = front.sent(head).await;
         let response = client.response().await;
         assert_eq!(response.status(), 400, "{}", String::from_utf8_lossy(head));
     }
     // Left in the middle of a head.
-    let mut client = front.client().await;
-    client.send("POST /generate HT").await;
+    let client = front.sent("POST /generate HT").await;
     drop(client);
     // Nothing said: not broken.
     drop(front.client().await);
@@ -258,8 +338,7 @@ async fn broken_heads_are_refused_and_only_counted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_with_broken_framing_is_refused() {
-    let upstream = playing(vec![Step::Silence]).await;
-    let front = Front::start(upstream.addr).await;
+    let (upstream, front) = playing(vec![Step::Silence], "").await;
     let mut client = front.client().await;
     let head = "POST /generate HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n";
     client.send(format!("{head}5\r\nabcde\r\nzz\r\n")).await;
@@ -275,10 +354,41 @@ async fn a_status_without_a_body_is_not_cut_short() {
     let answer = "HTTP/1.1 204 No Content\r\ncontent-type: application/json\r\n\r\n";
     let upstream = Upstream::always(answer).await;
     let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client
-        .post("/generate", "connection: close\r\n", b"{}")
+    let mut client = front
+        .asked("/generate", "connection: close\r\n", b"{}")
         .await;
     assert!(client.read_to_close().await.starts_with(b"HTTP/1.1 204"));
     assert_outcome(&front.only_row().await, "ok", "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hops_own_row_counts_from_its_own_reading() {
+    let silent = Upstream::start(|_, _| vec![Step::Silence]).await;
+    let hop = Front::hop(silent.addr).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
+    client.post("/generate", "", STREAM).await;
+    until("the request", || silent.seen().len() == 1).await;
+    drop(client);
+    assert_ended(&hop.only_row().await, "client_abort", "server");
+
+    let hop = Front::hop(refusing().await).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
+    client.ask("/generate", "", STREAM).await;
+    assert_ended(&hop.only_row().await, "proxy_error", "proxy");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_we_refuse_is_over_with_our_answer() {
+    let (_silent, front) = playing(vec![Step::Silence], "request_body_max_bytes = 10").await;
+    let mut client = front.client().await;
+    // Its body never comes: for a while it is waited for, so that the answer is not lost.
+    client
+        .send("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 11\r\n\r\n")
+        .await;
+    client.read_until(|reader| reader.is_whole(0)).await;
+    let read = Clock::system().now().nanos();
+    let row = front.only_row().await;
+    assert_ended(&row, "client_error", "proxy");
+    let ended: i64 = row["end_time"].replace('.', "").parse().unwrap();
+    assert!(ended <= read, "{row:?}");
 }

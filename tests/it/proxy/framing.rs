@@ -7,8 +7,7 @@ use crate::support::wire::{Response, chunk, json_response, until};
 /// Sends raw bytes to a front before `upstream`, and gives the response and the rows.
 async fn send(upstream: &Upstream, bytes: &[u8]) -> (Response, Vec<Row>) {
     let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client.send(bytes).await;
+    let mut client = front.sent(bytes).await;
     let response = client.response().await;
     drop(client);
     (response, front.rows().await)

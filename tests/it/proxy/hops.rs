@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use queuescope::proxy::shared::StampsPolicy;
 use queuescope::request::stamps::Stamps;
 
-use crate::support::proxy::{Front, Row, assert_outcome, config, workers};
+use crate::support::proxy::{Front, Row, assert_cells, assert_outcome, number, playing, workers};
 use crate::support::upstream::{Step, Upstream, begun, done};
 use crate::support::wire::{Client, headers, json_response, until};
 
@@ -27,44 +27,40 @@ async fn chain(server: SocketAddr) -> Chain {
     }
 }
 
+#[track_caller]
+fn assert_none_of_ours(head: &str) {
+    let names = headers(head).into_iter().map(|(name, _)| name);
+    let ours = names.filter(|name| name.starts_with("x-queuescope"));
+    assert_eq!(ours.collect::<Vec<_>>(), [""; 0]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hop_shows_when_the_router_sent_and_who_served() {
     let server = Upstream::start(|_, _| [begun(), done()].concat()).await;
     let chain = chain(server.addr).await;
     let (front, router) = (chain.front, chain.router);
-    let mut client = front.client().await;
-    let response = client
+    let response = front
         .ask("/generate", "x-request-id: mine\r\n", b"{\"stream\":true}")
         .await;
     assert!(response.whole);
-    let names: Vec<String> = headers(&response.head)
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
-    assert!(
-        !names.iter().any(|name| name.starts_with("x-queuescope")),
-        "{names:?}"
-    );
+    assert_none_of_ours(&response.head);
     let seen = server.seen();
     assert_eq!(seen[0].header("x-request-id").unwrap(), "mine");
     // Each process on the way is a span of the one trace.
-    let trace = |seen: String| seen.split('-').map(String::from).collect::<Vec<_>>();
-    let (at_router, at_server) = (
-        trace(router.seen()[0].header("traceparent").unwrap()),
-        trace(seen[0].header("traceparent").unwrap()),
-    );
-    assert_eq!(at_router[1], at_server[1]);
-    assert_ne!(at_router[2], at_server[2]);
+    let [at_router, at_server] =
+        [&router.seen()[0], &seen[0]].map(|seen| seen.header("traceparent").unwrap());
+    let part = |parent: &str, at| parent.split('-').nth(at).unwrap().to_owned();
+    assert_eq!(part(&at_router, 1), part(&at_server, 1));
+    assert_ne!(part(&at_router, 2), part(&at_server, 2));
     let row = front.only_row().await;
     assert_outcome(&row, "ok", "");
     assert_eq!(row["host"], server.addr.to_string());
-    let time = |column: &str| row[column].parse::<f64>().unwrap();
-    assert!(time("arrival_time") <= time("router_send_time"), "{row:?}");
+    let order = ["arrival_time", "router_send_time", "first_token_time"];
     assert!(
-        time("router_send_time") <= time("first_token_time"),
+        order.map(|column| number(&row, column)).is_sorted(),
         "{row:?}"
     );
-    assert!(time("queue_time_in_router") >= 0.0);
+    assert!(number(&row, "queue_time_in_router") >= 0.0);
     assert_eq!(row["inconsistency"], "");
 }
 
@@ -75,10 +71,7 @@ async fn a_hop_passes_what_a_router_asks_at_registration() {
         vec![Step::Send(json_response(&body))]
     })
     .await;
-    let hop = Front::with(&[server.addr], |config| {
-        config.workers = workers(&[server.addr])
-    })
-    .await;
+    let hop = Front::hop(server.addr).await;
     let addr = hop.hop_addr();
     let mut client = Client::connect(addr).await;
     for path in ["/health", "/server_info", "/model_info"] {
@@ -107,11 +100,10 @@ async fn a_hop_passes_what_a_router_asks_at_registration() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let chain = chain(server.addr).await;
     let (front, router) = (chain.front, chain.router);
-    let mut client = front.client().await;
-    let response = client
+    let response = front
         .ask("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
         .await;
     let stamps = Stamps::parse(&response.header("x-queuescope-stamps").unwrap()).unwrap();
@@ -142,7 +134,7 @@ async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stamps_are_for_those_who_may_have_them() {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let cases = [
         (StampsPolicy::Loopback, "", false),
         (StampsPolicy::Loopback, "x-queuescope-stamps: 0\r\n", false),
@@ -166,20 +158,14 @@ async fn stamps_are_for_those_who_may_have_them() {
             config.stamps_token = Some("a token of 18 char".into());
         })
         .await;
-        let mut client = front.client().await;
-        let response = client.ask("/generate", asks, b"{}").await;
+        let response = front.ask("/generate", asks, b"{}").await;
         assert_eq!(
             response.header("x-queuescope-stamps").is_some(),
             given,
             "{policy:?} {asks}"
         );
         let seen = server.seen();
-        let names = headers(&seen.last().unwrap().head);
-        assert!(
-            !names
-                .iter()
-                .any(|(name, _)| name.starts_with("x-queuescope"))
-        );
+        assert_none_of_ours(&seen.last().unwrap().head);
     }
 }
 
@@ -187,10 +173,8 @@ async fn stamps_are_for_those_who_may_have_them() {
 async fn smg_names_the_worker() {
     let answer = b"HTTP/1.1 200 OK\r\nx-smg-routed-worker-id: http://10.0.0.7:30000/\r\n\
         content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-    let router = Upstream::always(answer.to_vec()).await;
-    let front = Front::start(router.addr).await;
-    let mut client = front.client().await;
-    let response = client.ask("/generate", "", b"{}").await;
+    let (_router, front) = playing(vec![Step::Send(answer.to_vec())], "").await;
+    let response = front.ask("/generate", "", b"{}").await;
     assert!(
         response.header("x-smg-routed-worker-id").is_some(),
         "it passes"
@@ -198,38 +182,6 @@ async fn smg_names_the_worker() {
     let row = front.only_row().await;
     assert_eq!(row["host"], "10.0.0.7:30000");
     assert_eq!(row["router_send_time"], "", "nobody saw the router send");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_admin_listener_tells_health_and_counts() {
-    let server = Upstream::always(json_response("{}")).await;
-    let front = Front::start(server.addr).await;
-    let mut client = front.client().await;
-    client.ask("/generate", "", b"{}").await;
-    until("the count", || {
-        front.counter("queuescope_rows_written_total ") == 1
-    })
-    .await;
-    let mut admin = Client::connect(front.proxy.admin_addr()).await;
-    for (path, status, piece) in [
-        ("/healthz", 200, "ok"),
-        ("/readyz", 200, "ready"),
-        (
-            "/metrics",
-            200,
-            "queuescope_requests_total{endpoint=\"/generate\",outcome=\"ok\",worker=\"\"} 1",
-        ),
-        ("/nothing", 404, "/readyz"),
-    ] {
-        admin
-            .send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"))
-            .await;
-        let response = admin.response().await;
-        assert_eq!(response.status(), status);
-        let body = String::from_utf8(response.body).unwrap();
-        assert!(body.contains(piece), "{body}");
-    }
-    assert!(config(&[]).admin.ip().is_loopback(), "loopback by default");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -252,8 +204,7 @@ async fn a_hop_that_answers_itself_tells_what_it_stamped() {
 async fn another_fronts_stamps_are_not_passed_on() {
     let answer = b"HTTP/1.1 200 OK\r\nx-queuescope-stamps: clock=theirs;now=1\r\n\
         X-Queuescope-Stamps: clock=theirs;now=2\r\ncontent-length: 2\r\n\r\n{}";
-    let server = Upstream::always(answer.to_vec()).await;
-    let front = Front::start(server.addr).await;
+    let (_server, front) = playing(vec![Step::Send(answer.to_vec())], "").await;
     let mut client = front.client().await;
     for path in ["/generate", "/model_info"] {
         let response = client.ask(path, "", b"{}").await;
@@ -279,17 +230,9 @@ fn answer_with(value: &str) -> Vec<u8> {
 
 /// Fails unless the row is as if no hop had been there.
 fn assert_no_hop(row: &Row) {
-    for column in [
-        "host",
-        "worker",
-        "router_send_time",
-        "worker_forwarded_time",
-        "hop_clock_offset",
-        "failed_attempts",
-        "inconsistency",
-    ] {
-        assert_eq!(row[column], "", "{column}: {row:?}");
-    }
+    let none = "host worker router_send_time worker_forwarded_time hop_clock_offset failed_attempts inconsistency";
+    none.split(' ')
+        .for_each(|column| assert_cells(row, [(column, "")]));
     assert_eq!(row["attempts"], "1");
     assert_outcome(row, "ok", "");
 }
@@ -305,8 +248,7 @@ async fn stamps_in_a_hops_name_are_not_believed() {
     ] {
         let router = Upstream::always(answer_with(&value)).await;
         let front = Front::start(router.addr).await;
-        let mut client = front.client().await;
-        let response = client
+        let response = front
             .ask("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
             .await;
         assert_eq!(response.header("x-queuescope-hop"), None);
@@ -315,10 +257,8 @@ async fn stamps_in_a_hops_name_are_not_believed() {
             !stamps.contains("evil") && !stamps.contains("hop."),
             "{stamps}"
         );
-        until("the refusal is counted", || {
-            front.counter("queuescope_hop_stamps_refused_total ") == 1
-        })
-        .await;
+        let refused = || front.counter("queuescope_hop_stamps_refused_total ");
+        until("the refusal is counted", || refused() == 1).await;
         assert_no_hop(&front.only_row().await);
     }
 }
@@ -336,20 +276,16 @@ async fn signed(hop: &Front, id: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_hop_said_of_one_request_says_nothing_of_another() {
-    let server = Upstream::always(json_response("{}")).await;
-    let hop = Front::with(&[server.addr], |config| {
-        config.workers = workers(&[server.addr])
-    })
-    .await;
+    let server = Upstream::ok().await;
+    let hop = Front::hop(server.addr).await;
     for (said_of, is_believed) in [("mine", true), ("another", false)] {
         let value = signed(&hop, said_of).await;
         // Beside a forged one, which must not hide it.
         let both = format!("{FORGED}\r\nx-queuescope-hop: {value}");
         let router = Upstream::always(answer_with(&both)).await;
         let front = Front::start(router.addr).await;
-        let mut client = front.client().await;
         assert_eq!(
-            client
+            front
                 .ask("/generate", "x-request-id: mine\r\n", b"{}")
                 .await
                 .header("x-queuescope-hop"),
@@ -365,7 +301,7 @@ async fn what_a_hop_said_of_one_request_says_nothing_of_another() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hop_elsewhere_is_believed_by_a_front_with_its_secret() {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let (ours, theirs) = ("the secret of the front", "some other long secret");
     for (of_hop, of_front, is_believed) in [
         (Some(ours), Some(ours), true),
@@ -384,8 +320,7 @@ async fn a_hop_elsewhere_is_believed_by_a_front_with_its_secret() {
             config.hop_secret = of_front.map(Into::into);
         })
         .await;
-        let mut client = front.client().await;
-        client.ask("/generate", "", b"{}").await;
+        front.ask("/generate", "", b"{}").await;
         let row = front.only_row().await;
         match is_believed {
             true => assert_eq!(row["host"], server.addr.to_string()),
@@ -404,8 +339,7 @@ async fn no_stamps_pass_on_interim_heads() {
     answer.extend(json_response("{}"));
     let router = Upstream::always(answer).await;
     let front = Front::start(router.addr).await;
-    let mut client = front.client().await;
-    client.post("/generate", "", b"{}").await;
+    let mut client = front.asked("/generate", "", b"{}").await;
     let hints = client.read_until(|reader| reader.head.is_some()).await;
     assert_eq!(hints.status(), 103);
     assert_eq!(
@@ -413,10 +347,33 @@ async fn no_stamps_pass_on_interim_heads() {
         Some("</a>"),
         "the rest passes"
     );
-    let names = headers(&hints.head).into_iter().map(|(name, _)| name);
-    let ours: Vec<String> = names
-        .filter(|name| name.starts_with("x-queuescope"))
-        .collect();
-    assert_eq!(ours, [""; 0]);
-    assert_no_hop(&front.only_row().await);
+    assert_none_of_ours(&hints.head);
+    let row = front.only_row().await;
+    assert_no_hop(&row);
+    assert_eq!(row["status"], "200");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hop_elsewhere_keeps_its_moments_for_a_later_join() {
+    let server = Upstream::playing([begun(), done()].concat()).await;
+    let hop = Front::hop(server.addr).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
+    client.ask("/generate", "", b"{\"stream\":true}").await;
+    let row = hop.only_row().await;
+    let moments = [
+        "response_head_time",
+        "worker_first_byte_time",
+        "worker_last_byte_time",
+    ];
+    assert!(
+        moments.map(|moment| number(&row, moment)).is_sorted(),
+        "{row:?}"
+    );
+    let untold = [
+        ("router_return", ""),
+        ("router_return_last", ""),
+        ("router_gap_added", ""),
+    ];
+    assert_cells(&row, untold);
+    assert_eq!(row["seen_by"], "hop");
 }

@@ -6,12 +6,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::net::TcpStream;
 
 use crate::support::http2::Http2;
-use crate::support::proxy::{Front, assert_outcome};
+use crate::support::proxy::{Front, answering, assert_outcome, playing};
 use crate::support::recordings;
 use crate::support::upstream::{EVENT, Gate, Step, Upstream, begun, done, endless};
-use crate::support::wire::{Client, headers, json_response, stream_head, until, until_async};
+use crate::support::wire::{Client, headers, stream_head, until, until_async};
 
-use super::tls::{self, Certificate};
+use super::tls::{self, secure};
 
 const STREAM: &[u8] = br#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
 
@@ -26,8 +26,7 @@ fn whole_stream() -> Vec<Step> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_is_a_request_like_any_other() {
-    let upstream = Upstream::start(|_, _| whole_stream()).await;
-    let front = Front::start(upstream.addr).await;
+    let (upstream, front) = playing(whole_stream(), "").await;
     let mut client = Http2::connect(front.addr()).await;
     let asked = header("x-request-id", "mine");
     let call = client.begin("/generate", asked, STREAM, false).await;
@@ -48,9 +47,8 @@ async fn a_stream_is_a_request_like_any_other() {
     client.end().await.unwrap();
     // One that asks nothing is no broken head either; what is no HTTP/2 after all is one.
     Http2::connect(front.addr()).await.end().await.unwrap();
-    let mut garbage = front.client().await;
-    garbage
-        .send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frames, but text")
+    let mut garbage = front
+        .sent("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nno frames, but text")
         .await;
     garbage.read_to_close().await;
     let broken = || front.counter("queuescope_broken_heads_total ");
@@ -74,8 +72,7 @@ async fn a_stream_is_a_request_like_any_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_clients_that_can_speak_it_do() {
     let upstream = Upstream::start(|_, _| whole_stream()).await;
-    let certificate = Certificate::new();
-    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    let (certificate, front) = secure(upstream.addr).await;
     let stream = TcpStream::connect(front.addr()).await.unwrap();
     let stream = tls::over(stream, &certificate.der, &["h2", "http/1.1"]).await;
     let stream = stream.unwrap();
@@ -157,8 +154,7 @@ async fn one_streams_reset_lets_one_upstream_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_breaks_ends_all_its_requests() {
-    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let front = Front::start(upstream.addr).await;
+    let (upstream, front) = playing(vec![Step::Silence], "").await;
     let mut client = Http2::connect(front.addr()).await;
     let mut calls = Vec::new();
     for _ in 0..5 {
@@ -206,8 +202,7 @@ async fn an_upstream_that_dies_breaks_its_stream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_without_a_body_ends_the_stream() {
     let not_modified = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 123\r\n\r\n";
-    let upstream = Upstream::always(not_modified.to_vec()).await;
-    let front = Front::start(upstream.addr).await;
+    let (_upstream, front) = playing(vec![Step::Send(not_modified.to_vec())], "").await;
     let mut client = Http2::connect(front.addr()).await;
     let answer = client.post("/get_model_info", b"").await.answer().await;
     assert!(answer.broken.is_none(), "{:?}", answer.broken);
@@ -217,11 +212,7 @@ async fn a_head_without_a_body_ends_the_stream() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_count_among_the_connections_that_are_taken() {
-    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.max_connections = 2.try_into().unwrap()
-    })
-    .await;
+    let (upstream, front) = playing(vec![Step::Silence], "max_connections = 2").await;
     let mut client = Http2::connect(front.addr()).await;
     // The first stands for the connection.
     let _first = client.post("/generate", STREAM).await;
@@ -274,12 +265,8 @@ async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_hold_for_each_stream() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.request_body_max_bytes = 1000.try_into().unwrap();
-        config.request_head_max_bytes = 2000.try_into().unwrap();
-    })
-    .await;
+    let (_upstream, front) =
+        answering("request_body_max_bytes = 1000\nrequest_head_max_bytes = 2000").await;
     let mut client = Http2::connect(front.addr()).await;
     let body = client.post("/generate", &[b' '; 1001]).await.answer().await;
     assert_eq!(body.status, 413);
@@ -327,21 +314,8 @@ async fn a_drain_lets_streams_end_and_closes_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hops_refuse_it_as_routers_take_those_that_do_not_for_grpc() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let hop = Front::hop(upstream.addr).await;
-    let mut client = Client::connect(hop.hop_addr()).await;
-    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-    assert_eq!(client.response().await.status(), 400);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_begins_like_it_and_is_not_is_http_1() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_head_timeout_s = 1.0.try_into().unwrap()
-    })
-    .await;
+    let (upstream, front) = answering("client_head_timeout_s = 1.0").await;
     let mut client = front.client().await;
     for piece in ["P", "R", "OPFIND /x HTTP/1.1\r\nhost: h\r\n\r\n"] {
         client.send(piece).await;

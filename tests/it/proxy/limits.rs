@@ -5,37 +5,9 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::support::proxy::{Front, assert_outcome};
-use crate::support::upstream::{Step, Upstream, endless};
-use crate::support::wire::{Client, chunk, json_response, post, stream_head, until};
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upstream_that_falls_silent_is_given_up() {
-    let event = "data: {}\n\n";
-    let begun = [stream_head(), chunk(event)].map(Step::Send);
-    for (begun, limit) in [(vec![], 0.1), (begun.to_vec(), 1.0)] {
-        let has_begun = !begun.is_empty();
-        let steps = [begun, vec![Step::Silence]].concat();
-        let upstream = Upstream::start(move |_, _| steps.clone()).await;
-        let front = Front::with(&[upstream.addr], |config| {
-            config.upstream_read_timeout_s = limit.try_into().unwrap()
-        })
-        .await;
-        let mut client = front.client().await;
-        let response = client.ask("/generate", "", b"{\"stream\":true}").await;
-        if has_begun {
-            assert!(!response.whole && response.body == event.as_bytes());
-        } else {
-            assert_eq!(response.status(), 504);
-            assert_eq!(response.json()["error"]["type"], "gateway_timeout");
-            assert_eq!(response.json()["error"]["code"], 504);
-        }
-        until("the upstream let go", || upstream.gone() == 1).await;
-        let row = front.only_row().await;
-        assert_outcome(&row, "timeout", "silent for too long");
-        assert_eq!(row["status"], if has_begun { "200" } else { "504" });
-    }
-}
+use crate::support::proxy::{Front, answering, assert_outcome, playing};
+use crate::support::upstream::{Upstream, endless};
+use crate::support::wire::{Client, json_response, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_does_not_come_about_is_a_504() {
@@ -51,40 +23,16 @@ async fn a_connection_that_does_not_come_about_is_a_504() {
         fill.push(tokio::time::timeout(Duration::from_millis(100), connecting).await);
     }
     assert!(fill.iter().any(Result::is_err), "the queue is full");
-    let front = Front::with(&[addr], |config| {
-        config.upstream_connect_timeout_s = 0.1.try_into().unwrap()
-    })
-    .await;
-    let mut client = front.client().await;
-    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 504);
+    let front = Front::keyed(&[addr], "upstream_connect_timeout_s = 0.1").await;
+    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 504);
     let row = front.only_row().await;
     assert_outcome(&row, "timeout", "connecting took too long");
     assert_eq!(row["attempts"], "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_stops_its_upload_is_a_408() {
-    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_read_timeout_s = 0.1.try_into().unwrap()
-    })
-    .await;
-    let mut client = front.client().await;
-    let all = post("/generate", "", &[b' '; 1000]);
-    client.send(&all[..all.len() - 1]).await;
-    assert_eq!(client.response().await.status(), 408);
-    until("the upstream let go", || upstream.gone() == 1).await;
-    let row = front.only_row().await;
-    assert_outcome(&row, "timeout", "the client");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_takes_nothing_is_given_up() {
-    let upstream = Upstream::start(|_, _| endless()).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_write_timeout_s = 0.2.try_into().unwrap()
-    })
-    .await;
+    let (_upstream, front) = playing(endless(), "client_write_timeout_s = 0.2").await;
     let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", b"{\"stream\":true}").await;
     let row = front.only_row().await;
@@ -95,11 +43,7 @@ async fn a_client_that_takes_nothing_is_given_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_client_is_closed() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_idle_timeout_s = 1.try_into().unwrap()
-    })
-    .await;
+    let (_upstream, front) = answering("client_idle_timeout_s = 1").await;
     let mut client = front.client().await;
     let response = client.ask("/generate", "", b"{}").await;
     assert_eq!(response.header("connection").unwrap(), "keep-alive");
@@ -108,8 +52,7 @@ async fn an_idle_client_is_closed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_are_kept_on_both_sides_unless_the_client_says_close() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::start(upstream.addr).await;
+    let (upstream, front) = answering("").await;
     for _ in 0..6 {
         let mut client = front.client().await;
         let response = client.ask("/generate", "", b"{}").await;
@@ -165,25 +108,11 @@ async fn idle_upstream_connections_are_closed_by_us_and_cost_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_cannot_be_written_costs_rows_and_no_request() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let full = Front::with(&[upstream.addr], |config| {
-        config.records = Some("/dev/full".into())
-    })
-    .await;
-    let mut client = full.client().await;
-    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
-    let lost = || full.counter("queuescope_rows_lost_total{reason=\"write\"} ");
-    until("the loss is counted", || lost() == 1).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_columns_count_from_where_they_are_told() {
     let upstream = Upstream::always(json_response("{}")).await;
     let run = queuescope::config::proxy::Base::Run;
     let front = Front::with(&[upstream.addr], |config| config.time_base = run).await;
-    let mut client = front.client().await;
-    client.ask("/generate", "", b"{}").await;
+    front.ask("/generate", "", b"{}").await;
     let row = front.only_row().await;
     let arrival: f64 = row["arrival_time"].parse().unwrap();
     assert!((0.0..1e6).contains(&arrival), "{arrival}");

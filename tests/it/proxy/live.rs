@@ -7,18 +7,11 @@ use base64::prelude::BASE64_STANDARD;
 use queuescope::request::columns::COLUMNS;
 use serde_json::{Value, json};
 
-use crate::support::admin::ask;
+use crate::support::admin::{ask, get};
 use crate::support::generator::sim;
-use crate::support::proxy::{Front, Row, rows, worker, workers};
-use crate::support::router::free_port;
+use crate::support::proxy::{Front, Row, answering, known_workers, rows, workers};
 use crate::support::upstream::{Gate, Step, Upstream, begun, done};
-use crate::support::wire::{
-    Client, Response, chunk, json_response, stream_head, until, until_async,
-};
-
-async fn get(admin: SocketAddr, path: &str) -> Response {
-    ask(admin, "GET", path, "", "").await
-}
+use crate::support::wire::{Client, chunk, json_response, stream_head, until, until_async};
 
 /// What the page gets, once so many requests have ended.
 async fn live(admin: SocketAddr, requests: u64) -> Value {
@@ -55,12 +48,9 @@ async fn stages_and_columns_are_those_of_the_records() {
         config.profile.tokenize_ms = 1.0;
         config.profile.max_running_requests = 1;
     });
-    let hop = free_port();
-    let router = Upstream::relay(hop).await;
-    let front = Front::with(&[router.addr], |config| {
-        config.workers = vec![worker("w0", hop, server.addr())];
-    })
-    .await;
+    let (hops, workers) = known_workers(&[server.addr()]);
+    let router = Upstream::relay(hops[0]).await;
+    let front = Front::with(&[router.addr], |config| config.workers = workers).await;
     let body = br#"{"text":"a b c","sampling_params":{"max_new_tokens":8},"stream":true}"#;
     // The first ones tell how far the server's clock is.
     for _ in 0..2 {
@@ -121,67 +111,66 @@ async fn stages_and_columns_are_those_of_the_records() {
     assert_eq!(numbers, [4, 5]);
 }
 
+/// Waits until metrics say that so many requests are received, wait and stream here, and wait and stream at a worker.
+async fn until_metrics(front: &Front, worker: &str, here: [u64; 3], there: [u64; 2]) {
+    let count = |name: &str, phase: &str, more: &str| {
+        front.counter(&format!("queuescope_{name}{{phase=\"{phase}\"{more}}}"))
+    };
+    let worker = format!(",worker=\"{worker}\"");
+    until("the phase in the metrics", || {
+        let ours = ["receiving", "waiting", "streaming"].map(|phase| count("in_flight", phase, ""));
+        let its = ["waiting", "streaming"].map(|phase| count("worker_in_flight", phase, &worker));
+        (ours, its) == (here, there)
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_in_flight_is_told_by_worker_and_router() {
-    let (held, begins, ends) = (Gate::new(), Gate::new(), Gate::new());
-    let server = Upstream::start({
-        let (begins, ends) = (begins.clone(), ends.clone());
-        move |_, _| {
-            let (begins, ends) = (
-                vec![Step::Gate(begins.clone())],
-                vec![Step::Gate(ends.clone())],
-            );
-            [begins, begun(), ends, done()].concat()
-        }
-    })
-    .await;
-    let hop = free_port();
+    let [held, begins, ends] = [(); 3].map(|()| Gate::new());
+    let gate = |gate: &Gate| vec![Step::Gate(gate.clone())];
+    let server = Upstream::playing([gate(&begins), begun(), gate(&ends), done()].concat()).await;
+    let (hops, workers) = known_workers(&[server.addr]);
     let router = Upstream::start({
-        let held = held.clone();
+        let (held, hop) = (held.clone(), hops[0]);
         move |_, request| {
-            let head = request
-                .head
-                .replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
-            let bytes = [head.as_bytes(), &request.body].concat();
-            vec![Step::Gate(held.clone()), Step::Relay(hop, bytes)]
+            let there = Step::Relay(hop, request.closing(str::to_owned));
+            vec![Step::Gate(held.clone()), there]
         }
     })
     .await;
-    let front = Front::with(&[router.addr], |config| {
-        config.workers = vec![worker("w0", hop, server.addr)];
-    })
-    .await;
+    let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+    let direct = Front::keyed(&[server.addr], "upstream_kind = \"server\"").await;
+    let its_server = server.addr.to_string();
     let admin = front.proxy.admin_addr();
-    let present = async |phases: Value, in_router: u64, at_worker: Value| {
+    let present = async |here: [u64; 3], in_router: u64, there: [u64; 2]| {
+        let [receiving, waiting, streaming] = here;
+        let phases = json!({"receiving": receiving, "waiting": waiting, "streaming": streaming});
+        let worker = json!({"name": "w0", "phases": {"waiting": there[0], "streaming": there[1]}});
         let is_so = async || {
             let present = get(admin, "/live.json").await.json()["present"].take();
             present["phases"] == phases
                 && present["in_router"] == in_router
-                && present["workers"] == json!([{"name": "w0", "phases": at_worker}])
+                && present["workers"] == json!([worker])
         };
         until_async("the phase", is_so).await;
+        until_metrics(&front, "w0", here, there).await;
     };
-    let none = json!({"waiting": 0, "streaming": 0});
-    let nothing = json!({"receiving": 0, "waiting": 0, "streaming": 0});
-    present(nothing.clone(), 0, none.clone()).await;
-    let mut client = front.client().await;
-    client.post("/generate", "", b"{\"stream\":true}").await;
-    let sent = json!({"receiving": 0, "waiting": 1, "streaming": 0});
-    present(sent.clone(), 1, none.clone()).await;
+    present([0; 3], 0, [0; 2]).await;
+    let mut client = front.asked("/generate", "", b"{\"stream\":true}").await;
+    let mut straight = direct.asked("/generate", "", b"{\"stream\":true}").await;
+    present([0, 1, 0], 1, [0; 2]).await;
     held.open();
-    let waiting = json!({"waiting": 1, "streaming": 0});
-    present(sent, 0, waiting).await;
+    present([0, 1, 0], 0, [1, 0]).await;
+    until_metrics(&direct, &its_server, [0, 1, 0], [1, 0]).await;
     begins.open();
-    let streaming = json!({"waiting": 0, "streaming": 1});
-    present(
-        json!({"receiving": 0, "waiting": 0, "streaming": 1}),
-        0,
-        streaming,
-    )
-    .await;
+    present([0, 0, 1], 0, [0, 1]).await;
+    until_metrics(&direct, &its_server, [0, 0, 1], [0, 1]).await;
     ends.open();
     client.response().await;
-    present(nothing, 0, none).await;
+    straight.response().await;
+    present([0; 3], 0, [0; 2]).await;
+    until_metrics(&direct, &its_server, [0; 3], [0; 2]).await;
 }
 
 /// Every cell of the request's page is that of its row.
@@ -208,11 +197,7 @@ async fn same_cells(admin: SocketAddr, number: &Value, row: &Row) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_browser_logs_in_with_the_token_as_its_password() {
-    let server = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[server.addr], |config| {
-        config.admin_token = Some("correct-horse-battery".into());
-    })
-    .await;
+    let (_server, front) = answering("admin_token = \"correct-horse-battery\"").await;
     front.client().await.ask("/generate", "", b"{}").await;
     let admin = front.proxy.admin_addr();
     let with = |value: String| format!("authorization: {value}\r\n");
@@ -254,8 +239,7 @@ async fn a_browser_logs_in_with_the_token_as_its_password() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_names_are_strings_and_thousands_of_requests_do_not_pile_up() {
     const REQUESTS: u64 = 3000;
-    let server = Upstream::always(json_response("{}")).await;
-    let front = Front::start(server.addr).await;
+    let (_server, front) = answering("").await;
     let model = r#"</script><img src=x onerror="alert('1')">"#;
     let id = format!("\"</td>{}", "x".repeat(5000));
     let head = format!("x-request-id: {id}\r\n");
@@ -331,14 +315,9 @@ async fn no_prompt_and_no_answer_is_shown() {
     let news = live(admin, 3).await;
     assert_eq!(news["requests"][0]["outcome"], "client_error");
     assert!(text(&news["requests"][0]["error"]).starts_with("400; what the server said"));
-    for path in [
-        "/",
-        "/live.json",
-        "/metrics",
-        "/requests/1.json",
-        "/requests/2.json",
-        "/requests/3.json",
-    ] {
+    for path in
+        "/ /live.json /metrics /requests/1.json /requests/2.json /requests/3.json".split(' ')
+    {
         let answer = get(admin, path).await;
         assert_eq!(answer.status(), 200, "{path}");
         assert!(
@@ -381,8 +360,7 @@ async fn a_process_of_hops_without_a_records_file_shows_its_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_needs_nothing_else_and_runs_its_own_script_only() {
-    let server = Upstream::always(json_response("{}")).await;
-    let front = Front::start(server.addr).await;
+    let (_server, front) = answering("").await;
     let admin = front.proxy.admin_addr();
     let (page, again) = (get(admin, "/").await, get(admin, "/").await);
     assert_eq!(

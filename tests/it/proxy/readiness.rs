@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use queuescope::clock::{Clock, Stamp};
+use queuescope::clock::{Clock, ManualClock, Stamp};
 use queuescope::serve::lifecycle::Proxy;
 use tokio::net::TcpListener;
 
-use crate::support::admin::ask;
-use crate::support::proxy::{Front, config};
+use crate::support::admin::get;
+use crate::support::proxy::{Front, config, workers};
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Client, json_response};
 
@@ -18,28 +18,40 @@ async fn nobody() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
+/// A proxy that is ready once one of these is there, on a clock that stands.
+async fn with_manual_clock(
+    upstream: &[SocketAddr],
+    servers: &[SocketAddr],
+) -> (Proxy, ManualClock) {
+    let (clock, manual) = Clock::manual(Stamp::from_nanos(0));
+    let mut config = config(upstream);
+    config.ready_needs_upstream = true;
+    config.workers = workers(servers);
+    (Proxy::start(config, clock).await.unwrap(), manual)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
     let absent = [nobody().await, nobody().await];
-    let front = Front::with(&absent, |_| {}).await;
+    let front = Front::keyed(&absent, "").await;
     let admin = front.proxy.admin_addr();
-    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
+    assert_eq!(get(admin, "/readyz").await.status(), 200);
 
-    let (clock, manual) = Clock::manual(Stamp::from_nanos(0));
-    let mut config = config(&absent);
-    config.ready_needs_upstream = true;
-    let proxy = Proxy::start(config, clock).await.unwrap();
+    let (proxy, manual) = with_manual_clock(&absent, &[]).await;
     let admin = proxy.admin_addr();
-    let not_yet = ask(admin, "GET", "/readyz", "", "").await;
+    let not_yet = get(admin, "/readyz").await;
     assert_eq!(not_yet.status(), 503);
     assert_eq!(not_yet.text(), "no upstream can be connected to\n");
-    assert_eq!(ask(admin, "GET", "/healthz", "", "").await.status(), 200);
+    assert_eq!(get(admin, "/healthz").await.status(), 200);
+    // Of a process of hops the servers count.
+    let (hops, its_clock) = with_manual_clock(&[], &absent).await;
+    assert_eq!(get(hops.admin_addr(), "/readyz").await.status(), 503);
     // One of them is enough.
     let server = TcpListener::bind(absent[1]).await.unwrap();
-    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
+    assert_eq!(get(admin, "/readyz").await.status(), 503);
     manual.advance(Duration::from_secs(1));
     for _ in 0..50 {
-        assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
+        assert_eq!(get(admin, "/readyz").await.status(), 200);
     }
     let mut connects = 0;
     while let Ok(accepted) = tokio::time::timeout(Duration::ZERO, server.accept()).await {
@@ -47,25 +59,12 @@ async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
         connects += 1;
     }
     assert_eq!(connects, 1, "one connect a second, however many ask");
+    its_clock.advance(Duration::from_secs(1));
+    assert_eq!(get(hops.admin_addr(), "/readyz").await.status(), 200);
     drop(server);
     manual.advance(Duration::from_secs(1));
-    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
+    assert_eq!(get(admin, "/readyz").await.status(), 503);
     proxy.abort().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_of_hops_is_ready_when_a_server_is_there() {
-    let absent = nobody().await;
-    let mut config = config(&[]);
-    config.ready_needs_upstream = true;
-    config.workers = vec![format!("w=127.0.0.1:0={absent}").parse().unwrap()];
-    let (clock, manual) = Clock::manual(Stamp::from_nanos(0));
-    let proxy = Proxy::start(config, clock).await.unwrap();
-    let admin = proxy.admin_addr();
-    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 503);
-    let _server = TcpListener::bind(absent).await.unwrap();
-    manual.advance(Duration::from_secs(1));
-    assert_eq!(ask(admin, "GET", "/readyz", "", "").await.status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +89,7 @@ async fn silent_connections_keep_nobody_from_the_health_checks() {
         // As Slowloris does.
         silent.last_mut().unwrap().send("GET /heal").await;
     }
-    assert_eq!(ask(admin, "GET", "/healthz", "", "").await.status(), 200);
+    assert_eq!(get(admin, "/healthz").await.status(), 200);
     assert!(silent[0].is_closed().await, "the oldest makes room");
     asking.send(r#"{"kind":"reset"}"#).await;
     assert_eq!(asking.response().await.status(), 200);

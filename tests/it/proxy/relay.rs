@@ -1,9 +1,8 @@
 //! What only a loop of our own can get right: errors after a passed `100 Continue`, refusals with our own words, what is
 //! read ahead.
 
-use crate::support::proxy::Front;
-use crate::support::upstream::Upstream;
-use crate::support::wire::{chunk, json_response, until};
+use crate::support::proxy::{Front, answering};
+use crate::support::wire::{chunk, until};
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\n";
@@ -46,14 +45,13 @@ async fn a_failure_after_100_continue_is_still_answered() {
         (None, b"{            }", 413),
     ] {
         let addr = impatient(b"}", then).await;
-        let front = Front::with(&[addr], |config| {
-            config.upstream_read_timeout_s = 0.3.try_into().unwrap();
-            config.request_body_max_bytes = 10.try_into().unwrap();
-        })
+        let front = Front::keyed(
+            &[addr],
+            "upstream_read_timeout_s = 0.3\nrequest_body_max_bytes = 10",
+        )
         .await;
-        let mut client = front.client().await;
-        client
-            .send(format!("{HEAD}transfer-encoding: chunked\r\n\r\n"))
+        let mut client = front
+            .sent(format!("{HEAD}transfer-encoding: chunked\r\n\r\n"))
             .await;
         let head = client.read_until(|reader| reader.head.is_some()).await;
         assert_eq!(head.status(), 100);
@@ -71,11 +69,9 @@ async fn a_failure_after_100_continue_is_still_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tunnel_is_refused_in_our_words_and_is_no_broken_head() {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
-    client
-        .send("CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n")
+    let (upstream, front) = answering("").await;
+    let mut client = front
+        .sent("CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n")
         .await;
     let response = client.response().await;
     assert_eq!(response.status(), 405);
@@ -83,9 +79,8 @@ async fn a_tunnel_is_refused_in_our_words_and_is_no_broken_head() {
     assert!(client.is_closed().await);
     assert_eq!(front.counter("queuescope_broken_heads_total "), 0);
     // What is broken is told so in the same shape.
-    let mut client = front.client().await;
-    client
-        .send("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: x\r\n\r\n")
+    let mut client = front
+        .sent("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: x\r\n\r\n")
         .await;
     let response = client.response().await;
     assert_eq!(response.status(), 400);

@@ -11,7 +11,8 @@ use queuescope::proxy::shared::StampsPolicy;
 use tempfile::TempDir;
 
 use super::tls::{self, Certificate};
-use crate::support::admin::ask;
+use crate::support::admin::get;
+use crate::support::assert_says;
 use crate::support::clients::{Clients, Way, server};
 use crate::support::process::Process;
 use crate::support::proxy::{Front, config, worker};
@@ -166,10 +167,8 @@ async fn a_renamed_worker_keeps_its_socket() {
     let process = file.start();
     file.write(&upstream(&[server.addr]), &[("new", &listen, server.addr)]);
     let said = reloaded(&process);
-    assert!(
-        said.contains("worker new on") && said.contains("worker old gone"),
-        "{said}"
-    );
+    assert_says(&said, "worker new on");
+    assert_says(&said, "worker old gone");
     let mut client = Client::connect(listen.parse().unwrap()).await;
     assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
 }
@@ -267,8 +266,7 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
         ..new
     };
     front.proxy.reload(new).await.unwrap();
-    let mut client = front.client().await;
-    client.post("/generate", "", b"{\"x\":1}").await;
+    let _client = front.asked("/generate", "", b"{\"x\":1}").await;
     until("the request", || front.proxy.metrics().in_flight() == 1).await;
     let drained = tokio::time::timeout(Duration::from_secs(20), front.proxy.drain()).await;
     assert!(drained.is_ok());
@@ -299,7 +297,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     })
     .await;
     let admin = front.proxy.admin_addr();
-    let faults = async || ask(admin, "GET", "/faults", "", "").await.text();
+    let faults = async || get(admin, "/faults").await.text();
     let ok = |has_stamps| (200, has_stamps);
     let before = &certificate.der;
     assert_eq!(asked(&front, before, "old").await, ok(true));
@@ -334,7 +332,17 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(asked(&front, after, "new").await, ok(true));
     new.stamps_token = Some("the newer token of mine".into());
-    front.proxy.reload(new).await.unwrap();
+    front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(asked(&front, after, "new").await, ok(false));
+    assert_eq!(asked(&front, after, "newer").await, ok(true));
+    // A key of another certificate.
+    new.request_body_max_bytes = 49.try_into().unwrap();
+    std::fs::write(
+        certificate.key(),
+        rcgen::KeyPair::generate().unwrap().serialize_pem(),
+    )
+    .unwrap();
+    let wrong = front.proxy.reload(new).await.unwrap_err().to_string();
+    assert_says(&wrong, "the key is not that of the certificate");
     assert_eq!(asked(&front, after, "newer").await, ok(true));
 }

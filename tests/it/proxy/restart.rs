@@ -5,8 +5,6 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::Child;
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 
 use nix::sys::signal::{Signal, kill};
@@ -17,8 +15,8 @@ use tokio::io::AsyncReadExt;
 use crate::support::clients::{Clients, Way, server};
 use crate::support::process::{NOTIFY, Process, spawn};
 use crate::support::proxy::{all_rows, rows};
-use crate::support::upstream::{Gate, Step, Upstream, begun, done};
-use crate::support::wire::{Client, PATIENCE, json_response, until};
+use crate::support::upstream::{Gate, Step, Upstream, gated};
+use crate::support::wire::{Client, PATIENCE, until};
 
 mod handshake;
 
@@ -62,19 +60,6 @@ impl Place {
         first
     }
 
-    /// A process that does not get to its listeners.
-    fn not_yet(&self, child: Child, lines: Receiver<String>) -> Process {
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        Process {
-            child,
-            lines,
-            front: nowhere,
-            hops: Vec::new(),
-            admin: nowhere,
-            folder: self.folder.clone(),
-        }
-    }
-
     /// A process that takes over.
     fn next(&self) -> Process {
         let next = Process::in_folder(self.folder.clone(), &self.args(&[]));
@@ -97,11 +82,10 @@ async fn router() -> (Upstream, Arc<OnceLock<SocketAddr>>) {
     let worker = Arc::new(OnceLock::<SocketAddr>::new());
     let told = worker.clone();
     let router = Upstream::start(move |_, request| {
-        let head = request
-            .head
-            .replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
-        let bytes = [head.as_bytes(), &request.body].concat();
-        vec![Step::Relay(*told.get().unwrap(), bytes)]
+        vec![Step::Relay(
+            *told.get().unwrap(),
+            request.closing(str::to_owned),
+        )]
     })
     .await;
     (router, worker)
@@ -163,24 +147,10 @@ async fn twenty_restarts_under_load_fail_no_request() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// A server that begins a stream and ends it when the gate opens; others it answers at once.
-async fn gated(gate: &Gate) -> Upstream {
-    let gate = gate.clone();
-    Upstream::start(move |_, request| {
-        if !request.body.ends_with(b"true}") {
-            return vec![Step::Send(json_response("{}"))];
-        }
-        [begun(), vec![Step::Gate(gate.clone())], done()].concat()
-    })
-    .await
-}
-
 /// A stream that has begun.
 async fn stream(front: SocketAddr) -> Client {
     let mut stream = Client::connect(front).await;
-    stream.post("/generate", "", b"{\"stream\":true}").await;
-    let begun = stream.read_until(|reader| !reader.body.is_empty()).await;
-    assert_eq!(begun.status(), 200);
+    stream.begin_stream().await;
     stream
 }
 

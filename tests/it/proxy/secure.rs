@@ -63,8 +63,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
         (&named_else, Some(&ca), "not valid for name"),
     ] {
         let front = front("localhost", face.addr, trusted).await;
-        let mut client = front.client().await;
-        let response = client.ask("/generate", "", b"{}").await;
+        let response = front.ask("/generate", "", b"{}").await;
         assert_eq!(response.status(), 502);
         let error = &response.json()["error"];
         assert_eq!(error["message"], "no TLS connection to the upstream");
@@ -92,8 +91,7 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
         }
     });
     let alone = front("localhost", plain_addr, Some(&ca)).await;
-    let mut client = alone.client().await;
-    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 502);
+    assert_eq!(alone.ask("/generate", "", b"{}").await.status(), 502);
     assert_outcome(&alone.only_row().await, "proxy_error", "no TLS connection");
     let both = Front::with(&[], |config| {
         config.upstream = [plain_addr, face.addr]
@@ -126,8 +124,7 @@ async fn a_hops_server_may_speak_tls() {
     })
     .await;
     let front = Front::start(hop.hop_addr()).await;
-    let mut client = front.client().await;
-    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
     until("the name", || face.asked_for().len() == 1).await;
     assert_eq!(front.only_row().await["host"], name);
 }

@@ -2,20 +2,13 @@
 
 use std::time::Duration;
 
-use queuescope::config::proxy::Config;
 use tokio::io::AsyncReadExt;
 
-use crate::support::proxy::{Front, Row, assert_outcome};
+use crate::support::proxy::{Front, Row, answering, assert_outcome, playing};
 use crate::support::upstream::{Step, Upstream, done, endless};
 use crate::support::wire::{Client, chunk, json_response, post, stream_head, until};
 
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\n";
-
-async fn front(change: impl FnOnce(&mut Config)) -> (Upstream, Front) {
-    let upstream = Upstream::always(json_response("{}")).await;
-    let front = Front::with(&[upstream.addr], change).await;
-    (upstream, front)
-}
 
 fn limits(front: &Front, limit: &str) -> u64 {
     front.counter(&format!(
@@ -51,8 +44,7 @@ fn assert_error(row: &Row, outcome: &str, status: &str, piece: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trickled_head_is_a_408_and_no_request() {
-    let (upstream, front) =
-        front(|config| config.client_head_timeout_s = 0.1.try_into().unwrap()).await;
+    let (upstream, front) = answering("client_head_timeout_s = 0.1").await;
     // On a new connection, and on one that has served.
     for has_served in [false, true] {
         let mut client = front.client().await;
@@ -68,8 +60,7 @@ async fn a_trickled_head_is_a_408_and_no_request() {
         assert!(client.is_closed().await);
     }
     // Silence within a head.
-    let mut client = front.client().await;
-    client.send(HEAD).await;
+    let mut client = front.sent(HEAD).await;
     assert_eq!(client.response().await.status(), 408);
     until("all are counted", || limits(&front, "head_time") == 3).await;
     assert_eq!(front.counter("queuescope_broken_heads_total "), 3);
@@ -79,8 +70,7 @@ async fn a_trickled_head_is_a_408_and_no_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_is_slow_but_in_time_is_served() {
-    let (_upstream, front) =
-        front(|config| config.client_head_timeout_s = 20.0.try_into().unwrap()).await;
+    let (_upstream, front) = answering("client_head_timeout_s = 20.0").await;
     let mut client = front.client().await;
     let all = post("/generate", "", b"{}");
     trickle(&mut client, &all).await;
@@ -90,8 +80,7 @@ async fn a_head_that_is_slow_but_in_time_is_served() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_is_too_large_is_a_431() {
-    let (upstream, front) =
-        front(|config| config.request_head_max_bytes = 1000.try_into().unwrap()).await;
+    let (upstream, front) = answering("request_head_max_bytes = 1000").await;
     // Endless: there is no request.
     let mut client = front.client().await;
     for _ in 0..20 {
@@ -116,8 +105,7 @@ async fn a_head_that_is_too_large_is_a_431() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_says_it_is_too_large_is_a_413_at_once() {
-    let (upstream, front) =
-        front(|config| config.request_body_max_bytes = 1000.try_into().unwrap()).await;
+    let (upstream, front) = answering("request_body_max_bytes = 1000").await;
     let mut client = front.client().await;
     assert_eq!(
         client.ask("/generate", "", &[b' '; 1000]).await.status(),
@@ -136,62 +124,60 @@ async fn a_body_that_says_it_is_too_large_is_a_413_at_once() {
     assert_eq!(rows[1]["attempts"], "0");
 }
 
+/// What a server that says nothing gets of bodies that do not come as they must, and what their clients are told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_turns_out_too_large_is_a_413() {
-    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.request_body_max_bytes = 100_000.try_into().unwrap();
-    })
-    .await;
-    let mut client = front.client().await;
-    client
-        .send(format!("{HEAD}transfer-encoding: chunked\r\n\r\n"))
-        .await;
-    for _ in 0..3 {
-        client.send(chunk(" ".repeat(40_000))).await;
+async fn a_body_that_turns_out_too_large_or_comes_too_slowly_is_refused() {
+    let chunks = format!("{HEAD}transfer-encoding: chunked\r\n\r\n").into_bytes();
+    let large = [chunks, chunk(" ".repeat(40_000)).repeat(3)].concat();
+    let begun = format!("{HEAD}content-length: 5000\r\n\r\n").into_bytes();
+    let stops = [&begun[..], &[b' '; 4999]].concat();
+    for (keys, sent, trickles, limit, status, outcome, error) in [
+        (
+            "request_body_max_bytes = 100000",
+            large,
+            false,
+            "body_bytes",
+            413,
+            "client_error",
+            "413 the request body",
+        ),
+        (
+            "client_body_timeout_s = 0.1",
+            begun,
+            true,
+            "body_time",
+            408,
+            "timeout",
+            "the client: sent its body too slowly",
+        ),
+        (
+            "client_read_timeout_s = 0.1",
+            stops,
+            false,
+            "",
+            408,
+            "timeout",
+            "the client",
+        ),
+    ] {
+        let (upstream, front) = playing(vec![Step::Silence], keys).await;
+        let mut client = front.sent(sent).await;
+        if trickles {
+            trickle(&mut client, &[b' '; 4000]).await;
+        }
+        assert_eq!(client.response().await.status(), status, "{keys}");
+        until("the upstream let go", || upstream.gone() == 1).await;
+        assert!(upstream.seen()[0].body.len() <= 100_000);
+        if !limit.is_empty() {
+            assert_eq!(limits(&front, limit), 1, "{keys}");
+        }
+        assert_error(&front.only_row().await, outcome, &status.to_string(), error);
     }
-    assert_eq!(client.response().await.status(), 413);
-    until("the upstream let go", || upstream.gone() == 1).await;
-    assert!(upstream.seen()[0].body.len() <= 100_000);
-    assert_error(
-        &front.only_row().await,
-        "client_error",
-        "413",
-        "413 the request body",
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trickled_body_is_a_408() {
-    let upstream = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_body_timeout_s = 0.1.try_into().unwrap()
-    })
-    .await;
-    let mut client = front.client().await;
-    client
-        .send(format!("{HEAD}content-length: 5000\r\n\r\n"))
-        .await;
-    trickle(&mut client, &[b' '; 4000]).await;
-    assert_eq!(client.response().await.status(), 408);
-    until("the upstream let go", || upstream.gone() == 1).await;
-    assert_eq!(limits(&front, "body_time"), 1);
-    let row = front.only_row().await;
-    assert_error(
-        &row,
-        "timeout",
-        "408",
-        "the client: sent its body too slowly",
-    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_takes_little_by_little_is_given_up() {
-    let upstream = Upstream::start(|_, _| endless()).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_stall_timeout_s = 0.2.try_into().unwrap();
-    })
-    .await;
+    let (_upstream, front) = playing(endless(), "client_stall_timeout_s = 0.2").await;
     let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", b"{\"stream\":true}").await;
     let response = client.read_slowly(2000, |_| true).await;
@@ -210,10 +196,10 @@ async fn a_client_that_takes_little_by_little_is_given_up() {
 async fn a_client_that_asks_and_takes_nothing_is_given_up() {
     let large = "x".repeat(3_000_000);
     for (is_large, body) in [(false, "{}"), (true, large.as_str())] {
-        let upstream = Upstream::always(json_response(body)).await;
-        let front = Front::with(&[upstream.addr], |config| {
-            config.client_stall_timeout_s = 0.1.try_into().unwrap();
-        })
+        let (_upstream, front) = playing(
+            vec![Step::Send(json_response(body))],
+            "client_stall_timeout_s = 0.1",
+        )
         .await;
         let mut client = Client::with_small_buffer(front.addr()).await;
         let ask = post("/generate", "x-padding: y\r\n", b"{}").repeat(50);
@@ -247,11 +233,10 @@ async fn a_stream_that_is_slow_by_itself_goes_on() {
         steps
     })
     .await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_stall_timeout_s = 0.5.try_into().unwrap();
-        config.client_body_timeout_s = 0.5.try_into().unwrap();
-        config.client_head_timeout_s = 0.5.try_into().unwrap();
-    })
+    let front = Front::keyed(
+        &[upstream.addr],
+        "client_stall_timeout_s = 0.5\nclient_body_timeout_s = 0.5\nclient_head_timeout_s = 0.5",
+    )
     .await;
     let mut client = front.client().await;
     // It stays open for the next request.
@@ -272,10 +257,10 @@ async fn a_stream_that_is_slow_by_itself_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_shows_before_megabytes_wait() {
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000_000));
-    let upstream = Upstream::always(json_response(&body)).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_stall_timeout_s = 0.2.try_into().unwrap();
-    })
+    let (_upstream, front) = playing(
+        vec![Step::Send(json_response(&body))],
+        "client_stall_timeout_s = 0.2",
+    )
     .await;
     let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", b"{}").await;
@@ -287,10 +272,10 @@ async fn a_pause_shows_before_megabytes_wait() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_reads_on_steadily_gets_all() {
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(6_000_000));
-    let upstream = Upstream::always(json_response(&body)).await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.client_write_timeout_s = 1.0.try_into().unwrap();
-    })
+    let (_upstream, front) = playing(
+        vec![Step::Send(json_response(&body))],
+        "client_write_timeout_s = 1.0",
+    )
     .await;
     // Not so small that the window closes between two reads, which costs the sender's timer a pause.
     let mut client = Client::with_buffer(front.addr(), 65_536).await;
@@ -317,7 +302,7 @@ async fn a_client_that_reads_on_steadily_gets_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_beyond_the_limit_are_turned_away() {
-    let (_upstream, front) = front(|config| config.max_connections = 2.try_into().unwrap()).await;
+    let (_upstream, front) = answering("max_connections = 2").await;
     let mut inside = Vec::new();
     for _ in 0..2 {
         let mut client = front.client().await;
@@ -335,8 +320,7 @@ async fn connections_beyond_the_limit_are_turned_away() {
     inside.pop();
     let mut status = 503;
     for _ in 0..1000 {
-        let mut client = front.client().await;
-        client.post("/generate", "", b"{}").await;
+        let mut client = front.asked("/generate", "", b"{}").await;
         status = client.response().await.status();
         if status == 200 {
             break;

@@ -4,10 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use queuescope::clock::Clock;
 use queuescope::config::proxy::Config;
-use queuescope::serve::lifecycle::Proxy;
-use rcgen::{CertifiedKey, KeyPair};
+use rcgen::CertifiedKey;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -39,7 +37,7 @@ impl Certificate {
         self.folder.path().join("cert.pem")
     }
 
-    fn key(&self) -> PathBuf {
+    pub fn key(&self) -> PathBuf {
         self.folder.path().join("key.pem")
     }
 
@@ -55,6 +53,13 @@ pub fn write(folder: &Path) -> Der {
     std::fs::write(folder.join("cert.pem"), cert.pem()).unwrap();
     std::fs::write(folder.join("key.pem"), signing_key.serialize_pem()).unwrap();
     cert.der().clone()
+}
+
+/// A front under TLS before a server.
+pub async fn secure(server: SocketAddr) -> (Certificate, Front) {
+    let certificate = Certificate::new();
+    let front = Front::with(&[server], |config| certificate.put(config)).await;
+    (certificate, front)
 }
 
 fn client_config(trusts: &Der, alpn: &[&str]) -> Arc<ClientConfig> {
@@ -97,8 +102,7 @@ pub async fn try_connect(
 async fn requests_go_through_tls_as_they_do_in_the_clear() {
     let body = format!("{{\"text\":\"{}\"}}", "x".repeat(300_000));
     let upstream = Upstream::always(json_response(&body)).await;
-    let certificate = Certificate::new();
-    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    let (certificate, front) = secure(upstream.addr).await;
     let mut client = connect(front.addr(), &certificate.der).await;
     for n in 0..3 {
         let sent = vec![b' '; n * 100_000];
@@ -120,8 +124,7 @@ async fn requests_go_through_tls_as_they_do_in_the_clear() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_1_1_and_2_are_spoken_and_nothing_else() {
     let upstream = Upstream::always(json_response("{}")).await;
-    let certificate = Certificate::new();
-    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    let (certificate, front) = secure(upstream.addr).await;
     let addr = front.addr();
     let stream = TcpStream::connect(addr).await.unwrap();
     let old = over(stream, &certificate.der, &["http/1.1"]).await.unwrap();
@@ -215,8 +218,7 @@ async fn limits_hold_under_tls_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
     let upstream = Upstream::start(|_, _| vec![Step::Send(stream_head()), Step::Silence]).await;
-    let certificate = Certificate::new();
-    let front = Front::with(&[upstream.addr], |config| certificate.put(config)).await;
+    let (certificate, front) = secure(upstream.addr).await;
     // The second ends its side of TLS, and keeps the connection.
     for (turn, keeps) in [false, true].into_iter().enumerate() {
         let mut client = connect(front.addr(), &certificate.der).await;
@@ -234,45 +236,6 @@ async fn a_client_that_leaves_a_silent_stream_lets_the_upstream_go() {
     for row in front.rows().await {
         assert_outcome(&row, "client_abort", "client");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_changes_the_certificate_or_nothing() {
-    let certificate = Certificate::new();
-    let upstream = Upstream::always(json_response("{}")).await;
-    let mut config = config(&[upstream.addr]);
-    certificate.put(&mut config);
-    let proxy = Proxy::start(config.clone(), Clock::system()).await.unwrap();
-    let front = proxy.front_addr().unwrap();
-    let works_for = async |trusts: &Der| try_connect(front, trusts).await.is_ok();
-    assert!(works_for(&certificate.der).await);
-    let new = write(certificate.folder.path());
-    assert!(works_for(&certificate.der).await, "not before the reload");
-    proxy.reload(config.clone()).await.unwrap();
-    assert!(works_for(&new).await && !works_for(&certificate.der).await);
-    // Limits are taken on too, by those who connect from now on.
-    let body = vec![b'x'; 100];
-    let status = async || {
-        let mut client = connect(front, &new).await;
-        client.ask("/generate", "", &body).await.status()
-    };
-    assert_eq!(status().await, 200);
-    config.request_body_max_bytes = 99.try_into().unwrap();
-    proxy.reload(config.clone()).await.unwrap();
-    assert_eq!(status().await, 413);
-    std::fs::write(
-        certificate.key(),
-        KeyPair::generate().unwrap().serialize_pem(),
-    )
-    .unwrap();
-    config.request_body_max_bytes = 1000.try_into().unwrap();
-    let wrong = proxy.reload(config).await.unwrap_err().concat();
-    assert!(
-        wrong.contains("the key is not that of the certificate"),
-        "{wrong}"
-    );
-    assert!(works_for(&new).await, "all is as it was");
-    assert_eq!(status().await, 413);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `queuescope report`: runs as the generator left them, finished or killed; shards; a front and hops of other processes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::generator::{self, flags};
 use crate::support::process::{Done, queuescope, run_aside};
-use crate::support::proxy::{Front, Row, all_rows, workers};
+use crate::support::proxy::{Front, Row, all_rows, number, workers};
 use crate::support::wire::until;
 
 async fn report(args: &[&str]) -> Done {
@@ -229,49 +229,15 @@ async fn shards_merged_are_the_run_that_one_would_have_made() {
     assert!(text.contains("shards 1/3 are missing"), "{text}");
 }
 
-/// What only a hop tells of a row, and how the row is without it.
-const OF_HOP: [&str; 12] = [
-    "host",
-    "worker",
-    "router_send_time",
-    "worker_forwarded_time",
-    "server_latency",
-    "queue_time_in_router",
-    "network_time",
-    "server_queue_wait",
-    "hop_clock_offset",
-    "hop_clock_offset_error",
-    "return_time",
-    "within_clock_error",
-];
-
-fn without(rows: &[Row], columns: &[&str], header: &str) -> String {
-    let mut out = csv::Writer::from_writer(Vec::new());
-    let names: Vec<&str> = header.split(',').collect();
-    out.write_record(&names).unwrap();
-    for row in rows {
-        let cell = |name: &&str| {
-            if columns.contains(name) {
-                ""
-            } else {
-                row[*name].as_str()
-            }
-        };
-        out.write_record(names.iter().map(cell)).unwrap();
-    }
-    String::from_utf8(out.into_inner().unwrap()).unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
     let sim = generator::sim(|_| {});
-    let secret = || Some("a secret that both have".into());
     let hop = Front::with(&[], |config| {
         config.workers = workers(&[sim.addr()]);
-        config.hop_secret = secret();
+        config.hop_secret = Some("a secret that the front has not".into());
     })
     .await;
-    let front = Front::with(&[hop.hop_addr()], |config| config.hop_secret = secret()).await;
+    let front = Front::start(hop.hop_addr()).await;
     let url = format!("http://{}", front.addr());
     let folder = tempfile::tempdir().unwrap();
     let load = "--num-prompts 30 --request-rate 100";
@@ -279,62 +245,71 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
     let (of_front, of_hop) = (front.records(), hop.records());
     let is_written = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count() == 31;
     until("all rows", || is_written(&of_front) && is_written(&of_hop)).await;
-    let known = all_rows(&of_front);
-    let text = std::fs::read_to_string(&of_front).unwrap();
-    let header = text.lines().next().unwrap();
-    // The front as it is when it does not know its hops; two of its rows are missing at the hop, and one has lost its span.
-    let blind = folder.path().join("blind.csv");
-    let mut rows = known.clone();
-    rows[4].insert("span_id".to_owned(), "0000000000000001".to_owned());
-    std::fs::write(&blind, without(&rows, &OF_HOP, header)).unwrap();
-    let hop_rows = all_rows(&of_hop);
-    let seen = folder.path().join("hop.csv");
-    std::fs::write(&seen, without(&hop_rows[2..], &[], header)).unwrap();
-    let out = folder.path().join("joined.csv");
-    let joined = join::join(&blind, std::slice::from_ref(&seen), &out).unwrap();
+    let of = |rows: Vec<Row>| -> BTreeMap<String, Row> {
+        let by_id = rows.into_iter().map(|row| (row["req_id"].clone(), row));
+        by_id.collect()
+    };
+    let (blind, seen) = (of(all_rows(&of_front)), of(all_rows(&of_hop)));
+    assert!(blind.values().all(|row| row["worker"].is_empty()));
+    // Two rows are missing at the hop, and one of the front has lost its span.
+    let lines = |path: &Path| -> Vec<String> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(str::to_owned).collect()
+    };
+    let (mut front_lines, mut hop_lines) = (lines(&of_front), lines(&of_hop));
+    hop_lines.drain(1..3);
+    let is_kept = |row: &Row| {
+        hop_lines
+            .iter()
+            .any(|line| line.starts_with(&format!("{},", row["req_id"])))
+    };
+    let missing: Vec<&String> = blind
+        .values()
+        .filter(|row| !is_kept(row))
+        .map(|row| &row["req_id"])
+        .collect();
+    let spanless = blind.values().find(|row| is_kept(row)).unwrap();
+    for line in &mut front_lines {
+        *line = line.replace(&spanless["span_id"], "0000000000000001");
+    }
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("blind.csv"), front_lines.join("\n") + "\n").unwrap();
+    std::fs::write(at("hop.csv"), hop_lines.join("\n") + "\n").unwrap();
+    let joined = join::join(&at("blind.csv"), &[at("hop.csv")], &at("joined.csv")).unwrap();
     let said =
         "28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id";
     let lacks = "2 requests of the front that no hop has a row of: 2 ok";
     assert_eq!(joined.notes[..2], [said, lacks]);
-
-    let number = |row: &Row, column: &str| row[column].parse::<f64>().unwrap();
-    let missing: Vec<&str> = hop_rows[..2]
-        .iter()
-        .map(|row| row["req_id"].as_str())
-        .collect();
-    for (row, known) in all_rows(&out).iter().zip(&known) {
-        assert_eq!(row["req_id"], known["req_id"]);
-        if missing.contains(&row["req_id"].as_str()) {
+    for row in &all_rows(&at("joined.csv")) {
+        let (blind, hop) = (&blind[&row["req_id"]], &seen[&row["req_id"]]);
+        for column in ["total_latency", "arrival_time", "trace_id", "tpot"] {
+            assert_eq!(row[column], blind[column], "{column}");
+        }
+        if missing.contains(&&row["req_id"]) {
             assert_eq!(row["router_send_time"], "");
             continue;
         }
         assert_eq!(
             (&row["host"], &row["worker"]),
-            (&known["host"], &known["worker"])
+            (&hop["host"], &hop["worker"])
         );
-        // Both are in the test's process, so the front that knew its hop had no offset to tell.
-        let error = number(row, "hop_clock_offset_error");
-        for column in ["queue_time_in_router", "server_latency", "router_send_time"] {
-            let apart = (number(row, column) - number(known, column)).abs();
-            assert!(
-                apart <= error + 1e-6,
-                "{column}: {apart} > {error}: {row:?}"
-            );
-        }
-        for column in [
-            "total_latency",
-            "arrival_time",
-            "pure_queue_time",
-            "trace_id",
-            "tpot",
+        // Both are in the test's process: their clocks are one.
+        let error = number(row, "hop_clock_offset_error") + 1e-6;
+        let sent = number(hop, "router_send_time");
+        for (column, truth) in [
+            ("router_send_time", sent),
+            ("queue_time_in_router", sent - number(blind, "arrival_time")),
+            ("server_latency", number(blind, "finish_time") - sent),
+            ("pure_queue_time", number(hop, "pure_queue_time")),
         ] {
-            assert_eq!(row[column], known[column], "{column}");
+            let apart = (number(row, column) - truth).abs();
+            assert!(apart <= error, "{column}: {apart} > {error}: {row:?}");
         }
     }
     // What was joined reads as any run does.
-    let loaded = reader::load(&[out]).unwrap();
+    let loaded = reader::load(&[at("joined.csv")]).unwrap();
     assert_eq!(loaded.runs[0].table.len(), 30);
-    let error = join::join(&seen, &[blind], &folder.path().join("no.csv")).unwrap_err();
+    let error = join::join(&at("hop.csv"), &[at("blind.csv")], &at("no.csv")).unwrap_err();
     assert!(
         error.to_string().contains("takes the front's file first"),
         "{error}"

@@ -1,5 +1,6 @@
 //! What `queuescope report` says of fixed rows, in every format: `tests/data/golden/report/`, written anew with `UPDATE=1`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -50,9 +51,26 @@ const HEADER: &str = "req_id,success,error,host,input_length,actual_prompt_token
     model,endpoint,stream,status,outcome,attempts,clock_offset,clock_offset_error,clock_state,timing_source,seen_by,worker,\
     failed_attempts,end_time,elapsed,ended_in,token_count_source,token_chunks";
 
+/// Durations of a good row: the columns of their ends.
+const DURATIONS: &str = "\
+server_latency router_send_time finish_time
+total_latency arrival_time finish_time
+ttft arrival_time server_first_token_time
+queue_time_in_router arrival_time router_send_time
+queue_time_in_server server_created_time server_first_token_time
+tokenize_time server_created_time queue_time_start
+pure_queue_time queue_time_start queue_time_end
+schedule_lag scheduled_time sent_time
+prefill_time queue_time_end server_first_token_time
+decode_time first_token_time finish_time
+network_time router_send_time server_created_time
+ttft_observed arrival_time first_token_time
+ttft_from_schedule scheduled_time first_token_time
+elapsed arrival_time end_time";
+
 impl Made {
-    /// Its rows, times counting from `zero`.
-    fn rows(self, zero: f64) -> String {
+    /// Its rows.
+    fn rows(self) -> String {
         // Arrivals and lengths are the same whatever the servers do.
         let (mut arrivals, mut chance) = (Chance(3), Chance(self.seed));
         let mut free = [0.0_f64; 2];
@@ -74,112 +92,68 @@ impl Made {
             let tpot = 0.006 + 0.002 * chance.even();
             let finish = read + tpot * f64::from(tokens - 1) + 0.0005;
             let is_down = (self.down.0..self.down.1).contains(&arrival) && server == 1;
-            let (host, id) = (format!("127.0.0.1:3000{}", server + 1), format!("g-{n}"));
-            let t = |at: f64| format!("{:.9}", at + zero);
-            let d = |seconds: f64| format!("{seconds:.9}");
-            let common = |cells: &[String]| cells.join(",") + "\n";
-            let input = 30 + n % 9;
-            if is_down || n % self.fails == self.fails - 1 {
-                let outcome = if is_down { "upstream_died" } else { "timeout" };
-                let over = send + if is_down { 0.02 } else { 0.3 };
-                let blank = String::new;
-                text += &common(
-                    &[
-                        id,
-                        "False".into(),
-                        format!("\"it was {outcome}, alas\""),
-                        host.clone(),
-                        input.to_string(),
-                        blank(),
-                        blank(),
-                        t(arrival),
-                        t(send),
-                    ]
-                    .into_iter()
-                    .chain(std::iter::repeat_n(blank(), 8))
-                    .chain([d(send - arrival)])
-                    .chain(std::iter::repeat_n(blank(), 3))
-                    .chain([t(scheduled), t(sent), d(sent - scheduled)])
-                    .chain(std::iter::repeat_n(blank(), 11))
-                    .chain([
-                        "m".into(),
-                        "/generate".into(),
-                        "True".into(),
-                        blank(),
-                        outcome.into(),
-                        "2".into(),
-                        blank(),
-                        blank(),
-                        blank(),
-                        blank(),
-                        "traffic".into(),
-                        format!("server-{}", server + 1),
-                        format!("{host} server_error 500 after 0.010000 s"),
-                        t(over),
-                        d(over - arrival),
-                        "server".into(),
-                        String::new(),
-                        String::new(),
-                    ])
-                    .collect::<Vec<_>>(),
-                );
-                continue;
+            let fails = is_down || n % self.fails == self.fails - 1;
+            let over = match fails {
+                true => send + if is_down { 0.02 } else { 0.3 },
+                false => finish,
+            };
+            let ours = "scheduled_time sent_time arrival_time router_send_time end_time";
+            let ours = ours.split(' ').zip([scheduled, sent, arrival, send, over]);
+            let its = "server_created_time queue_time_start queue_time_end prefill_end_time server_first_token_time \
+                first_token_time finish_time";
+            let its = its
+                .split(' ')
+                .zip([created, start, end, prefill, first, read, finish]);
+            let mut times: BTreeMap<&str, f64> = ours.collect();
+            times.extend(its.filter(|_| !fails));
+            let durations = DURATIONS.lines().filter_map(|line| {
+                let [name, from, to] = line.split(' ').collect::<Vec<_>>()[..] else {
+                    panic!("{line}");
+                };
+                Some((name, times.get(to)? - times.get(from)?))
+            });
+            let mut seconds: BTreeMap<&str, f64> = durations.collect();
+            seconds.extend(&times);
+            if !fails {
+                seconds.extend([("tpot", tpot), ("itl_mean", tpot), ("itl_max", 2.0 * tpot)]);
+                let error = if n == 20 { 0.02 } else { 0.0004 };
+                seconds.extend([("clock_offset", 0.0), ("clock_offset_error", error)]);
             }
-            text += &common(&[
-                id,
-                "True".into(),
-                String::new(),
-                host,
-                input.to_string(),
-                (input + 3).to_string(),
-                tokens.to_string(),
-                t(arrival),
-                t(send),
-                t(created),
-                t(start),
-                t(end),
-                t(first),
-                t(finish),
-                d(finish - send),
-                d(finish - arrival),
-                d(first - arrival),
-                d(send - arrival),
-                d(first - created),
-                d(start - created),
-                d(end - start),
-                t(scheduled),
-                t(sent),
-                d(sent - scheduled),
-                t(read),
-                t(prefill),
-                d(first - end),
-                d(finish - read),
-                d(created - send),
-                d(read - arrival),
-                d(read - scheduled),
-                d(tpot),
-                d(tpot),
-                d(2.0 * tpot),
-                u8::from(n % 50 == 9).to_string(),
-                "m".into(),
-                "/generate".into(),
-                "True".into(),
-                "200".into(),
-                "ok".into(),
-                "1".into(),
-                d(0.0),
-                d(if n == 20 { 0.02 } else { 0.0004 }),
-                "offset".into(),
-                "meta_info".into(),
-                "traffic".into(),
-                format!("server-{}", server + 1),
-                String::new(),
-                t(finish),
-                d(finish - arrival),
-                "done".into(),
-                "meta_info".into(),
-                tokens.to_string(),
-            ]);
+            let outcome = match (fails, is_down) {
+                (false, _) => "ok",
+                (_, true) => "upstream_died",
+                _ => "timeout",
+            };
+            let host = format!("127.0.0.1:3000{}", server + 1);
+            let input = 30 + n % 9;
+            let cell = |column: &str| match (column, fails) {
+                ("req_id", _) => format!("g-{n}"),
+                ("success", _) => if fails { "False" } else { "True" }.to_owned(),
+                ("error", true) => format!("\"it was {outcome}, alas\""),
+                ("host", _) => host.clone(),
+                ("input_length", _) => input.to_string(),
+                ("actual_prompt_tokens", false) => (input + 3).to_string(),
+                ("actual_output_tokens" | "token_chunks", false) => tokens.to_string(),
+                ("num_retractions", false) => u8::from(n % 50 == 9).to_string(),
+                ("model", _) => "m".to_owned(),
+                ("endpoint", _) => "/generate".to_owned(),
+                ("stream", _) => "True".to_owned(),
+                ("status", false) => "200".to_owned(),
+                ("outcome", _) => outcome.to_owned(),
+                ("attempts", _) => if fails { "2" } else { "1" }.to_owned(),
+                ("clock_state", false) => "offset".to_owned(),
+                ("timing_source" | "token_count_source", false) => "meta_info".to_owned(),
+                ("seen_by", _) => "traffic".to_owned(),
+                ("worker", _) => format!("server-{}", server + 1),
+                ("failed_attempts", true) => format!("{host} server_error 500 after 0.010000 s"),
+                ("ended_in", _) => if fails { "server" } else { "done" }.to_owned(),
+                _ => String::new(),
+            };
+            let cells = HEADER.split(',').map(|column| {
+                let seconds = seconds.get(column);
+                seconds.map_or_else(|| cell(column), |seconds| format!("{seconds:.9}"))
+            });
+            text += &(cells.collect::<Vec<_>>().join(",") + "\n");
         }
         text
     }
@@ -187,7 +161,7 @@ impl Made {
     /// Its folder, with what the generator and the experiment tell of it.
     fn write(self, dir: &Path, settings: Value, summary: &Value) {
         std::fs::create_dir_all(dir).unwrap();
-        put(dir, "requests.csv", &self.rows(0.0));
+        put(dir, "requests.csv", &self.rows());
         put(dir, "summary.json", &summary.to_string());
         let servers = [1, 2].map(|n| {
             json!({ "name": format!("server-{n}"), "url": format!("http://127.0.0.1:3000{n}"),
@@ -310,26 +284,23 @@ fn a_run_of_real_servers() {
 #[test]
 fn two_runs_against_each_other() {
     let folder = tempfile::tempdir().unwrap();
-    let made = Made {
+    let slow = Made {
         requests: 600,
         ..MADE
     };
-    made.write(
-        &folder.path().join("slow"),
-        json!({ "policy": "random" }),
-        &summary(),
-    );
-    Made {
+    let quick = Made {
         serves: 0.05,
         fails: 60,
         seed: 8,
-        ..made
+        ..slow
+    };
+    for (made, name, policy) in [(slow, "slow", "random"), (quick, "quick", "shortest")] {
+        made.write(
+            &folder.path().join(name),
+            json!({ "policy": policy }),
+            &summary(),
+        );
     }
-    .write(
-        &folder.path().join("quick"),
-        json!({ "policy": "shortest" }),
-        &summary(),
-    );
     all_formats("pair", folder.path(), &["slow", "quick"]);
 }
 
@@ -398,7 +369,7 @@ fn a_run_that_was_cut_short_and_rows_that_cannot_be_read() {
     let dir = folder.path().join("cut");
     std::fs::create_dir(&dir).unwrap();
     let rows = Made { fails: 3, ..MADE }
-        .rows(0.0)
+        .rows()
         .replacen("g-3,True", "g-3,True,\"more", 1)
         .replace(",seen_by,", ",seen_of,");
     put(&dir, "requests.partial.csv", &rows[..rows.len() - 40]);

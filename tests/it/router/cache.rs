@@ -36,7 +36,7 @@ async fn cached_behind(addr: SocketAddr) -> u64 {
             .send("POST", "/generate", &headers, body.as_bytes())
             .await;
         let reply = client.response().await.unwrap();
-        assert_eq!(reply.head.status, 200, "{}", reply.text());
+        assert_eq!(reply.status(), 200, "{}", reply.text());
         let reply: Value = serde_json::from_str(&reply.text()).unwrap();
         cached += reply["meta_info"]["cached_tokens"].as_u64().unwrap();
     }

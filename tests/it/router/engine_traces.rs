@@ -17,8 +17,8 @@ use queuescope::sim::{Outcome as ServedOutcome, Served};
 use queuescope::telemetry::otlp::settings::{self, Given, Protocol};
 use queuescope::telemetry::prometheus::Metrics;
 
-use crate::support::generator;
-use crate::support::proxy::{Front, Row, worker};
+use crate::support::generator::{self, flags};
+use crate::support::proxy::{Front, Row, known_workers};
 use crate::support::router::{Router, Which, free_port};
 use crate::support::stack::traffic;
 use crate::support::wire::until;
@@ -86,10 +86,8 @@ impl Chain {
             })
         };
         let sims: Vec<Sim> = (0..2).map(sim).collect();
-        let hops: Vec<_> = sims.iter().map(|_| free_port()).collect();
-        let workers = hops.iter().zip(&sims).enumerate();
-        let workers = workers.map(|(n, (hop, sim))| worker(&format!("w{n}"), hop, sim.addr()));
-        let workers = workers.collect();
+        let addrs: Vec<SocketAddr> = sims.iter().map(Sim::addr).collect();
+        let (hops, workers) = known_workers(&addrs);
         let front = Front::with(&[router], |config| {
             config.workers = workers;
             config.engine.wait_s = toml_seconds(wait);
@@ -109,20 +107,9 @@ impl Chain {
     /// So many streamed chats, 50 a second, which all must go well; the rows of all that were traced, by request id.
     async fn chats(self, count: usize) -> Run {
         let prompts = count.to_string();
-        let flags = [
-            "--backend",
-            "sglang-oai-chat",
-            "--request-rate",
-            "50",
-            "--num-prompts",
-            &prompts,
-            "--random-input-len",
-            "64",
-            "--random-output-len",
-            "16",
-            "--random-range-ratio",
-            "0.5",
-        ];
+        let load = "--backend sglang-oai-chat --request-rate 50 --random-input-len 64 --random-output-len 16 \
+            --random-range-ratio 0.5 --num-prompts";
+        let flags = [flags(load), vec![&prompts]].concat();
         let run = traffic(self.front.addr(), "chat-", &flags).await;
         for record in &run.records {
             assert_eq!(record.outcome(), Outcome::Ok, "{record:?}");

@@ -1,20 +1,24 @@
-//! Ten thousand requests through each real router, of which one in twenty leaves and one in a hundred meets a server
+//! Thousands of requests through each real router, of which one in twenty leaves and one in a hundred meets a server
 //! that dies: one record each, with the right outcome, and the server by the servers' own logs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::support::proxy::{Front, Row, worker};
+use crate::support::proxy::{Front, Row, known_workers};
 use crate::support::router::{Router, Which, free_port};
-use crate::support::upstream::{Seen, Step, Upstream};
+use crate::support::upstream::{Seen, Step, Upstream, done};
 use crate::support::wire::{Client, chunk, stream_head};
 
-const REQUESTS: usize = 10_000;
+/// How many there are: `STORM=10000` makes it that many, which takes more than a minute.
+static REQUESTS: LazyLock<usize> = LazyLock::new(|| {
+    let asked = std::env::var("STORM").ok();
+    asked.map_or(3_000, |number| number.parse().unwrap())
+});
 const CLIENTS: usize = 96;
 /// For one request; less than what each of its reads has.
 const PATIENCE: Duration = Duration::from_secs(50);
@@ -46,14 +50,22 @@ impl Kind {
         }
     }
 
+    const ALL: [(Kind, &str); 5] = [
+        (Kind::Good, "good"),
+        (Kind::LeavesWaiting, "leaves-waiting"),
+        (Kind::LeavesReading, "leaves-reading"),
+        (Kind::Cut, "cut"),
+        (Kind::Retried, "retried"),
+    ];
+
     fn word(self) -> &'static str {
-        match self {
-            Kind::Good => "good",
-            Kind::LeavesWaiting => "leaves-waiting",
-            Kind::LeavesReading => "leaves-reading",
-            Kind::Cut => "cut",
-            Kind::Retried => "retried",
-        }
+        Kind::ALL.iter().find(|(kind, _)| *kind == self).unwrap().1
+    }
+
+    /// The kind whose word a body holds.
+    fn of_word(body: &str) -> Kind {
+        let is_named = |(_, word): &&(Kind, &str)| body.contains(&format!("\"{word}\""));
+        Kind::ALL.iter().find(is_named).unwrap().0
     }
 
     fn outcome(self) -> &'static str {
@@ -66,11 +78,7 @@ impl Kind {
 }
 
 fn event(tokens: usize, ends: bool) -> Step {
-    let reason = if ends {
-        "{\"type\":\"length\"}"
-    } else {
-        "null"
-    };
+    let reason = if ends { r#"{"type":"length"}"# } else { "null" };
     Step::Send(chunk(format!(
         "data: {{\"text\":\"x\",\"meta_info\":{{\"id\":\"e\",\"finish_reason\":{reason},\"completion_tokens\":{tokens}}}}}\n\n"
     )))
@@ -82,27 +90,15 @@ fn script(met: &std::sync::Mutex<std::collections::BTreeSet<String>>, request: &
         return vec![Step::Send(info(&request.head))];
     }
     let body = String::from_utf8_lossy(&request.body).into_owned();
-    let asks = |kind: Kind| body.contains(&format!("\"{}\"", kind.word()));
-    let mut steps = vec![Step::Send(stream_head()), event(1, false)];
-    if asks(Kind::LeavesWaiting) {
-        return vec![Step::Silence];
-    }
-    if asks(Kind::LeavesReading) {
-        steps.push(Step::Silence);
-        return steps;
-    }
-    if asks(Kind::Cut) {
-        steps.push(Step::Reset);
-        return steps;
-    }
     let id = request.header("x-request-id").unwrap();
-    if asks(Kind::Retried) && met.lock().unwrap().insert(id) {
-        return vec![Step::Reset];
-    }
-    steps.push(event(2, true));
-    steps.push(Step::Send(chunk("data: [DONE]\n\n")));
-    steps.push(Step::Send(chunk("")));
-    steps
+    let then = match Kind::of_word(&body) {
+        Kind::LeavesWaiting => return vec![Step::Silence],
+        Kind::Retried if met.lock().unwrap().insert(id) => return vec![Step::Reset],
+        Kind::LeavesReading => vec![Step::Silence],
+        Kind::Cut => vec![Step::Reset],
+        Kind::Good | Kind::Retried => [vec![event(2, true)], done()].concat(),
+    };
+    [vec![Step::Send(stream_head()), event(1, false)], then].concat()
 }
 
 /// What a router asks a worker at its registration.
@@ -163,12 +159,12 @@ async fn one(client: &mut Option<Client>, front: SocketAddr, number: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_requests_through_sglang_router() {
+async fn thousands_of_requests_through_sglang_router() {
     storm(Which::Sglang032).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_requests_through_smg() {
+async fn thousands_of_requests_through_smg() {
     storm(Which::Smg113).await;
 }
 
@@ -183,12 +179,14 @@ async fn storm(which: Which) {
         let met = met.clone();
         servers.push(Upstream::start(move |_, request| script(&met, request)).await);
     }
-    let hops: Vec<_> = servers.iter().map(|_| free_port()).collect();
+    let addrs: Vec<SocketAddr> = servers
+        .iter()
+        .map(|server: &Upstream| server.addr)
+        .collect();
+    let (hops, workers) = known_workers(&addrs);
     let router = free_port();
     let front = Front::with(&[router], |config| {
-        let workers = servers.iter().zip(&hops).enumerate();
-        let workers = workers.map(|(n, (server, hop))| worker(&format!("w{n}"), hop, server.addr));
-        config.workers = workers.collect();
+        config.workers = workers;
         // 0.3.2 keeps what it sent when the client leaves, and these servers say nothing more.
         config.drain_timeout_s = 2.0.try_into().unwrap();
     })
@@ -203,7 +201,7 @@ async fn storm(which: Which) {
             let mut client = None;
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= REQUESTS {
+                if number >= *REQUESTS {
                     return Ok(());
                 }
                 let done = tokio::time::timeout(PATIENCE, one(&mut client, addr, number)).await;
@@ -269,10 +267,10 @@ fn check(rows: &[Row], served: &BTreeMap<String, Vec<String>>) {
         .collect();
     assert_eq!(
         (rows.len(), by_id.len()),
-        (REQUESTS, REQUESTS),
+        (*REQUESTS, *REQUESTS),
         "one record each"
     );
-    for number in 0..REQUESTS {
+    for number in 0..*REQUESTS {
         let kind = Kind::of(number);
         let row = by_id[format!("r{number}").as_str()];
         assert_eq!(

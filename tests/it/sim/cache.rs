@@ -1,22 +1,16 @@
 //! What the KV cache does, as clients and dashboards see it.
 
-use std::sync::{Arc, Mutex};
-
-use queuescope::clock::{Clock, Stamp};
-use queuescope::engine::receiver::{Limits, Receiver, Settings};
-use queuescope::engine::span::EngineSpan;
-use queuescope::engine::spans::Spans;
-use queuescope::sim::config::{Config, Telemetry};
+use queuescope::clock::Clock;
+use queuescope::sim::config::Config;
 use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
-use queuescope::telemetry::prometheus::Metrics;
 use serde_json::{Value, json};
 
 use super::shape::shapes;
 use super::{fast, ms, on_manual_clock, slow, until_load};
-use crate::support::http::{Connection, Response, exchange};
+use crate::support::http::{Connection, exchange};
 use crate::support::recordings::named;
-use crate::support::wire::until;
+use crate::support::wire::Response;
 
 fn cached() -> Config {
     Config {
@@ -94,7 +88,7 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
     assert_eq!(metric(&sim, "token_usage", "").await, 0.0);
 
     let flushed = exchange(sim.addr(), "POST", "/flush_cache", b"").await;
-    assert_eq!(flushed.head.status, 200);
+    assert_eq!(flushed.status(), 200);
     assert_eq!(metric(&sim, "kv_evictable_tokens", "").await, 0.0);
     let again = generate(&sim, "you are kind and brief what is a queue").await;
     assert_eq!(again["cached_tokens"], 0);
@@ -108,7 +102,7 @@ async fn the_cache_is_not_flushed_under_a_request() {
     client.send("POST", "/generate", &[], body).await;
     until_load(sim.addr(), 1, 0).await;
     let flushed = exchange(sim.addr(), "GET", "/flush_cache", b"").await;
-    assert_eq!(flushed.head.status, 400);
+    assert_eq!(flushed.status(), 400);
 }
 
 /// Two requests that want more than there is room for.
@@ -175,94 +169,6 @@ async fn a_retraction_is_told_as_recorded() {
     assert!(
         (sum - waited(after)).abs() < 1e-6,
         "{sum}: the first did not wait"
-    );
-}
-
-/// Two streams of chat, of which one is retracted; both end.
-async fn two_chats(config: Config) -> Sim {
-    let (sim, manual) = on_manual_clock(config);
-    let body =
-        json!({"messages": [{"content": "a b c d e f g h"}], "stream": true, "max_tokens": 40});
-    let body = body.to_string();
-    let mut clients = Vec::new();
-    for place in 0..2 {
-        let mut client = Connection::open(sim.addr()).await;
-        client
-            .send("POST", "/v1/chat/completions", &[], body.as_bytes())
-            .await;
-        until_load(sim.addr(), 1, place).await;
-        clients.push(client);
-    }
-    manual.set(ms(400));
-    until_load(sim.addr(), 1, 1).await;
-    manual.set(ms(10_000));
-    for mut client in clients {
-        let text = client.response().await.unwrap().text();
-        // The role, a chunk a token, the end, [DONE].
-        assert_eq!(text.matches("data: ").count(), 43, "{text}");
-    }
-    sim
-}
-
-#[tokio::test]
-async fn a_retraction_is_read_from_the_spans() {
-    let spans = Mutex::new(Spans::new(1000));
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let all = told.clone();
-    let sink = move |batch: Vec<EngineSpan>| {
-        let mut spans = spans.lock().unwrap();
-        for span in batch {
-            let trace = span.trace;
-            spans.add(span, Stamp::from_nanos(0));
-            for report in spans
-                .by_trace(trace)
-                .iter()
-                .filter(|report| report.is_whole)
-            {
-                spans.take(report);
-                all.lock().unwrap().push(report.told.clone());
-            }
-        }
-        true
-    };
-    let settings = Settings {
-        listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
-        forward: None,
-        limits: Limits::default(),
-    };
-    let metrics = Metrics::new().unwrap();
-    let counted = metrics.clone();
-    let receiver = Receiver::start(settings, Arc::new(sink), counted).unwrap();
-    let _sim = two_chats(Config {
-        telemetry: Telemetry {
-            enable_trace: true,
-            otlp_traces_endpoint: receiver.addr().to_string(),
-            ..Telemetry::default()
-        },
-        ..short_of_room()
-    })
-    .await;
-    until("both are told of", || told.lock().unwrap().len() == 2).await;
-    let mut told = told.lock().unwrap();
-    told.sort_by_key(|told| told.num_retractions);
-    let [calm, retracted] = &told[..] else {
-        panic!("{told:?}");
-    };
-    assert_eq!(
-        (calm.num_retractions, retracted.num_retractions),
-        (Some(0), Some(1))
-    );
-    assert!(calm.queue_nanos.is_some());
-    // The wait after it is in no span, but the first one and its prefill are.
-    assert_eq!(retracted.queue_nanos, None);
-    assert!(retracted.queue_start.is_some());
-    assert!(retracted.queue_end < retracted.prefill_end);
-    assert!(
-        retracted
-            .prefill_end
-            .unwrap()
-            .nanos_since(retracted.received.unwrap())
-            < 400_000_000
     );
 }
 

@@ -91,7 +91,7 @@ async fn observed(sim: &Sim, stream: bool) -> (Record, String) {
     let reply = exchange(sim.addr(), "POST", "/generate", body.as_bytes()).await;
     let now = Clock::system().now();
     let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
-    observer.response_head(200, reply.head.header("content-type"), false, now);
+    observer.response_head(200, reply.header("content-type").as_deref(), false, now);
     for chunk in &reply.chunks {
         observer.response_body(chunk, now, 0);
     }
@@ -138,10 +138,8 @@ async fn each_dialect_is_read_as_its_generation_and_gives_its_moments() {
                 .text();
             let version = dialect.to_possible_value().unwrap();
             let version = format!("\"version\":\"{}\"", version.get_name());
-            assert!(
-                info.contains(&version) || name.starts_with("fork"),
-                "{info}"
-            );
+            let is_told = info.contains(&version) || name.starts_with("fork");
+            assert!(is_told, "{info}");
             for (turn, (stream, cells)) in [(true, of_stream), (false, of_reply)].iter().enumerate()
             {
                 let case = format!("{dialect:?}, metrics {metrics}, stream {stream}");

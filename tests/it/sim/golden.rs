@@ -174,9 +174,8 @@ async fn bodies_of_every_endpoint_are_what_they_were() {
         }
         manual.set(ms(100));
         let response = client.response().await.unwrap();
-        let head = &response.head;
-        let kind = head.header("content-type").unwrap_or_default();
-        writeln!(out, "{} {kind}", head.status).unwrap();
+        let kind = response.header("content-type").unwrap_or_default();
+        writeln!(out, "{} {kind}", response.status()).unwrap();
         writeln!(out, "{}", plain(&response.text())).unwrap();
     }
     same("endpoints.txt", &out);
@@ -217,8 +216,8 @@ async fn what_it_tells_of_itself_is_what_it_was() {
             let response = exchange(sim.addr(), method, path, b"").await;
             let port = format!("\"port\":{}", sim.addr().port());
             let text = response.text().replace(&port, "\"port\":0");
-            let allow = response.head.header("allow").unwrap_or_default();
-            let status = response.head.status;
+            let allow = response.header("allow").unwrap_or_default();
+            let status = response.status();
             writeln!(out, "## {method} {path}: {status} {allow}\n{text}").unwrap();
         }
     }
@@ -333,7 +332,7 @@ async fn spans_and_log_lines_are_what_they_were() {
         until_served(sim, 5).await;
         let long = format!(r#"{{"text":"{}"}}"#, "a ".repeat(100));
         let mut refused = with(sim, "/generate", &headers[5], &long, (0, 0)).await;
-        assert_eq!(refused.head().await.status, 400);
+        assert_eq!(refused.head().await.status(), 400);
         told(&it, 5, 6, &mut out).await;
     }
     same("spans.txt", &out);

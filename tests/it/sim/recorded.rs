@@ -6,8 +6,9 @@ use queuescope::sim::server::Sim;
 
 use super::shape::shapes;
 use super::{fast, on_manual_clock, slow, until_load};
-use crate::support::http::{Connection, Response, exchange};
+use crate::support::http::{Connection, exchange};
 use crate::support::recordings::{Recording, named};
+use crate::support::wire::{Response, headers};
 
 /// Cases whose body is the recorded one to the letter.
 const SAME: [&str; 7] = [
@@ -36,10 +37,10 @@ async fn check(case: &str, config: Config) {
 /// Status, headers and the shape of the body; and a chunk for each event.
 fn same(recording: &Recording, response: &Response) {
     let case = &recording.case;
-    assert_eq!(response.head.status, recording.status, "{case}");
+    assert_eq!(response.status(), recording.status, "{case}");
     assert_eq!(
-        headers(&response.head.headers),
-        headers(&recording.headers),
+        comparable(&headers(&response.head)),
+        comparable(&recording.headers),
         "{case}"
     );
     let (ours, theirs) = (
@@ -50,7 +51,7 @@ fn same(recording: &Recording, response: &Response) {
     if SAME.contains(&case.as_str()) {
         assert_eq!(ours, theirs, "{case}");
     }
-    if response.head.header("transfer-encoding").is_some() {
+    if response.header("transfer-encoding").is_some() {
         assert_eq!(
             response.chunks.len(),
             ours.matches("\n\n").count(),
@@ -63,7 +64,7 @@ fn same(recording: &Recording, response: &Response) {
 }
 
 /// Headers without those that tell of the moment, the length or the connection.
-fn headers(headers: &[(String, String)]) -> Vec<(String, String)> {
+fn comparable(headers: &[(String, String)]) -> Vec<(String, String)> {
     let passing = ["date", "content-length", "connection"];
     let mut kept: Vec<_> = headers
         .iter()
@@ -76,52 +77,33 @@ fn headers(headers: &[(String, String)]) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn generate_replies_have_the_recorded_shape() {
-    for case in [
-        "generate_stream",
-        "generate_stream_1tok",
-        "generate_stream_rid",
-        "generate_stream_input_ids",
-        "generate_stream_cached",
-        "generate_stream_multibyte",
-        "generate_stream_n2",
-        "generate_stream_batch3",
-        "generate_nostream",
-        "generate_nostream_n2",
-        "generate_nostream_batch3",
-        "queue12/01",
-        "chunked_prefill_stream",
-    ] {
+    for case in "generate_stream generate_stream_1tok generate_stream_rid \
+        generate_stream_input_ids generate_stream_cached generate_stream_multibyte \
+        generate_stream_n2 generate_stream_batch3 generate_nostream generate_nostream_n2 \
+        generate_nostream_batch3 queue12/01 chunked_prefill_stream"
+        .split(' ')
+    {
         check(case, fast()).await;
     }
 }
 
 #[tokio::test]
 async fn openai_replies_have_the_recorded_shape() {
-    for case in [
-        "chat_stream",
-        "chat_stream_rid",
-        "chat_stream_usage",
-        "chat_stream_n2",
-        "chat_stream_return_meta_info",
-        "chat_nostream",
-        "chat_nostream_return_meta_info",
-        "completions_stream",
-        "completions_stream_rid",
-        "completions_stream_usage",
-        "completions_nostream",
-        "queue12_openai/01",
-    ] {
+    for case in "chat_stream chat_stream_rid chat_stream_usage chat_stream_n2 \
+        chat_stream_return_meta_info chat_nostream chat_nostream_return_meta_info \
+        completions_stream completions_stream_rid completions_stream_usage completions_nostream \
+        queue12_openai/01"
+        .split(' ')
+    {
         check(case, fast()).await;
     }
 }
 
 #[tokio::test]
 async fn other_modes_have_the_recorded_shape() {
-    for case in [
-        "nometrics_generate_stream",
-        "nometrics_generate_nostream",
-        "nometrics_chat_stream",
-    ] {
+    for case in
+        "nometrics_generate_stream nometrics_generate_nostream nometrics_chat_stream".split(' ')
+    {
         let metrics = false;
         check(case, Config { metrics, ..fast() }).await;
     }
@@ -133,12 +115,7 @@ async fn other_modes_have_the_recorded_shape() {
         };
         check(case, config).await;
     }
-    for case in [
-        "generate_stream",
-        "generate_stream_n2",
-        "chat_stream_n2",
-        "generate_nostream",
-    ] {
+    for case in "generate_stream generate_stream_n2 chat_stream_n2 generate_nostream".split(' ') {
         let instant = true;
         check(case, Config { instant, ..fast() }).await;
     }
@@ -146,21 +123,12 @@ async fn other_modes_have_the_recorded_shape() {
 
 #[tokio::test]
 async fn errors_have_the_recorded_shape() {
-    for case in [
-        "err_404",
-        "err_generate_get",
-        "err_generate_bad_json",
-        "err_generate_missing_text",
-        "err_generate_missing_text_stream",
-        "err_generate_too_long",
-        "err_completions_too_long_stream",
-        "err_chat_bad_json",
-        "err_chat_unknown_model",
-        "info_get_load",
-        "info_version",
-        "info_health",
-        "info_health_generate",
-    ] {
+    for case in "err_404 err_generate_get err_generate_bad_json err_generate_missing_text \
+        err_generate_missing_text_stream err_generate_too_long err_completions_too_long_stream \
+        err_chat_bad_json err_chat_unknown_model info_get_load info_version info_health \
+        info_health_generate"
+        .split(' ')
+    {
         let context_len = 2_048;
         let config = Config {
             context_len,
@@ -199,13 +167,13 @@ async fn a_full_queue_has_the_recorded_shape() {
     // No recording, but SGLang's own notes: an error event inside a 200.
     let body = br#"{"messages":[{"role":"user","content":"x"}],"stream":true}"#;
     let response = rejected("/v1/chat/completions", body, 23).await;
-    assert_eq!(response.head.status, 200);
+    assert_eq!(response.status(), 200);
     let error = "{error:{object:string,message:string,type:string,param:null,code:int}}";
     assert_eq!(shapes(&response.text()), [error, "[DONE]"]);
 
     manual.set(super::ms(1_000));
-    assert_eq!(running.response().await.unwrap().head.status, 200);
-    assert_eq!(waiting.response().await.unwrap().head.status, 200);
+    assert_eq!(running.response().await.unwrap().status(), 200);
+    assert_eq!(waiting.response().await.unwrap().status(), 200);
 }
 
 #[tokio::test]
@@ -214,14 +182,14 @@ async fn generate_sends_its_head_before_the_first_token_and_openai_only_with_it(
     let body = br#"{"text":"a","prompt":"a","sampling_params":{"max_new_tokens":1},"max_tokens":1,"stream":true}"#;
     let mut generate = Connection::open(sim.addr()).await;
     generate.send("POST", "/generate", &[], body).await;
-    assert_eq!(generate.head().await.status, 200);
+    assert_eq!(generate.head().await.status(), 200);
     let mut openai = Connection::open(sim.addr()).await;
     openai.send("POST", "/v1/completions", &[], body).await;
     until_load(sim.addr(), 1, 1).await;
     let head = tokio::time::timeout(std::time::Duration::from_millis(20), openai.head());
     assert!(head.await.is_err(), "no head while it waits");
     manual.set(super::ms(1_000));
-    assert_eq!(openai.response().await.unwrap().head.status, 200);
+    assert_eq!(openai.response().await.unwrap().status(), 200);
     assert!(generate.chunk().await.unwrap().is_some());
 }
 
@@ -230,7 +198,7 @@ async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
     let sim = Sim::start(fast(), Clock::system()).unwrap();
     let body = br#"{"text":"a b","sampling_params":{"max_new_tokens":3}}"#;
     let answered = exchange(sim.addr(), "POST", "/generate", body).await;
-    assert_eq!(answered.head.status, 200);
+    assert_eq!(answered.status(), 200);
     for (path, case, all) in [
         ("/model_info", "info_model_info", false),
         ("/server_info", "info_server_info", false),
@@ -281,7 +249,7 @@ async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
     let metrics = false;
     let sim = Sim::start(Config { metrics, ..fast() }, Clock::system()).unwrap();
     let metrics = exchange(sim.addr(), "GET", "/metrics", b"").await;
-    assert_eq!(metrics.head.status, 404);
+    assert_eq!(metrics.status(), 404);
 }
 
 /// The label names of `family{a="x",b="y"}`.

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::shape::Shape;
 use super::{START, fast, ms, slow, until_load};
 use crate::support::collector::Collector;
-use crate::support::http::{Connection, Response};
-use crate::support::wire::until;
+use crate::support::http::Connection;
+use crate::support::wire::{Response, until};
 
 /// A span as both sides have it.
 #[derive(Clone, Debug)]
@@ -354,15 +354,10 @@ fn same_log(told: &Told, case: &Case) {
 
 #[tokio::test]
 async fn spans_and_log_lines_have_the_recorded_shape() {
-    for name in [
-        "chat_stream",
-        "chat_stream_tp",
-        "completions_stream",
-        "generate_stream",
-        "generate_nostream",
-        "generate_stream_rid_underscore",
-        "err_toolong",
-    ] {
+    for name in "chat_stream chat_stream_tp completions_stream generate_stream generate_nostream \
+        generate_stream_rid_underscore err_toolong"
+        .split(' ')
+    {
         let case = Case::named(name);
         let (told, _) = Told::of(&case).await;
         let spans = told.until_spans(case.spans().len()).await;

@@ -4,6 +4,7 @@ use queuescope::clock::Clock;
 use queuescope::sim::server::Sim;
 
 use super::fast;
+use crate::support::assert_says;
 use crate::support::process::{Done, queuescope, run};
 
 fn sim(args: &[&str]) -> Done {
@@ -56,8 +57,6 @@ async fn a_port_in_use_is_told_in_one_line() {
     let error = output.err;
     assert_eq!(output.code, Some(1), "{error}");
     assert_eq!(error.lines().count(), 1, "{error}");
-    assert!(
-        error.contains("--port") && error.contains(&server.addr().to_string()),
-        "{error}"
-    );
+    assert_says(&error, "--port");
+    assert_says(&error, &server.addr().to_string());
 }

@@ -15,6 +15,11 @@ pub async fn ask(addr: SocketAddr, method: &str, path: &str, extra: &str, body: 
     client.response().await
 }
 
+/// A GET without a body.
+pub async fn get(addr: SocketAddr, path: &str) -> Response {
+    ask(addr, "GET", path, "", "").await
+}
+
 impl Response {
     pub fn text(&self) -> String {
         String::from_utf8(self.body.clone()).unwrap()

@@ -23,6 +23,7 @@ pub struct Router {
 struct RouterShared {
     clock: Clock,
     hold: Delay,
+    hold_back: Delay,
     target: OnceLock<SocketAddr>,
     held: Mutex<Vec<Held>>,
     passed_back: AtomicUsize,
@@ -35,6 +36,8 @@ pub struct Held {
     pub read: Stamp,
     /// It was about to send it on.
     pub sent: Stamp,
+    /// It had read the first event of the response, and was about to pass that on.
+    pub back: Option<(Stamp, Stamp)>,
 }
 
 /// Passes bytes on late, in each direction by a delay of its own, without slowing them down.
@@ -84,6 +87,7 @@ impl Router {
         let shared = Arc::new(RouterShared {
             clock,
             hold: Delay::default(),
+            hold_back: Delay::default(),
             target: OnceLock::new(),
             held: Mutex::default(),
             passed_back: AtomicUsize::new(0),
@@ -111,8 +115,10 @@ impl Router {
         self.shared.target.set(target).unwrap();
     }
 
-    pub fn holds(&self, delay: Duration) {
+    /// For so long it holds a request, and the first event of its response.
+    pub fn holds(&self, delay: Duration, back: Duration) {
         self.shared.hold.set(delay);
+        self.shared.hold_back.set(back);
     }
 
     /// What it did with the last request.
@@ -146,10 +152,24 @@ impl RouterShared {
             .unwrap();
         server.set_nodelay(true).unwrap();
         let sent = self.clock.now();
-        self.held.lock().unwrap().push(Held { read, sent });
+        let place = {
+            let mut held = self.held.lock().unwrap();
+            held.push(Held {
+                read,
+                sent,
+                back: None,
+            });
+            held.len() - 1
+        };
         let bytes = [head.as_bytes(), &reader.body].concat();
         server.write_all(&bytes).await.unwrap();
         while let Ok(read) = server.read(&mut buffer).await {
+            let is_begun = self.held.lock().unwrap()[place].back.is_some();
+            if !is_begun && buffer[..read].windows(6).any(|six| six == b"data: ") {
+                let read = self.clock.now();
+                tokio::time::sleep(self.hold_back.get()).await;
+                self.held.lock().unwrap()[place].back = Some((read, self.clock.now()));
+            }
             if read == 0 || client.write_all(&buffer[..read]).await.is_err() {
                 return;
             }

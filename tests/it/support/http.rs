@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use tokio::io::AsyncReadExt;
 
-use super::wire::{Client, Reader, headers};
+use super::wire::{Client, Reader, Response};
 
 /// A connection that is used for one request after another.
 pub struct Connection {
@@ -12,23 +12,6 @@ pub struct Connection {
     reader: Reader,
     /// Pieces of the body that were given out.
     given: usize,
-}
-
-/// The head of a response.
-#[derive(Clone, Debug)]
-pub struct Head {
-    /// HTTP status.
-    pub status: u16,
-    /// Headers, names in lower case.
-    pub headers: Vec<(String, String)>,
-}
-
-/// A whole response.
-#[derive(Clone, Debug)]
-pub struct Response {
-    pub head: Head,
-    /// Its chunks, or its body in one piece.
-    pub chunks: Vec<Vec<u8>>,
 }
 
 impl Connection {
@@ -61,16 +44,12 @@ impl Connection {
     }
 
     /// Reads the head of the next response.
-    pub async fn head(&mut self) -> Head {
+    pub async fn head(&mut self) -> Response {
         (self.reader, self.given) = (Reader::default(), 0);
         while self.reader.head.is_none() {
             self.more().await.unwrap();
         }
-        let head = self.reader.head.as_deref().unwrap();
-        Head {
-            status: head[9..12].parse().unwrap(),
-            headers: headers(head),
-        }
+        self.reader.response()
     }
 
     /// Reads the next chunk of the body (a body with a length is one piece); `None` at its end.
@@ -97,12 +76,11 @@ impl Connection {
     /// # Errors
     /// The connection ended before the body did.
     pub async fn response(&mut self) -> Result<Response, String> {
-        let head = self.head().await;
+        self.head().await;
         while !self.reader.is_whole(usize::MAX) {
             self.more().await?;
         }
-        let chunks = self.reader.pieces();
-        Ok(Response { head, chunks })
+        Ok(self.reader.response())
     }
 
     async fn more(&mut self) -> Result<(), String> {
@@ -115,21 +93,6 @@ impl Connection {
             }
             Err(error) => Err(error.to_string()),
         }
-    }
-}
-
-impl Head {
-    /// The first header of that name.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        let mut found = self.headers.iter().filter(|(key, _)| key == name);
-        found.next().map(|(_, value)| value.as_str())
-    }
-}
-
-impl Response {
-    /// The body without its framing, as text.
-    pub fn text(&self) -> String {
-        String::from_utf8(self.chunks.concat()).unwrap()
     }
 }
 

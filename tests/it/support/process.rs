@@ -12,7 +12,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use super::wire::{Client, PATIENCE, until_async};
+use super::admin::get;
+use super::wire::{PATIENCE, until_async};
 
 /// The process, and where it listens. It is killed when dropped.
 pub struct Process {
@@ -30,45 +31,62 @@ pub const NOTIFY: &str = "notify.sock";
 impl Process {
     /// A front to `upstream` on free ports, with a records file in a folder of its own.
     pub fn start(upstream: SocketAddr, extra: &[&str]) -> Process {
-        let upstream = format!("http://{upstream}");
-        let args = [&["--upstream", &upstream], extra].concat();
-        Process::in_folder(Arc::new(tempfile::tempdir().unwrap()), &args)
+        Process::before(upstream, Command::new(PROGRAM), extra)
     }
 
     /// The same under a limit, in the words of the shell's `ulimit`.
     pub fn limited(ulimit: &str, upstream: SocketAddr, extra: &[&str]) -> Process {
-        let upstream = format!("http://{upstream}");
-        let args = [&["--upstream", &upstream], extra].concat();
-        let folder = Arc::new(tempfile::tempdir().unwrap());
-        let spawned = spawn_by(limited(ulimit), folder.path(), &args);
-        Process::said(spawned, folder)
+        Process::before(upstream, limited(ulimit), extra)
     }
 
     /// The same with variables.
     pub fn with_env(env: &[(&str, &str)], upstream: SocketAddr, extra: &[&str]) -> Process {
-        let upstream = format!("http://{upstream}");
-        let args = [&["--upstream", &upstream], extra].concat();
-        let folder = Arc::new(tempfile::tempdir().unwrap());
         let mut command = Command::new(PROGRAM);
         command.envs(env.iter().copied());
-        Process::said(spawn_by(command, folder.path(), &args), folder)
+        Process::before(upstream, command, extra)
+    }
+
+    fn before(upstream: SocketAddr, command: Command, extra: &[&str]) -> Process {
+        let upstream = format!("http://{upstream}");
+        let args = [&["--upstream", &upstream], extra].concat();
+        Process::by(command, Arc::new(tempfile::tempdir().unwrap()), &args)
     }
 
     /// One on free ports, or on those that it takes over, with its records in `folder`.
     pub fn in_folder(folder: Arc<TempDir>, args: &[&str]) -> Process {
-        Process::said(spawn(folder.path(), args), folder)
+        Process::by(Command::new(PROGRAM), folder, args)
     }
 
-    fn said((child, lines): (Child, Receiver<String>), folder: Arc<TempDir>) -> Process {
-        let mut hops = Vec::new();
-        let front = address(&lines, "front on http://", &mut hops);
-        let admin = address(&lines, "admin on http://", &mut hops);
+    /// One in `folder` by a command of the caller's. Of one that has hops alone `front` is nowhere.
+    pub fn by(command: Command, folder: Arc<TempDir>, args: &[&str]) -> Process {
+        let (child, lines) = spawn_by(command, folder.path(), args);
+        let mut process = Process::not_yet(child, lines, folder);
+        loop {
+            let line = process.lines.recv_timeout(PATIENCE).expect("its listeners");
+            let Some((what, rest)) = line.split_once(" on http://") else {
+                continue;
+            };
+            let addr = rest.split(' ').next().unwrap().parse().unwrap();
+            match what.rsplit(' ').next().unwrap() {
+                "front" => process.front = addr,
+                "admin" => process.admin = addr,
+                _ => process.hops.push(addr),
+            }
+            if process.admin.port() > 0 {
+                return process;
+            }
+        }
+    }
+
+    /// A process that has not said where it listens.
+    pub fn not_yet(child: Child, lines: Receiver<String>, folder: Arc<TempDir>) -> Process {
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         Process {
             child,
             lines,
-            front,
-            hops,
-            admin,
+            front: nowhere,
+            hops: Vec::new(),
+            admin: nowhere,
             folder,
         }
     }
@@ -93,18 +111,13 @@ impl Process {
 
     /// The value of a metric; 0 when it is not there.
     pub async fn metric(&self, name: &str) -> u64 {
-        let mut admin = Client::connect(self.admin).await;
-        admin.send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n").await;
-        let text = admin.response().await.body;
-        let text = String::from_utf8(text).unwrap();
+        let text = get(self.admin, "/metrics").await.text();
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.map_or(0, |value| value.trim().parse().unwrap())
     }
 
     pub async fn ready(&self) -> u16 {
-        let mut admin = Client::connect(self.admin).await;
-        admin.send("GET /readyz HTTP/1.1\r\nhost: h\r\n\r\n").await;
-        admin.response().await.status()
+        get(self.admin, "/readyz").await.status()
     }
 
     pub async fn exit(&mut self) -> ExitStatus {
@@ -125,7 +138,7 @@ impl Drop for Process {
     }
 }
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_queuescope");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_queuescope");
 
 /// What a command said, and its exit code.
 #[derive(Debug)]
@@ -192,8 +205,11 @@ fn spawn_by(
 ) -> (Child, Receiver<String>) {
     // A service manager, where a test plays one.
     let notify = std::fs::metadata(folder.join(NOTIFY)).ok();
+    let has_address = args.iter().any(|arg| arg.as_ref() == "--listen");
+    let listen = ["--listen", "127.0.0.1:0"];
     let mut child = command
-        .args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+        .args(["proxy", "--admin", "127.0.0.1:0"])
+        .args(listen.into_iter().filter(|_| !has_address))
         .arg("--records")
         .arg(folder.join("records.csv"))
         .args(args)
@@ -220,18 +236,4 @@ pub fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
         }
     });
     lines
-}
-
-/// The address in the line that holds `before`; those of workers that come earlier go to `hops`.
-fn address(lines: &Receiver<String>, before: &str, hops: &mut Vec<SocketAddr>) -> SocketAddr {
-    let at = |rest: &str| rest.split(' ').next().unwrap().parse().unwrap();
-    loop {
-        let line = lines.recv_timeout(PATIENCE).expect(before);
-        if let Some((_, rest)) = line.split_once(before) {
-            return at(rest);
-        }
-        if let Some((_, rest)) = line.split_once(" on http://") {
-            hops.push(at(rest));
-        }
-    }
 }

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use queuescope::clock::Clock;
 use queuescope::config::proxy::{Config, Worker};
+use queuescope::config::{self};
 use queuescope::serve::lifecycle::Proxy;
 use tempfile::TempDir;
 
-use super::wire::{Client, until};
+use super::router::free_port;
+use super::upstream::{Step, Upstream};
+use super::wire::{Client, Response, until};
 
 /// A row of the records file by column.
 pub type Row = BTreeMap<String, String>;
@@ -48,10 +51,47 @@ pub fn workers(servers: &[SocketAddr]) -> Vec<Worker> {
     servers.map(worker).collect()
 }
 
+/// Hops `w0`, `w1` and so on whose addresses are known before they listen, as a router must know them.
+pub fn known_workers(servers: &[SocketAddr]) -> (Vec<SocketAddr>, Vec<Worker>) {
+    let hops: Vec<SocketAddr> = servers.iter().map(|_| free_port()).collect();
+    let mut workers = workers(servers);
+    for (worker, hop) in workers.iter_mut().zip(&hops) {
+        worker.listen = *hop;
+    }
+    (hops, workers)
+}
+
+/// A server that plays these steps to every request, and a front before it with these keys of a config.
+pub async fn playing(steps: Vec<Step>, keys: &str) -> (Upstream, Front) {
+    let upstream = Upstream::playing(steps).await;
+    let front = Front::keyed(&[upstream.addr], keys).await;
+    (upstream, front)
+}
+
+/// The same of a server that answers `{}` at once.
+pub async fn answering(keys: &str) -> (Upstream, Front) {
+    playing(vec![Step::ok()], keys).await
+}
+
 impl Front {
     /// A hop without a front.
     pub async fn hop(server: SocketAddr) -> Front {
         Front::with(&[], |config| config.workers = workers(&[server])).await
+    }
+
+    /// A front with these lines of a config, as a file has them below `[proxy]`.
+    pub async fn keyed(upstream: &[SocketAddr], keys: &str) -> Front {
+        let folder = tempfile::tempdir().unwrap();
+        let upstream: Vec<String> = upstream.iter().map(SocketAddr::to_string).collect();
+        let text = format!(
+            "[proxy]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nupstream = {upstream:?}\nrecords = {:?}\n{keys}",
+            folder.path().join("records.csv")
+        );
+        let file = folder.path().join("c.toml");
+        std::fs::write(&file, text).unwrap();
+        let (config, _) = config::load(Some(&file), &config::args::Args::default()).unwrap();
+        let proxy = Proxy::start(config, Clock::system()).await.unwrap();
+        Front { proxy, folder }
     }
 
     /// Where the first hop listens.
@@ -79,6 +119,25 @@ impl Front {
 
     pub async fn client(&self) -> Client {
         Client::connect(self.addr()).await
+    }
+
+    /// One request on a connection of its own, answered whole.
+    pub async fn ask(&self, path: &str, extra: &str, body: &[u8]) -> Response {
+        self.client().await.ask(path, extra, body).await
+    }
+
+    /// A client that has sent this POST.
+    pub async fn asked(&self, path: &str, extra: &str, body: &[u8]) -> Client {
+        let mut client = self.client().await;
+        client.post(path, extra, body).await;
+        client
+    }
+
+    /// A client that has sent these bytes.
+    pub async fn sent(&self, bytes: impl AsRef<[u8]>) -> Client {
+        let mut client = self.client().await;
+        client.send(bytes).await;
+        client
     }
 
     pub fn records(&self) -> PathBuf {
@@ -135,7 +194,23 @@ pub fn all_rows(path: &Path) -> Vec<Row> {
     ours.flat_map(|file| rows(&file.path())).collect()
 }
 
+/// Fails unless these cells are so.
+#[track_caller]
+pub fn assert_cells<const CELLS: usize>(row: &Row, cells: [(&str, &str); CELLS]) {
+    for (column, value) in cells {
+        assert_eq!(row[column], value, "{column}: {row:?}");
+    }
+}
+
+/// A cell as a number.
+#[track_caller]
+pub fn number(row: &Row, column: &str) -> f64 {
+    let number = row[column].parse();
+    number.unwrap_or_else(|_| panic!("{column}: {row:?}"))
+}
+
 /// Fails unless a row's outcome is this and its error holds `piece`.
+#[track_caller]
 pub fn assert_outcome(row: &Row, outcome: &str, piece: &str) {
     assert_eq!(row["outcome"], outcome, "{row:?}");
     assert!(row["error"].contains(piece), "{row:?}");

@@ -3,20 +3,20 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use queuescope::clock::Clock;
 use queuescope::sim::server::Sim;
 use queuescope::traffic::{self, Live, Run, Stop};
+use tempfile::TempDir;
 
 use super::generator;
+use super::process::{self, PROGRAM};
 use super::proxy::{Row, all_rows};
 use super::router::{Router, Which, free_port};
-use super::wire::until;
 
 /// Where the hops are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +35,11 @@ pub struct Stack {
     _router: Router,
 }
 
-/// `queuescope proxy` as a process.
+/// `queuescope proxy` as a process that listens on a known address.
 pub struct Process {
-    child: Child,
+    process: process::Process,
     pub addr: SocketAddr,
     args: Vec<String>,
-    folder: tempfile::TempDir,
 }
 
 impl Stack {
@@ -69,9 +68,9 @@ impl Stack {
                 args.extend(workers);
                 None
             }
-            Hops::Ahead(seconds) => Some(Process::start(ports[0], workers, seconds).await),
+            Hops::Ahead(seconds) => Some(Process::start(ports[0], workers, seconds)),
         };
-        let front = Process::start(front, args, 0).await;
+        let front = Process::start(front, args, 0);
         let router = Router::start_at(which, router, &ports, more).await;
         Stack {
             sims,
@@ -121,69 +120,48 @@ fn sim() -> Sim {
 }
 
 impl Process {
-    /// Starts it with `args` and a wall clock that is ahead by so many seconds, and waits until it listens on `addr`.
-    pub async fn start(addr: SocketAddr, args: Vec<String>, ahead: i64) -> Process {
-        let folder = tempfile::tempdir().unwrap();
-        let child = spawn(&args, &folder.path().join("records.csv"), ahead);
-        let process = Process {
-            child,
+    /// Starts it with `args` and a wall clock that is ahead by so many seconds.
+    pub fn start(addr: SocketAddr, args: Vec<String>, ahead: i64) -> Process {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        Process {
+            process: begin(folder, &args, ahead),
             addr,
             args,
-            folder,
-        };
-        process.listens().await;
-        process
-    }
-
-    async fn listens(&self) {
-        let listens = || std::net::TcpStream::connect(self.addr).is_ok();
-        until("the process listens", listens).await;
+        }
     }
 
     /// Ends it in good order and starts it anew, with another wall clock.
-    pub async fn restart(&mut self, ahead: i64) {
+    pub fn restart(&mut self, ahead: i64) {
         self.end();
-        self.child = spawn(&self.args, &self.records(), ahead);
-        self.listens().await;
-    }
-
-    pub fn records(&self) -> PathBuf {
-        self.folder.path().join("records.csv")
+        self.process = begin(self.process.folder.clone(), &self.args, ahead);
     }
 
     fn end(&mut self) {
-        let pid = Pid::from_raw(self.child.id() as i32);
-        kill(pid, Signal::SIGTERM).unwrap();
-        assert!(self.child.wait().unwrap().success());
+        self.process.signal(Signal::SIGTERM);
+        assert!(self.process.child.wait().unwrap().success());
     }
 
     /// Ends it in good order and gives the rows it wrote.
     pub fn rows(&mut self) -> Vec<Row> {
         self.end();
-        all_rows(&self.records())
+        all_rows(&self.process.records())
     }
 }
 
 /// libfaketime gives the process another wall clock; its monotonic one stays.
-fn spawn(args: &[String], records: &Path, ahead: i64) -> Child {
-    let secret = records.with_file_name("hop-secret");
+fn begin(folder: Arc<TempDir>, args: &[String], ahead: i64) -> process::Process {
+    let secret = folder.path().join("hop-secret");
     std::fs::write(&secret, "known to front and hops").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
+    let mut command = Command::new(PROGRAM);
     if ahead != 0 {
         command
             .env("LD_PRELOAD", libfaketime())
             .env("FAKETIME", format!("{ahead:+}s"))
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     }
-    command
-        .args(["proxy", "--admin", "127.0.0.1:0", "--records"])
-        .arg(records)
-        .arg("--hop-secret-file")
-        .arg(secret)
-        .args(args)
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+    let secret = ["--hop-secret-file", secret.to_str().unwrap()];
+    let args = secret.into_iter().chain(args.iter().map(String::as_str));
+    process::Process::by(command, folder, &args.collect::<Vec<_>>())
 }
 
 fn libfaketime() -> PathBuf {
@@ -193,11 +171,4 @@ fn libfaketime() -> PathBuf {
     places
         .next()
         .expect("libfaketime is missing: `bash scripts/test.sh` installs it")
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -71,6 +71,13 @@ struct Log {
 
 type Script = Arc<dyn Fn(usize, &Seen) -> Vec<Step> + Send + Sync>;
 
+impl Step {
+    /// `{}` with its head.
+    pub fn ok() -> Step {
+        Step::Send(wire::json_response("{}"))
+    }
+}
+
 impl Gate {
     pub fn new() -> Gate {
         Gate(Arc::new(watch::channel(false).0))
@@ -122,8 +129,17 @@ impl Upstream {
 
     /// A server that gives every request the same bytes.
     pub async fn always(answer: impl Into<Vec<u8>>) -> Upstream {
-        let answer = answer.into();
-        Upstream::start(move |_, _| vec![Step::Send(answer.clone())]).await
+        Upstream::playing(vec![Step::Send(answer.into())]).await
+    }
+
+    /// A server that plays these steps to every request.
+    pub async fn playing(steps: Vec<Step>) -> Upstream {
+        Upstream::start(move |_, _| steps.clone()).await
+    }
+
+    /// A server that answers `{}` at once.
+    pub async fn ok() -> Upstream {
+        Upstream::playing(vec![Step::ok()]).await
     }
 
     /// The requests so far.
@@ -170,6 +186,18 @@ pub fn begun() -> Vec<Step> {
 /// What ends a stream.
 pub fn done() -> Vec<Step> {
     [DONE, ""].map(|last| Step::Send(wire::chunk(last))).into()
+}
+
+/// A server that begins a stream and ends it when the gate opens; others it answers at once.
+pub async fn gated(gate: &Gate) -> Upstream {
+    let gate = gate.clone();
+    Upstream::start(move |_, request| {
+        if !request.body.ends_with(b"true}") {
+            return vec![Step::ok()];
+        }
+        [begun(), vec![Step::Gate(gate.clone())], done()].concat()
+    })
+    .await
 }
 
 /// A stream of far more than any kernel buffers, and no end of it.
@@ -283,13 +311,15 @@ async fn read_request(stream: &mut TcpStream, connection: usize, log: &Log) -> O
 }
 
 impl Seen {
+    /// The request with `edit` made to its head, on a connection of its own.
+    pub fn closing(&self, edit: impl Fn(&str) -> String) -> Vec<u8> {
+        let head = edit(&self.head).replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+        [head.as_bytes(), &self.body].concat()
+    }
+
     /// A header's value; there must be at most one.
     pub fn header(&self, name: &str) -> Option<String> {
-        let all = wire::headers(&self.head);
-        let mut found = all.into_iter().filter(|(key, _)| key == name);
-        let first = found.next();
-        assert!(found.next().is_none(), "{name} twice in {}", self.head);
-        first.map(|(_, value)| value)
+        wire::only_header(&self.head, name)
     }
 }
 
@@ -297,18 +327,10 @@ impl Upstream {
     /// A server that passes each request on to `target` over a connection of its own, and the response
     /// back.
     pub async fn relay(target: SocketAddr) -> Upstream {
-        Upstream::start(move |_, request| {
-            let head = request
-                .head
-                .replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
-            let bytes = [head.as_bytes(), &request.body].concat();
-            vec![Step::Relay(target, bytes)]
-        })
-        .await
+        Upstream::start(move |_, request| vec![Step::Relay(target, request.closing(str::to_owned))])
+            .await
     }
-}
 
-impl Upstream {
     /// A router that retries: each request goes to one worker after another until one answers below 500.
     /// `edit` is what it does to the head.
     pub async fn retrying(
@@ -316,9 +338,7 @@ impl Upstream {
         edit: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> Upstream {
         Upstream::start(move |_, request| {
-            let head = edit(&request.head).replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
-            let bytes = [head.as_bytes(), &request.body].concat();
-            vec![Step::RelayToFirst(workers.clone(), bytes)]
+            vec![Step::RelayToFirst(workers.clone(), request.closing(&edit))]
         })
         .await
     }

@@ -29,10 +29,12 @@ pub struct Client<S = TcpStream> {
 }
 
 /// A response as it was on the wire.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Response {
     pub head: String,
     pub body: Vec<u8>,
+    /// Its chunks, or its body in one piece once it is whole.
+    pub chunks: Vec<Vec<u8>>,
     /// It came to the end of its framing.
     pub whole: bool,
 }
@@ -43,6 +45,14 @@ pub fn headers(head: &str) -> Vec<(String, String)> {
     lines
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect()
+}
+
+/// A header's value; there must be at most one.
+pub fn only_header(head: &str, name: &str) -> Option<String> {
+    let mut found = headers(head).into_iter().filter(|(key, _)| key == name);
+    let first = found.next();
+    assert!(found.next().is_none(), "{name} twice in {head}");
+    first.map(|(_, value)| value)
 }
 
 impl Reader {
@@ -80,6 +90,16 @@ impl Reader {
         match self.is_chunked() || self.body.is_empty() || !self.is_whole(usize::MAX) {
             true => self.chunks.clone(),
             false => vec![self.body.clone()],
+        }
+    }
+
+    /// What has come of a response.
+    pub fn response(&self) -> Response {
+        Response {
+            head: self.head.clone().unwrap_or_default(),
+            body: self.body.clone(),
+            chunks: self.pieces(),
+            whole: self.is_whole(usize::MAX),
         }
     }
 
@@ -147,6 +167,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.send(post(path, extra, body)).await;
     }
 
+    /// Asks for a stream, and reads what it begins with.
+    pub async fn begin_stream(&mut self) {
+        self.post("/generate", "", b"{\"stream\":true}").await;
+        let begun = self.read_until(|reader| !reader.body.is_empty()).await;
+        assert_eq!(begun.status(), 200);
+        assert!(!begun.body.is_empty(), "the stream has begun");
+    }
+
     /// Sends a POST and reads the response to its end or the connection's.
     pub async fn ask(&mut self, path: &str, extra: &str, body: &[u8]) -> Response {
         self.post(path, extra, body).await;
@@ -193,11 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
                 }
             }
         }
-        Response {
-            whole: reader.is_whole(usize::MAX),
-            head: reader.head.unwrap_or_default(),
-            body: reader.body,
-        }
+        reader.response()
     }
 
     /// All that comes until the other side closes, as it is on the wire.
@@ -226,11 +250,7 @@ impl Response {
 
     /// A header's value; there must be at most one.
     pub fn header(&self, name: &str) -> Option<String> {
-        let all = headers(&self.head);
-        let mut found = all.into_iter().filter(|(key, _)| key == name);
-        let first = found.next();
-        assert!(found.next().is_none(), "{name} twice in {}", self.head);
-        first.map(|(_, value)| value)
+        only_header(&self.head, name)
     }
 
     pub fn json(&self) -> serde_json::Value {

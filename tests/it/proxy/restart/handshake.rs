@@ -2,72 +2,6 @@
 
 use super::*;
 
-/// A process that says `offer`, then `answer` to "ready", and then nothing more; `None`: it ends.
-fn pretend(
-    place: &Place,
-    offer: &str,
-    answer: Option<&str>,
-) -> std::thread::JoinHandle<UnixStream> {
-    let _ = std::fs::remove_file(place.socket());
-    let listener = UnixListener::bind(place.socket()).unwrap();
-    let (offer, answer) = (offer.to_owned(), answer.map(str::to_owned));
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        // A true one passes its socket on.
-        drop(listener);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(offer.as_bytes()).unwrap();
-        if offer.contains("offer") {
-            hear(&mut stream, "ready");
-        }
-        match answer {
-            Some(answer) => stream.write_all(answer.as_bytes()).unwrap(),
-            None => stream.shutdown(std::net::Shutdown::Both).unwrap(),
-        }
-        stream
-    })
-}
-
-const OFFER: &str = "{\"offer\":{\"version\":4,\"listeners\":[],\"hop_secret\":null}}\n";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_process_ends_unless_the_old_one_acknowledges_it() {
-    let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    for (offer, answer, why) in [
-        (
-            OFFER,
-            "{\"refused\":\"it took too long\"}\n",
-            "it took too long",
-        ),
-        // As versions before spoke.
-        (
-            "{\"here\":1}\n",
-            "",
-            "if it is of another version, end it first",
-        ),
-    ] {
-        let old = pretend(&place, offer, Some(answer));
-        let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
-        let mut process = place.not_yet(child, lines);
-        assert!(!process.exit().await.success());
-        let said: Vec<String> = process.lines.iter().collect();
-        assert!(said.iter().any(|line| line.contains(why)), "{said:?}");
-        drop(old.join().unwrap());
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_process_serves_when_the_old_one_dies_before_it_has_acknowledged() {
-    let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let old = pretend(&place, OFFER, None);
-    let new = Process::in_folder(place.folder.clone(), &place.args(&[]));
-    new.says("took over; the other process was gone before it said so");
-    assert!(answers(new.front).await);
-    old.join().unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_third_process_starts_at_once_when_the_second_was_killed() {
     let gate = Gate::new();
@@ -113,7 +47,7 @@ async fn sigterm_ends_a_process_that_waits_for_its_predecessor() {
     let (child, lines) = spawn(place.folder.path(), &place.args(&[]));
     // It is there, but gives nothing for now.
     let (_stream, _) = listener.accept().unwrap();
-    let mut process = place.not_yet(child, lines);
+    let mut process = Process::not_yet(child, lines, place.folder.clone());
     process.says("asking the process at");
     process.signal(Signal::SIGTERM);
     process.says("ended before it served");
