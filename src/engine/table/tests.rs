@@ -44,28 +44,25 @@ fn told(rid: &str) -> Told {
     }
 }
 
+/// The same but for a change.
+fn changed(mut told: Told, change: impl FnOnce(&mut Told)) -> Told {
+    change(&mut told);
+    told
+}
+
 /// The same below this span.
 fn below(parent: u64, rid: &str) -> Told {
-    Told {
-        parent: Some(parent),
-        ..told(rid)
-    }
+    changed(told(rid), |told| told.parent = Some(parent))
 }
 
 /// The same in this trace.
 fn traced(trace: u128, rid: &str) -> Told {
-    Told {
-        trace: Some(trace),
-        ..told(rid)
-    }
+    changed(told(rid), |told| told.trace = Some(trace))
 }
 
 /// The same that a router has named as our request.
 fn named(told: Told) -> Told {
-    Told {
-        request_id: Some("q".into()),
-        ..told
-    }
+    changed(told, |told| told.request_id = Some("q".into()))
 }
 
 fn line(told: Told) -> Told {
@@ -117,10 +114,10 @@ impl Table {
     fn told(&mut self, told: Told, now: Stamp) -> (Option<Join>, Vec<Joined>) {
         let late = match told.source {
             TimingSource::Log => self.line(told, now),
-            _ => spans(&told)
-                .into_iter()
-                .filter_map(|span| self.span(span, now))
-                .last(),
+            _ => {
+                let spans = spans(&told).into_iter();
+                spans.filter_map(|span| self.span(span, now)).last()
+            }
         };
         (late, self.whole())
     }
@@ -201,10 +198,7 @@ fn at_its_deadline_it_goes_out_with_what_there_is() {
 fn a_row_without_an_id_takes_the_one_request_of_its_trace() {
     assert_eq!(matches(&without_id(&[told("x")])[0]), [(0, "x", false)]);
     // Those that never ran do not count.
-    let phantom = Told {
-        output_tokens: Some(0),
-        ..told("p")
-    };
+    let phantom = changed(told("p"), |told| told.output_tokens = Some(0));
     let out = without_id(&[phantom.clone(), told("x"), phantom]);
     assert_eq!(matches(&out[0]), [(0, "x", false)]);
     // Two that ran: nobody knows which.
@@ -228,13 +222,7 @@ fn stages_whose_root_is_lost_are_of_the_one_request_of_a_trace() {
         let mut row = rows("a", &[Some("x")]);
         row[0].facts.parent_span = came_with;
         table.waits(row, 9);
-        table.told(
-            Told {
-                rid: None,
-                ..told("")
-            },
-            at(2),
-        );
+        table.told(changed(told(""), |told| told.rid = None), at(2));
         // A client's own trace may hold other requests, of which more is to come.
         assert_eq!(matches(&table.due(at(9))[0]).len(), wanted);
     }
@@ -289,10 +277,7 @@ fn below_a_hop_every_row_of_a_request_is_told_of_at_once() {
     // Ids of a client's own making, and a router that begins traces of its own.
     let mut two = rows("q", &[Some("x_0"), Some("x_1")]);
     two[0].facts.trace.attempts.push(attempt());
-    let ours = |rid| Told {
-        trace: Some(TRACE + 1),
-        ..below(77, rid)
-    };
+    let ours = |rid| changed(elsewhere(rid), |told| told.parent = Some(77));
     let mut table = waiting(two);
     assert!(table.told(ours("x_0"), at(1)).1.is_empty());
     let (_, joined) = table.told(ours("x_1"), at(1));
@@ -398,10 +383,8 @@ fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
     let one = |rid| [(elsewhere(rid), 2)];
     // An id that a client may have made bounds no clock.
     let row = |rid| sent(rid, TRACE, 1);
-    assert_eq!(
-        end("x", &one("x"), row("x")),
-        (vec![false], Some(Join::Again))
-    );
+    let taken = end("x", &one("x"), row("x"));
+    assert_eq!(taken, (vec![false], Some(Join::Again)));
     let random = end(RANDOM, &one(RANDOM), row(RANDOM));
     assert_eq!(random, (vec![true], Some(Join::Again)));
     assert_eq!(end("x", &[], row("x")), (vec![], None));
@@ -413,27 +396,20 @@ fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
     assert!(end("x", &two, row("x")).0.is_empty());
     for (received, taken) in [(-400, 0), (-50, 1)] {
         let mut row = row("x");
-        let offset = Offset {
+        let error_nanos = 100_000_000;
+        let apart = Relation::Apart(Offset {
             nanos: 0,
-            error_nanos: 100_000_000,
-        };
-        row[0]
-            .timeline
-            .relate(ClockOf::Engine, Relation::Apart(offset));
-        let told = Told {
-            received: Some(at(received)),
-            ..elsewhere("x")
-        };
+            error_nanos,
+        });
+        row[0].timeline.relate(ClockOf::Engine, apart);
+        let told = changed(elsewhere("x"), |told| told.received = Some(at(received)));
         assert_eq!(end("x", &[(told, 2)], row).0.len(), taken);
     }
 }
 
 #[test]
 fn of_a_log_the_nearest_line_since_the_sending_is_the_rows() {
-    let line = |tokens| Told {
-        output_tokens: Some(tokens),
-        ..line(told("x"))
-    };
+    let line = |tokens| changed(line(told("x")), |told| told.output_tokens = Some(tokens));
     let mut table = Table::new(8);
     for (tokens, came) in [(1, 0), (2, 3), (3, 5)] {
         table.told(line(tokens), at(came));

@@ -63,8 +63,28 @@ fn only(run: &Run, kind: &str) -> Finding {
 }
 
 /// Requests of which these moments are so many ms after they were to be sent.
-fn with(moments: &[(Moment, i64)]) -> impl Fn(Sample, i64, i64) -> Sample {
-    move |sample, _, start| set(sample, start, moments)
+fn with(text: &str) -> impl Fn(Sample, i64, i64) -> Sample {
+    let moments = moments(text);
+    move |sample, _, start| set(sample, start, &moments)
+}
+
+/// Moments by name, and so many ms after the request was to be sent.
+fn moments(text: &str) -> Vec<(Moment, i64)> {
+    let moment = |pair: &str| {
+        let (name, after) = pair.split_once(' ').unwrap();
+        let moment = Moment::ALL
+            .into_iter()
+            .find(|moment| format!("{moment:?}") == name);
+        (moment.unwrap(), after.parse().unwrap())
+    };
+    text.split(", ").map(moment).collect()
+}
+
+/// The same run with something changed.
+fn changed(run: &Run, change: impl FnOnce(&mut Run)) -> Run {
+    let mut run = run.clone();
+    change(&mut run);
+    run
 }
 
 /// Sets moments to so many ms after the request was to be sent.
@@ -83,18 +103,10 @@ fn a_run_that_is_well_is_said_to_be() {
 #[test]
 fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
     let whole = run_of(100, |sample, _, _| sample);
-    let partial = Run {
-        is_partial: true,
-        ..whole.clone()
-    };
-    let noted = Run {
-        notes: vec!["3 of 100 rows cannot be read".to_owned()],
-        ..whole.clone()
-    };
-    let summary = |summary: serde_json::Value| Run {
-        summary: Some(summary),
-        ..whole.clone()
-    };
+    let summary = |summary| changed(&whole, |run| run.summary = Some(summary));
+    let partial = changed(&whole, |run| run.is_partial = true);
+    let notes = vec!["3 of 100 rows cannot be read".to_owned()];
+    let noted = changed(&whole, |run| run.notes = notes);
     let warned = summary(json!({ "warnings": ["shards 1/2 are missing"] }));
     for run in [partial, noted, warned] {
         let finding = only(&run, "nothing_found");
@@ -111,12 +123,7 @@ fn nothing_is_found_in_a_handful_or_in_nothing() {
 
 /// Most of the time in the server's queue.
 fn queued(sample: Sample, start: i64) -> Sample {
-    let moments = [
-        (Moment::QueueEnd, 400),
-        (Moment::PrefillEnd, 419),
-        (Moment::ServerFirstToken, 420),
-        (Moment::FirstToken, 430),
-    ];
+    let moments = moments("QueueEnd 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430");
     set(sample, start, &moments)
 }
 
@@ -135,17 +142,9 @@ fn a_server_queue_is_told_with_what_limits_it() {
             command: format!("queuescope sim --max-running-requests {most} --port 1"),
             ..ProcessFile::default()
         };
-        let file = RunFile {
-            processes: vec![process],
-            ..RunFile::default()
-        };
-        only(
-            &Run {
-                file: Some(file),
-                ..run.clone()
-            },
-            "server_queue",
-        )
+        let mut file = RunFile::default();
+        file.processes.push(process);
+        only(&changed(&run, |run| run.file = Some(file)), "server_queue")
     };
     let reached = limited(1);
     assert_says(
@@ -266,16 +265,10 @@ fn servers_of_different_models_are_not_compared() {
 
 #[test]
 fn a_router_that_holds_requests_is_told() {
-    let held = with(&[
-        (Moment::WorkerArrival, 300),
-        (Moment::WorkerForwarded, 301),
-        (Moment::ServerCreated, 305),
-        (Moment::QueueStart, 306),
-        (Moment::QueueEnd, 310),
-        (Moment::PrefillEnd, 319),
-        (Moment::ServerFirstToken, 320),
-        (Moment::FirstToken, 330),
-    ]);
+    let held = with(
+        "WorkerArrival 300, WorkerForwarded 301, ServerCreated 305, \
+         QueueStart 306, QueueEnd 310, PrefillEnd 319, ServerFirstToken 320, FirstToken 330",
+    );
     let finding = only(&run_of(100, &held), "router_queue");
     assert_says(&finding.what, "0.30 s of 0.50 s");
     // Where nobody saw the router, nothing is said of it.
@@ -287,15 +280,10 @@ fn a_router_that_holds_requests_is_told() {
 
 #[test]
 fn prefill_and_decode_are_told_apart() {
-    let prefill = with(&[
-        (Moment::QueueEnd, 21),
-        (Moment::PrefillEnd, 349),
-        (Moment::ServerFirstToken, 350),
-        (Moment::FirstToken, 360),
-    ]);
+    let prefill = with("QueueEnd 21, PrefillEnd 349, ServerFirstToken 350, FirstToken 360");
     let finding = only(&run_of(100, prefill), "prefill_bound");
     assert_says(&finding.what, "0.33 s of 0.50 s");
-    let decode = with(&[(Moment::LastToken, 2990), (Moment::Finish, 3000)]);
+    let decode = with("LastToken 2990, Finish 3000");
     let run = run_of(100, decode);
     // That nothing is wrong does not stand beside a finding.
     assert_eq!(kinds(&run), ["decode_bound"]);
@@ -397,16 +385,10 @@ fn a_run_that_is_not_valid_says_so_first() {
 
 #[test]
 fn a_late_generator_is_told_from_its_own_limit() {
-    let late = with(&[
-        (Moment::Sent, 100),
-        (Moment::Arrival, 101),
-        (Moment::Forwarded, 102),
-        (Moment::WorkerArrival, 103),
-        (Moment::WorkerForwarded, 104),
-        (Moment::ServerCreated, 105),
-        (Moment::QueueStart, 106),
-        (Moment::QueueEnd, 110),
-    ]);
+    let late = with(
+        "Sent 100, Arrival 101, Forwarded 102, WorkerArrival 103, WorkerForwarded 104, \
+         ServerCreated 105, QueueStart 106, QueueEnd 110",
+    );
     let mut run = run_of(100, late);
     let finding = only(&run, "client_bound");
     assert_eq!(finding.level, Level::Problem);
