@@ -342,7 +342,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
         rcgen::KeyPair::generate().unwrap().serialize_pem(),
     )
     .unwrap();
-    let wrong = front.proxy.reload(new).await.unwrap_err().to_string();
+    let wrong = front.proxy.reload(new).await.unwrap_err().concat();
     assert_says(&wrong, "the key is not that of the certificate");
     assert_eq!(asked(&front, after, "newer").await, ok(true));
 }

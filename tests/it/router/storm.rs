@@ -1,10 +1,10 @@
-//! Thousands of requests through each real router, of which one in twenty leaves and one in a hundred meets a server
+//! Ten thousand requests through each real router, of which one in twenty leaves and one in a hundred meets a server
 //! that dies: one record each, with the right outcome, and the server by the servers' own logs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -14,11 +14,7 @@ use crate::support::router::{Router, Which, free_port};
 use crate::support::upstream::{Seen, Step, Upstream, done};
 use crate::support::wire::{Client, chunk, stream_head};
 
-/// How many there are: `STORM=10000` makes it that many, which takes more than a minute.
-static REQUESTS: LazyLock<usize> = LazyLock::new(|| {
-    let asked = std::env::var("STORM").ok();
-    asked.map_or(3_000, |number| number.parse().unwrap())
-});
+const REQUESTS: usize = 10_000;
 const CLIENTS: usize = 96;
 /// For one request; less than what each of its reads has.
 const PATIENCE: Duration = Duration::from_secs(50);
@@ -201,7 +197,7 @@ async fn storm(which: Which) {
             let mut client = None;
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= *REQUESTS {
+                if number >= REQUESTS {
                     return Ok(());
                 }
                 let done = tokio::time::timeout(PATIENCE, one(&mut client, addr, number)).await;
@@ -267,10 +263,10 @@ fn check(rows: &[Row], served: &BTreeMap<String, Vec<String>>) {
         .collect();
     assert_eq!(
         (rows.len(), by_id.len()),
-        (*REQUESTS, *REQUESTS),
+        (REQUESTS, REQUESTS),
         "one record each"
     );
-    for number in 0..*REQUESTS {
+    for number in 0..REQUESTS {
         let kind = Kind::of(number);
         let row = by_id[format!("r{number}").as_str()];
         assert_eq!(
