@@ -403,7 +403,7 @@ fn what_cannot_be_compared_is_said() {
             "the {what} of TTFT is not compared, as fewer than {least} requests have a value in both: random and round_robin"
         )
     });
-    assert_eq!(comparison(&loaded(vec![good(), short])).notes, said);
+    assert_eq!(comparison(&loaded(vec![good(), short])).too_few, said);
 }
 
 #[test]
