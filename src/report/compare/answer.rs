@@ -67,9 +67,9 @@ fn best(all: Vec<&Difference>) -> Option<String> {
         "" => String::new(),
         others => format!("; not shown against {others}"),
     };
-    let what = first.what();
+    let (what, repeats) = (first.what(), first.of_repeats());
     Some(format!(
-        "{at}best on {what}: {name}, shown against {}{not}.",
+        "{at}best on {what}: {name}, shown against {}{not}{repeats}.",
         against(true)
     ))
 }

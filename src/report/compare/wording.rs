@@ -31,12 +31,16 @@ impl Difference {
                 self.why_not()
             ),
         };
-        let repeats = match (self.needs_repeats && self.is_shown(), self.repeats) {
+        format!("{at}{said}{}{}", self.of_repeats(), self.of_failed())
+    }
+
+    /// That its bounds are of too few runs.
+    pub(super) fn of_repeats(&self) -> &'static str {
+        match (self.needs_repeats && self.is_shown(), self.repeats) {
             (false, _) => "",
             (true, 0..2) => " (one run: take three repeats)",
             (true, _) => " (two runs: take three repeats)",
-        };
-        format!("{at}{said}{repeats}{}", self.of_failed())
+        }
     }
 
     /// Statistic and metric as people say them.
