@@ -8,11 +8,11 @@ need() {
     local command=$1
     shift
     command -v "$command" >/dev/null 2>&1 && return
-    install "$@"
+    apt_install "$@"
 }
 
-# install PACKAGE...: with apt, as root or by sudo.
-install() {
+# apt_install PACKAGE...: with apt, as root or by sudo.
+apt_install() {
     if ! command -v apt-get >/dev/null 2>&1 || { [ -n "$as_root" ] && ! command -v sudo >/dev/null 2>&1; }; then
         echo "error: please install $* with your package manager, then run this again" >&2
         exit 1
@@ -29,8 +29,8 @@ need_prometheus() {
     command -v prometheus >/dev/null 2>&1 && return
     local mask=/run/systemd/system/prometheus.service
     # Where systemd runs, it starts nothing that is masked.
-    [ ! -d /run/systemd/system ] || $as_root ln -sf /dev/null $mask
-    install prometheus
+    [ ! -d /run/systemd/system ] || $as_root ln -sf /dev/null $mask || true
+    (apt_install prometheus) || { $as_root rm -f $mask; exit 1; }
     $as_root env DPKG_MAINTSCRIPT_PACKAGE=prometheus deb-systemd-helper disable prometheus.service >/dev/null
     $as_root rm -f $mask
 }
@@ -42,7 +42,7 @@ python_venv() {
     need python3 python3 python3-venv
     rm -rf "$folder"
     mkdir -p "$(dirname "$folder")"
-    python3 -m venv "$folder" >/dev/null 2>&1 || { install python3-venv && rm -rf "$folder" && python3 -m venv "$folder"; }
+    python3 -m venv "$folder" >/dev/null 2>&1 || { apt_install python3-venv && rm -rf "$folder" && python3 -m venv "$folder"; }
     "$folder/bin/pip" install --quiet "$@"
 }
 

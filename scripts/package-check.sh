@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
 dist=$PWD/dist
+version=$(grep -m 1 -oP '^version = "\K[^"]+' Cargo.toml)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
@@ -19,13 +20,13 @@ need python3 python3 python3-venv
 python3 -m venv venv
 path=$scratch/venv/bin:/usr/bin:/bin
 if bare "$path" sh -c 'command -v cargo'; then echo "error: Rust is on the path" >&2; exit 1; fi
-bare "$path" pip install --quiet --no-index "$dist"/queuescope-*.whl
+bare "$path" pip install --quiet --no-index "$dist"/queuescope-"$version"-*.whl
 demo "$path"
 bare "$path" queuescope-traffic --version
 ls venv/share/man/man1/queuescope.1 venv/share/bash-completion/completions/queuescope >/dev/null
 
 step the archive
-tar -xzf "$dist"/queuescope-*.tar.gz
+tar -xzf "$dist"/queuescope-"$version"-*.tar.gz
 bin=$(echo "$scratch"/queuescope-*-musl/bin)
 need readelf binutils
 if readelf --dynamic "$bin/queuescope" | grep NEEDED; then echo "error: the binary needs a library" >&2; exit 1; fi
@@ -34,7 +35,7 @@ bare "$bin:/usr/bin:/bin" queuescope-traffic --version
 
 step the image
 need buildah buildah
-container=$(buildah from "oci-archive:$(echo "$dist"/queuescope-*.oci.tar)")
+container=$(buildah from "oci-archive:$dist/queuescope-$version.oci.tar")
 trap 'buildah rm "$container" >/dev/null; rm -rf "$scratch"' EXIT
 buildah inspect --type image --format '{{range .OCIv1.RootFS.DiffIDs}}layer {{.}}{{"\n"}}{{end}}user {{.OCIv1.Config.User}}, entry point {{.OCIv1.Config.Entrypoint}}' \
     "$container"

@@ -25,10 +25,12 @@ if ! [ -d "$(rustc --print target-libdir --target "$triple")" ]; then
 fi
 export "CC_${triple//-/_}=musl-gcc"
 version=$(grep -m 1 -oP '^version = "\K[^"]+' Cargo.toml)
-target=${CARGO_TARGET_DIR:-target}
+# pyproject.toml names it too.
+target=target
+export CARGO_TARGET_DIR=$PWD/$target
 built=$target/$triple/dist/queuescope
 # What stands beside the binary in the archive and in the wheel.
-data=$target/wheel-data/data
+data=$target/wheel-data/data scripts=$target/wheel-data/scripts
 root=$target/image
 
 # wheel_in FOLDER: builds the binary, if need be, and a wheel of it.
@@ -41,7 +43,7 @@ archive() {
     folder=$target/$name
     rm -rf "$folder"
     mkdir -p "$folder/bin"
-    cp "$built" "$data"/scripts/* "$folder/bin/"
+    cp "$built" "$scripts"/* "$folder/bin/"
     cp -r "$data/share" LICENSE README.md config.toml "$folder/"
     tar --create --gzip --owner=0 --group=0 --file "dist/$name.tar.gz" -C "$target" "$name"
     cp "$built" dist/queuescope
@@ -51,7 +53,7 @@ wheel() { wheel_in dist; }
 
 # The image's files: the binary, root certificates, and a folder that its user may write to.
 root() {
-    need update-ca-certificates ca-certificates
+    [ -f /etc/ssl/certs/ca-certificates.crt ] || apt_install ca-certificates
     rm -rf "$root"
     mkdir -p "$root/var/lib/queuescope" "$root/tmp"
     chmod 1777 "$root/tmp"
@@ -73,12 +75,12 @@ image() {
 
 [ -x "$built" ] || echo "building for $triple: about 15 minutes from nothing on two cores" >&2
 rm -rf "$target/wheel-data"
-mkdir -p dist "$data/scripts" "$data/share/man/man1"
-cat >"$data/scripts/queuescope-traffic" <<'END'
+mkdir -p dist "$scripts" "$data/share/man/man1"
+cat >"$scripts/queuescope-traffic" <<'END'
 #!/bin/sh
 exec "$(dirname "$0")/queuescope" traffic "$@"
 END
-chmod 755 "$data/scripts/queuescope-traffic"
+chmod 755 "$scripts/queuescope-traffic"
 wheel_in "$target/first-wheel"
 "$built" man "$data/share/man/man1"
 completions() {

@@ -35,7 +35,7 @@ run() {
     # 0.3.2 refuses: some failed requests are the point.
     $queuescope traffic --base-url http://$front --request-rate 60 --num-prompts 200 --random-input-len 16 \
         --random-output-len 16 --output-dir $out/$name 2>/dev/null |
-        grep -E '^(200 requests|ms, |router queue|server queue|prefill|decode|Of )|rejected|spent|^\(' || true
+        grep -E '^(200 requests|ms, |router|queue|server queue|prefill|decode|Of )|rejected|spent|^\(' || true
     kill $pid && wait $pid 2>/dev/null || true
 }
 run limit-in-the-router smg-1.13.0 --max-concurrent-requests 4 --queue-size 1000 --queue-timeout-secs 60

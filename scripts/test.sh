@@ -8,7 +8,7 @@ echo "format, lints, all tests: they build everything first, about 10 minutes fr
 bash scripts/router.sh
 need_prometheus
 # It gives a process another wall clock.
-[ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || install libfaketime
+[ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || apt_install libfaketime
 bash scripts/collector.sh
 step() { echo "== $*" && "$@"; }
 step cargo fmt --check

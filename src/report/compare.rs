@@ -57,6 +57,9 @@ pub struct Difference {
     /// Whether a queue grew throughout a run of either: bounds then say more of the run's length than of the settings.
     #[serde(skip)]
     pub queue_grew: bool,
+    /// The settings, as [`Comparison::groups`] names them: the group, and their places in it.
+    #[serde(skip)]
+    pub between: (usize, [usize; 2]),
     /// How many comparisons it is one of: one in twenty would show a difference where there is none.
     pub comparisons: usize,
     /// Whether it holds among so many (Holm's rule).

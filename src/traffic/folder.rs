@@ -1,5 +1,6 @@
 //! The folder of a run: one of its own, so that no run ever takes away another's files.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -56,7 +57,7 @@ impl Folder {
         };
         match std::fs::read_dir(dir) {
             Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(cause) => return Err(Error::file(dir, cause)),
+            Err(cause) => return Err(unmade(dir, cause)),
             Ok(_) => {}
         }
         let is_there = |file: &&&'static str| dir.join(file).symlink_metadata().is_ok();
@@ -81,11 +82,11 @@ impl Folder {
         self.check(files)?;
         match self {
             Folder::Given { dir, .. } => {
-                std::fs::create_dir_all(dir).map_err(|cause| Error::file(dir, cause))?;
+                std::fs::create_dir_all(dir).map_err(|cause| unmade(dir, cause))?;
                 for file in files.iter().map(|file| dir.join(file)) {
                     match std::fs::remove_file(&file) {
                         Err(cause) if cause.kind() != ErrorKind::NotFound => {
-                            return Err(Error::file(&file, cause));
+                            return Err(unmade(&file, cause));
                         }
                         _ => {}
                     }
@@ -101,7 +102,7 @@ impl Folder {
 }
 
 fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
-    std::fs::create_dir_all(parent).map_err(|cause| Error::file(parent, cause))?;
+    std::fs::create_dir_all(parent).map_err(|cause| unmade(parent, cause))?;
     let begun = now.compact_utc();
     for number in 1..=MOST_A_SECOND {
         let name = match number {
@@ -112,7 +113,7 @@ fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
         // Who makes the folder has it: of two runs in one second the other takes the next name.
         match std::fs::create_dir(&dir) {
             Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {}
-            Err(cause) => return Err(Error::file(&dir, cause)),
+            Err(cause) => return Err(unmade(&dir, cause)),
             Ok(()) => {
                 let linked = link(parent, &name);
                 let note = linked.err().map(|cause| {
@@ -124,7 +125,12 @@ fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
         }
     }
     let full = io::Error::other("every name for a run of this second is taken");
-    Err(Error::file(parent, full))
+    Err(unmade(parent, full))
+}
+
+/// What went wrong with a folder, by the flag that gives another.
+fn unmade(path: &Path, cause: impl Display) -> Error {
+    Error::Failed(format!("--output-dir: {}: {cause}", path.display()))
 }
 
 /// Lets `latest` lead to the run's folder. Whoever reads it finds the old or the new one, never none.

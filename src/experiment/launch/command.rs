@@ -15,6 +15,8 @@ pub struct CommandLine {
     pub args: Vec<String>,
     /// Names and values.
     pub env: Vec<(String, String)>,
+    /// So many arguments say what the program is, and stand before all others.
+    lead: usize,
 }
 
 impl fmt::Display for CommandLine {
@@ -35,6 +37,7 @@ impl CommandLine {
             program: program.into(),
             args: args.iter().map(ToString::to_string).collect(),
             env: Vec::new(),
+            lead: args.len(),
         }
     }
 
@@ -45,10 +48,12 @@ impl CommandLine {
         self
     }
 
-    /// The same, told where to listen.
-    pub(super) fn at(self, addr: SocketAddr) -> CommandLine {
+    /// The same, told where to listen: before its flags, of which the last wins.
+    pub(super) fn at(mut self, addr: SocketAddr) -> CommandLine {
         let (host, port) = (addr.ip().to_string(), addr.port().to_string());
-        self.with(["--host", &host, "--port", &port])
+        let listens = ["--host", &host, "--port", &port].map(str::to_owned);
+        self.args.splice(self.lead..self.lead, listens);
+        self
     }
 
     /// What is shown of each argument, and its value where that is a secret.
@@ -125,13 +130,13 @@ mod tests {
     #[test]
     fn a_command_is_shown_as_a_shell_takes_it() {
         let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
-        let flags = ["sim", "--model", "it's a {model}"];
-        let mut line = CommandLine::new("/my bin/a", &flags).at(addr);
+        let flags = ["--model", "it's a {model}"];
+        let mut line = CommandLine::new("/my bin/a", &["sim"]).with(flags).at(addr);
         line.env = vec![("CUDA_VISIBLE_DEVICES".to_owned(), "0, 1".to_owned())];
         let shown = line.to_string();
         assert_eq!(
             shown,
-            r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/a' sim --model 'it'\''s a {model}' --host 127.0.0.1 --port 30001"
+            r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/a' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
         );
         let echoed = std::process::Command::new("sh")
             .args(["-c", &shown.replace(" '/my bin/a'", " printf '%s|'")])

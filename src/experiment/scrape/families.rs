@@ -25,7 +25,7 @@ const GAUGES: [Gauge; 7] = [
     ("sglang:token_usage", "token_usage", 1.0, true),
     ("sglang:cache_hit_rate", "cache_hit_rate", 1.0, true),
     ("sglang:gen_throughput", "gen_throughput", 1.0, false),
-    ("DCGM_FI_DEV_GPU_UTIL", USE, 0.01, false),
+    ("DCGM_FI_DEV_GPU_UTIL", USE, 0.01, true),
     ("DCGM_FI_DEV_FB_USED", MEMORY, MIB, false),
 ];
 
@@ -41,7 +41,9 @@ pub(super) fn gauges(page: &str) -> Vec<(String, &'static str, f64)> {
             continue;
         };
         let ranks = found.entry((place, sample.label("gpu").to_owned()));
-        let rank = ranks.or_default().entry(sample.label("dp_rank").to_owned());
+        // Parts of a GPU, and GPUs of several hosts, are several.
+        let apart = ["dp_rank", "GPU_I_ID", "Hostname"].map(|label| sample.label(label));
+        let rank = ranks.or_default().entry(apart.join("/"));
         let rank = rank.or_insert(sample.2);
         *rank = rank.max(sample.2);
     }

@@ -1,10 +1,12 @@
 //! Who is asked once a second.
 
-use std::path::PathBuf;
+use std::future::pending;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use http::Method;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -18,9 +20,10 @@ use crate::traffic::client::Client;
 
 /// Longest wait for an answer: less than until the next is asked for.
 const PATIENCE: Duration = Duration::from_millis(900);
-const QUERY: [&str; 2] = [
+const QUERY: [&str; 3] = [
     "--query-gpu=index,utilization.gpu,memory.used",
     "--format=csv,noheader,nounits",
+    "--loop=1",
 ];
 
 /// What is asked.
@@ -66,12 +69,16 @@ impl Target {
     /// # Errors
     /// The file takes no more.
     pub(super) async fn ask(&mut self, access: &Access, rows: &TimedRows) -> csv::Result<()> {
+        let url = match &self.place {
+            Place::NvidiaSmi(program) => return self.read(&program.clone(), rows).await,
+            Place::Page(url) => url.clone(),
+        };
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut client = None;
         loop {
             ticks.tick().await;
-            let told = timeout(PATIENCE, self.told(access, &mut client)).await;
+            let told = timeout(PATIENCE, self.told(&url, access, &mut client)).await;
             let late = |_| Err(format!("no answer within {} ms", PATIENCE.as_millis()));
             self.asked += 1;
             match told.unwrap_or_else(late) {
@@ -87,24 +94,40 @@ impl Target {
         }
     }
 
+    /// Reads what `nvidia-smi` tells each second, until it ends: to start it takes seconds where many GPUs are. Killed from
+    /// outside, this process leaves it without a reader, which ends it.
+    async fn read(&mut self, program: &Path, rows: &TimedRows) -> csv::Result<()> {
+        let mut command = Command::new(program);
+        command.args(QUERY).stdin(Stdio::null()).kill_on_drop(true);
+        let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let ended = match started {
+            Ok(mut child) => {
+                let out = child.stdout.take();
+                let mut lines = out.map(|out| BufReader::new(out).lines());
+                while let Some(lines) = &mut lines
+                    && let Ok(Some(line)) = lines.next_line().await
+                {
+                    self.asked += 1;
+                    let told = of_nvidia_smi(&line);
+                    self.empty += u64::from(told.is_empty());
+                    rows.write(&self.rows(told, rows.seconds(rows.clock.now())))?;
+                }
+                child.wait().await.map(|status| status.to_string())
+            }
+            Err(error) => Err(error),
+        };
+        (self.asked, self.failed) = (self.asked + 1, 1);
+        self.last = ended.unwrap_or_else(|error| error.to_string());
+        pending().await
+    }
+
     /// The GPU that it is of, if it is of one, metric and value.
     async fn told(
         &self,
+        url: &str,
         access: &Access,
         client: &mut Option<Client>,
     ) -> Result<Vec<(String, &'static str, f64)>, String> {
-        let url = match &self.place {
-            Place::Page(url) => url,
-            Place::NvidiaSmi(program) => {
-                let mut asked = Command::new(program);
-                asked.args(QUERY).stdin(Stdio::null()).kill_on_drop(true);
-                let told = asked.output().await.map_err(|error| error.to_string())?;
-                return match told.status.success() {
-                    true => Ok(of_nvidia_smi(&String::from_utf8_lossy(&told.stdout))),
-                    false => Err(told.status.to_string()),
-                };
-            }
-        };
         let client = match client {
             Some(client) => client,
             none => none.insert(access.client(url).await?),

@@ -203,7 +203,7 @@ fn program(dir: &Path, script: &str) -> PathBuf {
 #[tokio::test]
 async fn gpus_are_read_line_by_line() {
     let dir = tempfile::tempdir().unwrap();
-    let script = "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'";
+    let script = "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'; exec sleep 1000";
     let smi = program(dir.path(), script);
     let gpus = Some(Place::NvidiaSmi(smi.clone()));
     let (rows, notes) = scraped(&[], Access::default(), gpus, has_row).await;
@@ -218,7 +218,7 @@ async fn gpus_are_read_line_by_line() {
     assert_eq!(seen, (2.0, "gpu", "gpu-0", "gpu_use", 0.37));
     assert_eq!(notes, [""; 0]);
     let flags = std::fs::read_to_string(smi.with_extension("flags")).unwrap();
-    assert!(flags.contains("nounits"), "{flags}");
+    assert!(flags.contains("--loop=1"), "{flags}");
 }
 
 #[tokio::test]

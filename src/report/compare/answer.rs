@@ -11,77 +11,93 @@ impl Comparison {
     /// One for all where no difference is shown; none where nothing was compared.
     pub fn answers(&self) -> Vec<String> {
         let all = &self.differences;
-        let mut shared: Vec<&str> = all.iter().map(|of| of.at.as_str()).collect();
-        shared.sort_unstable();
-        shared.dedup();
-        let found = JUDGED.iter().flat_map(|metric| {
-            let best = |at: &&str| {
-                let of = |statistic| best(self.of(metric, statistic, at));
-                STATISTICS.into_iter().find_map(of)
-            };
-            shared.iter().filter_map(best)
-        });
+        let mut found = Vec::new();
+        for metric in JUDGED {
+            for (group, names) in self.groups.iter().enumerate() {
+                let of = |statistic| {
+                    let is_one = |of: &&Difference| {
+                        of.between.0 == group && of.metric == metric && of.statistic == statistic
+                    };
+                    best(names, &all.iter().filter(is_one).collect::<Vec<_>>())
+                };
+                found.extend(STATISTICS.into_iter().find_map(of));
+            }
+        }
         let failed = all.iter().filter(|of| of.shown && of.metric == FAILED);
-        let mut found: Vec<String> = found.chain(failed.map(Difference::sentence)).collect();
+        found.extend(failed.map(Difference::sentence));
         if found.is_empty() && !all.is_empty() {
             let count = all.len();
-            found.push(format!(
-                "No setting is shown to be better than another (comparisons: {count}): run longer, or with more repeats."
-            ));
+            found.push(match all.iter().any(|of| of.shown) {
+                true => "No setting is shown to be the best by TTFT or total latency.".to_owned(),
+                false => format!(
+                    "No setting is shown to be better than another (comparisons: {count}): run longer, or with more repeats."
+                ),
+            });
         }
         found
     }
-
-    fn of(&self, metric: &str, statistic: Statistic, at: &str) -> Vec<&Difference> {
-        let is_one =
-            |of: &&Difference| of.metric == metric && of.statistic == statistic && of.at == at;
-        self.differences.iter().filter(is_one).collect()
-    }
 }
 
-/// What is best by these, if a difference is shown.
-fn best(all: Vec<&Difference>) -> Option<String> {
+/// Which of the settings is best by these, if a difference is shown: nobody is shown to beat it, and it is shown to beat the
+/// most, or by the most.
+fn best(names: &[String], all: &[&Difference]) -> Option<String> {
     let shown = || all.iter().filter(|of| of.shown);
-    let winner = |of: &Difference| match of.difference < 0.0 {
-        true => of.b.clone(),
-        false => of.a.clone(),
+    let beaten = |at: usize| shown().any(|of| of.loser() == at);
+    let won = |at: usize| shown().filter(move |of| of.winner() == at);
+    let strength = |at: usize| {
+        let by: f64 = won(at).map(|of| of.difference.abs()).sum();
+        (won(at).count(), by)
     };
-    let wins = |name: &str| shown().filter(|of| winner(of) == name).count();
-    let first = shown().next()?;
-    // Nobody is shown to beat it.
-    let unbeaten = shown()
-        .map(|of| winner(of))
-        .filter(|name| !shown().any(|of| of.is_of(name) && winner(of) != *name));
-    let name = unbeaten.max_by_key(|name| wins(name))?;
-    let against = |is_shown: bool| {
-        let others = all.iter().filter(|of| of.is_of(&name));
-        let others = others.filter(|of| of.shown == is_shown);
-        let names: Vec<&str> = others.map(|of| of.other(&name)).collect();
-        names.join(", ")
+    let unbeaten = (0..names.len()).filter(|at| won(*at).count() > 0 && !beaten(*at));
+    let best = unbeaten.max_by(|x, y| {
+        let (x, y) = (strength(*x), strength(*y));
+        x.0.cmp(&y.0).then(x.1.total_cmp(&y.1))
+    })?;
+    let name = |at: usize| names.get(at).map_or("", String::as_str);
+    let list = |others: Vec<usize>| {
+        let names: Vec<&str> = others.into_iter().map(name).collect();
+        names.join("; ")
     };
-    let at = match first.at.as_str() {
-        "" => String::new(),
-        at => format!("{at}: "),
-    };
-    let not = match against(false).as_str() {
-        "" => String::new(),
-        others => format!("; not shown against {others}"),
-    };
-    let (what, repeats) = (first.what(), first.of_repeats());
-    Some(format!(
-        "{at}best on {what}: {name}, shown against {}{not}{repeats}.",
-        against(true)
-    ))
+    let against = |at: usize| all.iter().find(|of| of.is_of(best) && of.is_of(at));
+    let others = || (0..names.len()).filter(|at| *at != best);
+    let (mut beats, mut open, mut apart) = (Vec::new(), Vec::new(), 0);
+    for other in others() {
+        match against(other) {
+            Some(of) if of.shown => beats.push(other),
+            Some(_) => open.push(other),
+            None => apart += 1,
+        }
+    }
+    let first = won(best).next()?;
+    let mut said = format!(
+        "best on {}: {}, shown against {}",
+        first.what(),
+        name(best),
+        list(beats)
+    );
+    if !open.is_empty() {
+        said += &format!("; not shown against {}", list(open));
+    }
+    if apart > 0 {
+        said += &format!("; not compared with the other {apart}");
+    }
+    let repeats = won(best)
+        .map(|of| of.of_repeats())
+        .find(|said| !said.is_empty());
+    Some(format!("{said}{}.", repeats.unwrap_or_default()))
 }
 
 impl Difference {
-    fn is_of(&self, name: &str) -> bool {
-        self.a == name || self.b == name
+    fn winner(&self) -> usize {
+        self.between.1[usize::from(self.difference < 0.0)]
     }
 
-    /// The other one of the two.
-    fn other(&self, name: &str) -> &str {
-        if self.a == name { &self.b } else { &self.a }
+    fn loser(&self) -> usize {
+        self.between.1[usize::from(self.difference >= 0.0)]
+    }
+
+    fn is_of(&self, at: usize) -> bool {
+        self.between.1.contains(&at)
     }
 }
 
@@ -89,17 +105,15 @@ impl Difference {
 mod tests {
     use super::*;
 
-    fn difference(metric: &str, [a, b]: [&str; 2], seconds: f64, shown: bool) -> Difference {
-        let [a, b] = [a, b].map(str::to_owned);
+    fn difference(metric: &str, between: [usize; 2], seconds: f64, shown: bool) -> Difference {
         Difference {
             metric: metric.to_owned(),
             statistic: Statistic::Quantile(0.99),
             difference: seconds,
             low: seconds - 0.1,
             high: seconds + 0.1,
+            between: (0, between),
             holds: true,
-            a,
-            b,
             shown,
             ..Difference::default()
         }
@@ -107,41 +121,46 @@ mod tests {
 
     #[test]
     fn the_best_is_named_with_whom_it_is_shown_against() {
-        let of = |all: &[Difference]| {
-            let differences = all.to_vec();
-            Comparison {
-                differences,
+        let of = |names: &str, all: &[Difference]| {
+            let comparison = Comparison {
+                differences: all.to_vec(),
+                groups: vec![names.chars().map(String::from).collect()],
                 ..Comparison::default()
-            }
-            .answers()
+            };
+            comparison.answers()
         };
         let all = [
-            difference("ttft", ["x", "y"], -0.5, true),
-            difference("ttft", ["x", "z"], 0.05, false),
-            difference("ttft", ["y", "z"], 0.05, false),
+            difference("ttft", [0, 1], -0.5, true),
+            difference("ttft", [0, 2], 0.05, false),
+            difference("ttft", [1, 2], 0.05, false),
         ];
-        assert_eq!(
-            of(&all),
-            ["best on p99 TTFT: y, shown against x; not shown against z."]
-        );
+        let said = "best on p99 TTFT: y, shown against x; not shown against z.";
+        assert_eq!(of("xyz", &all), [said]);
         // What is beaten is not the best, however many it beats.
         let all = [
-            difference("total_latency", ["x", "y"], 0.5, true),
-            difference("total_latency", ["x", "z"], 0.5, true),
-            difference("total_latency", ["x", "w"], -0.5, true),
-            difference("total_latency", ["z", "w"], 0.05, false),
+            difference("total_latency", [0, 1], 0.5, true),
+            difference("total_latency", [0, 2], 0.5, true),
+            difference("total_latency", [0, 3], -0.5, true),
+            difference("total_latency", [2, 3], 0.05, false),
         ];
+        let said = "best on p99 total latency: w, shown against x; not shown against z; not compared with the other 1.";
+        assert_eq!(of("xyzw", &all), [said]);
+        // Of those that all beat the first, and were not compared, the one that does by the most.
+        let all = [0.4, 0.1, 0.3].map(|by: f64| -by);
+        let all: Vec<_> = (1..)
+            .zip(all)
+            .map(|(at, by)| difference("ttft", [0, at], by, true))
+            .collect();
+        let said = "best on p99 TTFT: b, shown against a; not compared with the other 2.";
+        assert_eq!(of("abcd", &all), [said]);
+        let none = of("xy", &[difference("ttft", [0, 1], 0.05, false)]);
+        let said = "No setting is shown to be better than another (comparisons: 1): run longer, or with more repeats.";
+        assert_eq!(none, [said]);
+        let other = of("xy", &[difference("tpot", [0, 1], 0.05, true)]);
         assert_eq!(
-            of(&all),
-            ["best on p99 total latency: w, shown against x; not shown against z."]
+            other,
+            ["No setting is shown to be the best by TTFT or total latency."]
         );
-        let none = of(&all[3..]);
-        assert_eq!(
-            none,
-            [
-                "No setting is shown to be better than another (comparisons: 1): run longer, or with more repeats."
-            ]
-        );
-        assert_eq!(of(&[]), Vec::<String>::new());
+        assert_eq!(of("xy", &[]), Vec::<String>::new());
     }
 }

@@ -18,6 +18,8 @@ use crate::table::Table;
 pub struct Comparison {
     /// Pair by pair: each setting's metrics against the first's, and some of those of the others.
     pub differences: Vec<Difference>,
+    /// The settings that were sent the same, by all that varies.
+    pub groups: Vec<Vec<String>>,
     /// Which of the runs were compared, by their places among those loaded.
     pub compared: Vec<usize>,
     /// Which runs were not compared, and why.
@@ -108,7 +110,12 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             all => {
                 let runs = all.iter().flat_map(|setting| setting.runs.values());
                 made.compared.extend(runs.map(|sent| sent.at));
+                let first = made.differences.len();
                 of_group(all, &mut made.differences, &mut too_few);
+                let found = made.differences.iter_mut().skip(first);
+                found.for_each(|of| of.between.0 = made.groups.len());
+                let names = all.iter().map(|setting| setting.name.clone());
+                made.groups.push(names.collect());
             }
         }
     }
@@ -139,12 +146,13 @@ fn of_group(
             _ if group.len() <= FEW => &METRICS[..2],
             _ => break,
         };
-        for b in group.iter().skip(n + 1) {
+        for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<Pair<'_>> = a.pairs(b).collect();
             if !pairs.is_empty() {
                 let found = against([a, b], &pairs, metrics, too_few);
                 differences.extend(found.into_iter().map(|difference| Difference {
                     is_against_first: n == 0,
+                    between: (0, [n, m]),
                     ..difference
                 }));
             }

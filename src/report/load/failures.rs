@@ -7,7 +7,6 @@ use crate::report::duration;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, Spent, place};
-use crate::request::timeline::Period;
 use crate::stats::Summary;
 
 use super::cells::{Cells, Request};
@@ -160,9 +159,7 @@ impl Kind {
     /// waits long and then is given up at his first token did not lose his time in decoding.
     pub fn elsewhere(&self) -> Option<(Spent, f64)> {
         let part = self.spent.parts.first()?;
-        let last_seen = self
-            .last_seen
-            .map(|seen| seen.without(Period::ROUTER_RETURN));
+        let last_seen = self.last_seen.map(Spent::before_router_return);
         let is_here = last_seen == Some(part.spent);
         // Of all of them: no less than this, where it was not seen in each.
         let share = part.nanos as f64 / self.spent.total_nanos as f64;

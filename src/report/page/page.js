@@ -76,7 +76,7 @@ function compared() {
   };
   const answer = of => make("li", (/^no /.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   return section("compare", "Which is better?",
-    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", upper(text), all.some(of => of.shown) ? "shown" : "none"))) : null,
+    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", text.replace(/^best/, "Best"), /^No /.test(text) ? "none" : "shown"))) : null,
     all.length ? make("p", "All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Where it holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
     all.length ? table(["against " + [...new Set(listed.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
       pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much; grey: no difference can be shown.", "stacked") : null,
@@ -118,7 +118,7 @@ function faultsByRun() {
       outcome(of.left), outcome(of.recovery), at ? "" : outcome(latency)];
   }));
   return section("by-fault", "What the faults did", markOf(worst(told.map(([run]) => run))),
-    table(["fault", { n: "lost requests" }, { n: "until traffic left" }, { n: "until it served again" }, { n: "until TTFT was as before" }], rows, "Lost: those that arrived during the fault and failed.", "told"));
+    table(["fault", { n: "lost requests" }, { n: "until traffic left" }, { n: "served again, after it was back" }, { n: "TTFT as before, after the fault" }], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
 }
 
 /** A setting's values against queue, first token and rate. */

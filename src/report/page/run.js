@@ -156,12 +156,16 @@ const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1
 
 /** As many lines as can be told apart. */
 const LINES = 4;
-/** Several servers' lines as one: the sum at each moment of the first, of what each said last; or the mean. */
+/** Several lines as one: the sum, or the mean, of what was said in each second. */
 function merged(lines, isMean) {
-  const last = ({ times, values }, until) => values[times.findLastIndex(time => time <= until)];
-  const at = time => lines.map(line => last(line, time)).filter(known);
-  const sum = all => all.length ? all.reduce((sum, value) => sum + value, 0) / (isMean ? all.length : 1) : null;
-  return { name: isMean ? "mean" : "sum", times: lines[0].times, values: lines[0].times.map(time => sum(at(time))) };
+  const seconds = new Map();
+  for (const { times, values } of lines) times.forEach((time, at) => {
+    const second = Math.round(time);
+    if (known(values[at])) seconds.set(second, [...(seconds.get(second) ?? []), values[at]]);
+  });
+  const times = [...seconds.keys()].sort((a, b) => a - b);
+  const sum = all => all.reduce((sum, value) => sum + value, 0) / (isMean ? all.length : 1);
+  return { name: isMean ? "mean" : "sum", times, values: times.map(time => sum(seconds.get(time))) };
 }
 
 function gauges(run) {
@@ -172,7 +176,7 @@ function gauges(run) {
     const of = others.filter(of => of.metric === name).slice(0, 64);
     const [title, unit, max, per = 1] = GAUGES[name.replace(/^sglang:/, "")] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
     const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
-    const together = lines.length > LINES ? ` ${max ? "The mean" : "The sum"} of ${lines.length} servers; each is in series.csv.` : "";
+    const together = lines.length > LINES ? ` ${max ? "The mean" : "The sum"} of those of ${lines.length} that answered in a second; each is in series.csv.` : "";
     return picture({ title, grade: gradeOf(run), option: timesOption(run, together ? [merged(lines, Boolean(max))] : lines, unit, max ? { max } : {}),
       caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.${together}` });
   });

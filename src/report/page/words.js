@@ -5,10 +5,12 @@ const unitFor = most => most >= 2 ? { name: "s", times: 1 } : most >= 0.002 ? { 
 /** A setting's value as it is written. */
 const written = value => typeof value === "string" ? value : JSON.stringify(value);
 
-/** A table of heads and rows. */
+/** A table of heads and rows; on a phone each row is a list of its cells with their heads. */
 function table(heads, rows, about, name) {
   const caption = about ? make("caption", about) : null;
-  return box("div", "scroll", box("table", name ?? "", caption, box("thead", "", row(heads, true)), box("tbody", "", ...rows.map(cells => row(cells)))));
+  const body = box("tbody", "", ...rows.map(cells => row(cells)));
+  for (const line of body.rows) [...line.cells].forEach((cell, at) => { cell.dataset.head = heads[at]?.n ?? heads[at]; });
+  return box("div", "scroll", box("table", name ?? "", caption, box("thead", "", row(heads, true)), body));
 }
 /** Buttons of which one is pressed. */
 function choice(label, options, chosen, pick) {

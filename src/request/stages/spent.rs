@@ -107,6 +107,15 @@ impl Spent {
         }
     }
 
+    /// The same without the router's way back, unless that is all of it: nobody sees where a token is there.
+    #[must_use]
+    pub fn before_router_return(self) -> Spent {
+        match self.without(Period::ROUTER_RETURN) {
+            Spent::Stages(rest) if rest == StageSet::default() => self,
+            rest => rest,
+        }
+    }
+
     /// Short name, as in the summary: a stage's, several joined by `+`, or what is no stage.
     pub fn name(self) -> String {
         match self {
