@@ -46,7 +46,7 @@ fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
     // Begins once, and fails from then on.
     let program = env!("CARGO_BIN_EXE_queuescope");
     let script = format!(
-        "#!/bin/sh\nmkdir began || exit 9\nwhile [ $1 != --host ]; do shift; done\nexec {program} sim $* --decode-step-ms 4\n"
+        "#!/bin/sh\nmkdir began || exit 9\nexec {program} sim $3 $4 $5 $6 --decode-step-ms 4\n"
     );
     std::fs::write(plan.folder.path().join("python"), script).unwrap();
     plan.executable("python");
