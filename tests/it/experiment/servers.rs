@@ -196,8 +196,7 @@ fn a_chat_experiment_shows_the_servers_queue() {
 }
 
 /// As `conda run` does: a process that starts the server as its own child, and waits.
-const WRAPPER: &str =
-    "#!/bin/sh\n\"$QUEUESCOPE\" sim \"$3\" \"$4\" \"$5\" \"$6\" &\nwait\n";
+const WRAPPER: &str = "#!/bin/sh\n\"$QUEUESCOPE\" sim \"$3\" \"$4\" \"$5\" \"$6\" &\nwait\n";
 
 #[test]
 fn a_server_behind_a_shell_ends_with_an_experiment_that_is_killed() {
