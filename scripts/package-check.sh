@@ -37,7 +37,7 @@ step the image
 need buildah buildah
 container=$(buildah from "oci-archive:$dist/queuescope-$version.oci.tar")
 trap 'buildah rm "$container" >/dev/null; rm -rf "$scratch"' EXIT
-buildah inspect --type image --format '{{range .OCIv1.RootFS.DiffIDs}}layer {{.}}{{"\n"}}{{end}}user {{.OCIv1.Config.User}}, entry point {{.OCIv1.Config.Entrypoint}}' \
+buildah inspect --format '{{range .OCIv1.RootFS.DiffIDs}}layer {{.}}{{"\n"}}{{end}}user {{.OCIv1.Config.User}}, entry point {{.OCIv1.Config.Entrypoint}}{{"\n"}}' \
     "$container"
 entry=$(buildah inspect --format '{{index .OCIv1.Config.Entrypoint 0}}' "$container")
 buildah run --isolation chroot "$container" -- "$entry" demo | tee said | tail -3

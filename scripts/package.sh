@@ -31,7 +31,8 @@ export CARGO_TARGET_DIR=$PWD/$target
 built=$target/$triple/dist/queuescope
 # What stands beside the binary in the archive and in the wheel.
 data=$target/wheel-data/data scripts=$target/wheel-data/scripts
-root=$target/image
+# The image: its files, and the folder that its user may write to.
+image=$target/image
 
 # wheel_in FOLDER: builds the binary, if need be, and a wheel of it.
 wheel_in() {
@@ -51,11 +52,11 @@ archive() {
 
 wheel() { wheel_in dist; }
 
-# The image's files: the binary, root certificates, and a folder that its user may write to.
 root() {
+    local root=$image/root
     [ -f /etc/ssl/certs/ca-certificates.crt ] || apt_install ca-certificates
-    rm -rf "$root"
-    mkdir -p "$root/var/lib/queuescope" "$root/tmp"
+    rm -rf "$image"
+    mkdir -p "$root/var/lib" "$root/tmp" "$image/data/queuescope"
     chmod 1777 "$root/tmp"
     install -D "$built" "$root/usr/local/bin/queuescope"
     install -D -m 644 /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
@@ -70,7 +71,7 @@ image() {
     rm -f "$archive"
     sed -n '/^FROM scratch/,$ { s| --from=build||; s|/src/target/image/|./|; p }' deploy/Dockerfile >"$target/Dockerfile"
     buildah build --quiet --isolation chroot --format oci --layers=false --file "$target/Dockerfile" \
-        --tag "oci-archive:$archive:queuescope:$version" "$root" >/dev/null
+        --tag "oci-archive:$archive:queuescope:$version" "$image" >/dev/null
 }
 
 [ -x "$built" ] || echo "building for $triple: about 15 minutes from nothing on two cores" >&2
@@ -78,7 +79,8 @@ rm -rf "$target/wheel-data"
 mkdir -p dist "$scripts" "$data/share/man/man1"
 cat >"$scripts/queuescope-traffic" <<'END'
 #!/bin/sh
-exec "$(dirname "$0")/queuescope" traffic "$@"
+[ "$1" = --version ] || set -- traffic "$@"
+exec "$(dirname "$0")/queuescope" "$@"
 END
 chmod 755 "$scripts/queuescope-traffic"
 wheel_in "$target/first-wheel"
