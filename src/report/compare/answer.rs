@@ -2,9 +2,9 @@
 
 use super::{Comparison, Difference, FAILED, Statistic};
 
-/// What settings are judged by: TTFT and the total latency, of the slowest where that can be said, else in the middle.
+/// What settings are judged by: TTFT and the total latency, of the slowest or in the middle, by which more is shown.
 const JUDGED: [&str; 2] = ["ttft", "total_latency"];
-const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.99), Statistic::Quantile(0.5)];
+const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
 
 impl Comparison {
     /// The best setting by each of two latencies: against whom that is shown, and against whom it is not; and who fails more.
@@ -20,7 +20,9 @@ impl Comparison {
                     };
                     best(names, &all.iter().filter(is_one).collect::<Vec<_>>())
                 };
-                found.extend(STATISTICS.into_iter().find_map(of));
+                // The last of equals: the slowest.
+                let most = STATISTICS.into_iter().filter_map(of);
+                found.extend(most.max_by_key(|(wins, _)| *wins).map(|(_, said)| said));
             }
         }
         let failed = all.iter().filter(|of| of.shown && of.metric == FAILED);
@@ -39,8 +41,8 @@ impl Comparison {
 }
 
 /// Which of the settings is best by these, if a difference is shown: nobody is shown to beat it, and it is shown to beat the
-/// most, or by the most.
-fn best(names: &[String], all: &[&Difference]) -> Option<String> {
+/// most, or by the most. And how many those are.
+fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
     let shown = || all.iter().filter(|of| of.shown);
     let beaten = |at: usize| shown().any(|of| of.loser() == at);
     let won = |at: usize| shown().filter(move |of| of.winner() == at);
@@ -53,10 +55,18 @@ fn best(names: &[String], all: &[&Difference]) -> Option<String> {
         let (x, y) = (strength(*x), strength(*y));
         x.0.cmp(&y.0).then(x.1.total_cmp(&y.1))
     })?;
-    let name = |at: usize| names.get(at).map_or("", String::as_str);
+    let key = names.first()?.split_once('=').map_or("", |(key, _)| key);
+    let value = |name: &'_ String| Some(name.strip_prefix(key)?.strip_prefix('=')?.to_owned());
+    // Where one key varies, its values say it all.
+    let is_one = names.iter().all(|name| !name.contains(", "));
+    let name = |at: usize| {
+        let name = names.get(at)?;
+        value(name).filter(|_| is_one).or(Some(name.clone()))
+    };
+    let name = |at: usize| name(at).unwrap_or_default();
     let list = |others: Vec<usize>| {
-        let names: Vec<&str> = others.into_iter().map(name).collect();
-        names.join("; ")
+        let names: Vec<String> = others.into_iter().map(name).collect();
+        names.join(if is_one { ", " } else { "; " })
     };
     let against = |at: usize| all.iter().find(|of| of.is_of(best) && of.is_of(at));
     let others = || (0..names.len()).filter(|at| *at != best);
@@ -84,7 +94,8 @@ fn best(names: &[String], all: &[&Difference]) -> Option<String> {
     let repeats = won(best)
         .map(|of| of.of_repeats())
         .find(|said| !said.is_empty());
-    Some(format!("{said}{}.", repeats.unwrap_or_default()))
+    let said = format!("{said}{}.", repeats.unwrap_or_default());
+    Some((strength(best).0, said))
 }
 
 impl Difference {
