@@ -31,7 +31,8 @@ const OUR_CLOCK: &str = "the proxy's clock compares with ours once its stamps ha
 
 /// The narrowest picture that still shows a bar, columns.
 const NARROWEST: usize = 60;
-const LABEL: usize = 22;
+/// Columns of a part's name.
+pub const LABEL: usize = 22;
 const FIGURES: usize = 19;
 
 /// A picture of the row, at most `width` columns wide (at least 60): a line a stage, with its bar where it

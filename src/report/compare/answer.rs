@@ -55,23 +55,19 @@ fn best(names: &[String], all: &[&Difference]) -> Option<(usize, String)> {
         let (x, y) = (strength(*x), strength(*y));
         x.0.cmp(&y.0).then(x.1.total_cmp(&y.1))
     })?;
-    let key = names.first()?.split_once('=').map_or("", |(key, _)| key);
-    let value = |name: &'_ String| Some(name.strip_prefix(key)?.strip_prefix('=')?.to_owned());
-    // Where one key varies, its values say it all.
-    let is_one = names.iter().all(|name| !name.contains(", "));
-    let name = |at: usize| {
-        let name = names.get(at)?;
-        value(name).filter(|_| is_one).or(Some(name.clone()))
+    let name = |at: usize| names.get(at).map_or("", String::as_str);
+    // Several keys of one have commas between them.
+    let between = match names.iter().any(|name| name.contains(", ")) {
+        true => "; ",
+        false => ", ",
     };
-    let name = |at: usize| name(at).unwrap_or_default();
     let list = |others: Vec<usize>| {
-        let names: Vec<String> = others.into_iter().map(name).collect();
-        names.join(if is_one { ", " } else { "; " })
+        let names: Vec<&str> = others.into_iter().map(name).collect();
+        names.join(between)
     };
     let against = |at: usize| all.iter().find(|of| of.is_of(best) && of.is_of(at));
-    let others = || (0..names.len()).filter(|at| *at != best);
     let (mut beats, mut open, mut apart) = (Vec::new(), Vec::new(), 0);
-    for other in others() {
+    for other in (0..names.len()).filter(|at| *at != best) {
         match against(other) {
             Some(of) if of.shown => beats.push(other),
             Some(_) => open.push(other),

@@ -18,7 +18,7 @@ use crate::table::Table;
 pub struct Comparison {
     /// Pair by pair: each setting's metrics against the first's, and some of those of the others.
     pub differences: Vec<Difference>,
-    /// The settings that were sent the same, by all that varies.
+    /// The settings that were sent the same, by what varies among them.
     pub groups: Vec<Vec<String>>,
     /// Which of the runs were compared, by their places among those loaded.
     pub compared: Vec<usize>,
@@ -114,7 +114,8 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
                 of_group(all, &mut made.differences, &mut too_few);
                 let found = made.differences.iter_mut().skip(first);
                 found.for_each(|of| of.between.0 = made.groups.len());
-                let names = all.iter().map(|setting| setting.name.clone());
+                let others: Vec<&Setting<'_>> = all.iter().collect();
+                let names = all.iter().map(|setting| setting.names(&others).0);
                 made.groups.push(names.collect());
             }
         }
@@ -223,19 +224,19 @@ impl Setting<'_> {
         })
     }
 
-    /// What it is called beside another, by what they do not share; and what they share.
-    fn names(&self, other: &Setting<'_>) -> (String, String) {
-        let (own, others) = (&self.settings, &other.settings);
-        let is_shared = |key: &str| own.get(key) == others.get(key);
+    /// What it is called beside others, by what they do not all share; and what they share.
+    fn names(&self, others: &[&Setting<'_>]) -> (String, String) {
+        let own = &self.settings;
+        let all = |key: &str, is_so: &dyn Fn(Option<&Value>) -> bool| {
+            others.iter().all(|other| is_so(other.settings.get(key)))
+        };
+        let is_shared = |key: &str| all(key, &|value| value == own.get(key));
+        let is_word = |key: &str| all(key, &|value| value.is_some_and(Value::is_string));
         let mut apart = own.iter().filter(|(key, _)| !is_shared(key));
         let name = match (apart.next(), apart.next()) {
             (None, _) => self.name.clone(),
             // A word says what it is; a number does not.
-            (Some((key, value)), None)
-                if value.is_string() && others.get(key).is_some_and(Value::is_string) =>
-            {
-                word(value)
-            }
+            (Some((key, value)), None) if value.is_string() && is_word(key) => word(value),
             _ => described(own, |key| !is_shared(key)),
         };
         (name, described(own, is_shared))
@@ -337,7 +338,7 @@ fn against(
     metrics: &[(&str, bool)],
     too_few: &mut BTreeMap<String, Vec<String>>,
 ) -> Vec<Difference> {
-    let ((a, at), (b, _)) = (first.names(other), other.names(first));
+    let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
     let failed = strata(pairs, |table, row| f64::from(u8::from(!table.is_ok(row))));
     let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());

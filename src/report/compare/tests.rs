@@ -456,3 +456,18 @@ fn places_far_apart_are_all_compared() {
     let made = comparison(&loaded(vec![of("random", 1), of("round_robin", 2)]));
     assert_eq!(made.differences[0].pairs, 1000);
 }
+
+#[test]
+fn a_group_names_words_alone_and_numbers_with_their_key() {
+    let names = |key: &str, all: [serde_json::Value; 3]| {
+        let runs = all.into_iter().map(|value| {
+            let settings = json!({ "router": "builtin", key: value });
+            run_of(settings, 0, &["ttft"], 1, &values(0.0, 1))
+        });
+        comparison(&loaded(runs.collect())).groups.concat()
+    };
+    let words = names("policy", [json!("x"), json!("y"), json!("z")]);
+    assert_eq!(words, ["x", "y", "z"]);
+    let numbers = names("slots", [json!(4), json!(8), json!(16)]);
+    assert_eq!(numbers, ["slots=4", "slots=8", "slots=16"]);
+}

@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
 use crate::report::duration;
-use crate::report::timeline::{label, mark};
+use crate::report::timeline::{LABEL, label, mark};
 use crate::request::stages::Spent;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
@@ -137,7 +137,7 @@ impl TimeSpent {
             let bar = mark(part.spent).repeat((share * BAR as f64).round().max(1.0) as usize);
             let (label, mean) = (label(part.spent), duration(self.mean(part)?));
             Some(format!(
-                "{label:<22}{mean:>10} {:>4.0} %  {bar}",
+                "{label:<LABEL$}{mean:>10} {:>4.0} %  {bar}",
                 share * 100.0
             ))
         };
