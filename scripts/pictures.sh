@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Takes the pictures of docs/images anew: the live page of `queuescope demo --keep-running` (seconds after a burst), the page of
-# `queuescope routing` (its built-in example) and, where Grafana is installed, the first dashboard after two of the demo's days.
+# Takes the pictures of docs/images anew: the live page of `queuescope demo --keep-running`, right after its burst at 65 s; the page of
+# `queuescope routing` (its built-in example); where Grafana is installed, the first dashboard after two of the demo's days.
 # Load and seeds are fixed, times are this machine's. Takes 5 minutes, with Grafana 13.
 #
 # bash scripts/pictures.sh [FOLDER]   the folder with `queuescope` (default: target/release)
@@ -58,14 +58,16 @@ timeout 300 "$queuescope" demo --keep-running --router .tools/smg-1.13.0/bin/smg
     >"$scratch/demo.txt" 2>"$scratch/demo.log" &
 job=$!
 live=$(word "$scratch/demo.txt" '^live page +(http[^ ]*)')
-# The burst comes 65 to 70 s after the morning.
-sleep 85
+
+sleep 73
 shoot "$live" live.png 1200 1240
 end
 
-# 3: the generator was late, as on a busy machine.
-timeout 600 "$queuescope" routing --output-dir "$scratch/routing" >"$scratch/routing.txt" || [ $? = 3 ]
-shoot "file://$scratch/routing/report.html" report.png 1200 1240
+if timeout 600 "$queuescope" routing --output-dir "$scratch/routing" >"$scratch/routing.txt" 2>"$scratch/routing.log"; then
+    shoot "file://$scratch/routing/report.html" report.png 1200 1240
+else
+    echo "routing ended with $? (3: a run is INVALID, this machine is too busy): docs/images/report.png stays as it is"
+fi
 
 if command -v grafana >/dev/null 2>&1 || command -v grafana-server >/dev/null 2>&1; then
     need_prometheus
