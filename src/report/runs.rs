@@ -14,6 +14,9 @@ use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
 use super::verdict::{Grade, Verdict};
 
+/// The first columns of the sheet with a row a run.
+pub const SHEET: [&str; 4] = ["run", "dir", "state", "verdict"];
+
 /// All that is said of what was loaded.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
@@ -71,7 +74,8 @@ impl<'a> Report<'a> {
     /// A row a run, as CSV.
     pub fn to_csv(&self) -> String {
         let sheets: Vec<Vec<(String, String)>> = self.runs.iter().map(RunReport::sheet).collect();
-        let mut heads: Vec<&str> = Vec::new();
+        // The first are there without a run too: a sheet is known by them.
+        let mut heads: Vec<&str> = SHEET.to_vec();
         for (name, _) in sheets.iter().flatten() {
             if !heads.contains(&name.as_str()) {
                 heads.push(name);
@@ -177,13 +181,13 @@ impl<'a> RunReport<'a> {
     fn sheet(&self) -> Vec<(String, String)> {
         let verdict = self.verdict.as_ref().map(|verdict| verdict.grade);
         let known = [
-            ("run", self.run.name.clone()),
-            ("dir", self.run.dir.display().to_string()),
-            ("state", plain(&self.state())),
-            ("verdict", verdict.map_or("", Grade::name).to_owned()),
+            self.run.name.clone(),
+            self.run.dir.display().to_string(),
+            plain(&self.state()),
+            verdict.map_or("", Grade::name).to_owned(),
         ];
         let mut cells: Vec<(String, String)> =
-            known.map(|(name, value)| (name.to_owned(), value)).into();
+            SHEET.map(str::to_owned).into_iter().zip(known).collect();
         if let Some(RunFile {
             settings, repeat, ..
         }) = &self.run.file
