@@ -12,6 +12,7 @@ use std::path::PathBuf;
 mod call;
 pub mod config;
 mod dialect;
+pub mod disaggregation;
 mod driver;
 pub mod engine;
 mod export;
