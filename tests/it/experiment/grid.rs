@@ -8,6 +8,7 @@ use queuescope::report::phases::{Episode, Phase, episodes};
 use queuescope::report::reader;
 
 use super::started::Planned;
+use crate::support::process::{queuescope, run};
 use crate::support::router::free_port;
 
 #[path = "../../../examples/node_test.rs"]
@@ -27,6 +28,46 @@ fn episode(dir: PathBuf) -> Episode {
 
 fn failed(phase: &Phase) -> usize {
     phase.failed.values().sum()
+}
+
+/// The built-in example, with fewer requests and two of its policies: where prompts are routed to the server that has them, requests
+/// hardly wait; at random, they wait in the router and in the servers' queues.
+#[test]
+fn the_example_of_routing_has_a_best_policy_and_queues_in_both_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "routing --routing-policy cache_aware,random --num-prompts 120 --gsp-num-groups 24 --output-dir out";
+    let mut command = queuescope(&flags.split(' ').collect::<Vec<_>>());
+    command.current_dir(folder.path());
+    let done = run(command);
+    done.assert_status(&[0, 3]);
+    let loaded = reader::load(&[folder.path().join("out")]).unwrap();
+    let mean = |run: &reader::Run, column: &str| {
+        let values = run
+            .table
+            .firsts()
+            .filter_map(|row| run.table.number(column, row));
+        let values: Vec<f64> = values.collect();
+        values.iter().sum::<f64>() / values.len() as f64
+    };
+    let [cached, random] = &loaded.runs[..] else {
+        panic!("{}", done.out);
+    };
+    for column in ["queue_time_in_router", "pure_queue_time"] {
+        let (less, more) = (mean(cached, column), mean(random, column));
+        assert!(more > 2.0 * less, "{column}: {less} {more}\n{}", done.out);
+        assert!(
+            more > 0.05 * mean(random, "total_latency"),
+            "{column}: {more}\n{}",
+            done.out
+        );
+    }
+    // A machine that is too busy to send in time compares nothing.
+    let best = "cache_aware, shown against random";
+    assert!(
+        done.out.contains(best) || done.code == Some(3),
+        "{}",
+        done.out
+    );
 }
 
 #[test]
