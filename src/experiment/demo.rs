@@ -83,15 +83,13 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
         let outcome = traffic::run_watched(&flags, clock, Arc::default(), stop).await?;
         // The servers tell of chats by traces, to the proxy: its rows have all of it once it has ended.
         deployment.stop().await;
-        let (records, page) = (dir.join(RECORDS), dir.join(PAGE));
+        let shown = dir.display();
         say(&format!(
-            "$ queuescope report {} \\\n    --html {}\n\n",
-            records.display(),
-            page.display()
+            "$ queuescope report {shown}/{RECORDS} \\\n    --html {shown}/{PAGE}\n\n"
         ));
         let asked = report::command::Args {
-            dirs: vec![records],
-            html: Some(page),
+            dirs: vec![dir.join(RECORDS)],
+            html: Some(dir.join(PAGE)),
             ..Default::default()
         };
         say(&match report::command::run(&asked, terminal::width()) {

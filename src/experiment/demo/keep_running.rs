@@ -45,13 +45,11 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
     spec.proxy.insert("records_keep".to_owned(), 1.into());
     if let Some(program) = &args.router {
         spec.proxy.remove("max_concurrent_requests");
+        let flags = format!("--max-concurrent-requests {AT_ONCE} {ROUTER}");
         spec.router = Router::SglangRouter {
             program: program.clone(),
             policy: "round_robin".to_owned(),
-            flags: format!("--max-concurrent-requests {AT_ONCE} {ROUTER}")
-                .split(' ')
-                .map(str::to_owned)
-                .collect(),
+            flags: flags.split(' ').map(str::to_owned).collect(),
         };
     }
     let deployment = tokio::select! {
@@ -63,10 +61,9 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
     let (front, shown) = (deployment.target.clone(), dir.display());
     let admin = deployment.admin.map(|admin| format!("http://{admin}"));
     let admin = admin.unwrap_or_default();
-    let router = if args.router.is_some() {
-        " -> router"
-    } else {
-        ""
+    let router = match args.router {
+        Some(_) => " -> router",
+        None => " (the router)",
     };
     let mut text = format!("load -> front {front}{router} ->\n");
     for (server, flags) in deployment.servers.iter().zip(SERVERS.lines()) {
