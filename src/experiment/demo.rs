@@ -10,6 +10,7 @@ use clap::Parser;
 
 use super::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use crate::clock::Clock;
+use crate::report::verdict::Grade;
 use crate::traffic::folder::{Folder, Made};
 use crate::{report, terminal, traffic};
 
@@ -93,10 +94,10 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
             ..Default::default()
         };
         say(&match report::command::run(&asked, terminal::width()) {
-            Ok(told) if outcome.unfit.is_none() => told,
+            Ok(told) if outcome.verdict.grade == Grade::Valid => told,
             Ok(told) => format!("{told}\n{}", outcome.verdict.to_text(&outcome.evidence)),
             // Where no request came through, the generator knows why.
-            Err(_) => outcome.to_text(),
+            Err(why) => format!("{}note: {why}\n", outcome.to_text()),
         });
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
         say(&format!("\n{}\n{note}", guide(&dir)));
