@@ -50,7 +50,7 @@ pub struct Args {
 /// Requests that each simulated server runs at once: few, so that a queue forms.
 const RUNNING: &str = "4";
 /// Requests that the front sends on at once: more than the servers run, and fewer than come, so that both have a queue.
-const AT_ONCE: i64 = 16;
+const AT_ONCE: i64 = 20;
 /// Where demos go that are given no folder.
 const RESULTS: &str = "results/demo";
 /// The proxy's own rows.

@@ -61,7 +61,7 @@ fn it_shows_where_the_requests_waited_and_each_has_a_folder_of_its_own() {
     assert_ne!(dirs[0], dirs[1]);
 }
 
-/// 16 of the 30 are sent on at once, and 8 run: others wait in the router, and others again in the servers' queues.
+/// 20 of the 30 are sent on at once, and 8 run: others wait in the router, and others again in the servers' queues.
 #[test]
 fn it_shows_the_routers_queue_and_the_servers_apart_and_hides_nothing() {
     let folder = tempfile::tempdir().unwrap();
