@@ -281,6 +281,12 @@ impl Context {
         }
     }
 
+    /// It was held back since `began`, for others to end.
+    pub fn held(&mut self, began: Stamp) {
+        let nanos = self.shared.clock.now().nanos_since(began);
+        self.time.waited(nanos);
+    }
+
     /// The head of the final response was read at `at`, with these stamps of a hop of ours on it.
     pub fn response_head(&mut self, head: &ResponseHeader, hop: Option<Stamps>, at: Stamp) {
         let status = head.status.as_u16();

@@ -276,7 +276,8 @@ columns! { |r, sums|
     within_clock_error: Text of Sequence { None }
     /// What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the response, without
     /// the time in which an upstream had the request (of each sending: from the head's until the last byte of the response was read,
-    /// or the sending had failed), without the time that the client held up writes after that and without `prompt_wait`. Connecting
+    /// or the sending had failed), without the time that the client held up writes after that and without `prompt_wait`
+    /// and the wait for `max_concurrent_requests`. Connecting
     /// to an upstream is in it.
     overhead: Seconds of Request { r.facts.overhead_nanos }
     /// The first token's way from the server to the worker hop; to the front, router and all, where no hop saw it pass: the stage

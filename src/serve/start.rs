@@ -256,6 +256,7 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
         out: config.upstream_out_s.get(),
         trust,
         resend_broken: config.resend_broken,
+        most: config.max_concurrent_requests,
         timeouts: Timeouts {
             connect: config.upstream_connect_timeout_s.get(),
             read: config.upstream_read_timeout_s.get(),
@@ -267,6 +268,7 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
         policy: Policy::RoundRobin,
         // The one server would get the request twice.
         resend_broken: false,
+        most: 0,
         ..front_rules.clone()
     };
     // Without an upstream there are only hops, for a front elsewhere.
