@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
-use crate::proxy::shared::{StampsPolicy, UpstreamKind};
+use crate::proxy::shared::{ServerRole, StampsPolicy, UpstreamKind};
 use crate::secret::Secret;
 use crate::upstream::{Address, Policy};
 
@@ -173,6 +173,9 @@ Worker {
     /// What records call the server; its address by default. Hops beside their servers need it: each of them may have a
     /// 127.0.0.1:30000.
     host: Option<String> as values::host = None, Reload like "gpu1:30000";
+    /// What the server does where prefill and decode are servers of their own: "prefill" or "decode". By default the hop learns it of
+    /// the server's `/server_info`, which routers ask for, and of its replies.
+    role: Option<ServerRole> = None, Reload like "prefill";
 }}
 
 /// What time columns count from.

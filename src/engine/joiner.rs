@@ -195,6 +195,10 @@ impl Outlet {
                 (false, _) => Some(Untold::NoSpans),
             };
         }
+        let prefill = rows.first().and_then(|row| row.facts.prefill_host.clone());
+        for row in &mut rows {
+            row.facts.prefill_host.clone_from(&prefill);
+        }
         self.telemetry.record(rows);
     }
 

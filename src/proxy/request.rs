@@ -173,8 +173,9 @@ impl<'a> Request<'a> {
                 passed_through.with(&[passed(head.uri.path())]).inc();
             }
         }
-        if let Some(endpoint) = self.endpoint {
-            self.context.watch(endpoint, self.id.as_deref());
+        match self.endpoint {
+            Some(endpoint) => self.context.watch(endpoint, self.id.as_deref()),
+            None => self.context.asks_server_info(head.uri.path()),
         }
     }
 
