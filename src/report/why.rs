@@ -81,6 +81,8 @@ pub struct OfOne<'a> {
 
 /// A router that holds a request for less only passes it on, seconds.
 const ROUTER: f64 = 0.010;
+/// Files tell times so exactly, nanoseconds: differences of two were rounded apart from them.
+const EXACT: i64 = 1_000;
 /// Of one wait so many are named that held it up.
 const NAMED: usize = 3;
 /// A server's flag.
@@ -102,8 +104,10 @@ impl Why {
             why.sequences += 1;
             why.waited += nanos as f64 / NANOS as f64;
             let rank = table.whole(ColumnId::dp_rank, row);
-            match stay(table, row).filter(|stay| stay.waited() == nanos) {
-                Some(stay) => {
+            let is_its = |stay: &Stay| (stay.waited() - nanos).abs() <= EXACT;
+            match stay(table, row).filter(is_its) {
+                Some(mut stay) => {
+                    stay.started = stay.queued + nanos;
                     let code = table.code(ColumnId::host, row);
                     let server = queues.entry((code, rank)).or_default();
                     server.rows.push(row);
@@ -346,10 +350,7 @@ impl Server {
 impl OfOne<'_> {
     /// In words: `waited 0.81 s: all 32 slots were taken; longest by req-17 (96k-token prompt)`.
     pub fn sentence(&self) -> String {
-        let why = match (self.cause, self.slots) {
-            (Cause::Slots, Some(slots)) => format!("all {slots} slots were taken"),
-            (cause, _) => cause.words().to_owned(),
-        };
+        let why = words(self.cause, self.slots);
         let by = self.by.first().map_or(String::new(), |(id, prompt, _)| {
             let prompt = prompt.map_or(String::new(), |tokens| {
                 format!(" ({}-token prompt)", groups::short(tokens))
@@ -357,6 +358,15 @@ impl OfOne<'_> {
             format!("; longest by {id}{prompt}")
         });
         format!("waited {}: {why}{by}", duration(self.waited))
+    }
+}
+
+/// What a cause is, of a server that runs so many requests at once.
+pub fn words(cause: Cause, slots: Option<u32>) -> String {
+    match (cause, slots) {
+        (Cause::Slots, Some(1)) => "the only slot was taken".to_owned(),
+        (Cause::Slots, Some(slots)) => format!("all {slots} slots were taken"),
+        (cause, _) => cause.words().to_owned(),
     }
 }
 

@@ -144,7 +144,7 @@ fn a_server_queue_is_told_with_what_limits_it() {
         only(&changed(&run, |run| run.file = Some(file)), "server_queue")
     };
     let reached = limited(1);
-    assert_says(&reached.what, "All 1 slots of a server were taken for");
+    assert_says(&reached.what, "The only slot was taken for");
     assert_says(&reached.advice, "Raise `max_running_requests` while");
     let other = limited(256);
     // It runs far fewer than it could, and has run more.

@@ -1,6 +1,6 @@
 //! What a run says of its waiting in servers' queues: what was full, and which requests caused it.
 
-use crate::report::why::{Why, lopsided};
+use crate::report::why::{Why, lopsided, words};
 use crate::stats::waits::Cause;
 
 use super::{Finding, upper};
@@ -12,10 +12,7 @@ pub fn cause(why: &Why, found: Finding, took: &str) -> Finding {
         return found.saying(waited);
     };
     let slots = why.servers.first().and_then(|server| server.slots);
-    let what = match (cause, slots) {
-        (Cause::Slots, Some(slots)) => format!("all {slots} slots of a server were taken"),
-        (cause, _) => cause.words().to_owned(),
-    };
+    let what = words(cause, slots);
     let advice = match cause {
         Cause::Slots => {
             "Raise `max_running_requests` while the time per output token allows it, or add servers."

@@ -39,9 +39,9 @@ function whyTheyWaited(run) {
   const { waiting, waiting_over: over } = run;
   if (!waiting.sequences || !over.causes.length) return null;
   const share = of => percent(of.share);
-  const sentence = `${several(waiting.sequences, "sequence")} waited ${duration(waiting.waited_s)} in servers' queues all together, ${duration(waiting.waited_s / waiting.sequences)} on average: ${waiting.causes.map(of => `${share(of)} ${of.words}`).join("; ")}.`;
+  const sentence = `${several(waiting.sequences, "sequence")} waited ${duration(waiting.waited_s)} in servers' queues all together, ${duration(waiting.waited_s / waiting.sequences)} on average: ${waiting.causes.map(of => `${share(of)} while ${of.words}`).join("; ")}.`;
   const servers = waiting.servers.slice(0, 8).map(of => [of.server, { n: known(of.slots) ? number(of.slots) : "–", small: known(of.slots) ? of.slots_source : null }, { n: duration(of.waited_s) },
-    of.causes.map(cause => `${share(cause)} ${cause.words}`).join("; ")]);
+    of.causes.map(cause => `${share(cause)} while ${cause.words}`).join("; ")]);
   const groups = waiting.groups.map(of => [`${of.by} ${of.name}${["prompt", "output"].includes(of.by) ? " tokens" : ""}`, { n: number(of.requests), small: percent(of.share_of_requests) }, { n: percent(of.share_of_tokens) }, { n: percent(of.caused) }, { n: percent(of.bore) }]);
   const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);

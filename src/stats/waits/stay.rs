@@ -98,7 +98,7 @@ impl Cause {
             Cause::NotSeen => "requests that are not seen here had the server",
             Cause::Router => "the router held it back",
             Cause::Down => "the server was down or starting",
-            Cause::Unknown => "nobody knows why",
+            Cause::Unknown => "what it waited for is not known",
         }
     }
 }
