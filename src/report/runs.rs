@@ -13,6 +13,7 @@ use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
 use super::verdict::{Grade, Verdict};
+use super::why::Why;
 
 /// The first columns of the sheet with a row a run.
 pub const SHEET: [&str; 4] = ["run", "dir", "state", "verdict"];
@@ -39,6 +40,8 @@ pub struct RunReport<'a> {
     pub verdict: Option<Verdict>,
     /// What was done to its servers, and what that did.
     pub episodes: Vec<Episode>,
+    /// Why its requests waited.
+    pub why: Why,
     /// What the figures say, what matters most first.
     pub findings: Vec<Finding>,
 }
@@ -105,8 +108,10 @@ impl<'a> RunReport<'a> {
     pub fn of(run: &'a Run) -> RunReport<'a> {
         let summary = figures(run);
         let episodes = episodes(&run.table, &run.faults, servers(run));
+        let why = Why::of(run);
         RunReport {
-            findings: findings(run, &summary, &episodes),
+            findings: findings(run, &summary, &episodes, &why),
+            why,
             verdict: run.verdict(),
             run,
             summary,
@@ -172,6 +177,7 @@ impl<'a> RunReport<'a> {
             "notes": self.run.notes,
             "findings": self.findings,
             "faults": self.episodes,
+            "waiting": self.why.to_json(&self.run.table),
             "summary": summary,
         })
     }
