@@ -153,7 +153,10 @@ impl Upstreams {
         // Under the same limit, requests from before keep their places.
         let same = before.filter(|before| before.rules.most == rules.most);
         let slots = same.map_or_else(
-            || (rules.most > 0).then(|| Arc::new(Semaphore::new(rules.most))),
+            || {
+                let most = rules.most.min(Semaphore::MAX_PERMITS);
+                (most > 0).then(|| Arc::new(Semaphore::new(most)))
+            },
             |same| same.slots.clone(),
         );
         Ok(Upstreams {

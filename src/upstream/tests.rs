@@ -126,6 +126,8 @@ async fn under_the_same_limit_a_new_set_keeps_the_places_that_are_taken() {
     );
     drop(taken);
     assert_eq!(free(&same), Some(2));
+    // More than there can be is no limit that is reached.
+    assert!(free(&limited(usize::MAX, None)) > Some(1_000_000));
     let unlimited = limited(0, Some(&old));
     assert!(free(&unlimited).is_none() && unlimited.slot().await.is_none());
 }
