@@ -18,6 +18,7 @@ pub mod engine;
 mod export;
 pub mod failures;
 mod flags;
+mod handover;
 mod info;
 mod meta_info;
 mod metrics;

@@ -18,7 +18,7 @@ use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
 use super::call::Call;
-use super::disaggregation::{self, Mode};
+use super::disaggregation::Mode;
 use super::driver::{Listener, Submission, Update};
 use super::engine::{EventKind, Request};
 use super::failures::Fate;
@@ -26,7 +26,7 @@ use super::sequence::{Ending, Sequence};
 use super::served::{Outcome, Served};
 use super::shared::{Exchange, Headers, Shared};
 use super::wire::DONE;
-use super::{openai, request_log, spans, wire};
+use super::{handover, openai, request_log, spans, wire};
 
 /// A generation request that the engine works on.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Reply {
         for (id, sequence) in (first..).zip(&mut call.sequences) {
             sequence.id = id;
             if shared.mode() == Mode::Prefill {
-                let from = dispatched.plus_nanos(disaggregation::PREPARE_NANOS);
+                let from = dispatched.plus_nanos(handover::PREPARE_NANOS);
                 sequence.moments.bootstrap_start = Some(from);
             }
         }
@@ -132,7 +132,7 @@ impl Reply {
             if mode == Mode::Prefill {
                 for (submission, sequence) in submissions.zip(&call.sequences) {
                     let room = sequence.bootstrap.as_ref().map_or(0, |meet| meet.room);
-                    let prefill = disaggregation::prefill(shared.clone(), submission, room);
+                    let prefill = handover::prefill(shared.clone(), submission, room);
                     tokio::spawn(prefill);
                 }
             } else {
@@ -193,7 +193,7 @@ impl Reply {
         {
             let shared = self.exchange.shared.clone();
             let of = (sequence.id, *update);
-            let receiving = disaggregation::receive(shared, bootstrap.clone(), of, updates.clone());
+            let receiving = handover::receive(shared, bootstrap.clone(), of, updates.clone());
             tokio::spawn(receiving);
         }
         let was_open = sequence.ending.is_none();

@@ -16,13 +16,13 @@ use serde_json::json;
 use crate::request::endpoint::Endpoint;
 
 use super::call::{Call, RefusalKind};
-use super::disaggregation::{self, Mode};
+use super::disaggregation::Mode;
 use super::failures::{Failures, Fate};
 use super::reply::{EngineStopped, Reply};
 use super::sequence::QUEUE_FULL;
 use super::shared::{Headers, Shared};
 use super::wire::{DONE, error_body};
-use super::{info, spans};
+use super::{handover, info, spans};
 
 /// The longest request body taken.
 const MAX_BODY: usize = 256 << 20;
@@ -125,7 +125,7 @@ async fn generation(
     let is_generate = endpoint == Endpoint::Generate;
     let parsed = Call::parse(endpoint, &body, &shared.config).and_then(|mut call| {
         if shared.mode() != Mode::Null {
-            disaggregation::read(&mut call, &body)?;
+            handover::read(&mut call, &body)?;
         }
         Ok(call)
     });

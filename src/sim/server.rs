@@ -18,10 +18,11 @@ use crate::clock::{Clock, NANOS};
 
 use super::Error;
 use super::config::Config;
-use super::disaggregation::{self, Mode, Rooms};
+use super::disaggregation::{Mode, Rooms};
 use super::driver::{Driver, EngineClock};
 use super::export::{RequestLog, Tracer};
 use super::failures::Fates;
+use super::handover;
 use super::metrics::Metrics;
 use super::script::Script;
 use super::served::{Served, ServedLog};
@@ -108,7 +109,7 @@ impl Sim {
                 .run_until_cancelled_owned(accept(listener, shared.clone())),
         );
         if let Some(listener) = bootstrap {
-            let accepting = disaggregation::accept(listener, shared.clone());
+            let accepting = handover::accept(listener, shared.clone());
             runtime.spawn(stop.clone().run_until_cancelled_owned(accepting));
         }
         Ok(Sim { addr, shared, stop })
