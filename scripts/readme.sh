@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the commands of README and of DEPLOY.md's "Other ways to stand" as they stand there, each page's one after another in one shell,
+# Runs the commands of README and of DEPLOY.md's "Other arrangements" as they are there, each page's one after another in one shell,
 # and looks at what they have left. Only the long ones of "Start here" are left out: CI runs them by themselves.
 #
 # bash scripts/readme.sh [FOLDER]   the folder with `queuescope` (default: target/release)
@@ -69,7 +69,7 @@ mkdir "$scratch/results"
     # What the section begins from.
     printf 'queuescope sim --port %s --max-running-requests 8 >/dev/null &\n' 30000 30100
     echo 'until queuescope probe http://127.0.0.1:30100 --output-len 1 >/dev/null 2>&1; do sleep 0.2; done'
-    blocks docs/DEPLOY.md "Other ways to stand"
+    blocks docs/DEPLOY.md "Other arrangements"
 } | run deploy
 rows node.csv 40 host pure_queue_time
 rows front.csv 1 host queue_time_in_router pure_queue_time hop_clock_offset
