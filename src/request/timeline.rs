@@ -34,9 +34,9 @@ names! {
         RouterSend = "router_send",
         /// The server received the request.
         ServerCreated = "server_created",
-        /// It entered the scheduler's waiting queue.
+        /// It entered the server queue.
         QueueStart = "queue_start",
-        /// It left the queue into its first batch.
+        /// It left the server queue into its first batch.
         QueueEnd = "queue_end",
         /// Its prefill finished.
         PrefillEnd = "prefill_end",
@@ -155,7 +155,7 @@ impl Period {
         Period::new(Moment::ServerCreated, Moment::ServerFirstToken);
     /// Tokenizing and the hand-over to the scheduler.
     pub const TOKENIZE: Period = Period::new(Moment::ServerCreated, Moment::QueueStart);
-    /// The scheduler's waiting queue and nothing else.
+    /// The server queue, which is the scheduler's waiting queue and nothing else.
     pub const PURE_QUEUE: Period = Period::new(Moment::QueueStart, Moment::QueueEnd);
     /// The generator's own lateness.
     pub const SCHEDULE_LAG: Period = Period::new(Moment::Scheduled, Moment::Sent);

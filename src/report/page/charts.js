@@ -36,7 +36,7 @@ function chartOf(c, { x, y, series, legend = true, tip: told, grid, tooltip, ...
     animation: false, backgroundColor: "transparent", aria: { enabled: true },
     textStyle: { fontFamily: "system-ui, sans-serif", color: c.ink },
     grid: { left: 12, right: 20, top: legend ? 58 : 30, bottom: 34, ...grid },
-    legend: legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(legend === true ? {} : { data: legend }), textStyle: { color: c.ink, fontSize: 12, lineHeight: 18 },
+    legend: legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(legend === true ? {} : { data: legend }), textStyle: { color: c.ink, fontSize: 12, lineHeight: 14 },
       pageTextStyle: { color: c.soft }, pageIconColor: c.ink, pageIconInactiveColor: c.line, itemWidth: 18, itemHeight: 10, inactiveColor: c.soft } : { show: false },
     tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 }, formatter: told,
       axisPointer: { type: series.some(of => of?.stack) ? "shadow" : "line", lineStyle: { color: c.soft }, crossStyle: { color: c.soft }, label: { show: false } }, ...tooltip },
@@ -84,30 +84,42 @@ function picture(of) {
   PICTURES.push(of);
   return figure;
 }
-/** The mark of runs that are not valid stands in the picture itself: it is what is saved and shown around. */
+/** A chart's options, and by how much it is higher as its legend needs more than a line. */
 function options(of, c, width) {
   const made = of.option(c, width);
+  const names = new Set(made.legend.show === false ? [] : made.legend.data ?? made.series.map(one => one.name).filter(known));
+  let lines = 1, used = 0;
+  for (const name of names) {
+    const wide = Math.min(width, 34 + 6.8 * name.length);
+    if (used + wide > width) { lines++; used = 0; }
+    used += wide;
+  }
+  // Of very many names one line is shown at a time.
+  const more = lines > 6 ? 0 : (lines - 1) * 22;
+  if (more) Object.assign(made.legend, { type: "plain", width, itemGap: 8 });
+  made.grid.top += more;
+  // The mark of runs that are not valid stands in the picture itself: it is what is saved and shown around.
   if (of.grade) {
-    const top = Math.max(4, [made.grid].flat()[0].top - 22);
+    const top = Math.max(4, made.grid.top - 22);
     made.graphic = [{ type: "text", right: 20, top, silent: true, z: 90, style: { text: of.grade, fill: of.grade === "INVALID" ? c.bad : c.soft, font: "700 15px system-ui, sans-serif" } }];
   }
-  return made;
+  return [made, more];
 }
 function draw(of) {
   if (!of.chart.isConnected) return;
-  const height = of.height();
-  of.chart.style.height = height + "px";
+  const [made, more] = options(of, inks(), of.chart.clientWidth);
+  of.chart.style.height = of.height() + more + "px";
   if (!of.made) {
     of.made = echarts.init(of.chart, null, { renderer: "canvas" });
     of.ready?.(of.made);
   }
   of.made.resize();
-  of.made.setOption(options(of, inks(), of.chart.clientWidth), true);
+  of.made.setOption(made, true);
 }
 /** A chart for a paper: on white, with its title, whatever the screen's colours are. */
 function saved(of, kind) {
-  const size = { width: 960, height: Math.max(480, of.height() + 60) };
-  const made = options(of, INKS.light, size.width);
+  const width = 960, [made, more] = options(of, INKS.light, width);
+  const size = { width, height: Math.max(480, of.height() + more + 60) };
   made.backgroundColor = "#ffffff";
   made.title = { text: of.title, left: 12, top: 8, textStyle: { fontSize: 15, color: INKS.light.ink } };
   for (const part of ["grid", "legend"]) {

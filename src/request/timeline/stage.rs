@@ -5,9 +5,9 @@ use super::Period;
 /// A stretch of a request's life; the stages follow each other without gap or overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
-    /// Short name.
+    /// Its name in files.
     pub name: &'static str,
-    /// What a person reads: "in the router".
+    /// What a person reads: "in the router queue".
     pub place: &'static str,
     /// Its ends.
     pub period: Period,
@@ -22,14 +22,14 @@ pub const STAGES: [Stage; 10] = [
         Period::SCHEDULE_LAG,
     ),
     Stage::new("to proxy", "on the way to the proxy", Period::TO_PROXY),
-    Stage::new("router", "in the router", Period::QUEUE_IN_ROUTER),
+    Stage::new("router", "in the router queue", Period::QUEUE_IN_ROUTER),
     Stage::new("network", "on the way into the server", Period::NETWORK),
     Stage::new(
         "tokenize",
         "in tokenizing and the hand-over to the scheduler",
         Period::TOKENIZE,
     ),
-    Stage::new("queue", "in the server's queue", Period::PURE_QUEUE),
+    Stage::new("queue", "in the server queue", Period::PURE_QUEUE),
     Stage::new("prefill", "in prefill", Period::PREFILL),
     Stage::new("return", "on the way back", Period::RETURN),
     Stage::new(
@@ -49,6 +49,15 @@ impl Stage {
             "router" => "router_queue",
             "queue" => "server_queue",
             "router return" => "router_return",
+            name => name,
+        }
+    }
+
+    /// What people call it.
+    pub fn label(&self) -> &'static str {
+        match self.name {
+            "router" => "router queue",
+            "queue" => "server queue",
             name => name,
         }
     }
