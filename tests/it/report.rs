@@ -81,7 +81,11 @@ async fn a_server_without_metrics_is_told_the_switch() {
     .await;
     assert_eq!(probed.wrong, None, "{}", probed.text);
     assert!(probed.text.contains("--enable-metrics"), "{}", probed.text);
-    assert!(probed.text.contains("unseen in the server"), "{}", probed.text);
+    assert!(
+        probed.text.contains("unseen in the server"),
+        "{}",
+        probed.text
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
