@@ -33,9 +33,14 @@ COLORS = {
     "server": "#8e8e8e",
     "network": "#a16a3b",
     "tokenize": "super-light-blue",
+    "decode_memory": "dark-red",
+    "prefill_queue": "light-red",
     "server_queue": "red",
     "prefill": "blue",
+    "kv_transfer": "semi-dark-blue",
+    "decode_slot": "semi-dark-red",
     "return": "#6ed0e0",
+    "router_hold": "semi-dark-orange",
     "router_return": "#ba43a9",
     "decode": "green",
     "client_stall": "yellow",
@@ -43,7 +48,10 @@ COLORS = {
 
 
 # The stages before the first token.
-BEFORE = "proxy|router_queue|server|network|tokenize|server_queue|prefill|return|router_return"
+BEFORE = (
+    "proxy|router_queue|server|network|tokenize|decode_memory|prefill_queue|server_queue|prefill|kv_transfer|decode_slot|return|"
+    "router_hold|router_return"
+)
 
 
 def stage(name):
@@ -83,7 +91,7 @@ PANELS = [
     ),
     figure(
         "Router queue, 95 %",
-        "Wait in the router before it sent the request on. Known where a worker hop stands behind the router.",
+        "Wait in the router queue. Known where a worker hop stands behind the router.",
         quantile(0.95, STAGE, select=stage("router_queue")),
         unit="s",
         colors=(("green", None), ("orange", 0.5), ("red", 1)),
@@ -109,7 +117,7 @@ PANELS = [
         "The time before the first token, shared out among the stages. Wide orange: the router holds requests back (its "
         "limit is too low, or all workers are full). Wide red: they wait in the server queue. Mostly blue: nobody waits for "
         "anything but the prefill of the own prompt. Grey, `server`: unseen in the server, which tells no timings "
-        "(streamed chat); of a reply that is no stream this holds its decoding too.",
+        "(streamed chat, where the proxy has no --engine-traces); of a reply that is no stream this holds its decoding too.",
         (total(STAGE + "_sum", "stage", f'stage=~"{BEFORE}", {WORKER}'), "{{stage}}"),
         unit="s",
         size=(12, 9),
@@ -128,7 +136,7 @@ PANELS = [
     lines(
         "Router against server",
         "Waits in the router queue and in the server queue. The server's curves hold only requests of which the server tells timings "
-        "(not streamed chat), the router's hold all. Both high: more servers. Router high, server low: the router's limit on "
+        "(streamed chat with --engine-traces only), the router's hold all. Both high: more servers. Router high, server low: the router's limit on "
         "requests is too low, or it holds back for another reason. Server high, router low: usual for a router without a "
         "limit; look below whether all servers are.",
         (quantile(0.95, STAGE, select=stage("router_queue")), "router queue p95"),

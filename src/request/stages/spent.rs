@@ -1,6 +1,6 @@
 //! What a stretch of a request's time was spent on: a stage, several, or what is none.
 
-use crate::request::timeline::{Moment, Period, STAGES, Stage};
+use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
 /// What the remainder inside a server that tells no times is called.
 pub const UNSEEN: &str = "unseen in the server";
@@ -24,6 +24,9 @@ pub enum Spent {
     ClientStall,
 }
 
+/// Whether it is the life of a request that two servers served; each kind.
+const LIVES: [bool; 2] = [false, true];
+
 /// The place of a stage in a request's life.
 fn index(period: Period) -> usize {
     let index = STAGES.iter().position(|stage| stage.period == period);
@@ -42,6 +45,16 @@ impl StageSet {
 
     pub(super) fn with(self, other: StageSet) -> StageSet {
         StageSet(self.0 | other.0)
+    }
+
+    /// Those that a request has.
+    pub(super) fn in_life_of(self, timeline: &Timeline) -> StageSet {
+        let own = |stage: &&Stage| timeline.period_of(stage).is_some();
+        let own = self
+            .stages()
+            .filter(own)
+            .map(|stage| StageSet::of(stage.period));
+        own.fold(StageSet::default(), StageSet::with)
     }
 
     /// The stage of this period.
@@ -79,19 +92,23 @@ impl StageSet {
         }
     }
 
-    /// The remainder inside a server that tells no times, with a router that nobody saw forward or without: its label and place.
+    /// The remainder inside a server or a pair that tells no times, with a router that nobody saw forward or without: its label
+    /// and place.
     fn unseen(self) -> Option<(&'static str, &'static str)> {
         let row = |from, to| StageSet::row(index(from), index(to) + 1);
-        let is_within = |all: StageSet| self.0 & !all.0 == 0;
-        let inner = row(Period::TOKENIZE, Period::PREFILL);
-        let told = match inner.0 & !self.0 {
-            0 if is_within(row(Period::NETWORK, Period::RETURN)) => (UNSEEN, UNSEEN),
-            0 if is_within(row(Period::QUEUE_IN_ROUTER, Period::RETURN)) => {
-                ("router or server", "in the router or the server")
+        let is_within = |from| self.0 & !row(from, Period::RETURN).0 == 0;
+        let inner = row(Period::TOKENIZE, Period::DECODE_SLOT);
+        let is_whole = LIVES.iter().any(|is_pair| {
+            let mut inner = inner.stages().filter(|stage| stage.is_in(*is_pair));
+            inner.all(|stage| Spent::Stages(self).holds(stage.period))
+        });
+        match is_whole && self.is_a_row() {
+            true if is_within(Period::NETWORK) => Some((UNSEEN, UNSEEN)),
+            true if is_within(Period::QUEUE_IN_ROUTER) => {
+                Some(("router or server", "in the router or the server"))
             }
-            _ => return None,
-        };
-        self.is_a_row().then_some(told)
+            _ => None,
+        }
     }
 
     /// What a person reads: "in the router queue or on the way into the server".
@@ -117,10 +134,20 @@ impl StageSet {
         }
     }
 
-    /// Whether they follow each other without others between.
+    /// Whether they follow each other without others between, in the life of a request that one server served or two did.
     fn is_a_row(self) -> bool {
-        let shifted = self.0 >> self.0.trailing_zeros().min(15);
-        shifted & shifted.wrapping_add(1) == 0
+        let mut held = self.stages().map(|stage| index(stage.period));
+        let Some(first) = held.next() else {
+            return true;
+        };
+        let between = StageSet::row(first, held.last().unwrap_or(first));
+        LIVES.iter().any(|is_pair| {
+            // A router holds few.
+            let mut others = between
+                .stages()
+                .filter(|stage| stage.is_in(*is_pair) && stage.period != Period::ROUTER_HOLD);
+            others.all(|stage| Spent::Stages(self).holds(stage.period))
+        })
     }
 }
 
