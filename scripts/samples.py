@@ -29,10 +29,10 @@ def shape(text):
 
 
 def units(block):
-    """Lines of tables, and clauses of prose."""
+    """Lines of tables and names of files, and clauses of prose."""
     found, prose = [], []
     for line in block:
-        if re.search(r"\S {2,}\S", re.sub(r"[█░]+", "", line).rstrip()):
+        if re.search(r"\S {2,}\S|^\w+: \S+$", re.sub(r"[█░]+", "", line).rstrip()):
             found.append(shape(line))
         else:
             prose.append(line.strip())

@@ -138,7 +138,7 @@ pub struct Args {
     pub vocab_size: u32,
 
     /// Folder of the servers' request logs on this disk (their --export-metrics-to-file-dir): rows of chat and completions,
-    /// which carry no times, then have the server's queue
+    /// which carry no times, then have the server queue
     #[arg(long, value_name = "DIR", help_heading = "What is written")]
     pub engine_logs: Option<PathBuf>,
     /// Fields to merge into every body, a JSON object

@@ -15,6 +15,7 @@ use queuescope::telemetry::prometheus::METRICS;
 
 mod columns;
 mod source;
+mod words;
 
 use columns::{columns_markdown, moments_markdown, outcomes_markdown, stages_markdown};
 use source::{Source, sources, uses};
