@@ -143,7 +143,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     let start = start.min(room - 1);
     let length = end.saturating_sub(start).max(usize::from(part.nanos > 0));
     if (-error..0).contains(&part.nanos) {
-        return format!("{:<LABEL$}within the clock error", part.spent.label());
+        return format!("{}within the clock error", labelled(part.spent));
     }
     // One clock's stamps are no better than that: it is no time at all.
     let is_nothing = (-TOLERANCE_NANOS..0).contains(&part.nanos);
@@ -155,11 +155,19 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
         _ => " ".repeat(start) + &mark(part.spent).repeat(length),
     };
     format!(
-        "{:<LABEL$}{:>10}{:>5.0} %  {bar}",
-        part.spent.label(),
+        "{}{:>10}{:>5.0} %  {bar}",
+        labelled(part.spent),
         duration(nanos as f64 / 1e9),
         share(nanos) * 100.0,
     )
+}
+
+/// What a line of figures begins with; a label that is too long for it has a line of its own.
+pub fn labelled(spent: Spent) -> String {
+    match spent.label() {
+        label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
+        label => format!("{label:<LABEL$}"),
+    }
 }
 
 /// How far the time of a part may be off: the clocks' errors, nanoseconds.

@@ -191,6 +191,7 @@ mod tests {
     use super::*;
     use crate::request::record::{Outcome, Record};
     use crate::request::sample::{Sample, ms};
+    use crate::request::timeline::PrefillTimes;
     use crate::request::unseen::Unseens;
 
     const HOP: [Moment; 2] = [Moment::WorkerArrival, Moment::WorkerForwarded];
@@ -282,6 +283,11 @@ mod tests {
             place(Sample::whole().without(&ENGINE), 3),
             "unseen in the server"
         );
+        let pair = |record: &mut Record| {
+            record.timeline.pair(PrefillTimes::default());
+            record.timeline.forget_engine();
+        };
+        assert_eq!(place(Sample::whole().with(pair), 3), "unseen in the server");
         let no_hop = Sample::whole().without(&[Moment::WorkerArrival]);
         assert_eq!(
             place(no_hop.engine_unknown(), 2),

@@ -108,7 +108,7 @@ async fn what_stands_between_without_a_hop_is_named() {
     assert_eq!(probed.wrong, None, "{}", probed.text);
     for said in [
         // Nobody knows whose clock the engine's moments are on, so both ways to and from it are one.
-        "\nrouter queue+network+return ",
+        "\nrouter queue+network+return\n   ",
         "router_send\n    a worker hop",
         "nobody said which server",
     ] {

@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
 use crate::report::duration;
-use crate::report::timeline::{LABEL, mark};
+use crate::report::timeline::{labelled, mark};
 use crate::request::stages::Spent;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
@@ -136,11 +136,8 @@ impl TimeSpent {
         let line = |part: &PartSpent| {
             let share = self.share(part).filter(|share| *share >= 0.01)?;
             let bar = mark(part.spent).repeat((share * BAR as f64).round().max(1.0) as usize);
-            let (label, mean) = (part.spent.label(), duration(self.mean(part)?));
-            Some(format!(
-                "{label:<LABEL$}{mean:>10} {:>4.0} %  {bar}",
-                share * 100.0
-            ))
+            let (label, mean) = (labelled(part.spent), duration(self.mean(part)?));
+            Some(format!("{label}{mean:>10} {:>4.0} %  {bar}", share * 100.0))
         };
         self.parts.iter().filter_map(line).collect()
     }

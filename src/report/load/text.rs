@@ -183,7 +183,7 @@ fn failures(summary: &Summary) -> impl Iterator<Item = String> {
         });
         let elsewhere = kind.elsewhere();
         let elsewhere =
-            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it in {}", spent.label()));
+            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it {}", spent.place()));
         let what = format!(
             "{} {}, last seen in {}{}{}",
             kind.requests,

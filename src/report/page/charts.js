@@ -100,11 +100,6 @@ function options(of, c, width) {
   const more = lines > 6 ? 0 : (lines - 1) * 22;
   if (more) Object.assign(made.legend, { type: "plain", width, itemGap: 8 });
   made.grid.top += more;
-  // The mark of runs that are not valid stands in the picture itself: it is what is saved and shown around.
-  if (of.grade) {
-    const top = Math.max(4, made.grid.top - 22);
-    made.graphic = [{ type: "text", right: 20, top, silent: true, z: 90, style: { text: of.grade, fill: of.grade === "INVALID" ? c.bad : c.soft, font: "700 15px system-ui, sans-serif" } }];
-  }
   return [made, more];
 }
 function draw(of) {
@@ -124,6 +119,8 @@ function saved(of, kind) {
   const size = { width, height: Math.max(480, of.height() + more + 60) };
   made.backgroundColor = "#ffffff";
   made.title = { text: of.title, left: 12, top: 8, textStyle: { fontSize: 15, color: INKS.light.ink } };
+  // The mark of runs that are not valid stands in the picture itself: it is what is shown around.
+  if (of.grade) made.graphic = [{ type: "text", right: 20, top: 10, silent: true, z: 90, style: { text: of.grade, fill: INKS.light[of.grade === "INVALID" ? "bad" : "soft"], font: "700 15px system-ui, sans-serif" } }];
   for (const part of ["grid", "legend"]) {
     for (const one of [made[part]].flat()) if (typeof one.top === "number") one.top += 38;
   }

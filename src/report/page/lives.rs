@@ -90,7 +90,7 @@ impl Lives {
         })
     }
 
-    /// What requests waited for in server queues, by when they entered them: a row of seconds a cause that there was.
+    /// What requests waited for in server queues, by when they entered them: a row of seconds a cause that took a part of it.
     pub fn waiting(&self, why: &Why) -> Value {
         let sums = why.over_time(self.slot, SLOTS);
         let last = sums
@@ -104,7 +104,7 @@ impl Lives {
             .enumerate()
             .filter_map(|(at, cause)| {
                 let of = || sums.iter().filter_map(|sums| sums.get(at));
-                let is_there = of().any(|sum| *sum > 0.0);
+                let is_there = of().sum::<f64>() >= 0.0005 * why.waited;
                 let seconds: Vec<Value> = of().map(|sum| short(*sum)).collect();
                 is_there.then(|| json!({ "cause": cause.short(), "seconds": seconds }))
             });
@@ -166,6 +166,7 @@ pub fn stages(all: &TimeSpent) -> Value {
         let mut told = stage(part.spent);
         told["mean"] = json!(all.mean(part).map(short));
         told["share"] = json!(all.share(part).map(short));
+        told["seconds"] = json!(short(part.nanos.max(0) as f64 / 1e9));
         told["of"] = json!(all.of_requests(part));
         told
     });

@@ -117,14 +117,14 @@ function stagesByRun() {
 function faultsByRun() {
   const told = RUNS.flatMap(run => run.faults.map(episode => [run, episode]));
   if (!told.length) return null;
-  const outcome = of => known(of.seconds) ? { n: duration(of.seconds) } : of.said;
+  const outcome = of => known(of.seconds) ? duration(of.seconds) : of.said;
   const rows = told.flatMap(([run, { faults, phases, latency }]) => faults.map((of, at) => {
     const during = phases[1], failed = Object.values(during.failed).reduce((sum, count) => sum + count, 0);
     return [`${RUNS.length > 1 ? briefOf(run) + ": " : ""}${of.server}, ${of.kind} at ${number(of.down, 1)} s`, at ? "" : { n: number(failed), small: `of ${number(during.requests)}` },
       outcome(of.left), outcome(of.recovery), at ? "" : outcome(latency)];
   }));
   return section("by-fault", "What the faults did", markOf(worst(told.map(([run]) => run))),
-    table(["fault", { n: "lost requests" }, { n: "until traffic left" }, { n: "served again, after it was back" }, { n: "TTFT as before, after the fault" }], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
+    table(["fault", { n: "lost requests" }, "until traffic left", "served again, after it was back", "TTFT as before, after the fault"], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
 }
 
 /** A setting's values against queue, first token and rate. */
@@ -186,7 +186,8 @@ let chosen = null;
 function choose(run) {
   chosen = run;
   const place = $("detail-of");
-  place.replaceChildren(...[whereTheTimeWent, whyTheyWaited, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
+  const isOnly = RUNS.length === 1;
+  place.replaceChildren(...[whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)).filter(Boolean));
   forget();
   watch();
   const select = $("which");
@@ -217,9 +218,12 @@ function retold() {
   redraw();
 }
 
-const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "Stages by run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waterfall: "Requests", arrivals: "Arrivals",
+const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests", arrivals: "Arrivals",
   "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
+/** What stays in sight lies below the links to the sections, in however many lines. */
+const measured = () => document.documentElement.style.setProperty("--nav", $("nav").offsetHeight + "px");
+addEventListener("resize", measured);
 function contents() {
   const links = [...document.querySelectorAll("main section[id]")].map(of => {
     const link = make("a", NAV[of.id] ?? of.querySelector("h2").textContent);
@@ -227,12 +231,14 @@ function contents() {
     return link;
   });
   $("nav").replaceChildren(...links);
+  measured();
 }
 
 headline();
 if (RUNS.length) {
-  // First what was asked: what faults did, which setting is better, and where the time went in each.
-  $("main").append(...[faultsByRun(), compared(), stagesByRun(), allFindings(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
+  // First what was asked: what faults did, which setting is better, and where the time went.
+  const ofMany = RUNS.length > 1 ? [compared, stagesByRun, allFindings, sweep, runsTable, distributions] : [];
+  $("main").append(...[faultsByRun, ...ofMany].map(part => part()).filter(Boolean), ...detail());
   LATER.forEach(show => show());
   choose(RUNS[0]);
   if (location.hash.includes("&")) $(location.hash.slice(1).split("&")[0])?.scrollIntoView();

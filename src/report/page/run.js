@@ -36,27 +36,44 @@ function stagesTold(run) {
   const legend = box("ul", "legend", ...stages.filter(isLarge).map(stage => {
     const swatch = make("span", "", "swatch" + (stage.name.includes("+") ? " hatch" : ""));
     if (!stage.name.includes("+")) swatch.style.background = c.stages[stage.name] ?? c.soft;
-    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"));
+    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place.endsWith(stage.label) ? "" : stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"));
   }));
   const small = stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}${stage.of}`);
   const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
-  return [words("p", sentence), legend, rest].filter(Boolean);
+  return [words("p", sentence), shareBar(stages), legend, rest].filter(Boolean);
+}
+
+/** What all requests' time went to, as one bar. */
+function shareBar(stages) {
+  const c = inks(), whole = stages.reduce((sum, of) => sum + of.seconds, 0);
+  const inOrder = [...stages].sort((a, b) => a.order - b.order);
+  const bar = box("div", "share", ...inOrder.map(({ name, label, seconds }) => {
+    const part = make("span", seconds > 0.012 * label.length * whole ? label : null, name.includes("+") ? "hatch" : "");
+    part.style.flex = `${seconds / whole} 1 0`;
+    if (!name.includes("+")) part.style.background = c.stages[name] ?? c.soft;
+    return part;
+  }));
+  bar.setAttribute("aria-hidden", true);
+  return bar;
 }
 
 /** What requests waited for in server queues, and which of them held up the others. */
 function whyTheyWaited(run) {
   const { waiting, waiting_over: over } = run;
-  if (!waiting.sequences || !over.causes.length) return null;
-  const share = of => percent(of.share);
-  const sentence = `${several(waiting.sequences, "sequence")} waited ${duration(waiting.waited_s)} in server queues all together, ${duration(waiting.waited_s / waiting.sequences)} on average: ${waiting.causes.map(of => `${share(of)} while ${of.words}`).join("; ")}.`;
+  const { sequences, waited_s: inServers, in_router_s: inRouter } = waiting;
+  // Of those that hardly waited there is nothing to say.
+  if (!sequences || Math.max(inServers, inRouter) < 0.001 * sequences) return null;
+  const whatFor = ({ causes }) => causes.filter(of => of.share >= 0.0005).map(of => `${percent(of.share)} while ${of.words}`).join("; ");
+  const where = [inServers && `${duration(inServers)} in the server queue`, inRouter && `${duration(inRouter)} in the router queue`].filter(Boolean).join(" and ");
+  const sentence = `${several(sequences, "sequence")} waited ${where} all together: ${whatFor(waiting)}.`;
   const servers = waiting.servers.slice(0, 8).map(of => [of.server, { n: known(of.slots) ? number(of.slots) : "–", small: known(of.slots) ? of.slots_source : null }, { n: duration(of.waited_s) },
-    of.causes.map(cause => `${share(cause)} while ${cause.words}`).join("; ")]);
+    whatFor(of)]);
   const groups = waiting.groups.map(of => [`${of.by} ${of.name}${["prompt", "output"].includes(of.by) ? " tokens" : ""}`, { n: number(of.requests), small: percent(of.share_of_requests) }, { n: percent(of.share_of_tokens) }, { n: percent(of.caused) }, { n: percent(of.bore) }]);
   const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
   return section("waiting", "Why they waited", words("p", sentence),
-    picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
-      caption: "Waiting in server queues by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }),
+    over.causes.length ? picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
+      caption: "Waiting in the server queue by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
     groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, "Shares of all requests, of their tokens, of the waiting that they caused (it is laid equally on those that ran meanwhile) and of the waiting that they had.") : null,
     longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),

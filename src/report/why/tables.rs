@@ -12,7 +12,7 @@ const LEAST: f64 = 0.001;
 /// waited there are none.
 pub fn tables(why: &Why) -> Vec<Grid> {
     let whole = why.waited + why.in_router;
-    if why.mean().is_none_or(|mean| mean < LEAST) && why.in_router < LEAST * why.sequences as f64 {
+    if why.mean().is_none_or(|mean| mean < LEAST) && why.in_router <= LEAST * why.sequences as f64 {
         return Vec::new();
     }
     let percent = |share: f64| format!("{:.0} %", share * 100.0);

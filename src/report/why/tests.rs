@@ -78,6 +78,11 @@ fn adds_up(why: &Why, table: &Table) {
 }
 
 #[test]
+fn where_nobody_waited_there_is_no_table() {
+    assert!(tables::tables(&Why::of(&Run::default())).is_empty());
+}
+
+#[test]
 fn parts_add_up_to_the_whole_in_every_file_of_rows() {
     let mut waiting = 0;
     for name in [
