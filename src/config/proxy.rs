@@ -39,8 +39,8 @@ Config {
     balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
     /// With "cache_aware": the longest queue must be more than so many times the shortest for that.
     balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
-    /// How long an upstream that cannot be connected to gets no requests. Then we probe it by a connect of our own. The pause doubles up to 30 s while it fails. When all are out, they are tried
-    /// all the same.
+    /// How long an upstream that cannot be connected to gets no requests. Then we probe it by a connect of our own. The pause
+    /// doubles up to 30 s while it fails. When all are out, they are tried all the same.
     upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
     /// Whether a request whose connection broke before an answer came is sent once more. It goes to another upstream where
     /// there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
@@ -48,8 +48,8 @@ Config {
     resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
     /// PEM file with the certificates of those who may sign an https:// upstream's; without it the system's roots.
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
-    /// Generation requests that the upstreams have at once, all together, each until its response has ended; the others wait in
-    /// the front, in order of arrival, as in a router with a limit. 0: no limit.
+    /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
+    /// ended; the others wait in the front, in order of arrival, as in a router with a limit.
     max_concurrent_requests: usize = 0, Reload "--max-concurrent-requests N" in "Upstreams";
     /// What the upstreams are: "router" or "server". When a router sends on is only known through a worker hop; our own send to
     /// a server is the send to it, and `host` names it.
@@ -71,8 +71,7 @@ Config {
     records_rotate_hours: f64 as values::hours = 0.0, Restart "--records-rotate-hours HOURS" in "Running it";
     /// How many records files that were moved aside stay; 0: all. The oldest are removed.
     records_keep: usize = 0, Restart "--records-keep N" in "Running it";
-    /// Where the live page, /healthz, /readyz, /metrics and /faults are. It should stay on this
-    /// machine.
+    /// Where the live page, /healthz, /readyz, /metrics and /faults are. It should stay on this machine.
     admin: SocketAddr as values::listen_address = local(8801), Restart "--admin IP:PORT";
     /// Whether /readyz is 503 while no upstream can be connected to. Asked often it connects once a second at most.
     /// Otherwise /readyz says that this process takes requests, whether or not an upstream is there.

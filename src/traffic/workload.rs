@@ -263,7 +263,7 @@ fn merge(body: &mut Map<String, Value>, extra: &Map<String, Value>) {
     for (key, value) in extra {
         match (body.get_mut(key), value) {
             (Some(Value::Object(ours)), Value::Object(theirs)) => merge(ours, theirs),
-            (Some(_), Value::Null) => {
+            (_, Value::Null) => {
                 body.remove(key);
             }
             _ => {

@@ -121,6 +121,7 @@ fn values(kind: Kind, example: &[Entry], key: &Arg) -> String {
     let default = default.filter(|_| !key.is_hide_default_value_set());
     let given = example.iter().find(|(name, _)| key.get_id() == name);
     let given = given.map(|(_, value)| value.to_string().replace(['[', ']', '"'], ""));
+    let given = given.filter(|given| Some(given) != default.as_ref());
     let mut names = key.get_possible_values();
     names.retain(|name| !name.is_hide_set());
     let names: Vec<&str> = names.iter().map(|name| name.get_name()).collect();
