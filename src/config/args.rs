@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A hop between the router and a server; repeat for several. Replaces those of the file. Without hops the
-    /// router's own queue is not seen
+    /// router queue is not seen
     #[arg(long, value_name = "NAME=LISTEN=UPSTREAM")]
     pub(super) worker: Vec<String>,
     #[command(flatten)]

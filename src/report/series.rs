@@ -15,7 +15,7 @@ pub const METRICS: &str = "metrics";
 pub const GPU: &str = "gpu";
 /// In a batch: prefill or decode.
 pub const RUNNING: &str = "running";
-/// In the server's waiting queue.
+/// In the server queue.
 pub const QUEUED: &str = "queued";
 /// Under way, and nobody knows whether queued or running.
 const UNKNOWN: &str = "unknown";

@@ -143,7 +143,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     let start = start.min(room - 1);
     let length = end.saturating_sub(start).max(usize::from(part.nanos > 0));
     if (-error..0).contains(&part.nanos) {
-        return format!("{:<LABEL$}within the clock error", label(part.spent));
+        return format!("{:<LABEL$}within the clock error", part.spent.label());
     }
     // One clock's stamps are no better than that: it is no time at all.
     let is_nothing = (-TOLERANCE_NANOS..0).contains(&part.nanos);
@@ -156,7 +156,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     };
     format!(
         "{:<LABEL$}{:>10}{:>5.0} %  {bar}",
-        label(part.spent),
+        part.spent.label(),
         duration(nanos as f64 / 1e9),
         share(nanos) * 100.0,
     )
@@ -180,16 +180,6 @@ pub fn mark(spent: Spent) -> &'static str {
         Spent::Stages(stages) if stages.stages().count() > 1 => "░",
         Spent::Stages(_) | Spent::Connecting | Spent::Proxy => "█",
         Spent::Prompt | Spent::ClientStall => "▒",
-    }
-}
-
-/// The name of a part, short enough for its column.
-pub fn label(spent: Spent) -> String {
-    match spent {
-        Spent::Stages(stages) => stages.short_name(),
-        Spent::Prompt => "prompt wait".to_owned(),
-        Spent::ClientStall => "client stall".to_owned(),
-        Spent::Connecting | Spent::Proxy => spent.name(),
     }
 }
 
@@ -231,10 +221,10 @@ mod tests {
         let expected = "\
 client lag                1.0 ms    0 %  █
 to proxy                  1.0 ms    0 %  █
-router                    3.0 ms    1 %  █
+router queue              3.0 ms    1 %  █
 network                   5.0 ms    1 %   █
 tokenize                 10.0 ms    2 %   █
-queue                    80.0 ms   16 %    ████████
+server queue             80.0 ms   16 %    ████████
 prefill                   0.10 s   20 %            ██████████
 return                   10.0 ms    2 %                      █
 decode                    0.29 s   58 %                       █████████████████████████████
@@ -252,7 +242,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let picture = render(&record, 91);
         let shaded = picture.lines().find(|line| line.contains('░')).unwrap();
         assert!(
-            shaded.starts_with("network … return          0.20 s   41 %   ░░░░"),
+            shaded.starts_with("unseen in the server      0.20 s   41 %   ░░░░"),
             "{picture}"
         );
         let stalled = Sample::whole().with(|r| r.facts.stall_until_read_nanos = Some(ms(100)));
@@ -269,7 +259,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let picture = render(&record, 91);
         for said in [
             "network+tokenize         15.0 ms    3 %  ",
-            "queue                    80.0 ms   16 %  ",
+            "server queue             80.0 ms   16 %  ",
             "it failed; last seen in decoding\n",
         ] {
             assert!(picture.contains(said), "{said} is not in\n{picture}");

@@ -28,7 +28,7 @@ pub type Seconds = [f64; Cause::ALL.len()];
 /// What is known of a run's waiting.
 #[derive(Clone, Debug, Default)]
 pub struct Why {
-    /// Sequences of which it is known how long they waited in a server's queue.
+    /// Sequences of which it is known how long they waited in a server queue.
     pub sequences: u64,
     /// How long they did, all together, seconds.
     pub waited: f64,
@@ -151,7 +151,7 @@ impl Why {
         why
     }
 
-    /// What the router's queue took, which is before the server's.
+    /// What the router queue took, which is before the server's.
     fn look_at_router(&mut self, table: &Table, row: usize) {
         let held = table.number(ColumnId::queue_time_in_router, row);
         let held = held.filter(|held| *held >= ROUTER && table.is_first(row));
@@ -204,7 +204,7 @@ impl Why {
         (self.sequences > 0).then(|| self.waited / self.sequences as f64)
     }
 
-    /// What most of the waiting in servers' queues was for, and its share of that.
+    /// What most of the waiting in server queues was for, and its share of that.
     pub fn main(&self) -> Option<(Cause, f64)> {
         let causes = Cause::ALL.into_iter().zip(self.causes);
         let of_servers = causes.filter(|(cause, _)| *cause != Cause::Router);

@@ -192,7 +192,7 @@ impl Record {
         sequence.token_gaps
     }
 
-    /// Nanoseconds in the scheduler's queue; of prefill and decode on two servers, of all three waits.
+    /// Nanoseconds in the server queue; of prefill and decode on two servers, of all three waits.
     pub fn pure_queue(&self) -> Option<i64> {
         let waited = self.timeline.nanos(Period::PURE_QUEUE);
         // What decode alone tells is of its own wait.

@@ -154,7 +154,7 @@ pub struct Args {
     /// Folder of the servers' request logs on this disk: times of chat
     ///
     /// It is the servers' --export-metrics-to-file-dir. Rows of chat and completions, which carry no times, then have the
-    /// server's queue.
+    /// server queue.
     #[arg(long, value_name = "DIR", help_heading = "What is written")]
     pub engine_logs: Option<PathBuf>,
     /// Fields to merge into every body, a JSON object; null takes one out

@@ -53,7 +53,7 @@ async fn a_server_shows_all_but_the_proxy() {
     assert_eq!(probed.wrong, None, "{}", probed.text);
     for said in [
         "/generate: ok, status 200, served by 127.0.0.1:",
-        "\nqueue ",
+        "\nserver queue ",
         "\nprefill ",
         "\ndecode ",
         "the server's clock is 3600.00 s ahead of ours, within ",
@@ -82,7 +82,11 @@ async fn a_server_without_metrics_is_told_the_switch() {
     .await;
     assert_eq!(probed.wrong, None, "{}", probed.text);
     assert!(probed.text.contains("--enable-metrics"), "{}", probed.text);
-    assert!(probed.text.contains("network … return"), "{}", probed.text);
+    assert!(
+        probed.text.contains("unseen in the server"),
+        "{}",
+        probed.text
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,7 +109,7 @@ async fn what_stands_between_without_a_hop_is_named() {
     assert_eq!(probed.wrong, None, "{}", probed.text);
     for said in [
         // Nobody knows whose clock the engine's moments are on, so both ways to and from it are one.
-        "\nrouter+network+return ",
+        "\nrouter queue+network+return ",
         "router_send\n    a worker hop",
         "nobody said which server",
     ] {

@@ -113,7 +113,7 @@ pub struct Keys {
     /// Put queuescope's proxy in front of all [default: where there is a router]
     #[arg(long, value_name = "BOOL", value_parser = truth, help_heading = ROUTER)]
     pub front: Option<bool>,
-    /// Put a hop of queuescope's before each server: shows the router's own queue and which server served [default: where a
+    /// Put a hop of queuescope's before each server: shows the router queue and which server served [default: where a
     /// router other than builtin is]
     #[arg(long, value_name = "BOOL", value_parser = truth, help_heading = ROUTER)]
     pub hops: Option<bool>,

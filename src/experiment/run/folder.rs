@@ -76,9 +76,10 @@ pub fn former(dir: &Path) -> anyhow::Result<Vec<&'static str>> {
     let is_there = |name: &&str| dir.join(name).symlink_metadata().is_ok();
     let there: Vec<&str> = FILES.into_iter().filter(is_there).collect();
     let experiment: anyhow::Result<ExperimentFile> = read_json(&dir.join(EXPERIMENT));
+    // One that ended before it had written more left its plan.
+    let is_plan_alone = there == [PLAN] && dir.join(PLAN).is_file();
     match there.first() {
-        // One that ended before it had written more left its plan.
-        Some(name) if experiment.is_err() && there != [PLAN] => Err(PlanError(format!(
+        Some(name) if experiment.is_err() && !is_plan_alone => Err(PlanError(format!(
             "--output-dir {}: {name} is none of an experiment's, and only that is replaced (by --force): move it, or name \
              another folder",
             dir.display()

@@ -52,7 +52,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
     (
         "server_queue",
         Level::Limit,
-        "Requests wait in the servers' queues",
+        "Requests wait in the server queue",
         "Raise `max_running_requests` or add servers.",
         |of, found| {
             let took = of.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
@@ -80,7 +80,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
     (
         "router_queue",
         Level::Limit,
-        "Requests wait in the router",
+        "Requests wait in the router queue",
         "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: the servers \
          do not see these requests meanwhile.",
         |of, found| {

@@ -121,7 +121,7 @@ fn nothing_is_found_in_a_handful_or_in_nothing() {
     only(&Run::default(), "too_few");
 }
 
-/// Most of the time in the server's queue.
+/// Most of the time in the server queue.
 fn queued(sample: Sample, start: i64) -> Sample {
     let moments = moments("QueueEnd 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430");
     set(sample, start, &moments)

@@ -1,4 +1,4 @@
-//! What a run says of its waiting in servers' queues: what was full, and which requests caused it.
+//! What a run says of its waiting in server queues: what was full, and which requests caused it.
 
 use crate::report::why::{Why, lopsided, words};
 use crate::stats::waits::Cause;

@@ -237,8 +237,8 @@ fn a_failed_request_enters_no_latency_and_no_tokens() {
 fn the_time_is_told_in_one_sentence() {
     let summary = Summary::of_records(&four()[..3], &run());
     let expected = "Of 0.53 s a request took on average, 61 % was spent in decoding (0.32 s), 19 % in prefill \
-        (0.10 s), 15 % in the server's queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
-        (10.0 ms); in the router 3.0 ms.";
+        (0.10 s), 15 % in the server queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
+        (10.0 ms); in the router queue 3.0 ms.";
     assert_eq!(summary.all.verdict(), expected);
     let json = summary.to_json();
     assert_near(&json, "/time_spent/parts/0/share", 970.0 / 1600.0);
@@ -261,7 +261,7 @@ fn the_sentence_says_what_was_not_seen() {
     );
     assert_says(
         &sentence,
-        "; in the router or on the way into the server 8.0 ms;",
+        "; in the router queue or on the way into the server 8.0 ms;",
     );
     records[0].timeline.clear(Moment::QueueStart);
     let sentence = Summary::of_records(&records, &run()).all.verdict();

@@ -4,6 +4,7 @@ use crate::report::duration;
 use crate::report::grid::Grid;
 use crate::report::words::{Block, text};
 use crate::request::record::Outcome;
+use crate::request::timeline::Stage;
 use crate::stats;
 
 use super::flow::InServer;
@@ -175,14 +176,14 @@ fn shortened(text: &str) -> String {
 fn failures(summary: &Summary) -> impl Iterator<Item = String> {
     let kinds = &summary.all.failures.kinds;
     let shown = kinds.iter().take(NAMED.1).map(|kind| {
-        let ended_in = kind.ended_in();
+        let ended_in = kind.last_seen.map(|seen| seen.ended_in(Stage::label));
         let waited = kind.waited.map(|waited| {
             let [mean, max] = [waited.mean, waited.max].map(duration);
             format!(", after {mean} (longest {max})")
         });
         let elsewhere = kind.elsewhere();
         let elsewhere =
-            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it in {}", spent.name()));
+            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it in {}", spent.label()));
         let what = format!(
             "{} {}, last seen in {}{}{}",
             kind.requests,
@@ -293,7 +294,7 @@ fn servers(summary: &Summary) -> impl Iterator<Item = String> {
         let figures = match ok {
             0 => "none ok".to_owned(),
             ok => format!(
-                "{ok} ok: median queue {}, server latency {}",
+                "{ok} ok: median server queue {}, server latency {}",
                 median("pure_queue_time"),
                 median("server_latency")
             ),

@@ -46,3 +46,28 @@ function row(cells, isHead) {
     return element;
   }));
 }
+
+/** Whether stages are shown until the first token only, all over the page. Its address keeps it, behind a section's name. */
+let isFirst = location.hash.includes("until=first_token");
+const spentOf = of => isFirst ? of.until_first_token : of.all;
+const FIRST = "until the first token only";
+/** A box to tick, for that; the page's own `retold` shows it anew. */
+function firstBox() {
+  const input = make("input", null, "first");
+  input.type = "checkbox";
+  input.checked = isFirst;
+  input.onchange = () => {
+    const section = location.hash.slice(1).split("&").filter(part => part && !part.includes("="));
+    location.replace("#" + [...section, `until=${input.checked ? "first_token" : "end"}`].join("&"));
+  };
+  return box("label", "", input, " " + FIRST);
+}
+addEventListener("hashchange", () => {
+  const said = location.hash.match(/until=(\w+)/);
+  // A link to a section says nothing of it.
+  if (!said && isFirst) location.replace(`${location.hash || "#"}&until=first_token`);
+  if (!said || isFirst === (said[1] === "first_token")) return;
+  isFirst = !isFirst;
+  for (const input of document.querySelectorAll("input.first")) input.checked = isFirst;
+  retold();
+});

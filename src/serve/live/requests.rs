@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::report::timeline::{clock_lines, error, label, missing, way_back};
+use crate::report::timeline::{clock_lines, error, missing, way_back};
 use crate::report::why::first_of;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
@@ -84,9 +84,10 @@ fn parts(row: &Row) -> Vec<Json> {
         };
         json!({
             "name": part.spent.name(),
-            "label": label(part.spent),
+            "label": part.spent.label(),
             "place": part.spent.place(),
             "is_one": is_one,
+            "is_after": part.spent.is_after_first_token(),
             "start": seconds(start),
             "end": seconds(at),
             "error": seconds(error(row, part.spent)),

@@ -4,7 +4,7 @@ use crate::clock::NANOS;
 use crate::sim::flags::{self, at_least, between};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
-/// docs/SIMULATOR.md has the figures.
+/// docs/dev/CALIBRATION.md has the figures.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "How fast it is")]
 pub struct Profile {

@@ -208,7 +208,7 @@ pub(super) fn reasons(endpoint: Endpoint) -> impl Iterator<Item = &'static str> 
     own.iter().copied().chain(Untold::ALL.map(Untold::name))
 }
 
-/// Why a row that went well has no time in the server's queue.
+/// Why a row that went well has no time in the server queue.
 fn missing(row: &Row) -> Option<&'static str> {
     // Where parts of what it tells were lost, others may be there.
     let is_part = row.more.untold == Some(Untold::Incomplete);

@@ -92,10 +92,10 @@ metrics! {
         `tpot`. Its inverse is how fast a reader sees text.";
     stage_duration: Histogram = "queuescope_stage_duration_seconds", &["stage", "worker"], buckets &LATENCY_BOUNDS;
         "Where the time of requests that went well was spent. `router_queue`: held by the router; `proxy`: by us, where we send to the \
-        server itself; `prompt_wait`: by a client that had not sent its prompt yet, where `cache_aware` chooses by it; `network`: on the way into the server; `tokenize`; `server_queue`: in the scheduler's queue; `prefill`; \
+        server itself; `prompt_wait`: by a client that had not sent its prompt yet, where `cache_aware` chooses by it; `network`: on the way into the server; `tokenize`; `server_queue`: waiting for a place in a batch; `prefill`; \
         `return`: the first token's way to the hop (to us, router and all, where no hop saw it pass); `router_return`: from the \
         hop to us; `decode`: until the last byte was read, without stalls (of replies that are no stream with `return` in it). `server`: \
-        what could not be told apart: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
+        unseen in the server: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
         sequence they add up to its time; only behind a router without hops the part before the first token is missing. \
         `client_stall`: writes to the client held up, after the last byte was read too. `_sum` / `_count` is the mean where a stage was seen; where it was not, its time is in `server`, never counted as 0.";
     overhead: Histogram = "queuescope_overhead_seconds", &[], buckets &OVERHEAD_BOUNDS;
@@ -113,7 +113,7 @@ metrics! {
         "Requests that did not go well, by the stage that they were last seen in: column `ended_in`, in the words of \
         `queuescope_stage_duration_seconds`. Where clients gave up.";
     timing_missing: IntCounter = "queuescope_timing_missing_total", &["reason", "endpoint"];
-        "Requests that went well and whose (first) sequence has no time in the server's queue. `metrics_off`: the server needs `--enable-metrics`; \
+        "Requests that went well and whose (first) sequence has no time in the server queue. `metrics_off`: the server needs `--enable-metrics`; \
         `too_old`: its SGLang, before 0.5.5, tells none; `openai_stream`: streams of OpenAI's APIs and of `/v1/messages` carry no \
         timings: switch on the trace join ([ENGINE.md](ENGINE.md)); `openai_reply`: their replies neither, but chat's with `return_meta_info`; \
         `retracted`: taken out of the batch again before the first event (of a reply: at all); `unread`: the body could not be read; `other`. \
@@ -130,11 +130,11 @@ metrics! {
     clock_offset_error: Gauge = "queuescope_clock_offset_error_seconds", &["clock"];
         "The true offset lies within ± this. Stages across the two clocks are no better than it.";
     in_flight: IntGauge = "queuescope_in_flight", &["phase"];
-        "Generation requests under way. `receiving`: not yet sent on; `waiting`: sent, and no token back (in the router, the \
-        server's queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.";
+        "Generation requests under way. `receiving`: not yet sent on; `waiting`: sent, and no token back (in the router queue, the \
+        server queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.";
     worker_in_flight: IntGauge = "queuescope_worker_in_flight", &["worker", "phase"];
         "Attempts at each worker, as its hop sees them (without hops, where the upstream is the server itself, by upstream): \
-        `waiting`, or `streaming` once the first bytes came back. Requests in the router now: \
+        `waiting`, or `streaming` once the first bytes came back. Requests in the router queue now: \
         `queuescope_in_flight{phase=\"waiting\"}` less the sum of these that wait.";
     attempts: IntCounter = "queuescope_attempts_total", &["worker", "outcome"];
         "Attempts at servers that have ended, as the hops saw them; without hops, where the upstream is the server itself, our \

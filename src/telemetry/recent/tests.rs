@@ -158,7 +158,7 @@ fn the_window_forgets_what_is_older() {
     assert_eq!(outcomes, [(Outcome::Ok, 2301), (Outcome::Timeout, 1)]);
     assert_eq!(view.figures.slots.len(), 31);
     assert_eq!(
-        view.figures.sum.spent.requests, 2301,
+        view.figures.sum.spent[0].requests, 2301,
         "those that went well"
     );
     let median = median_ms(&view, "elapsed").unwrap();
