@@ -123,9 +123,9 @@ pub fn main() -> ExitCode {
 
 /// `queuescope-traffic`: the same as `queuescope traffic`.
 pub fn traffic_main() -> ExitCode {
-    let mut words: Vec<OsString> = std::env::args_os().collect();
-    words.insert(1, "traffic".into());
-    start(words)
+    let ours = ["queuescope", "traffic"].map(OsString::from);
+    let words = ours.into_iter().chain(std::env::args_os().skip(1));
+    start(words.collect())
 }
 
 fn start(words: Vec<OsString>) -> ExitCode {
