@@ -238,12 +238,7 @@ impl Plan {
     fn defaults(&self) -> impl Iterator<Item = Entry> {
         line::KEYS.iter().filter_map(|key| {
             let name = key.get_id().as_str();
-            let value = match (self.kind, name) {
-                (Kind::Routing, "num_gpus") => Some(4.into()),
-                (Kind::Routing, "router") => Some("builtin".into()),
-                _ => line::default(key),
-            };
-            Some((name.to_owned(), value?))
+            Some((name.to_owned(), line::default_of(self.kind, key)?))
         })
     }
 }

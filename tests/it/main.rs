@@ -10,6 +10,7 @@
 mod accuracy;
 mod allocations;
 mod apis;
+mod cli;
 mod dashboards;
 mod demo;
 mod engine;

@@ -39,6 +39,7 @@ async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
         tls: TlsArgs::default(),
         otlp: OtlpArgs::default(),
         request_timeout_s: std::time::Duration::from_secs(30),
+        json: false,
         width: Some(100),
     };
     probe(&args, Clock::system()).await.expect("an answer")

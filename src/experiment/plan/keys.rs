@@ -92,14 +92,13 @@ pub struct Keys {
     /// A start may take so long, seconds [default: 30 for the simulator, 600 for SGLang]
     #[arg(long, value_parser = seconds, help_heading = SERVERS)]
     pub start_timeout_s: Option<f64>,
-    /// Servers to start, each with its own GPUs [default: 1 for node, 4 for routing]
+    /// Servers to start, each with its own GPUs
     #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1024>, help_heading = STARTED)]
     pub num_gpus: u32,
     /// Servers that share GPUs; each needs a mem_fraction_static of its own share, such as 0.4 for two
     #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 64>, help_heading = SGLANG)]
     pub servers_per_gpu: u32,
     /// What shares requests out: queuescope's balancer, a sglang-router started here, or one that runs (--router-url)
-    /// [default: none for node, builtin for routing, with running servers too]
     #[arg(long, value_enum, default_value = "none", help_heading = ROUTER)]
     pub router: RouterName,
     /// URL of the running router, for --router external

@@ -68,7 +68,7 @@ fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
     let near = near.min().filter(|(far, _)| *far <= 1 + name.len() / 4);
     let right = match near {
         Some((_, near)) => format!("{near} is one"),
-        None => format!("`queuescope {} --help` names all", kind.name()),
+        None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
     PlanError::of(name, format!("no such key; {right}"))
 }
