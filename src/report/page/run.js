@@ -44,7 +44,7 @@ function whyTheyWaited(run) {
     of.causes.map(cause => `${share(cause)} while ${cause.words}`).join("; ")]);
   const groups = waiting.groups.map(of => [`${of.by} ${of.name}${["prompt", "output"].includes(of.by) ? " tokens" : ""}`, { n: number(of.requests), small: percent(of.share_of_requests) }, { n: percent(of.share_of_tokens) }, { n: percent(of.caused) }, { n: percent(of.bore) }]);
   const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
-  const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
+  const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.held_up_others_s) }]);
   return section("waiting", "Why they waited", words("p", sentence),
     picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
       caption: "Waiting in servers' queues by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }),
@@ -76,7 +76,9 @@ function waterfall(run) {
     rows.push(["Total", "", { n: duration(of.total) }, ""]);
     const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], [upTo, `${number(of.start)} s`],
       ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
-    if (of.waited) facts.push(["server queue", of.waited]);
+    const by = of.waiting?.held_up_by.map(one => `${one.req_id} (${duration(one.seconds)})`).join(", ");
+    if (of.waiting?.words) facts.push(["server queue", of.waiting.words], ["held up longest by", by || "nobody seen here"]);
+    if (of.waiting) facts.push(["held up others", duration(of.waiting.held_up_others_s)]);
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
   const of = { title: "Single requests", grade: gradeOf(run), height: () => (SMALL.matches ? 18 : 30) * 15 + 120, atTop: true,
