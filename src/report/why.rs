@@ -243,6 +243,15 @@ impl<'t> OfOne<'t> {
     }
 }
 
+impl OfOne<'_> {
+    /// In few bytes: the sentence, the seconds that it held up others, and who but the first held it up so many seconds.
+    pub fn short(&self) -> Value {
+        let by = self.held_up_by.iter().skip(1);
+        let by = by.map(|by| json!([by.req_id, by.seconds]));
+        json!([self.words, self.held_up_others_s, by.collect::<Value>()])
+    }
+}
+
 /// What a cause is, of a server that runs so many requests at once.
 pub fn words(cause: Cause, slots: Option<u32>) -> String {
     match (cause, slots) {

@@ -52,11 +52,18 @@ impl WaitLog {
             };
             let key = (worker.to_owned(), row.dp_rank);
             let mut all = self.0.lock();
-            let has_room = all.len() < WORKERS || all.contains_key(&key);
-            match wait.stay.filter(|_| has_room && !worker.is_empty()) {
-                Some(stay) => all.entry(key).or_default().all.push_back((at, stay)),
-                None => metrics.waited(worker, Cause::Unknown, wait.nanos),
+            let is_new = !all.contains_key(&key);
+            let has_room = !worker.is_empty() && (!is_new || all.len() < WORKERS);
+            let Some(stay) = wait.stay.filter(|_| has_room) else {
+                metrics.waited(worker, Cause::Unknown, wait.nanos);
+                continue;
+            };
+            if is_new {
+                // What has not happened is 0, so that its first time is seen as an increase.
+                let begin = |cause| metrics.waited(worker, cause, 0);
+                Cause::ALL.into_iter().for_each(begin);
             }
+            all.entry(key).or_default().all.push_back((at, stay));
         }
     }
 

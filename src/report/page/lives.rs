@@ -139,7 +139,7 @@ impl Lives {
                 "cached": cell("cached_tokens"),
                 "ttft": cell("ttft"),
                 "even": even.contains(row),
-                "waiting": why.of_row(table, *row),
+                "waiting": why.of_row(table, *row).map(|of| of.short()),
                 "parts": parts.collect::<Value>(),
             })
         });

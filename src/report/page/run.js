@@ -76,9 +76,9 @@ function waterfall(run) {
     rows.push(["Total", "", { n: duration(of.total) }, ""]);
     const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], [upTo, `${number(of.start)} s`],
       ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
-    const by = of.waiting?.held_up_by.map(one => `${one.req_id} (${duration(one.seconds)})`).join(", ");
-    if (of.waiting?.words) facts.push(["server queue", of.waiting.words], ["held up longest by", by || "nobody seen here"]);
-    if (of.waiting) facts.push(["held up others", duration(of.waiting.held_up_others_s)]);
+    const [waited, held, by] = of.waiting || [];
+    if (waited) facts.push(["server queue", waited + by.map(([id, time]) => `, then ${id} (${duration(time)})`).join("")]);
+    if (held) facts.push(["held up others", duration(held)]);
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
   const of = { title: "Single requests", grade: gradeOf(run), height: () => (SMALL.matches ? 18 : 30) * 15 + 120, atTop: true,

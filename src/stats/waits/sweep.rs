@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::stay::Stay;
 
 /// A stretch of time in which the same sequences waited and ran.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Piece {
     /// Its first nanosecond.
     pub from: i64,
@@ -98,15 +98,7 @@ impl Sweep {
         let events = events(stays);
         let starts = events.iter();
         let mut starts = starts.filter(|event| event.1 == Change::Start).peekable();
-        let mut now = Piece {
-            from: 0,
-            to: 0,
-            waiting: 0,
-            long: 0,
-            running: 0,
-            prefilling: 0,
-            tokens: 0,
-        };
+        let mut now = Piece::default();
         for (at, change, place) in &events {
             let length = (at - now.from) as f64;
             if *at > now.from && now.running > 0 {

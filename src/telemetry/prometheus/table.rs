@@ -110,7 +110,9 @@ metrics! {
         "Tokens of requests that have ended, as engines told them: `prompt`, `output`, and `cached`: those of the prompts that \
         the prefix cache served.";
     wait_causes: Counter = "queuescope_wait_cause_seconds_total", &["worker", "cause"];
-        "What sequences waited for in their servers' queues, and in the router: [the causes](CAUSES.md#causes). A wait is judged when those         that ran meanwhile have ended: so long after its request's end as the longest lately ran, at most a minute. Nothing but rows tells         the servers' limits here: requests that did not come through this proxy are `not_seen_here` or `unknown`.";
+        "What sequences waited for in their servers' queues, and requests in the router: [the causes](CAUSES.md#causes). A wait is judged \
+        when those that ran meanwhile have ended: so long after its request's end as the longest lately ran, at most a minute. Rows alone \
+        tell the servers' limits here: who waits for requests that did not come through this proxy is `not_seen_here` or `unknown`.";
     label_requests: IntCounter = "queuescope_label_requests_total", &["header", "value", "outcome"];
         "Generation requests that have ended, by what the headers of `label_headers` said: column `labels`. `value` is `other` where there are too many.";
     label_wait: Counter = "queuescope_label_wait_seconds_total", &["header", "value"];
