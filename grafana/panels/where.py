@@ -239,4 +239,20 @@ PANELS = [
         unit="s",
         size=(12, 8),
     ),
+    heading("Why they waited"),
+    lines(
+        "Waiting in servers' queues by cause",
+        "Requests that wait at once, by what they wait for. Slots: raise max_running_requests, or add servers. KV memory: more memory, "
+        "shorter contexts. Prefill turn: shorter prompts, more cache. not_seen_here: others send to these servers too. It is "
+        "counted when those that ran meanwhile have ended, up to a minute later.",
+        (total("queuescope_wait_cause_seconds_total", "cause", WORKER), "{{cause}}"),
+        size=(12, 8),
+        stack="normal",
+    ),
+    lines(
+        "Waiting by the headers that label requests",
+        "Requests of each tenant (`label_headers`) that wait in servers' queues at once. Empty where no header is named.",
+        (total("queuescope_label_wait_seconds_total", "header, value", FRONT), "{{header}} {{value}}"),
+        size=(12, 8),
+    ),
 ]

@@ -89,6 +89,10 @@ Config {
     /// Names by which the live page and /faults may be asked for, where there is no token. They are the `Host` of a request,
     /// without its port; localhost and IP addresses always may: another site's page in a browser could ask by its own.
     admin_hosts: Vec<String> as values::names = Vec::new(), Reload "--admin-hosts NAME" in "Running it" like ["gpu1.example"];
+    /// Headers of requests, at most 4, that label them: what they say is in the column `labels`, in metrics (`queuescope_label_requests_total`)
+    /// and in what a report says of who waited, and who held up others. As a tenant's name that a gateway before this one sets: a
+    /// client may send any. None that holds a secret.
+    label_headers: Vec<String> as values::header_names = Vec::new(), Reload "--label-headers NAME" in "Running it" like ["x-tenant"];
     /// Whether the admin listener takes faults to inject at the worker hops, at /faults. For experiments only. On an
     /// admin address that is not this machine's own it needs a token.
     fault_injection: bool = false, Restart "--fault-injection BOOL" in "Running it";

@@ -335,4 +335,6 @@ columns! { |r, sums|
     decode_start_time: Time of Sequence [DecodeStart]
     /// The hop of the prefill server read the last of its reply, for which the router held the first token; empty where it did not.
     prefill_replied_time: Time of Sequence [PrefillReplied]
+    /// What the request's headers said that the proxy's `label_headers` names: `x-tenant=acme; x-team=search`.
+    labels: Text of Request { r.facts.labels.take() }
 }

@@ -30,6 +30,8 @@ pub struct Facts {
     pub endpoint: Endpoint,
     /// The model the request named.
     pub model: Option<String>,
+    /// What the headers say that label it: [`super::head::labels`].
+    pub labels: Option<String>,
     /// Whether the request asked for a stream.
     pub stream: Option<bool>,
     /// Words of the prompt, split at white space.

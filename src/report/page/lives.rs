@@ -93,21 +93,15 @@ impl Lives {
     /// What requests waited for in server queues, by when they entered them: a row of seconds a cause that took a part of it.
     pub fn waiting(&self, why: &Why) -> Value {
         let sums = why.over_time(self.slot, SLOTS);
-        let last = sums
-            .iter()
-            .rposition(|sums| sums.iter().any(|sum| *sum > 0.0));
-        let sums = sums
-            .get(..last.map_or(0, |last| last + 1))
-            .unwrap_or_default();
-        let causes = Cause::ALL
-            .into_iter()
-            .enumerate()
-            .filter_map(|(at, cause)| {
-                let of = || sums.iter().filter_map(|sums| sums.get(at));
-                let is_there = of().sum::<f64>() >= 0.0005 * why.waited;
-                let seconds: Vec<Value> = of().map(|sum| short(*sum)).collect();
-                is_there.then(|| json!({ "cause": cause.short(), "seconds": seconds }))
-            });
+        let last = sums.iter().rposition(|sums| sums.total() > 0);
+        let sums = sums.get(..last.map_or(0, |last| last + 1));
+        let sums = sums.unwrap_or_default();
+        let causes = Cause::ALL.into_iter().filter_map(|cause| {
+            let of = || sums.iter().map(|sums| sums.of(cause) as f64 / NANOS);
+            let seconds = of().map(short).collect::<Value>();
+            let is_there = of().sum::<f64>() >= 0.0005 * why.waited() as f64 / NANOS;
+            is_there.then(|| json!({ "cause": cause.short(), "seconds": seconds }))
+        });
         json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })
     }
 
@@ -148,7 +142,7 @@ impl Lives {
                 "cached": cell("cached_tokens"),
                 "ttft": cell("ttft"),
                 "even": even.contains(row),
-                "waited": why.of_row(table, *row).map(|why| why.sentence()),
+                "waiting": why.of_row(table, *row).map(|of| of.short()),
                 "parts": parts.collect::<Value>(),
             })
         });

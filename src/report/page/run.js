@@ -70,7 +70,7 @@ function whyTheyWaited(run) {
     whatFor(of)]);
   const groups = waiting.groups.map(of => [`${of.by} ${of.name}${["prompt", "output"].includes(of.by) ? " tokens" : ""}`, { n: number(of.requests), small: percent(of.share_of_requests) }, { n: percent(of.share_of_tokens) }, { n: percent(of.caused) }, { n: percent(of.bore) }]);
   const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
-  const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
+  const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.held_up_others_s) }]);
   return section("waiting", "Why they waited", words("p", sentence),
     over.causes.length ? picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
       caption: "Waiting in the server queue by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }) : null,
@@ -102,7 +102,9 @@ function waterfall(run) {
     rows.push(["Total", "", { n: duration(of.total) }, ""]);
     const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], [upTo, `${number(of.start)} s`],
       ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
-    if (of.waited) facts.push(["server queue", of.waited]);
+    const [waited, held, by] = of.waiting || [];
+    if (waited) facts.push(["server queue", waited + by.map(([id, time]) => `, then ${id} (${duration(time)})`).join("")]);
+    if (held) facts.push(["held up others", duration(held)]);
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
   const of = { title: "Single requests", grade: gradeOf(run), height: () => (SMALL.matches ? 18 : 30) * 15 + 120,

@@ -109,6 +109,14 @@ metrics! {
     tokens: IntCounter = "queuescope_tokens_total", &["type", "worker"];
         "Tokens of requests that have ended, as engines told them: `prompt`, `output`, and `cached`: those of the prompts that \
         the prefix cache served.";
+    wait_causes: Counter = "queuescope_wait_cause_seconds_total", &["worker", "cause"];
+        "What sequences waited for in their server queues, and requests in the router: [the causes](CAUSES.md#causes). A wait is judged \
+        when those that ran meanwhile have ended: so long after its request's end as the longest lately ran, at most a minute. Rows alone \
+        tell the servers' limits here: who waits for requests that did not come through this proxy is `not_seen_here` or `unknown`.";
+    label_requests: IntCounter = "queuescope_label_requests_total", &["header", "value", "outcome"];
+        "Generation requests that have ended, by what the headers of `label_headers` said: column `labels`. `value` is `other` where there are too many.";
+    label_wait: Counter = "queuescope_label_wait_seconds_total", &["header", "value"];
+        "How long their sequences waited in the server queues: column `pure_queue_time`.";
     ended_in: IntCounter = "queuescope_ended_in_total", &["outcome", "stage"];
         "Requests that did not go well, by the stage that they were last seen in: column `ended_in`, in the words of \
         `queuescope_stage_duration_seconds`. Where clients gave up.";
