@@ -26,8 +26,10 @@ done
 [ -n "$live" ] || { cat "$scratch/said" >&2; exit 1; }
 front=$(sed -nE 's|.*front (http://[0-9.:]+).*|\1|p' "$scratch/said" | head -1)
 sleep 12
-for _ in 1 2 3; do
+# Again and again: the page lists the last requests only.
+while kill -0 $job 2>/dev/null; do
     curl -s -o "$scratch/answer" "$front/v1/completions" -H 'content-type: application/json' \
-        -d '{"model":"<script>alert(1)</script><img src=x>","prompt":"a","max_tokens":4}'
-done
+        -d '{"model":"<script>alert(1)</script><img src=x>","prompt":"a","max_tokens":4}' || true
+    sleep 1
+done &
 NODE_PATH=.tools/browser/node_modules node scripts/live-shots.js "$live" "$pictures"
