@@ -241,7 +241,7 @@ PANELS = [
     ),
     heading("Why they waited"),
     lines(
-        "Waiting in servers' queues by cause",
+        "Waiting in server queues by cause",
         "Requests that wait at once, by what they wait for. Slots: raise max_running_requests, or add servers. KV memory: more memory, "
         "shorter contexts. Prefill turn: shorter prompts, more cache. not_seen_here: others send to these servers too. It is "
         "counted when those that ran meanwhile have ended, up to a minute later.",
@@ -251,7 +251,7 @@ PANELS = [
     ),
     lines(
         "Waiting by the headers that label requests",
-        "Requests of each tenant (`label_headers`) that wait in servers' queues at once. Empty where no header is named.",
+        "Requests of each tenant (`label_headers`) that wait in server queues at once. Empty where no header is named.",
         (total("queuescope_label_wait_seconds_total", "header, value", FRONT), "{{header}} {{value}}"),
         size=(12, 8),
     ),

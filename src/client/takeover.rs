@@ -127,7 +127,7 @@ impl Takeover {
         match channel.answer(late).await? {
             Some(Message::Acknowledged) => log::info!("took over; the other process drains"),
             None => {
-                log::warn!("took over; the other process was gone before it said so");
+                log::warn!("took over; the other process ended before it acknowledged that");
                 return Ok(None);
             }
             Some(message) => return Err(unexpected(&message)),

@@ -272,7 +272,7 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
     text.extend(way_back(record));
     let advice = missing(record);
     if !advice.is_empty() {
-        text.push_str("\nnot seen, and what would show it:\n");
+        text.push_str("\nnot measured, and what would measure it:\n");
     }
     for advice in advice {
         let moments: Vec<&str> = advice.missing.iter().map(|moment| moment.name()).collect();

@@ -25,7 +25,7 @@ pub struct Advice {
 const FRONT: &str =
     "send through `queuescope proxy`, whose `stamps` setting must allow this client";
 const HOP: &str = "a worker hop between router and server: a `[[worker]]` of `queuescope proxy`, whose address \
-    the router gets in place of the server's (`--upstream-kind server` if no router stands there)";
+    the router gets in place of the server's (`--upstream-kind server` if there is no router)";
 const OUR_CLOCK: &str = "the proxy's clock compares with ours once its stamps have bounded it from both sides: send \
     more requests";
 
@@ -39,7 +39,7 @@ const FIGURES: usize = 19;
 /// lies in the request's time. Solid bars are stages; shaded ones hold several that nobody saw apart.
 pub fn render(record: &Row, width: usize) -> String {
     let Some(breakdown) = Breakdown::of(record) else {
-        return "no timeline: too little of the request was seen\n".to_owned();
+        return "no timeline: too little of the request was measured\n".to_owned();
     };
     let room = width.max(NARROWEST) - LABEL - FIGURES;
     let mut lines = Vec::new();
@@ -76,7 +76,7 @@ pub fn missing(record: &Row) -> Vec<Advice> {
     let moments = timeline.engine_moments();
     if !record.is_ok() {
         let cut =
-            "nothing: the server tells them with its last event, and the answer ended before it";
+            "nothing: the server sends them with its last event, and the answer ended before it";
         let found = advice(moments, &lacks, cut).into_iter();
         return found
             .filter(|found| found.missing.len() < moments.len())
@@ -89,9 +89,7 @@ pub fn missing(record: &Row) -> Vec<Advice> {
         _ => "`\"stream\": true` in the request",
     };
     let engine_clock = match &record.host {
-        None => {
-            "nobody said which server it was, and so whose clock the server's moments are on: a worker hop says it"
-        }
+        None => "which server it was is not known, and so neither is its clock: add a worker hop",
         Some(_) => {
             "the server's clock compares with ours once a streamed /generate with timings has bounded it from \
             both sides: send more requests"
@@ -358,7 +356,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
                 .row(),
         );
         assert_eq!(advice.missing, [Moment::QueueStart, Moment::QueueEnd]);
-        assert!(advice.remedy.contains("first queueing"));
+        assert!(advice.remedy.contains("first and later queueing"));
     }
 
     #[test]

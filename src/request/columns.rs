@@ -145,7 +145,7 @@ columns! { |r, sums|
     /// `first_token_time − scheduled_time`: free of coordinated omission.
     ttft_from_schedule "TTFT, from schedule": Latency of Sequence [Scheduled to FirstToken]
     /// Time per output token: (last − first event with a token − `client_stall` between them) / (output tokens − those that the
-    /// first event brought, 1 where only their whole number is told). Empty where nobody told how many tokens there were.
+    /// first event brought, 1 where only their whole number is told). Empty where the number of tokens is not known.
     tpot "time per output token": Latency of Sequence { r.tpot() }
     /// Mean gap between tokens; an event that brings several shares its gap among them. Empty where events do not tell how many they
     /// bring, unless `usage`, trace or log tell as many tokens as there were events.
@@ -231,12 +231,12 @@ columns! { |r, sums|
     /// The body of a 2xx showed the generation's end, and no error: `[DONE]`, or a whole JSON value. Empty where the body does not
     /// tell.
     generation_whole: Bool of Request { r.facts.generation_whole }
-    /// Why nobody knows what the body of a 2xx said: `encoded` (`Content-Encoding`), `content_type` (neither events nor JSON),
+    /// Why the body of a 2xx was not read: `encoded` (`Content-Encoding`), `content_type` (neither events nor JSON),
     /// `background` (a reply of `/v1/responses` that only says that the server has queued the request or generates it: no latency of
     /// such a row is the generation's).
     unread: Text<Unread> of Request { r.facts.unread }
-    /// Who told the number of generated tokens: `meta_info`, `usage`, `trace` or `log`; empty where nobody did, and then no figure
-    /// is per token.
+    /// Where the number of generated tokens is from: `meta_info`, `usage`, `trace` or `log`; empty where it is not known, and then no
+    /// figure is per token.
     token_count_source: Text<TokenCountSource> of Sequence { r.token_source() }
     /// Events of the stream that brought text or tokens; each may bring several tokens. Empty of a reply that is no stream.
     token_chunks: Count of Sequence { Some(r.sequence.token_events).filter(|events| *events > 0) }
@@ -252,7 +252,7 @@ columns! { |r, sums|
     end_time: Time of Request [End]
     /// `end_time − arrival_time`, however it ended (a hop's own row: from when the hop had read the head).
     elapsed: Seconds of Request (Timeline::elapsed)
-    /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where nobody saw which, and
+    /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where it is not known which, and
     /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `proxy`: a proxy of ours had
     /// not sent it on. `connecting`: the generator got no connection. `done`: it went well.
     ended_in: Text of Sequence { None }
@@ -303,7 +303,7 @@ columns! { |r, sums|
     request_cached_tokens: Count of Request { sums.cached }
     /// Generated tokens of the whole request.
     request_output_tokens: Count of Request { sums.output }
-    /// What of the request nobody saw, joined by `;`: `router` (when it forwarded), `first_token` (a reply that is no stream),
+    /// What of the request was not measured, joined by `;`: `router` (when it forwarded), `first_token` (a reply that is no stream),
     /// `engine_clock`, `proxy_clock` (how far they are from ours), or why the engine's times lack: `engine_metrics_off`,
     /// `engine_stream` and others, as in `unseen` of the summary.
     unseen: Text<Unseens> of Sequence { None }

@@ -265,7 +265,7 @@ pub fn own_error(error: &str, quotes_server: bool, code: Option<u64>) -> Cow<'_,
     if !quotes_server {
         return Cow::Borrowed(error);
     }
-    let what = "what the server said of it is in the records file only, as it may quote the prompt";
+    let what = "the server's message is in the records file only, as it may quote the prompt";
     // Not the first word of `error`, which may be one of the prompt's.
     Cow::Owned(code.map_or_else(|| what.into(), |code| format!("{code}; {what}")))
 }

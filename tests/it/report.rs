@@ -111,7 +111,7 @@ async fn what_stands_between_without_a_hop_is_named() {
         // Nobody knows whose clock the engine's moments are on, so both ways to and from it are one.
         "\nrouter queue+network+return\n   ",
         "router_send\n    a worker hop",
-        "nobody said which server",
+        "which server it was is not known",
     ] {
         assert_says(&probed.text, said);
     }

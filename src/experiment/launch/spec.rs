@@ -157,7 +157,7 @@ impl DeploymentSpec {
         );
         ensure!(
             count > 0 || !self.hops,
-            "hops: they stand before servers, and none are given"
+            "hops: need servers, and none are given"
         );
         let is_started = self.running().next().is_none();
         let port = self.base_port.filter(|_| is_started).unwrap_or_default();

@@ -27,7 +27,7 @@ pub(super) fn known(kind: Kind, entries: Vec<Entry>) -> Result<Vec<Entry>, PlanE
         let key = of_load.unwrap_or(&name).to_owned();
         check(kind, &key, &value)?;
         if is_masked(&key, &value) {
-            let wrong = "stands for what was not shown; give it again";
+            let wrong = "is in place of a hidden value; give the value itself";
             return Err(PlanError::of(&name, format!("{} {wrong}", secret::MASK)));
         }
         if all.iter().any(|(known, _)| *known == key) {

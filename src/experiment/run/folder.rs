@@ -80,7 +80,7 @@ pub fn former(dir: &Path) -> anyhow::Result<Vec<&'static str>> {
     let is_plan_alone = there == [PLAN] && dir.join(PLAN).is_file();
     match there.first() {
         Some(name) if experiment.is_err() && !is_plan_alone => Err(PlanError(format!(
-            "--output-dir {}: {name} is none of an experiment's, and only that is replaced (by --force): move it, or name \
+            "--output-dir {}: {name} is not from an experiment, so --force does not replace it: move it, or name \
              another folder",
             dir.display()
         ))
@@ -165,7 +165,7 @@ mod tests {
         );
         std::fs::write(folder.path().join(RUNS), "another's").unwrap();
         let error = replace(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("runs is none of an experiment's"), "{error}");
+        assert!(error.contains("runs is not from an experiment"), "{error}");
     }
 
     #[test]

@@ -149,7 +149,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
     (
         "unseen",
         Level::Note,
-        "Not every moment could be seen",
+        "Some stages were not measured",
         "",
         ends::unseen,
     ),
@@ -157,7 +157,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
         "inconsistent",
         Level::Note,
         "Some values cannot be",
-        "A clock was set during the run, or a server tells its times or tokens wrongly: do not trust stages of these rows.",
+        "A clock was set during the run, or a server reports wrong times or tokens: do not trust stages of these rows.",
         ends::inconsistent,
     ),
     ("fine", Level::Fine, "Nothing is wrong", "", |of, found| {
@@ -169,7 +169,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
     (
         "nothing_found",
         Level::Note,
-        "Nothing found in what could be seen",
+        "No problem found in what was measured",
         "",
         |of, found| {
             // Of a run of which a part is missing, or was not seen: what is wrong there nobody knows.

@@ -110,7 +110,7 @@ fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
     let warned = summary(json!({ "warnings": ["shards 1/2 are missing"] }));
     for run in [partial, noted, warned] {
         let finding = only(&run, "nothing_found");
-        assert_eq!(finding.title, "Nothing found in what could be seen");
+        assert_eq!(finding.title, "No problem found in what was measured");
     }
     only(&summary(json!({ "warnings": [] })), "fine");
 }

@@ -94,7 +94,7 @@ impl TimeSpent {
     /// The same without its end, and without what was not seen.
     pub fn shares(&self, whose: &str) -> String {
         let Some(mean) = self.mean_total().filter(|_| self.total_nanos > 0) else {
-            return "Nothing can be said of where the time went: no request went well".to_owned();
+            return "Where the time went is unknown: no request succeeded".to_owned();
         };
         let length = |part: &PartSpent| {
             let mean = duration(self.mean(part).unwrap_or(0.0));

@@ -256,7 +256,7 @@ fn the_sentence_says_what_was_not_seen() {
     }
     let sentence = Summary::of_records(&records, &run()).all.verdict();
     assert!(
-        sentence.ends_with("; the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)."),
+        sentence.ends_with("; the router's part was not measured: no worker hop (`--upstream-kind server` if there is no router)."),
         "{sentence}"
     );
     assert_says(
@@ -265,7 +265,8 @@ fn the_sentence_says_what_was_not_seen() {
     );
     records[0].timeline.clear(Moment::QueueStart);
     let sentence = Summary::of_records(&records, &run()).all.verdict();
-    let remedy = "the answer had no `meta_info` (what would show it: an answer as SGLang writes it) (in 1 of";
+    let remedy =
+        "the answer had no `meta_info` (to measure them: an answer as SGLang writes it) (in 1 of";
     assert!(sentence.contains(remedy), "{sentence}");
     let sentence = Summary::of_records(&four()[3..], &run()).all.verdict();
     assert_eq!(
@@ -275,7 +276,7 @@ fn the_sentence_says_what_was_not_seen() {
     );
     assert_eq!(
         Summary::of_records(&[], &run()).all.verdict(),
-        "Nothing can be said of where the time went: no request went well."
+        "Where the time went is unknown: no request succeeded."
     );
 }
 

@@ -155,7 +155,7 @@ fn unanswered(summary: &Summary) -> String {
     }
     let verdict = summary.all.verdict();
     format!(
-        "Not one request was answered well. {verdict} The column ended_in says how far each came."
+        "No request succeeded. {verdict} The column ended_in has the stage in which each ended."
     )
 }
 
@@ -275,7 +275,7 @@ fn goodput(summary: &Summary) -> Option<String> {
     let rate = summary.run.a_second(goodput.good as f64).unwrap_or(0.0);
     let unknown = match goodput.unknown {
         0 => String::new(),
-        unknown => format!("; of {unknown} nobody can say: such a latency is not known of them"),
+        unknown => format!("; unknown for {unknown}, which have no such latency"),
     };
     let (good, goals) = (goodput.good, goals.join(", "));
     Some(line(
@@ -399,11 +399,11 @@ fn warnings(summary: &Summary) -> impl Iterator<Item = String> {
     let unknown = some(summary.all.tokens.output_unknown, |unknown| {
         let impossible = match wrong {
             0 => "",
-            _ => ", or what was told cannot be (the column `inconsistency` names it)",
+            _ => ", or the reported numbers are impossible (the column `inconsistency` names it)",
         };
         format!(
-            "note: {unknown} of {} ok requests are in no token figure: nobody told how many tokens they brought (streams of \
-             the OpenAI endpoints do with `\"stream_options\": {{\"include_usage\": true}}`){impossible}",
+            "note: {unknown} of {} ok requests are in no token figure: the server did not report how many (streams of \
+             the OpenAI endpoints have it with `\"stream_options\": {{\"include_usage\": true}}`){impossible}",
             counts.ok()
         )
     });

@@ -17,7 +17,7 @@ function findingOf(of, where) {
 const PARTLY = run => run.all.stages.some(stage => stage.of) ? " A stage that was not seen in every request takes the part that it had of those where it was seen." : "";
 
 function whereTheTimeWent(run) {
-  if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Nothing can be said of it: no request went well.", "soft"));
+  if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
   const state = { share: true };
   const of = { title: "Stages over the run", grade: gradeOf(run), option: (c, width) => overOption(run, state)(c, width),
     caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${PARTLY(run)}` };

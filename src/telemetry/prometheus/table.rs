@@ -107,10 +107,10 @@ metrics! {
     requests: IntCounter = "queuescope_requests_total", &["endpoint", "outcome", "worker"];
         "Generation requests that have ended, by how: the [outcomes](#outcomes). `worker` is the hop's name, else the server, else absent.";
     tokens: IntCounter = "queuescope_tokens_total", &["type", "worker"];
-        "Tokens of requests that have ended, as engines told them: `prompt`, `output`, and `cached`: those of the prompts that \
+        "Tokens of requests that have ended, as engines reported them: `prompt`, `output`, and `cached`: those of the prompts that \
         the prefix cache served.";
     wait_causes: Counter = "queuescope_wait_cause_seconds_total", &["worker", "cause"];
-        "What sequences waited for in their server queues, and requests in the router: [the causes](CAUSES.md#causes). A wait is judged \
+        "What sequences waited for in the server queues, and requests in the router: [the causes](CAUSES.md#causes). A wait is judged \
         when those that ran meanwhile have ended: so long after its request's end as the longest lately ran, at most a minute. Rows alone \
         tell the servers' limits here: who waits for requests that did not come through this proxy is `not_seen_here` or `unknown`.";
     label_requests: IntCounter = "queuescope_label_requests_total", &["header", "value", "outcome"];
@@ -122,13 +122,13 @@ metrics! {
         `queuescope_stage_duration_seconds`. Where clients gave up.";
     timing_missing: IntCounter = "queuescope_timing_missing_total", &["reason", "endpoint"];
         "Requests that went well and whose (first) sequence has no time in the server queue. `metrics_off`: the server needs `--enable-metrics`; \
-        `too_old`: its SGLang, before 0.5.5, tells none; `openai_stream`: streams of OpenAI's APIs and of `/v1/messages` carry no \
+        `too_old`: its SGLang, before 0.5.5, has none; `openai_stream`: streams of OpenAI's APIs and of `/v1/messages` carry no \
         timings: switch on the trace join ([ENGINE.md](ENGINE.md)); `openai_reply`: their replies neither, but chat's with `return_meta_info`; \
         `retracted`: taken out of the batch again before the first event (of a reply: at all); `unread`: the body could not be read; `other`. \
         Where the engine's trace or log is joined: `no_spans`, `no_log_line`: waited for, and nothing came; \
         `incomplete`: some of its spans came, the queue perhaps among them (an SGLang of several tokenizer workers sends none of its \
         scheduler: join its log); `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited. \
-        `impossible`: told, and left out (`queuescope_impossible_total`).";
+        `impossible`: reported, and left out (`queuescope_impossible_total`).";
     impossible: IntCounter = "queuescope_impossible_total", &["what"], of Impossible::KINDS;
         "Rows in which something cannot be and is in no other metric of this list, nor in the live page's figures; the row has it as \
         it came, and its column `inconsistency` names it. `times`: the server's (longer than the request, or out of order); \
@@ -147,7 +147,7 @@ metrics! {
     attempts: IntCounter = "queuescope_attempts_total", &["worker", "outcome"];
         "Attempts at servers that have ended, as the hops saw them; without hops, where the upstream is the server itself, our \
         own sendings. More of them than requests: the router retries. The hop of a front's own process judges by status and framing \
-        alone: a 200 whose stream tells of an error counts as `ok` here, and as what it is in `queuescope_requests_total`.";
+        alone: a 200 whose stream has an error counts as `ok` here, and as what it is in `queuescope_requests_total`.";
     connections: IntCounter = "queuescope_upstream_connections_total", &["upstream", "reused"];
         "Sendings, by whether their connection had been used before. Each that is `false` paid for a connect. Those to paths that \
         are not recorded count too.";
@@ -157,7 +157,7 @@ metrics! {
         "How much later than asked a task that wakes every 50 ms was run: up to 1 ms is the timer's own. Above that the proxy \
         has no CPU left, and what it times is late by as much.";
     responses_unread: IntCounter = "queuescope_responses_unread_total", &["reason"], of Unread::ALL.map(Unread::name);
-        "2xx responses whose body told nothing of the generation: the column `unread` says what the reasons mean.";
+        "2xx responses whose body was not read: the column `unread` says what the reasons mean.";
     rows_written: IntCounter = "queuescope_rows_written_total", &[];
         "Rows on disk.";
     rows_lost: IntCounter = "queuescope_rows_lost_total", &["reason"], of Loss::ALL.map(Loss::name);
@@ -208,11 +208,11 @@ metrics! {
     trace_queue: IntGauge = "queuescope_trace_queue_length", &[];
         "Rows of requests whose traces wait to be exported.";
     engine_joins: IntCounter = "queuescope_engine_joins_total", &["source", "outcome"];
-        "Sequences that engines told of in their traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
+        "Sequences in engines' traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
         written before: raise `wait_s`), `again` (the row was written with what came first, as from the other source), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
         ran; of both sources, counted as `trace` where that is on), `no_room` (batches of spans, lines).";
     engine_waiting: IntGauge = "queuescope_engine_waiting", &[];
-        "Requests that have ended and wait for what the engine tells of them.";
+        "Requests that have ended and wait for the engine's trace or log.";
     trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
         16 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be read, of all or of one connection, which \

@@ -48,7 +48,7 @@ pub struct Tls {
 }
 
 /// What a run without verification must not keep to itself.
-pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified: whoever is on the way can \
+pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified: anyone on the network path can \
     read the requests, API key included, and answer them";
 
 /// HTTP/1.1 is all we speak.

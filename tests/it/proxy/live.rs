@@ -317,7 +317,7 @@ async fn no_prompt_and_no_answer_is_shown() {
     let admin = front.proxy.admin_addr();
     let news = live(admin, 3).await;
     assert_eq!(news["requests"][0]["outcome"], "client_error");
-    assert!(text(&news["requests"][0]["error"]).starts_with("400; what the server said"));
+    assert!(text(&news["requests"][0]["error"]).starts_with("400; the server's message"));
     for path in
         "/ /live.json /metrics /requests/1.json /requests/2.json /requests/3.json".split(' ')
     {
