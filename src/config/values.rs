@@ -189,7 +189,7 @@ pub(super) fn header_names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<St
     let is_open = |name: &String| {
         let name = name.to_ascii_lowercase();
         let has = |part: &&str| name.contains(part);
-        is_word(&name, NAME_MOST, b"_-") && !SECRETS.iter().any(|part| has(part))
+        is_word(&name, NAME_MOST, b"_-") && !SECRETS.iter().any(has)
     };
     let are_open = |all: &Vec<String>| all.len() <= LABELS_MOST && all.iter().all(is_open);
     let problem = "must be at most 4 names of headers, as in [\"x-tenant\"], none of a secret (its name has authorization, cookie, \

@@ -45,7 +45,6 @@ pub struct Why {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OfOne<'a> {
     req_id: &'a str,
-    prompt_tokens: Option<u64>,
     waited_s: f64,
     cause: Option<&'static str>,
     /// `waited 0.81 s: all 32 slots were taken; longest by req-17 (96k-token prompt)`; `None` of one that did not wait.
@@ -173,6 +172,10 @@ impl Why {
             told["causes"] = causes(&server.causes);
             told
         });
+        let held_up = self.longest(|(_, held, _)| *held).into_iter();
+        let held_up = held_up.map(|(row, held, _)| Holder::of(table, row, held));
+        let waited = self.longest(|(_, _, waited)| *waited).into_iter();
+        let waited = waited.filter_map(|(row, ..)| self.of_row(table, row));
         json!({
             "sequences": self.sequences,
             "waited_s": seconds(self.waited()),
@@ -182,18 +185,17 @@ impl Why {
             "causes": causes(&self.causes),
             "servers": servers.collect::<Value>(),
             "groups": self.groups,
-            "held_up_others": self.longest(table, |(_, held, _)| *held),
-            "waited_longest": self.longest(table, |(_, _, waited)| *waited),
+            "held_up_others": held_up.collect::<Vec<_>>(),
+            "waited_longest": waited.collect::<Vec<_>>(),
         })
     }
 
     /// The sequences with the most of something.
-    fn longest<'t>(&self, table: &'t Table, of: impl Fn(&groups::Part) -> f64) -> Vec<OfOne<'t>> {
+    fn longest(&self, of: impl Fn(&groups::Part) -> f64) -> Vec<groups::Part> {
         let mut all: Vec<groups::Part> = self.parts().filter(|part| of(part) > 0.0).collect();
         all.sort_by(|a, b| of(b).total_cmp(&of(a)));
-        let most = all.iter().take(LISTED);
-        most.filter_map(|(row, ..)| self.of_row(table, *row))
-            .collect()
+        all.truncate(LISTED);
+        all
     }
 }
 
@@ -206,21 +208,8 @@ pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
 
 impl<'t> OfOne<'t> {
     fn of(table: &'t Table, row: usize, stay: &Stay, server: &Server) -> OfOne<'t> {
-        let known = |row| {
-            let prompt = table.whole(ColumnId::actual_prompt_tokens, row);
-            (
-                table.text(ColumnId::req_id, row),
-                prompt.map(i64::unsigned_abs),
-            )
-        };
-        let held_up_by = server.holders(stay, NAMED).map(|(row, seconds)| {
-            let (req_id, prompt_tokens) = known(row);
-            Holder {
-                req_id,
-                prompt_tokens,
-                seconds,
-            }
-        });
+        let held_up_by = server.holders(stay, NAMED);
+        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
         let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
         let cause = server.waits.causes(stay).main();
         let waited_s = seconds(stay.waited());
@@ -230,15 +219,24 @@ impl<'t> OfOne<'t> {
             format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
         });
         let why = cause.map(|cause| words(cause, server.waits.limits.slots));
-        let (req_id, prompt_tokens) = known(row);
         OfOne {
-            req_id,
-            prompt_tokens,
+            req_id: table.text(ColumnId::req_id, row),
             waited_s,
             cause: cause.map(Cause::name),
             words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
             held_up_by,
             held_up_others_s: server.waits.held_up(stay),
+        }
+    }
+}
+
+impl<'t> Holder<'t> {
+    fn of(table: &'t Table, row: usize, seconds: f64) -> Holder<'t> {
+        let prompt = table.whole(ColumnId::actual_prompt_tokens, row);
+        Holder {
+            req_id: table.text(ColumnId::req_id, row),
+            prompt_tokens: prompt.map(i64::unsigned_abs),
+            seconds,
         }
     }
 }
