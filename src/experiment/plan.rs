@@ -55,8 +55,18 @@ pub struct Run {
 
 /// What says of which kind a plan in a file is.
 const EXPERIMENT: &str = "experiment";
-/// Tables of further flags, by the program that gets them; and of variables of servers' environments.
-const TABLES: [&str; 6] = ["traffic", "sim", "sglang", "sglang_router", "proxy", "env"];
+/// Tables of further flags, by the program that gets them (of a pair's servers, by what they do); and of variables of servers'
+/// environments.
+const TABLES: [&str; 8] = [
+    "traffic",
+    "sim",
+    "sglang",
+    "prefill",
+    "decode",
+    "sglang_router",
+    "proxy",
+    "env",
+];
 
 impl Plan {
     /// A plan of `given` keys, over those of the built-in `example` (none where a file was given).
@@ -240,6 +250,9 @@ impl Plan {
             let name = key.get_id().as_str();
             let value = match (self.kind, name) {
                 (Kind::Routing, "num_gpus") => Some(4.into()),
+                (_, "router") if self.value("num_prefill").is_some() => {
+                    Some("sglang-router".into())
+                }
                 (Kind::Routing, "router") => Some("builtin".into()),
                 _ => line::default(key),
             };
