@@ -98,7 +98,9 @@ impl Why {
         let mut queues: BTreeMap<(usize, Option<i64>), Server> = BTreeMap::new();
         for row in 0..table.len() {
             why.look_at_router(table, row);
-            let Some(nanos) = waited(table, row) else {
+            // What a pair waited for is not one queue: the stages tell it.
+            let is_of_pair = !table.text(ColumnId::disaggregated, row).is_empty();
+            let Some(nanos) = waited(table, row).filter(|_| !is_of_pair) else {
                 continue;
             };
             why.sequences += 1;

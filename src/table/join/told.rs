@@ -36,6 +36,8 @@ fn take(row: &mut Row, front: &Row) {
         Relation::Same | Relation::Unknown => None,
     };
     take_engine(row, front, clock);
+    // What was not seen without it may be now.
+    row.unseen = None;
     row.derive_anew();
 }
 
