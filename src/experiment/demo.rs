@@ -120,17 +120,16 @@ fn spec(dir: &Path, sims: &[String], at_once: i64) -> anyhow::Result<DeploymentS
         hops: true,
         program: std::env::current_exe().context("the program's own file")?,
         dir: dir.to_owned(),
+        traces: true,
         ..DeploymentSpec::default()
     };
-    let traces = spec.port()?;
-    let to = format!("--enable-trace --otlp-traces-endpoint {traces} --trace-level 2");
     let server = |flags: &String| {
         let line = CommandLine::new(&spec.program, &["sim"]);
-        ServerSpec::Started(line.with(flags.split(' ').chain(to.split(' '))))
+        let line = line.with(["--enable-trace", "--trace-level", "2"]);
+        ServerSpec::Started(line.with(flags.split(' ')))
     };
     spec.servers = sims.iter().map(server).collect();
-    spec.proxy = format!("max_concurrent_requests = {at_once}\nengine.traces.listen = '{traces}'")
-        .parse()?;
+    spec.proxy = format!("max_concurrent_requests = {at_once}").parse()?;
     Ok(spec)
 }
 

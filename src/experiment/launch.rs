@@ -9,8 +9,10 @@ use futures_util::StreamExt as _;
 use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::FuturesUnordered;
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
+use crate::request::attempt::ServerRole;
 use crate::traffic::client::{Target, UpstreamKind};
 use crate::{disk, secret};
 
@@ -64,6 +66,7 @@ impl Deployment {
     /// the likely cause and what helps.
     pub async fn start(spec: &DeploymentSpec) -> anyhow::Result<Deployment> {
         spec.check()?;
+        let spec = &spec.with_traces()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
         let admin = match spec.proxy_admin {
@@ -161,10 +164,11 @@ impl Deployment {
 
     /// The URLs of what comes behind the front. A router that is to be one of them is not started yet.
     fn upstream(&mut self, spec: &DeploymentSpec) -> anyhow::Result<Vec<String>> {
-        let behind = self.servers.iter().map(|server| match server.hop {
+        let url = |server: &Server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
-        });
+        };
+        let behind = self.servers.iter().map(url);
         Ok(match &spec.router {
             Router::None | Router::Builtin(_) => behind.collect(),
             Router::External(url) => vec![url.trim_end_matches('/').to_owned()],
@@ -177,14 +181,30 @@ impl Deployment {
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
                 let line = CommandLine::new(program, &["launch"]).at(addr).with(own);
-                let line = line.with(["--policy", policy, "--worker-urls"]);
-                let line = line.with(behind).with(flags);
+                let line = line.with(["--policy", policy]);
+                let line = match spec.prefill {
+                    0 => line.with(["--worker-urls".to_owned()]).with(behind),
+                    _ => line.with(self.pair(behind)),
+                }
+                .with(flags);
                 self.others
                     .push(Process::new("router".to_owned(), line, spec));
                 self.router_metrics = Some(metrics);
                 vec![format!("http://{addr}")]
             }
         })
+    }
+
+    /// What the router is told of a pair's servers, `behind` being where it finds them.
+    fn pair(&self, behind: impl Iterator<Item = String>) -> Vec<String> {
+        let mut flags = vec!["--pd-disaggregation".to_owned()];
+        for (server, url) in self.servers.iter().zip(behind) {
+            match server.bootstrap {
+                Some(port) => flags.extend(["--prefill".to_owned(), url, port.to_string()]),
+                None => flags.extend(["--decode".to_owned(), url]),
+            }
+        }
+        flags
     }
 
     /// Starts the proxy before `upstream`; gives its front's URL.
@@ -195,14 +215,16 @@ impl Deployment {
         admin: SocketAddr,
     ) -> anyhow::Result<String> {
         let front = spec.port()?;
-        let hop = |server: &Server| {
+        let hop = |(number, server): (usize, &Server)| {
             Some(Worker {
                 name: server.file.name.clone(),
                 listen: server.hop?,
                 upstream: server.file.url.clone(),
+                role: spec.role(number),
             })
         };
-        let hops: Vec<Worker> = self.servers.iter().filter_map(hop).collect();
+        let servers = self.servers.iter().enumerate();
+        let hops: Vec<Worker> = servers.filter_map(hop).collect();
         let path = spec.dir.join(PROXY_CONFIG);
         let text = proxy_file::text(spec, front, admin, upstream, &hops)?;
         // Also the user in the URL of a key that is no secret's.
@@ -243,12 +265,17 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
         ..Access::default()
     };
     let server = |(number, server): (usize, &ServerSpec)| {
-        let name = format!("server-{}", number + 1);
+        let name = spec.server_name(number);
+        let prefills = spec.role(number) == Some(ServerRole::Prefill);
+        let bootstrap = prefills.then(|| spec.port()).transpose()?;
+        let bootstrap = bootstrap.map(|addr| addr.port());
         let (url, process) = match server {
             ServerSpec::Running(url) => (url.trim_end_matches('/').to_owned(), None),
             ServerSpec::Started(line) => {
                 let addr = addrs.next().context("there is a port for each server")?;
-                let process = Process::new(name.clone(), line.clone().at(addr), spec);
+                let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
+                let line = line.clone().at(addr).with(port);
+                let process = Process::new(name.clone(), line, spec);
                 (format!("http://{addr}"), Some(process))
             }
         };
@@ -257,11 +284,13 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
             process,
             file: ServerFile {
                 engine: spec.engine.name(),
+                role: spec.role(number),
                 name,
                 url,
                 host: target.host_and_port(),
             },
             hop: hops.get(number).copied(),
+            bootstrap,
             access: spec.access.clone(),
             admin: admin.map(|admin| (admin, of_admin.clone())),
             start_timeout: spec.start_timeout(),
@@ -293,6 +322,22 @@ impl DeploymentSpec {
     pub fn port(&self) -> anyhow::Result<SocketAddr> {
         let base = self.base_port.map_or(0, u32::from);
         ports::free_beside(&(base..base + self.servers.len() as u32))
+    }
+
+    /// The same, with where servers tell the proxy of requests, if they are to.
+    fn with_traces(&self) -> anyhow::Result<DeploymentSpec> {
+        let mut spec = self.clone();
+        if spec.traces {
+            let addr = spec.port()?.to_string();
+            for server in &mut spec.servers {
+                if let ServerSpec::Started(line) = server {
+                    *line = line.clone().with(["--otlp-traces-endpoint", &addr]);
+                }
+            }
+            let traces = toml::Value::try_from(json!({ "traces": { "listen": addr } }))?;
+            spec.proxy.insert("engine".to_owned(), traces);
+        }
+        Ok(spec)
     }
 
     fn ports(&self, count: usize) -> anyhow::Result<Vec<SocketAddr>> {

@@ -55,8 +55,18 @@ pub struct Run {
 
 /// What says of which kind a plan in a file is.
 const EXPERIMENT: &str = "experiment";
-/// Tables of further flags, by the program that gets them; and of variables of servers' environments.
-const TABLES: [&str; 6] = ["traffic", "sim", "sglang", "sglang_router", "proxy", "env"];
+/// Tables of further flags, by the program that gets them (of a pair's servers, by what they do); and of variables of servers'
+/// environments.
+const TABLES: [&str; 8] = [
+    "traffic",
+    "sim",
+    "sglang",
+    "prefill",
+    "decode",
+    "sglang_router",
+    "proxy",
+    "env",
+];
 
 impl Plan {
     /// A plan of `given` keys, over those of the built-in `example` (none where a file was given).
@@ -238,7 +248,12 @@ impl Plan {
     fn defaults(&self) -> impl Iterator<Item = Entry> {
         line::KEYS.iter().filter_map(|key| {
             let name = key.get_id().as_str();
-            Some((name.to_owned(), line::default_of(self.kind, key)?))
+            let is_of_pair = name == "router" && self.value("num_prefill").is_some();
+            let value = match is_of_pair {
+                true => Some("sglang-router".into()),
+                false => line::default_of(self.kind, key),
+            };
+            Some((name.to_owned(), value?))
         })
     }
 }

@@ -127,7 +127,11 @@ impl Context {
         };
         self.begin_attempt(id);
         if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
-            self.leg = Some(Box::new(LegWatch::new(endpoint)));
+            if let Role::Hop(worker) = &self.role
+                && self.shared.may_have_legs(worker)
+            {
+                self.leg = Some(Box::new(LegWatch::new(endpoint)));
+            }
             return;
         }
         let id = id.map_or_else(new_request_id, str::to_owned);

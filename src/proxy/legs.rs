@@ -17,9 +17,9 @@ use crate::request::scan::rule::{Rule, members, scalar};
 use crate::request::scan::{Scanner, Sink};
 use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side};
 
-/// What servers do, by worker, as far as they told.
+/// What servers do, by worker, as far as they told; of one that does all of a request by itself, `None`.
 #[derive(Debug, Default)]
-pub struct Roles(Mutex<BTreeMap<String, ServerRole>>);
+pub struct Roles(Mutex<BTreeMap<String, Option<ServerRole>>>);
 
 /// A hop's watch over a leg that has no row here.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct ServerInfo {
 }
 
 #[derive(Debug, Default)]
-struct FoundRole(Option<ServerRole>);
+struct FoundRole(Option<Option<ServerRole>>);
 
 /// Bytes of a reply that tell whose it is, where that is not known.
 const UNKNOWN: usize = 16 * 1024;
@@ -48,12 +48,12 @@ static SERVER_INFO: Rule = members(&[("disaggregation_mode", scalar(Field::Disag
 
 impl Roles {
     /// A worker's server told what it does.
-    pub fn learn(&self, worker: &str, role: ServerRole) {
-        self.0.lock().insert(worker.to_owned(), role);
+    pub fn learn(&self, worker: &str, role: impl Into<Option<ServerRole>>) {
+        self.0.lock().insert(worker.to_owned(), role.into());
     }
 
     /// What it told.
-    pub fn of(&self, worker: &str) -> Option<ServerRole> {
+    pub fn of(&self, worker: &str) -> Option<Option<ServerRole>> {
         self.0.lock().get(worker).copied()
     }
 }
@@ -61,7 +61,7 @@ impl Roles {
 impl Sink for FoundRole {
     fn scalar(&mut self, _field: Field, value: Scalar<'_>) {
         if let Scalar::Quoted(word) = value {
-            self.0 = ServerRole::named(word);
+            self.0 = Some(ServerRole::named(word));
         }
     }
 
@@ -77,8 +77,8 @@ impl ServerInfo {
         })
     }
 
-    /// Takes a piece. Gives what the server does, once that is read.
-    pub fn feed(&mut self, bytes: &[u8]) -> Option<ServerRole> {
+    /// Takes a piece. Gives what the server does, once that is read; of one that is none of a pair, `None` in it.
+    pub fn feed(&mut self, bytes: &[u8]) -> Option<Option<ServerRole>> {
         self.scanner.feed(bytes, &mut self.found);
         self.found.0
     }
@@ -210,9 +210,9 @@ mod tests {
     #[test]
     fn what_a_server_does_is_read_of_its_server_info() {
         for (word, role) in [
-            ("\"prefill\"", Some(ServerRole::Prefill)),
-            ("\"decode\"", Some(ServerRole::Decode)),
-            ("\"null\"", None),
+            ("\"prefill\"", Some(Some(ServerRole::Prefill))),
+            ("\"decode\"", Some(Some(ServerRole::Decode))),
+            ("\"null\"", Some(None)),
             ("null", None),
         ] {
             let body = format!(

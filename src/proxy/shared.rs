@@ -133,7 +133,13 @@ impl Shared {
     /// What the server of a worker does, where it is one of a pair: as the config says, else as it told.
     pub fn role(&self, worker: &str) -> Option<ServerRole> {
         let given = self.settings.load().roles.get(worker).copied();
-        given.or_else(|| self.roles.of(worker))
+        given.or_else(|| self.roles.of(worker)?)
+    }
+
+    /// Whether requests to the server of a worker may be legs of one that another serves too: not where it said that it is no server
+    /// of a pair, as routers ask.
+    pub fn may_have_legs(&self, worker: &str) -> bool {
+        self.settings.load().roles.contains_key(worker) || self.roles.of(worker) != Some(None)
     }
 
     /// The present limits on the clients of such a listener. Those of a hop behind a front of this process are lifted:

@@ -5,6 +5,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::request::attempt::ServerRole;
+
 /// The rows of a run's requests, by their arrival.
 pub const ROWS: &str = "requests.csv";
 /// The rows of a run that is under way or was killed, in the order of their ends.
@@ -28,6 +30,8 @@ pub const LOGS: &str = "logs";
 pub const ENGINE_LOGS: &str = "engine";
 /// What was measured over time ([`SeriesRow`]).
 pub const SERIES: &str = "series.csv";
+/// A run's requests as its proxy saw them.
+pub const PROXY_ROWS: &str = "proxy.csv";
 /// What was done to servers on purpose ([`FaultRow`]).
 pub const FAULTS: &str = "faults.csv";
 
@@ -97,6 +101,9 @@ pub struct ServerFile {
     pub host: String,
     /// `sim`, `sglang` or `external`.
     pub engine: String,
+    /// What it does of a request, where another does the rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<ServerRole>,
 }
 
 /// A process that was started for a run.

@@ -3,6 +3,7 @@
 mod client;
 mod ends;
 mod kinds;
+mod pair;
 mod servers;
 mod waiting;
 
@@ -17,6 +18,7 @@ use super::phases::Episode;
 use super::reader::Run;
 use super::why::Why;
 use crate::request::stages::Spent;
+use crate::request::time_spent::PartSpent;
 use crate::request::timeline::Period;
 
 /// How much a finding matters.
@@ -101,8 +103,7 @@ impl Seen<'_> {
     /// and it is known by itself of at least a tenth of the requests.
     fn stage(&self, period: Period, share: f64) -> Option<String> {
         let spent = self.spent;
-        let alone = |what: &Spent| matches!(what, Spent::Stages(set) if set.stages().count() == 1 && what.holds(period));
-        let part = spent.parts.iter().find(|part| alone(&part.spent))?;
+        let part = self.alone(period)?;
         let (mean, of_all) = (spent.mean(part)?, spent.share(part)?);
         let is_enough = part.requests >= ENOUGH && part.requests * 10 >= spent.requests;
         (is_enough && mean >= LEAST && of_all >= share).then(|| {
@@ -115,6 +116,12 @@ impl Seen<'_> {
                 spent.of_requests(part)
             )
         })
+    }
+
+    /// The time of a stage where it is known by itself.
+    fn alone(&self, period: Period) -> Option<&PartSpent> {
+        let alone = |what: &Spent| matches!(what, Spent::Stages(set) if set.stages().count() == 1 && what.holds(period));
+        self.spent.parts.iter().find(|part| alone(&part.spent))
     }
 
     /// Whether nothing of the run is known to be missing from its figures: it came to its end, and neither its reader nor

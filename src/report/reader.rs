@@ -16,12 +16,13 @@ use crate::disk;
 use crate::terminal::one_line;
 
 use super::files::{
-    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, ROWS, RUN, RunFile, SCHEDULE,
-    SERIES, SUMMARY, SeriesRow,
+    BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
+    SCHEDULE, SERIES, SUMMARY, SeriesRow,
 };
 use super::series;
 use super::verdict::Verdict;
 use crate::request::columns::ColumnId;
+use crate::table::join::tell_pairs;
 use crate::table::parquet::Source;
 use crate::table::rows::{self, Told, UNSAID};
 use crate::table::window::Window;
@@ -75,7 +76,7 @@ const OF_RUN: [&str; 12] = [
     FAULTS,
     EXPERIMENT,
     "experiment.toml",
-    "proxy.csv",
+    PROXY_ROWS,
     "proxy.toml",
 ];
 /// The run in a demo's folder.
@@ -252,6 +253,7 @@ impl Run {
             Ok((table, told)) => {
                 self.table = table;
                 self.note(&told);
+                self.tell_pairs();
                 self.count_series();
             }
             Err(error) if go_on => {
@@ -289,6 +291,20 @@ impl Run {
                 "columns that this version does not know are left out: {}",
                 told.unknown.join(", ")
             ));
+        }
+    }
+
+    /// Puts into its rows what the proxy's say of pairs of servers: of an experiment's run, which has them.
+    fn tell_pairs(&mut self) {
+        let file = self.file.as_ref();
+        if file.is_none_or(|file| file.servers.iter().all(|server| server.role.is_none())) {
+            return;
+        }
+        match rows::read(&[self.dir.join(PROXY_ROWS)], self.began(), &UNSAID) {
+            Ok((front, _)) => tell_pairs(&mut self.table, &front),
+            Err(error) => self
+                .notes
+                .push(format!("{error}: most waits of a pair are not known")),
         }
     }
 

@@ -107,9 +107,15 @@ fn unknown(table: &Table) -> Vec<Interval> {
 }
 
 fn interval(table: &Table, row: usize, start: &str, end: &str) -> Option<Interval> {
+    // Of a pair it is decode's batch.
+    let of_pair = |column| match column {
+        "queue_time_end" => table.whole("decode_start_time", row),
+        _ => None,
+    };
+    let at = |column| table.whole(column, row).or_else(|| of_pair(column));
     Some(Interval {
-        start: table.whole(start, row)?,
-        end: table.whole(end, row)?,
+        start: at(start)?,
+        end: at(end)?,
     })
 }
 

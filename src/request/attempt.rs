@@ -86,6 +86,14 @@ pub const MAX_FAILED: usize = 8;
 const LONGEST: i64 = 366 * 86_400 * NANOS;
 
 impl ServerRole {
+    /// Its word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ServerRole::Prefill => "prefill",
+            ServerRole::Decode => "decode",
+        }
+    }
+
     /// By its word.
     pub fn named(word: &[u8]) -> Option<ServerRole> {
         match word {

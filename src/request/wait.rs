@@ -28,7 +28,9 @@ impl Wait {
         let names = ["pure_queue_time", "queue_end<"];
         let is_wrong = names.iter().any(|name| wrong.contains(name));
         let nanos = whole(cell(ColumnId::pure_queue_time))?;
-        if nanos < 0 || is_wrong {
+        // What a pair waited for is not one queue: the stages tell it.
+        let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
+        if nanos < 0 || is_wrong || is_of_pair {
             return None;
         }
         // On the server's clock the moments of all its requests are exact.

@@ -74,7 +74,11 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
     let rank = is_ranked.then_some(sequence.rank as i64);
     let mut thread = spans.scheduler_thread(rank, exchange.dispatched, finish);
     match (sequence.tokens.last(), sequence.ending) {
-        (Some(last), _) => thread.end_time = system(*last),
+        (Some(last), _) => {
+            // A server that prefills is done when the KV cache has come.
+            let sent = (spans.mode == Mode::Prefill).then_some(sequence.moments.first_token);
+            thread.end_time = system(sent.flatten().unwrap_or(*last));
+        }
         // Nobody closes the span of what never ran.
         (None, Some(Ending::Rejected)) => unclosed(&mut thread, QUEUE_FULL),
         (None, _) => unclosed(&mut thread, UNCLOSED),

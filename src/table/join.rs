@@ -12,7 +12,7 @@ use crate::disk::New;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, ENGINE, Moment, Relation};
+use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::stats::Summary;
 
 use super::cells;
@@ -20,8 +20,10 @@ use super::rows::{self, Base};
 use super::{Error, Table};
 
 mod pairs;
+mod told;
 
 use pairs::Pairs;
+pub use told::tell_pairs;
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
@@ -223,22 +225,8 @@ fn take(row: &mut Row, hop: &Row, offset: Option<Offset>) {
     if let Some(at) = theirs.on_own_clock(Moment::FirstToken) {
         ours.set(Moment::WorkerFirstToken, at);
     }
-    let engine = match (theirs.relation(ClockOf::Engine), offset) {
-        (Relation::Apart(engine), Some(hop)) => Relation::Apart(Offset {
-            nanos: engine.nanos.saturating_add(hop.nanos),
-            error_nanos: engine.error_nanos.saturating_add(hop.error_nanos),
-        }),
-        (Relation::Same, Some(hop)) => Relation::Apart(hop),
-        _ => return,
-    };
     // A front without the server's clock has its moments as they came, and so has the hop's row once they are moved back.
     if ours.relation(ClockOf::Engine) == Relation::Unknown {
-        ours.relate(ClockOf::Engine, engine);
-        for moment in ENGINE {
-            if let Some(at) = theirs.raw(moment) {
-                ours.set(moment, at);
-            }
-        }
-        row.timing_source = hop.timing_source;
+        told::take_engine(row, hop, offset);
     }
 }

@@ -5,6 +5,7 @@ mod faults;
 mod grid;
 mod kept;
 mod launch;
+mod pair;
 mod plan;
 mod resume;
 mod search;

@@ -9,6 +9,8 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use crate::config;
+use crate::report::files::PROXY_ROWS;
+use crate::request::attempt::ServerRole;
 use crate::traffic::client::bearer;
 
 use super::spec::{DeploymentSpec, Router};
@@ -21,10 +23,11 @@ pub(super) struct Worker {
     pub(super) listen: SocketAddr,
     /// The server.
     pub(super) upstream: String,
+    /// What it does of a request, if it is one of a pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) role: Option<ServerRole>,
 }
 
-/// The proxy's rows in the run's folder.
-const RECORDS: &str = "proxy.csv";
 /// Label sets of metrics for each worker: docs say 12 a worker.
 const LABEL_SETS: usize = 16;
 /// The proxy's own default.
@@ -56,6 +59,7 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
         name: format!("server-{number}"),
         listen: ANY,
         upstream: format!("http://server-{number}.invalid:1"),
+        role: None,
     };
     let hops = if spec.hops { spec.servers.len() } else { 0 };
     let hops: Vec<Worker> = (1..=hops).map(worker).collect();
@@ -103,7 +107,7 @@ pub(super) fn text(
         "admin": admin,
         "upstream": upstream,
         "upstream_kind": if is_server { "server" } else { "router" },
-        "records": spec.dir.join(RECORDS).display().to_string(),
+        "records": spec.dir.join(PROXY_ROWS).display().to_string(),
         "fault_injection": spec.fault_injection,
         "metrics_label_sets": USUAL_LABEL_SETS.max(LABEL_SETS * hops.len()),
         // It is stopped when the load is over: what is open by then is nobody's.

@@ -27,6 +27,8 @@ pub struct Server {
     pub file: ServerFile,
     /// Where its hop listens.
     pub hop: Option<SocketAddr>,
+    /// Where decode servers find it, if it prefills for them.
+    pub(super) bootstrap: Option<u16>,
     /// `None`: an external one.
     pub(super) process: Option<Process>,
     pub(super) access: Access,

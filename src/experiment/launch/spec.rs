@@ -9,6 +9,7 @@ use clap::ValueEnum;
 
 use super::ask::Access;
 use super::command::CommandLine;
+use crate::request::attempt::ServerRole;
 use crate::secret::shown;
 use crate::traffic::client::Target;
 
@@ -61,6 +62,10 @@ pub struct DeploymentSpec {
     pub engine: EngineName,
     /// The servers. There may be none behind [`Router::External`].
     pub servers: Vec<ServerSpec>,
+    /// So many of the servers, the first, prefill what the others decode; 0: each does both.
+    pub prefill: usize,
+    /// Servers that are started tell the proxy of each request by traces.
+    pub traces: bool,
     /// Server i (from 0) listens on `base_port + i`; `None`: on a free port.
     pub base_port: Option<u16>,
     /// What routes.
@@ -127,6 +132,23 @@ impl DeploymentSpec {
         })
     }
 
+    /// What the server of this number, from 0, does of a request, where another does the rest.
+    pub fn role(&self, number: usize) -> Option<ServerRole> {
+        (self.prefill > 0).then_some(match number < self.prefill {
+            true => ServerRole::Prefill,
+            false => ServerRole::Decode,
+        })
+    }
+
+    /// What the server of this number, from 0, is called.
+    pub fn server_name(&self, number: usize) -> String {
+        match self.role(number) {
+            None => format!("server-{}", number + 1),
+            Some(ServerRole::Prefill) => format!("prefill-{}", number + 1),
+            Some(ServerRole::Decode) => format!("decode-{}", number + 1 - self.prefill),
+        }
+    }
+
     /// Whether servers use GPUs of this machine, as far as that shows.
     pub fn has_gpus_here(&self) -> bool {
         self.engine == EngineName::Sglang || self.running().any(is_loopback)
@@ -158,6 +180,10 @@ impl DeploymentSpec {
         ensure!(
             count > 0 || !self.hops,
             "hops: need servers, and none are given"
+        );
+        ensure!(
+            self.prefill == 0 || matches!(router, Router::SglangRouter { .. }),
+            "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
         );
         let is_started = self.running().next().is_none();
         let port = self.base_port.filter(|_| is_started).unwrap_or_default();

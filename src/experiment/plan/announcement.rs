@@ -50,6 +50,10 @@ pub fn announcement(plan: &Plan) -> String {
     let value = |key: &&str| match *key {
         "num_gpus" if !keys.servers.is_empty() => Some(format!("servers = {}", keys.servers.len())),
         "num_gpus" if keys.engine == EngineName::External => None,
+        "num_gpus" if keys.has_pairs() => {
+            let (prefill, decode) = (keys.num_prefill, keys.num_decode);
+            Some(format!("num_prefill = {prefill}, num_decode = {decode}"))
+        }
         key => Some(format!("{key} = {}", settings.text(key)?)),
     };
     let pairs: Vec<String> = SHOWN.iter().filter_map(value).collect();

@@ -9,11 +9,13 @@ use toml::Value;
 use super::error::PlanError;
 use super::keys::{RouterName, SGLANG, STARTED};
 use super::line::{self, Settings, text};
+use super::read::Entry;
 use crate::experiment::faults::FaultPlan;
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
 };
 use crate::report::files::ENGINE_LOGS;
+use crate::request::attempt::ServerRole;
 use crate::traffic;
 use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
 
@@ -25,6 +27,8 @@ const SIM_TOKENS_OF_ALL: f64 = 141e9 / 131_072.0;
 const SIM_LEAST: i64 = 10_000;
 /// The share at which it holds [`SIM_TOKENS`].
 const SIM_SHARE: f64 = 0.9;
+/// The flag by which SGLang and the simulator are one of a pair.
+const MODE: &str = "disaggregation_mode";
 /// Keys that are flags of SGLang's by the same name.
 const OF_SGLANG: [&str; 9] = [
     "model_path",
@@ -62,6 +66,12 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         "servers: goes with engine = \"external\""
     );
     ensure!(
+        !keys.has_pairs() || (keys.num_prefill > 0 && keys.num_decode > 0),
+        "num_prefill = {}, num_decode = {}: they go together; give at least one server of each",
+        keys.num_prefill,
+        keys.num_decode
+    );
+    ensure!(
         !is_external || !keys.servers.is_empty() || router == RouterName::External,
         "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
     );
@@ -91,14 +101,14 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
     }
     spec.check()?;
     check_proxy(&spec)?;
-    if let (EngineName::Sim, Some(ServerSpec::Started(sim))) = (keys.engine, spec.servers.first()) {
+    if keys.engine == EngineName::Sim {
         let share = keys.mem_fraction_static;
         ensure!(
             sim_tokens(share) >= SIM_LEAST || settings.get("sim.max_total_tokens").is_some(),
             "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
              sim.max_total_tokens"
         );
-        line::check_sim(&sim.args)?;
+        check_sim(settings)?;
     }
     ensure!(
         keys.enable_node_failures != Some(true) || keys.failure_schedule.is_some(),
@@ -114,6 +124,23 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether the simulator takes its flags, and those that only servers of one role get.
+fn check_sim(settings: &Settings) -> Result<(), PlanError> {
+    let roles = [ServerRole::Prefill, ServerRole::Decode].map(Some);
+    for role in [None].into_iter().chain(roles) {
+        let name = role.map_or("sim", ServerRole::name);
+        let mut own = settings.table(name);
+        if let Some((key, _)) = own.find(|(key, _)| !line::SIM.contains(&format!("sim.{key}"))) {
+            let wrong = "no such key; `queuescope sim --help` names all";
+            return Err(PlanError::of(&format!("{name}.{key}"), wrong));
+        }
+        let flags = sim_flags(settings, None, role);
+        let flags: Vec<String> = std::iter::once("sim".to_owned()).chain(flags).collect();
+        line::check_sim(&flags, name)?;
+    }
+    Ok(())
+}
+
 /// What is to be started for a run whose folder is `dir`, by the program `queuescope`, if its settings fit.
 ///
 /// # Errors
@@ -126,24 +153,27 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
     let env: Vec<_> = env
         .map(|(name, value)| (name.to_owned(), text(value)))
         .collect();
-    let started = |number| {
+    let started = |number, role| {
         let mut line = match keys.engine {
-            EngineName::Sglang => sglang(settings, number, logs.as_deref()),
-            _ => CommandLine::new(program, &["sim"]).with(sim_flags(settings, logs.as_deref())),
+            EngineName::Sglang => sglang(settings, (number, role), logs.as_deref()),
+            _ => {
+                let flags = sim_flags(settings, logs.as_deref(), role);
+                CommandLine::new(program, &["sim"]).with(flags)
+            }
         };
         line.env.clone_from(&env);
         ServerSpec::Started(line)
-    };
-    let running = keys.servers.iter().cloned().map(ServerSpec::Running);
-    let servers = match keys.engine {
-        EngineName::External => running.collect(),
-        _ => (0..keys.num_gpus).map(started).collect(),
     };
     let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
     let is_real = matches!(router, Router::SglangRouter { .. });
     let mut spec = DeploymentSpec {
         engine: keys.engine,
-        servers,
+        prefill: if keys.has_pairs() {
+            keys.num_prefill as usize
+        } else {
+            0
+        },
+        traces: has_traces(settings),
         base_port: Some(keys.base_port).filter(|port| *port > 0),
         front: keys.front.unwrap_or(router != Router::None),
         hops: keys.hops.unwrap_or(needs_hops || is_real),
@@ -158,6 +188,17 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         dir: dir.to_owned(),
         start_timeout: keys.start_timeout_s.map(Duration::from_secs_f64),
         ..DeploymentSpec::default()
+    };
+    let count = match keys.has_pairs() {
+        true => keys.num_prefill + keys.num_decode,
+        false => keys.num_gpus,
+    };
+    let running = keys.servers.iter().cloned().map(ServerSpec::Running);
+    spec.servers = match keys.engine {
+        EngineName::External => running.collect(),
+        _ => (0..count)
+            .map(|number| started(number, spec.role(number as usize)))
+            .collect(),
     };
     for (key, value) in settings.table("proxy") {
         put(&mut spec.proxy, key, value.clone());
@@ -198,6 +239,9 @@ pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
         EngineName::Sglang => "sglang.",
         EngineName::External => return None,
     };
+    if has_traces(settings) {
+        return None;
+    }
     let is_untold = settings
         .text("backend")
         .is_some_and(|backend| backend != "sglang");
@@ -209,6 +253,21 @@ pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
             || key.starts_with("proxy.engine.")
     });
     (is_untold && keys.enable_metrics && !is_said).then(|| dir.join(ENGINE_LOGS))
+}
+
+/// Whether servers that are started tell the proxy of requests by traces, and nobody has said where to: those of a pair, which
+/// tell of most waits in no other way. SGLang needs an extra for it, so it is asked.
+fn has_traces(settings: &Settings) -> bool {
+    let keys = &settings.keys;
+    let (own, unasked) = match keys.engine {
+        EngineName::Sim => ("sim.enable_trace", keys.has_pairs()),
+        EngineName::Sglang => ("sglang.enable_trace", false),
+        EngineName::External => return false,
+    };
+    let is_on = (settings.get(own).and_then(Value::as_bool)).unwrap_or(unasked);
+    let is_said =
+        |key: &str| key.starts_with("proxy.engine") || key.ends_with(".otlp_traces_endpoint");
+    keys.has_pairs() && is_on && !settings.names().any(is_said)
 }
 
 /// What is done to servers on purpose; `None`: nothing.
@@ -248,7 +307,11 @@ pub fn traffic(
 }
 
 /// The server of this number, from 0.
-fn sglang(settings: &Settings, number: u32, logs: Option<&Path>) -> CommandLine {
+fn sglang(
+    settings: &Settings,
+    (number, role): (u32, Option<ServerRole>),
+    logs: Option<&Path>,
+) -> CommandLine {
     let keys = &settings.keys;
     // Each has GPUs of its own, or shares them with so many.
     let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
@@ -259,6 +322,11 @@ fn sglang(settings: &Settings, number: u32, logs: Option<&Path>) -> CommandLine 
     let more = own.chain(settings.table("sglang"));
     let mut flags = vec!["--base-gpu-id".to_owned(), gpu.to_string()];
     flags.extend(more.flat_map(|(key, value)| line::flags(key, value)));
+    if let Some(role) = role {
+        let own = settings.table(role.name());
+        flags.extend(line::flags(MODE, &role.name().into()));
+        flags.extend(own.flat_map(|(key, value)| line::flags(key, value)));
+    }
     if let Some(logs) = logs {
         // Without the prompt.
         let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
@@ -281,8 +349,8 @@ fn sim_tokens(share: f64) -> i64 {
     (SIM_TOKENS + (share - SIM_SHARE) * SIM_TOKENS_OF_ALL).round() as i64
 }
 
-/// The flags of the simulator. Its own table wins.
-fn sim_flags(settings: &Settings, logs: Option<&Path>) -> Vec<String> {
+/// The flags of the simulator. Its own table wins, and over that the one of its role.
+fn sim_flags(settings: &Settings, logs: Option<&Path>, role: Option<ServerRole>) -> Vec<String> {
     let keys = &settings.keys;
     let named = OF_SIM
         .iter()
@@ -292,15 +360,21 @@ fn sim_flags(settings: &Settings, logs: Option<&Path>) -> Vec<String> {
         sim_tokens(keys.mem_fraction_static).into(),
     );
     let no_metrics = (!keys.enable_metrics).then_some(("no_metrics", true.into()));
-    let from_keys = named.chain([tokens]).chain(no_metrics);
-    let is_own = |flag: &str| settings.table("sim").any(|(key, _)| key == flag);
-    let from_keys = from_keys.filter(|(flag, _)| !is_own(flag));
-    let own = settings
-        .table("sim")
-        .map(|(key, value)| (key, value.clone()));
-    from_keys
-        .chain(own)
-        .flat_map(|(key, value)| line::flags(key, &value))
+    let mode = role.map(|role| (MODE, role.name().into()));
+    let traces = [("enable_trace", true.into()), ("trace_level", 2.into())];
+    let traces = traces.into_iter().filter(|_| has_traces(settings));
+    let from_keys = named.chain([tokens]).chain(no_metrics).chain(mode);
+    let from_keys = from_keys.chain(traces);
+    let mut all: Vec<Entry> = from_keys
+        .map(|(flag, value)| (flag.to_owned(), value))
+        .collect();
+    for table in ["sim"].into_iter().chain(role.map(ServerRole::name)) {
+        let own = settings.table(table);
+        let own: Vec<Entry> = own.map(|(k, v)| (k.to_owned(), v.clone())).collect();
+        super::put(&mut all, &own);
+    }
+    all.iter()
+        .flat_map(|(key, value)| line::flags(key, value))
         .chain(logs.into_iter().flat_map(logs_to))
         .collect()
 }
@@ -328,7 +402,7 @@ pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
     let idle: &[&str] = match settings.keys.engine {
         EngineName::Sim => &[SGLANG, "sglang"],
         EngineName::Sglang => &["sim"],
-        EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "env"],
+        EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode", "env"],
     };
     let is_idle = |name: &&String| {
         let key = line::key(name);

@@ -11,7 +11,8 @@ const OF_BUILTIN: [&str; 2] = ["hops", "proxy.max_concurrent_requests"];
 /// and what was changed, to be said.
 pub(super) fn fitted(mut example: Vec<Entry>, given: &[Entry]) -> (Vec<Entry>, Vec<String>) {
     let routers = texts(given, "router");
-    let is_real = routers.iter().any(|router| router == "sglang-router");
+    let is_real = routers.iter().any(|router| router == "sglang-router")
+        || (routers.is_empty() && !texts(given, "num_prefill").is_empty());
     let is_ours = |router: &String| ["builtin", "sglang-router"].contains(&router.as_str());
     let is_others = !routers.is_empty() && !routers.iter().any(is_ours);
     let is_search = texts(given, "find_max_rate") == ["true"];

@@ -95,6 +95,13 @@ pub struct Keys {
     /// Servers to start, each with its own GPUs
     #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1024>, help_heading = STARTED)]
     pub num_gpus: u32,
+    /// Servers to start that only prefill, with their own GPUs, the first; with --num-decode and a sglang-router, in place of
+    /// --num-gpus
+    #[arg(long, default_value = "0", value_parser = whole::<u32, 0, 1024>, help_heading = STARTED)]
+    pub num_prefill: u32,
+    /// Servers to start that decode what those have prefilled
+    #[arg(long, default_value = "0", value_parser = whole::<u32, 0, 1024>, help_heading = STARTED)]
+    pub num_decode: u32,
     /// Servers that share GPUs; each needs a mem_fraction_static of its own share, such as 0.4 for two
     #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 64>, help_heading = SGLANG)]
     pub servers_per_gpu: u32,
@@ -151,6 +158,13 @@ pub struct Keys {
     /// Each rate is tried for at least so many seconds, and for 10 / (1 - goodput share) requests
     #[arg(long, default_value = "20", value_parser = seconds, help_heading = SEARCH)]
     pub probe_s: f64,
+}
+
+impl Keys {
+    /// Whether pairs of prefill and decode servers are started.
+    pub fn has_pairs(&self) -> bool {
+        self.engine != EngineName::External && self.num_prefill + self.num_decode > 0
+    }
 }
 
 impl Kind {

@@ -42,7 +42,9 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
         Some(("env", variable)) => return check_variable(variable, name, value),
-        Some((table, _)) => ["sglang", "sglang_router", "proxy"].contains(&table),
+        Some((table, _)) => {
+            ["prefill", "decode", "sglang", "sglang_router", "proxy"].contains(&table)
+        }
         None => line::key(name).is_some(),
     };
     if !is_known {

@@ -268,14 +268,14 @@ impl FromArgMatches for KeyFlags {
     }
 }
 
-/// Checks the simulator's command line, from its subcommand on.
+/// Checks the simulator's command line, from its subcommand on; what is wrong is of `table`.
 ///
 /// # Errors
 /// The key and what would be right.
-pub fn check_sim(flags: &[String]) -> Result<(), PlanError> {
-    let read = Sim::try_parse_from(flags).map_err(|error| usage(&error, "sim."))?;
+pub fn check_sim(flags: &[String], table: &str) -> Result<(), PlanError> {
+    let read = Sim::try_parse_from(flags).map_err(|error| usage(&error, &format!("{table}.")))?;
     let checked = read.config.failures.validate();
-    checked.map_err(|error| PlanError(format!("[sim] {error}")))
+    checked.map_err(|error| PlanError(format!("[{table}] {error}")))
 }
 
 /// A key of a table and its value as flags: as SGLang and its router take them, whose parser (Python's argparse) takes all values of

@@ -1,6 +1,6 @@
 //! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
-use super::{Finding, Level, Seen, client, ends, servers, waiting};
+use super::{Finding, Level, Seen, client, ends, pair, servers, waiting};
 use crate::report::duration;
 use crate::request::timeline::Period;
 
@@ -19,7 +19,7 @@ const PREFILL_SHARE: f64 = 0.4;
 const DECODE_SHARE: f64 = 0.7;
 
 /// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
     (
         "verdict",
         Level::Problem,
@@ -59,6 +59,9 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
             Some(waiting::cause(of.why, found, &took))
         },
     ),
+    ("pair", Level::Limit, "", "", |of, found| {
+        pair::narrow(of, found, QUEUE_SHARE)
+    }),
     (
         "held_up",
         Level::Limit,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::duration;
 use crate::report::reader::Run;
+use crate::request::attempt::ServerRole;
 
 use super::{Finding, Seen};
 
@@ -126,7 +127,9 @@ pub fn imbalance(run: &Run, found: Finding) -> Option<Finding> {
     }
     let table = &run.table;
     let mut hosts: Hosts<'_> = BTreeMap::new();
-    for server in run.file.iter().flat_map(|file| &file.servers) {
+    let servers = run.file.iter().flat_map(|file| &file.servers);
+    // Those that prefill for others answer nobody.
+    for server in servers.filter(|server| server.role != Some(ServerRole::Prefill)) {
         hosts.entry(&server.host).or_default();
     }
     for row in counted(run) {

@@ -53,7 +53,8 @@ impl Arrivals<'_> {
         };
         for &(arrival, row) in &self.rows {
             let mut attempts = table.text("failed_attempts", row).split("; ");
-            let (at, is_ok) = if table.text("host", row) == host {
+            let hosts = ["host", "prefill_host"].map(|column| table.text(column, row));
+            let (at, is_ok) = if hosts.contains(&host) {
                 sent.is_by_hop |= !table.text("worker", row).is_empty();
                 let at = table.number("router_send_time", row).unwrap_or(arrival);
                 (at, table.is_ok(row))

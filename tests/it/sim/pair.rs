@@ -185,6 +185,13 @@ async fn both_say_what_a_recorded_pair_said() {
         pair.prefill.until_spans(10).await,
         pair.decode.until_spans(13).await,
     ];
+    let end = |name: &str| {
+        let span = spans[0].iter().find(|span| span.name.starts_with(name));
+        span.unwrap().end
+    };
+    // What ends with the scheduler's span was aborted.
+    assert!(end("Prefill Scheduler") > end("prefill_forward"));
+    assert!(end("Prefill Scheduler") >= end("prefill_transfer_kv_cache"));
     let [prefill, decode] = spans.map(|spans| {
         let root = spans
             .iter()

@@ -24,7 +24,7 @@ impl Which {
     pub const ALL: [Which; 2] = [Which::Sglang032, Which::Smg113];
 
     /// The installed command; a test without it fails with what to do.
-    fn command(self) -> &'static str {
+    pub fn command(self) -> &'static str {
         match self {
             Which::Sglang032 => ".tools/sglang-router-0.3.2/bin/smg",
             Which::Smg113 => ".tools/smg-1.13.0/bin/smg",

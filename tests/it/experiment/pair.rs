@@ -1,0 +1,206 @@
+//! Experiments with servers that prefill and servers that decode, behind the real routers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
+use queuescope::report::reader;
+use queuescope::report::runs::RunReport;
+use queuescope::table::Table;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::deployed::{spec, words};
+use super::started::Planned;
+use crate::support::router::Which;
+use crate::support::wire::{Client, PATIENCE};
+
+/// One server of each kind behind a router.
+fn plan(router: Which, lines: &str) -> Planned {
+    let router = Path::new(env!("CARGO_MANIFEST_DIR")).join(router.command());
+    let router = router.display();
+    Planned::new(&format!(
+        "num_prefill = 1\nnum_decode = 1\nrouter_program = '{router}'\nrouting_policy = 'round_robin'\n{lines}"
+    ))
+}
+
+fn loaded(plan: &Planned) -> reader::Run {
+    let loaded = reader::load(&[plan.path("")]).unwrap();
+    loaded.runs.into_iter().next().unwrap()
+}
+
+/// Each of these makes one part of a pair the narrow one, and the report names it, by the rows of generator and proxy.
+#[test]
+fn what_is_narrow_is_named() {
+    for (lines, title) in [
+        ("decode.max_total_tokens = 200", "Decode is full"),
+        ("decode.max_running_requests = 2", "Decode's batch is full"),
+        (
+            "prefill.prefill_floor_ms = 40\nprefill.chunked_prefill_size = 30",
+            "Prefill is too slow",
+        ),
+        ("prefill.transfer_ms = 40", "The link is too slow"),
+    ] {
+        let lines = format!("num_prompts = 40\nbackend = 'sglang-oai-chat'\n{lines}");
+        let plan = plan(Which::Sglang032, &lines);
+        plan.run("node", &["--random-output-len", "30"])
+            .assert_status(&[0, 3]);
+        let run = loaded(&plan);
+        let report = RunReport::of(&run);
+        let titles: Vec<&str> = report.findings.iter().map(|of| &of.title[..]).collect();
+        assert!(
+            titles.iter().any(|found| found.starts_with(title)),
+            "{lines}: {titles:#?}"
+        );
+        plan.assert_nothing_is_left();
+    }
+}
+
+/// The decode server dies: each request has one row, and those before are told whole.
+#[test]
+fn a_killed_server_of_a_pair_is_seen() {
+    let plan = plan(
+        Which::Sglang032,
+        // The router waits for prefill, and that for its decode server: 300 s with SGLang.
+        "num_prompts = 200\nrequest_rate = 100\nrequest_timeout_s = 4\nfailure_schedule = { 1.5 = [2] }",
+    );
+    plan.run("routing", &["--random-output-len", "30"])
+        .assert_status(&[0, 3]);
+    let run = loaded(&plan);
+    assert_eq!(run.table.len(), 200);
+    let [prefill, decode] = &run.file.as_ref().unwrap().servers[..] else {
+        panic!("{:?}", run.file);
+    };
+    assert_eq!((&*prefill.name, &*decode.name), ("prefill-1", "decode-1"));
+    let faults = std::fs::read_to_string(run.dir.join("faults.csv")).unwrap();
+    assert!(faults.contains(",decode-1,kill,down"), "{faults}");
+    let (good, bad): (Vec<usize>, Vec<usize>) =
+        (0..200).partition(|row| run.table.text("outcome", *row) == "ok");
+    assert!(!good.is_empty() && !bad.is_empty(), "{}", good.len());
+    for row in &good {
+        let hosts = ["prefill_host", "host"].map(|column| run.table.text(column, *row));
+        assert_eq!(hosts, [&prefill.host, &decode.host]);
+    }
+    // The last half second's spans died with it.
+    let told = |row: &&usize| run.table.number("decode_bootstrap_time", **row).is_some();
+    assert!(good.iter().filter(told).count() >= 20, "{}", good.len());
+    plan.assert_nothing_is_left();
+}
+
+const REQUESTS: usize = 2000;
+
+/// One request; one of 20 leaves before its end.
+async fn one(front: SocketAddr, number: usize) {
+    let mut client = Client::connect(front).await;
+    let id = format!("x-request-id: r{number}\r\ncontent-type: application/json\r\n");
+    let body = r#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":20}}"#;
+    client.post("/generate", &id, body.as_bytes()).await;
+    match number % 40 {
+        0 => drop(client.read_until(|reader| !reader.body.is_empty()).await),
+        20 => sleep(Duration::from_millis(5)).await,
+        _ => drop(client.response().await),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() {
+    for which in Which::ALL {
+        let folder = tempfile::tempdir().unwrap();
+        let server = |mode| {
+            let line = CommandLine::new(env!("CARGO_BIN_EXE_queuescope"), &["sim"]);
+            let line = line.with(["--disaggregation-mode", mode]);
+            let flags = "--enable-trace --trace-level 1 --tokenize-ms 0 --decode-step-ms 2 --transfer-lost-s 0.1";
+            ServerSpec::Started(line.with(flags.split(' ')))
+        };
+        let deployment = Deployment::start(&DeploymentSpec {
+            servers: ["prefill", "prefill", "decode"].map(server).to_vec(),
+            prefill: 2,
+            traces: true,
+            hops: true,
+            router: Router::SglangRouter {
+                program: Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command()),
+                policy: "round_robin".to_owned(),
+                flags: Vec::new(),
+            },
+            ..spec(folder.path())
+        })
+        .await
+        .unwrap();
+        let front: SocketAddr = deployment.target["http://".len()..].parse().unwrap();
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut clients = JoinSet::new();
+        for _ in 0..24 {
+            let next = next.clone();
+            clients.spawn(async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= REQUESTS {
+                        return;
+                    }
+                    timeout(PATIENCE, one(front, number)).await.unwrap();
+                }
+            });
+        }
+        while next.load(Ordering::Relaxed) < REQUESTS / 2 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        deployment.servers[0].kill().await.unwrap();
+        while let Some(ended) = clients.join_next().await {
+            ended.unwrap();
+        }
+        let hosts: Vec<String> = deployment
+            .servers
+            .iter()
+            .map(|server| server.file.host.clone())
+            .collect();
+        deployment.stop().await;
+        let rows = Table::read(&folder.path().join("proxy.csv")).unwrap();
+        let ids = words(&rows, "req_id");
+        let all: BTreeSet<String> = (0..REQUESTS).map(|number| format!("r{number}")).collect();
+        assert_eq!((rows.len(), ids == all), (REQUESTS, true), "{which:?}");
+        let mut outcomes: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut sent_once = 0;
+        for row in 0..REQUESTS {
+            *outcomes.entry(rows.text("outcome", row)).or_default() += 1;
+            if rows.text("outcome", row) == "ok" {
+                let text = |column| rows.text(column, row);
+                // What met the dead server was sent again: two legs are one sending.
+                sent_once += usize::from(rows.number("attempts", row) == Some(1.0));
+                assert_eq!(text("host"), hosts[2]);
+                assert!(hosts[..2].iter().any(|host| host == text("prefill_host")));
+            }
+        }
+        assert!(outcomes["client_abort"] >= REQUESTS / 80, "{outcomes:?}");
+        assert!(sent_once >= REQUESTS / 4, "{which:?}: {outcomes:?}");
+    }
+}
+
+#[test]
+fn what_does_not_go_with_a_pair_is_told_by_its_key() {
+    for (lines, expected) in [
+        (
+            "num_prefill = 1",
+            "num_prefill = 1, num_decode = 0: they go together",
+        ),
+        (
+            "num_prefill = 1\nnum_decode = 1\nrouter = 'builtin'",
+            "num_prefill: only a router that is started here",
+        ),
+        (
+            "num_prefill = 1\nnum_decode = 1\ndecode.max_running = 4",
+            "decode.max_running: no such key",
+        ),
+        (
+            "num_prefill = 1\nnum_decode = 1\nprefill.transfer_ms = 'x'",
+            "prefill.transfer_ms = x: must be a number",
+        ),
+    ] {
+        let done = Planned::new(lines).run("node", &["--print-plan"]);
+        done.assert_status(&[2]);
+        assert!(done.err.contains(expected), "{}", done.err);
+    }
+}
