@@ -171,7 +171,7 @@ mod tests {
         let by_signal = |number| cause("loading weights", Some(ExitStatus::from_raw(number)));
         let killed = by_signal(Signal::SIGKILL as i32).unwrap();
         assert!(
-            killed.contains("killed it") && killed.contains("dmesg"),
+            killed.contains("was killed") && killed.contains("dmesg"),
             "{killed}"
         );
         assert_eq!((by_signal(256), cause("", None)), (None, None));
