@@ -21,7 +21,7 @@ use std::collections::vec_deque::Drain;
 
 use crate::clock::Stamp;
 
-pub use event::{Aborted, Event, EventKind, Load, Request};
+pub use event::{Aborted, Event, EventKind, Load, Prompt, Request};
 pub use profile::Profile;
 
 use scheduler::{Batch, BatchKind, Scheduler};
@@ -65,6 +65,12 @@ impl Engine {
             gpu_free: now,
             prefills: 0,
         }
+    }
+
+    /// The same, of which other prefills are those whose launch takes longer, by chance: one run of as many as there are numbers.
+    pub fn by_chance(mut self, number: u32) -> Engine {
+        self.prefills = u64::from(number) << 32;
+        self
     }
 
     /// Hands a request over at `now`, or at the engine's own time where that is later. The scheduler picks
@@ -115,7 +121,7 @@ impl Engine {
     pub fn load(&self) -> Load {
         let mut load = self.scheduler.load();
         load.waiting += self.inbox.len();
-        let lengths = self.inbox.iter().map(|(_, new)| new.prompt.len() as u64);
+        let lengths = self.inbox.iter().map(|(_, new)| new.prompt.tokens());
         load.waiting_tokens += lengths.sum::<u64>();
         load
     }

@@ -105,7 +105,7 @@ impl Reply {
             let submit = |sequence: &Sequence| Submission {
                 request: Request {
                     id: sequence.id,
-                    prompt: sequence.prompt.clone(),
+                    prompt: sequence.prompt.clone().into(),
                     output_tokens: sequence.wanted,
                 },
                 due: dispatched,

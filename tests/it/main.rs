@@ -31,3 +31,4 @@ mod support;
 mod terminal;
 mod tokens;
 mod traffic;
+mod whatif;
