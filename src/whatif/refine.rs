@@ -150,6 +150,11 @@ pub fn refine(guess: Model, samples: &[&Sample]) -> (Model, Vec<Learnt>) {
         };
         (least, off, at) = (cost, found, there);
     }
+    (with(&at), learnt(&at, &off, curvature))
+}
+
+/// The figures with their bounds, from their logarithms and how the cost grows beside these.
+fn learnt(at: &[f64; COUNT], off: &[f64], curvature: [[f64; COUNT]; COUNT]) -> Vec<Learnt> {
     // What chance makes of as many samples widens the bounds.
     let spread = (off
         .iter()
@@ -157,7 +162,7 @@ pub fn refine(guess: Model, samples: &[&Sample]) -> (Model, Vec<Learnt>) {
         .sum::<f64>()
         / off.len().max(1) as f64)
         .max(1.0);
-    let learnt = FIGURES.iter().enumerate().map(|(n, figure)| {
+    let all = FIGURES.iter().enumerate().map(|(n, figure)| {
         let variance = solve(curvature, std::array::from_fn(|x| f64::from(x == n)))[n];
         let wide = 1.96 * (variance.max(0.0) * spread).sqrt().min(2.0 * figure.sure);
         Learnt {
@@ -166,7 +171,7 @@ pub fn refine(guess: Model, samples: &[&Sample]) -> (Model, Vec<Learnt>) {
             bounds: [(at[n] - wide).exp(), (at[n] + wide).exp()],
         }
     });
-    (with(&at), learnt.collect())
+    all.collect()
 }
 
 /// What a server has of a GPU that several share, as these samples show it.
@@ -219,9 +224,12 @@ fn residuals(model: &Model, samples: &[&Sample]) -> Vec<f64> {
     off
 }
 
+/// One of the times that are compared.
+type Mark = dyn Fn(&Request, Times) -> f64;
+
 /// What is compared of requests.
 fn marks<'a>(all: impl Iterator<Item = (&'a Request, Times)> + Clone) -> Vec<f64> {
-    let of: [&dyn Fn(&Request, Times) -> f64; 4] = [
+    let of: [&Mark; 4] = [
         &|_, times| times.first - times.admitted,
         &|request, times| match request.output {
             0..=1 => f64::NAN,
