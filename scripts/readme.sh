@@ -57,6 +57,10 @@ END
 
 blocks README.md | run readme
 rows records.csv 102 host queue_time_in_router pure_queue_time decode_time
+# The remote hop served half of them, and the front has its stamps.
+rows hop.csv 50 host pure_queue_time
+[ "$(grep -c 127.0.0.1:18400 "$scratch/results/records.csv")" -ge 50 ]
+[ -z "$(find "$scratch" -iname '*secret*')" ]
 rows traffic/latest/requests.csv 100 pure_queue_time schedule_lag
 grep -q "100 ok" "$scratch/readme.out"
 rm -r "$scratch/results"

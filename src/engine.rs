@@ -201,12 +201,14 @@ impl Engine {
 
     /// Lets the requests that wait go out, within a time limit, and ends its threads. Blocks.
     pub fn close(&self) {
+        // What weighs nothing finds room.
+        let _ = self.ended.push(Message::Last, 0);
         self.ended.close();
-        self.told.close();
         let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::error!("engine: the thread that joins rows failed");
         }
+        self.told.close();
         self.stop_listening();
         drop(self.tail.lock().take());
     }

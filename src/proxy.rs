@@ -13,6 +13,7 @@ pub mod heads;
 pub mod hop_key;
 pub mod identity;
 pub mod join;
+pub mod legs;
 pub mod request;
 pub mod service;
 pub mod shared;

@@ -18,6 +18,7 @@ pub mod runs;
 pub mod series;
 pub mod timeline;
 pub mod verdict;
+pub mod why;
 pub mod words;
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod concurrency;
 mod histogram;
 pub mod interval;
 pub mod steady;
+pub mod waits;
 
 pub use bootstrap::{PairedDifference, Statistic, paired_difference};
 pub use concurrency::{Concurrency, Interval, Window};

@@ -49,7 +49,7 @@ pub trait Named: Copy {
 }
 
 /// Columns that stages follow from, beside those of times, of clocks and of what is or is not.
-const OF_STAGES: [ColumnId; 17] = [
+const OF_STAGES: [ColumnId; 20] = [
     ColumnId::actual_output_tokens,
     ColumnId::total_latency,
     ColumnId::queue_time_in_router,
@@ -67,6 +67,9 @@ const OF_STAGES: [ColumnId; 17] = [
     ColumnId::return_time,
     ColumnId::first_event_tokens,
     ColumnId::unseen,
+    ColumnId::prefill_time,
+    ColumnId::prefill_queue_time,
+    ColumnId::kv_send_time,
 ];
 
 static STAGED: LazyLock<Vec<usize>> = LazyLock::new(|| {

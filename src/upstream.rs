@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
@@ -47,6 +48,8 @@ pub struct Rules {
     pub trust: Option<Trust>,
     /// Whether a request whose connection broke before an answer is sent again, whatever it may have begun.
     pub resend_broken: bool,
+    /// Requests that they have at once, all together; 0: no limit.
+    pub most: usize,
     /// The time limits.
     pub timeouts: Timeouts,
 }
@@ -69,6 +72,8 @@ pub struct Timeouts {
 pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
     rules: Rules,
+    /// Free places, where there is a limit on requests.
+    slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
 }
 
@@ -145,6 +150,15 @@ impl Upstreams {
         }
         // Only now: an address that fails leaves nothing behind.
         new.into_iter().for_each(|new| metrics.upstreams.add(new));
+        // Under the same limit, requests from before keep their places.
+        let same = before.filter(|before| before.rules.most == rules.most);
+        let slots = same.map_or_else(
+            || {
+                let most = rules.most.min(Semaphore::MAX_PERMITS);
+                (most > 0).then(|| Arc::new(Semaphore::new(most)))
+            },
+            |same| same.slots.clone(),
+        );
         Ok(Upstreams {
             choosing: Mutex::new(Choosing {
                 chooser: Chooser::seeded(rules.policy, all.len()),
@@ -152,6 +166,7 @@ impl Upstreams {
             }),
             all,
             rules,
+            slots,
         })
     }
 
@@ -174,6 +189,11 @@ impl Upstreams {
     /// Whether a request's prompt has a say in who gets it.
     pub fn ask_for_prompt(&self) -> bool {
         self.rules.policy == Policy::CacheAware && self.all.len() > 1
+    }
+
+    /// A place for one more request, in order of asking, until it is dropped; `None` where there is no limit.
+    pub async fn slot(&self) -> Option<SemaphorePermit<'_>> {
+        self.slots.as_ref()?.acquire().await.ok()
     }
 
     /// Chooses one for a request whose prompt has these blocks, but none of `tried`, and none that is left out unless all

@@ -109,7 +109,7 @@ PANELS = [
         "The time before the first token, shared out among the stages. Wide orange: the router holds requests back (its "
         "limit is too low, or all workers are full). Wide red: the servers' queues do. Mostly blue: nobody waits for "
         "anything but the prefill of the own prompt. Grey, `server`: in the server, not seen apart, since it tells no timings "
-        "(streamed chat); of a reply that is no stream this holds its decoding too.",
+        "(streamed chat, where the proxy has no --engine-traces); of a reply that is no stream this holds its decoding too.",
         (total(STAGE + "_sum", "stage", f'stage=~"{BEFORE}", {WORKER}'), "{{stage}}"),
         unit="s",
         size=(12, 9),
@@ -128,7 +128,7 @@ PANELS = [
     lines(
         "Router against server",
         "Waits in the router, and in the servers' queues. The server's curves hold only requests of which the server tells timings "
-        "(not streamed chat), the router's hold all. Both high: more servers. Router high, server low: the router's limit on "
+        "(streamed chat with --engine-traces only), the router's hold all. Both high: more servers. Router high, server low: the router's limit on "
         "requests is too low, or it holds back for another reason. Server high, router low: usual for a router without a "
         "limit; look below whether all servers are.",
         (quantile(0.95, STAGE, select=stage("router_queue")), "router p95"),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
-use crate::proxy::shared::{StampsPolicy, UpstreamKind};
+use crate::proxy::shared::{ServerRole, StampsPolicy, UpstreamKind};
 use crate::secret::Secret;
 use crate::upstream::{Address, Policy};
 
@@ -48,6 +48,9 @@ Config {
     resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
     /// PEM file with the certificates of those who may sign an https:// upstream's; without it the system's roots.
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
+    /// Generation requests that the upstreams have at once, all together, each until its response has ended; the others wait in
+    /// the front, in order of arrival, as in a router with a limit. 0: no limit.
+    max_concurrent_requests: usize = 0, Reload "--max-concurrent-requests N" in "Upstreams";
     /// What the upstreams are: "router" (when it sends on is then only known through a worker hop) or "server"
     /// (our own send is the send to the server, and `host` names it).
     upstream_kind: UpstreamKind = UpstreamKind::Router, Restart "--upstream-kind KIND";
@@ -170,6 +173,9 @@ Worker {
     /// What records call the server; its address by default. Hops beside their servers need it: each of them may have a
     /// 127.0.0.1:30000.
     host: Option<String> as values::host = None, Reload like "gpu1:30000";
+    /// What the server does where prefill and decode are servers of their own: "prefill" or "decode". By default the hop learns it of
+    /// the server's `/server_info`, which routers ask for, and of its replies.
+    role: Option<ServerRole> = None, Reload like "prefill";
 }}
 
 /// What time columns count from.

@@ -41,6 +41,8 @@ pub enum Message {
     Spans(Vec<EngineSpan>),
     /// A line of a log.
     Line(Box<Told>),
+    /// No request comes any more; what is told of the last ones does.
+    Last,
 }
 
 /// The thread's own.
@@ -52,6 +54,8 @@ pub struct Joiner {
     table: Table,
     /// Whose sequences are counted as forgotten when no row comes: the first source of those that are on.
     source: TimingSource,
+    /// The rows that wait may do so until then.
+    last: Option<Stamp>,
 }
 
 /// Messages that are taken in one round.
@@ -76,28 +80,25 @@ impl Joiner {
             clock,
             table: Table::new(most),
             source,
+            last: None,
         }
     }
 
-    /// Joins until the inbox is closed and no request waits any more.
+    /// Joins until the last request has come and none waits any more.
     pub fn run(mut self) {
-        let mut last: Option<Stamp> = None;
         loop {
-            let is_closed = self.round();
-            let now = self.clock.now();
-            if is_closed {
-                let last = *last.get_or_insert(now.plus_nanos(LAST));
-                if self.table.waiting() == 0 || now >= last {
-                    break;
-                }
+            self.round();
+            let is_over = |last| self.table.waiting() == 0 || self.clock.now() >= last;
+            if self.last.is_some_and(is_over) {
+                break;
             }
             std::thread::sleep(REST);
         }
         self.due(Stamp::from_nanos(i64::MAX));
     }
 
-    /// Takes what came, and lets go what is due. Gives whether the inbox is closed and empty.
-    fn round(&mut self) -> bool {
+    /// Takes what came, and lets go what is due.
+    fn round(&mut self) {
         let first = match self.table.waiting() {
             0 => self.inbox.blocking_recv(),
             _ => None,
@@ -108,7 +109,6 @@ impl Joiner {
         {
             came.push(message);
         }
-        let is_closed = self.inbox.is_closed() && self.inbox.is_empty();
         let now = self.clock.now();
         came.into_iter().for_each(|message| self.take(message, now));
         let whole = self.table.whole();
@@ -121,7 +121,6 @@ impl Joiner {
             .engine_waiting
             .with(&[])
             .set(self.table.waiting() as i64);
-        is_closed
     }
 
     fn take(&mut self, message: Message, now: Stamp) {
@@ -130,6 +129,7 @@ impl Joiner {
                 Ok(joined) => joined.into_iter().for_each(|joined| self.finish(joined)),
                 Err(rows) => self.outlet.untold(rows, Untold::NoRoom),
             },
+            Message::Last => self.last = Some(now.plus_nanos(LAST)),
             Message::Spans(spans) => {
                 for span in spans {
                     let late = self.table.span(span, now);
@@ -194,6 +194,10 @@ impl Outlet {
                 (false, TimingSource::Log) => Some(Untold::NoLogLine),
                 (false, _) => Some(Untold::NoSpans),
             };
+        }
+        let prefill = rows.first().and_then(|row| row.facts.prefill_host.clone());
+        for row in &mut rows {
+            row.facts.prefill_host.clone_from(&prefill);
         }
         self.telemetry.record(rows);
     }

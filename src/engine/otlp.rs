@@ -6,7 +6,9 @@
 
 use crate::clock::{NANOS, Stamp};
 
-use super::span::{EngineSpan, Part, Scheduler};
+use crate::request::attempt::ServerRole;
+
+use super::span::{EngineSpan, Part, Root, Scheduler};
 
 /// The bytes are no such message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,13 +125,20 @@ fn stamp(nanos: u64) -> Option<Stamp> {
 /// What a span of this name is, before its attributes are read.
 fn named(name: &[u8]) -> Option<Part> {
     match name {
-        b"request_process" => Some(Part::Process),
+        b"request_process" | b"prefill_prepare" | b"decode_prepare" => Some(Part::Process),
         b"prefill_waiting" => Some(Part::Waiting),
         b"prefill_forward" => Some(Part::Prefill { retractions: 0 }),
         b"http_request" => Some(Part::Router {
             request_id: Box::default(),
         }),
-        _ if is_root(name) => Some(Part::Root(Box::default())),
+        b"decode_bootstrap" => Some(Part::Bootstrap),
+        b"decode_transferred" => Some(Part::Transferred),
+        b"decode_waiting" => Some(Part::Slot),
+        b"prefill_transfer_kv_cache" => Some(Part::Sending),
+        _ if is_root(name) => Some(Part::Root(Box::new(Root {
+            role: role(name),
+            ..Root::default()
+        }))),
         _ if is_scheduler(name) => Some(Part::Scheduler(Scheduler::default())),
         _ => None,
     }
@@ -140,6 +149,19 @@ fn is_root(name: &[u8]) -> bool {
     let mut words = name.splitn(3, |byte| *byte == b' ');
     let role = words.next();
     matches!(role, Some(b"" | b"prefill" | b"decode" | b"unknown")) && words.next() == Some(b"Req")
+}
+
+/// What stands before a root's name.
+fn role(name: &[u8]) -> Option<ServerRole> {
+    ServerRole::named(name.split(|byte| *byte == b' ').next()?)
+}
+
+/// `0xa0e9da65514fc1c`; 0 is none.
+fn room(any: &[u8]) -> Result<Option<u64>, Malformed> {
+    let hex = text(any)?;
+    let digits = hex.as_deref().and_then(|hex| hex.strip_prefix("0x"));
+    let room = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    Ok(room.filter(|room| *room != 0))
 }
 
 /// `Scheduler [TP 0]  [PP 0] (host:1a2b3c4d | pid:1)`; of a disaggregated pair `Prefill Scheduler`, `Decode Scheduler`.
@@ -166,6 +188,7 @@ fn attribute(part: &mut Part, pair: &[u8]) -> Result<(), Malformed> {
             b"gen_ai.request.id" => root.rid = text(value)?.or(root.rid.take()),
             // What follows a worker's name, where the whole id is not told.
             b"rid" if root.rid.is_none() => root.rid = text(value)?,
+            b"bootstrap_room" => root.room = room(value)?,
             b"gen_ai.latency.time_to_first_token" => root.first_token_nanos = nanos(value)?,
             b"gen_ai.usage.prompt_tokens" => root.prompt_tokens = whole(value)?,
             b"gen_ai.usage.cached_tokens" => root.cached_tokens = whole(value)?,

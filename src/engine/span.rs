@@ -1,6 +1,7 @@
 //! One span of an engine's trace, as far as a join needs it.
 
 use crate::clock::Stamp;
+use crate::request::attempt::ServerRole;
 
 /// A span that was picked out of a batch. Stamps are on the engine's clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +36,14 @@ pub enum Part {
         /// Times it was retracted meanwhile.
         retractions: u32,
     },
+    /// At a decode server: until it had reserved memory, and told prefill so.
+    Bootstrap,
+    /// At a decode server: until the KV cache had come.
+    Transferred,
+    /// At a decode server: until it entered the batch.
+    Slot,
+    /// At a prefill server: sending the KV cache.
+    Sending,
     /// A router's handling of the request.
     Router {
         /// Its `x-request-id`.
@@ -45,6 +54,10 @@ pub enum Part {
 /// What the root span says beside its times.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Root {
+    /// What its server does, where it is one of a pair.
+    pub role: Option<ServerRole>,
+    /// By what number the servers of a pair know the request.
+    pub room: Option<u64>,
     /// The engine's id of the sequence. Only the part after its last `_` where the request never generated.
     pub rid: Option<Box<str>>,
     /// From its start to the first token, nanoseconds.

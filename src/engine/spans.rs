@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::clock::{NANOS, Stamp};
+use crate::request::attempt::ServerRole;
 use crate::request::sequence::TimingSource;
 use crate::request::told::Told;
 
@@ -32,6 +33,8 @@ enum Key {
     Rid(Box<str>),
     /// The `x-request-id` that a router's span names.
     Name(Box<str>),
+    /// The number by which the servers of a pair know a request.
+    Room(u64),
 }
 
 #[derive(Debug)]
@@ -55,6 +58,8 @@ pub struct Report {
     pub is_whole: bool,
     /// What it says.
     pub told: Told,
+    /// The same of the server that prefilled it.
+    pub prefill: Option<Box<Report>>,
 }
 
 /// What a report is made of.
@@ -107,6 +112,9 @@ impl Spans {
                     self.all
                         .add(Key::Rid(rid.clone()), Item::In(trace), now, SAME_ID);
                 }
+                if let Some(room) = says.room {
+                    self.all.add(Key::Room(room), Item::In(trace), now, SAME_ID);
+                }
                 root = Some(span.id);
             }
             Part::Router { request_id } => {
@@ -132,12 +140,11 @@ impl Spans {
         }
     }
 
-    /// What was told under an engine id, by spans or lines.
+    /// What was told under an engine id, by spans or lines; of a pair by the server that answered.
     pub fn by_rid(&self, rid: &str) -> Vec<Report> {
         let key = Key::Rid(rid.into());
-        let mut found = self.in_traces(&key, |span| {
-            span.root()
-                .is_some_and(|root| root.rid.as_deref() == Some(rid))
+        let mut found = self.in_traces(&key, |root| {
+            root.rid.as_deref() == Some(rid) && root.role != Some(ServerRole::Prefill)
         });
         found.extend(
             self.all
@@ -149,6 +156,7 @@ impl Spans {
                         came: held.came,
                         is_whole: true,
                         told: Told::clone(told),
+                        prefill: None,
                     }),
                     _ => None,
                 }),
@@ -158,7 +166,8 @@ impl Spans {
 
     /// The whole requests below a router's span of this `x-request-id`.
     pub fn by_name(&self, request_id: &str) -> Vec<Report> {
-        let mut found = self.in_traces(&Key::Name(request_id.into()), |span| span.root().is_some());
+        let answers = |root: &Root| root.role != Some(ServerRole::Prefill);
+        let mut found = self.in_traces(&Key::Name(request_id.into()), answers);
         found.retain(|report| {
             report.is_whole && report.told.request_id.as_deref() == Some(request_id)
         });
@@ -179,6 +188,7 @@ impl Spans {
             return Vec::new();
         }
         let mut found: Vec<Report> = ids.into_iter().map(|id| self.request(trace, id)).collect();
+        found.retain(|report| report.told.role != Some(ServerRole::Prefill));
         let loose = self.loose(trace);
         match (&mut found[..], &loose[..]) {
             ([request], [stages]) => self.adopt(request, stages),
@@ -188,14 +198,50 @@ impl Spans {
         found
     }
 
-    /// The engine ids of the requests in a trace.
+    /// The engine ids of the requests in a trace, and of those that its servers share with servers of other traces.
     pub fn rids(&self, trace: u128) -> impl Iterator<Item = &str> {
-        self.spans(trace)
-            .filter_map(|(_, span)| span.root()?.rid.as_deref())
+        let roots = move || self.spans(trace).filter_map(|(_, span)| span.root());
+        let others = roots().filter_map(|root| root.room);
+        let others = others.flat_map(|room| self.in_room(room));
+        let others = others.filter_map(|(_, span)| span.root());
+        roots().chain(others).filter_map(|root| root.rid.as_deref())
+    }
+
+    /// The roots of a room.
+    fn in_room(&self, room: u64) -> impl Iterator<Item = (u128, &EngineSpan)> {
+        let held = self.all.get(&Key::Room(room)).iter();
+        let traces = held.filter_map(|held| match held.value {
+            Item::In(trace) => Some(trace),
+            _ => None,
+        });
+        let traces: BTreeSet<u128> = traces.collect();
+        traces.into_iter().flat_map(move |trace| {
+            let is_in =
+                move |span: &EngineSpan| span.root().is_some_and(|root| root.room == Some(room));
+            let roots = self.spans(trace).filter(move |(_, span)| is_in(span));
+            roots.map(move |(_, span)| (trace, span)).take(ALIKE)
+        })
+    }
+
+    /// What the prefill server of a pair told of what a decode server has in this room.
+    fn prefill(&self, room: u64) -> Option<Report> {
+        let mut roots = self.in_room(room);
+        let prefills = |span: &EngineSpan| {
+            span.root()
+                .is_some_and(|root| root.role == Some(ServerRole::Prefill))
+        };
+        let (trace, root) = roots.find(|(_, span)| prefills(span))?;
+        Some(self.request(trace, root.id))
     }
 
     /// A row took what this is made of.
     pub fn take(&mut self, report: &Report) {
+        if let Some(prefill) = &report.prefill {
+            self.take(prefill);
+        }
+        if let Some(room) = report.told.room {
+            self.all.retain(&Key::Room(room), |_| false);
+        }
         let rid = report.told.rid.as_deref().map(|rid| Key::Rid(rid.into()));
         match report.of {
             Origin::Line(number) => {
@@ -321,8 +367,13 @@ impl Spans {
             prompt_tokens: says.prompt_tokens,
             cached_tokens: says.cached_tokens,
             output_tokens: says.output_tokens,
+            role: says.role,
+            room: says.room,
             ..report.told
         };
+        if says.role == Some(ServerRole::Decode) {
+            report.add_prefill(says.room.and_then(|room| self.prefill(room)));
+        }
         report
     }
 
@@ -367,7 +418,7 @@ impl Spans {
     }
 
     /// The requests with such a root in the traces that are known by `key`.
-    fn in_traces(&self, key: &Key, is_root: impl Fn(&EngineSpan) -> bool) -> Vec<Report> {
+    fn in_traces(&self, key: &Key, is_wanted: impl Fn(&Root) -> bool) -> Vec<Report> {
         let traces = self
             .all
             .get(key)
@@ -378,7 +429,8 @@ impl Spans {
             });
         let traces: BTreeSet<u128> = traces.collect();
         let roots = traces.into_iter().flat_map(|trace| {
-            let roots = self.spans(trace).filter(|(_, span)| is_root(span));
+            let is_root = |span: &EngineSpan| span.root().is_some_and(&is_wanted);
+            let roots = self.spans(trace).filter(move |(_, span)| is_root(span));
             roots.map(move |(_, root)| (trace, root.id)).take(ALIKE)
         });
         roots.map(|(trace, id)| self.request(trace, id)).collect()
@@ -396,9 +448,9 @@ impl Item {
     /// The scheduler's span above it, if it is a stage.
     fn stage(&self) -> Option<u64> {
         let Item::Span(span) = self else { return None };
-        let is_stage = matches!(
+        let is_stage = !matches!(
             span.part,
-            Part::Process | Part::Waiting | Part::Prefill { .. }
+            Part::Root(_) | Part::Scheduler(_) | Part::Router { .. }
         );
         is_stage.then_some(span.parent)
     }
@@ -435,7 +487,20 @@ impl Report {
                 trace: Some(trace),
                 ..Told::of(TimingSource::Trace)
             },
+            prefill: None,
         }
+    }
+
+    /// What prefill told of what decode has: all is told when both told it.
+    fn add_prefill(&mut self, prefill: Option<Report>) {
+        let Some(prefill) = prefill else {
+            self.is_whole = false;
+            return;
+        };
+        self.came = self.came.max(prefill.came);
+        self.is_whole &= prefill.is_whole;
+        self.told.prefill = Some(Box::new(prefill.told.clone()));
+        self.prefill = Some(Box::new(prefill));
     }
 }
 

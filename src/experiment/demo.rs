@@ -10,8 +10,9 @@ use clap::Parser;
 
 use super::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use crate::clock::Clock;
+use crate::report::verdict::Grade;
 use crate::traffic::folder::{Folder, Made};
-use crate::{terminal, traffic};
+use crate::{report, terminal, traffic};
 
 mod keep_running;
 mod load;
@@ -48,10 +49,14 @@ pub struct Args {
 
 /// Requests that each simulated server runs at once: few, so that a queue forms.
 const RUNNING: &str = "4";
+/// Requests that the front sends on at once: more than the servers run, and fewer than come, so that both have a queue.
+const AT_ONCE: i64 = 20;
 /// Where demos go that are given no folder.
 const RESULTS: &str = "results/demo";
 /// The proxy's own rows.
 const RECORDS: &str = "proxy.csv";
+/// The report on them.
+const PAGE: &str = "report.html";
 
 /// Runs the demo; prints what it does. `None` of one that kept running until it was told to end.
 ///
@@ -68,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
     runtime.block_on(async {
         let Made { dir, note } = folder.make(&[RECORDS], clock.now())?;
         let sims = format!("--tokenize-ms 1 --max-running-requests {RUNNING}");
-        let deployment = Deployment::start(&spec(&dir, &[sims.clone(), sims])?).await?;
+        let deployment = Deployment::start(&spec(&dir, &[sims.clone(), sims], AT_ONCE)?).await?;
         let flags = traffic_flags(args, &deployment.target);
         let to = dir.join("traffic").display().to_string();
         let picture = picture(&deployment);
@@ -77,9 +82,25 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
         let flags = traffic::Args::try_parse_from(flags.chain([to.as_str()]))?;
         let stop = traffic::Stop::new();
         let outcome = traffic::run_watched(&flags, clock, Arc::default(), stop).await?;
+        // The servers tell of chats by traces, to the proxy: its rows have all of it once it has ended.
         deployment.stop().await;
+        let shown = dir.display();
+        say(&format!(
+            "$ queuescope report {shown}/{RECORDS} \\\n    --html {shown}/{PAGE}\n\n"
+        ));
+        let asked = report::command::Args {
+            dirs: vec![dir.join(RECORDS)],
+            html: Some(dir.join(PAGE)),
+            ..Default::default()
+        };
+        say(&match report::command::run(&asked, terminal::width()) {
+            Ok(told) if outcome.verdict.grade == Grade::Valid => told,
+            Ok(told) => format!("{told}\n{}", outcome.verdict.to_text(&outcome.evidence)),
+            // Where no request came through, the generator knows why.
+            Err(why) => format!("{}note: {why}\n", outcome.to_text()),
+        });
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
-        say(&format!("{}{}\n{note}", outcome.to_text(), guide(&dir)));
+        say(&format!("\n{}\n{note}", guide(&dir)));
         Ok(Some(outcome))
     })
 }
@@ -88,21 +109,26 @@ fn say(text: &str) {
     terminal::say(text, terminal::width());
 }
 
-/// Simulated servers, each with a hop before it, to which the front sends in turn, as a router would.
-fn spec(dir: &Path, sims: &[String]) -> anyhow::Result<DeploymentSpec> {
-    let program = std::env::current_exe().context("the program's own file")?;
-    let server = |flags: &String| {
-        ServerSpec::Started(CommandLine::new(&program, &["sim"]).with(flags.split(' ')))
-    };
-    let servers = sims.iter().map(server).collect();
-    Ok(DeploymentSpec {
+/// Simulated servers that tell the proxy of their requests by traces, each with a hop before it. The front is their router: it
+/// sends to them in turn, and so many requests at once.
+fn spec(dir: &Path, sims: &[String], at_once: i64) -> anyhow::Result<DeploymentSpec> {
+    let mut spec = DeploymentSpec {
         router: Router::Builtin("round_robin".to_owned()),
         hops: true,
-        servers,
-        program,
+        program: std::env::current_exe().context("the program's own file")?,
         dir: dir.to_owned(),
         ..DeploymentSpec::default()
-    })
+    };
+    let traces = spec.port()?;
+    let to = format!("--enable-trace --otlp-traces-endpoint {traces} --trace-level 2");
+    let server = |flags: &String| {
+        let line = CommandLine::new(&spec.program, &["sim"]);
+        ServerSpec::Started(line.with(flags.split(' ').chain(to.split(' '))))
+    };
+    spec.servers = sims.iter().map(server).collect();
+    spec.proxy = format!("max_concurrent_requests = {at_once}\nengine.traces.listen = '{traces}'")
+        .parse()?;
+    Ok(spec)
 }
 
 /// The generator's command as a person types it, but for the folder at its end; broken as a shell takes it.
@@ -114,8 +140,9 @@ fn traffic_flags(args: &Args, base_url: &str) -> String {
     } = args;
     let force = if args.force { " --force" } else { "" };
     format!(
-        "traffic --base-url {base_url} --request-rate {request_rate} \\\n    --num-prompts {num_prompts} --dataset-name random \
-         --random-input-len 320 \\\n    --random-output-len 40 --random-range-ratio 0.6 \\\n   {force} --output-dir"
+        "traffic --base-url {base_url} \\\n    --backend sglang-oai-chat --request-rate {request_rate} \
+         --num-prompts {num_prompts} \\\n    --random-input-len 320 --random-output-len 40 \
+         --random-range-ratio 0.6 \\\n   {force} --output-dir"
     )
 }
 
@@ -136,8 +163,9 @@ fn picture(deployment: &Deployment) -> String {
         ));
     }
     text.push_str(&format!(
-        "\n(all on 127.0.0.1; {RUNNING} requests run at once on a server, the others queue.\n\
-         No router is here: the front plays its part, \"in the router\" is its time.)\n"
+        "\n(All on 127.0.0.1. The front is the router: it sends {AT_ONCE} requests on at once,\n\
+         the others wait in it. A server runs {RUNNING} at once, the others wait in its\n\
+         queue. Chat is streamed; servers tell the proxy of it by traces.)\n"
     ));
     text
 }
@@ -145,9 +173,10 @@ fn picture(deployment: &Deployment) -> String {
 fn guide(dir: &Path) -> String {
     let dir = dir.display();
     format!(
-        "  {dir}/traffic/requests.csv  a row a request (docs/METRICS.md)\n  \
-         {dir}/traffic/summary.json  the figures, and more (docs/SUMMARY.md)\n  \
-         {dir}/traffic/schedule.csv  what was to be sent when\n  \
-         {dir}/proxy.csv             the same requests as the proxy saw them"
+        "  {dir}/{PAGE}           the same as a page, with pictures\n  \
+         {dir}/{RECORDS}             a row a request (docs/METRICS.md), as the proxy saw them\n  \
+         {dir}/traffic/requests.csv  the same as their client saw them\n  \
+         {dir}/traffic/summary.json  its figures, and more (docs/SUMMARY.md)\n  \
+         {dir}/traffic/schedule.csv  what was to be sent when"
     )
 }

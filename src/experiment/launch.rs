@@ -287,7 +287,10 @@ async fn kept_caches(spec: &DeploymentSpec) -> Vec<String> {
 
 impl DeploymentSpec {
     /// A free port that is none of those that servers are to have.
-    fn port(&self) -> anyhow::Result<SocketAddr> {
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn port(&self) -> anyhow::Result<SocketAddr> {
         let base = self.base_port.map_or(0, u32::from);
         ports::free_beside(&(base..base + self.servers.len() as u32))
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, missing, render, way_back};
+use crate::report::why::first_of;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
 use crate::terminal::{self, one_line};
@@ -261,6 +262,8 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
     for line in clock_lines(record) {
         let _ = writeln!(text, "{line}");
     }
+    let waited = first_of([record]);
+    text.extend(waited.map(|waited| format!("in the server's queue it {waited}\n")));
     text.extend(way_back(record));
     let advice = missing(record);
     if !advice.is_empty() {

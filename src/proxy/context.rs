@@ -22,6 +22,7 @@ use crate::telemetry::prometheus::{Progress, UnderWay};
 
 use super::identity::{Trace, new_request_id, new_span_id};
 use super::join::{HopAttempt, Joined};
+use super::legs::{self, LegWatch, ServerInfo};
 use super::shared::{Role, Shared, UpstreamKind};
 
 use self::timing::Timing;
@@ -55,6 +56,10 @@ pub struct Context {
     joined: Option<Joined>,
     /// The hop's attempt.
     attempt: Option<HopAttempt>,
+    /// The hop's watch over one of two legs, where it has no other.
+    leg: Option<Box<LegWatch>>,
+    /// The hop's reading of what its server is.
+    info: Option<Box<ServerInfo>>,
     /// When the body of the response passed here.
     passage: Passage,
     watch: Option<Watch>,
@@ -94,6 +99,8 @@ impl Context {
             span: None,
             joined: None,
             attempt: None,
+            leg: None,
+            info: None,
             passage: Passage::default(),
             watch: None,
         }
@@ -120,6 +127,7 @@ impl Context {
         };
         self.begin_attempt(id);
         if self.attempt.as_ref().is_some_and(|one| !one.needs_row) {
+            self.leg = Some(Box::new(LegWatch::new(endpoint)));
             return;
         }
         let id = id.map_or_else(new_request_id, str::to_owned);
@@ -263,12 +271,65 @@ impl Context {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
         }
+        if let Some(leg) = &mut self.leg {
+            let room = leg.request(bytes);
+            self.room_read(room, is_end);
+        }
         let Some(watch) = &mut self.watch else { return };
         watch.observer.request_body(bytes);
+        let room = watch.observer.room().filter(|_| self.role != Role::Front);
         watch.request_bytes += bytes.len() as u64;
         if let (Some(at), Role::Front) = (self.request_end, &self.role) {
             let timeline = watch.observer.timeline_mut();
             timeline.first(Moment::RequestEnd, at);
+        }
+        if room.is_some() {
+            self.room_read(room, is_end);
+        }
+    }
+
+    /// A hop has read of its request's body so far that it is one of two legs, or not.
+    fn room_read(&mut self, room: Option<u64>, is_end: bool) {
+        let Some(attempt) = &self.attempt else { return };
+        let mut told = attempt.told.lock();
+        if let (Some(room), None) = (room, told.room) {
+            told.room = Some(room);
+            told.role = self.shared.role(&told.worker);
+            drop(told);
+            let now = self.shared.clock.now();
+            self.shared.joins.in_room(attempt, room, now);
+        } else if is_end && told.room.is_none() {
+            drop(told);
+            self.leg = None;
+        }
+    }
+
+    /// What a reply has told of a leg that has no row here, once all of it has come.
+    fn leg_ended(&mut self, at: Stamp) {
+        let (Some(leg), Some(attempt)) = (self.leg.take(), &self.attempt) else {
+            return;
+        };
+        let mut told = attempt.told.lock();
+        if told.room.is_some() {
+            legs::note(&mut told, &leg.end(at));
+            if let Some(role) = told.role {
+                self.shared.roles.learn(&told.worker, role);
+            }
+        }
+    }
+
+    /// A hop's server is asked what it is.
+    pub fn asks_server_info(&mut self, path: &str) {
+        if self.role != Role::Front {
+            self.info = ServerInfo::asked_by(path).map(Box::new);
+        }
+    }
+
+    fn server_info(&mut self, bytes: &[u8]) {
+        let role = self.info.as_mut().and_then(|info| info.feed(bytes));
+        if let (Some(role), Role::Hop(worker)) = (role, &self.role) {
+            self.shared.roles.learn(worker, role);
+            self.info = None;
         }
     }
 
@@ -281,10 +342,24 @@ impl Context {
         }
     }
 
+    /// It was held back since `began`, for others to end.
+    pub fn held(&mut self, began: Stamp) {
+        let nanos = self.shared.clock.now().nanos_since(began);
+        self.time.waited(nanos);
+    }
+
     /// The head of the final response was read at `at`, with these stamps of a hop of ours on it.
     pub fn response_head(&mut self, head: &ResponseHeader, hop: Option<Stamps>, at: Stamp) {
         let status = head.status.as_u16();
         self.attempt_has(status, End::Complete, at);
+        if let Some(leg) = &mut self.leg {
+            let told = self
+                .attempt
+                .as_ref()
+                .and_then(|attempt| attempt.told.lock().role);
+            let kind = content_type(&head.headers);
+            leg.head((status, kind), is_encoded(&head.headers), told, at);
+        }
         if let (Some(joined), Some(span)) = (&self.joined, hop.as_ref().and_then(|hop| hop.span)) {
             joined.answered(span);
         }
@@ -320,6 +395,15 @@ impl Context {
 
     /// A piece of the response body was read from upstream.
     pub fn response_body(&mut self, bytes: &[u8], is_end: bool, at: Stamp) {
+        if self.info.is_some() {
+            self.server_info(bytes);
+        }
+        if let Some(leg) = &mut self.leg {
+            leg.response(bytes, at);
+            if is_end {
+                self.leg_ended(at);
+            }
+        }
         let Some(watch) = &mut self.watch else { return };
         if bytes.is_empty() && !is_end {
             return;
@@ -429,6 +513,7 @@ impl Context {
             is_direct: worker.is_some() || self.shared.upstream_kind == UpstreamKind::Server,
             worker,
             span: self.span,
+            room: self.told().and_then(|told| told.room),
             failed,
             hop: self.hop.clone().map(Box::new),
         }

@@ -14,9 +14,11 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, Failed, MAX_FAILED, SpanId};
+use crate::request::attempt::{Attempt, Failed, MAX_FAILED, ServerRole, SpanId};
 use crate::request::record::Record;
 use crate::telemetry::prometheus::Metrics;
+
+use super::legs;
 
 /// The attempts and requests of a process.
 #[derive(Debug)]
@@ -53,11 +55,16 @@ pub struct HopAttempt {
 pub struct RequestAttempts {
     /// The one that answered, else the last one.
     pub last: Option<Attempt>,
+    /// The leg of it that another server prefilled.
+    pub leg: Option<Leg>,
     /// The others, in their order; at most [`MAX_FAILED`].
     pub others: Vec<Attempt>,
-    /// How many there were.
+    /// How many there were; the two legs of one sending are one.
     pub count: u32,
 }
+
+/// An attempt that may still go on.
+pub type Leg = Arc<Mutex<Attempt>>;
 
 #[derive(Debug, Default)]
 struct Table {
@@ -71,6 +78,11 @@ struct Table {
     ended: VecDeque<(Stamp, SpanId)>,
     /// Rows of attempts that are nobody's here, by when they ended.
     own: VecDeque<(Stamp, Vec<Record>)>,
+    /// Legs that are nobody's here, by room, and rooms by when they were first named.
+    rooms: HashMap<u64, Vec<Leg>>,
+    named: VecDeque<(Stamp, u64)>,
+    /// Rows that wait for what another leg tells, by when they ended.
+    held: VecDeque<(Stamp, Leg, Vec<Record>)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
@@ -80,7 +92,7 @@ struct Table {
 struct Request {
     id: String,
     spans: Vec<SpanId>,
-    attempts: Vec<Arc<Mutex<Attempt>>>,
+    attempts: Vec<Leg>,
     answered_by: Option<SpanId>,
     is_over: bool,
 }
@@ -108,6 +120,8 @@ const MOST_ATTEMPTS: usize = 64;
 /// How long the spans of a request that has ended, and a failed attempt, are remembered: longer than routers back
 /// off between retries.
 const MEMORY: i64 = 60 * NANOS;
+/// How long a room is remembered: longer than nearly any answer takes.
+const ROOM: i64 = 1800 * NANOS;
 /// How long an attempt's own row waits: by then a process that takes over, or is taken over from, knows that there are two.
 const WAIT: i64 = 5 * NANOS;
 
@@ -232,6 +246,59 @@ impl Joins {
         rows
     }
 
+    /// What is sent to `attempt`'s server is one of two legs, by its body. It is looked for by that where it is nobody's here.
+    pub fn in_room(&self, attempt: &HopAttempt, room: u64, now: Stamp) {
+        if !attempt.needs_row {
+            return;
+        }
+        let mut table = self.table.lock();
+        let legs = table.rooms.entry(room).or_default();
+        let is_new = legs.is_empty();
+        legs.push(attempt.told.clone());
+        if is_new {
+            table.named.push_back((now, room));
+        }
+        let is_old = |(at, _): &(Stamp, u64)| now.nanos_since(*at) > ROOM;
+        while table.named.len() > CAPACITY || table.named.front().is_some_and(is_old) {
+            let oldest = table.named.pop_front();
+            oldest.and_then(|(_, room)| table.rooms.remove(&room));
+        }
+    }
+
+    /// The other leg of one that is nobody's here and has ended.
+    pub fn other_leg(&self, attempt: &HopAttempt) -> Option<Leg> {
+        let room = attempt.told.lock().room?;
+        let legs = self.table.lock().rooms.remove(&room)?;
+        legs.into_iter()
+            .find(|leg| !Arc::ptr_eq(leg, &attempt.told))
+    }
+
+    /// Rows of a request whose other leg is this: given back with what that told, now or from [`Joins::leg_over`] or
+    /// [`Joins::sweep`].
+    pub fn with_leg(&self, leg: Leg, mut rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
+        let mut table = self.table.lock();
+        if !leg.lock().has_told() && table.held.len() < CAPACITY {
+            table.held.push_back((now, leg, rows));
+            return None;
+        }
+        drop(table);
+        legs::put(&leg.lock(), &mut rows);
+        Some(rows)
+    }
+
+    /// A leg has told all. Gives the rows that waited for it.
+    pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Record>> {
+        let mut table = self.table.lock();
+        let place = table
+            .held
+            .iter()
+            .position(|(_, of, _)| Arc::ptr_eq(of, leg))?;
+        let (_, leg, mut rows) = table.held.remove(place)?;
+        drop(table);
+        legs::put(&leg.lock(), &mut rows);
+        Some(rows)
+    }
+
     /// Forgets what is old and tells how full the tables are; gives the rows that have waited.
     pub fn sweep(&self, now: Stamp) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
@@ -251,16 +318,21 @@ impl Joins {
         while table.own.front().is_some_and(has_waited) {
             rows.extend(table.give_oldest(&self.metrics));
         }
+        while let Some((at, ..)) = table.held.front()
+            && now.nanos_since(*at) > WAIT
+        {
+            rows.extend(table.give_held());
+        }
         rows
     }
 
     /// Gives all rows that wait.
     pub fn flush(&self) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
+        let held: Vec<_> = std::iter::from_fn(|| table.give_held()).collect();
         let waiting = 0..table.own.len();
-        waiting
-            .filter_map(|_| table.give_oldest(&self.metrics))
-            .collect()
+        let own = waiting.filter_map(|_| table.give_oldest(&self.metrics));
+        held.into_iter().chain(own).collect()
     }
 }
 
@@ -351,6 +423,13 @@ impl Table {
         (!is_elsewhere).then_some(rows)
     }
 
+    /// The rows that have waited longest for another leg, with what that has told.
+    fn give_held(&mut self) -> Option<Vec<Record>> {
+        let (_, leg, mut rows) = self.held.pop_front()?;
+        legs::put(&leg.lock(), &mut rows);
+        Some(rows)
+    }
+
     fn forget_later(&mut self, span: SpanId, now: Stamp) {
         self.ended.push_back((now, span));
         if self.ended.len() > CAPACITY {
@@ -373,32 +452,57 @@ impl Table {
 
 impl Request {
     fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<Failed>) {
-        let attempts = self.attempts.iter().map(|attempt| attempt.lock());
-        let failed = attempts
-            .filter(|attempt| Some(attempt.span) != answer && !attempt.has_answered())
-            .map(|attempt| attempt.failed());
-        let count = u32::try_from(self.attempts.len()).unwrap_or(u32::MAX);
-        (count, failed.take(MAX_FAILED).collect())
+        let attempts: Vec<Attempt> = self.attempts.iter().map(|of| of.lock().clone()).collect();
+        let answer = attempts.iter().find(|attempt| Some(attempt.span) == answer);
+        let failed = attempts.iter().filter(|attempt| {
+            let is_of_answer =
+                |answer: &Attempt| answer.span == attempt.span || attempt.is_other_leg_of(answer);
+            !answer.is_some_and(is_of_answer) && !attempt.has_answered()
+        });
+        let failed = failed.map(Attempt::failed).take(MAX_FAILED).collect();
+        (sendings(&attempts), failed)
     }
 
     fn take_attempts(&mut self) -> RequestAttempts {
-        let attempts = std::mem::take(&mut self.attempts).into_iter();
-        let mut others: Vec<Attempt> = attempts.map(|attempt| attempt.lock().clone()).collect();
+        let mut legs = std::mem::take(&mut self.attempts);
+        let attempts: Vec<Attempt> = legs.iter().map(|leg| leg.lock().clone()).collect();
+        let answers = |attempt: &Attempt| attempt.role != Some(ServerRole::Prefill);
         let last = match self.answered_by {
-            Some(by) => others.iter().position(|attempt| attempt.span == by),
-            None => others.len().checked_sub(1),
+            Some(by) => attempts.iter().position(|attempt| attempt.span == by),
+            None => attempts.iter().rposition(answers),
         };
-        let last = last.map(|place| others.remove(place));
+        let last_one = last.map(|place| attempts[place].clone());
+        let is_leg = |attempt: &Attempt| {
+            let of_last = last_one
+                .as_ref()
+                .is_some_and(|last| attempt.is_other_leg_of(last));
+            of_last && attempt.role != Some(ServerRole::Decode)
+        };
+        let leg = attempts.iter().position(is_leg);
         // One at a hop of another process is not here.
-        let answered = usize::from(last.is_some() || self.answered_by.is_some());
-        let count = u32::try_from(others.len() + answered).unwrap_or(u32::MAX);
-        others.truncate(MAX_FAILED);
+        let is_elsewhere = last.is_none() && self.answered_by.is_some();
+        let count = sendings(&attempts) + u32::from(is_elsewhere);
+        let others = attempts.into_iter().enumerate();
+        let others = others.filter(|(place, _)| ![last, leg].contains(&Some(*place)));
         RequestAttempts {
-            last,
-            others,
+            others: others.map(|(_, other)| other).take(MAX_FAILED).collect(),
+            leg: leg.map(|place| legs.swap_remove(place)),
+            last: last_one,
             count,
         }
     }
+}
+
+/// How many times the router sent: the two legs of one sending have one number.
+fn sendings(attempts: &[Attempt]) -> u32 {
+    let is_second = |place: usize, of: &Attempt| {
+        attempts[..place]
+            .iter()
+            .any(|before| before.is_other_leg_of(of))
+    };
+    let first = attempts.iter().enumerate();
+    let first = first.filter(|(place, of)| !is_second(*place, of));
+    u32::try_from(first.count()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

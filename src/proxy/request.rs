@@ -11,6 +11,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::{ErrorSource, ErrorType};
+use tokio::sync::SemaphorePermit;
 
 use crate::client::answer::{Answer, Refusal};
 use crate::client::exchange::Exchange;
@@ -172,8 +173,9 @@ impl<'a> Request<'a> {
                 passed_through.with(&[passed(head.uri.path())]).inc();
             }
         }
-        if let Some(endpoint) = self.endpoint {
-            self.context.watch(endpoint, self.id.as_deref());
+        match self.endpoint {
+            Some(endpoint) => self.context.watch(endpoint, self.id.as_deref()),
+            None => self.context.asks_server_info(head.uri.path()),
         }
     }
 
@@ -226,6 +228,7 @@ impl<'a> Request<'a> {
             }
             _ => Vec::new(),
         };
+        let _slot = self.slot(&upstreams, client).await?;
         let mut failed = Failure::Internal("no upstream is left");
         let (mut tried, mut is_resent) = (Vec::new(), false);
         while tried.len() < TRIES
@@ -261,6 +264,25 @@ impl<'a> Request<'a> {
             }
         }
         Err(failed)
+    }
+
+    /// Waits until the upstreams may have one more request, where there is a limit.
+    async fn slot<'u>(
+        &mut self,
+        upstreams: &'u Upstreams,
+        client: &Exchange,
+    ) -> Result<Option<SemaphorePermit<'u>>, Failure> {
+        if self.endpoint.is_none() || upstreams.rules().most == 0 {
+            return Ok(None);
+        }
+        let began = self.shared.clock.now();
+        let slot = tokio::select! {
+            biased;
+            slot = upstreams.slot() => Ok(slot),
+            () = client.left() => Err(Failure::ClientGone),
+        };
+        self.context.held(began);
+        slot
     }
 
     /// A connection to an upstream, at one of its addresses, and whether it has served before.

@@ -23,6 +23,9 @@ use crate::telemetry::prometheus::Metrics;
 
 use super::hop_key::HopKey;
 use super::join::Joins;
+use super::legs::Roles;
+
+pub use crate::request::attempt::ServerRole;
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -58,6 +61,8 @@ pub struct Shared {
     pub unsigned_stamps: Once,
     /// Which attempts at the hops belong to which requests of the front.
     pub joins: Joins,
+    /// What servers told of what they do.
+    pub roles: Roles,
     /// Where the proxy is in its life.
     pub phase: watch::Sender<Phase>,
 }
@@ -79,6 +84,8 @@ pub struct Settings {
     pub ready_needs_upstream: bool,
     /// What records call the servers of workers that have a `host`, by worker.
     pub hosts: BTreeMap<String, String>,
+    /// What the servers of workers do that have a `role`, by worker.
+    pub roles: BTreeMap<String, ServerRole>,
 }
 
 /// What the front's upstreams are.
@@ -119,6 +126,12 @@ impl Shared {
             Some(engine) => engine.record(rows),
             None => self.telemetry.record(rows),
         }
+    }
+
+    /// What the server of a worker does, where it is one of a pair: as the config says, else as it told.
+    pub fn role(&self, worker: &str) -> Option<ServerRole> {
+        let given = self.settings.load().roles.get(worker).copied();
+        given.or_else(|| self.roles.of(worker))
     }
 
     /// The present limits on the clients of such a listener. Those of a hop behind a front of this process are lifted:

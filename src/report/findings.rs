@@ -4,6 +4,7 @@ mod client;
 mod ends;
 mod kinds;
 mod servers;
+mod waiting;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,6 +15,7 @@ use super::duration;
 use super::load::{Summary, TimeSpent};
 use super::phases::Episode;
 use super::reader::Run;
+use super::why::Why;
 use crate::request::stages::Spent;
 use crate::request::timeline::Period;
 
@@ -57,17 +59,19 @@ struct Seen<'a> {
     figures: &'a Summary,
     spent: &'a TimeSpent,
     episodes: &'a [Episode],
+    why: &'a Why,
     /// What has been found so far.
     found: Vec<Finding>,
 }
 
 /// What the figures say, what matters most first; never nothing.
-pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode]) -> Vec<Finding> {
+pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -> Vec<Finding> {
     let mut seen = Seen {
         run,
         figures,
         spent: &figures.all.spent,
         episodes,
+        why,
         found: Vec::new(),
     };
     for (kind, level, title, advice, rule) in kinds::KINDS {

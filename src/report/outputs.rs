@@ -11,11 +11,12 @@ use serde::de::IgnoredAny;
 use crate::disk;
 use crate::table::Error;
 
+use super::runs::SHEET;
+
 /// What the text of a report begins with in a file.
 pub const TEXT: &str = "queuescope report\n\n";
 /// What pages, sheets and Markdown begin with, or have near their beginning.
 const PAGE: &str = "<meta name=\"generator\" content=\"queuescope\">";
-const SHEET: &str = "run,dir,state,verdict";
 const MARKDOWN: &str = "# Report\n\n| run |";
 /// So many bytes tell.
 const LOOKED_AT: u64 = 4096;
@@ -76,7 +77,7 @@ fn is_ours(path: &Path) -> io::Result<bool> {
             read.is_ok_and(|read| MEMBERS.iter().all(|name| read.contains_key(*name)))
         }
         Some(b'P') => is_our_parquet(file),
-        _ => [TEXT, SHEET, MARKDOWN]
+        _ => [TEXT, &SHEET.join(","), MARKDOWN]
             .iter()
             .any(|mark| text.starts_with(mark)),
     })
@@ -93,12 +94,18 @@ fn is_our_parquet(file: File) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reader::Loaded;
+    use super::super::runs::Report;
     use super::*;
 
     #[test]
     fn what_is_no_report_is_anothers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
+        let nothing = Loaded {
+            experiment: None,
+            runs: Vec::new(),
+        };
         for (text, ours) in [
             ("", true),
             ("queuescope report\n\n", true),
@@ -109,6 +116,7 @@ mod tests {
             ),
             ("<html><meta name=\"generator\" content=\"mkdocs\">", false),
             ("run,dir,state,verdict,repeat\n", true),
+            (&Report::of(&nothing).to_csv(), true),
             // Rows are what reports are made of, and nowhere else.
             ("req_id,success,arrival_time,outcome\n", false),
             ("# Report\n\n| run | ok |\n", true),

@@ -13,6 +13,10 @@ use super::load::Summary;
 use super::phases::{Episode, episodes};
 use super::reader::{Loaded, Run};
 use super::verdict::{Grade, Verdict};
+use super::why::Why;
+
+/// The first columns of the sheet with a row a run.
+pub const SHEET: [&str; 4] = ["run", "dir", "state", "verdict"];
 
 /// All that is said of what was loaded.
 #[derive(Clone, Debug)]
@@ -36,6 +40,8 @@ pub struct RunReport<'a> {
     pub verdict: Option<Verdict>,
     /// What was done to its servers, and what that did.
     pub episodes: Vec<Episode>,
+    /// Why its requests waited.
+    pub why: Why,
     /// What the figures say, what matters most first.
     pub findings: Vec<Finding>,
 }
@@ -71,7 +77,8 @@ impl<'a> Report<'a> {
     /// A row a run, as CSV.
     pub fn to_csv(&self) -> String {
         let sheets: Vec<Vec<(String, String)>> = self.runs.iter().map(RunReport::sheet).collect();
-        let mut heads: Vec<&str> = Vec::new();
+        // The first are there without a run too: a sheet is known by them.
+        let mut heads: Vec<&str> = SHEET.to_vec();
         for (name, _) in sheets.iter().flatten() {
             if !heads.contains(&name.as_str()) {
                 heads.push(name);
@@ -101,8 +108,10 @@ impl<'a> RunReport<'a> {
     pub fn of(run: &'a Run) -> RunReport<'a> {
         let summary = figures(run);
         let episodes = episodes(&run.table, &run.faults, servers(run));
+        let why = Why::of(run);
         RunReport {
-            findings: findings(run, &summary, &episodes),
+            findings: findings(run, &summary, &episodes, &why),
+            why,
             verdict: run.verdict(),
             run,
             summary,
@@ -168,6 +177,7 @@ impl<'a> RunReport<'a> {
             "notes": self.run.notes,
             "findings": self.findings,
             "faults": self.episodes,
+            "waiting": self.why.to_json(&self.run.table),
             "summary": summary,
         })
     }
@@ -177,13 +187,13 @@ impl<'a> RunReport<'a> {
     fn sheet(&self) -> Vec<(String, String)> {
         let verdict = self.verdict.as_ref().map(|verdict| verdict.grade);
         let known = [
-            ("run", self.run.name.clone()),
-            ("dir", self.run.dir.display().to_string()),
-            ("state", plain(&self.state())),
-            ("verdict", verdict.map_or("", Grade::name).to_owned()),
+            self.run.name.clone(),
+            self.run.dir.display().to_string(),
+            plain(&self.state()),
+            verdict.map_or("", Grade::name).to_owned(),
         ];
         let mut cells: Vec<(String, String)> =
-            known.map(|(name, value)| (name.to_owned(), value)).into();
+            SHEET.map(str::to_owned).into_iter().zip(known).collect();
         if let Some(RunFile {
             settings, repeat, ..
         }) = &self.run.file

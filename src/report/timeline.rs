@@ -6,7 +6,7 @@ pub use way_back::way_back;
 
 use crate::request::record::TOLERANCE_NANOS;
 use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, ENGINE, Moment, Period, Side};
+use crate::request::timeline::{ClockOf, Moment, Period, Side};
 use crate::request::unseen::Unseen;
 
 use super::duration;
@@ -73,12 +73,13 @@ pub fn missing(record: &Row) -> Vec<Advice> {
         let remedy = remedy.to_owned();
         (!missing.is_empty()).then_some(Advice { missing, remedy })
     };
+    let moments = timeline.engine_moments();
     if !record.is_ok() {
         let cut =
             "nothing: the server tells them with its last event, and the answer ended before it";
-        let found = advice(&ENGINE, &lacks, cut).into_iter();
+        let found = advice(moments, &lacks, cut).into_iter();
         return found
-            .filter(|found| found.missing.len() < ENGINE.len())
+            .filter(|found| found.missing.len() < moments.len())
             .collect();
     }
     let why = Unseen::of_engine(record);
@@ -101,10 +102,10 @@ pub fn missing(record: &Row) -> Vec<Advice> {
     let found = [
         advice(&front, &|_| no_front, FRONT),
         advice(&[Moment::RouterSend], &lacks, HOP),
-        advice(&ENGINE, &lacks, &engine),
+        advice(moments, &lacks, &engine),
         advice(&[Moment::FirstToken, Moment::LastToken], &lacks, token),
         advice(&ours, &is_apart, OUR_CLOCK),
-        advice(&ENGINE, &is_apart, engine_clock),
+        advice(moments, &is_apart, engine_clock),
     ];
     found.into_iter().flatten().collect()
 }
@@ -221,6 +222,7 @@ mod tests {
     use crate::request::gaps::GapFigures;
     use crate::request::generation::Generation;
     use crate::request::record::{Outcome, Record};
+    use crate::request::timeline::ENGINE;
     use crate::request::timeline::Relation;
 
     #[test]

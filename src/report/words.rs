@@ -9,6 +9,7 @@ use super::grid::Grid;
 use super::load::{Group, Latency};
 use super::phases;
 use super::runs::{Report, RunReport};
+use super::why::tables::tables;
 
 /// A piece of a report.
 #[derive(Clone, Debug)]
@@ -109,6 +110,7 @@ fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     if run.summary.hosts.len() > 1 {
         blocks.push(Block::Table(of_servers(run)));
     }
+    blocks.extend(tables(&run.why).into_iter().map(Block::Table));
     blocks.push(Block::Findings(findings(run).cloned().collect()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
     blocks

@@ -9,6 +9,17 @@ use crate::clock::{NANOS, Stamp};
 use super::cell::{Value, cells};
 use super::outcome::Outcome;
 use super::passage::Passage;
+use super::timeline::PrefillTimes;
+
+/// What a server of a pair does, by SGLang's `--disaggregation-mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerRole {
+    /// It prefills.
+    Prefill,
+    /// It decodes, and answers.
+    Decode,
+}
 
 /// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +57,12 @@ pub struct Attempt {
     pub ended: Option<Stamp>,
     /// How it ended; `None` while it goes on.
     pub outcome: Option<Outcome>,
+    /// The room that its body names: the router sends it to two servers, to both with the same.
+    pub room: Option<u64>,
+    /// What the server does, where that is known.
+    pub role: Option<ServerRole>,
+    /// What a prefill server's reply told, by sequence.
+    pub prefill: Vec<PrefillTimes>,
 }
 
 /// An attempt that did not answer the request, as rows and headers tell it.
@@ -67,6 +84,17 @@ pub struct Failed {
 pub const MAX_FAILED: usize = 8;
 /// Nobody has an attempt for as long as a year: such a number was never measured.
 const LONGEST: i64 = 366 * 86_400 * NANOS;
+
+impl ServerRole {
+    /// By its word.
+    pub fn named(word: &[u8]) -> Option<ServerRole> {
+        match word {
+            b"prefill" => Some(ServerRole::Prefill),
+            b"decode" => Some(ServerRole::Decode),
+            _ => None,
+        }
+    }
+}
 
 impl SpanId {
     /// From a number; `None` for 0, which W3C forbids.
@@ -109,12 +137,25 @@ impl Attempt {
             passage: Passage::default(),
             ended: None,
             outcome: None,
+            room: None,
+            role: None,
+            prefill: Vec::new(),
         }
+    }
+
+    /// Whether both are of one sending, to two servers.
+    pub fn is_other_leg_of(&self, other: &Attempt) -> bool {
+        self.room.is_some() && self.room == other.room && self.span != other.span
     }
 
     /// Whether it brought what a router passes on as the answer.
     pub fn has_answered(&self) -> bool {
         self.status.is_some_and(|status| status < 400)
+    }
+
+    /// Whether nothing more is told of it.
+    pub fn has_told(&self) -> bool {
+        self.ended.is_some() || !self.prefill.is_empty()
     }
 
     /// As one that did not answer.

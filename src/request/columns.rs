@@ -276,7 +276,8 @@ columns! { |r, sums|
     within_clock_error: Text of Sequence { None }
     /// What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the response, without
     /// the time in which an upstream had the request (of each sending: from the head's until the last byte of the response was read,
-    /// or the sending had failed), without the time that the client held up writes after that and without `prompt_wait`. Connecting
+    /// or the sending had failed), without the time that the client held up writes after that and without `prompt_wait`
+    /// and the wait for `max_concurrent_requests`. Connecting
     /// to an upstream is in it.
     overhead: Seconds of Request { r.facts.overhead_nanos }
     /// The first token's way from the server to the worker hop; to the front, router and all, where no hop saw it pass: the stage
@@ -306,4 +307,32 @@ columns! { |r, sums|
     /// `engine_clock`, `proxy_clock` (how far they are from ours), or why the engine's times lack: `engine_metrics_off`,
     /// `engine_stream` and others, as in `unseen` of the summary.
     unseen: Text<Unseens> of Sequence { None }
+    /// `True` where prefill and decode were two servers; else empty.
+    disaggregated: Bool of Request { r.timeline.prefill().map(|_| true) }
+    /// The server that prefilled it, where that was another than `host`, which decoded it.
+    prefill_host: Text of Request { r.facts.prefill_host.take() }
+    /// `bootstrap_room`: the number by which the two servers know the request; of several, the first.
+    bootstrap_room: Text of Request { r.facts.room.map(|room| room.to_string()) }
+    /// `kv_reserved_time − queue_time_start`: decode's handshake with prefill, and its queue for memory. Prefill waits meanwhile.
+    decode_bootstrap_time "decode memory": Latency of Sequence [QueueStart to KvReserved]
+    /// In the prefill server's waiting queue, by its own clock.
+    prefill_queue_time "prefill queue": Latency of Sequence [KvReserved to QueueEnd]
+    /// What is left of `kv_arrived_time − kv_reserved_time` without `prefill_queue_time` and `prefill_time`: the transfer of the KV
+    /// cache, and what prefill needed to begin with it.
+    kv_transfer_time "KV transfer": Latency of Sequence [PrefillEnd to KvArrived]
+    /// The part of `kv_transfer_time` in which the prefill server sent, by its own clock. Where it is much less, prefill had the
+    /// request late, or decode saw late that all had come.
+    kv_send_time: Seconds of Sequence (|of: &Timeline| of.prefill()?.sending)
+    /// `decode_start_time − kv_arrived_time`: waiting for a slot of decode's batch.
+    decode_queue_time "decode slot": Latency of Sequence [KvArrived to DecodeStart]
+    /// `prefill_replied_time − worker_first_token_time`: the router had the first token, and held it until prefill's reply was whole.
+    router_hold_time "router hold": Seconds of Sequence [WorkerFirstToken to PrefillReplied]
+    /// Decode had reserved memory and told prefill so.
+    kv_reserved_time: Time of Sequence [KvReserved]
+    /// The KV cache had come to decode.
+    kv_arrived_time: Time of Sequence [KvArrived]
+    /// It entered decode's batch.
+    decode_start_time: Time of Sequence [DecodeStart]
+    /// The hop of the prefill server read the last of its reply, for which the router held the first token; empty where it did not.
+    prefill_replied_time: Time of Sequence [PrefillReplied]
 }

@@ -7,7 +7,7 @@ use super::column::Unit;
 use super::columns::{COLUMNS, Row};
 use super::record::TOLERANCE_NANOS;
 use super::sequence::{TimingSource, Untold};
-use super::timeline::{ClockOf, ENGINE, Moment, Period, Relation, Side};
+use super::timeline::{ClockOf, Moment, Period, Relation, Side};
 
 /// What cannot be in a row.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Impossible {
 }
 
 /// Pairs that must not run backwards when both come from one clock.
-const ORDER: [(Moment, Moment); 16] = [
+const ORDER: [(Moment, Moment); 20] = [
     (Moment::Scheduled, Moment::Sent),
     (Moment::Sent, Moment::ResponseHead),
     (Moment::Arrival, Moment::Forwarded),
@@ -38,6 +38,10 @@ const ORDER: [(Moment, Moment); 16] = [
     (Moment::QueueStart, Moment::QueueEnd),
     (Moment::QueueEnd, Moment::PrefillEnd),
     (Moment::PrefillEnd, Moment::ServerFirstToken),
+    (Moment::QueueStart, Moment::KvReserved),
+    (Moment::KvReserved, Moment::KvArrived),
+    (Moment::KvArrived, Moment::DecodeStart),
+    (Moment::DecodeStart, Moment::ServerFirstToken),
     (Moment::ServerFirstToken, Moment::ServerFinish),
     (Moment::ResponseHead, Moment::FirstEvent),
     (Moment::FirstEvent, Moment::FirstToken),
@@ -209,9 +213,7 @@ impl Impossible {
 
     fn leave_out(self, row: &mut Row) {
         if self.engine {
-            for moment in ENGINE {
-                row.timeline.clear(moment);
-            }
+            row.timeline.forget_engine();
             row.pure_queue_time = None;
             row.more.untold = Some(Untold::Impossible);
         }

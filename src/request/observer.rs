@@ -17,7 +17,7 @@ use super::request_body::RequestBody;
 use super::response::{ParsedBody, ResponseBody};
 use super::sequence::SequenceWatch;
 use super::stamps::Stamps;
-use super::timeline::{ClockOf, Moment, Relation, Side, Timeline};
+use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};
 use super::told::Told;
 
 /// Watches one request.
@@ -68,6 +68,11 @@ impl Observer {
     /// Takes a piece of the request body, in order, of any size.
     pub fn request_body(&mut self, bytes: &[u8]) {
         self.request.feed(bytes);
+    }
+
+    /// By what number the servers of a pair know the request, as far as its body has been read.
+    pub fn room(&self) -> Option<u64> {
+        self.request.asked().room
     }
 
     /// Takes the head of the final response (not 1xx). `encoded` says that a `Content-Encoding` other
@@ -155,6 +160,7 @@ impl Observer {
             timeline.set(Moment::WorkerForwarded, hop.forwarded);
             facts.host = hop.host.clone().or(facts.host.take());
             facts.worker = hop.worker.clone();
+            facts.room = facts.room.or(hop.room);
         }
     }
 
@@ -217,6 +223,7 @@ impl Observer {
         self.facts.n = asked.n.unwrap_or(1).max(1);
         self.facts.input_length = asked.input_length().filter(|_| is_whole);
         self.facts.expected_output_length = asked.output_length();
+        self.facts.room = self.facts.room.or(asked.room);
     }
 
     fn into_observed(mut self, mut parsed: ParsedBody) -> Observed {
@@ -241,6 +248,9 @@ impl Observer {
             .map(|((watch, index), facts)| {
                 let mut timeline = self.timeline.clone();
                 watch.mark(&mut timeline);
+                if facts.room.is_some() || watch.is_decoded_elsewhere() {
+                    timeline.pair(PrefillTimes::default());
+                }
                 let mut sequence = watch.into_sequence(index);
                 sequence.cached_tokens = sequence.cached_tokens.or(usage_cached);
                 Record {

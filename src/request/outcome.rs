@@ -1,5 +1,7 @@
 //! How a request ended, judged from its status, what its body said, and how its connections went.
 
+use std::borrow::Cow;
+
 use super::names::names;
 
 names! {
@@ -215,9 +217,21 @@ impl Failure {
     }
 }
 
+/// What SGLang says of a KV transfer that failed, without the request's ids, which stand before why it did.
+fn without_ids(line: &str) -> Cow<'_, str> {
+    const FAILED: &str = "Decode transfer failed";
+    let why = line.strip_prefix(FAILED);
+    let why = why.and_then(|rest| rest.split_once(" with exception "));
+    let why = why.and_then(|(_, exception)| exception.split_once("): "));
+    // What is captured of a message ends soon after that, within an address.
+    let why = why.and_then(|(_, why)| why.split(" (").next());
+    why.map_or(Cow::Borrowed(line), |why| format!("{FAILED}: {why}").into())
+}
+
 /// A code and the first line of a message, of at most 200 characters.
 fn few_words(code: &str, message: &str) -> String {
     let line = message.lines().next().unwrap_or("").trim();
+    let line = &*without_ids(line);
     let words: String = line.chars().take(200).collect();
     match (code.is_empty(), words.is_empty()) {
         (true, true) => "an error without a message".to_owned(),

@@ -22,6 +22,10 @@ pub struct Facts {
     pub req_id: String,
     /// The server that served it, `host:port`.
     pub host: Option<String>,
+    /// The server that prefilled it, where that was another.
+    pub prefill_host: Option<String>,
+    /// By what number its two servers, and no other request's, know it; 0 is none.
+    pub room: Option<u64>,
     /// Where it was sent.
     pub endpoint: Endpoint,
     /// The model the request named.
@@ -188,10 +192,16 @@ impl Record {
         sequence.token_gaps
     }
 
-    /// Nanoseconds in the scheduler's queue.
+    /// Nanoseconds in the scheduler's queue; of prefill and decode on two servers, of all three waits.
     pub fn pure_queue(&self) -> Option<i64> {
-        let pair = self.timeline.nanos(Period::PURE_QUEUE);
-        pair.or(self.sequence.queue_nanos)
+        let waited = self.timeline.nanos(Period::PURE_QUEUE);
+        // What decode alone tells is of its own wait.
+        let told = || {
+            self.sequence
+                .queue_nanos
+                .filter(|_| self.timeline.prefill().is_none())
+        };
+        waited.or_else(told)
     }
 
     /// Time per output token after those of the first event, without the client's stalls, nanoseconds; `None` where nobody

@@ -27,6 +27,8 @@ pub struct Asked {
     max_tokens: Option<u64>,
     /// `max_completion_tokens`: where both stand, SGLang takes this.
     max_completion_tokens: Option<u64>,
+    /// By what number the servers of a pair know it: that of its first sequence. A router adds it; 0 is none.
+    pub room: Option<u64>,
     /// Whether a prompt in words came by.
     has_prompt: bool,
     words: WordCounter,
@@ -45,11 +47,17 @@ const SAMPLING: Rule = members(&[
 /// A batch may bring one set of sampling parameters a prompt.
 static SAMPLING_ELEMENT: Rule = SAMPLING;
 
+/// One number, or one a sequence.
+const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEMENT);
+static ROOM_ELEMENT: Rule = scalar(Field::BootstrapRoom);
+static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
+
 static GENERATE: Rule = members(&[
     ("text", prompts()),
     ("sampling_params", SAMPLING.or_elements(&SAMPLING_ELEMENT)),
     ("stream", scalar(Field::Stream)),
     ("model", scalar(Field::Model)),
+    ("bootstrap_room", BOOTSTRAP_ROOM),
 ]);
 
 /// Text, or parts: `{"type": "text", "text": …}`.
@@ -76,6 +84,7 @@ static OPENAI: Rule = members(&[
     // What `/v1/responses` and `/v1/messages` call the system's message.
     ("instructions", text(Field::Prompt)),
     ("system", CONTENT),
+    ("bootstrap_room", BOOTSTRAP_ROOM),
 ]);
 
 impl RequestBody {
@@ -87,6 +96,15 @@ impl RequestBody {
                 &OPENAI
             }
         };
+        RequestBody::by(rule)
+    }
+
+    /// The same, where nothing but the room is wanted.
+    pub fn of_room() -> RequestBody {
+        RequestBody::by(&ROOM)
+    }
+
+    fn by(rule: &'static Rule) -> RequestBody {
         RequestBody {
             scanner: Scanner::new(rule),
             asked: Asked::default(),
@@ -130,6 +148,9 @@ impl Sink for Asked {
             // A batch's prompts may differ: the row shows the largest.
             Field::MaxTokens => self.max_tokens = self.max_tokens.max(value.count()),
             Field::MaxCompletionTokens => self.max_completion_tokens = value.count(),
+            Field::BootstrapRoom => {
+                self.room = self.room.or(value.count().filter(|room| *room > 0))
+            }
             _ => {}
         }
     }

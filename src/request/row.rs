@@ -72,7 +72,8 @@ impl Row {
     pub fn derive_anew(&mut self) {
         self.derive();
         let queue = self.timeline.nanos(Period::PURE_QUEUE);
-        self.pure_queue_time = queue.or(self.pure_queue_time);
+        let is_pair = self.timeline.prefill().is_some();
+        self.pure_queue_time = queue.or(self.pure_queue_time.filter(|_| !is_pair));
         let why = self.unseen.take().and_then(Unseens::engine);
         self.conclude(&Impossible::of(self));
         // A row that was read from a file does not know it anew.

@@ -2,6 +2,7 @@
 
 use crate::clock::Stamp;
 
+use super::field::Field;
 use super::gaps::{GapCounts, GapFigures, Gaps};
 use super::generation::Generation;
 use super::meta_info::{MetaInfo, Shape, Timings};
@@ -256,6 +257,20 @@ impl SequenceWatch {
             Moment::ServerFinish,
             last.and_then(|timings| timings.finished),
         );
+    }
+
+    /// Whether it was prefilled by another server than the one that told this: one that entered its batch, made tokens, and
+    /// never had a prefill. (An SGLang of before 0.5.12 tells its prefill otherwise.)
+    pub fn is_decoded_elsewhere(&self) -> bool {
+        let has = |field| self.shape.has(field);
+        let ran = has(Field::ForwardEntryTime) && has(Field::QueueTime) && self.tokens > Some(0);
+        let prefill = [
+            Field::PrefillFinishedTime,
+            Field::PrefillFinishedTs,
+            Field::StorageWait,
+            Field::InferenceTime,
+        ];
+        ran && has(Field::NumRetractions) && !prefill.into_iter().any(has)
     }
 
     /// The sequence's part of a record.

@@ -38,7 +38,7 @@ impl Breakdown {
         let last_seen = row.last_seen();
         let (to, before) = end(row, last_seen)?;
         let to_end = |stage: &Stage| {
-            let from = stage.period.from;
+            let from = timeline.period_of(stage)?.from;
             timeline.nanos(Period { from, to })
         };
         let (first, total_nanos) = STAGES
@@ -87,26 +87,33 @@ impl Breakdown {
 
 /// The stages from one place to before another whose time is known, as parts, and those of which it is not.
 fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, StageSet) {
+    let own = STAGES.iter().enumerate().take(before).skip(first);
+    let own = own.filter_map(|(at, stage)| Some((at, timeline.period_of(stage)?)));
+    let own: Vec<(usize, Period)> = own.collect();
     let length = |from: usize, to: usize| {
-        let (from, to) = (STAGES.get(from)?.period.from, STAGES.get(to)?.period.to);
+        let (from, to) = (own.get(from)?.1.from, own.get(to)?.1.to);
         timeline.nanos(Period { from, to })
     };
     let (mut parts, mut unplaced) = (Vec::new(), StageSet::default());
-    let mut at = first;
-    while at < before {
+    let mut at = 0;
+    while at < own.len() {
         // The shortest stretch of known length; it must not swallow stages that are known by themselves.
-        let joined = (at..before).find_map(|last| Some((last, length(at, last)?)));
+        let joined = (at..own.len()).find_map(|last| Some((last, length(at, last)?)));
         let joined =
             joined.filter(|(last, _)| (at + 1..=*last).all(|inner| length(inner, inner).is_none()));
+        let last = joined.map_or(at, |(last, _)| last);
+        let stages = own[at..=last]
+            .iter()
+            .map(|(place, _)| StageSet::one(*place));
+        let stages = stages.fold(StageSet::default(), StageSet::with);
         match joined {
-            Some((last, nanos)) => {
-                let spent = Spent::Stages(StageSet::row(at, last + 1));
-                parts.push(Part { spent, nanos });
-                at = last;
-            }
-            None => unplaced = unplaced.with(StageSet::one(at)),
+            Some((_, nanos)) => parts.push(Part {
+                spent: Spent::Stages(stages),
+                nanos,
+            }),
+            None => unplaced = unplaced.with(stages),
         }
-        at += 1;
+        at = last + 1;
     }
     (parts, unplaced)
 }
@@ -114,7 +121,9 @@ fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Stage
 /// The moment that a request's time ends at, and the stage that it was in by then, or the first that it may have been in; of one
 /// that went well, behind the last.
 fn end(row: &Row, last_seen: Option<Spent>) -> Option<(Moment, usize)> {
-    let is_seen = |stage: &Stage| row.timeline.raw(stage.period.from).is_some();
+    let timeline = &row.timeline;
+    let begin = |stage: &Stage| timeline.raw(timeline.period_of(stage)?.from);
+    let is_seen = |stage: &Stage| begin(stage).is_some();
     Some(match last_seen {
         None => (row.is_ok().then_some(Moment::Finish)?, STAGES.len()),
         Some(Spent::Connecting) => (Moment::End, STAGES.iter().rposition(is_seen)?),

@@ -39,6 +39,8 @@ pub struct Stamps {
     pub worker: Option<String>,
     /// The sender's own span: what it sent upstream as the parent.
     pub span: Option<SpanId>,
+    /// By what number the servers of a pair know the request.
+    pub room: Option<u64>,
     /// Earlier attempts at the same request that the sender saw fail.
     pub failed: Vec<Failed>,
     /// The hop's own stamps, passed on by the front.
@@ -95,6 +97,8 @@ impl Stamps {
             let mut digits = itoa::Buffer::new();
             pair(key, number.map(|number| digits.format(number)));
         }
+        let mut digits = itoa::Buffer::new();
+        pair("room", self.room.map(|room| digits.format(room)));
         pair("host", self.host.as_deref());
         pair("worker", self.worker.as_deref());
         pair("span", self.span.map(|span| span.to_string()).as_deref());
@@ -112,6 +116,7 @@ impl Stamps {
             "request_end" => self.request_end = at(),
             "forwarded" => self.forwarded = at(),
             "attempts" => self.attempts = value.parse().ok(),
+            "room" => self.room = value.parse().ok(),
             "direct" => self.is_direct = value == "1",
             "host" if !value.is_empty() => self.host = Some(value.to_owned()),
             "worker" if !value.is_empty() => self.worker = Some(value.to_owned()),

@@ -3,8 +3,10 @@
 //! A duration inside one clock is exact. Across two clocks it needs the offset between them; without
 //! one it stays unknown.
 
+mod pair;
 mod stage;
 
+pub use pair::{ENGINE_OF_PAIR, PrefillTimes};
 pub use stage::{STAGES, Stage};
 
 use crate::clock::Stamp;
@@ -34,12 +36,18 @@ names! {
         RouterSend = "router_send",
         /// The server received the request.
         ServerCreated = "server_created",
-        /// It entered the scheduler's waiting queue.
+        /// It entered the scheduler's waiting queue; of a pair of prefill and decode servers, decode's queue for memory.
         QueueStart = "queue_start",
+        /// Decode had reserved memory for it and told prefill so.
+        KvReserved = "kv_reserved",
         /// It left the queue into its first batch.
         QueueEnd = "queue_end",
         /// Its prefill finished.
         PrefillEnd = "prefill_end",
+        /// Its KV cache had come from prefill: it waits for a slot of decode's batch.
+        KvArrived = "kv_arrived",
+        /// It entered decode's batch.
+        DecodeStart = "decode_start",
         /// The server made its first token.
         ServerFirstToken = "server_first_token",
         /// The engine's own end.
@@ -51,6 +59,8 @@ names! {
         /// The worker hop read the first token; seen where the response's first bytes brought it. Else the same as
         /// `first_token`.
         WorkerFirstToken = "worker_first_token",
+        /// The router, which held the first token until then, had all of prefill's reply: its hop read the last of it.
+        PrefillReplied = "prefill_replied",
         /// The first event that carries a generated token was read.
         FirstToken = "first_token",
         /// The last event that carries a generated token was read.
@@ -119,15 +129,21 @@ pub enum Relation {
     Unknown,
 }
 
+/// No clock of ours shows it, and no stamp that was told can be it.
+const UNMARKED: i64 = i64::MIN;
+
 /// The marks of one request, kept as each clock gave them.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     side: Side,
-    marks: [Option<Stamp>; Moment::COUNT],
+    /// Nanoseconds, or [`UNMARKED`]: half of what options would take.
+    marks: [i64; Moment::COUNT],
     relations: [Relation; 4],
     /// The clock that the hop's moments were read from: the front's own when they share a process.
     hop_clock: ClockOf,
     upstream_is_server: bool,
+    /// Prefill and decode were two servers; what the first told is known apart.
+    prefill: Option<PrefillTimes>,
 }
 
 /// The time from one moment to another.
@@ -157,6 +173,18 @@ impl Period {
     pub const TOKENIZE: Period = Period::new(Moment::ServerCreated, Moment::QueueStart);
     /// The scheduler's waiting queue and nothing else.
     pub const PURE_QUEUE: Period = Period::new(Moment::QueueStart, Moment::QueueEnd);
+    /// Decode's handshake with prefill, and its queue for memory.
+    pub const DECODE_MEMORY: Period = Period::new(Moment::QueueStart, Moment::KvReserved);
+    /// Prefill's waiting queue; known apart from the moments at its ends.
+    pub const PREFILL_QUEUE: Period = Period::new(Moment::KvReserved, Moment::QueueEnd);
+    /// What decode waited for prefill, its queue and its forward left out; so is this.
+    pub const KV_TRANSFER: Period = Period::new(Moment::PrefillEnd, Moment::KvArrived);
+    /// Decode's whole wait for prefill.
+    pub const TRANSFERRED: Period = Period::new(Moment::KvReserved, Moment::KvArrived);
+    /// The wait for a slot of decode's batch.
+    pub const DECODE_SLOT: Period = Period::new(Moment::KvArrived, Moment::DecodeStart);
+    /// The router held the first token until prefill's reply was whole.
+    pub const ROUTER_HOLD: Period = Period::new(Moment::WorkerFirstToken, Moment::PrefillReplied);
     /// The generator's own lateness.
     pub const SCHEDULE_LAG: Period = Period::new(Moment::Scheduled, Moment::Sent);
     /// First batch to first token.
@@ -183,7 +211,7 @@ impl Period {
     }
 }
 
-/// The engine's moments, in the order of a request's life.
+/// The moments of a server that prefills and decodes, in the order of a request's life.
 pub const ENGINE: [Moment; 6] = [
     Moment::ServerCreated,
     Moment::QueueStart,
@@ -205,11 +233,15 @@ impl Moment {
             Moment::WorkerArrival
             | Moment::WorkerForwarded
             | Moment::RouterSend
-            | Moment::WorkerFirstToken => ClockOf::Hop,
+            | Moment::WorkerFirstToken
+            | Moment::PrefillReplied => ClockOf::Hop,
             Moment::ServerCreated
             | Moment::QueueStart
+            | Moment::KvReserved
             | Moment::QueueEnd
             | Moment::PrefillEnd
+            | Moment::KvArrived
+            | Moment::DecodeStart
             | Moment::ServerFirstToken
             | Moment::ServerFinish => ClockOf::Engine,
             Moment::ResponseHead
@@ -246,10 +278,11 @@ impl Timeline {
         relations[side.clock() as usize] = Relation::Same;
         Timeline {
             side,
-            marks: [None; Moment::COUNT],
+            marks: [UNMARKED; Moment::COUNT],
             relations,
             hop_clock: ClockOf::Hop,
             upstream_is_server: false,
+            prefill: None,
         }
     }
 
@@ -266,18 +299,21 @@ impl Timeline {
 
     /// Sets a moment as its clock gave it, replacing an earlier mark; where nobody saw it, leaves that.
     pub fn set(&mut self, moment: Moment, at: impl Into<Option<Stamp>>) {
-        let mark = &mut self.marks[moment as usize];
-        *mark = at.into().or(*mark);
+        if let Some(at) = at.into() {
+            self.marks[moment as usize] = at.nanos();
+        }
     }
 
     /// Sets a moment unless it is marked already.
     pub fn first(&mut self, moment: Moment, at: Stamp) {
-        self.marks[moment as usize].get_or_insert(at);
+        if self.mark(moment).is_none() {
+            self.set(moment, at);
+        }
     }
 
     /// Takes a mark off.
     pub fn clear(&mut self, moment: Moment) {
-        self.marks[moment as usize] = None;
+        self.marks[moment as usize] = UNMARKED;
     }
 
     /// Says how `clock` stands to the observer's.
@@ -325,7 +361,7 @@ impl Timeline {
 
     /// The arrival that a front stamped itself, on its own clock.
     pub fn own_arrival(&self) -> Option<Stamp> {
-        self.marks[Moment::Arrival as usize]
+        self.mark(Moment::Arrival)
     }
 
     /// The earliest, on our clock, that the last of our processes before the server can have sent the
@@ -340,13 +376,12 @@ impl Timeline {
 
     /// Whether a hop saw the first token pass.
     pub fn saw_way_back(&self) -> bool {
-        self.marks[Moment::WorkerFirstToken as usize].is_some()
+        self.mark(Moment::WorkerFirstToken).is_some()
     }
 
     /// The moment as its own clock gave it.
     pub fn raw(&self, moment: Moment) -> Option<Stamp> {
-        self.resolve(moment)
-            .and_then(|moment| self.marks[moment as usize])
+        self.resolve(moment).and_then(|moment| self.mark(moment))
     }
 
     /// The moment on the observer's clock; `None` when unmarked or on a clock of unknown offset.
@@ -367,9 +402,13 @@ impl Timeline {
 
     /// The same, and how far it may be off: the errors of the clocks at its ends, nanoseconds; 0 within one clock.
     pub fn measured(&self, period: Period) -> Option<(i64, i64)> {
+        if let Some(known) = self.apart(period) {
+            return known.map(|nanos| (nanos, 0));
+        }
+        let period = self.of_pair(period);
         let (from, to) = (self.resolve(period.from)?, self.resolve(period.to)?);
         if self.clock(from) == self.clock(to) {
-            let (from, to) = (self.marks[from as usize]?, self.marks[to as usize]?);
+            let (from, to) = (self.mark(from)?, self.mark(to)?);
             return Some((to.nanos_since(from), 0));
         }
         let ((to, error), (from, more)) = (self.ours(to)?, self.ours(from)?);
@@ -409,9 +448,15 @@ impl Timeline {
         ends.map(|(a, b)| (self.clock(a), self.clock(b)))
     }
 
+    /// What was marked itself, whatever stands for it.
+    fn mark(&self, moment: Moment) -> Option<Stamp> {
+        let nanos = self.marks[moment as usize];
+        (nanos != UNMARKED).then(|| Stamp::from_nanos(nanos))
+    }
+
     /// A marked moment on our clock, and the error of that, nanoseconds.
     fn ours(&self, moment: Moment) -> Option<(Stamp, i64)> {
-        let at = self.marks[moment as usize]?;
+        let at = self.mark(moment)?;
         match self.relation(self.clock(moment)) {
             Relation::Same => Some((at, 0)),
             Relation::Apart(offset) => Some((at.plus_nanos(-offset.nanos), offset.error_nanos)),
@@ -428,7 +473,7 @@ impl Timeline {
 
     /// The marked moment that stands for `moment` here.
     fn resolve(&self, moment: Moment) -> Option<Moment> {
-        let marked = |m: Moment| self.marks[m as usize].is_some().then_some(m);
+        let marked = |m: Moment| self.mark(m).map(|_| m);
         match moment {
             Moment::Arrival => marked(Moment::Arrival).or_else(|| marked(Moment::Sent)),
             Moment::WorkerFirstToken => {

@@ -3,9 +3,10 @@
 use crate::clock::{NANOS, Stamp};
 use crate::offset::OffsetBound;
 
+use super::attempt::{Attempt, ServerRole};
 use super::record::Record;
 use super::sequence::TimingSource;
-use super::timeline::Moment;
+use super::timeline::{Moment, PrefillTimes};
 use super::token_count::TokenCountSource;
 
 /// Two sources that know a moment may differ by so much, nanoseconds: their floats resolve 0.24 µs, and an engine that
@@ -49,6 +50,20 @@ pub struct Told {
     pub num_retractions: Option<u64>,
     /// Data-parallel rank.
     pub dp_rank: Option<u64>,
+    /// What the server does, where it is one of a pair.
+    pub role: Option<ServerRole>,
+    /// By what number the servers of a pair know it.
+    pub room: Option<u64>,
+    /// Decode had reserved memory.
+    pub kv_reserved: Option<Stamp>,
+    /// The KV cache had come to decode.
+    pub kv_arrived: Option<Stamp>,
+    /// It entered decode's batch.
+    pub decode_start: Option<Stamp>,
+    /// How long prefill sent its KV cache, nanoseconds.
+    pub sending_nanos: Option<i64>,
+    /// What the prefill server told of it.
+    pub prefill: Option<Box<Told>>,
 }
 
 impl Told {
@@ -88,7 +103,41 @@ impl Told {
         }
     }
 
+    /// What a prefill server told, as durations.
+    fn prefill_times(&self) -> PrefillTimes {
+        let between = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.nanos_since(from?));
+        PrefillTimes {
+            queue: between(self.queue_start, self.queue_end),
+            forward: between(self.queue_end, self.prefill_end),
+            sending: self.sending_nanos,
+        }
+    }
+
+    /// Puts into the row what the two servers of a pair told.
+    fn put_pair(&self, row: &mut Record) {
+        row.facts.room = row.facts.room.or(self.room);
+        let prefill = self.prefill.as_deref();
+        let times = prefill.map(Told::prefill_times).unwrap_or_default();
+        row.timeline.pair(times);
+        let of_prefill = |attempt: &&Attempt| {
+            prefill.is_some_and(|told| told.parent == Some(attempt.span.number()))
+        };
+        let attempt = row.facts.trace.attempts.iter().find(of_prefill);
+        if let Some(attempt) = attempt.filter(|_| row.facts.prefill_host.is_none()) {
+            row.facts.prefill_host = Some(attempt.host.clone());
+        }
+    }
+
     fn put_moments(&self, row: &mut Record) {
+        if self.role == Some(ServerRole::Decode) {
+            self.put_pair(row);
+        }
+        let is_pair = row.timeline.prefill().is_some();
+        // The log's pair of a decode server is the wait for a slot of its batch.
+        let (queued, entered) = match is_pair && self.role.is_none() {
+            true => (Moment::KvArrived, Moment::DecodeStart),
+            false => (Moment::QueueStart, Moment::QueueEnd),
+        };
         // Of an answer in one piece the server's front sees no token come: what it takes for the first may be the last.
         let is_late = row.facts.stream == Some(false) && self.prefill_end.is_some();
         let timeline = &mut row.timeline;
@@ -102,8 +151,11 @@ impl Told {
         let mut is_news = false;
         for (moment, at) in [
             (Moment::ServerCreated, self.received),
-            (Moment::QueueStart, self.queue_start),
-            (Moment::QueueEnd, self.queue_end),
+            (queued, self.queue_start),
+            (entered, self.queue_end),
+            (Moment::KvReserved, self.kv_reserved),
+            (Moment::KvArrived, self.kv_arrived),
+            (Moment::DecodeStart, self.decode_start),
             (Moment::PrefillEnd, self.prefill_end),
             (Moment::ServerFirstToken, first_token),
             (Moment::ServerFinish, self.finished),

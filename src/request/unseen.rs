@@ -30,6 +30,8 @@ names! {
         ChatReply = "engine_chat_reply",
         /// a reply of this API carries no times
         Reply = "engine_reply",
+        /// prefill and decode are two servers, whose answers do not tell their waits apart
+        Pair = "engine_pair",
         /// its trace or log had only some of its times
         Joined = "engine_joined",
         /// the body is encoded or no JSON
@@ -110,7 +112,7 @@ impl Unseen {
                 "a first event that comes before that: `\"stream\": true` in the request and a small `--stream-interval` at the \
                 server; or {ELSEWHERE}"
             ),
-            Unseen::Stream | Unseen::Reply | Unseen::Incomplete => ELSEWHERE.to_owned(),
+            Unseen::Stream | Unseen::Reply | Unseen::Incomplete | Unseen::Pair => ELSEWHERE.to_owned(),
             Unseen::ChatReply => format!(
                 "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or {ELSEWHERE}"
             ),

@@ -144,9 +144,11 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     let number = path.strip_prefix("/requests/");
     if let Some(number) = number.and_then(|name| name.strip_suffix(".json")) {
         let number = number.parse().ok();
-        let ended = number.and_then(|number| shared.telemetry.recent.find(number));
+        let recent = &shared.telemetry.recent;
+        let ended = number.and_then(|number| recent.find(number));
+        let lately = recent.view(0, shared.clock.now()).requests;
         return large(move || match ended {
-            Some(ended) => json(&live::request(&ended)),
+            Some(ended) => json(&live::request(&ended, &lately)),
             None => text(
                 StatusCode::NOT_FOUND,
                 "no such request among the last ones; /live.json has their numbers\n",

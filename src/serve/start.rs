@@ -24,6 +24,7 @@ use crate::offset::OffsetTable;
 use crate::proxy::connection;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
+use crate::proxy::legs::Roles;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
 use crate::secret::Secret;
@@ -218,6 +219,8 @@ impl Drop for Served {
 fn settings(config: &Config) -> Settings {
     let hosts = config.workers.iter();
     let hosts = hosts.filter_map(|worker| Some((worker.name.clone(), worker.host.clone()?)));
+    let roles = config.workers.iter();
+    let roles = roles.filter_map(|worker| Some((worker.name.clone(), worker.role?)));
     Settings {
         limits: Limits {
             drain: config.drain_timeout_s.get(),
@@ -237,6 +240,7 @@ fn settings(config: &Config) -> Settings {
         admin_hosts: config.admin_hosts.clone(),
         ready_needs_upstream: config.ready_needs_upstream,
         hosts: hosts.collect(),
+        roles: roles.collect(),
     }
 }
 
@@ -256,6 +260,7 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
         out: config.upstream_out_s.get(),
         trust,
         resend_broken: config.resend_broken,
+        most: config.max_concurrent_requests,
         timeouts: Timeouts {
             connect: config.upstream_connect_timeout_s.get(),
             read: config.upstream_read_timeout_s.get(),
@@ -267,6 +272,7 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
         policy: Policy::RoundRobin,
         // The one server would get the request twice.
         resend_broken: false,
+        most: 0,
         ..front_rules.clone()
     };
     // Without an upstream there are only hops, for a front elsewhere.
@@ -411,6 +417,7 @@ pub(super) fn shared(
         hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::of),
         unsigned_stamps: Once::new(),
         joins: Joins::new(!config.upstream.is_empty(), metrics.clone()),
+        roles: Roles::default(),
         phase: watch::channel(Phase::Serving).0,
         metrics,
         clock,

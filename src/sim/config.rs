@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::ArgAction::SetFalse;
 
 use super::dialect::Dialect;
+use super::disaggregation::Disaggregation;
 use super::engine::Profile;
 use super::failures::Failures;
 use super::flags::{self, at_least, between};
@@ -67,6 +68,9 @@ pub struct Config {
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = between(1e-3, 1e6))]
     #[arg(help_heading = "What it tells")]
     pub keep_alive_s: f64,
+    /// Whether it is one of a pair.
+    #[command(flatten)]
+    pub disaggregation: Disaggregation,
     /// Its traces and its log.
     #[command(flatten)]
     pub telemetry: Telemetry,

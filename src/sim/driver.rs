@@ -75,6 +75,7 @@ pub(super) struct Update {
 #[derive(Debug)]
 enum Command {
     Submit(Vec<Submission>),
+    Arrived(u64),
     Abort(Vec<u64>),
     AbortPrefix(String),
     Load(oneshot::Sender<Vec<Load>>),
@@ -109,18 +110,22 @@ impl EngineClock {
 }
 
 impl Driver {
-    /// Starts the thread of `ranks` engines.
+    /// Starts the thread of `ranks` engines; `decode_only`: see [`Engine::decode_only`].
     ///
     /// # Errors
     /// When the system gives no thread.
     pub(super) fn start(
         profile: &Profile,
+        decode_only: Option<usize>,
         ranks: usize,
         clock: EngineClock,
     ) -> std::io::Result<Driver> {
         let (commands, receiver) = channel();
         let now = clock.now();
-        let engine = |_| Engine::new(profile.clone(), now);
+        let engine = |_| match decode_only {
+            Some(extra) => Engine::decode_only(profile.clone(), extra, now),
+            None => Engine::new(profile.clone(), now),
+        };
         let thread = Thread {
             engines: (0..ranks).map(engine).collect(),
             next_rank: 0,
@@ -139,6 +144,11 @@ impl Driver {
     /// Hands over the sequences of one HTTP request.
     pub(super) fn submit(&self, submissions: Vec<Submission>) {
         self.send(Command::Submit(submissions));
+    }
+
+    /// What another server has prefilled of a sequence is there.
+    pub(super) fn arrived(&self, id: u64) {
+        self.send(Command::Arrived(id));
     }
 
     /// Takes out sequences whose client has gone; nothing is told.
@@ -218,6 +228,12 @@ impl Thread {
                     self.order += 1;
                     let key = (submission.due, self.order);
                     self.tokenizing.insert(key, submission);
+                }
+            }
+            Command::Arrived(id) => {
+                let now = self.settle();
+                if let Some(listener) = self.listeners.get(&id) {
+                    self.engines[listener.rank].arrive(id, now);
                 }
             }
             Command::Abort(ids) => {

@@ -55,7 +55,7 @@ impl Engine {
     /// An idle engine whose time is `now`.
     pub fn new(profile: Profile, now: Stamp) -> Engine {
         Engine {
-            scheduler: Scheduler::new(profile.clone()),
+            scheduler: Scheduler::new(profile.clone(), None),
             profile,
             now,
             inbox: VecDeque::new(),
@@ -71,6 +71,21 @@ impl Engine {
     pub fn by_chance(mut self, number: u32) -> Engine {
         self.prefills = u64::from(number) << 32;
         self
+    }
+
+    /// One that decodes what another server prefills: as many requests as run may have room, and `extra` more.
+    pub fn decode_only(profile: Profile, extra: usize, now: Stamp) -> Engine {
+        Engine {
+            scheduler: Scheduler::new(profile.clone(), Some(extra)),
+            ..Engine::new(profile, now)
+        }
+    }
+
+    /// What another server has prefilled of a request is there at `now`.
+    pub fn arrive(&mut self, id: u64, now: Stamp) {
+        self.run(now, true);
+        self.scheduler.arrive(id, self.now);
+        self.round.get_or_insert(self.now);
     }
 
     /// Hands a request over at `now`, or at the engine's own time where that is later. The scheduler picks
@@ -90,6 +105,10 @@ impl Engine {
             return Some(Aborted::Waiting);
         }
         let aborted = self.scheduler.abort(id)?;
+        if self.scheduler.load().unreserved > 0 {
+            // There may be room now for one that waits for it.
+            self.round.get_or_insert(self.now);
+        }
         let events = &mut self.scheduler.events;
         events.retain(|event| event.id != id || event.at <= self.now);
         Some(aborted)

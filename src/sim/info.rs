@@ -23,7 +23,7 @@ pub(super) fn model_info(config: &Config) -> Value {
         "load_format": "auto",
         "reasoning_parser": null,
         "tool_call_parser": null,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": config.disaggregation.mode.name(),
         "has_image_understanding": false,
         "has_audio_understanding": false,
         "model_type": "llama",
@@ -32,7 +32,7 @@ pub(super) fn model_info(config: &Config) -> Value {
 }
 
 /// `/server_info`.
-pub(super) fn server_info(config: &Config, port: u16) -> Value {
+pub(super) fn server_info(config: &Config, port: u16, bootstrap_port: Option<u16>) -> Value {
     let profile = &config.profile;
     json!({
         "model_path": MODEL_PATH,
@@ -55,7 +55,8 @@ pub(super) fn server_info(config: &Config, port: u16) -> Value {
         "incremental_streaming_output": config.incremental,
         "enable_metrics": config.metrics,
         "enable_trace": config.telemetry.enable_trace,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": config.disaggregation.mode.name(),
+        "disaggregation_bootstrap_port": bootstrap_port.unwrap_or(config.disaggregation.bootstrap_port),
         "is_embedding": false,
         "weight_version": "default",
         "tp_size": 1,

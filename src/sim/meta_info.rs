@@ -9,6 +9,7 @@ use crate::clock::Stamp;
 
 use super::config::Config;
 use super::dialect::Dialect::{self, *};
+use super::disaggregation::Mode;
 use super::engine::Aborted;
 use super::sequence::{Ending, QUEUE_FULL, Sequence};
 use super::shared::Exchange;
@@ -83,11 +84,11 @@ static MEMBERS: [Member; 58] = members! {
     "completion_tokens"                 V040..=V040 All Always |of| Int(of.sequence.made());
     "completion_tokens_wo_jump_forward" V040..=V040 All Always |of| Int(of.sequence.made());
     "cached_tokens"                     V040..=V040 All Always |of| Int(of.sequence.cached);
-    "finish_reason"                     V040..=V040 All Always |of| finish_reason(of.sequence);
+    "finish_reason"                     V040..=V040 All Always finish_reason;
     "id"                                V040..=V040 All Always |of| Json(of.sequence.rid_json.clone().into());
 
     "id"                          V046..=V0523 All Always |of| Json(of.sequence.rid_json.clone().into());
-    "finish_reason"               V046..=V0523 All Always |of| finish_reason(of.sequence);
+    "finish_reason"               V046..=V0523 All Always finish_reason;
 
     "weight_version"              V054..=V0523 Never Always |_| Json("\"default\"".into());
     "e2e_latency"                 V046..=V0523 Never Always e2e;
@@ -98,10 +99,10 @@ static MEMBERS: [Member; 58] = members! {
     "weight_version"              V054..=V0523 Fixed Always |_| Json("\"default\"".into());
     "total_retractions"           V054..=V0510 Fixed Always |of| Int(of.sequence.retractions.len() as u32);
     "num_retractions"             V0512..=V0523 Fixed Always |of| Int(of.sequence.retractions.len() as u32);
-    "storage_prefetch_wait"       V0522..=V0523 Fixed Timed |_| Float(0.0);
-    "storage_staging_wait"        V0522..=V0523 Fixed Timed |_| Float(0.0);
+    "storage_prefetch_wait"       V0522..=V0523 Fixed Timed storage_wait;
+    "storage_staging_wait"        V0522..=V0523 Fixed Timed storage_wait;
     "forward_entry_time"          V0510..=V0523 Fixed Timed |of| at(of.sequence.moments.queue_end);
-    "prefill_finished_time"       V0510..=V0523 Fixed Timed |of| at(of.sequence.prefill_end());
+    "prefill_finished_time"       V0510..=V0523 Fixed Timed |of| at(of.sequence.prefill_end().filter(|_| !of.decodes_only()));
     "queue_time"                  V055..=V0512 Fixed Timed queue_time_since_retraction;
     "queue_time"                  V0521..=V0523 Fixed Timed |of| Float(queue_time(of.sequence));
     "prefill_delay"               V055..=V055 Fixed Timed |_| Float(0.0);
@@ -168,6 +169,10 @@ impl Member {
 }
 
 impl Of<'_> {
+    fn decodes_only(&self) -> bool {
+        self.exchange.shared.mode() == Mode::Decode
+    }
+
     fn perf(&self, at: Option<Stamp>) -> Value {
         told(at.map(|at| self.exchange.shared.perf(at)))
     }
@@ -220,11 +225,24 @@ pub(super) fn write(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence
     out.extend_from_slice(b"}");
 }
 
-fn finish_reason(sequence: &Sequence) -> Value {
+fn finish_reason(of: &Of<'_>) -> Value {
+    let sequence = of.sequence;
     let reason = match sequence.ending {
         None => "null".into(),
         Some(Ending::Length) => {
-            format!("{{\"type\":\"length\",\"length\":{}}}", sequence.wanted).into()
+            // A prefill server has not made what was asked for.
+            let length = match of.exchange.shared.mode() {
+                Mode::Prefill => 0,
+                _ => sequence.wanted,
+            };
+            format!("{{\"type\":\"length\",\"length\":{length}}}").into()
+        }
+        Some(Ending::Lost) => {
+            let message = serde_json::Value::from(lost(sequence));
+            format!(
+                "{{\"type\":\"abort\",\"message\":{message},\"status_code\":500,\"err_type\":null}}"
+            )
+            .into()
         }
         Some(Ending::Rejected) => {
             format!("{{\"type\":\"abort\",\"status_code\":503,\"message\":\"{QUEUE_FULL}\"}}")
@@ -239,6 +257,24 @@ fn finish_reason(sequence: &Sequence) -> Value {
         }
     };
     Json(reason)
+}
+
+/// As recorded.
+fn lost(sequence: &Sequence) -> String {
+    let rid = &sequence.rid;
+    let (host, port, room) = match &sequence.bootstrap {
+        Some(meet) => (meet.host.as_str(), meet.port, meet.room),
+        None => ("", 0, 0),
+    };
+    format!(
+        "Decode transfer failed for request rank=0 decode_req.req.rid='{rid}' decode_req.req.bootstrap_room={room} with \
+         exception KVTransferError(bootstrap_room={room}): Lost connection with prefill instance (bootstrap_addr: {host}:{port})"
+    )
+}
+
+/// A decode server tells of none.
+fn storage_wait(of: &Of<'_>) -> Value {
+    told((!of.decodes_only()).then_some(0.0))
 }
 
 fn weight_versions(of: &Of<'_>) -> Value {

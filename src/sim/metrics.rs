@@ -6,6 +6,8 @@ use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
+use super::config::Config;
+use super::disaggregation::{Mode, Rooms};
 use super::engine::Load;
 use super::sequence::Sequence;
 use super::served::{Outcome, Served};
@@ -37,6 +39,7 @@ pub(super) struct Metrics {
     counters: Vec<IntCounterVec>,
     histograms: Vec<HistogramVec>,
     gauges: Vec<GaugeVec>,
+    pair: Vec<GaugeVec>,
     max_tokens: u64,
     /// The gauges name the data-parallel rank.
     is_ranked: bool,
@@ -53,6 +56,8 @@ type Histogram = (
 );
 /// What the scheduler tells of one rank, given the tokens of the KV cache: family, value.
 type SchedulerGauge = (&'static str, fn(&Load, u64) -> f64);
+/// What a server of a pair tells of one rank, and of all: family, value.
+type PairGauge = (&'static str, fn(&Load, &Rooms) -> f64);
 
 const STREAMING: [&str; 2] = ["is_streaming", ""];
 const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
@@ -102,6 +107,22 @@ const HISTOGRAMS: [Histogram; 4] = [
     }),
 ];
 
+/// Those that only servers of a pair have, one after the other: on their way to a decode server, and on one.
+const OF_A_PAIR: [PairGauge; 4] = [
+    ("num_prefill_bootstrap_queue_reqs", |_, rooms| {
+        rooms.waiting() as f64
+    }),
+    ("num_prefill_inflight_queue_reqs", |_, rooms| {
+        rooms.sending() as f64
+    }),
+    ("num_decode_prealloc_queue_reqs", |load, _| {
+        load.unreserved as f64
+    }),
+    ("num_decode_transfer_queue_reqs", |load, _| {
+        load.coming as f64
+    }),
+];
+
 const GAUGES: [SchedulerGauge; 11] = [
     ("num_running_reqs", |load, _| load.running as f64),
     ("num_queue_reqs", |load, _| load.waiting as f64),
@@ -123,23 +144,23 @@ const GAUGES: [SchedulerGauge; 11] = [
 ];
 
 impl Metrics {
-    /// The families, empty. `max_tokens` is the token capacity that usage is told against, of each of
-    /// `ranks` engines.
+    /// The families, empty.
     ///
     /// # Errors
-    /// When `model` cannot be a label value.
-    pub(super) fn new(
-        model: &str,
-        max_tokens: u64,
-        ranks: usize,
-    ) -> Result<Metrics, prometheus::Error> {
+    /// When the model cannot be a label value.
+    pub(super) fn new(config: &Config) -> Result<Metrics, prometheus::Error> {
+        let mode = config.disaggregation.mode;
+        let engine_type = match mode {
+            Mode::Null => "unified",
+            of_a_pair => of_a_pair.name(),
+        };
         let registry = Registry::new();
         let opts = |name: &str| {
             let mut helps = HELP.lines().filter_map(|line| line.split_once(' '));
             let help = helps.find(|(family, _)| *family == name);
             Opts::new(format!("sglang:{name}"), help.map_or("", |(_, help)| help))
-                .const_label("engine_type", "unified")
-                .const_label("model_name", model)
+                .const_label("engine_type", engine_type)
+                .const_label("model_name", config.model.clone())
         };
         let counters = COUNTERS.iter().map(|(name, [label, _], _)| {
             registered(&registry, IntCounterVec::new(opts(name), &[label])?)
@@ -148,20 +169,24 @@ impl Metrics {
             let opts = HistogramOpts::from(opts(name)).buckets(buckets.to_vec());
             registered(&registry, HistogramVec::new(opts, labels)?)
         });
-        let is_ranked = ranks > 1;
+        let is_ranked = config.dp_size > 1;
         let by_rank: &[&str] = if is_ranked { &["dp_rank"] } else { &[] };
-        let gauges = GAUGES.iter().map(|(name, _)| {
+        let gauge = |name| {
             let opts = RANKS
                 .iter()
                 .fold(opts(name), |opts, rank| opts.const_label(*rank, "0"));
             registered(&registry, GaugeVec::new(opts, by_rank)?)
-        });
+        };
+        let gauges = GAUGES.iter().map(|(name, _)| gauge(name));
+        let pair = OF_A_PAIR.iter().filter(|_| mode != Mode::Null);
+        let pair = pair.map(|(name, _)| gauge(name));
         Ok(Metrics {
             counters: counters.collect::<Result<_, _>>()?,
             histograms: histograms.collect::<Result<_, _>>()?,
             gauges: gauges.collect::<Result<_, _>>()?,
+            pair: pair.collect::<Result<_, _>>()?,
             registry,
-            max_tokens,
+            max_tokens: config.profile.max_total_tokens,
             is_ranked,
         })
     }
@@ -198,7 +223,7 @@ impl Metrics {
     }
 
     /// The text that a scrape gets.
-    pub(super) fn text(&self, loads: &[Load]) -> Vec<u8> {
+    pub(super) fn text(&self, loads: &[Load], rooms: &Rooms) -> Vec<u8> {
         for (rank, load) in loads.iter().enumerate() {
             let rank = rank.to_string();
             let labels: &[&str] = if self.is_ranked { &[&rank] } else { &[] };
@@ -206,6 +231,9 @@ impl Metrics {
                 gauge
                     .with_label_values(labels)
                     .set(value(load, self.max_tokens));
+            }
+            for (gauge, (_, value)) in self.pair.iter().zip(&OF_A_PAIR) {
+                gauge.with_label_values(labels).set(value(load, rooms));
             }
         }
         let mut out = Vec::new();

@@ -147,7 +147,7 @@ fn finish_reason(sequence: &Sequence) -> &'static str {
     match sequence.ending {
         None => "null",
         Some(Ending::Length) => "\"length\"",
-        Some(Ending::Rejected | Ending::Aborted(_)) => "\"abort\"",
+        Some(Ending::Rejected | Ending::Lost | Ending::Aborted(_)) => "\"abort\"",
     }
 }
 

@@ -18,6 +18,7 @@ use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
 use super::call::Call;
+use super::disaggregation::Mode;
 use super::driver::{Listener, Submission, Update};
 use super::engine::{EventKind, Request};
 use super::failures::Fate;
@@ -25,7 +26,7 @@ use super::sequence::{Ending, Sequence};
 use super::served::{Outcome, Served};
 use super::shared::{Exchange, Headers, Shared};
 use super::wire::DONE;
-use super::{openai, request_log, spans, wire};
+use super::{handover, openai, request_log, spans, wire};
 
 /// A generation request that the engine works on.
 #[derive(Debug)]
@@ -51,7 +52,10 @@ struct Cut {
 /// Where a reply's updates come from.
 #[derive(Debug)]
 enum Source {
-    Engine(mpsc::UnboundedReceiver<Update>),
+    Engine(
+        mpsc::UnboundedReceiver<Update>,
+        mpsc::UnboundedSender<Update>,
+    ),
     /// `--instant`: everything at once, round by round; the next sequence of the round.
     Instant(usize),
 }
@@ -92,6 +96,10 @@ impl Reply {
         let first = shared.next_id.fetch_add(open as u64, Ordering::Relaxed);
         for (id, sequence) in (first..).zip(&mut call.sequences) {
             sequence.id = id;
+            if shared.mode() == Mode::Prefill {
+                let from = dispatched.plus_nanos(handover::PREPARE_NANOS);
+                sequence.moments.bootstrap_start = Some(from);
+            }
         }
         let source = if shared.config.instant {
             for index in 0..open {
@@ -102,11 +110,15 @@ impl Reply {
             Source::Instant(0)
         } else {
             let (updates, receiver) = mpsc::unbounded_channel();
+            let mode = shared.mode();
             let submit = |sequence: &Sequence| Submission {
                 request: Request {
                     id: sequence.id,
                     prompt: sequence.prompt.clone().into(),
-                    output_tokens: sequence.wanted,
+                    output_tokens: match mode {
+                        Mode::Prefill => 1,
+                        _ => sequence.wanted,
+                    },
                 },
                 due: dispatched,
                 listener: Listener {
@@ -116,9 +128,17 @@ impl Reply {
                     updates: updates.clone(),
                 },
             };
-            let submissions = call.sequences.iter().map(submit).collect();
-            shared.driver.submit(submissions);
-            Source::Engine(receiver)
+            let submissions = call.sequences.iter().map(submit);
+            if mode == Mode::Prefill {
+                for (submission, sequence) in submissions.zip(&call.sequences) {
+                    let room = sequence.bootstrap.as_ref().map_or(0, |meet| meet.room);
+                    let prefill = handover::prefill(shared.clone(), submission, room);
+                    tokio::spawn(prefill);
+                }
+            } else {
+                shared.driver.submit(submissions.collect());
+            }
+            Source::Engine(receiver, updates)
         };
         // It is read again for the spans only.
         let body = shared.tracer.as_ref().map(|_| body).unwrap_or_default();
@@ -151,7 +171,7 @@ impl Reply {
         }
         while self.open > 0 {
             let update = match &mut self.source {
-                Source::Engine(updates) => updates.recv().await.ok_or(EngineStopped)?,
+                Source::Engine(updates, _) => updates.recv().await.ok_or(EngineStopped)?,
                 Source::Instant(turn) => instant(turn, &self.exchange),
             };
             if self.apply(&update, true) {
@@ -168,6 +188,14 @@ impl Reply {
     /// the update is one that an event tells the client, who listens or has left.
     fn apply(&mut self, update: &Update, listens: bool) -> bool {
         let sequence = &mut self.exchange.call.sequences[update.index];
+        if let (EventKind::Reserved, Source::Engine(_, updates), Some(bootstrap)) =
+            (update.kind, &self.source, &sequence.bootstrap)
+        {
+            let shared = self.exchange.shared.clone();
+            let of = (sequence.id, *update);
+            let receiving = handover::receive(shared, bootstrap.clone(), of, updates.clone());
+            tokio::spawn(receiving);
+        }
         let was_open = sequence.ending.is_none();
         let told = sequence.apply(update);
         if was_open && sequence.ending.is_some() {
@@ -220,7 +248,9 @@ impl Reply {
             |wanted: fn(Ending) -> bool| sequences.iter().any(|one| one.ending.is_some_and(wanted));
         if ended(|ending| ending == Ending::Rejected) {
             Outcome::Rejected
-        } else if !self.complete || ended(|ending| matches!(ending, Ending::Aborted(_))) {
+        } else if !self.complete
+            || ended(|ending| matches!(ending, Ending::Lost | Ending::Aborted(_)))
+        {
             Outcome::Aborted
         } else {
             Outcome::Finished
@@ -289,7 +319,7 @@ impl Cut {
 impl Drop for Reply {
     fn drop(&mut self) {
         // What the engine told and no client asked for any more still belongs into the account.
-        while let Source::Engine(updates) = &mut self.source {
+        while let Source::Engine(updates, _) = &mut self.source {
             let Ok(update) = updates.try_recv() else {
                 break;
             };

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
+use super::disaggregation::Bootstrap;
 use super::meta_info;
 use super::sequence::Sequence;
 use super::shared::Exchange;
@@ -30,7 +31,7 @@ pub(super) fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> Stri
          \"return_flat_raw_top_logprobs\":false,\"return_flat_raw_output_top_logprobs\":false,\
          \"return_flat_raw_top_logprobs_b64\":false,\"stream\":{},\"log_metrics\":true,\
          \"return_hidden_states\":false,\"return_routed_experts\":false,\"routed_experts_start_len\":0,\
-         \"return_indexer_topk\":false,{}\"background\":false,\"require_reasoning\":false,\
+         \"return_indexer_topk\":false,{}{}\"background\":false,\"require_reasoning\":false,\
          \"no_logs\":false,\"return_bytes\":false,\"return_entropy\":false,\
          \"return_prompt_token_ids\":false,\"external_trace_header\":{{{}}}{}}}",
         sequence.rid_json,
@@ -39,6 +40,13 @@ pub(super) fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> Stri
             "\"modalities\":[],"
         } else {
             ""
+        },
+        match &sequence.bootstrap {
+            Some(Bootstrap { host, port, room }) => format!(
+                "\"bootstrap_host\":{},\"bootstrap_port\":{port},\"bootstrap_room\":{room},",
+                Value::from(host.as_str())
+            ),
+            None => String::new(),
         },
         headers.collect::<Vec<_>>().join(","),
         match is_openai {

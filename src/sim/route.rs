@@ -16,12 +16,13 @@ use serde_json::json;
 use crate::request::endpoint::Endpoint;
 
 use super::call::{Call, RefusalKind};
+use super::disaggregation::Mode;
 use super::failures::{Failures, Fate};
 use super::reply::{EngineStopped, Reply};
 use super::sequence::QUEUE_FULL;
 use super::shared::{Headers, Shared};
 use super::wire::{DONE, error_body};
-use super::{info, spans};
+use super::{handover, info, spans};
 
 /// The longest request body taken.
 const MAX_BODY: usize = 256 << 20;
@@ -60,11 +61,16 @@ pub(super) async fn answer(
         "/sim/failures" => return Ok(failures(&shared, request).await),
         "/flush_cache" => return Ok(flush(&shared).await),
         "/metrics" => {
-            let text = shared.metrics.text(&shared.driver.load().await);
+            let text = shared
+                .metrics
+                .text(&shared.driver.load().await, &shared.rooms);
             return Ok(respond(StatusCode::OK, METRICS, text));
         }
         "/model_info" | "/get_model_info" => info::model_info(config),
-        "/server_info" | "/get_server_info" => info::server_info(config, shared.addr.port()),
+        "/server_info" | "/get_server_info" => {
+            let bootstrap = shared.bootstrap_addr.map(|addr| addr.port());
+            info::server_info(config, shared.addr.port(), bootstrap)
+        }
         "/v1/models" => info::models(config, now),
         "/v1/loads" => info::loads(config, now, &shared.driver.load().await),
         // Its health.
@@ -117,7 +123,13 @@ async fn generation(
     }
     let received = shared.clock.now();
     let is_generate = endpoint == Endpoint::Generate;
-    let call = match Call::parse(endpoint, &body, &shared.config) {
+    let parsed = Call::parse(endpoint, &body, &shared.config).and_then(|mut call| {
+        if shared.mode() != Mode::Null {
+            handover::read(&mut call, &body)?;
+        }
+        Ok(call)
+    });
+    let call = match parsed {
         Ok(call) => call,
         Err(refusal) => {
             // What is no request at all never gets to the tokenizer.

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::clock::Stamp;
 
+use super::disaggregation::Bootstrap;
 use super::driver::Update;
 use super::engine::{Aborted, EventKind};
 
@@ -23,6 +24,8 @@ pub(super) struct Sequence {
     pub prompt: Arc<[u32]>,
     /// Prompt tokens that the prefix cache spared its first prefill.
     pub cached: u32,
+    /// Where the server that prefills it and the one that decodes it meet.
+    pub bootstrap: Option<Bootstrap>,
     /// The data-parallel rank that works on it.
     pub rank: usize,
     /// Tokens that it is to have.
@@ -41,6 +44,10 @@ pub(super) struct Sequence {
 /// Its moments, on the engine's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moments {
+    /// Of a server of a pair: it began to look for the other one.
+    pub bootstrap_start: Option<Stamp>,
+    /// On a decode server: there was room for it.
+    pub reserved: Option<Stamp>,
     pub queue_start: Option<Stamp>,
     pub queue_end: Option<Stamp>,
     /// The first token reached the server's front: the driver told it.
@@ -67,6 +74,8 @@ pub(super) enum Ending {
     Length,
     /// The queue was full.
     Rejected,
+    /// What another server was to prefill never came.
+    Lost,
     /// `/abort_request`.
     Aborted(Aborted),
 }
@@ -81,6 +90,7 @@ impl Sequence {
             rid: rid.into(),
             prompt,
             cached: 0,
+            bootstrap: None,
             rank: 0,
             wanted,
             tokens: Vec::new(),
@@ -123,6 +133,15 @@ impl Sequence {
                 moments.queue_start = Some(update.at);
                 self.rank = update.rank;
             }
+            EventKind::Reserved => {
+                moments.bootstrap_start = moments.queue_start.take();
+                moments.reserved = Some(update.at);
+            }
+            EventKind::Arrived => moments.queue_start = Some(update.at),
+            EventKind::Lost => {
+                moments.first_token = Some(update.told);
+                self.ending = Some(Ending::Lost);
+            }
             EventKind::Admitted { cached } => match self.retractions.last_mut() {
                 Some(retraction) => {
                     retraction.readmitted = Some(update.at);
@@ -156,7 +175,10 @@ impl Sequence {
         }
         // A retraction is told by an event that repeats the tokens so far, unless there are none.
         match update.kind {
-            EventKind::Queued | EventKind::Admitted { .. } => false,
+            EventKind::Queued
+            | EventKind::Reserved
+            | EventKind::Arrived
+            | EventKind::Admitted { .. } => false,
             EventKind::Retracted => !self.tokens.is_empty(),
             _ => true,
         }

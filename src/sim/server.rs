@@ -18,9 +18,11 @@ use crate::clock::{Clock, NANOS};
 
 use super::Error;
 use super::config::Config;
+use super::disaggregation::{Mode, Rooms};
 use super::driver::{Driver, EngineClock};
 use super::export::{RequestLog, Tracer};
 use super::failures::Fates;
+use super::handover;
 use super::metrics::Metrics;
 use super::script::Script;
 use super::served::{Served, ServedLog};
@@ -74,16 +76,27 @@ impl Sim {
         });
         let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
         let profile = &config.profile;
-        let driver = Driver::start(profile, config.dp_size, clock.clone()).map_err(Error::Start)?;
-        let metrics = Metrics::new(&config.model, profile.max_total_tokens, config.dp_size)
-            .map_err(|error| Error::Start(std::io::Error::other(error)))?;
+        let pair = &config.disaggregation;
+        let extra = (pair.mode == Mode::Decode).then_some(pair.extra_slots);
+        let driver = Driver::start(profile, extra, config.dp_size, clock.clone());
+        let driver = driver.map_err(Error::Start)?;
+        let bootstrap = (pair.mode == Mode::Prefill)
+            .then(|| bind(&config.host, pair.bootstrap_port))
+            .transpose()?;
+        let bootstrap_addr = bootstrap
+            .as_ref()
+            .and_then(|listener| listener.local_addr().ok());
+        let metrics =
+            Metrics::new(&config).map_err(|error| Error::Start(std::io::Error::other(error)))?;
         let shared = Arc::new(Shared {
             addr,
+            bootstrap_addr,
             driver,
             metrics,
             served,
             tracer: tracer.transpose()?,
             request_log: request_log.transpose()?,
+            rooms: Rooms::default(),
             fates: Fates::new(config.failures.clone()),
             script: Script::new(config.context_len),
             started: clock.now(),
@@ -95,12 +108,21 @@ impl Sim {
             stop.clone()
                 .run_until_cancelled_owned(accept(listener, shared.clone())),
         );
+        if let Some(listener) = bootstrap {
+            let accepting = handover::accept(listener, shared.clone());
+            runtime.spawn(stop.clone().run_until_cancelled_owned(accepting));
+        }
         Ok(Sim { addr, shared, stop })
     }
 
     /// The address it listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Where decode servers find it, if it prefills for them.
+    pub fn bootstrap_addr(&self) -> Option<SocketAddr> {
+        self.shared.bootstrap_addr
     }
 
     /// The generation requests that have ended, in order of ending; the last 100,000.
@@ -140,7 +162,11 @@ pub fn run(config: Config) -> Result<(), Error> {
 
 /// Whoever asked for port 0 reads it here.
 fn announce(sim: &Sim) {
-    let _ = writeln!(std::io::stdout(), "sim listening on http://{}", sim.addr());
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "sim listening on http://{}", sim.addr());
+    if let Some(addr) = sim.bootstrap_addr() {
+        let _ = writeln!(out, "decode servers find it on {addr}");
+    }
 }
 
 fn bind(host: &str, port: u16) -> Result<TcpListener, Error> {

@@ -15,6 +15,7 @@ use crate::clock::{NANOS, Stamp};
 
 use super::call::Call;
 use super::config::Config;
+use super::disaggregation::{Mode, Rooms};
 use super::driver::{Driver, EngineClock};
 use super::export::{RequestLog, Tracer};
 use super::failures::Fates;
@@ -27,6 +28,8 @@ use super::served::ServedLog;
 pub(super) struct Shared {
     pub config: Config,
     pub addr: SocketAddr,
+    /// Where decode servers find a prefill server.
+    pub bootstrap_addr: Option<SocketAddr>,
     pub clock: EngineClock,
     /// When the server started.
     pub started: Stamp,
@@ -37,6 +40,8 @@ pub(super) struct Shared {
     pub tracer: Option<Tracer>,
     pub request_log: Option<RequestLog>,
     pub fates: Fates,
+    /// Of a prefill server of a pair: what it and the decode servers know of each other's requests.
+    pub rooms: Rooms,
     pub next_id: AtomicU64,
 }
 
@@ -63,6 +68,11 @@ pub(super) struct Headers {
 }
 
 impl Shared {
+    /// What this server does of a request.
+    pub(super) fn mode(&self) -> Mode {
+        self.config.disaggregation.mode
+    }
+
     /// Seconds of Python's `perf_counter`, which counts from some moment before the server's start.
     pub(super) fn perf(&self, at: Stamp) -> f64 {
         1_000.0 + at.since(self.started)

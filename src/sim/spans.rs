@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
+use super::disaggregation::Mode;
 use super::export::{Process, Tracer};
 use super::sequence::{Ending, QUEUE_FULL, Sequence};
 use super::shared::{Exchange, Headers, Shared};
@@ -33,7 +34,11 @@ struct Spans<'a> {
     tokenizer: SpanId,
     scheduler: SpanId,
     received: Stamp,
+    mode: Mode,
 }
+
+/// A stage: its name, the level from which it is told, from, to.
+type Stage = (&'static str, u8, Option<Stamp>, Option<Stamp>);
 
 /// The level from which the parts of stages are told.
 const PARTS: u8 = 2;
@@ -124,6 +129,7 @@ impl<'a> Spans<'a> {
             tokenizer: new_id(),
             scheduler: new_id(),
             received,
+            mode: shared.mode(),
         })
     }
 
@@ -137,21 +143,15 @@ impl<'a> Spans<'a> {
         // Most of the time until the hand-over is tokenizing.
         let tokenized = Some(received.plus_nanos(dispatched.nanos_since(received) / 10 * 9));
         let (received, dispatched) = (Some(received), Some(dispatched));
-        let (queued, admitted) = (sequence.moments.queue_start, sequence.moments.queue_end);
         let made = sequence.prefill_end();
-        let decoded = sequence.tokens.last().copied();
-        let decoded = decoded.filter(|_| sequence.made() > 1);
-        // Level, from, to; the first two are the tokenizer's.
-        let stages = [
+        let tokenizer: [Stage; 2] = [
             ("tokenize", 1, received, tokenized),
             ("api_server_dispatch", PARTS, tokenized, dispatched),
-            ("request_process", PARTS, dispatched, queued),
-            ("prefill_waiting", 1, queued, admitted),
-            ("prefill_forward", 1, admitted, made.or(Some(finish))),
-            ("decode_forward", 1, made, decoded),
         ];
+        let scheduler = self.scheduler_stages(exchange, sequence, finish);
+        let stages = tokenizer.into_iter().chain(scheduler);
         let mut before: Option<SpanId> = None;
-        for (place, (name, level, from, to)) in stages.into_iter().enumerate() {
+        for (place, (name, level, from, to)) in stages.enumerate() {
             let (Some(from), Some(to), true) = (from, to, level <= self.level) else {
                 continue;
             };
@@ -166,16 +166,65 @@ impl<'a> Spans<'a> {
             span.links.links.extend(link.map(Link::with_context));
             if let ("prefill_forward", Some(end), TOKENS..) = (name, made, self.level) {
                 span.events.events.push(schedule(from, "prefill"));
-                if sequence.wanted > 1 {
+                if sequence.wanted > 1 && self.mode == Mode::Null {
                     // The real one schedules the next batch before this one has ended.
                     let at = end.plus_nanos(-1).max(from);
                     span.events.events.push(schedule(at, "decode"));
                 }
             }
             if name == "decode_forward" {
+                if let (Mode::Decode, Some(made)) = (self.mode, made) {
+                    let span = self.span("fake_output", new_id(), Some(id), from, made);
+                    self.send(Process::Scheduler, span);
+                }
                 self.tokens(sequence, id);
             }
             self.send(process, span);
+        }
+    }
+
+    /// The scheduler's stages, by what the server does of a request.
+    fn scheduler_stages(
+        &self,
+        exchange: &Exchange,
+        sequence: &Sequence,
+        finish: Stamp,
+    ) -> Vec<Stage> {
+        let moments = sequence.moments;
+        let (dispatched, end) = (Some(exchange.dispatched), Some(finish));
+        let (queued, admitted) = (moments.queue_start, moments.queue_end);
+        let made = sequence.prefill_end();
+        let decoded = sequence.tokens.last().copied();
+        let prepared = moments.bootstrap_start.or(queued);
+        match self.mode {
+            Mode::Null => vec![
+                ("request_process", PARTS, dispatched, queued),
+                ("prefill_waiting", 1, queued, admitted),
+                ("prefill_forward", 1, admitted, made.or(end)),
+                (
+                    "decode_forward",
+                    1,
+                    made,
+                    decoded.filter(|_| sequence.made() > 1),
+                ),
+            ],
+            Mode::Prefill => vec![
+                ("prefill_prepare", 1, dispatched, prepared),
+                ("prefill_bootstrap", 1, prepared, queued.or(end)),
+                ("prefill_waiting", 1, queued, admitted),
+                ("prefill_forward", 1, admitted, made.or(end)),
+                ("prefill_transfer_kv_cache", 1, made, moments.first_token),
+            ],
+            Mode::Decode => {
+                let arrived = queued.filter(|_| moments.reserved.is_some());
+                vec![
+                    ("decode_prepare", 1, dispatched, prepared),
+                    ("decode_bootstrap", 1, prepared, moments.reserved.or(end)),
+                    ("decode_transferred", 1, moments.reserved, arrived.or(end)),
+                    ("decode_waiting", 1, arrived, admitted),
+                    ("decode_forward", 1, admitted, decoded),
+                ]
+            }
         }
     }
 
@@ -203,14 +252,24 @@ impl<'a> Spans<'a> {
 
     fn tokenizer_thread(&self, to: Stamp) -> SpanData {
         let pid = self.tracer.pid;
-        self.thread("Tokenizer", "", (self.tokenizer, pid), self.received, to)
+        let label = match self.mode {
+            Mode::Null => "Tokenizer",
+            Mode::Prefill => "PrefillTokenizer",
+            Mode::Decode => "DecodeTokenizer",
+        };
+        self.thread(label, "", (self.tokenizer, pid), self.received, to)
     }
 
     fn scheduler_thread(&self, rank: Option<i64>, from: Stamp, to: Stamp) -> SpanData {
         let pid = self.tracer.pid + 1 + rank.unwrap_or(0);
         let of = rank.map_or(String::new(), |rank| format!(" [DP {rank}] "));
         let of = format!(" [TP 0]  [PP 0] {of}");
-        let mut span = self.thread("Scheduler", &of, (self.scheduler, pid), from, to);
+        let label = match self.mode {
+            Mode::Null => "Scheduler",
+            Mode::Prefill => "Prefill Scheduler",
+            Mode::Decode => "Decode Scheduler",
+        };
+        let mut span = self.thread(label, &of, (self.scheduler, pid), from, to);
         // It got the root's context from the other process.
         span.parent_span_is_remote = true;
         let ranks = [
@@ -247,7 +306,11 @@ impl<'a> Spans<'a> {
         // The real server takes what stands before a `_` for an id of one of its processes.
         let cut = sequence.rid.rsplit('_').next().unwrap_or(&sequence.rid);
         let name: String = cut.chars().take(8).collect();
-        let name = format!(" Req {name}");
+        let of = match self.mode {
+            Mode::Null => "",
+            of_a_pair => of_a_pair.name(),
+        };
+        let name = format!("{of} Req {name}");
         let parent = self.remote;
         let mut span = self.span(&name, self.root, parent, self.received, to);
         span.parent_span_is_remote = parent.is_some();
@@ -255,6 +318,12 @@ impl<'a> Spans<'a> {
             KeyValue::new("rid", cut.to_owned()),
             KeyValue::new("module", "sglang::request"),
         ];
+        let room = sequence
+            .bootstrap
+            .as_ref()
+            .map(|meet| format!("{:#x}", meet.room));
+        let room = room.map(|room| KeyValue::new("bootstrap_room", room));
+        span.attributes.extend(room);
         if sequence.made() > 0 {
             usage(&mut span.attributes, exchange, sequence);
         }

@@ -21,6 +21,7 @@ fn rules(policy: Policy) -> Rules {
         out: limit,
         trust: None,
         resend_broken: false,
+        most: 0,
         timeouts: Timeouts {
             connect: limit,
             read: limit,
@@ -102,6 +103,33 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     assert_eq!(last.all.len(), 1);
     let text = metrics.text();
     assert!(text.contains(a) && !text.contains(b), "{text}");
+}
+
+#[tokio::test]
+async fn under_the_same_limit_a_new_set_keeps_the_places_that_are_taken() {
+    let metrics = Metrics::new().unwrap();
+    let limited = |most, before: Option<&Upstreams>| {
+        let rules = Rules {
+            most,
+            ..rules(Policy::RoundRobin)
+        };
+        let to = [Address::parse("127.0.0.1:1").unwrap()];
+        Upstreams::resolve(&to, rules, before, &metrics).unwrap()
+    };
+    let free = |set: &Upstreams| set.slots.as_ref().map(|slots| slots.available_permits());
+    let old = limited(2, None);
+    let taken = old.slot().await.unwrap();
+    let same = limited(2, Some(&old));
+    assert_eq!(
+        (free(&same), free(&limited(3, Some(&old)))),
+        (Some(1), Some(3))
+    );
+    drop(taken);
+    assert_eq!(free(&same), Some(2));
+    // More than there can be is no limit that is reached.
+    assert!(free(&limited(usize::MAX, None)) > Some(1_000_000));
+    let unlimited = limited(0, Some(&old));
+    assert!(free(&unlimited).is_none() && unlimited.slot().await.is_none());
 }
 
 #[test]

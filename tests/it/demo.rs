@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::process::{Done, queuescope, run};
+use crate::support::proxy::{Row, number, rows};
 
 fn demo(args: &[&str]) -> (i32, String, String) {
     demo_in(Path::new("."), args)
@@ -15,6 +16,9 @@ fn demo_in(folder: &Path, args: &[&str]) -> (i32, String, String) {
     let Done { code, out, err } = run(command);
     (code.unwrap(), out, err)
 }
+
+/// The exit code of a run on a machine that was too busy to send in time.
+const INVALID: i32 = 3;
 
 const SHORT: [&str; 4] = ["--num-prompts", "30", "--request-rate", "200"];
 
@@ -29,6 +33,7 @@ fn assert_whole(folder: &Path, dir: &str, shown: &str) {
     assert_eq!(lines("traffic/requests.csv"), 31);
     assert_eq!(lines("traffic/schedule.csv"), 31);
     assert_eq!(lines("proxy.csv"), 31);
+    assert!(lines("report.html") > 100);
     assert!(lines("traffic/summary.json") > 100);
 }
 
@@ -38,11 +43,10 @@ fn it_shows_where_the_requests_waited_and_each_has_a_folder_of_its_own() {
     let mut dirs = Vec::new();
     for _ in 0..2 {
         let (code, shown, said) = demo_in(folder.path(), &SHORT);
-        assert_eq!(code, 0, "{said}");
+        assert!([0, INVALID].contains(&code), "{said}");
         assert!(shown.contains("30 requests in"), "{shown}");
         assert!(shown.contains("30 ok (100.0 %)"), "{shown}");
         assert!(shown.contains("was spent"), "{shown}");
-        assert!(shown.contains("the front plays its part"), "{shown}");
         let latest = std::fs::read_link(folder.path().join("results/demo/latest")).unwrap();
         dirs.push(format!("results/demo/{}", latest.display()));
         for dir in &dirs {
@@ -57,6 +61,42 @@ fn it_shows_where_the_requests_waited_and_each_has_a_folder_of_its_own() {
     assert_ne!(dirs[0], dirs[1]);
 }
 
+/// 20 of the 30 are sent on at once, and 8 run: others wait in the router, and others again in the servers' queues.
+#[test]
+fn it_shows_the_routers_queue_and_the_servers_apart_and_hides_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("demo");
+    let (code, shown, said) =
+        demo(&[&SHORT[..], &["--output-dir", dir.to_str().unwrap()]].concat());
+    assert!([0, INVALID].contains(&code), "{said}");
+    let answer = shown.find("was spent").unwrap();
+    let answer = &shown[answer - 60..];
+    for piece in [
+        "in the router",
+        "in the server's queue",
+        "\nrouter ",
+        "\nqueue ",
+    ] {
+        let (at, table) = (answer.find(piece), answer.find("\nms, ok"));
+        assert!(at.is_some() && at < table, "{piece}: {shown}");
+    }
+    assert!(!shown.contains("somewhere"), "{shown}");
+    let rows = rows(&dir.join("proxy.csv"));
+    // A machine that is held up for seconds loses what came too late.
+    let told = rows.iter().filter(|row| row["timing_source"] == "trace");
+    assert!(told.count() >= 28, "{rows:?}");
+    let waited = |column: &str| {
+        let longer = |row: &&Row| {
+            !row[column].is_empty() && number(row, column) > number(row, "prefill_time")
+        };
+        let seen = rows.iter().filter(|row| !row["prefill_time"].is_empty());
+        seen.filter(longer).count()
+    };
+    for column in ["queue_time_in_router", "pure_queue_time"] {
+        assert!(waited(column) >= 5, "{column}: {shown}");
+    }
+}
+
 #[test]
 fn a_folder_that_holds_a_demo_is_replaced_only_by_force() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,13 +104,13 @@ fn a_folder_that_holds_a_demo_is_replaced_only_by_force() {
     let dir = dir.to_str().unwrap();
     let flags = [&SHORT[..], &["--output-dir", dir]].concat();
     let (code, shown, said) = demo(&flags);
-    assert_eq!(code, 0, "{said}");
+    assert!([0, INVALID].contains(&code), "{said}");
     assert_whole(folder.path(), dir, &shown);
     let (code, shown, said) = demo(&flags);
     assert_eq!((code, shown.as_str()), (2, ""));
     assert!(said.contains("holds a run already (proxy.csv)"), "{said}");
     let (code, shown, said) = demo(&[&flags[..], &["--force"]].concat());
-    assert_eq!(code, 0, "{said}");
+    assert!([0, INVALID].contains(&code), "{said}");
     assert_whole(folder.path(), dir, &shown);
 }
 
@@ -87,8 +127,9 @@ fn nobody_who_reads_is_no_reason_to_fail() {
         .output()
         .unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
-    assert_eq!(done.status.code(), Some(0), "{said}");
-    assert!(!said.contains("error"), "{said}");
+    let code = done.status.code().unwrap();
+    assert!([0, INVALID].contains(&code), "{said}");
+    assert_eq!(said.contains("error"), code == INVALID, "{said}");
     let rows = std::fs::read_to_string(folder.path().join("proxy.csv")).unwrap();
     assert_eq!(rows.lines().count(), 11);
 }

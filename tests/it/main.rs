@@ -21,6 +21,7 @@ mod metrics;
 mod observer;
 mod otlp;
 mod outcomes;
+mod pair;
 mod proxy;
 mod recordings;
 mod records;

@@ -6,6 +6,7 @@ mod generations;
 mod golden;
 mod h200;
 mod outside;
+mod pair;
 mod recorded;
 mod shape;
 mod told;

@@ -7,6 +7,7 @@ pub mod delays;
 pub mod generator;
 pub mod http;
 pub mod http2;
+pub mod pair;
 pub mod process;
 pub mod proxy;
 pub mod recordings;

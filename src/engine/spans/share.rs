@@ -12,6 +12,10 @@ pub struct Share {
     processed: Option<Stamp>,
     waiting: Option<(Stamp, Stamp)>,
     prefill: Option<(Stamp, Stamp)>,
+    bootstrap: Option<(Stamp, Stamp)>,
+    transferred: Option<(Stamp, Stamp)>,
+    slot: Option<(Stamp, Stamp)>,
+    sending: Option<(Stamp, Stamp)>,
     retractions: u32,
 }
 
@@ -31,6 +35,10 @@ impl Share {
                 self.prefill = first(self.prefill);
                 self.retractions = self.retractions.saturating_add(*retractions);
             }
+            Part::Bootstrap => self.bootstrap = first(self.bootstrap),
+            Part::Transferred => self.transferred = first(self.transferred),
+            Part::Slot => self.slot = first(self.slot),
+            Part::Sending => self.sending = first(self.sending),
             Part::Root(_) | Part::Scheduler(_) | Part::Router { .. } => {}
         }
     }
@@ -51,19 +59,35 @@ impl Share {
         // Each data-parallel rank has tensor-parallel ranks of its own, which may not begin with 0.
         let is_lowest = pp == 0 && (tp == 0 || says.dp_rank.is_some_and(|rank| rank > 0));
         let is_cut_short = says.is_cut_short && self.processed.is_some();
-        is_lowest && (is_cut_short || (self.waiting.is_some() && self.prefill.is_some()))
+        let is_run = self.waiting.is_some() && self.prefill.is_some();
+        let of_decode = [self.bootstrap, self.transferred, self.slot];
+        is_lowest && (is_cut_short || is_run || of_decode.iter().all(Option::is_some))
     }
 
     /// Puts what it knows into what is told.
     pub fn tell(&self, told: &mut Told) {
-        told.queue_start = self.waiting.map(|(start, _)| start).or(self.processed);
+        let queued = self.bootstrap.or(self.waiting);
+        told.queue_start = queued.map(|(start, _)| start).or(self.processed);
         told.queue_end = self.waiting.map(|(_, end)| end);
         told.prefill_end = self.prefill.map(|(_, end)| end);
+        let ended = |stage: Option<(Stamp, Stamp)>| stage.map(|(_, end)| end);
+        told.kv_reserved = ended(self.bootstrap);
+        told.kv_arrived = ended(self.transferred);
+        // A server that prefills too has such a span, between prefill and its first step of decode.
+        told.decode_start = ended(self.slot.filter(|_| self.bootstrap.is_some()));
+        told.sending_nanos = self.sending.map(|(start, end)| end.nanos_since(start));
         let Some((end, says)) = self.scheduler else {
             return;
         };
         // An abort ends what is open at the very moment it ends the scheduler's span: prefill was not done.
-        told.prefill_end = told.prefill_end.filter(|prefill_end| *prefill_end != end);
+        for moment in [
+            &mut told.prefill_end,
+            &mut told.kv_reserved,
+            &mut told.kv_arrived,
+            &mut told.decode_start,
+        ] {
+            *moment = moment.filter(|at| *at != end);
+        }
         let retractions = says.retractions.saturating_add(self.retractions);
         told.num_retractions = Some(u64::from(retractions));
         told.dp_rank = says.dp_rank;

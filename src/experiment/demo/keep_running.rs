@@ -21,9 +21,10 @@ const ALL: &str = "--tokenize-ms 2 --max-queued-requests 30";
 const RECORDS_MB: f64 = 20.0;
 /// What Prometheus is to scrape, as its `file_sd_configs` reads it.
 const TARGETS: &str = "targets.json";
-/// Of the router: requests that it sends on at once, so that its queue can be seen too, and that may wait in it; it answers
-/// 429 to more.
-const ROUTER: &str = "--max-concurrent-requests 26 --queue-size 400 --log-level error";
+/// Requests that the router sends on at once, so that its queue can be seen too.
+const AT_ONCE: i64 = 26;
+/// Of a real router: requests that may wait in it; it answers 429 to more.
+const ROUTER: &str = "--queue-size 400 --log-level error";
 
 /// Runs until Ctrl-C or SIGTERM.
 ///
@@ -37,16 +38,18 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
         .lines()
         .map(|flags| format!("{flags} {ALL}"))
         .collect();
-    let mut spec = super::spec(&dir, &sims)?;
+    let mut spec = super::spec(&dir, &sims, AT_ONCE)?;
     spec.proxy_admin = args.admin;
     spec.proxy
         .insert("records_rotate_mb".to_owned(), RECORDS_MB.into());
     spec.proxy.insert("records_keep".to_owned(), 1.into());
     if let Some(program) = &args.router {
+        spec.proxy.remove("max_concurrent_requests");
+        let flags = format!("--max-concurrent-requests {AT_ONCE} {ROUTER}");
         spec.router = Router::SglangRouter {
             program: program.clone(),
             policy: "round_robin".to_owned(),
-            flags: ROUTER.split(' ').map(str::to_owned).collect(),
+            flags: flags.split(' ').map(str::to_owned).collect(),
         };
     }
     let deployment = tokio::select! {
@@ -58,10 +61,9 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
     let (front, shown) = (deployment.target.clone(), dir.display());
     let admin = deployment.admin.map(|admin| format!("http://{admin}"));
     let admin = admin.unwrap_or_default();
-    let router = if args.router.is_some() {
-        " -> router"
-    } else {
-        ""
+    let router = match args.router {
+        Some(_) => " -> router",
+        None => " (the router)",
     };
     let mut text = format!("load -> front {front}{router} ->\n");
     for (server, flags) in deployment.servers.iter().zip(SERVERS.lines()) {

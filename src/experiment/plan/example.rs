@@ -4,6 +4,9 @@ use super::read::Entry;
 use super::{line, texts};
 use crate::experiment::launch::ROUTER_POLICIES;
 
+/// What goes with our own balancer alone. Before another router the front's queue would pass for that one's.
+const OF_BUILTIN: [&str; 2] = ["hops", "proxy.max_concurrent_requests"];
+
 /// The example, changed where `given` asks for sglang-router, for a router whose policy is not ours to set, or for a search;
 /// and what was changed, to be said.
 pub(super) fn fitted(mut example: Vec<Entry>, given: &[Entry]) -> (Vec<Entry>, Vec<String>) {
@@ -13,6 +16,12 @@ pub(super) fn fitted(mut example: Vec<Entry>, given: &[Entry]) -> (Vec<Entry>, V
     let is_others = !routers.is_empty() && !routers.iter().any(is_ours);
     let is_search = texts(given, "find_max_rate") == ["true"];
     let mut notes = Vec::new();
+    let all = example.len();
+    example.retain(|(key, _)| !(is_real || is_others) || !OF_BUILTIN.contains(&key.as_str()));
+    if example.len() < all {
+        let limit = OF_BUILTIN[1];
+        notes.push(format!("{limit} is left out: a router has its own limit"));
+    }
     for (key, value) in &mut example {
         let Some(first) = value.as_array().and_then(|all| all.first()) else {
             continue;

@@ -77,7 +77,8 @@ pub fn former(dir: &Path) -> anyhow::Result<Vec<&'static str>> {
     let there: Vec<&str> = FILES.into_iter().filter(is_there).collect();
     let experiment: anyhow::Result<ExperimentFile> = read_json(&dir.join(EXPERIMENT));
     match there.first() {
-        Some(name) if experiment.is_err() => Err(PlanError(format!(
+        // One that ended before it had written more left its plan.
+        Some(name) if experiment.is_err() && there != [PLAN] => Err(PlanError(format!(
             "--output-dir {}: {name} is none of an experiment's, and only that is replaced (by --force): move it, or name \
              another folder",
             dir.display()
@@ -150,6 +151,20 @@ mod tests {
         write_json(&path, &run).unwrap();
         assert_eq!(read_json::<RunFile>(&path).unwrap(), run);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_plan_alone_is_put_aside() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(PLAN), "rate = 1").unwrap();
+        let aside = replace(folder.path()).unwrap().unwrap();
+        assert_eq!(
+            std::fs::read_to_string(aside.join(PLAN)).unwrap(),
+            "rate = 1"
+        );
+        std::fs::write(folder.path().join(RUNS), "another's").unwrap();
+        let error = replace(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("runs is none of an experiment's"), "{error}");
     }
 
     #[test]

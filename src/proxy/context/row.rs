@@ -2,8 +2,9 @@
 
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
-use crate::proxy::join::RequestAttempts;
-use crate::proxy::shared::Role;
+use crate::proxy::join::{HopAttempt, RequestAttempts};
+use crate::proxy::legs;
+use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::Attempt;
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::outcome::Outcome;
@@ -17,6 +18,7 @@ use super::{Context, Watch, judged};
 impl Context {
     /// The one end of a request: its record goes out, once.
     pub fn ended(&mut self, end: End) {
+        self.leg_ended(self.shared.clock.now());
         let (watch, attempt) = (self.watch.take(), self.attempt.take());
         if watch.is_none() && attempt.is_none() {
             return;
@@ -25,8 +27,12 @@ impl Context {
         self.time.back(now);
         (self.under_way, self.at_worker) = (None, None);
         let joined = self.joined.take();
-        let closed = joined.map(|joined| self.shared.joins.close(&joined, now));
+        let mut closed = joined.map(|joined| self.shared.joins.close(&joined, now));
+        let leg = closed.as_mut().and_then(|closed| closed.leg.take());
         let mut rows = watch.map(|watch| self.rows(watch, closed, &end, now));
+        if let Some(leg) = leg {
+            rows = rows.and_then(|rows| self.shared.joins.with_leg(leg, rows, now));
+        }
         if let Some(attempt) = attempt {
             let seen = rows.iter().flatten().next();
             let seen = seen.map(|row| row.facts.outcome);
@@ -39,10 +45,35 @@ impl Context {
             let attempts = &metrics.attempts;
             attempts.with(&[&told.worker, outcome.name()]).inc();
             drop(told);
+            rows = rows.and_then(|rows| self.own_leg(&attempt, rows, now));
             rows = self.shared.joins.ended(&attempt, rows, now);
+            let waited = self.shared.joins.leg_over(&attempt.told);
+            waited.into_iter().for_each(|rows| self.shared.record(rows));
         }
         if let Some(rows) = rows {
             self.shared.record(rows);
+        }
+    }
+
+    /// The rows of a hop's own attempt; of one of two legs those of the one that answered, once the other has told.
+    fn own_leg(&self, attempt: &HopAttempt, rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
+        let mut told = attempt.told.lock();
+        if told.room.is_none() {
+            return Some(rows);
+        }
+        legs::note(&mut told, &rows);
+        let role = told.role;
+        if let Some(role) = role {
+            self.shared.roles.learn(&told.worker, role);
+        }
+        drop(told);
+        match role {
+            Some(ServerRole::Prefill) => None,
+            Some(ServerRole::Decode) => match self.shared.joins.other_leg(attempt) {
+                Some(leg) => self.shared.joins.with_leg(leg, rows, now),
+                None => Some(rows),
+            },
+            None => Some(rows),
         }
     }
 
@@ -111,6 +142,9 @@ impl Context {
             _ => {}
         }
         let facts = observer.facts_mut();
+        facts.room = facts
+            .room
+            .or(closed.last.as_ref().and_then(|last| last.room));
         let failed = closed.others.iter().map(Attempt::failed).collect();
         (facts.attempts, facts.failed) = self.attempts_of(closed.count, failed);
         // The server's spans lie below the hop's.

@@ -43,6 +43,7 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         hop_key: HopKey::of_process(),
         unsigned_stamps: std::sync::Once::new(),
         joins: Joins::new(true, metrics.clone()),
+        roles: Default::default(),
         telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
         engine: None,
         settings: ArcSwap::from_pointee(Settings {
@@ -53,6 +54,7 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
             admin_hosts: Vec::new(),
             ready_needs_upstream: false,
             hosts: Default::default(),
+            roles: Default::default(),
         }),
         admin_token: None,
         faults: None,

@@ -1,6 +1,6 @@
 //! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
-use super::{Finding, Level, Seen, client, ends, servers};
+use super::{Finding, Level, Seen, client, ends, servers, waiting};
 use crate::report::duration;
 use crate::request::timeline::Period;
 
@@ -9,6 +9,8 @@ type Rule = fn(&Seen<'_>, Finding) -> Option<Finding>;
 
 /// From this share of the time on a request mostly waited: a third.
 const QUEUE_SHARE: f64 = 1.0 / 3.0;
+/// What is less of the time is not worth a look at who caused it: a tenth.
+const WAITING_SHARE: f64 = 0.1;
 /// A router only passes on: a tenth of the time is more than that.
 const ROUTER_SHARE: f64 = 0.1;
 /// Prefill is normally a small part: from here on it is what a request's time goes to.
@@ -17,7 +19,7 @@ const PREFILL_SHARE: f64 = 0.4;
 const DECODE_SHARE: f64 = 0.7;
 
 /// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 18] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
     (
         "verdict",
         Level::Problem,
@@ -54,11 +56,17 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 18] = [
         "Raise `max_running_requests` or add servers.",
         |of, found| {
             let took = of.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
-            Some(servers::limit(
-                of,
-                found,
-                &format!("A request waited {took} for a place in a batch."),
-            ))
+            Some(waiting::cause(of.why, found, &took))
+        },
+    ),
+    (
+        "held_up",
+        Level::Limit,
+        "Few requests cause most of the waiting",
+        "Give them servers of their own.",
+        |of, found| {
+            of.stage(Period::PURE_QUEUE, WAITING_SHARE)?;
+            waiting::by_few(of.why, found)
         },
     ),
     (

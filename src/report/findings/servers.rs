@@ -3,13 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::duration;
-use crate::report::load::Summary;
 use crate::report::reader::Run;
 
 use super::{Finding, Seen};
 
-/// A limit counts as reached from this share of it on: ends are stamped a little after their slot is free.
-const REACHED: f64 = 0.95;
 /// Requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
 /// A queue that became this many times longer from the first third of a run to the last was never steady.
@@ -23,54 +20,6 @@ const UNEQUAL: f64 = 1.25;
 const UNEQUAL_WAIT: f64 = 2.0;
 /// Chance alone makes shares unequal: they must be so by this many standard deviations of chi-square.
 const SIGMAS: f64 = 4.0;
-
-/// That servers' queues are long, and what their limit of running requests has to do with it.
-pub fn limit(of: &Seen<'_>, found: Finding, queue: &str) -> Finding {
-    let processes = of.run.file.iter().flat_map(|file| &file.processes);
-    let limits = processes.filter_map(|of| flag(&of.command, "--max-running-requests"));
-    let (limit, advice) = match (limits.reduce(f64::min), peak_running(of.figures)) {
-        (_, None) => return found.saying(queue.to_owned()),
-        (Some(most), Some(peak)) if peak < REACHED * most => (
-            format!(
-                "Not for the limit of running requests: a server ran at most {peak} at once, its limit is {most}."
-            ),
-            "Look at `token_usage` over time: near 1, the memory for tokens is full (raise `mem_fraction_static`); else \
-             prefill keeps the servers busy. More servers help in both cases.",
-        ),
-        (Some(most), Some(peak)) => (
-            format!(
-                "A server ran {} of {most} requests at once, its limit.",
-                peak.min(most)
-            ),
-            "Raise `max_running_requests` while the time per output token allows it, or add servers.",
-        ),
-        (None, Some(peak)) => (
-            format!("A server ran at most {peak} requests at once."),
-            "Raise `max_running_requests` if that is its limit, or add servers.",
-        ),
-    };
-    Finding {
-        what: format!("{queue} {limit}"),
-        advice: advice.to_owned(),
-        ..found
-    }
-}
-
-/// The value of a flag in a command.
-fn flag(command: &str, name: &str) -> Option<f64> {
-    let mut words = command.split_whitespace().skip_while(|word| *word != name);
-    words.nth(1)?.parse().ok()
-}
-
-/// The most requests that one server ran for a while: the highest mean of a stretch of time. A single moment tells too many,
-/// as ends are stamped after their slot is free.
-fn peak_running(figures: &Summary) -> Option<f64> {
-    let servers = figures.hosts.values().filter_map(|host| {
-        let running = host.flow.over_time.as_ref()?.running.as_ref()?;
-        running.known.series.iter().copied().reduce(f64::max)
-    });
-    servers.reduce(f64::max).map(f64::round)
-}
 
 /// A server that was brought back and got nothing to do.
 pub fn not_served(of: &Seen<'_>, found: Finding) -> Option<Finding> {

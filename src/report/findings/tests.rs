@@ -132,10 +132,7 @@ fn a_server_queue_is_told_with_what_limits_it() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
     let finding = only(&run, "server_queue");
     assert_says(&finding.what, "0.38 s of 0.50 s on average (76 %)");
-    assert_says(
-        &finding.advice,
-        "Raise `max_running_requests` if that is its limit",
-    );
+    assert!(!finding.advice.is_empty());
     // A request runs for 100 ms, and each server gets one every 74 ms.
     let limited = |most: u32| {
         let process = ProcessFile {
@@ -147,14 +144,15 @@ fn a_server_queue_is_told_with_what_limits_it() {
         only(&changed(&run, |run| run.file = Some(file)), "server_queue")
     };
     let reached = limited(1);
-    assert_says(
-        &reached.what,
-        "A server ran 1 of 1 requests at once, its limit.",
-    );
+    assert_says(&reached.what, "The only slot was taken for");
     assert_says(&reached.advice, "Raise `max_running_requests` while");
     let other = limited(256);
-    assert_says(&other.what, "Not for the limit of running requests");
-    assert_says(&other.advice, "token_usage");
+    // It runs far fewer than it could, and has run more.
+    assert_says(
+        &other.what,
+        "Requests that are not seen here had the server",
+    );
+    assert_says(&other.advice, "who else sends requests");
 }
 
 #[test]

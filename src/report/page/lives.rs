@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::report::load::TimeSpent;
 use crate::report::timeline::label;
+use crate::report::why::Why;
 use crate::request::stages::{Breakdown, Spent};
+use crate::stats::waits::Cause;
 use crate::table::Table;
 
 use super::curves::{short, slot_of};
@@ -88,8 +90,29 @@ impl Lives {
         })
     }
 
+    /// What requests waited for in servers' queues, by when they entered them: a row of seconds a cause that there was.
+    pub fn waiting(&self, why: &Why) -> Value {
+        let sums = why.over_time(self.slot, SLOTS);
+        let last = sums
+            .iter()
+            .rposition(|sums| sums.iter().any(|sum| *sum > 0.0));
+        let sums = sums
+            .get(..last.map_or(0, |last| last + 1))
+            .unwrap_or_default();
+        let causes = Cause::ALL
+            .into_iter()
+            .enumerate()
+            .filter_map(|(at, cause)| {
+                let of = || sums.iter().filter_map(|sums| sums.get(at));
+                let is_there = of().any(|sum| *sum > 0.0);
+                let seconds: Vec<Value> = of().map(|sum| short(*sum)).collect();
+                is_there.then(|| json!({ "cause": cause.short(), "seconds": seconds }))
+            });
+        json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })
+    }
+
     /// Single requests: so many of the slowest, and so many evenly from first to last.
-    pub fn waterfall(&self, table: &Table, each: usize) -> Value {
+    pub fn waterfall(&self, table: &Table, why: &Why, each: usize) -> Value {
         let mut slowest: Vec<&Life> = self.lives.iter().collect();
         slowest.sort_by_key(|life| std::cmp::Reverse(life.total));
         slowest.truncate(each);
@@ -122,6 +145,7 @@ impl Lives {
                 "cached": cell("cached_tokens"),
                 "ttft": cell("ttft"),
                 "even": even.contains(row),
+                "waited": why.of_row(table, *row).map(|why| why.sentence()),
                 "parts": parts.collect::<Value>(),
             })
         });

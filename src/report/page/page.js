@@ -180,7 +180,7 @@ let chosen = null;
 function choose(run) {
   chosen = run;
   const place = $("detail-of");
-  place.replaceChildren(...[whereTheTimeWent, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
+  place.replaceChildren(...[whereTheTimeWent, whyTheyWaited, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
   forget();
   watch();
   const select = $("which");

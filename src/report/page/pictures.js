@@ -60,6 +60,19 @@ const overOption = (run, state) => c => {
     series: over.stages.map((stage, at) => barSeries(c, stage.name, stage.label, over.requests.map((_, slot) => value(over.seconds[at], slot)), { barCategoryGap: "8%" })) });
 };
 
+/** What requests waited for, by when that began. */
+const waitingOption = over => c => {
+  const slots = over.causes[0].seconds.map((_, at) => over.causes.reduce((sum, of) => sum + of.seconds[at], 0));
+  const unit = unitFor(most(slots));
+  const colour = at => ({ type: "bar", name: over.causes[at].cause, stack: "all", itemStyle: { color: c.lines[at % c.lines.length] }, barCategoryGap: "8%", data: over.causes[at].seconds.map(seconds => seconds * unit.times) });
+  return chartOf(c, { legend: over.causes.map(of => of.cause),
+    x: ["began to wait this many seconds into the run", { type: "category", min: null, data: slots.map((_, slot) => number(slot * over.slot)), axisTick: { show: false },
+      axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => slots.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }],
+    y: [`${unit.name} of waiting, all requests together`],
+    tip: all => tip(`${all[0].name} s: ${duration(slots[all[0].dataIndex])}`, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(one.value / unit.times)])),
+    series: over.causes.map((_, at) => colour(at)) });
+};
+
 /** Single requests, a bar each. */
 const waterfallOption = (requests, stages, state) => (c, width) => {
   const unit = unitFor(most(requests.map(of => state.own ? of.total : of.start + of.total)));

@@ -34,6 +34,26 @@ function whereTheTimeWent(run) {
   return section("stages", "Where the time went", words("p", run.sentence), legend, rest, picture(of));
 }
 
+/** What requests waited for in servers' queues, and which of them held up the others. */
+function whyTheyWaited(run) {
+  const { waiting, waiting_over: over } = run;
+  if (!waiting.sequences || !over.causes.length) return null;
+  const share = of => percent(of.share);
+  const sentence = `${several(waiting.sequences, "sequence")} waited ${duration(waiting.waited_s)} in servers' queues all together, ${duration(waiting.waited_s / waiting.sequences)} on average: ${waiting.causes.map(of => `${share(of)} while ${of.words}`).join("; ")}.`;
+  const servers = waiting.servers.slice(0, 8).map(of => [of.server, { n: known(of.slots) ? number(of.slots) : "–", small: known(of.slots) ? of.slots_source : null }, { n: duration(of.waited_s) },
+    of.causes.map(cause => `${share(cause)} while ${cause.words}`).join("; ")]);
+  const groups = waiting.groups.map(of => [`${of.by} ${of.name}${["prompt", "output"].includes(of.by) ? " tokens" : ""}`, { n: number(of.requests), small: percent(of.share_of_requests) }, { n: percent(of.share_of_tokens) }, { n: percent(of.caused) }, { n: percent(of.bore) }]);
+  const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
+  const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
+  return section("waiting", "Why they waited", words("p", sentence),
+    picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
+      caption: "Waiting in servers' queues by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }),
+    table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
+    groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, "Shares of all requests, of their tokens, of the waiting that they caused (it is laid equally on those that ran meanwhile) and of the waiting that they had.") : null,
+    longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),
+      table(["request", "why", "held up longest by"], longest), table(["request", { n: "prompt tokens" }, { n: "held up others" }], holders)) : null);
+}
+
 function waterfall(run) {
   const { stages, requests, of: all } = run.waterfall;
   if (!requests.length) return null;
@@ -56,6 +76,7 @@ function waterfall(run) {
     rows.push(["Total", "", { n: duration(of.total) }, ""]);
     const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], [upTo, `${number(of.start)} s`],
       ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
+    if (of.waited) facts.push(["server queue", of.waited]);
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
   const of = { title: "Single requests", grade: gradeOf(run), height: () => (SMALL.matches ? 18 : 30) * 15 + 120, atTop: true,

@@ -6,7 +6,7 @@ use crate::request::gaps::GapFigures;
 use crate::request::record::Facts;
 use crate::request::sample::rows;
 use crate::request::sequence::Sequence;
-use crate::request::timeline::{ENGINE, Relation};
+use crate::request::timeline::{ENGINE, ENGINE_OF_PAIR, Relation};
 
 const CLOCKS: [ClockOf; 4] = [
     ClockOf::Traffic,
@@ -107,7 +107,7 @@ fn other_sequence(first: &Record) -> Record {
         Moment::FirstToken,
         Moment::LastToken,
     ];
-    for moment in ENGINE.into_iter().chain(own) {
+    for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR).chain(own) {
         let shift = 100 * (moment as i64 + 1).pow(2);
         let at = first.timeline.raw(moment).unwrap();
         other.timeline.set(moment, at.plus_nanos(shift));

@@ -6,6 +6,7 @@ use crate::request::outcome::Outcome;
 use crate::request::record::{Facts, Record};
 use crate::request::sample::rows;
 use crate::request::sequence::Sequence;
+use crate::request::timeline::ENGINE;
 use crate::request::timeline::Timeline;
 use crate::request::token_count::TokenCountSource;
 

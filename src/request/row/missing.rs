@@ -4,7 +4,7 @@ use crate::request::columns::Row;
 use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
 use crate::request::sequence::{TimingSource, Untold};
-use crate::request::timeline::{ClockOf, Moment, Relation};
+use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation};
 use crate::request::unseen::{Unseen, Unseens};
 
 impl Unseens {
@@ -15,20 +15,35 @@ impl Unseens {
         }
         let timeline = &row.timeline;
         let lacks = |moment| timeline.raw(moment).is_none();
-        let engine = [
-            Moment::ServerCreated,
-            Moment::QueueStart,
-            Moment::QueueEnd,
-            Moment::ServerFirstToken,
-        ];
+        let engine: &[Moment] = match timeline.prefill() {
+            None => &[
+                Moment::ServerCreated,
+                Moment::QueueStart,
+                Moment::QueueEnd,
+                Moment::ServerFirstToken,
+            ],
+            Some(_) => &[
+                Moment::ServerCreated,
+                Moment::QueueStart,
+                Moment::KvReserved,
+                Moment::KvArrived,
+                Moment::DecodeStart,
+                Moment::ServerFirstToken,
+            ],
+        };
+        let is_told = |times: PrefillTimes| times.queue.is_some() && times.forward.is_some();
+        let no_leg = timeline.prefill().is_some_and(|times| !is_told(times));
         let apart = |moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
         let is_engine_apart = timeline.relation(ClockOf::Engine) == Relation::Unknown;
         let all = [
             (Unseen::Router, lacks(Moment::RouterSend)),
-            (Unseen::of_engine(row), engine.into_iter().any(lacks)),
+            (
+                Unseen::of_engine(row),
+                no_leg || engine.iter().copied().any(lacks),
+            ),
             (
                 Unseen::EngineClock,
-                is_engine_apart && !engine.into_iter().all(lacks),
+                is_engine_apart && !engine.iter().copied().all(lacks),
             ),
             (
                 Unseen::ProxyClock,
@@ -61,6 +76,7 @@ impl Unseen {
         match (row.more.generation, row.endpoint()) {
             (Some(generation), _) if generation.is_too_old() => Unseen::TooOld,
             (Some(generation), _) if generation.metrics_on() == Some(false) => Unseen::MetricsOff,
+            (Some(_), _) if row.timeline.prefill().is_some() => Unseen::Pair,
             (Some(generation), _) => Unseen::of_part(row, generation, streamed),
             (None, Endpoint::Generate) => Unseen::NoMeta,
             (None, _) if streamed => Unseen::Stream,

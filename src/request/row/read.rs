@@ -6,7 +6,7 @@ use crate::request::cell::Cell;
 use crate::request::column::Origin;
 use crate::request::columns::{COLUMNS, Row};
 use crate::request::outcome::Outcome;
-use crate::request::timeline::{ClockOf, Moment, Period, Relation, Side, Timeline};
+use crate::request::timeline::{ClockOf, Moment, Period, PrefillTimes, Relation, Side, Timeline};
 use crate::request::token_sums::{Sums, sum};
 
 use super::ClockState;
@@ -40,6 +40,13 @@ impl Row {
         let told = self.seen_by.or(self.sent_time.map(|_| Side::Traffic));
         let mut timeline = Timeline::new(told.unwrap_or(Side::Front));
         self.relate(&mut timeline);
+        if self.disaggregated == Some(true) {
+            timeline.pair(PrefillTimes {
+                queue: self.prefill_queue_time,
+                forward: self.prefill_time,
+                sending: self.kv_send_time,
+            });
+        }
         for column in &COLUMNS {
             if let Origin::Moment(moment) = column.origin
                 && let Some(at) = Stamp::of((column.get)(self))

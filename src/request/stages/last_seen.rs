@@ -31,11 +31,15 @@ impl Row {
         if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
             return Some(Spent::Stages(StageSet::of(Period::TO_PROXY)));
         }
-        let first = STAGES.iter().rposition(|stage| !lacks(stage.period.from))?;
+        let begun = |stage: &Stage| Some(!lacks(timeline.period_of(stage)?.from));
+        let first = STAGES
+            .iter()
+            .rposition(|stage| begun(stage) == Some(true))?;
         let own = |moment: Moment| moment.clock(side) == side.clock();
         let more = STAGES.iter().skip(first);
         let more = more.take_while(|stage| !own(stage.period.to)).count();
-        Some(Spent::Stages(StageSet::row(first, first + more + 1)))
+        let row = StageSet::row(first, first + more + 1);
+        Some(Spent::Stages(row.in_life_of(timeline)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a stretch of a request's time was spent on: a stage, several, or what is none.
 
-use crate::request::timeline::{Moment, Period, STAGES, Stage};
+use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
 /// A set of stages whose time is known together only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +33,16 @@ impl StageSet {
 
     pub(super) fn with(self, other: StageSet) -> StageSet {
         StageSet(self.0 | other.0)
+    }
+
+    /// Those that a request has.
+    pub(super) fn in_life_of(self, timeline: &Timeline) -> StageSet {
+        let own = |stage: &&Stage| timeline.period_of(stage).is_some();
+        let own = self
+            .stages()
+            .filter(own)
+            .map(|stage| StageSet::of(stage.period));
+        own.fold(StageSet::default(), StageSet::with)
     }
 
     /// The stage of this period.
@@ -90,10 +100,23 @@ impl StageSet {
         }
     }
 
-    /// Whether they follow each other without others between.
+    /// Whether they follow each other without others between, in the life of a request that one server served or two did.
     fn is_a_row(self) -> bool {
-        let shifted = self.0 >> self.0.trailing_zeros().min(15);
-        shifted & shifted.wrapping_add(1) == 0
+        let mut held = self.stages().map(|stage| stage.period);
+        let Some(first) = held.next() else {
+            return true;
+        };
+        let last = held.last().unwrap_or(first);
+        let until = |period| STAGES.iter().position(|stage| stage.period == period);
+        let (from, to) = (until(first).unwrap_or(0), until(last).unwrap_or(0));
+        [false, true].into_iter().any(|is_pair| {
+            let others = STAGES.iter().take(to).skip(from);
+            // A router holds few.
+            let mut others = others.filter(|stage| stage.period != Period::ROUTER_HOLD);
+            others.all(|stage| {
+                stage.is_of_pair == Some(!is_pair) || Spent::Stages(self).holds(stage.period)
+            })
+        })
     }
 }
 

@@ -9,13 +9,15 @@ pub struct Stage {
     pub name: &'static str,
     /// What a person reads: "in the router".
     pub place: &'static str,
-    /// Its ends.
+    /// Its ends; those in a request's own life says [`Timeline::period_of`](super::Timeline::period_of).
     pub period: Period,
+    /// Whether it is of prefill and decode on two servers, or of one server alone; `None`: of both.
+    pub is_of_pair: Option<bool>,
 }
 
 /// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
 /// beside it are unknown, never guessed.
-pub const STAGES: [Stage; 10] = [
+pub const STAGES: [Stage; 15] = [
     Stage::new(
         "client lag",
         "in the client, before it was sent",
@@ -29,9 +31,39 @@ pub const STAGES: [Stage; 10] = [
         "in tokenizing and the hand-over to the scheduler",
         Period::TOKENIZE,
     ),
-    Stage::new("queue", "in the server's queue", Period::PURE_QUEUE),
+    Stage::new(
+        "decode memory",
+        "waiting for memory of the decode server",
+        Period::DECODE_MEMORY,
+    )
+    .of_pair(true),
+    Stage::new(
+        "prefill queue",
+        "in the prefill server's queue",
+        Period::PREFILL_QUEUE,
+    )
+    .of_pair(true),
+    Stage::new("queue", "in the server's queue", Period::PURE_QUEUE).of_pair(false),
     Stage::new("prefill", "in prefill", Period::PREFILL),
+    Stage::new(
+        "KV transfer",
+        "in the transfer of its KV cache",
+        Period::KV_TRANSFER,
+    )
+    .of_pair(true),
+    Stage::new(
+        "decode slot",
+        "waiting for a slot of the decode server's batch",
+        Period::DECODE_SLOT,
+    )
+    .of_pair(true),
     Stage::new("return", "on the way back", Period::RETURN),
+    Stage::new(
+        "router hold",
+        "in the router, held until prefill's reply was whole",
+        Period::ROUTER_HOLD,
+    )
+    .of_pair(true),
     Stage::new(
         "router return",
         "in the router on the way back",
@@ -49,6 +81,11 @@ impl Stage {
             "router" => "router_queue",
             "queue" => "server_queue",
             "router return" => "router_return",
+            "decode memory" => "decode_memory",
+            "prefill queue" => "prefill_queue",
+            "KV transfer" => "kv_transfer",
+            "decode slot" => "decode_slot",
+            "router hold" => "router_hold",
             name => name,
         }
     }
@@ -58,6 +95,14 @@ impl Stage {
             name,
             place,
             period,
+            is_of_pair: None,
+        }
+    }
+
+    const fn of_pair(self, yes: bool) -> Stage {
+        Stage {
+            is_of_pair: Some(yes),
+            ..self
         }
     }
 }

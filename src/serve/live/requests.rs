@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use crate::report::timeline::{clock_lines, error, label, missing, way_back};
+use crate::report::why::first_of;
 use crate::request::column::{Unit, Value};
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::believed;
@@ -45,8 +46,10 @@ pub fn bar(ended: &Ended) -> Option<Json> {
     }))
 }
 
-/// All that is known of one request.
-pub fn request(ended: &Ended) -> Json {
+/// All that is known of one request; why it waited, from what is known of those that ended `lately` too.
+pub fn request(ended: &Ended, lately: &[Ended]) -> Json {
+    let others = lately.iter().filter(|other| other.number != ended.number);
+    let others = others.flat_map(|other| other.rows.iter());
     let first = ended.rows.first();
     let rows = ended.rows.iter().map(columns);
     let missing = first.map(missing).unwrap_or_default();
@@ -60,6 +63,7 @@ pub fn request(ended: &Ended) -> Json {
         "missing": missing.collect::<Vec<Json>>(),
         "clocks": first.map(clock_lines).unwrap_or_default(),
         "way_back": first.and_then(way_back),
+        "waited": first_of(ended.rows.iter().chain(others)),
         "rows": rows.collect::<Vec<Json>>(),
     })
 }

@@ -70,7 +70,11 @@ pub enum EventKind {
     Queued,
     /// The queue was at its limit, or it could never fit into the KV cache: its end.
     Rejected,
-    /// It left the queue: its prefill began.
+    /// On a server that decodes what others have prefilled: it has room in the KV cache.
+    Reserved,
+    /// And what was prefilled has come there: it waits for a slot.
+    Arrived,
+    /// It left the queue: its prefill began, or where another server has prefilled it, it runs.
     Admitted {
         /// Prompt tokens that the prefix cache spared it.
         cached: u32,
@@ -82,6 +86,8 @@ pub enum EventKind {
     },
     /// The KV cache ran out in decode: it went back into the queue, and what it has made is prefilled again.
     Retracted,
+    /// What another server has prefilled never came: its end. Told by whoever waited for it, not by the engine.
+    Lost,
     /// It was taken out: its end. Told by whoever did it, not by the engine.
     Aborted(Aborted),
 }
@@ -91,7 +97,10 @@ impl EventKind {
     pub fn is_end(self) -> bool {
         matches!(
             self,
-            EventKind::Rejected | EventKind::Token { last: true } | EventKind::Aborted(_)
+            EventKind::Rejected
+                | EventKind::Token { last: true }
+                | EventKind::Lost
+                | EventKind::Aborted(_)
         )
     }
 }
@@ -114,6 +123,10 @@ pub struct Load {
     pub waiting: usize,
     /// Those of them that were retracted.
     pub retracted: usize,
+    /// Requests that wait for room in the KV cache, of those that another server prefills.
+    pub unreserved: usize,
+    /// Those that have room, into which nothing has come yet.
+    pub coming: usize,
     /// Tokens that the waiting requests have to prefill.
     pub waiting_tokens: u64,
     /// Tokens of the KV cache that running requests hold.

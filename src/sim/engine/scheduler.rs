@@ -13,6 +13,10 @@ use super::event::{Aborted, Event, EventKind, Load, Prompt, Request};
 use super::memory::{Hold, Memory};
 use super::profile::Profile;
 
+mod prefilled;
+
+use prefilled::Prefilled;
+
 /// Of what a request may make, this much counts when room is kept (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`).
 const CLIP: u64 = 4_096;
 /// `SGLANG_INIT_NEW_TOKEN_RATIO`, `..._MIN_..._FACTOR` and `..._DECAY_STEPS`.
@@ -30,6 +34,8 @@ pub(super) struct Scheduler {
     tasks: HashMap<u64, Task, ahash::RandomState>,
     waiting: VecDeque<u64>,
     running: Vec<u64>,
+    /// Of a server that decodes only: what waits there.
+    prefilled: Option<Prefilled>,
     /// The running one whose prompt is prefilled piece by piece.
     chunked: Option<u64>,
     ratio: f64,
@@ -122,7 +128,8 @@ impl Decoding {
 }
 
 impl Scheduler {
-    pub(super) fn new(profile: Profile) -> Scheduler {
+    /// `extra`: of a server that decodes what others have prefilled, so many may come beside those that run.
+    pub(super) fn new(profile: Profile, extra: Option<usize>) -> Scheduler {
         Scheduler {
             memory: Memory::new(profile.max_total_tokens, !profile.disable_radix_cache),
             ratio: initial_ratio(&profile),
@@ -130,6 +137,7 @@ impl Scheduler {
             tasks: HashMap::default(),
             waiting: VecDeque::new(),
             running: Vec::new(),
+            prefilled: extra.map(Prefilled::new),
             chunked: None,
             is_full: false,
             hit_tokens: 0,
@@ -145,7 +153,11 @@ impl Scheduler {
         let wanted = request.output_tokens.max(1);
         let most = request.prompt.tokens() + u64::from(wanted);
         let limit = self.profile.max_queued_requests.unwrap_or(usize::MAX);
-        if self.waiting.len() >= limit || most >= self.profile.max_total_tokens {
+        let waiting = match &self.prefilled {
+            Some(prefilled) => prefilled.unreserved.len(),
+            None => self.waiting.len(),
+        };
+        if waiting >= limit || most >= self.profile.max_total_tokens {
             self.tell(id, at, EventKind::Rejected);
             return;
         }
@@ -160,7 +172,10 @@ impl Scheduler {
             is_decoding: false,
         };
         self.tasks.insert(id, task);
-        self.waiting.push_back(id);
+        match &mut self.prefilled {
+            Some(prefilled) => prefilled.unreserved.push_back(id),
+            None => self.waiting.push_back(id),
+        }
     }
 
     /// The next step, decided at `at`, whose requests start at `starts`.
@@ -169,6 +184,7 @@ impl Scheduler {
             self.ratio = initial_ratio(&self.profile);
             self.is_full = false;
         }
+        self.let_run(at, starts);
         let filling = self.fill(starts);
         if filling.members.is_empty() {
             return self.decode(at);
@@ -218,8 +234,15 @@ impl Scheduler {
             return Some(Aborted::Waiting);
         }
         self.tasks.contains_key(&id).then(|| {
+            let runs = self.running.contains(&id);
+            if let Some(prefilled) = &mut self.prefilled {
+                prefilled.remove(id);
+            }
             self.leave(id);
-            Aborted::Running
+            match runs {
+                true => Aborted::Running,
+                false => Aborted::Waiting,
+            }
         })
     }
 
@@ -232,10 +255,17 @@ impl Scheduler {
     }
 
     pub(super) fn load(&self) -> Load {
-        let waiting = || self.waiting.iter().filter_map(|id| self.tasks.get(id));
+        let prefilled = self.prefilled.as_ref();
+        let ready = prefilled.map(|prefilled| &prefilled.ready);
+        let waiting = || {
+            let all = self.waiting.iter().chain(ready.into_iter().flatten());
+            all.filter_map(|id| self.tasks.get(id))
+        };
         Load {
             running: self.running.len(),
-            waiting: self.waiting.len(),
+            waiting: waiting().count(),
+            unreserved: prefilled.map_or(0, |prefilled| prefilled.unreserved.len()),
+            coming: prefilled.map_or(0, |prefilled| prefilled.coming.len()),
             retracted: waiting().filter(|task| task.retractions > 0).count(),
             waiting_tokens: waiting().map(Task::tokens).sum(),
             used_tokens: self.memory.used(),
@@ -247,7 +277,9 @@ impl Scheduler {
     }
 
     fn tell(&mut self, id: u64, at: Stamp, kind: EventKind) {
-        self.events.push_back(Event { id, at, kind });
+        // What comes from elsewhere may come before what a round has told ahead.
+        let place = self.events.partition_point(|event| event.at <= at);
+        self.events.insert(place, Event { id, at, kind });
     }
 
     /// A running request is no more.
@@ -385,7 +417,10 @@ impl Scheduler {
             task.is_decoding = false;
             self.memory.release(std::mem::take(&mut task.hold));
             self.running.retain(|running| *running != id);
-            self.waiting.push_back(id);
+            match &mut self.prefilled {
+                Some(prefilled) => prefilled.ready.push_back(id),
+                None => self.waiting.push_back(id),
+            }
             self.tell(id, at, EventKind::Retracted);
         }
         self.is_full = false;

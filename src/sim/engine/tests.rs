@@ -1,5 +1,6 @@
 mod laws;
 mod memory;
+mod prefilled;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

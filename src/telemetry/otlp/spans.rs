@@ -243,8 +243,7 @@ impl Tree<'_> {
             Moment::FirstToken => timeline.saw_way_back(),
             _ => true,
         };
-        let from = timeline.on_own_clock(stage.period.from)?;
-        let to = timeline.on_own_clock(stage.period.to)?;
+        let (from, to) = timeline.place_of(stage)?;
         let name = stage.metric_name().into();
         (is_seen && to >= from).then(|| self.span(new_id(), Some(parent), name, (from, to)))
     }

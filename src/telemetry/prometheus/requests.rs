@@ -138,6 +138,8 @@ fn stages(row: &Row) -> Vec<(&'static str, i64)> {
     let is_first = row.is_first_of_request();
     // Known by itself where the engine told how long, not when.
     let queue = row.pure_queue_time;
+    // That of a pair is the sum of stages.
+    let queue = queue.filter(|_| row.timeline.prefill().is_none());
     let stall = row.client_stall.filter(|_| is_first);
     let parts = Breakdown::of(row).map(|all| all.parts);
     let parts = parts.unwrap_or_default().into_iter().filter_map(|part| {

@@ -261,6 +261,24 @@ async fn a_shutdown_lets_no_row_that_waits_be_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_told_while_it_ends_is_taken_in() {
+    let chat = Chat::with(|_| {}).await;
+    chat.ask().await;
+    until("the row waits", || chat.waiting() == 1).await;
+    let (spans, queue_s) = (spans::message(&chat.spans()), chat.queue_s());
+    let receiver = chat.front.proxy.engine_addr().unwrap();
+    let told = async {
+        // It has begun to end by then; the row waits for ten times as long.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        super::send(receiver, &spans).await;
+    };
+    let (rows, ()) = tokio::join!(chat.front.rows(), told);
+    assert_eq!(rows[0]["timing_source"], "trace", "{:?}", rows[0]);
+    let queue: f64 = rows[0]["pure_queue_time"].parse().unwrap();
+    assert!((queue - queue_s).abs() < 1e-6, "{queue}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sampled_flag_goes_upstream_unless_the_user_says_otherwise() {
     let chat = Chat::with(|config| config.engine.wait_s = 0.1.try_into().unwrap()).await;
     chat.ask().await;

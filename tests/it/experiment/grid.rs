@@ -8,6 +8,7 @@ use queuescope::report::phases::{Episode, Phase, episodes};
 use queuescope::report::reader;
 
 use super::started::Planned;
+use crate::support::process::{Done, queuescope, run};
 use crate::support::router::free_port;
 
 #[path = "../../../examples/node_test.rs"]
@@ -27,6 +28,60 @@ fn episode(dir: PathBuf) -> Episode {
 
 fn failed(phase: &Phase) -> usize {
     phase.failed.values().sum()
+}
+
+/// The built-in example of a command with these flags: what it said, and its first two runs.
+fn example(flags: &str) -> (Done, [reader::Run; 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = queuescope(&flags.split(' ').collect::<Vec<_>>());
+    command
+        .args(["--output-dir", "out"])
+        .current_dir(folder.path());
+    let done = run(command);
+    done.assert_status(&[0, 3]);
+    let runs = reader::load(&[folder.path().join("out")]).unwrap().runs;
+    (done, runs.try_into().unwrap())
+}
+
+fn mean(run: &reader::Run, column: &str) -> f64 {
+    let values = run
+        .table
+        .firsts()
+        .filter_map(|row| run.table.number(column, row));
+    let values: Vec<f64> = values.collect();
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Where prompts are routed to the server that has them, requests hardly wait; at random, they wait in the router and in the servers'
+/// queues.
+#[test]
+fn the_example_of_routing_has_a_best_policy_and_queues_in_both_places() {
+    let (done, [cached, random]) = example("routing --routing-policy cache_aware,random");
+    for column in ["queue_time_in_router", "pure_queue_time"] {
+        let (less, more) = (mean(&cached, column), mean(&random, column));
+        assert!(more > less, "{column}: {less} {more}\n{}", done.out);
+        let total = mean(&random, "total_latency");
+        assert!(more > 0.05 * total, "{column}: {more}\n{}", done.out);
+    }
+    // A machine that is too busy to send in time compares nothing.
+    let best = "cache_aware, shown against random";
+    assert!(
+        done.out.contains(best) || done.code == Some(3),
+        "{}",
+        done.out
+    );
+}
+
+/// A server that runs too few requests at once has them wait in its queue; one that runs enough does not.
+#[test]
+fn the_example_of_node_has_a_queue_where_too_few_requests_run() {
+    let (done, [few, many]) = example("node --max-running-requests 8,64 --num-prompts 120");
+    let (long, short) = (
+        mean(&few, "pure_queue_time"),
+        mean(&many, "pure_queue_time"),
+    );
+    assert!(long > 10.0 * short, "{long} {short}\n{}", done.out);
+    assert!(mean(&many, "ttft") < mean(&few, "ttft"), "{}", done.out);
 }
 
 #[test]

@@ -150,6 +150,59 @@ async fn the_shortest_queue_gets_the_next_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let server = Upstream::start(move |_, seen| match seen.header("x-do").as_deref() {
+        Some("wait") => vec![Step::Gate(held.clone()), Step::Send(json_response("{}"))],
+        _ => vec![Step::Send(json_response("{}"))],
+    })
+    .await;
+    let front = front(&[server.addr], Policy::RoundRobin, |config| {
+        config.max_concurrent_requests = 1;
+    })
+    .await;
+    let in_flight = |count: i64| front.proxy.metrics().in_flight() == count;
+    let mut clients = Vec::new();
+    for (id, count) in ["a", "b", "c", "d", "e"].into_iter().zip(1..) {
+        let header = format!("x-do: wait\r\nx-request-id: {id}\r\n");
+        clients.push(front.asked("/generate", &header, b"{}").await);
+        until("it came", || in_flight(count)).await;
+    }
+    until("one is sent on", || server.seen().len() == 1).await;
+    // What generates nothing waits for nobody; a client that leaves is not waited for.
+    assert_eq!(front.ask("/tokenize", "", b"{}").await.status(), 200);
+    drop(clients.remove(2));
+    until("it left", || in_flight(4)).await;
+    // The wait is no time of the proxy's own.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(server.seen().len(), 2);
+    gate.open();
+    for client in &mut clients {
+        assert_eq!(client.response().await.status(), 200);
+    }
+    let seen = server.seen();
+    let waited = seen.iter().filter(|seen| seen.header("x-do").is_some());
+    let ids: Vec<String> = waited
+        .filter_map(|seen| seen.header("x-request-id"))
+        .collect();
+    assert_eq!(ids, ["a", "b", "d", "e"]);
+    let rows = front.rows().await;
+    let row = |id: &str| rows.iter().find(|row| row["req_id"] == id).unwrap();
+    assert_outcome(row("c"), "client_abort", "");
+    assert_eq!(row("c")["router_send_time"], "");
+    let seconds = |id: &str, column: &str| row(id)[column].parse::<f64>().unwrap();
+    for id in ["b", "d", "e"] {
+        let waited = seconds(id, "queue_time_in_router");
+        assert!(
+            waited > 0.2 && seconds(id, "overhead") < waited,
+            "{:?}",
+            row(id)
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_ends_a_request_it_is_in_flight_no_more() {
     let never = Gate::new();
     let server = {

@@ -40,6 +40,7 @@ pub fn worker(name: &str, listen: impl ToString, server: SocketAddr) -> Worker {
         listen: listen.to_string().parse().unwrap(),
         upstream: server.into(),
         host: None,
+        role: None,
     }
 }
 

@@ -84,7 +84,7 @@ fn enter(seen: &mut Seen, event: &Event) -> Result<(), TestCaseError> {
         Admitted { .. } => matches!(before, Some(Queued | Retracted)),
         Token { .. } => runs,
         Retracted => runs,
-        EventKind::Aborted(_) => false,
+        EventKind::Reserved | EventKind::Arrived | EventKind::Lost | EventKind::Aborted(_) => false,
     };
     prop_assert!(is_right, "{event:?} after {seen:?}");
     seen.last = Some(event.at);

@@ -50,7 +50,10 @@ fn the_stages_add_up_to_the_requests_time() {
         stall,
         decode,
         router,
-        ("router_return", 10),
+        (
+            "router_return",
+            tenths(Moment::WorkerFirstToken, Moment::FirstToken),
+        ),
         ("server", server),
     ];
     assert_eq!(streamed, named(&expected));

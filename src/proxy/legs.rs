@@ -1,0 +1,227 @@
+//! The two legs of a request that a pair of servers serves: a router sends it with one number (`bootstrap_room`) to the server that
+//! prefills, and to the one that decodes and answers. Of the first leg a hop reads what its reply tells; its row is the other's.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use crate::clock::Stamp;
+use crate::request::attempt::{Attempt, ServerRole};
+use crate::request::endpoint::Endpoint;
+use crate::request::field::Field;
+use crate::request::observer::{End, Observer};
+use crate::request::record::Record;
+use crate::request::request_body::RequestBody;
+use crate::request::scalar::Scalar;
+use crate::request::scan::rule::{Rule, members, scalar};
+use crate::request::scan::{Scanner, Sink};
+use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side};
+
+/// What servers do, by worker, as far as they told.
+#[derive(Debug, Default)]
+pub struct Roles(Mutex<BTreeMap<String, ServerRole>>);
+
+/// A hop's watch over a leg that has no row here.
+#[derive(Debug)]
+pub struct LegWatch {
+    endpoint: Endpoint,
+    asked: RequestBody,
+    reply: Option<Observer>,
+    /// How much more of the reply is read.
+    room: usize,
+}
+
+/// Reads a reply of `/server_info`.
+#[derive(Debug)]
+pub struct ServerInfo {
+    scanner: Scanner,
+    found: FoundRole,
+}
+
+#[derive(Debug, Default)]
+struct FoundRole(Option<ServerRole>);
+
+/// Bytes of a reply that tell whose it is, where that is not known.
+const UNKNOWN: usize = 16 * 1024;
+
+static SERVER_INFO: Rule = members(&[("disaggregation_mode", scalar(Field::DisaggregationMode))]);
+
+impl Roles {
+    /// A worker's server told what it does.
+    pub fn learn(&self, worker: &str, role: ServerRole) {
+        self.0.lock().insert(worker.to_owned(), role);
+    }
+
+    /// What it told.
+    pub fn of(&self, worker: &str) -> Option<ServerRole> {
+        self.0.lock().get(worker).copied()
+    }
+}
+
+impl Sink for FoundRole {
+    fn scalar(&mut self, _field: Field, value: Scalar<'_>) {
+        if let Scalar::Quoted(word) = value {
+            self.0 = ServerRole::named(word);
+        }
+    }
+
+    fn text(&mut self, _field: Field, _piece: &[u8]) {}
+}
+
+impl ServerInfo {
+    /// Reads it if that is what is asked for.
+    pub fn asked_by(path: &str) -> Option<ServerInfo> {
+        matches!(path, "/server_info" | "/get_server_info").then(|| ServerInfo {
+            scanner: Scanner::new(&SERVER_INFO),
+            found: FoundRole::default(),
+        })
+    }
+
+    /// Takes a piece. Gives what the server does, once that is read.
+    pub fn feed(&mut self, bytes: &[u8]) -> Option<ServerRole> {
+        self.scanner.feed(bytes, &mut self.found);
+        self.found.0
+    }
+}
+
+impl LegWatch {
+    /// About to read a request's body.
+    pub fn new(endpoint: Endpoint) -> LegWatch {
+        LegWatch {
+            endpoint,
+            asked: RequestBody::of_room(),
+            reply: None,
+            room: 0,
+        }
+    }
+
+    /// Takes a piece of the request's body. Gives its room, once that is read.
+    pub fn request(&mut self, bytes: &[u8]) -> Option<u64> {
+        self.asked.feed(bytes);
+        self.asked.asked().room
+    }
+
+    /// The head of the reply has come.
+    pub fn head(
+        &mut self,
+        (status, kind): (u16, Option<&str>),
+        encoded: bool,
+        role: Option<ServerRole>,
+        at: Stamp,
+    ) {
+        let mut reply = Observer::new(Side::Hop, self.endpoint, String::new());
+        reply.response_head(status, kind, encoded, at);
+        self.reply = Some(reply);
+        self.room = match role {
+            Some(ServerRole::Prefill) => usize::MAX,
+            _ => UNKNOWN,
+        };
+    }
+
+    /// Takes a piece of the reply.
+    pub fn response(&mut self, bytes: &[u8], at: Stamp) {
+        let more = bytes.get(..self.room.min(bytes.len())).unwrap_or_default();
+        self.room -= more.len();
+        if let Some(reply) = self.reply.as_mut().filter(|_| !more.is_empty()) {
+            reply.response_body(more, at, 0);
+        }
+    }
+
+    /// What was read of the reply.
+    pub fn end(self, at: Stamp) -> Vec<Record> {
+        let observed = self.reply.map(|reply| reply.finish(End::Complete, at));
+        observed.map_or(Vec::new(), |observed| observed.into_records(None))
+    }
+}
+
+/// Notes of a leg what its reply told.
+pub fn note(attempt: &mut Attempt, reply: &[Record]) {
+    let entered = |row: &Record| {
+        let entered = row.timeline.raw(Moment::QueueEnd);
+        entered.or_else(|| row.timeline.raw(Moment::DecodeStart))
+    };
+    let times = |row: &Record| {
+        let queued = row.timeline.raw(Moment::QueueStart);
+        let queued = queued.or_else(|| row.timeline.raw(Moment::KvArrived));
+        let between = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.nanos_since(from?));
+        let end = row.timeline.raw(Moment::PrefillEnd);
+        PrefillTimes {
+            queue: between(queued, entered(row)),
+            forward: between(entered(row), end),
+            sending: None,
+        }
+    };
+    let has_prefilled = |row: &Record| row.timeline.raw(Moment::PrefillEnd).is_some();
+    let told = match () {
+        () if reply.iter().any(has_prefilled) => Some(ServerRole::Prefill),
+        () if reply.iter().any(|row| entered(row).is_some()) => Some(ServerRole::Decode),
+        () => None,
+    };
+    attempt.role = attempt.role.or(told);
+    if attempt.role != Some(ServerRole::Decode) {
+        attempt.prefill = reply.iter().map(times).collect();
+    }
+}
+
+/// Puts the leg of the server that prefilled a request into the request's rows.
+pub fn put(leg: &Attempt, rows: &mut [Record]) {
+    for row in rows.iter_mut() {
+        row.facts.room = row.facts.room.or(leg.room);
+        row.facts.prefill_host = Some(leg.host.clone()).filter(|host| !host.is_empty());
+        let times = usize::try_from(row.sequence.index).ok();
+        let times = times.and_then(|index| leg.prefill.get(index));
+        row.timeline.pair(times.copied().unwrap_or_default());
+        hold(leg, row);
+        if let (Some(host), true) = (&row.facts.prefill_host, row.facts.error.contains(LOST)) {
+            row.facts.error = format!("{} ({host})", row.facts.error);
+        }
+    }
+    let attempts = rows.first_mut().map(|row| &mut row.facts.trace.attempts);
+    // Only where they are kept.
+    if let Some(attempts) = attempts.filter(|attempts| !attempts.is_empty()) {
+        attempts.insert(0, leg.clone());
+    }
+}
+
+/// What decode says when the server that prefills is gone.
+const LOST: &str = "prefill instance";
+
+/// Whether the router held the first token until it had all of prefill's reply: it came to the front no sooner.
+fn hold(leg: &Attempt, row: &mut Record) {
+    let timeline = &mut row.timeline;
+    let is_one_clock = timeline.side() == Side::Front
+        && timeline.saw_way_back()
+        && timeline.relation(ClockOf::Hop) == Relation::Same;
+    let [at_hop, here] =
+        [Moment::WorkerFirstToken, Moment::FirstToken].map(|moment| timeline.raw(moment));
+    let replied = leg.passage.last.filter(|_| is_one_clock);
+    if let (Some(at_hop), Some(replied), Some(here)) = (at_hop, replied, here)
+        && at_hop < replied
+        && replied <= here
+    {
+        timeline.set(Moment::PrefillReplied, replied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_does_is_read_of_its_server_info() {
+        for (word, role) in [
+            ("\"prefill\"", Some(ServerRole::Prefill)),
+            ("\"decode\"", Some(ServerRole::Decode)),
+            ("\"null\"", None),
+            ("null", None),
+        ] {
+            let body = format!(
+                "{{\"a\":{{\"disaggregation_mode\":\"decode\"}},\"disaggregation_mode\":{word}}}"
+            );
+            let mut info = ServerInfo::asked_by("/server_info").unwrap();
+            let found = body.as_bytes().chunks(1).find_map(|byte| info.feed(byte));
+            assert_eq!(found, role, "{word}");
+        }
+        assert!(ServerInfo::asked_by("/model_info").is_none());
+    }
+}

@@ -1,0 +1,67 @@
+//! What is known of the waiting, in words and tables.
+
+use super::super::duration;
+use super::super::grid::Grid;
+use super::Why;
+use crate::stats::waits::Cause;
+
+/// Waits of less on average are told in a sentence, not in tables: seconds.
+const LEAST: f64 = 0.001;
+
+/// The tables of a run: what its requests waited for, at each server; which kinds of them caused it. In a run that hardly
+/// waited there are none.
+pub fn tables(why: &Why) -> Vec<Grid> {
+    let whole = why.waited + why.in_router;
+    if why.mean().is_none_or(|mean| mean < LEAST) && why.in_router < LEAST * why.sequences as f64 {
+        return Vec::new();
+    }
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let causes = Cause::ALL.into_iter().zip(why.causes);
+    let causes: Vec<Cause> = causes
+        .filter(|(_, seconds)| *seconds >= 0.0005 * whole)
+        .map(|(cause, _)| cause)
+        .collect();
+    let line = |name: &str, slots: Option<u32>, waited: f64, seconds: &[f64]| {
+        let slots = slots.map_or("-".to_owned(), |slots| slots.to_string());
+        let shares = causes.iter().map(|cause| {
+            let seconds = seconds.get(*cause as usize).copied().unwrap_or(0.0);
+            percent(seconds / waited.max(f64::MIN_POSITIVE))
+        });
+        let first = [name.to_owned(), slots, duration(waited)];
+        first.into_iter().chain(shares).collect::<Vec<String>>()
+    };
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    if why.servers.len() != 1 || why.in_router > 0.0 {
+        rows.push(line("all", None, whole, &why.causes));
+    }
+    let servers = why.servers.iter().take(super::LISTED);
+    rows.extend(servers.map(|of| line(&of.name, of.slots, of.waited, &of.causes)));
+    let heads = ["why they waited", "slots", "waited"].map(str::to_owned);
+    let names = causes.iter().map(|cause| cause.short().to_owned());
+    let causes = Grid {
+        heads: heads.into_iter().chain(names).collect(),
+        rows,
+    };
+    let groups = why.groups.iter().map(|of| {
+        let shares = [of.share_of_requests, of.share_of_tokens, of.caused, of.bore];
+        let name = match of.by {
+            "prompt" | "output" => format!("{} {} tokens", of.by, of.name),
+            by => format!("{by} {}", of.name),
+        };
+        let shares = shares.into_iter().map(percent);
+        std::iter::once(name).chain(shares).collect::<Vec<String>>()
+    });
+    let heads = [
+        "who held others up",
+        "requests",
+        "tokens",
+        "caused",
+        "waited",
+    ];
+    let groups = Grid {
+        heads: heads.map(str::to_owned).to_vec(),
+        rows: groups.collect(),
+    };
+    let tables = [causes, groups].into_iter();
+    tables.filter(|grid| !grid.rows.is_empty()).collect()
+}

@@ -1,0 +1,149 @@
+//! A request that one server prefilled and another decoded, on decode's clock. What prefill told of it are durations: its clock
+//! is another one, and they lie, in order, within decode's wait for its work.
+
+use crate::clock::Stamp;
+
+use super::{ENGINE, Moment, Period, Stage, Timeline};
+
+/// The moments of a server that decodes what another prefilled, in the order of a request's life.
+pub const ENGINE_OF_PAIR: [Moment; 7] = [
+    Moment::ServerCreated,
+    Moment::QueueStart,
+    Moment::KvReserved,
+    Moment::KvArrived,
+    Moment::DecodeStart,
+    Moment::ServerFirstToken,
+    Moment::ServerFinish,
+];
+
+/// How long a prefill server had one sequence, on its own clock, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefillTimes {
+    /// In its waiting queue.
+    pub queue: Option<i64>,
+    /// From its first batch to the end of prefill.
+    pub forward: Option<i64>,
+    /// Sending the KV cache, as it saw that.
+    pub sending: Option<i64>,
+}
+
+impl PrefillTimes {
+    /// The same, and what it lacks from `other`.
+    #[must_use]
+    pub fn or(self, other: PrefillTimes) -> PrefillTimes {
+        PrefillTimes {
+            queue: self.queue.or(other.queue),
+            forward: self.forward.or(other.forward),
+            sending: self.sending.or(other.sending),
+        }
+    }
+}
+
+impl Timeline {
+    /// Says that it was served by a pair, and what prefill told of it. What decode told with its response of a queue is the wait
+    /// for a slot of its batch: it begins when the KV cache has come, not when the request has.
+    pub fn pair(&mut self, prefill: PrefillTimes) {
+        let known = self.prefill.unwrap_or_default();
+        if self.prefill.replace(known.or(prefill)).is_none() {
+            for (told, meant) in [
+                (Moment::QueueStart, Moment::KvArrived),
+                (Moment::QueueEnd, Moment::DecodeStart),
+            ] {
+                self.set(meant, self.mark(told));
+                self.clear(told);
+            }
+        }
+    }
+
+    /// What prefill told of it; `None` where one server did all.
+    pub fn prefill(&self) -> Option<PrefillTimes> {
+        self.prefill
+    }
+
+    /// The moments that its server can tell.
+    pub fn engine_moments(&self) -> &'static [Moment] {
+        match self.prefill {
+            None => &ENGINE,
+            Some(_) => &ENGINE_OF_PAIR,
+        }
+    }
+
+    /// Takes all off that servers told of their times.
+    pub fn forget_engine(&mut self) {
+        for moment in ENGINE.into_iter().chain(ENGINE_OF_PAIR) {
+            self.clear(moment);
+        }
+        self.prefill = self.prefill.map(|_| PrefillTimes::default());
+    }
+
+    /// The ends of a stage here, if this request has such a stage.
+    pub fn period_of(&self, stage: &Stage) -> Option<Period> {
+        if stage
+            .is_of_pair
+            .is_some_and(|of_pair| of_pair != self.prefill.is_some())
+        {
+            return None;
+        }
+        let is_held = self.prefill.is_some() && self.mark(Moment::PrefillReplied).is_some();
+        Some(match stage.period {
+            Period::ROUTER_HOLD if !is_held => return None,
+            Period::ROUTER_RETURN if is_held => {
+                Period::new(Moment::PrefillReplied, Moment::FirstToken)
+            }
+            Period::PREFILL if self.prefill.is_some() => {
+                Period::new(Moment::QueueEnd, Moment::PrefillEnd)
+            }
+            period => self.of_pair(period),
+        })
+    }
+
+    /// Where a stage lies on our clock. Prefill's are laid out, in order, from when decode was ready for them.
+    pub fn place_of(&self, stage: &Stage) -> Option<(Stamp, Stamp)> {
+        let period = self.period_of(stage)?;
+        let ready = || self.on_own_clock(Moment::KvReserved);
+        let at = |moment| match (moment, self.prefill) {
+            (Moment::QueueEnd, Some(times)) => Some(ready()?.plus_nanos(times.queue?)),
+            (Moment::PrefillEnd, Some(times)) => {
+                Some(ready()?.plus_nanos(times.queue?.checked_add(times.forward?)?))
+            }
+            _ => self.on_own_clock(moment),
+        };
+        Some((at(period.from)?, at(period.to)?))
+    }
+
+    /// Of a pair: a period that is not the time between two moments, or is nobody's to know.
+    pub(super) fn apart(&self, period: Period) -> Option<Option<i64>> {
+        let times = self.prefill?;
+        let leg = Period::new(Moment::QueueEnd, Moment::PrefillEnd);
+        Some(match period {
+            Period::PREFILL_QUEUE => times.queue,
+            Period::PREFILL => times.forward,
+            _ if period == leg => times.forward,
+            Period::KV_TRANSFER => self.transfer(times),
+            Period::PURE_QUEUE => self.waits(times),
+            _ => return None,
+        })
+    }
+
+    /// The period that stands for this one in a pair: what decode's first step takes to hand out prefill's token is of its way
+    /// back.
+    pub(super) fn of_pair(&self, period: Period) -> Period {
+        match period {
+            Period::RETURN if self.prefill.is_some() => {
+                Period::new(Moment::DecodeStart, Moment::WorkerFirstToken)
+            }
+            period => period,
+        }
+    }
+
+    /// What is left of decode's wait for prefill.
+    fn transfer(&self, times: PrefillTimes) -> Option<i64> {
+        Some(self.nanos(Period::TRANSFERRED)? - times.queue? - times.forward?)
+    }
+
+    /// Its three waits: for decode's memory, in prefill's queue, for decode's batch.
+    fn waits(&self, times: PrefillTimes) -> Option<i64> {
+        let of_decode = self.nanos(Period::DECODE_MEMORY)? + self.nanos(Period::DECODE_SLOT)?;
+        Some(of_decode + times.queue?)
+    }
+}

@@ -1,0 +1,178 @@
+//! What a server of a pair is told by its flags, and the rooms in which it and the other server meet; `handover.rs` has the work.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Stamp;
+
+use super::flags::{self, between};
+
+/// What a server does of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// All of it.
+    #[default]
+    Null,
+    /// Its prefill; the KV cache goes to a server that decodes.
+    Prefill,
+    /// Its decode.
+    Decode,
+}
+
+/// The flags of a server of a pair.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(next_help_heading = "Prefill and decode on servers of their own")]
+pub struct Disaggregation {
+    /// Be the prefill or the decode server of a pair
+    #[arg(
+        long = "disaggregation-mode",
+        value_enum,
+        default_value_t,
+        value_name = "MODE"
+    )]
+    pub mode: Mode,
+    /// Port where decode servers find a prefill server; 0 takes a free one, which is printed
+    #[arg(
+        long = "disaggregation-bootstrap-port",
+        value_name = "PORT",
+        default_value_t = 8_998
+    )]
+    pub bootstrap_port: u16,
+    /// Requests for which a decode server keeps room beside those that run
+    #[arg(
+        long = "disaggregation-decode-extra-slots",
+        value_name = "N",
+        default_value_t = 8
+    )]
+    pub extra_slots: usize,
+    /// Prompt tokens whose KV cache a prefill server sends in a second, to all decode servers together
+    #[arg(long, value_name = "RATE", default_value_t = 190_000.0, value_parser = between(1e-3, 1e12))]
+    pub transfer_tokens_per_s: f64,
+    /// Least time of such a transfer, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1.0, value_parser = between(0.0, 1e6))]
+    pub transfer_ms: f64,
+    /// A decode server gives a request up so long after its prefill server was lost, seconds
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = between(0.0, 1e6))]
+    pub transfer_lost_s: f64,
+}
+
+/// Where a sequence's prefill and decode meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bootstrap {
+    pub host: String,
+    pub port: u16,
+    pub room: u64,
+}
+
+/// The rooms of a prefill server, and its link.
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    rooms: Mutex<HashMap<u64, Arc<Room>>>,
+    /// The link is busy until then.
+    busy: Mutex<Option<Stamp>>,
+    /// Requests that wait for a decode server's place, and those whose KV cache is on its way.
+    waiting: AtomicUsize,
+    sending: AtomicUsize,
+}
+
+/// Counts a request while it lives.
+pub(super) struct Counted<'a>(&'a AtomicUsize);
+
+/// How far the two have come with a request.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// The decode server has a place for it.
+    pub reserved: CancellationToken,
+    /// Its KV cache is there.
+    pub sent: CancellationToken,
+}
+
+/// A room that one of the two is in; it is forgotten when both have left.
+pub(super) struct Guest<'a> {
+    rooms: &'a Rooms,
+    number: u64,
+    pub room: Arc<Room>,
+}
+
+impl Default for Disaggregation {
+    fn default() -> Disaggregation {
+        flags::default()
+    }
+}
+
+impl Mode {
+    /// As SGLang writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Null => "null",
+            Mode::Prefill => "prefill",
+            Mode::Decode => "decode",
+        }
+    }
+}
+
+impl Rooms {
+    pub(super) fn enter(&self, number: u64) -> Guest<'_> {
+        let room = self.rooms.lock().entry(number).or_default().clone();
+        Guest {
+            rooms: self,
+            number,
+            room,
+        }
+    }
+
+    /// A request waits for a decode server to have a place for it, while what is returned lives.
+    pub(super) fn wait(&self) -> Counted<'_> {
+        Counted::new(&self.waiting)
+    }
+
+    /// A request's KV cache is on its way, while what is returned lives.
+    pub(super) fn send(&self) -> Counted<'_> {
+        Counted::new(&self.sending)
+    }
+
+    /// Requests that wait for a decode server to have a place for them.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Requests whose KV cache is on its way.
+    pub(super) fn sending(&self) -> usize {
+        self.sending.load(Ordering::Relaxed)
+    }
+
+    /// When a transfer that is ready at `from` ends: they go one after the other.
+    pub(super) fn transfer(&self, flags: &Disaggregation, tokens: u32, from: Stamp) -> Stamp {
+        let mut busy = self.busy.lock();
+        let from = busy.map_or(from, |busy| busy.max(from));
+        let seconds = f64::from(tokens) / flags.transfer_tokens_per_s + flags.transfer_ms / 1e3;
+        *busy.insert(from.plus_seconds(seconds))
+    }
+}
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Counted<'a> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        let mut rooms = self.rooms.rooms.lock();
+        // The table's and ours.
+        if Arc::strong_count(&self.room) == 2 {
+            rooms.remove(&self.number);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! How a request goes from the prefill to the decode server of a pair, as with SGLang's `--disaggregation-mode`.
+//!
+//! Both get each request; a number in its body, its room, says what belongs together. The real ones shake hands and send the KV
+//! cache in protocols of their own. Here the decode server opens a connection to the prefill server's bootstrap port once it has
+//! room for a request, says the room, and reads a line when its KV cache has come; a connection that ends without is a prefill
+//! server that is lost.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use crate::clock::Stamp;
+
+use super::call::{Call, Refusal, RefusalKind};
+use super::disaggregation::{Bootstrap, Rooms};
+use super::driver::{Submission, Update};
+use super::engine::EventKind;
+use super::shared::Shared;
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+#[derive(Deserialize)]
+struct Body {
+    bootstrap_host: OneOrMany<String>,
+    bootstrap_port: OneOrMany<u16>,
+    bootstrap_room: OneOrMany<u64>,
+}
+
+/// The answer to a room's number.
+const SENT: &str = "sent\n";
+/// From the hand-over to the scheduler until it looks for the other server.
+pub(super) const PREPARE_NANOS: i64 = 200_000;
+
+impl<T: Clone> OneOrMany<T> {
+    /// Of so many, the one at a place.
+    fn at(&self, place: usize) -> Option<T> {
+        match self {
+            OneOrMany::One(one) => Some(one.clone()),
+            OneOrMany::Many(many) => many.get(place).cloned(),
+        }
+    }
+}
+
+/// Reads from the body of a call where its sequences meet.
+///
+/// # Errors
+/// The body does not say.
+pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
+    let wrong = |stream| {
+        Refusal {
+        stream,
+        kind: RefusalKind::Unfit,
+        message: "A server with --disaggregation-mode needs bootstrap_host, bootstrap_port and bootstrap_room in the body, \
+                  one a sequence: send it through a router of prefill and decode servers"
+            .to_owned(),
+    }
+    };
+    let read: Body = serde_json::from_slice(body).map_err(|_| wrong(call.stream))?;
+    let is_one = call.sequences.len() == 1;
+    for sequence in &mut call.sequences {
+        // One room for several sequences would be one KV cache for all.
+        let at = match (&read.bootstrap_room, is_one) {
+            (OneOrMany::One(_), false) => None,
+            (rooms, _) => rooms.at(sequence.index),
+        };
+        let place = sequence.index;
+        let bootstrap = at.and_then(|room| {
+            Some(Bootstrap {
+                host: read.bootstrap_host.at(place)?,
+                port: read.bootstrap_port.at(place)?,
+                room,
+            })
+        });
+        sequence.bootstrap = Some(bootstrap.ok_or_else(|| wrong(call.stream))?);
+    }
+    Ok(())
+}
+
+/// Listens for decode servers.
+pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let shared = shared.clone();
+                connections.spawn(async move { answer(stream, &shared.rooms).await });
+            }
+            Err(error) => {
+                log::warn!("a decode server was not let in: {error}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+/// A decode server has a place for a request: says when its KV cache is there.
+async fn answer(stream: TcpStream, rooms: &Rooms) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    stream.read_line(&mut line).await?;
+    let Ok(number) = line.trim_end().parse() else {
+        return Ok(());
+    };
+    let guest = rooms.enter(number);
+    guest.room.reserved.cancel();
+    tokio::select! {
+        () = guest.room.sent.cancelled() => {}
+        // It gave the request up.
+        _ = stream.read_line(&mut line) => return Ok(()),
+    }
+    stream.get_mut().write_all(SENT.as_bytes()).await
+}
+
+/// Lets a server prefill a sequence: when the decode server has a place for it, and then sends the KV cache there. What becomes
+/// of it is told as by the engine, with the first token told when the KV cache has come.
+pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, number: u64) {
+    let (tap, mut told) = unbounded_channel();
+    let updates = std::mem::replace(&mut submission.listener.updates, tap);
+    let guest = shared.rooms.enter(number);
+    submission.due = submission.due.plus_nanos(PREPARE_NANOS);
+    until(&shared, submission.due).await;
+    let waiting = shared.rooms.wait();
+    tokio::select! {
+        () = guest.room.reserved.cancelled() => {}
+        () = updates.closed() => return,
+    }
+    drop(waiting);
+    let tokens = submission.request.prompt.tokens() as u32;
+    submission.due = shared.clock.now();
+    shared.driver.submit(vec![submission]);
+    while let Some(mut update) = told.recv().await {
+        if let EventKind::Token { .. } = update.kind {
+            let _sending = shared.rooms.send();
+            let ends = shared
+                .rooms
+                .transfer(&shared.config.disaggregation, tokens, update.told);
+            until(&shared, ends).await;
+            guest.room.sent.cancel();
+            update.told = ends;
+        }
+        if updates.send(update).is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for the KV cache of a sequence for which this server has a place.
+pub(super) async fn receive(
+    shared: Arc<Shared>,
+    bootstrap: Bootstrap,
+    (id, update): (u64, Update),
+    updates: UnboundedSender<Update>,
+) {
+    let come = tokio::select! {
+        come = come(&bootstrap) => come,
+        () = updates.closed() => return,
+    };
+    match come {
+        Ok(()) => shared.driver.arrived(id),
+        Err(_) => {
+            let lost = Duration::from_secs_f64(shared.config.disaggregation.transfer_lost_s);
+            tokio::time::sleep(lost).await;
+            shared.driver.abort(vec![id]);
+            let now = shared.clock.now();
+            let kind = EventKind::Lost;
+            let _ = updates.send(Update {
+                at: now,
+                told: now,
+                kind,
+                ..update
+            });
+        }
+    }
+}
+
+/// Says that there is room, and waits.
+async fn come(bootstrap: &Bootstrap) -> io::Result<()> {
+    let mut stream = TcpStream::connect((bootstrap.host.as_str(), bootstrap.port)).await?;
+    let room = format!("{}\n", bootstrap.room);
+    stream.write_all(room.as_bytes()).await?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).await?;
+    match line.as_str() {
+        SENT => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Waits until a moment of the engine's clock.
+async fn until(shared: &Shared, at: Stamp) {
+    let nanos = at.nanos_since(shared.clock.now()).max(0).unsigned_abs();
+    tokio::time::sleep(Duration::from_nanos(nanos)).await;
+}

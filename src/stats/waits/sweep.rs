@@ -1,0 +1,172 @@
+//! Stays in order of time: how many waited, and ran, at each moment.
+
+use std::collections::BTreeMap;
+
+use super::stay::Stay;
+
+/// A stretch of time in which the same sequences waited and ran.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Piece {
+    /// Its first nanosecond.
+    pub from: i64,
+    /// The first one after it.
+    pub to: i64,
+    /// Those that waited.
+    pub waiting: u32,
+    /// Those of them that waited longer than a batch takes.
+    pub long: u32,
+    /// Those that ran.
+    pub running: u32,
+    /// Those of them that had no token yet.
+    pub prefilling: u32,
+    /// Tokens that those that ran, and the next to start, needed room for.
+    pub tokens: u64,
+}
+
+/// What happens to a stay. At one moment whoever ends makes room for those who start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// It ends.
+    End,
+    /// Its first token is made.
+    First,
+    /// It enters the queue.
+    Queue,
+    /// It leaves the queue and runs.
+    Start,
+}
+
+/// When, what, and whose: the place of the stay.
+pub type Event = (i64, Change, u32);
+
+/// How long each of some values held.
+#[derive(Clone, Debug, Default)]
+pub struct Held<V>(BTreeMap<V, f64>);
+
+/// A server's time.
+#[derive(Clone, Debug, Default)]
+pub struct Sweep {
+    /// All that happened, in order of time.
+    pub events: Vec<Event>,
+    /// The time in which any waited.
+    pub pieces: Vec<Piece>,
+    /// How long so many ran, whether any waited or not.
+    pub ran: Held<u32>,
+    /// How long those that ran needed room for so many tokens.
+    pub tokens: Held<u64>,
+}
+
+impl<V: Ord + Copy> Held<V> {
+    /// A value held so long.
+    pub fn add(&mut self, value: V, weight: f64) {
+        *self.0.entry(value).or_default() += weight;
+    }
+
+    /// All of them, in order.
+    pub fn all(&self) -> impl DoubleEndedIterator<Item = (V, f64)> + '_ {
+        self.0.iter().map(|(value, weight)| (*value, *weight))
+    }
+
+    /// How long any held.
+    pub fn total(&self) -> f64 {
+        self.0.values().sum()
+    }
+
+    /// The value that this share of the time does not exceed.
+    pub fn quantile(&self, share: f64) -> Option<V> {
+        let until = self.total() * share;
+        let mut sum = 0.0;
+        let mut all = self.all();
+        let found = all.find(|(_, weight)| {
+            sum += weight;
+            sum >= until
+        });
+        found
+            .or_else(|| self.all().next_back())
+            .map(|(value, _)| value)
+    }
+}
+
+/// Three digits of a number: so that few of them are told apart.
+fn rounded(tokens: u64) -> u64 {
+    let bits = tokens.checked_ilog2().unwrap_or(0).saturating_sub(6);
+    tokens >> bits << bits
+}
+
+impl Sweep {
+    /// Of stays at one server; one that waited longer than `batch` nanoseconds waited long.
+    pub fn of(stays: &[Stay], batch: i64) -> Sweep {
+        let mut sweep = Sweep {
+            events: events(stays),
+            ..Sweep::default()
+        };
+        let starts = sweep.events.iter();
+        let mut starts = starts.filter(|event| event.1 == Change::Start).peekable();
+        let mut now = Piece {
+            from: 0,
+            to: 0,
+            waiting: 0,
+            long: 0,
+            running: 0,
+            prefilling: 0,
+            tokens: 0,
+        };
+        for (at, change, place) in &sweep.events {
+            let length = (at - now.from) as f64;
+            if *at > now.from && now.running > 0 {
+                sweep.ran.add(now.running, length);
+                sweep.tokens.add(rounded(now.tokens), length);
+            }
+            if *at > now.from && now.waiting > 0 {
+                let next = starts
+                    .peek()
+                    .and_then(|(_, _, next)| stays.get(*next as usize));
+                let tokens = now.tokens + next.map_or(0, Stay::room);
+                sweep.pieces.push(Piece {
+                    to: *at,
+                    tokens,
+                    ..now
+                });
+            }
+            now.from = *at;
+            let Some(stay) = stays.get(*place as usize) else {
+                continue;
+            };
+            let is_long = u32::from(stay.waited() > batch);
+            let has_first = u32::from(stay.first_seen().is_some());
+            match change {
+                Change::Queue => (now.waiting, now.long) = (now.waiting + 1, now.long + is_long),
+                Change::Start => {
+                    starts.next();
+                    (now.waiting, now.long) = (now.waiting - 1, now.long - is_long);
+                    if stay.runs() {
+                        now.running += 1;
+                        now.prefilling += has_first;
+                        now.tokens += stay.room();
+                    }
+                }
+                Change::First => now.prefilling -= has_first,
+                Change::End => {
+                    now.running -= 1;
+                    now.tokens -= stay.room();
+                }
+            }
+        }
+        sweep
+    }
+}
+
+/// What happens, in order of time. Nothing ends, or is at its first token, that does not run by then.
+fn events(stays: &[Stay]) -> Vec<Event> {
+    let mut events: Vec<Event> = Vec::with_capacity(stays.len() * 4);
+    for (stay, place) in stays.iter().zip(0..) {
+        events.push((stay.queued, Change::Queue, place));
+        events.push((stay.started, Change::Start, place));
+        if stay.runs() {
+            events.push((stay.ended, Change::End, place));
+            events.extend(stay.first_seen().map(|at| (at, Change::First, place)));
+        }
+    }
+    events.sort_unstable();
+    events
+}

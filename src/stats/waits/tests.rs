@@ -1,0 +1,383 @@
+use std::io::Read as _;
+
+use proptest::prelude::*;
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution as _, Exp};
+
+use super::*;
+use crate::clock::Stamp;
+use crate::sim::engine::{Engine, EventKind, Profile, Request};
+
+const MS: i64 = 1_000_000;
+
+/// What is asked of a simulated server: seconds between requests on average, prompts and outputs from and to.
+struct Load {
+    every_s: f64,
+    prompt: (u32, u32),
+    output: (u32, u32),
+    requests: usize,
+}
+
+/// What a server's requests would tell: their stamps are up to a millisecond off, and their ends are seen late.
+fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut engine = Engine::new(profile, Stamp::from_nanos(0));
+    let mut stays = vec![Stay::default(); load.requests];
+    let gaps = Exp::new(1.0 / load.every_s).unwrap();
+    let (mut at, mut end) = (0.0, 0);
+    let mut take = |engine: &mut Engine, until: i64, stays: &mut Vec<Stay>| {
+        for event in engine.advance(Stamp::from_nanos(until)) {
+            let stay = &mut stays[event.id as usize];
+            let at = event.at.nanos();
+            end = end.max(at);
+            match event.kind {
+                EventKind::Queued => stay.queued = at,
+                EventKind::Admitted { cached } if stay.started == 0 => {
+                    stay.started = at;
+                    stay.prompt -= u64::from(cached);
+                }
+                EventKind::Token { last } => {
+                    stay.first = if stay.first == 0 { at } else { stay.first };
+                    stay.ended = if last { at } else { 0 };
+                }
+                _ => {}
+            }
+        }
+    };
+    for id in 0..load.requests {
+        at += gaps.sample(&mut rng);
+        let prompt = rng.random_range(load.prompt.0..=load.prompt.1);
+        let output = rng.random_range(load.output.0..=load.output.1);
+        let nanos = (at * 1e9) as i64;
+        take(&mut engine, nanos, &mut stays);
+        stays[id].prompt = u64::from(prompt);
+        stays[id].output = u64::from(output);
+        let request = Request {
+            id: id as u64,
+            prompt: (0..prompt).map(|n| n << 16 | id as u32).collect(),
+            output_tokens: output,
+        };
+        engine.submit(request, Stamp::from_nanos(nanos));
+    }
+    take(&mut engine, i64::MAX / 4, &mut stays);
+    for stay in &mut stays {
+        stay.queued += rng.random_range(0..MS / 5);
+        stay.started = (stay.started + rng.random_range(0..MS)).max(stay.queued);
+        stay.first = (stay.first + rng.random_range(0..2 * MS)).max(stay.started);
+        stay.ended = (stay.ended + rng.random_range(0..4 * MS)).max(stay.first);
+    }
+    stays
+}
+
+/// The share of the waited time that has this cause.
+fn share(waits: &Waits, cause: Cause) -> f64 {
+    let of = |cause: usize| waits.causes.iter().map(|of| of[cause] as f64).sum::<f64>();
+    let all: f64 = (0..Cause::ALL.len()).map(of).sum();
+    of(cause as usize) / all
+}
+
+fn shown(waits: &Waits) -> String {
+    let shares = Cause::ALL.map(|cause| (cause.name(), (share(waits, cause) * 1e3).round()));
+    let shares: Vec<_> = shares.into_iter().filter(|of| of.1 > 0.0).collect();
+    format!("{shares:?} {:?}", waits.limits)
+}
+
+fn holds(name: &str, stays: &[Stay], known: &Known, cause: Cause) -> Waits {
+    let waits = Waits::of(stays, known);
+    let waited: i64 = stays.iter().map(Stay::waited).sum();
+    assert!(
+        waited > 0 && share(&waits, cause) >= 0.95,
+        "{name}: {}",
+        shown(&waits)
+    );
+    adds_up(stays, &waits);
+    waits
+}
+
+/// Causes and what each held up others are all that was waited.
+fn adds_up(stays: &[Stay], waits: &Waits) {
+    for (stay, causes) in stays.iter().zip(&waits.causes) {
+        assert_eq!(causes.iter().sum::<i64>(), stay.waited());
+    }
+    let waited: f64 = stays.iter().map(|stay| stay.waited() as f64 / 1e9).sum();
+    let held: f64 = waits.held_up.iter().sum::<f64>() + waits.by_nobody;
+    assert!(
+        (waited - held).abs() <= 1e-9 * waited.max(1.0),
+        "{waited} {held}"
+    );
+    assert!(waits.held_up.iter().all(|held| *held >= -1e-9));
+}
+
+fn slots(slots: usize) -> Profile {
+    Profile {
+        max_running_requests: slots,
+        ..Profile::default()
+    }
+}
+
+/// More than slots let through: from 4 to 64 slots, lengths alike and not.
+fn of_slots() -> Vec<(usize, Load)> {
+    let load = |every_s, prompt, output| Load {
+        every_s,
+        prompt,
+        output,
+        requests: 600,
+    };
+    vec![
+        (4, load(0.15, (512, 512), (128, 128))),
+        (16, load(0.070, (512, 512), (128, 128))),
+        (32, load(0.045, (512, 512), (128, 128))),
+        (32, load(0.045, (100, 1000), (25, 256))),
+        (64, load(0.040, (64, 256), (256, 512))),
+    ]
+}
+
+#[test]
+fn a_server_limited_by_its_slots_is_found_with_their_number() {
+    for (n, load) in of_slots() {
+        for seed in 0..2 {
+            let stays = simulated(slots(n), &load, seed);
+            let name = format!("{n} slots, {:?}", load.output);
+            let waits = holds(&name, &stays, &Known::default(), Cause::Slots);
+            assert_eq!(waits.limits.slots, Some(n as u32));
+            let known = Known {
+                slots: Some(n as u32),
+                ..Known::default()
+            };
+            holds(&name, &stays, &known, Cause::Slots);
+        }
+    }
+}
+
+#[test]
+fn a_server_limited_by_its_memory_is_told_from_one_of_few_slots() {
+    let load = |every_s, prompt, output| Load {
+        every_s,
+        prompt,
+        output,
+        requests: 700,
+    };
+    for (pool, load) in [
+        (20_000, load(0.08, (100, 2_000), (32, 400))),
+        (40_000, load(0.14, (100, 6_000), (32, 200))),
+        (30_000, load(0.05, (64, 1_000), (200, 600))),
+    ] {
+        for seed in 0..2 {
+            let profile = Profile {
+                max_total_tokens: pool,
+                max_running_requests: 256,
+                ..Profile::default()
+            };
+            let stays = simulated(profile, &load, seed);
+            let known = Known {
+                slots: Some(256),
+                pool: Some(pool),
+                ..Known::default()
+            };
+            holds(&format!("pool {pool} told"), &stays, &known, Cause::Memory);
+            holds(
+                &format!("pool {pool}"),
+                &stays,
+                &Known::default(),
+                Cause::Memory,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_server_limited_by_prefill_is_told_from_one_of_few_slots() {
+    let load = |every_s, prompt, output| Load {
+        every_s,
+        prompt,
+        output,
+        requests: 500,
+    };
+    for (name, load) in [
+        ("scores", load(0.25, (8_000, 8_000), (1, 1))),
+        ("short answers", load(0.20, (6_000, 10_000), (2, 8))),
+        ("low load", load(0.30, (512, 2_048), (64, 128))),
+    ] {
+        for seed in 0..2 {
+            let stays = simulated(slots(256), &load, seed);
+            holds(name, &stays, &Known::default(), Cause::Prefill);
+            let known = Known {
+                slots: Some(256),
+                pool: Some(800_000),
+                ..Known::default()
+            };
+            holds(name, &stays, &known, Cause::Prefill);
+        }
+    }
+}
+
+#[test]
+fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
+    for (n, load) in of_slots() {
+        for (seed, dropped) in [(0, 0.5), (1, 0.7), (2, 0.35)] {
+            // Of 4 slots all are often those of requests that are seen, and are truly taken then.
+            if n == 4 && dropped < 0.7 {
+                continue;
+            }
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut stays = simulated(slots(n), &load, seed);
+            stays.retain(|_| rng.random::<f64>() >= dropped);
+            let name = format!("{n} slots, {dropped} dropped");
+            let told = Known {
+                slots: Some(n as u32),
+                pool: Some(800_000),
+                ..Known::default()
+            };
+            let waits = holds(&name, &stays, &told, Cause::NotSeen);
+            let held: f64 = waits.held_up.iter().sum();
+            assert!(held <= 0.05 * (held + waits.by_nobody), "{name}");
+            holds(&name, &stays, &Known::default(), Cause::NotSeen);
+        }
+    }
+}
+
+/// The rows of an H200 (tests/data/h200/README.md) by run.
+fn of_h200(run: &str) -> Vec<Stay> {
+    let packed = include_bytes!("../../../tests/data/h200/runs.csv.gz");
+    let mut text = String::new();
+    let mut unpacked = flate2::read::GzDecoder::new(&packed[..]);
+    unpacked.read_to_string(&mut text).unwrap();
+    let rows = text
+        .lines()
+        .filter(|line| line.split(',').next() == Some(run));
+    let stay = |line: &str| {
+        let cells: Vec<i64> = line
+            .split(',')
+            .skip(1)
+            .map(|cell| cell.parse().unwrap())
+            .collect();
+        let [
+            arrival,
+            prompt,
+            output,
+            cached,
+            _,
+            queued,
+            admitted,
+            first,
+            finish,
+        ] = cells[..]
+        else {
+            panic!("{line}")
+        };
+        let at = |tenths: i64| (arrival + tenths) * MS / 10;
+        Stay {
+            queued: at(queued),
+            started: at(admitted),
+            first: at(first),
+            ended: at(finish),
+            prompt: (prompt - cached) as u64,
+            output: output as u64,
+        }
+    };
+    rows.map(stay).collect()
+}
+
+#[test]
+fn the_sixteen_slots_of_a_real_server_are_found() {
+    let waits = holds(
+        "slots16",
+        &of_h200("slots16"),
+        &Known::default(),
+        Cause::Slots,
+    );
+    assert_eq!(waits.limits.slots, Some(16));
+    // These never ran as many as they could: each waited for the batch under way.
+    for run in [
+        "2048-64-rate5",
+        "2048-64-rate10",
+        "128-512",
+        "mixed",
+        "shared",
+        "two-servers-server1",
+    ] {
+        let waits = holds(run, &of_h200(run), &Known::default(), Cause::Prefill);
+        assert_eq!(waits.limits.slots, None, "{run}");
+    }
+}
+
+#[test]
+fn a_wait_is_laid_on_those_who_ran_by_hand() {
+    let stay = |queued, started, ended| Stay {
+        queued: queued * MS,
+        started: started * MS,
+        first: started * MS,
+        ended: ended * MS,
+        ..Stay::default()
+    };
+    // One waits while nobody runs, then 0 and 1 run; 2 waits for both, from 30 on for 1 and 3.
+    let stays = [
+        stay(0, 10, 30),
+        stay(10, 10, 50),
+        stay(20, 50, 60),
+        stay(30, 30, 90),
+    ];
+    let known = Known {
+        slots: Some(2),
+        ..Known::default()
+    };
+    let waits = Waits::of(&stays, &known);
+    let held = waits.held_up.iter().map(|held| (held * 1e3).round());
+    assert_eq!(held.collect::<Vec<_>>(), [5.0, 15.0, 0.0, 10.0]);
+    assert_eq!(waits.by_nobody, 0.010);
+    assert_eq!(waits.causes[0][Cause::Prefill as usize], 10 * MS);
+    assert_eq!(waits.causes[2][Cause::Slots as usize], 30 * MS);
+    let holders = waits.holders(&stays, 2, 2);
+    let holders: Vec<_> = holders
+        .iter()
+        .map(|(of, s)| (*of, (s * 1e3).round()))
+        .collect();
+    assert_eq!(holders, [(1, 15.0), (3, 10.0)]);
+    let down = Known {
+        down: vec![crate::stats::Interval {
+            start: 0,
+            end: 25 * MS,
+        }],
+        ..known
+    };
+    let waits = Waits::of(&stays, &down);
+    assert_eq!(waits.causes[0][Cause::Down as usize], 10 * MS);
+    assert_eq!(waits.causes[2][Cause::Down as usize], 10 * MS);
+    adds_up(&stays, &waits);
+}
+
+proptest! {
+    #[test]
+    fn parts_add_up_to_the_whole(
+        all in prop::collection::vec((0_i64..5_000, 0_i64..900, 0_i64..90, -5_i64..2_000, 0_u64..9_000), 0..60),
+        told in prop::option::of(1_u32..9),
+        pool in prop::option::of(1_u64..90_000),
+        usage in prop::collection::vec((0_i64..6_000, 0.0..1.2_f64), 0..4),
+    ) {
+        let stay = |(queued, waited, prefill, ran, tokens): (i64, i64, i64, i64, u64)| Stay {
+            queued: queued * MS,
+            started: (queued + waited) * MS,
+            first: (queued + waited + prefill) * MS,
+            ended: (queued + waited + ran) * MS,
+            prompt: tokens,
+            output: tokens / 7,
+        };
+        let stays: Vec<Stay> = all.into_iter().map(stay).collect();
+        let mut usage: Vec<(i64, f64)> = usage.into_iter().map(|(at, used)| (at * MS, used)).collect();
+        usage.sort_by_key(|(at, _)| *at);
+        let known = Known { slots: told, pool, usage, ..Known::default() };
+        let waits = Waits::of(&stays, &known);
+        adds_up(&stays, &waits);
+        // What each holds of each is what it holds of all.
+        let mut held = vec![0.0; stays.len()];
+        for place in 0..stays.len() {
+            for (by, seconds) in waits.holders(&stays, place, usize::MAX) {
+                held[by] += seconds;
+            }
+        }
+        for (all, each) in waits.held_up.iter().zip(&held) {
+            prop_assert!((all - each).abs() < 1e-9, "{all} {each}");
+        }
+    }
+}
