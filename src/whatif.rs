@@ -3,12 +3,11 @@
 
 pub mod command;
 pub mod fit;
-mod learn;
+pub mod learn;
 pub mod load;
-mod refine;
 pub mod replay;
+pub mod rows;
 pub mod settings;
-mod solve;
 
 /// Why nothing is predicted.
 #[derive(Debug, thiserror::Error)]

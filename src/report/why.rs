@@ -161,6 +161,12 @@ impl Why {
         self.in_router += held.unwrap_or(0.0);
     }
 
+    /// The server that a row's sequence is known to have waited at.
+    pub fn server(&self, row: usize) -> Option<&Server> {
+        let (server, _) = self.places.get(&row)?;
+        self.servers.get(*server)
+    }
+
     /// Seconds that a row's sequence held up others; `None` where nobody knows when it ran.
     pub fn held_up(&self, row: usize) -> Option<f64> {
         let (server, place) = self.places.get(&row)?;

@@ -67,12 +67,6 @@ impl Engine {
         }
     }
 
-    /// The same, of which other prefills are those whose launch takes longer, by chance: one run of as many as there are numbers.
-    pub fn by_chance(mut self, number: u32) -> Engine {
-        self.prefills = u64::from(number) << 32;
-        self
-    }
-
     /// One that decodes what another server prefills: as many requests as run may have room, and `extra` more.
     pub fn decode_only(profile: Profile, extra: usize, now: Stamp) -> Engine {
         Engine {

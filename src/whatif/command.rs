@@ -1,21 +1,25 @@
 //! `queuescope whatif`: what is read, learnt, predicted and shown.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+mod show;
 
 use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
-use crate::report::grid::Grid;
-use crate::report::reader;
+use crate::experiment::run::search::{Search, Trial};
+use crate::report::compare::Comparison;
+use crate::report::load::Goal;
+use crate::report::page;
+use crate::report::reader::{self, Loaded, Run};
+use crate::report::runs::{Report, RunReport};
 use crate::table;
 
 use super::Error;
-use super::fit::{COMPARED, Errors, Fit, compared, predict};
+use super::fit::{COMPARED, Fit};
 use super::load::Load;
-use super::replay::Figures;
-use super::settings::{deployment, sweeps};
+use super::rows::Figures;
+use super::settings::{MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
 
 /// What is to be predicted, of what, and from what.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -37,6 +41,18 @@ pub struct Args {
     /// File for what was learnt, as a plan's table of the simulator
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+    /// Look for the fewest servers, or the highest rate, that keep --goodput under each combination of --set
+    #[arg(long, value_enum, value_name = "WHAT", requires = "goodput")]
+    pub find: Option<Find>,
+    /// What a good request keeps: NAME:MILLISECONDS, such as ttft:500 e2el:4000
+    #[arg(long, value_name = "GOAL", num_args = 1..)]
+    pub goodput: Vec<Goal>,
+    /// Share of all requests that must keep it
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
+    pub goodput_share: f64,
+    /// File of a page of the load and the predictions, as `queuescope report` makes it
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// How it is shown
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
@@ -52,17 +68,42 @@ pub enum Format {
     Json,
 }
 
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Find {
+    /// The fewest servers
+    Servers,
+    /// The highest rate, requests a second
+    Rate,
+}
+
 /// A prediction.
 #[derive(Clone, Debug)]
 struct Prediction {
     settings: Vec<Entry>,
     figures: Figures,
+    run: Run,
 }
+
+/// What all predictions are made of.
+struct Made<'a> {
+    args: &'a Args,
+    load: Load,
+    fit: Fit,
+    /// Why there are none.
+    refused: Option<String>,
+    predictions: Vec<Prediction>,
+    /// What is to be known.
+    notes: Vec<String>,
+}
+
+/// A rate is looked for until it is known to this share.
+const PRECISION: f64 = 0.02;
 
 /// More than this error, as a share, is no prediction.
 pub const MOST_ERROR: f64 = 0.2;
 
-/// Predicts: what is shown, and why it is not to be used, where it is not.
+/// Predicts: what is shown, and why nothing is predicted, where that is so.
 ///
 /// # Errors
 /// What was given cannot be read, or is wrong.
@@ -70,30 +111,168 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     let sweeps = sweeps(&args.set)?;
     let grid = grid::combinations(&sweeps, 1)
         .map_err(|error| Error::Setting(format!("--set: {error}")))?;
+    if !(0.0..=1.0).contains(&args.goodput_share) {
+        return Err(Error::Setting(
+            "--goodput-share: must be from 0 to 1".to_owned(),
+        ));
+    }
     let loads = read(&args.loads)?;
-    let load = joined(loads)?;
+    let load = joined(&loads)?;
     let fit = match args.fit.as_slice() {
-        [] => Fit::of(&read(&args.loads)?)?,
+        [] => Fit::of(&loads)?,
         given => Fit::of(&read(given)?)?,
     };
-    let mut predictions = Vec::new();
+    let mut made = Made {
+        notes: notes(&load),
+        refused: refused(&fit),
+        predictions: Vec::new(),
+        args,
+        load,
+        fit,
+    };
     for settings in grid {
-        let figures = predict(&deployment(&fit, &load, &settings)?, &load);
-        predictions.push(Prediction { settings, figures });
+        // What cannot be is said, also where nothing is predicted.
+        deployment(&made.fit, &made.load, &settings)?;
+        if made.refused.is_none() {
+            made.predict(settings)?;
+        }
     }
     if let Some(path) = &args.profile {
-        let written = disk::replace(path, profile(&fit).as_bytes());
-        written.map_err(|cause| table::Error::write(path, cause))?;
+        write(path, &profile(&made.fit))?;
     }
-    let refused = refused(&fit);
+    if let Some(path) = &args.html {
+        write(path, &made.page())?;
+    }
     let shown = match args.format {
-        Format::Json => format!(
-            "{:#}\n",
-            to_json(&fit, &load, &predictions, refused.as_deref())
-        ),
-        Format::Text => to_text(&fit, &load, &predictions, refused.as_deref()),
+        Format::Json => format!("{:#}\n", made.to_json()),
+        Format::Text => made.to_text(),
     };
-    Ok((shown, refused))
+    Ok((shown, made.refused))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    let written = disk::replace(path, text.as_bytes());
+    Ok(written.map_err(|cause| table::Error::write(path, cause))?)
+}
+
+impl Made<'_> {
+    /// Under these settings, or of what is looked for under them.
+    fn predict(&mut self, settings: Vec<Entry>) -> Result<(), Error> {
+        let keeps = |of: &Prediction| of.figures.kept >= self.args.goodput_share;
+        let found = match self.args.find {
+            None => Some(self.under(settings.clone())?),
+            Some(Find::Servers) => self.fewest(&settings, &keeps)?,
+            Some(Find::Rate) => self.highest(&settings, &keeps)?,
+        };
+        let goals: Vec<String> = self
+            .args
+            .goodput
+            .iter()
+            .map(|goal| format!("{}:{}", goal.name, goal.most_ms))
+            .collect();
+        let looked_for = match self.args.find {
+            Some(Find::Servers) => format!("number of servers up to {MOST_SERVERS}"),
+            _ => "rate".to_owned(),
+        };
+        match found {
+            Some(found) => self.predictions.push(found),
+            None => self.notes.push(format!(
+                "{}: no {looked_for} keeps {} in {:.1} % of the requests",
+                grid::label(&settings),
+                goals.join(" "),
+                self.args.goodput_share * 100.0
+            )),
+        }
+        Ok(())
+    }
+
+    fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
+        let mut made = deployment(&self.fit, &self.load, &settings)?.serve(&self.load);
+        made.name = format!("predicted: {}", grid::label(&settings));
+        let mut run = made.to_run(&self.args.goodput);
+        let off = COMPARED.iter().zip(self.fit.errors());
+        let off: Vec<String> = off
+            .map(|(name, error)| format!("{name} ± {:.1} %", error * 100.0))
+            .collect();
+        run.notes
+            .push(format!("predicted, not measured: {}", off.join(", ")));
+        Ok(Prediction {
+            figures: Figures::of(&run),
+            settings,
+            run,
+        })
+    }
+
+    fn fewest(
+        &self,
+        settings: &[Entry],
+        keeps: &dyn Fn(&Prediction) -> bool,
+    ) -> Result<Option<Prediction>, Error> {
+        let with = |servers: usize| self.under(with(settings, SERVERS, (servers as i64).into())?);
+        let (mut too_few, mut servers) = (0, 1);
+        let mut found = with(servers)?;
+        while !keeps(&found) {
+            (too_few, servers) = (servers, servers * 2);
+            if servers > MOST_SERVERS {
+                return Ok(None);
+            }
+            found = with(servers)?;
+        }
+        while servers - too_few > 1 {
+            let middle = usize::midpoint(too_few, servers);
+            let tried = with(middle)?;
+            match keeps(&tried) {
+                true => (servers, found) = (middle, tried),
+                false => too_few = middle,
+            }
+        }
+        Ok(Some(found))
+    }
+
+    fn highest(
+        &self,
+        settings: &[Entry],
+        keeps: &dyn Fn(&Prediction) -> bool,
+    ) -> Result<Option<Prediction>, Error> {
+        let mut search = Search::new(self.load.rate(), PRECISION);
+        let mut best = None;
+        while let Some(rate) = search.next() {
+            let tried = self.under(with(settings, RATE, rate.into())?)?;
+            let is_met = keeps(&tried);
+            search.tell(rate, if is_met { Trial::Met } else { Trial::Missed });
+            if search.met == Some(rate) {
+                best = Some(tried);
+            }
+        }
+        Ok(best)
+    }
+
+    /// The load and the predictions, as a report of runs shows them. What differs is not tested: chance is not what it is off by.
+    fn page(&self) -> String {
+        let measured = self.load.to_run(&self.args.goodput);
+        let runs =
+            std::iter::once(measured).chain(self.predictions.iter().map(|of| of.run.clone()));
+        let loaded = Loaded {
+            runs: runs.collect(),
+            ..Loaded::default()
+        };
+        page::render(&Report {
+            runs: loaded.runs.iter().map(RunReport::of).collect(),
+            comparison: Comparison::default(),
+            loaded: &loaded,
+        })
+    }
+}
+
+/// Settings and the key that is looked for.
+fn with(settings: &[Entry], key: &str, value: toml::Value) -> Result<Vec<Entry>, Error> {
+    if settings.iter().any(|(known, _)| known == key) {
+        return Err(Error::Setting(format!(
+            "--set {key}: is what --find looks for; leave it out"
+        )));
+    }
+    let found = std::iter::once((key.to_owned(), value));
+    Ok(settings.iter().cloned().chain(found).collect())
 }
 
 fn read(given: &[PathBuf]) -> Result<Vec<Load>, Error> {
@@ -107,12 +286,13 @@ fn read(given: &[PathBuf]) -> Result<Vec<Load>, Error> {
 }
 
 /// Several loads are one after the other: only one can be replayed.
-fn joined(mut loads: Vec<Load>) -> Result<Load, Error> {
-    match loads.len() {
-        0 => Err(Error::Empty),
-        1 => Ok(loads.remove(0)),
-        count => Err(Error::Setting(format!(
-            "LOAD: {count} runs were given: one is replayed at a time; the others can teach by --fit"
+fn joined(loads: &[Load]) -> Result<Load, Error> {
+    match loads {
+        [] => Err(Error::Empty),
+        [load] => Ok(load.clone()),
+        several => Err(Error::Setting(format!(
+            "LOAD: {} runs were given: one is replayed at a time; the others can teach by --fit",
+            several.len()
         ))),
     }
 }
@@ -143,11 +323,9 @@ fn profile(fit: &Fit) -> String {
         .map(|learnt| (learnt.name, learnt.value))
         .collect();
     figures.extend([
-        ("prefill_stall_share", model.prefill_stall_share),
         ("tokenize_ms", model.tokenize_ms),
         ("tokenize_token_us", model.tokenize_token_us),
         ("schedule_ms", model.schedule_ms),
-        ("step_gap_ms", model.step_gap_ms),
     ]);
     let flags = figures
         .iter()
@@ -162,69 +340,15 @@ fn profile(fit: &Fit) -> String {
     )
 }
 
-fn to_json(fit: &Fit, load: &Load, predictions: &[Prediction], refused: Option<&str>) -> Value {
-    let learnt = fit.learnt.iter().map(|learnt| {
-        (
-            learnt.name.to_owned(),
-            json!({ "value": learnt.value, "low": learnt.bounds[0], "high": learnt.bounds[1] }),
-        )
-    });
-    let shares: serde_json::Map<String, Value> = fit
-        .shares
-        .iter()
-        .map(|(servers, share)| (servers.to_string(), json!(share)))
-        .collect();
-    let validation = fit.validation.iter().map(|run| {
-        json!({
-            "file": run.name,
-            "max_running_requests": run.slots,
-            "measured": figures(&run.measured),
-            "predicted": figures(&run.predicted),
-            "error": errors(run.errors()),
-        })
-    });
-    let predicted = predictions.iter().map(|prediction| {
-        let mut shown = figures(&prediction.figures);
-        shown["settings"] = grid::json(&prediction.settings).into();
-        shown["error"] = errors(fit.errors());
-        shown
-    });
-    json!({
-        "fit": {
-            "requests": fit.requests,
-            "parameters": learnt.collect::<serde_json::Map<_, _>>(),
-            "gpu_share": shares,
-            "error": fit.error(),
-        },
-        "validation": validation.collect::<Value>(),
-        "load": { "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots, "notes": notes(load) },
-        "predictions": predicted.collect::<Value>(),
-        "no_prediction": refused,
-    })
-}
-
-fn figures(figures: &Figures) -> Value {
-    let three =
-        |of: [f64; 3]| json!({ "mean": of[0] * 1e3, "p50": of[1] * 1e3, "p99": of[2] * 1e3 });
-    json!({
-        "ttft_ms": three(figures.ttft),
-        "total_latency_ms": three(figures.total),
-        "pure_queue_time_ms": three(figures.queue),
-        "request_throughput": figures.throughput,
-    })
-}
-
-fn errors(errors: Errors) -> Value {
-    let named = COMPARED.iter().zip(errors);
-    named
-        .map(|(name, error)| ((*name).to_owned(), json!(error)))
-        .collect::<serde_json::Map<_, _>>()
-        .into()
-}
-
 /// What the reader must know of the load.
 fn notes(load: &Load) -> Vec<String> {
-    let mut notes = load.notes.clone();
+    let mut notes = Vec::new();
+    if load.left_out > 0 {
+        notes.push(format!(
+            "{} rows of {} are left out: they failed, or tell no arrival or no numbers of tokens",
+            load.left_out, load.name
+        ));
+    }
     if load.slots.iter().all(Option::is_none) {
         notes.push(
             "no request waited for a slot: how many the servers run at once is not known, and no limit is assumed; \
@@ -240,102 +364,4 @@ fn notes(load: &Load) -> Vec<String> {
         );
     }
     notes
-}
-
-fn to_text(fit: &Fit, load: &Load, predictions: &[Prediction], refused: Option<&str>) -> String {
-    let learnt = fit.learnt.iter().map(|learnt| {
-        let [low, high] = learnt.bounds;
-        vec![
-            learnt.name.to_owned(),
-            short(learnt.value),
-            format!("{} – {}", short(low), short(high)),
-        ]
-    });
-    let learnt = Grid {
-        heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
-        rows: learnt.collect(),
-    };
-    let heads = [
-        "",
-        "TTFT p50",
-        "TTFT p99",
-        "total p50",
-        "total p99",
-        "queue mean",
-        "done a second",
-    ];
-    let heads = || heads.iter().map(|head| (*head).to_owned());
-    let mut replayed = Vec::new();
-    for run in &fit.validation {
-        replayed.push(line(&run.name, compared(&run.measured)));
-        replayed.push(line("  replayed", compared(&run.predicted)));
-        replayed.push(shares("  off by", run.errors(), "+"));
-    }
-    replayed.push(shares("error (root mean square)", fit.errors(), ""));
-    let replayed = Grid {
-        heads: heads().collect(),
-        rows: replayed,
-    };
-    let mut rows = vec![line(
-        &format!("measured: {}", load.name),
-        compared(&Figures::measured(&load.requests)),
-    )];
-    for prediction in predictions {
-        rows.push(line(
-            &format!("predicted: {}", grid::label(&prediction.settings)),
-            compared(&prediction.figures),
-        ));
-        rows.push(shares("  ±", fit.errors(), ""));
-    }
-    let predicted = Grid {
-        heads: heads().collect(),
-        rows,
-    };
-    let notes: String = notes(load)
-        .iter()
-        .map(|note| format!("note: {note}\n"))
-        .collect();
-    let shared: String = fit
-        .shares
-        .iter()
-        .map(|(servers, share)| {
-            format!("{servers} servers: each as fast as with {share:.2} of a GPU\n")
-        })
-        .collect();
-    let refused = refused.map_or(String::new(), |why| format!("\n{why}\n"));
-    format!(
-        "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\nPredicted (milliseconds):\n{}{notes}{refused}",
-        fit.requests,
-        learnt.to_text(None),
-        replayed.to_text(None),
-        predicted.to_text(None),
-    )
-}
-
-fn line(name: &str, figures: Errors) -> Vec<String> {
-    let [times @ .., throughput] = figures;
-    let cells = times.map(|time| short(time * 1e3));
-    std::iter::once(name.to_owned())
-        .chain(cells)
-        .chain([format!("{throughput:.2}")])
-        .collect()
-}
-
-fn shares(name: &str, errors: Errors, sign: &str) -> Vec<String> {
-    let cell = |error: f64| match sign {
-        "" => format!("{:.1} %", error * 100.0),
-        _ => format!("{:+.1} %", error * 100.0),
-    };
-    std::iter::once(name.to_owned())
-        .chain(errors.map(cell))
-        .collect()
-}
-
-fn short(value: f64) -> String {
-    match value {
-        1000.0.. => format!("{value:.0}"),
-        100.0.. => format!("{value:.1}"),
-        1.0.. => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
-    }
 }

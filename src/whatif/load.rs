@@ -1,6 +1,7 @@
 //! What there was to serve and when, as the rows of a run tell it, and what became of it.
 
 use crate::report::reader::Run;
+use crate::report::why::Why;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 
@@ -13,17 +14,15 @@ pub struct Load {
     pub requests: Vec<Request>,
     /// The servers that they went to.
     pub servers: Vec<String>,
-    /// How many requests each server runs at once, where their waiting shows it.
+    /// How many requests each server runs at once, where that was told, or their waiting shows it.
     pub slots: Vec<Option<usize>>,
-    /// What is to be known of it.
-    pub notes: Vec<String>,
+    /// Rows that are no such request.
+    pub left_out: usize,
 }
 
 /// A request: times in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Its row.
-    pub row: usize,
     /// When it arrived.
     pub at: f64,
     /// Tokens of its prompt.
@@ -39,7 +38,7 @@ pub struct Request {
 }
 
 /// What became of a request: seconds since the run began.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
     /// The server had received it.
     pub created: f64,
@@ -57,34 +56,31 @@ pub struct Times {
     pub server: usize,
 }
 
-/// Who waits less than this in the server's queue waits for no slot: seconds.
-const SHORT_WAIT: f64 = 0.02;
-/// The waiting that shows a limit: seconds of it, the requests that waited, and the share of it at the one count.
-const SHOWN: (f64, usize, f64) = (0.1, 3, 0.5);
-/// An answer has come to its end so much later than its slot was free: seconds.
-const WAY_BACK: f64 = 0.0025;
+/// Fewer requests tell nothing of a server.
+const FEWEST: usize = 20;
+/// A server's sample has at most so many requests, and all samples make so many tokens.
+const MOST: (usize, u64) = (2_000, 400_000);
 
 impl Load {
     /// Of a run.
     pub fn of(run: &Run) -> Load {
-        let table = &run.table;
+        let (table, why) = (&run.table, Why::of(run));
         let mut load = Load {
             name: run.name.clone(),
             ..Load::default()
         };
-        let requests = (0..table.len()).filter_map(|row| load.request(table, row));
-        let mut requests: Vec<Request> = requests.collect();
-        requests.sort_by(|a, b| a.at.total_cmp(&b.at));
-        if let left_out @ 1.. = table.len() - requests.len() {
-            load.notes.push(format!(
-                "{}: {left_out} of {} rows are left out: they failed, or tell no arrival or no numbers of tokens",
-                load.name,
-                table.len()
-            ));
+        for row in 0..table.len() {
+            match load.request(table, row) {
+                Some(request) => {
+                    load.slots.resize(load.servers.len(), None);
+                    let slots = why.server(row).and_then(|server| server.slots);
+                    load.slots[request.server] = slots.map(|slots| slots as usize);
+                    load.requests.push(request);
+                }
+                None => load.left_out += 1,
+            }
         }
-        load.requests = requests;
-        let servers = 0..load.servers.len();
-        load.slots = servers.map(|server| load.slots_of(server)).collect();
+        load.requests.sort_by(|a, b| a.at.total_cmp(&b.at));
         load
     }
 
@@ -104,7 +100,6 @@ impl Load {
             self.servers.len() - 1
         });
         Some(Request {
-            row,
             at,
             prompt,
             cached: count(ColumnId::cached_tokens).unwrap_or(0).min(prompt),
@@ -114,51 +109,69 @@ impl Load {
         })
     }
 
+    /// The requests of which the server told, with what it told.
+    pub fn seen(&self) -> impl Iterator<Item = (&Request, Times)> + Clone {
+        let requests = self.requests.iter();
+        requests.filter_map(|request| Some((request, request.seen?)))
+    }
+
+    /// Requests a second that arrive.
+    pub fn rate(&self) -> f64 {
+        let [first, last] =
+            [self.requests.first(), self.requests.last()].map(|of| of.map_or(0.0, |of| of.at));
+        (self.requests.len().max(2) - 1) as f64 / (last - first).max(1e-9)
+    }
+
     /// Whether the prefix cache had any tokens worth a word.
     pub fn shares_prefixes(&self) -> bool {
-        let sum = |of: fn(&Request) -> u32| -> u64 {
+        let sum = |of: fn(&Request) -> u32| {
             self.requests
                 .iter()
                 .map(|request| u64::from(of(request)))
-                .sum()
+                .sum::<u64>()
         };
         sum(|request| request.cached) * 100 > sum(|request| request.prompt)
     }
 
-    /// What a server was sent.
-    pub fn of_server(&self, server: usize) -> impl Iterator<Item = &Request> + Clone {
-        let requests = self.requests.iter();
-        requests.filter(move |request| request.server == server)
-    }
-
-    /// The number of running requests at which nearly all waiting was.
-    fn slots_of(&self, server: usize) -> Option<usize> {
-        let seen = self.of_server(server).filter_map(|request| request.seen);
-        let mut events: Vec<(f64, i32, i32)> = Vec::new();
-        let mut waited = 0;
-        for times in seen {
-            events.push((times.admitted, 0, 1));
-            events.push(((times.finish - WAY_BACK).max(times.admitted), 0, -1));
-            if times.admitted - times.queued > SHORT_WAIT {
-                waited += 1;
-                events.push((times.queued, 1, 0));
-                events.push((times.admitted, -1, 0));
-            }
-        }
-        events.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (mut waiting, mut running, mut before) = (0, 0, 0.0);
-        let mut spent: Vec<f64> = Vec::new();
-        for (at, more_waiting, more_running) in events {
-            if waiting > 0 {
-                let place = usize::try_from(running).unwrap_or(0);
-                spent.resize(spent.len().max(place + 1), 0.0);
-                spent[place] += at - before;
-            }
-            (waiting, running, before) = (waiting + more_waiting, running + more_running, at);
-        }
-        let all: f64 = spent.iter().sum();
-        let (slots, most) = (0..).zip(spent).max_by(|a, b| a.1.total_cmp(&b.1))?;
-        (all >= SHOWN.0 && waited >= SHOWN.1 && most >= SHOWN.2 * all).then_some(slots)
+    /// Of a server's requests those that came closest together; `of` servers share the room for samples. Who met others that are
+    /// not among them is there, but not as seen. `None`: too few tell anything.
+    pub fn sample(&self, server: usize, of: usize) -> Option<Load> {
+        let its = self
+            .requests
+            .iter()
+            .filter(|request| request.server == server);
+        let all: Vec<Request> = its
+            .map(|request| Request {
+                server: 0,
+                ..*request
+            })
+            .collect();
+        let tokens: u64 = all.iter().map(|request| u64::from(request.output)).sum();
+        let room = MOST.1 / of.max(1) as u64 * all.len() as u64 / tokens.max(1);
+        let size = (room as usize).min(MOST.0).max(5 * FEWEST).min(all.len());
+        let span = |from: &usize| all[from + size - 1].at - all[*from].at;
+        let starts = (0..=all.len() - size).step_by(size / 2 + 1);
+        let from = starts.min_by(|a, b| span(a).total_cmp(&span(b)))?;
+        let (before, rest) = all.split_at(from);
+        let (requests, after) = rest.split_at(size);
+        let ends = before
+            .iter()
+            .map(|request| request.seen.map_or(0.0, |seen| seen.finish));
+        let from = ends.fold(f64::NEG_INFINITY, f64::max);
+        let to = after.first().map_or(f64::INFINITY, |next| next.at);
+        let alone = |request: &Request| {
+            let seen = request
+                .seen
+                .filter(|seen| request.at >= from && seen.finish <= to);
+            Request { seen, ..*request }
+        };
+        let sample = Load {
+            requests: requests.iter().map(alone).collect(),
+            servers: self.servers.clone(),
+            slots: vec![self.slots[server]],
+            ..Load::default()
+        };
+        (sample.seen().count() >= FEWEST).then_some(sample)
     }
 }
 

@@ -8,9 +8,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::clock::Stamp;
 use crate::sim::engine::{self, Engine, EventKind, Profile, Prompt};
-use crate::stats::quantile;
 
-use super::load::{Request, Times};
+use super::load::{Load, Request, Times};
 
 /// A server's engine, and the ways to it and back, which are outside of it: seconds.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +18,8 @@ pub struct Model {
     pub profile: Profile,
     /// From a request's arrival until the server has received it.
     pub way_in: f64,
-    /// From the end of prefill until the server has the first token, and until that has come back.
-    pub way_back: [f64; 2],
+    /// From a token's step until the server has it, and from the last one's until the answer has come back.
+    pub way_back: f64,
 }
 
 /// Which server gets the next request.
@@ -48,19 +47,6 @@ pub struct Deployment {
     pub pace: f64,
 }
 
-/// What is said of a replay, and of what was measured: seconds, and requests a second.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
-    /// Mean, p50 and p99 from arrival to the first token.
-    pub ttft: [f64; 3],
-    /// The same to the end of the answer.
-    pub total: [f64; 3],
-    /// The same in the server's queue.
-    pub queue: [f64; 3],
-    /// Requests that ended, in the time from the first arrival to the last end.
-    pub throughput: f64,
-}
-
 /// A server under way.
 struct Server<'a> {
     model: &'a Model,
@@ -72,20 +58,55 @@ struct Server<'a> {
 }
 
 impl Deployment {
+    /// Servers that are alike but for how many requests each runs at once, and that get what they got.
+    pub fn of(model: &Model, slots: &[Option<usize>]) -> Deployment {
+        let server = |slots: &Option<usize>| {
+            let mut model = model.clone();
+            model.profile.max_running_requests = slots.unwrap_or(usize::MAX);
+            model
+        };
+        Deployment {
+            servers: slots.iter().map(server).collect(),
+            policy: None,
+            pace: 1.0,
+        }
+    }
+
     /// When a request arrives, seconds.
-    pub fn arrives(&self, requests: &[Request], request: &Request) -> f64 {
+    fn arrives(&self, requests: &[Request], request: &Request) -> f64 {
         let first = requests.first().map_or(0.0, |first| first.at);
         first + (request.at - first) / self.pace
     }
 
-    /// What becomes of each request; `None` of those that are refused. `chance`: which of many equally likely runs.
-    pub fn replay(&self, requests: &[Request], chance: u32) -> Vec<Option<Times>> {
+    /// A load with what becomes of its requests.
+    pub fn serve(&self, load: &Load) -> Load {
+        let made = self.replay(&load.requests);
+        let served = |(request, seen): (&Request, Option<Times>)| Request {
+            at: self.arrives(&load.requests, request),
+            seen,
+            ..*request
+        };
+        let servers = match self.servers.len() == load.servers.len() {
+            true => load.servers.clone(),
+            false => (1..=self.servers.len())
+                .map(|n| format!("server-{n}"))
+                .collect(),
+        };
+        Load {
+            requests: load.requests.iter().zip(made).map(served).collect(),
+            servers,
+            ..load.clone()
+        }
+    }
+
+    /// What becomes of each request; `None` of those that are refused.
+    pub fn replay(&self, requests: &[Request]) -> Vec<Option<Times>> {
         let start = Stamp::from_nanos(0);
-        let mut random = ChaCha8Rng::seed_from_u64(u64::from(chance));
+        let mut random = ChaCha8Rng::seed_from_u64(1);
         let servers = self.servers.iter();
         let mut servers: Vec<Server<'_>> = servers
             .map(|model| Server {
-                engine: Engine::new(model.profile.clone(), start).by_chance(chance),
+                engine: Engine::new(model.profile.clone(), start),
                 model,
                 coming: BinaryHeap::new(),
                 under_way: 0,
@@ -189,61 +210,17 @@ impl Server<'_> {
                 EventKind::Admitted { .. } if times.admitted == 0.0 => times.admitted = at,
                 EventKind::Token { .. } if times.first == 0.0 => {
                     times.prefilled = at;
-                    times.first = at + self.model.way_back[0];
+                    times.first = at + self.model.way_back;
                 }
                 _ => {}
             }
             if event.kind.is_end() {
                 self.under_way -= 1;
-                times.finish = at + self.model.way_back[1];
+                times.finish = at + self.model.way_back;
             }
             if event.kind == EventKind::Rejected {
                 all[place] = None;
             }
-        }
-    }
-}
-
-impl Figures {
-    /// Of requests that arrived then, and what became of them.
-    pub fn of(all: impl Iterator<Item = (f64, Times)> + Clone) -> Figures {
-        let three = |of: &dyn Fn(f64, Times) -> f64| {
-            let mut values: Vec<f64> = all.clone().map(|(at, times)| of(at, times)).collect();
-            values.sort_by(f64::total_cmp);
-            let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-            let quantile = |q| quantile(&values, q).unwrap_or(0.0);
-            [mean, quantile(0.5), quantile(0.99)]
-        };
-        let first = all.clone().map(|(at, _)| at).fold(f64::INFINITY, f64::min);
-        let last = all.clone().map(|(_, times)| times.finish);
-        let took = last.fold(f64::NEG_INFINITY, f64::max) - first;
-        Figures {
-            ttft: three(&|at, times| times.first - at),
-            total: three(&|at, times| times.finish - at),
-            queue: three(&|_, times| times.admitted - times.queued),
-            throughput: all.count() as f64 / took.max(1e-9),
-        }
-    }
-
-    /// Of what was measured.
-    pub fn measured(requests: &[Request]) -> Figures {
-        let seen = requests.iter();
-        Figures::of(seen.filter_map(|request| Some((request.at, request.seen?))))
-    }
-
-    /// Figure by figure the median of several equally likely runs.
-    pub fn median(runs: &[Figures]) -> Figures {
-        let median = |of: &dyn Fn(&Figures) -> f64| {
-            let mut values: Vec<f64> = runs.iter().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            quantile(&values, 0.5).unwrap_or(0.0)
-        };
-        let three = |of: fn(&Figures) -> &[f64; 3]| [0, 1, 2].map(|at| median(&|run| of(run)[at]));
-        Figures {
-            ttft: three(|run| &run.ttft),
-            total: three(|run| &run.total),
-            queue: three(|run| &run.queue),
-            throughput: median(&|run| run.throughput),
         }
     }
 }

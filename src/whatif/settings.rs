@@ -14,7 +14,7 @@ use super::load::Load;
 use super::replay::{Deployment, Policy};
 
 /// Keys that are no figure of an engine.
-const SERVERS: &str = "num_gpus";
+pub const SERVERS: &str = "num_gpus";
 const SHARED: &str = "servers_per_gpu";
 const POLICY: &str = "routing_policy";
 /// So many times the load's own rate.
@@ -22,7 +22,7 @@ pub const FACTOR: &str = "rate";
 /// Requests a second.
 pub const RATE: &str = "request_rate";
 /// More servers are taken for a slip.
-const MOST_SERVERS: usize = 1024;
+pub const MOST_SERVERS: usize = 1024;
 
 /// Reads `--set`, in its order.
 ///
@@ -63,10 +63,7 @@ pub fn deployment(fit: &Fit, load: &Load, settings: &[Entry]) -> Result<Deployme
         match key.as_str() {
             FACTOR => made.pace = positive()?,
             RATE => {
-                let (first, last) = (load.requests.first(), load.requests.last());
-                let span = last.map_or(0.0, |last| last.at) - first.map_or(0.0, |first| first.at);
-                let own = (load.requests.len().max(2) - 1) as f64 / span.max(1e-9);
-                made.pace = positive()? / own;
+                made.pace = positive()? / load.rate();
             }
             SERVERS => {
                 let count = value.as_integer().and_then(|n| usize::try_from(n).ok());
