@@ -23,7 +23,7 @@ use crate::report;
 use crate::report::files::SUMMARY;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
-use crate::{disk, secret, serve, sim, terminal, traffic};
+use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
 
 mod health;
 mod logging;
@@ -81,6 +81,8 @@ enum Command {
     Probe(probe::Args),
     /// Show what runs and experiments found: on the terminal, as a page, as tables
     Report(report::command::Args),
+    /// Predict what other servers, limits or rates would do to a load that was measured, with the prediction's error
+    Whatif(whatif::command::Args),
     /// Run a command that ends when standard input ends: for experiments, should they be killed
     #[command(name = KEEPER, hide = true)]
     EndWithParent {
@@ -138,6 +140,7 @@ fn start(words: Vec<OsString>) -> ExitCode {
         | Command::Check(_)
         | Command::Health(_)
         | Command::Report(_)
+        | Command::Whatif(_)
         | Command::Completions { .. }
         | Command::Man { .. } => {}
         command => begin(matches!(command, Command::Proxy(_)), cli.log_format),
@@ -156,6 +159,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sim(args) => sim::server::run(args)?,
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
+        Command::Whatif(args) => return run_whatif(&args),
         Command::EndWithParent { command } => return Ok(keep(&command)),
         Command::Health(args) => health::ask(&args)?,
         Command::Completions { shell } => {
@@ -369,6 +373,17 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
+    let (shown, refused) = whatif::command::run(args)?;
+    match args.format {
+        whatif::command::Format::Json => terminal::put(&shown, terminal::shown_json),
+        whatif::command::Format::Text => terminal::put(&shown, terminal::shown),
+    }
+    refused.map_or(Ok(ExitCode::SUCCESS), |why| {
+        Err(Ended { why, code: FAILED }.into())
+    })
+}
+
 /// The exit code of an error.
 fn code(error: &anyhow::Error) -> u8 {
     if let Some(Ended { code, .. }) = error.downcast_ref() {
@@ -376,6 +391,7 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     let is_usage = command::is_usage(error)
         || error.downcast_ref().is_some_and(sim::Error::is_usage)
+        || error.downcast_ref().is_some_and(whatif::Error::is_usage)
         || error
             .downcast_ref()
             .is_some_and(report::command::Error::is_usage)

@@ -40,3 +40,4 @@ pub mod traffic;
 pub mod trust;
 pub mod units;
 pub mod upstream;
+pub mod whatif;

@@ -136,11 +136,16 @@ impl Why {
         Some((cause, share.min(1.0)))
     }
 
+    /// The server that a row's sequence was at, if any waited there.
+    pub fn server(&self, table: &Table, row: usize) -> Option<&Server> {
+        let key = server::key(table, row);
+        self.servers.iter().find(|server| server.key == key)
+    }
+
     /// Why a row's sequence waited.
     pub fn of_row<'t>(&self, table: &'t Table, row: usize) -> Option<OfOne<'t>> {
         let stay = Wait::of(&|column| table.value(column, row))?.stay?;
-        let key = server::key(table, row);
-        let server = self.servers.iter().find(|server| server.key == key)?;
+        let server = self.server(table, row)?;
         Some(OfOne::of(table, row, &stay, server))
     }
 

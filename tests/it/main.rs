@@ -33,3 +33,4 @@ mod support;
 mod terminal;
 mod tokens;
 mod traffic;
+mod whatif;

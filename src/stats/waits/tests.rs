@@ -1,5 +1,4 @@
 use std::io::Read as _;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use rand::{Rng as _, SeedableRng as _};
@@ -54,10 +53,9 @@ fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
         take(&mut engine, nanos, &mut stays);
         stays[id].prompt = u64::from(prompt);
         stays[id].output = u64::from(output);
-        let prompt: Arc<[u32]> = (0..prompt).map(|n| n << 16 | id as u32).collect();
         let request = Request {
             id: id as u64,
-            prompt,
+            prompt: (0..prompt).map(|n| n << 16 | id as u32).collect(),
             output_tokens: output,
         };
         engine.submit(request, Stamp::from_nanos(nanos));

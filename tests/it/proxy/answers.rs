@@ -18,7 +18,8 @@ fn lasting(value: &mut Value) {
     match value {
         Value::Array(all) => {
             // Nearly every connection is used again: Pingora's pool drops one now and then.
-            let is_steady = |one: &Value| !one["value"].is_null() && one["name"] != "upstream_reused";
+            let is_steady =
+                |one: &Value| !one["value"].is_null() && one["name"] != "upstream_reused";
             all.retain(|one| one.get("unit").is_none() || is_steady(one));
             all.iter_mut().for_each(lasting);
         }
