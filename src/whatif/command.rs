@@ -82,7 +82,8 @@ pub enum Find {
 struct Prediction {
     settings: Vec<Entry>,
     figures: Figures,
-    run: Run,
+    /// Its rows, where a page is made of them.
+    run: Option<Run>,
 }
 
 /// What all predictions are made of.
@@ -199,7 +200,7 @@ impl Made<'_> {
         Ok(Prediction {
             figures: Figures::of(&run),
             settings,
-            run,
+            run: self.args.html.is_some().then_some(run),
         })
     }
 
@@ -250,8 +251,8 @@ impl Made<'_> {
     /// The load and the predictions, as a report of runs shows them. What differs is not tested: chance is not what it is off by.
     fn page(&self) -> String {
         let measured = self.load.to_run(&self.args.goodput);
-        let runs =
-            std::iter::once(measured).chain(self.predictions.iter().map(|of| of.run.clone()));
+        let runs = std::iter::once(measured)
+            .chain(self.predictions.iter().filter_map(|of| of.run.clone()));
         let loaded = Loaded {
             runs: runs.collect(),
             ..Loaded::default()
