@@ -81,7 +81,7 @@ enum Command {
     Probe(probe::Args),
     /// Show what runs and experiments found: on the terminal, as a page, as tables
     Report(report::command::Args),
-    /// Predict what other servers, limits or rates would do to a load that was measured, with the prediction's error
+    /// Predict what other limits, servers or rates would do to a measured load
     Whatif(whatif::command::Args),
     /// Run a command that ends when standard input ends: for experiments, should they be killed
     #[command(name = KEEPER, hide = true)]

@@ -23,9 +23,6 @@ use super::settings::{MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
 
 /// What is to be predicted, of what, and from what.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(
-    after_help = "Example:\n  queuescope whatif results/node/latest --set max_running_requests=16,32,64 --set rate=1,1.5"
-)]
 pub struct Args {
     /// Folders of runs, or files of rows (also .gz): what is to be served, and when
     #[arg(value_name = "LOAD", required = true)]
