@@ -46,6 +46,14 @@ python_venv() {
     "$folder/bin/pip" install --quiet "$@"
 }
 
+# need_browser: Chromium, and what drives it in .tools/browser.
+need_browser() {
+    need chromium chromium fonts-dejavu-core
+    need node nodejs npm
+    export NODE_PATH=.tools/browser/node_modules
+    [ -d $NODE_PATH/playwright-core ] || npm install --silent --no-save --prefix .tools/browser playwright-core@1.65.1
+}
+
 # What `cargo build` needs beside Rust: a C compiler, and cmake for Pingora's zlib.
 need_build_tools() {
     if ! command -v cargo >/dev/null 2>&1; then

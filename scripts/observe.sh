@@ -2,14 +2,17 @@
 # Something to look at: a demo that keeps running (with a real router, where it can be had), a real Prometheus with our
 # rules beside it, and Grafana with our dashboards where it is installed. Ctrl-C ends all of it. Data is there seconds after
 # the build; the first build takes 5 to 7 minutes on two cores.
+#
+# bash scripts/observe.sh [FOLDER]   the folder with `queuescope`; without it, it is built
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
-need_build_tools
+bin=${1:-${CARGO_TARGET_DIR:-target}/release}
+[ $# -gt 0 ] || need_build_tools
 need_prometheus
 router=.tools/smg-1.13.0/bin/smg
 [ -x "$router" ] || bash scripts/router.sh smg >&2 || echo "no router: the front plays its part" >&2
-build_release
+[ $# -gt 0 ] || build_release
 
 here=$PWD
 dir=$here/results/observe
@@ -46,7 +49,7 @@ listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1"); }
 
 demo=(demo --keep-running --output-dir "$dir" --force)
 [ ! -x "$router" ] || demo+=(--router "$router")
-"${CARGO_TARGET_DIR:-target}/release/queuescope" "${demo[@]}" >"$dir/demo.txt" 2>"$dir/demo.log" &
+"$bin/queuescope" "${demo[@]}" >"$dir/demo.txt" 2>"$dir/demo.log" &
 pids+=($!)
 wait_for "the demo" $! test -s "$dir/targets.json"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the commands of README and of DEPLOY.md's "Other ways to stand" as they stand there, each page's one after another in one shell,
-# and looks at what they have left. Only the long ones of "Start here" are left out: CI runs them by themselves.
+# Runs the commands of README, of DEPLOY.md's "Other arrangements" and of SIMULATOR.md's pair as they are there, each page's one after
+# another in one shell, looks at what they have left, and compares README's samples with what they print. In place of the three scripts of
+# "Start here" the demo and observe.sh run with the binary that is there; CI runs test.sh by itself.
 #
 # bash scripts/readme.sh [FOLDER]   the folder with `queuescope` (default: target/release)
 set -euo pipefail
@@ -8,6 +9,8 @@ cd "$(dirname "$0")/.."
 . scripts/needs.sh
 need python3 python3
 need openssl openssl
+need curl curl
+need_prometheus
 bin=$(realpath "${1:-target/release}")
 checkout=$PWD
 scratch=$(mktemp -d)
@@ -34,7 +37,9 @@ run() {
     {
         echo "trap 'kill \$(jobs -p) 2>/dev/null || true; wait' EXIT"
         # 3: the generator was late, as all of them share this machine.
-        echo 'queuescope() { [ $BASHPID = $$ ] || exec queuescope "$@"; command queuescope "$@" || [ $? = 3 ]; }'
+        # What a command prints is kept by its name, of several the last.
+        echo "printed=$scratch"
+        echo 'queuescope() { [ $BASHPID = $$ ] || exec queuescope "$@"; command queuescope "$@" | tee "$printed/$1.txt" || [ $? = 3 ]; }'
         # The path is that of a release build, which need not be there.
         grep -v '^export PATH='
     } >"$scratch/$1.sh"
@@ -55,6 +60,11 @@ print(f"{path.rsplit('/results/', 1)[1]}: {len(rows)} rows with {', '.join(colum
 END
 }
 
+# sample COMMAND NAME: README's sample of it has the words of the last run of NAME.
+sample() { python3 scripts/samples.py README.md "queuescope $1" "$scratch/$2.txt"; }
+
+echo "queuescope demo" | run demo
+sample demo demo
 blocks README.md | run readme
 rows records.csv 102 host queue_time_in_router pure_queue_time decode_time
 # The remote hop served half of them, and the front has its stamps.
@@ -62,17 +72,45 @@ rows hop.csv 50 host pure_queue_time
 [ "$(grep -c 127.0.0.1:18400 "$scratch/results/records.csv")" -ge 50 ]
 [ -z "$(find "$scratch" -iname '*secret*')" ]
 rows traffic/latest/requests.csv 100 pure_queue_time schedule_lag
-grep -q "100 ok" "$scratch/readme.out"
+grep -q "100 ok" "$scratch/traffic.txt"
+sample probe probe
 rm -r "$scratch/results"
-mkdir "$scratch/results"
-{
-    # What the section begins from.
-    printf 'queuescope sim --port %s --max-running-requests 8 >/dev/null &\n' 30000 30100
-    echo 'until queuescope probe http://127.0.0.1:30100 --output-len 1 >/dev/null 2>&1; do sleep 0.2; done'
-    blocks docs/DEPLOY.md "Other ways to stand"
-} | run deploy
+blocks docs/DEPLOY.md "Other arrangements" | run deploy
 rows node.csv 40 host pure_queue_time
 rows front.csv 1 host queue_time_in_router pure_queue_time hop_clock_offset
 rows hop.csv 1 pure_queue_time
 rows traffic/latest/requests.csv 40 pure_queue_time
+rm -r "$scratch/results"
+blocks docs/SIMULATOR.md "Prefill and decode on two servers" | run pair
+rows pair.csv 40 host prefill_host pure_queue_time kv_transfer_time decode_queue_time
+
+echo "queuescope routing" | run routing
+# INVALID runs (this machine was too busy) are not compared.
+if grep -q INVALID "$scratch/routing.txt"; then
+    echo "routing: a run is INVALID, so its sample is not looked at" >&2
+else
+    sample routing routing
+fi
+
+# observe.sh: Prometheus has the demo's figures, and nothing is left when it ends.
+echo "== observe.sh"
+PROMETHEUS_PORT=19090 bash scripts/observe.sh "$bin" >"$scratch/observe.out" 2>&1 &
+observe=$!
+trap 'kill $observe 2>/dev/null || true; wait; rm -rf "$scratch"' EXIT
+for _ in $(seq 150); do
+    ! grep -q '^Ctrl-C ends' "$scratch/observe.out" || break
+    kill -0 $observe
+    sleep 0.2
+done
+prometheus=$(sed -nE 's|^Prometheus +(http://[^/]*)/.*|\1|p' "$scratch/observe.out")
+until curl -sf "$prometheus/api/v1/query" --data-urlencode 'query=sum by (stage) (stage:queuescope_stage_duration_seconds:share5m) > 0' |
+    grep -q router_queue.*server_queue; do
+    kill -0 $observe
+    sleep 1
+done
+kill $observe
+status=0
+wait $observe || status=$?
+[ $status = 143 ]
+! curl -s "$prometheus" >"$scratch/observe.html"
 echo "readme: its commands do what it says"

@@ -22,7 +22,7 @@ times = [i for i, name in enumerate(header) if name.endswith("_time") or name in
 durations = {"tokenize_time", "prefill_time", "decode_time", "network_time", "return_time", "pure_queue_time"}
 times = [i for i in times if header[i] not in durations]
 at = {name: header.index(name) for name in ("req_id", "trace_id", "engine_id", "span_id")}
-latencies = [header.index(name) for name in ("ttft", "total_latency", "pure_queue_time", "tpot")]
+latencies = [header.index(name) for name in ("ttft", "total_latency", "tpot")]
 arrival = header.index("arrival_time")
 length = max(float(row[arrival]) for row in base) + 0.02
 random.seed(1)

@@ -25,6 +25,7 @@ async function shoot(browser, file, folder, [name, width, colorScheme]) {
   if (fs.existsSync(json)) wrong.push(...await page.evaluate(apart, JSON.parse(fs.readFileSync(json)).runs));
   await page.evaluate(() => { if (RUNS.length) choose(RUNS[0]); PICTURES.forEach(draw); });
   if (name === "wide") wrong.push(...await use(page));
+  if (fs.existsSync(json)) wrong.push(...await first(page, JSON.parse(fs.readFileSync(json)).runs[0]));
   await page.evaluate(() => scrollTo(0, 0));
   await page.screenshot({ path: `${folder}/${name}.png`, fullPage: true });
   await page.close();
@@ -44,6 +45,28 @@ function apart(runs) {
       return want.every((text, column) => rows[place][column].startsWith(text)) ? [] : [`${run.run}: ${rows[place].join(" | ")} is not ${want.join(" | ")}`];
     });
   });
+}
+
+/** Ticks "until the first token only" by keyboard: the stages of the first run must be those of the JSON, and the address keeps it. */
+async function first(page, run) {
+  const box = page.locator("#stages input.first");
+  if (!run || !await box.count()) return [];
+  const wrong = [], { until_first_token: until, parts } = run.summary.time_spent;
+  for (const [isFirst, wanted] of [[true, until.parts], [false, parts]]) {
+    await box.focus();
+    if (await box.isChecked() !== isFirst) await page.keyboard.press("Space");
+    await page.waitForFunction(first => location.hash.includes("until=first_token") === first, isFirst).catch(() => wrong.push("the address does not keep it"));
+    wrong.push(...await page.evaluate(([wanted, isFirst]) => {
+      PICTURES.forEach(draw);
+      const text = $("stages-told").textContent, { stages } = spentOf(RUNS[0]);
+      return wanted.flatMap(part => {
+        const stage = stages.find(stage => stage.name === part.stage);
+        const said = part.share >= 0.005 ? `${percent(part.share)} · ${duration(part.mean)}` : duration(part.mean);
+        return stage && text.includes(said) ? [] : [`${part.stage}: ${said} is not said ${isFirst ? "until the first token" : "of all"}`];
+      });
+    }, [wanted, isFirst]));
+  }
+  return wrong;
 }
 
 /** Presses every button and saves a chart each way. */

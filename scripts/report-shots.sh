@@ -7,14 +7,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/needs.sh
-mkdir -p .tools/browser
-need chromium chromium fonts-dejavu-core
-need node nodejs npm
-[ -d .tools/browser/node_modules/playwright-core ] ||
-    npm install --silent --no-save --prefix .tools/browser playwright-core@1.65.1
+need_browser
 shoot() {
     mkdir -p "$2"
-    NODE_PATH=.tools/browser/node_modules node scripts/report-shots.js "$(realpath "$1")" "$(realpath "$2")"
+    node scripts/report-shots.js "$(realpath "$1")" "$(realpath "$2")"
 }
 if [ "$1" != all ]; then
     shoot "$1" "${2:-.tools/report-shots}"

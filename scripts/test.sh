@@ -15,5 +15,6 @@ step cargo fmt --check
 step cargo clippy --locked --all-targets -- -D warnings
 step cargo test --locked
 step bash scripts/report-shots.sh all
+step bash scripts/live-shots.sh
 step bash scripts/deploy.sh
 step bash scripts/readme.sh "${CARGO_TARGET_DIR:-target}/debug"

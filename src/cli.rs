@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -20,9 +20,10 @@ use crate::experiment::run::Finished;
 use crate::experiment::run::one::RunEnd;
 use crate::experiment::{command, demo, probe};
 use crate::report;
+use crate::report::files::SUMMARY;
 use crate::traffic::Unfit;
 use crate::traffic::client::INSECURE;
-use crate::{disk, secret, serve, sim, terminal, traffic};
+use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
 
 mod health;
 mod logging;
@@ -31,20 +32,34 @@ mod signals;
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
 #[command(name = "queuescope", version, max_term_width = 100)]
+#[command(propagate_version = true, disable_help_flag = true)]
 struct Cli {
     /// How lines of the log are written
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text"
-    )]
-    #[arg(help_heading = "Log")]
+    #[arg(long, global = true, hide_short_help = true, help_heading = "Log")]
+    #[arg(value_enum, value_name = "FORMAT", default_value = "text")]
     log_format: logging::Format,
+    #[command(flatten)]
+    help: Help,
     #[command(subcommand)]
     command: Command,
 }
+
+/// Help of three lengths, where clap has two: see [`with_help`].
+#[derive(Debug, clap::Args)]
+struct Help {
+    /// Print help: -h the most used flags, --help all flags
+    #[arg(short, long, global = true, display_order = 998, action = ArgAction::HelpShort)]
+    help: Option<bool>,
+    /// Print all flags with all that is to say of each; so does `queuescope help COMMAND`
+    #[arg(long, global = true, display_order = 999, action = ArgAction::HelpLong)]
+    #[arg(hide_short_help = true)]
+    help_all: Option<bool>,
+}
+
+/// An example a command, and what else its help ends in, below the command's name.
+const EXAMPLES: &str = include_str!("cli/examples.txt");
+/// The last line of each.
+const MORE: &str = "--help-all says more of each flag, and has that of all commands: --log-format";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -66,6 +81,8 @@ enum Command {
     Probe(probe::Args),
     /// Show what runs and experiments found: on the terminal, as a page, as tables
     Report(report::command::Args),
+    /// Predict what other servers, limits or rates would do to a load that was measured, with the prediction's error
+    Whatif(whatif::command::Args),
     /// Run a command that ends when standard input ends: for experiments, should they be killed
     #[command(name = KEEPER, hide = true)]
     EndWithParent {
@@ -88,14 +105,6 @@ enum Command {
     },
 }
 
-/// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
-#[derive(Debug, Parser)]
-#[command(name = "queuescope-traffic", version, max_term_width = 100)]
-struct TrafficCli {
-    #[command(flatten)]
-    args: traffic::Args,
-}
-
 /// An end that is no success, with its exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
@@ -111,7 +120,18 @@ const USAGE: u8 = 2;
 
 /// `queuescope`: parses the process's arguments and runs the subcommand.
 pub fn main() -> ExitCode {
-    let cli: Cli = match parse() {
+    start(std::env::args_os().collect())
+}
+
+/// `queuescope-traffic`: the same as `queuescope traffic`.
+pub fn traffic_main() -> ExitCode {
+    let ours = ["queuescope", "traffic"].map(OsString::from);
+    let words = ours.into_iter().chain(std::env::args_os().skip(1));
+    start(words.collect())
+}
+
+fn start(words: Vec<OsString>) -> ExitCode {
+    let cli = match parse(words) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -120,6 +140,7 @@ pub fn main() -> ExitCode {
         | Command::Check(_)
         | Command::Health(_)
         | Command::Report(_)
+        | Command::Whatif(_)
         | Command::Completions { .. }
         | Command::Man { .. } => {}
         command => begin(matches!(command, Command::Proxy(_)), cli.log_format),
@@ -138,6 +159,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sim(args) => sim::server::run(args)?,
         Command::Probe(args) => return run_probe(&args),
         Command::Report(args) => run_report(args)?,
+        Command::Whatif(args) => return run_whatif(&args),
         Command::EndWithParent { command } => return Ok(keep(&command)),
         Command::Health(args) => health::ask(&args)?,
         Command::Completions { shell } => {
@@ -145,8 +167,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             clap_complete::generate(shell, &mut Cli::command(), "queuescope", &mut script);
             terminal::put(&String::from_utf8_lossy(&script), terminal::shown);
         }
-        Command::Man { folder } => clap_mangen::generate_to(Cli::command(), &folder)
-            .with_context(|| folder.display().to_string())?,
+        Command::Man { folder } => {
+            let command = with_help(Cli::command(), false);
+            clap_mangen::generate_to(command, &folder)
+                .with_context(|| folder.display().to_string())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -157,16 +182,6 @@ fn exit_code(done: anyhow::Result<ExitCode>) -> ExitCode {
     // A signal leaves threads behind that may be writing.
     disk::abandon();
     done.unwrap_or_else(|error| fail(&error))
-}
-
-/// `queuescope-traffic`: the same as `queuescope traffic`.
-pub fn traffic_main() -> ExitCode {
-    let cli: TrafficCli = match parse() {
-        Ok(cli) => cli,
-        Err(code) => return code,
-    };
-    begin(false, logging::Format::default());
-    exit_code(run_traffic(&cli.args))
 }
 
 /// What every process needs that opens connections: a log, many files, and that no stray signal ends it. News of the proxy are
@@ -194,17 +209,39 @@ fn allow_many_files() -> nix::Result<()> {
     Ok(())
 }
 
+/// A command and those below it, with helps that end in an example. A brief help has only the most used flags, which are those under
+/// no heading.
+fn with_help(command: clap::Command, is_brief: bool) -> clap::Command {
+    let of_name = |text: &'static str| text.strip_prefix(command.get_name())?.strip_prefix('\n');
+    let example = EXAMPLES.split("# ").find_map(of_name);
+    let end = example.map(|example| format!("Example:\n{example}\n{MORE}"));
+    let command = command.mut_args(|arg| match arg.get_help_heading() {
+        Some(_) if is_brief => arg.hide_short_help(true),
+        _ => arg,
+    });
+    let command = command.mut_subcommands(|below| with_help(below, is_brief));
+    command.after_help(end.unwrap_or_default())
+}
+
 /// Reads the command line. A value that does not fit is said in one line: flag, value, what would be right.
-fn parse<P: Parser>() -> Result<P, ExitCode> {
-    P::try_parse().map_err(|error| match wrong_value(&error) {
+fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
+    let mut command = with_help(Cli::command(), words.iter().any(|word| word == "-h"));
+    let read = command.try_get_matches_from_mut(words);
+    let read = read.and_then(|mut read| {
+        let of = read.subcommand().map(|(_, of)| of.try_get_one("json"));
+        terminal::begin(matches!(of, Some(Ok(Some(true)))));
+        Cli::from_arg_matches_mut(&mut read)
+    });
+    read.map_err(|error| match wrong_value(&error) {
         Some((flag, value, right)) if error.kind() != ErrorKind::TooManyValues => {
             let why = format!("{flag}{}: {right}", shown(&flag, &value));
             fail(&Ended { why, code: USAGE }.into())
         }
         _ => {
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
             // A closed standard output or error leaves nobody to tell.
-            let _ = error.print();
-            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+            let _ = error.format(&mut command).print();
+            ExitCode::from(code)
         }
     })
 }
@@ -237,6 +274,9 @@ const SIGNALLED: u8 = 128;
 
 /// How a run ended, for scripts.
 fn ended(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
+    // Why a file of results is missing has been said.
+    let summary = std::fs::read_to_string(outcome.output_dir.join(SUMMARY));
+    terminal::put_results(&summary.unwrap_or_default());
     let code = match &outcome.unfit {
         None if outcome.failure.is_none() => return Ok(ExitCode::SUCCESS),
         None => FAILED,
@@ -251,6 +291,8 @@ fn ended(outcome: traffic::FinishedRun) -> anyhow::Result<ExitCode> {
 
 /// How an experiment ended, for scripts.
 fn shortcoming(finished: &Finished) -> Result<(), Ended> {
+    let comparison = std::fs::read_to_string(finished.dir.join(report::command::COMPARISON));
+    terminal::put_results(&comparison.unwrap_or_default());
     let too_often = |end: &RunEnd| end.file.has_failed_too_often;
     // What --resume can mend comes first.
     let (why, code) = match finished.signal {
@@ -309,6 +351,7 @@ fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
     let probe = probe::probe(args, Clock::system());
     let probed = tokio::runtime::Runtime::new()?.block_on(probe)?;
     terminal::say(&probed.text, args.width());
+    terminal::put_results(&format!("{:#}\n", probed.record.to_json()));
     Ok(match probed.wrong {
         None => ExitCode::SUCCESS,
         Some(_) => ExitCode::FAILURE,
@@ -330,6 +373,17 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
+    let (shown, refused) = whatif::command::run(args)?;
+    match args.format {
+        whatif::command::Format::Json => terminal::put(&shown, terminal::shown_json),
+        whatif::command::Format::Text => terminal::put(&shown, terminal::shown),
+    }
+    refused.map_or(Ok(ExitCode::SUCCESS), |why| {
+        Err(Ended { why, code: FAILED }.into())
+    })
+}
+
 /// The exit code of an error.
 fn code(error: &anyhow::Error) -> u8 {
     if let Some(Ended { code, .. }) = error.downcast_ref() {
@@ -337,6 +391,7 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     let is_usage = command::is_usage(error)
         || error.downcast_ref().is_some_and(sim::Error::is_usage)
+        || error.downcast_ref().is_some_and(whatif::Error::is_usage)
         || error
             .downcast_ref()
             .is_some_and(report::command::Error::is_usage)

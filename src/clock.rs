@@ -1,6 +1,6 @@
 //! The only reader of time.
 //!
-//! Every process is a clock (docs/ARCHITECTURE.md, "The way of a stamp"). Ours is `CLOCK_MONOTONIC`, anchored once to the
+//! Every process is a clock (docs/dev/ARCHITECTURE.md, "The way of a stamp"). Ours is `CLOCK_MONOTONIC`, anchored once to the
 //! wall clock when the process first asks, so a step of the wall clock moves nothing.
 
 use std::sync::Arc;

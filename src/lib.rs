@@ -14,7 +14,7 @@
 //! compared only through what is known of the clocks' distance ([`offset`]). Records become rows ([`telemetry`])
 //! and figures ([`report`]).
 //!
-//! `docs/ARCHITECTURE.md` follows the same way through the code, function by function.
+//! `docs/dev/ARCHITECTURE.md` follows the same way through the code, function by function.
 
 pub mod cli;
 pub mod client;
@@ -40,3 +40,4 @@ pub mod traffic;
 pub mod trust;
 pub mod units;
 pub mod upstream;
+pub mod whatif;

@@ -41,4 +41,5 @@ pub mod token_sums;
 pub mod told;
 pub mod trace;
 pub mod unseen;
+pub mod wait;
 pub mod words;

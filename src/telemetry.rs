@@ -1,15 +1,17 @@
 //! Where what is known of a request goes when it has ended: files, metrics, and what is
 //! remembered of the last requests. Knows nothing of Pingora.
 
+use crate::clock::Stamp;
 use crate::request::record::Record;
 use crate::request::row::{Row, Rows, without_quotes};
-use crate::request::timeline::Side;
+use crate::request::timeline::{Moment, Side};
 
 use self::otlp::Traces;
 use self::otlp::sampling::UpstreamFlag;
 use self::prometheus::Metrics;
 use self::recent::Recent;
 use self::recorder::Recorder;
+use self::waits::WaitLog;
 
 pub mod csv;
 pub mod family;
@@ -23,6 +25,7 @@ pub mod recorder;
 pub mod records_file;
 pub mod rotation;
 pub mod upstreams;
+pub mod waits;
 
 /// All that a request's rows go to. None of it waits, and none of it fails a request.
 #[derive(Debug)]
@@ -32,6 +35,7 @@ pub struct Telemetry {
     counted: Side,
     /// What the live page shows.
     pub recent: Recent,
+    waits: WaitLog,
     traces: Option<Traces>,
     upstream_flag: UpstreamFlag,
     ratio: f64,
@@ -45,6 +49,7 @@ impl Telemetry {
             metrics,
             counted: if has_front { Side::Front } else { Side::Hop },
             recent: Recent::default(),
+            waits: WaitLog::default(),
             traces: None,
             upstream_flag: UpstreamFlag::default(),
             ratio: 1.0,
@@ -79,6 +84,10 @@ impl Telemetry {
         let is_counted = first.is_some_and(|row| row.side() == self.counted);
         if is_counted {
             self.metrics.request_ended(&rows);
+            let end = first.and_then(|row| row.timeline.on_own_clock(Moment::End));
+            if let Some(end) = end {
+                self.waits.record(&rows, end, &self.metrics);
+            }
         }
         let shown = without_quotes(&rows);
         self.recent.record(&shown, is_counted);
@@ -88,6 +97,11 @@ impl Telemetry {
         if let Some(recorder) = &self.recorder {
             recorder.record(rows);
         }
+    }
+
+    /// Counts what requests waited for, of which that can be told by now. Takes milliseconds.
+    pub fn count_waits(&self, now: Stamp) {
+        self.waits.count(now, &self.metrics);
     }
 
     /// The last error of writing records; `None` when all went well.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::termios::tcgetwinsize;
 
@@ -16,6 +17,21 @@ pub fn width() -> Option<usize> {
         .filter(|width| *width >= NARROWEST)
 }
 
+/// Whether standard output is for programs alone.
+static IS_FOR_PROGRAMS: AtomicBool = AtomicBool::new(false);
+
+/// Where a command prints its results as JSON (`--json`), what people read goes to standard error from here on.
+pub fn begin(is_json: bool) {
+    IS_FOR_PROGRAMS.store(is_json, Ordering::Relaxed);
+}
+
+/// Prints results, JSON, where that was asked for.
+pub fn put_results(json: &str) {
+    if IS_FOR_PROGRAMS.load(Ordering::Relaxed) {
+        put(json, shown_json);
+    }
+}
+
 /// No one reads in less; one that says so is no terminal.
 const NARROWEST: usize = 20;
 
@@ -24,9 +40,12 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns >= NARROWEST)
 }
 
-/// Prints to standard output, as [`shown`] and in lines of at most `width` columns if that is given. Where nobody reads
-/// it (a closed pipe, a full disk) there is nobody to tell.
+/// Prints to standard output, as [`shown`] and in lines of at most `width` columns if that is given; to standard error where
+/// [`begin`] has said so. Where nobody reads it (a closed pipe, a full disk) there is nobody to tell.
 pub fn say(text: &str, width: Option<usize>) {
+    if IS_FOR_PROGRAMS.load(Ordering::Relaxed) {
+        return complain(text);
+    }
     let text = fitted(&shown(text), width);
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

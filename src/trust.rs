@@ -19,7 +19,7 @@ impl Roots {
         let right = "give a PEM file with the certificates of the CA";
         let certificates = certificates(path).map_err(|wrong| format!("{wrong}; {right}"))?;
         if !certificates.iter().all(is_usable) {
-            return Err(format!("has a certificate that is none; {right}"));
+            return Err(format!("has an unreadable certificate; {right}"));
         }
         Ok(Roots(certificates))
     }
@@ -99,7 +99,7 @@ mod tests {
             ("hello", "holds no certificate"),
             (
                 "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n",
-                "that is none",
+                "unreadable certificate",
             ),
             (
                 "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",

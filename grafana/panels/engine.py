@@ -48,8 +48,8 @@ PANELS = [
         decimals=0,
     ),
     figure(
-        "Queued",
-        "Requests in the servers' waiting queues now, as they say.",
+        "In the server queue",
+        "Requests in the server queues now, as they say.",
         f"sum (sglang:num_queue_reqs{{{ENGINE}}})",
         colors=(("green", None), ("orange", 10), ("red", 50)),
         decimals=0,
@@ -86,14 +86,14 @@ PANELS = [
         size=(8, 8),
     ),
     lines(
-        "Queued requests",
+        "In the server queue, by server",
         "As SGLang says, at the moment of the scrape. One server's curve alone: the router sends it more than it can take.",
         (gauge("num_queue_reqs"), SERVER),
         size=(8, 8),
     ),
     lines(
         "At the worker, without a token yet",
-        "As our hops count them: queued or in prefill. It includes what the server has read but not yet queued, so it is "
+        "As our hops count them: in the server queue or in prefill. It includes what the server has read but not yet queued, so it is "
         "a little above SGLang's own queue.",
         (f'sum by (worker) (queuescope_worker_in_flight{{phase="waiting", {WORKER}}})', "{{worker}}"),
         size=(8, 8),
@@ -107,7 +107,7 @@ PANELS = [
         colors={"SGLang": "blue", "front": "orange"},
     ),
     lines(
-        "Queue time, SGLang's and ours, 95 %",
+        "Server queue, SGLang's and ours, 95 %",
         "The same wait, from SGLang's /metrics and from the requests' own timings. They differ by the buckets, and by "
         "requests that tell no timings (streamed OpenAI endpoints): if they differ by more, look at timings missing.",
         (quantile(0.95, "sglang:queue_time_seconds", "worker", ENGINE), "SGLang {{worker}}"),
@@ -183,7 +183,7 @@ PANELS = [
         size=(8, 8),
     ),
     lines(
-        "Waiting in the router",
+        "In the router queue",
         "Its own count of requests held back (smg 1.x), beside what our front and hops see. They differ by a scrape's time.",
         ("sum (smg_admission_queue_depth)", "router"),
         ('clamp_min(sum (queuescope_in_flight{phase="waiting"}) - sum (queuescope_worker_in_flight{phase="waiting"}), 0)', "seen"),

@@ -172,7 +172,7 @@ PANELS = [
     heading("Can the figures be trusted?"),
     lines(
         "Timings missing",
-        "Requests that went well but have no time of the server's queue. openai_stream: switch on the trace join "
+        "Requests that went well but have no time of the server queue. openai_stream: switch on the trace join "
         "(--engine-traces). openai_reply: the same, or the client asks with return_meta_info. metrics_off: start SGLang with "
         "--enable-metrics. too_old: SGLang before 0.5.5 tells none. unread: the response was encoded or not JSON.",
         (total("queuescope_timing_missing_total", "reason", f'endpoint=~"$endpoint", {HERE}'), "{{reason}}"),

@@ -4,7 +4,7 @@ from .kinds import cells, figure, heading, heatmap, lines, mean, quantile, total
 
 UID = "queuescope-where"
 TITLE = "queuescope: where requests wait"
-ABOUT = "How long requests wait for their first token, and in which stage: router, network, server queue, prefill."
+ABOUT = "How long requests wait for their first token, and in which stage: router queue, network, server queue, prefill."
 VARIABLES = [
     (
         "model",
@@ -33,9 +33,14 @@ COLORS = {
     "server": "#8e8e8e",
     "network": "#a16a3b",
     "tokenize": "super-light-blue",
+    "decode_memory": "dark-red",
+    "prefill_queue": "light-red",
     "server_queue": "red",
     "prefill": "blue",
+    "kv_transfer": "semi-dark-blue",
+    "decode_slot": "semi-dark-red",
     "return": "#6ed0e0",
+    "router_hold": "semi-dark-orange",
     "router_return": "#ba43a9",
     "decode": "green",
     "client_stall": "yellow",
@@ -43,7 +48,10 @@ COLORS = {
 
 
 # The stages before the first token.
-BEFORE = "proxy|router_queue|server|network|tokenize|server_queue|prefill|return|router_return"
+BEFORE = (
+    "proxy|router_queue|server|network|tokenize|decode_memory|prefill_queue|server_queue|prefill|kv_transfer|decode_slot|return|"
+    "router_hold|router_return"
+)
 
 
 def stage(name):
@@ -82,22 +90,22 @@ PANELS = [
         colors=(("green", None), ("orange", 1), ("red", 2)),
     ),
     figure(
-        "In the router, 95 %",
-        "Wait in the router before it sent the request on. Known where a worker hop stands behind the router.",
+        "Router queue, 95 %",
+        "Wait in the router queue. Known where a worker hop stands behind the router.",
         quantile(0.95, STAGE, select=stage("router_queue")),
         unit="s",
         colors=(("green", None), ("orange", 0.5), ("red", 1)),
     ),
     figure(
-        "In the server's queue, 95 %",
-        "Wait in the engine's own waiting queue and nothing else, of the requests of which the engine tells it.",
+        "Server queue, 95 %",
+        "Wait in the server queue and nothing else, of the requests of which the engine tells it.",
         quantile(0.95, STAGE, select=stage("server_queue")),
         unit="s",
         colors=(("green", None), ("orange", 0.5), ("red", 1)),
     ),
     figure(
         "Without a token yet",
-        "Requests that were sent on and have no token yet: they are in the router, in a server's queue or in prefill. Those "
+        "Requests that were sent on and have no token yet: they are in the router queue, in a server queue or in prefill. Those "
         "whose reply is no stream count until it has ended.",
         f'sum (queuescope_in_flight{{phase="waiting", {FRONT}}})',
         colors=(("green", None), ("orange", 30), ("red", 100)),
@@ -107,8 +115,8 @@ PANELS = [
     lines(
         "Where the wait for the first token goes",
         "The time before the first token, shared out among the stages. Wide orange: the router holds requests back (its "
-        "limit is too low, or all workers are full). Wide red: the servers' queues do. Mostly blue: nobody waits for "
-        "anything but the prefill of the own prompt. Grey, `server`: in the server, not seen apart, since it tells no timings "
+        "limit is too low, or all workers are full). Wide red: they wait in the server queue. Mostly blue: nobody waits for "
+        "anything but the prefill of the own prompt. Grey, `server`: unseen in the server, which tells no timings "
         "(streamed chat, where the proxy has no --engine-traces); of a reply that is no stream this holds its decoding too.",
         (total(STAGE + "_sum", "stage", f'stage=~"{BEFORE}", {WORKER}'), "{{stage}}"),
         unit="s",
@@ -127,27 +135,27 @@ PANELS = [
     ),
     lines(
         "Router against server",
-        "Waits in the router, and in the servers' queues. The server's curves hold only requests of which the server tells timings "
+        "Waits in the router queue and in the server queue. The server's curves hold only requests of which the server tells timings "
         "(streamed chat with --engine-traces only), the router's hold all. Both high: more servers. Router high, server low: the router's limit on "
         "requests is too low, or it holds back for another reason. Server high, router low: usual for a router without a "
         "limit; look below whether all servers are.",
-        (quantile(0.95, STAGE, select=stage("router_queue")), "router p95"),
-        (quantile(0.95, STAGE, select=stage("server_queue")), "server p95"),
-        (mean(STAGE, select=stage("router_queue")), "router mean"),
-        (mean(STAGE, select=stage("server_queue")), "server mean"),
+        (quantile(0.95, STAGE, select=stage("router_queue")), "router queue p95"),
+        (quantile(0.95, STAGE, select=stage("server_queue")), "server queue p95"),
+        (mean(STAGE, select=stage("router_queue")), "router queue mean"),
+        (mean(STAGE, select=stage("server_queue")), "server queue mean"),
         unit="s",
-        colors={"router p95": "orange", "server p95": "red", "router mean": "light-orange", "server mean": "light-red"},
+        colors={"router queue p95": "orange", "server queue p95": "red", "router queue mean": "light-orange", "server queue mean": "light-red"},
     ),
     lines(
         "Where requests are now",
-        "Requests under way, by where they are; of all fronts, whichever is chosen above. In the router is about: what the "
+        "Requests under way, by where they are; of all fronts, whichever is chosen above. In the router queue is about: what the "
         "fronts wait for and no worker hop has. A band that widens is a queue that grows.",
-        (f"clamp_min({WAITING} - {AT_WORKERS}, 0)", "in the router"),
+        (f"clamp_min({WAITING} - {AT_WORKERS}, 0)", "in the router queue"),
         (AT_WORKERS, "at a server, no token yet"),
         ('sum (queuescope_in_flight{phase="streaming"})', "streaming"),
         ('sum (queuescope_in_flight{phase="receiving"})', "being received"),
         stack="normal",
-        colors={"in the router": "orange", "at a server, no token yet": "red", "streaming": "green", "being received": "#8e8e8e"},
+        colors={"in the router queue": "orange", "at a server, no token yet": "red", "streaming": "green", "being received": "#8e8e8e"},
     ),
     heading("Time to first token"),
     lines(
@@ -166,13 +174,13 @@ PANELS = [
     ),
     lines(
         "Server queue",
-        "Wait in the engine's waiting queue. It grows when a server gets more than it can take: compare the workers below.",
+        "Wait in the server queue. It grows when a server gets more than it can take: compare the workers below.",
         *quantiles(STAGE, stage("server_queue")),
         unit="s",
     ),
     heatmap(
         "Server queue, all requests",
-        "As the heatmap of TTFT, of the wait in the servers' queues alone. Nothing but the lowest row: nobody waits.",
+        "As the heatmap of TTFT, of the server queue alone. Nothing but the lowest row: nobody waits.",
         cells(STAGE, stage("server_queue")),
         scheme="Reds",
     ),
@@ -186,7 +194,7 @@ PANELS = [
     ),
     lines(
         "Prefill by worker, mean",
-        "Mean time from the queue's end to the first token. It follows prompt lengths; a worker above the others with the "
+        "Mean time from the end of the server queue to the first token. It follows prompt lengths; a worker above the others with the "
         "same prompts is slow.",
         (mean(STAGE, "worker", stage("prefill")), "{{worker}}"),
         unit="s",
@@ -229,6 +237,22 @@ PANELS = [
         "Decode time by token of a request, as its client reads it (TPOT).",
         *quantiles(TPOT, ASKED),
         unit="s",
+        size=(12, 8),
+    ),
+    heading("Why they waited"),
+    lines(
+        "Waiting in server queues by cause",
+        "Requests that wait at once, by what they wait for. Slots: raise max_running_requests, or add servers. KV memory: more memory, "
+        "shorter contexts. Prefill turn: shorter prompts, more cache. not_seen_here: others send to these servers too. It is "
+        "counted when those that ran meanwhile have ended, up to a minute later.",
+        (total("queuescope_wait_cause_seconds_total", "cause", WORKER), "{{cause}}"),
+        size=(12, 8),
+        stack="normal",
+    ),
+    lines(
+        "Waiting by the headers that label requests",
+        "Requests of each tenant (`label_headers`) that wait in server queues at once. Empty where no header is named.",
+        (total("queuescope_label_wait_seconds_total", "header, value", FRONT), "{{header}} {{value}}"),
         size=(12, 8),
     ),
 ]

@@ -44,3 +44,61 @@ fn of_runs_that_ended_in_several_ways_the_one_to_act_on_gives_the_status() {
     finished.signal = Some(2);
     assert_eq!(shortcoming(&finished).unwrap_err().code, 130);
 }
+
+/// A command line as the program takes it.
+fn taken(line: &str) -> Cli {
+    let line = line.replace("\\\n", "");
+    let words = line.split_whitespace().map(OsString::from).collect();
+    parse(words).unwrap_or_else(|_| panic!("{line}"))
+}
+
+#[test]
+fn the_example_of_every_command_is_one_that_it_takes() {
+    let command = Cli::command();
+    let shown = command.get_subcommands().filter(|of| !of.is_hide_set());
+    let names: Vec<&str> = shown.map(clap::Command::get_name).collect();
+    let examples = EXAMPLES.strip_prefix("# queuescope\n").unwrap();
+    let of = examples.split("# ").skip(1);
+    let of: Vec<(&str, &str)> = of.filter_map(|block| block.split_once('\n')).collect();
+    let of_names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
+    assert_eq!(of_names, names);
+    for (name, text) in of {
+        let (line, _) = text.split_once("\n\n").unwrap_or((text, ""));
+        let called = format!("  queuescope {name}");
+        assert!(line.starts_with(&called), "{line}");
+        taken(line);
+    }
+}
+
+#[test]
+fn a_short_flag_is_its_long_one() {
+    let short = [
+        ("-u", "--base-url"),
+        ("-r", "--request-rate"),
+        ("-n", "--num-prompts"),
+        ("-o", "--output-dir"),
+        ("-c", "--config"),
+    ];
+    for line in [
+        "traffic -u http://127.0.0.1:1 -r 5 -n 7 -o there",
+        "demo -r 5 -n 7 -o there",
+        "node -r 5,10 -n 7 -o there",
+        "routing -r 5 -n 7,8 -o there",
+        "proxy -c there -u http://127.0.0.1:1 -u http://127.0.0.1:2",
+        "check -c there -u http://127.0.0.1:1",
+        "report . -o there",
+    ] {
+        let long = line.split(' ').map(|word| {
+            let flag = short.iter().find(|(short, _)| *short == word);
+            match flag.map_or(word, |(_, long)| *long) {
+                "--base-url" if !line.starts_with("traffic") => "--upstream",
+                "--output-dir" if line.starts_with("report") => "--output",
+                word => word,
+            }
+        });
+        let long = long.collect::<Vec<&str>>().join(" ");
+        assert_ne!(long, line);
+        let [short, long] = [line, &long].map(|line| taken(&format!("queuescope {line}")));
+        assert_eq!(format!("{short:?}"), format!("{long:?}"));
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! Over a Unix socket: the new one connects; the old one sends its sockets and what each is for; the new one starts all
 //! it has to, accepts, and says "ready"; the old one says "acknowledged" and stops accepting. Upon anything else (an
-//! end, another message) the old one goes on serving. docs/decisions/0016 tells why it is done so.
+//! end, another message) the old one goes on serving. docs/dev/decisions/0016 tells why it is done so.
 
 use std::io::{self, ErrorKind};
 use std::iter::once;
@@ -127,7 +127,7 @@ impl Takeover {
         match channel.answer(late).await? {
             Some(Message::Acknowledged) => log::info!("took over; the other process drains"),
             None => {
-                log::warn!("took over; the other process was gone before it said so");
+                log::warn!("took over; the other process ended before it acknowledged that");
                 return Ok(None);
             }
             Some(message) => return Err(unexpected(&message)),

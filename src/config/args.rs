@@ -14,10 +14,10 @@ use super::sections::{Place, SECTIONS};
 #[command(allow_negative_numbers = true)]
 pub struct Args {
     /// Config file; see config.toml in the repository for every key and default
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// A hop between the router and a server; repeat for several. Replaces those of the file. Without hops the
-    /// router's own queue is not seen
+    /// router queue is not seen
     #[arg(long, value_name = "NAME=LISTEN=UPSTREAM")]
     pub(super) worker: Vec<String>,
     #[command(flatten)]
@@ -44,7 +44,7 @@ fn flags() -> impl Iterator<Item = (&'static str, &'static str, &'static Place, 
     let of = |place: &'static Place| place.keys.iter().map(move |key| (place, key));
     let all = SECTIONS.iter().flat_map(of);
     all.filter_map(|(place, key)| {
-        let (flag, value) = key.flag?.strip_prefix("--")?.split_once(' ')?;
+        let (flag, value) = key.flag?.split_once("--")?.1.split_once(' ')?;
         Some((flag, value, place, key))
     })
 }
@@ -77,7 +77,9 @@ impl ClapArgs for Keys {
             };
             let first = format!("{}{default}", first.trim_end_matches('.'));
             let whole = format!("{}{default}", text.trim_end_matches('.'));
+            let short = key.flag.and_then(|flag| flag.chars().nth(1));
             let arg = Arg::new(flag)
+                .short(short.filter(|short| *short != '-'))
                 .long(flag)
                 .value_name(value)
                 .help(first)

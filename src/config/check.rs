@@ -40,7 +40,7 @@ const NO_UPSTREAM: &str = "no upstream given; add the router's or server's addre
                            upstream = [\"http://127.0.0.1:30000\"] or --upstream http://127.0.0.1:30000 (or a \
                            `[[worker]]`: a process may have hops only)";
 
-const FAULTS_FOR_ALL: &str = "whoever reaches the admin listener could inject faults; give admin_token, or an admin address \
+const FAULTS_FOR_ALL: &str = "anyone who reaches the admin listener could inject faults; give admin_token, or an admin address \
                               on this machine, as in 127.0.0.1:8801";
 
 impl Config {
@@ -130,9 +130,8 @@ impl Config {
             let other =
                 earlier.find(|other| other.called() == host && other.upstream != worker.upstream);
             if let Some(other) = other.map(|other| &other.name) {
-                let problem = format!(
-                    "worker {other} calls another server so, and rows could not tell them apart; give each its own"
-                );
+                let problem =
+                    format!("worker {other} has this name for another server; give each its own");
                 found.push(ConfigError::text(&key, host, problem));
             }
         }

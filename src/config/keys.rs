@@ -21,7 +21,7 @@ pub struct Key {
     pub help: &'static [&'static str],
     /// When a change of it is taken on.
     pub taken: Taken,
-    /// `--flag VALUE`, where it has one.
+    /// `--flag VALUE` or `-f --flag VALUE`, where it has one.
     pub flag: Option<&'static str>,
     /// The heading of the flag in the help.
     pub heading: Option<&'static str>,
@@ -222,7 +222,10 @@ mod tests {
                     drawn.contains(&format!("{} = {shown}\n", key.name)),
                     "{drawn}"
                 );
-                let Some((flag, _)) = key.flag.and_then(|flag| flag.split_once(' ')) else {
+                let Some((flag, _)) = key
+                    .flag
+                    .and_then(|flag| flag.trim_start_matches("-u ").split_once(' '))
+                else {
                     continue;
                 };
                 flags += 1;

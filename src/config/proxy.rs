@@ -21,38 +21,38 @@ keys! {
 Config {
     /// Where clients connect, IP:PORT; localhost:PORT is 127.0.0.1. Port 0 takes a free one.
     listen: SocketAddr as values::listen_address = local(8800), Restart "--listen IP:PORT";
-    /// The router, or the servers, NEEDED unless there are only hops: HOST:PORT, http://HOST:PORT or https://HOST[:PORT]. Requests are shared out over
-    /// several by `policy`. A name is one upstream, whatever addresses it has: the next is used when one cannot be connected
-    /// to. At least one is needed, here or as --upstream.
-    upstream: Vec<Address> = Vec::new(), Reload "--upstream URL" like ["http://127.0.0.1:30000"];
-    /// Which upstream gets the next request: "round_robin", "random", "shortest_queue" (the one with the fewest
-    /// requests in flight from this proxy; ties are broken evenly), "power_of_two" (the shorter of two random ones) or
-    /// "cache_aware": the one that was given the longest beginning of the prompt before, so that its prefix cache has it.
-    /// Only this one waits for the prompt (at most 32 KiB of the body) before it chooses: column `prompt_wait`.
+    /// The router, or the servers: HOST:PORT, http://HOST:PORT or https://HOST[:PORT]. At least one is needed, here or as
+    /// --upstream, unless there are only hops. Requests are shared out over several by `policy`. A name is one upstream, whatever
+    /// addresses it has: the next is used when one cannot be connected to.
+    upstream: Vec<Address> = Vec::new(), Reload "-u --upstream URL" like ["http://127.0.0.1:30000"];
+    /// Which upstream gets the next request: "round_robin", "random", "shortest_queue", "power_of_two" or "cache_aware". The
+    /// shortest queue is that with the fewest requests in flight from this proxy (ties are broken evenly); "power_of_two" takes
+    /// the shorter of two random ones; "cache_aware" the one that was given the longest beginning of the prompt before, so that
+    /// its prefix cache has it. Only this one waits for the prompt (at most 32 KiB of the body) before it chooses: column
+    /// `prompt_wait`.
     policy: Policy = Policy::RoundRobin, Reload "--policy POLICY" in "Upstreams";
-    /// With "cache_aware", as sglang-router has them. A request goes by its prompt if an upstream has had more than this share
-    /// of it (of its first 16 KiB); else to the one with the fewest requests in flight.
+    /// With "cache_aware": by the prompt if an upstream has had more than this share of it. Of its first 16 KiB, that is; else a
+    /// request goes to the one with the fewest in flight. This and the next two are as sglang-router has them.
     cache_threshold: Share = Share::of::<30>(), Reload "--cache-threshold SHARE" in "Upstreams";
-    /// With "cache_aware" a request goes to the one with the fewest in flight, too, while the longest queue is ahead of the shortest
-    /// by more requests than this, and by more than `balance_rel_threshold`.
+    /// With "cache_aware": by the fewest in flight while the longest queue is ahead by more than this. It must be ahead of the
+    /// shortest by more than `balance_rel_threshold`, too.
     balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
-    /// With "cache_aware": more than so many times as long as the shortest the longest queue must be for that.
+    /// With "cache_aware": the longest queue must be more than so many times the shortest for that.
     balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
-    /// How long an upstream that refuses a connection, or takes too long to connect, gets no requests before we
-    /// probe it by a connect of our own. The pause doubles up to 30 s while it fails. When all are out, they are tried
-    /// all the same.
-    upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s SECONDS" in "Upstreams";
-    /// Whether a request whose connection broke before an answer came is sent once more, to another upstream where
+    /// How long an upstream that cannot be connected to gets no requests. Then we probe it by a connect of our own. The pause
+    /// doubles up to 30 s while it fails. When all are out, they are tried all the same.
+    upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
+    /// Whether a request whose connection broke before an answer came is sent once more. It goes to another upstream where
     /// there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
     /// Requests that may be repeated by their method (GET) are sent again over a fresh connection anyway.
     resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
     /// PEM file with the certificates of those who may sign an https:// upstream's; without it the system's roots.
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
-    /// Generation requests that the upstreams have at once, all together, each until its response has ended; the others wait in
-    /// the front, in order of arrival, as in a router with a limit. 0: no limit.
+    /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
+    /// ended; the others wait in the front, in order of arrival, as in a router with a limit.
     max_concurrent_requests: usize = 0, Reload "--max-concurrent-requests N" in "Upstreams";
-    /// What the upstreams are: "router" (when it sends on is then only known through a worker hop) or "server"
-    /// (our own send is the send to the server, and `host` names it).
+    /// What the upstreams are: "router" or "server". When a router sends on is only known through a worker hop; our own send to
+    /// a server is the send to it, and `host` names it.
     upstream_kind: UpstreamKind = UpstreamKind::Router, Restart "--upstream-kind KIND";
     /// CSV file that gets one row per generated sequence. Each process begins its own: at the start a file that is there
     /// is moved aside. Without `records` requests are only counted.
@@ -64,20 +64,19 @@ Config {
     tls_cert: Option<PathBuf> = None, Restart "--tls-cert FILE" in "Running it" like "cert.pem";
     /// The private key of `tls_cert`, PEM.
     tls_key: Option<PathBuf> = None, Restart "--tls-key FILE" in "Running it" like "key.pem";
-    /// A records file that would grow beyond so many MB (1,000,000 bytes; a row takes about 700) is moved to
-    /// records.csv.20261120T144800Z (UTC; a number follows when that name is taken) and a new one is begun. 0: never.
+    /// A records file that would grow beyond so many MB is moved aside; 0: never. It is then records.csv.20261120T144800Z (UTC;
+    /// a number follows when that name is taken), and a new one is begun. A MB is 1,000,000 bytes; a row takes about 700.
     records_rotate_mb: f64 as values::megabytes = 0.0, Restart "--records-rotate-mb MB" in "Running it";
-    /// A records file is moved aside, too, with the first row to come so many hours after the first row of the file. 0: never.
+    /// It is moved aside, too, with the first row so many hours after its first; 0: never.
     records_rotate_hours: f64 as values::hours = 0.0, Restart "--records-rotate-hours HOURS" in "Running it";
-    /// How many records files that were moved aside by size or age stay; the oldest are removed. 0: all.
+    /// How many records files that were moved aside stay; 0: all. The oldest are removed.
     records_keep: usize = 0, Restart "--records-keep N" in "Running it";
-    /// Where the live page (/), /healthz, /readyz, /metrics and /faults are served, IP:PORT. It should stay on this
-    /// machine.
+    /// Where the live page, /healthz, /readyz, /metrics and /faults are. It should stay on this machine.
     admin: SocketAddr as values::listen_address = local(8801), Restart "--admin IP:PORT";
     /// Whether /readyz is 503 while no upstream can be connected to. Asked often it connects once a second at most.
     /// Otherwise /readyz says that this process takes requests, whether or not an upstream is there.
     ready_needs_upstream: bool = false, Reload "--ready-needs-upstream BOOL" in "Running it";
-    /// Unix socket for a restart without downtime: a process started with the same path takes all listeners over from
+    /// Unix socket for a restart without downtime. A process started with the same path takes all listeners over from
     /// the one that runs, which then finishes its open requests and ends. Without it a restart closes the listeners.
     /// Its open requests have the longer of drain_timeout_s and upstream_read_timeout_s. Not with records and
     /// time_base = "run". With systemd: docs/OPERATIONS.md.
@@ -87,52 +86,56 @@ Config {
     admin_token: Option<Secret> = None, Restart like "16 characters or more";
     /// File that holds the token alone, in place of `admin_token`.
     admin_token_file: Option<PathBuf> = None, Restart "--admin-token-file FILE" in "Running it" like "/run/secrets/admin-token";
-    /// Without a token the live page and /faults are answered only to who asks by localhost, by an IP address, or by one of
-    /// these names (the `Host` of a request, without its port): another site's page in a browser could ask by its own.
+    /// Names by which the live page and /faults may be asked for, where there is no token. They are the `Host` of a request,
+    /// without its port; localhost and IP addresses always may: another site's page in a browser could ask by its own.
     admin_hosts: Vec<String> as values::names = Vec::new(), Reload "--admin-hosts NAME" in "Running it" like ["gpu1.example"];
+    /// Headers of requests, at most 4, that label them: what they say is in the column `labels`, in metrics (`queuescope_label_requests_total`)
+    /// and in what a report says of who waited, and who held up others. As a tenant's name that a gateway before this one sets: a
+    /// client may send any. None that holds a secret.
+    label_headers: Vec<String> as values::header_names = Vec::new(), Reload "--label-headers NAME" in "Running it" like ["x-tenant"];
     /// Whether the admin listener takes faults to inject at the worker hops, at /faults. For experiments only. On an
     /// admin address that is not this machine's own it needs a token.
     fault_injection: bool = false, Restart "--fault-injection BOOL" in "Running it";
-    /// Which clients that send `x-queuescope-stamps: 1` get the proxy's own stamps in a response header, which names
-    /// hosts: "loopback" (those on this machine), "token" (those whose `x-queuescope-token` is stamps_token) or
-    /// "never".
+    /// Which clients get the proxy's own stamps in a response header: "loopback", "token" or "never". They ask by
+    /// `x-queuescope-stamps: 1`, and the header names hosts. "loopback": those on this machine; "token": those whose
+    /// `x-queuescope-token` is stamps_token.
     stamps: StampsPolicy = StampsPolicy::Loopback, Reload "--stamps POLICY" in "Running it";
     /// What clients send as `x-queuescope-token` where `stamps` is "token". At least 16 characters.
     stamps_token: Option<Secret> = None, Reload like "16 characters or more";
     /// How long open requests may go on after SIGTERM or SIGINT. The process ends as soon as the last is done; a
     /// second signal ends it at once.
-    drain_timeout_s: Seconds<0> = Seconds::of::<60>(), Reload "--drain-timeout-s SECONDS" in "Running it";
+    drain_timeout_s: Seconds<0> = Seconds::of::<60>(), Reload "--drain-timeout-s S" in "Running it";
     /// Limit on connecting to an upstream; 504 after it.
-    upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload "--upstream-connect-timeout-s SECONDS" in "Upstreams";
-    /// Limit on the silence of an upstream, before its response and within it; 504 after it, or a cut stream. A
+    upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload "--upstream-connect-timeout-s S" in "Upstreams";
+    /// Limit on the silence of an upstream; 504 after it, or a cut stream. That is before its response and within it. A
     /// request that is not streamed is silent from its start to its end.
-    upstream_read_timeout_s: Seconds = Seconds::of::<1800>(), Reload "--upstream-read-timeout-s SECONDS" in "Upstreams";
+    upstream_read_timeout_s: Seconds = Seconds::of::<1800>(), Reload "--upstream-read-timeout-s S" in "Upstreams";
     /// Limit on a single write to an upstream.
-    upstream_write_timeout_s: Seconds = Seconds::of::<60>(), Reload "--upstream-write-timeout-s SECONDS" in "Upstreams";
+    upstream_write_timeout_s: Seconds = Seconds::of::<60>(), Reload "--upstream-write-timeout-s S" in "Upstreams";
     /// After how much idleness an upstream connection is closed. It must be less than the server's own limit (SGLang:
     /// 5 s), or requests run into connections that the server is closing and get a 502.
-    upstream_idle_timeout_s: Seconds = Seconds::of::<4>(), Reload "--upstream-idle-timeout-s SECONDS" in "Upstreams";
+    upstream_idle_timeout_s: Seconds = Seconds::of::<4>(), Reload "--upstream-idle-timeout-s S" in "Upstreams";
     /// After how much idleness a client's connection is closed; whole seconds.
-    client_idle_timeout_s: Whole<1, { u64::MAX }> = Whole::of::<75>(), Reload "--client-idle-timeout-s SECONDS" in "Limits";
+    client_idle_timeout_s: Whole<1, { u64::MAX }> = Whole::of::<75>(), Reload "--client-idle-timeout-s S" in "Limits";
     /// Limit on the silence of a client within its request body; 408 after it.
-    client_read_timeout_s: Seconds = Seconds::of::<60>(), Reload "--client-read-timeout-s SECONDS" in "Limits";
+    client_read_timeout_s: Seconds = Seconds::of::<60>(), Reload "--client-read-timeout-s S" in "Limits";
     /// How long a client may take none of the response before it is given up.
-    client_write_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-write-timeout-s SECONDS" in "Limits";
-    /// How long the head of a request may take from its first byte to its last, 408 after it; and a TLS handshake.
-    client_head_timeout_s: Seconds = Seconds::of::<30>(), Reload "--client-head-timeout-s SECONDS" in "Limits";
+    client_write_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-write-timeout-s S" in "Limits";
+    /// How long the head of a request, or a TLS handshake, may take; 408 after it.
+    client_head_timeout_s: Seconds = Seconds::of::<30>(), Reload "--client-head-timeout-s S" in "Limits";
     /// How long a request body may be waited for in sum, 408 after it. Only time in which the client has sent nothing
     /// counts, not that in which the upstream takes nothing. It is looked at when a piece comes: a client that sends nothing
     /// more is ended by client_read_timeout_s.
-    client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-body-timeout-s SECONDS" in "Limits";
-    /// How long a client may hold up one response in sum before it is given up with a reset. Only time in which our
+    client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-body-timeout-s S" in "Limits";
+    /// How long a client may hold up one response in sum before it is reset. Only time in which our
     /// writes wait for the client counts: a stream may last for hours. A client that takes a byte a minute meets this
     /// limit; one that takes nothing meets client_write_timeout_s.
-    client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s SECONDS" in "Limits";
+    client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s S" in "Limits";
     /// Limit on the head of a request, bytes; 431 above it.
     request_head_max_bytes: Whole<256, 1_048_575> = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
     /// Limit on the body of a request, bytes; 413 above it. Bodies are not held, so it is that of sgl-router.
     request_body_max_bytes: Whole<1, { u64::MAX }> = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
-    /// Client connections that the front takes at once; further ones get a 503 (under TLS a reset). The limits on heads,
+    /// Client connections that the front takes at once; further ones get a 503. Under TLS they get a reset. The limits on heads,
     /// bodies, held-up responses and connections are those of the front's clients; in a process that has hops only,
     /// those of each hop's. Each request of HTTP/2 counts beside its connection, which carries up to 1000 at a time;
     /// a further one is refused for the client to send again (REFUSED_STREAM).

@@ -278,7 +278,7 @@ fn wrong_line(line: &str, is_twice: bool) -> String {
                 place.header()
             )
         }
-        _ if is_twice => format!("{key}: stands in the file already; leave one of the two"),
+        _ if is_twice => format!("{key}: is in the file twice; remove one of the two"),
         (_, Some(place)) if line.contains('=') => {
             let wanted = place.wanted(key, Written::File(0, value));
             format!("{}: {wanted}", shown(key, value))

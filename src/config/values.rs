@@ -26,6 +26,10 @@ const LONGEST_S: u64 = 86_400;
 
 /// The longest name of a worker.
 const NAME_MOST: usize = 64;
+/// Headers that label a request.
+const LABELS_MOST: usize = 4;
+/// What the names of headers that hold secrets have in them.
+const SECRETS: [&str; 5] = ["authorization", "cookie", "token", "secret", "api-key"];
 /// Bytes of what records call a server.
 const HOST_MOST: usize = 128;
 
@@ -178,6 +182,24 @@ pub(super) fn names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, 
     let are_words = |all: &Vec<String>| all.iter().all(|name| is_word(name, HOST_MOST, b"._-"));
     let problem = "must be names of hosts without scheme and port, as in [\"gpu1.example\"]";
     checked(value, are_words, problem)
+}
+
+/// Names of request headers whose values are no secrets.
+pub(super) fn header_names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+    let is_open = |name: &String| {
+        let name = name.to_ascii_lowercase();
+        let has = |part: &&str| name.contains(part);
+        is_word(&name, NAME_MOST, b"_-") && !SECRETS.iter().any(has)
+    };
+    let are_open = |all: &Vec<String>| all.len() <= LABELS_MOST && all.iter().all(is_open);
+    let problem = "must be at most 4 names of headers, as in [\"x-tenant\"], none of a secret (its name has authorization, cookie, \
+                   token, secret or api-key in it)";
+    let mut names = checked(value, are_open, problem)?;
+    names
+        .iter_mut()
+        .for_each(|name| name.make_ascii_lowercase());
+    names.dedup();
+    Ok(names)
 }
 
 /// Whether a text is of letters, digits and these marks, and not too long.

@@ -19,25 +19,29 @@ use crate::{disk, report, terminal, traffic};
 /// What they can be told. Any key may be given several values (`--request-rate 5,10,20`): then each is tried.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The plan, a file of TOML whose keys are the flags below with _ for - (docs/EXPERIMENTS.md). Without one the
-    /// built-in example is run, changed by the flags
+    /// The plan: TOML whose keys are the flags with _ for - (docs/EXPERIMENTS.md); without it a built-in example, changed by
+    /// the flags
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Folder for all that comes out, which must not hold an experiment already [default: a new one,
-    /// results/node/DATE-TIME or results/routing/DATE-TIME; the link latest beside it leads to it]
-    #[arg(long, value_name = "DIR", help_heading = EXPERIMENT)]
+    /// Folder for all that comes out [default: a new one, results/COMMAND/DATE-TIME; the link latest leads to it]
+    ///
+    /// It must not hold an experiment already, unless --force is given.
+    #[arg(short, long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
     /// Replace the experiment that --output-dir holds; it goes into the folder aside there
     #[arg(long, requires = "output_dir", help_heading = EXPERIMENT)]
     force: bool,
     /// Go on with the experiment in this folder: what is done stays, what was under way is done again
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["output_dir", "print_plan", "file", "set"], help_heading = EXPERIMENT)]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output_dir", "print_plan", "file", "set"])]
     resume: Option<PathBuf>,
     /// Show the plan, every key with its value, and do nothing
-    #[arg(long, help_heading = EXPERIMENT)]
+    #[arg(long, conflicts_with = "json")]
     print_plan: bool,
+    /// Print comparison.json to standard output; the text goes to standard error
+    #[arg(long)]
+    pub json: bool,
     /// A key of one of the tables sim, sglang, sglang_router, proxy and env, or any other: sim.decode_step_ms=8
-    #[arg(long, value_name = "KEY=VALUE", value_parser = read::assignment, help_heading = EXPERIMENT)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = read::assignment)]
     set: Vec<Entry>,
     /// The keys.
     #[command(flatten)]

@@ -22,19 +22,22 @@ mod load;
 pub struct Args {
     /// Folder that gets the files, which must not hold a run already [default: a new one,
     /// results/demo/DATE-TIME; the link results/demo/latest leads to it]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
     /// Replace the run that --output-dir holds
     #[arg(long, requires = "output_dir")]
     force: bool,
     /// Requests to send
-    #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true,
+    #[arg(short, long, value_name = "N", default_value = "100", allow_negative_numbers = true,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     num_prompts: u64,
     /// Requests a second
-    #[arg(long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
+    #[arg(short, long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
         value_parser = traffic::rate)]
     request_rate: f64,
+    /// Print traffic/summary.json to standard output; the text goes to standard error
+    #[arg(long, conflicts_with = "keep_running")]
+    pub json: bool,
     /// Go on until Ctrl-C, with load that rises and falls as in a day of four minutes; three servers, a slow
     /// one among them. Writes DIR/targets.json, which tells Prometheus what to scrape
     #[arg(long, conflicts_with_all = ["num_prompts", "request_rate"])]

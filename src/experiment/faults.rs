@@ -71,7 +71,7 @@ impl Schedule {
             let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
             let seconds = seconds.ok_or_else(|| wrong(&format!("`{at}` is no time, 0 or more")))?;
             if phases.iter().any(|phase| phase.at == seconds) {
-                return Err(wrong(&format!("{seconds} s stands there twice")));
+                return Err(wrong(&format!("{seconds} s is given twice")));
             }
             let all = servers.as_array();
             let down = all.and_then(|servers| servers.iter().map(number).collect());
@@ -150,8 +150,7 @@ impl FaultPlan {
         let name = self.kind.name();
         ensure!(
             self.needs_hops() || spec.engine != EngineName::External,
-            "failure_kind = \"kill\": external servers are not ours to kill; \"refuse\", \"reset\" or \"stall\" at a hop looks \
-             much the same to whoever asks them"
+            "failure_kind = \"kill\": external servers cannot be killed; use \"refuse\", \"reset\" or \"stall\" at a hop"
         );
         ensure!(
             !self.needs_hops() || (spec.hops && spec.fault_injection),

@@ -1,5 +1,5 @@
 //! Starts what an experiment needs, waits until it is ready, watches it, and ends it: servers, a router, our proxy with its
-//! hops. Each is a process of its own ([decision 33](../../docs/decisions/0033-what-a-run-needs-are-children.md)).
+//! hops. Each is a process of its own ([decision 33](../../docs/dev/decisions/0033-what-a-run-needs-are-children.md)).
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -248,13 +248,10 @@ impl Plan {
     fn defaults(&self) -> impl Iterator<Item = Entry> {
         line::KEYS.iter().filter_map(|key| {
             let name = key.get_id().as_str();
-            let value = match (self.kind, name) {
-                (Kind::Routing, "num_gpus") => Some(4.into()),
-                (_, "router") if self.value("num_prefill").is_some() => {
-                    Some("sglang-router".into())
-                }
-                (Kind::Routing, "router") => Some("builtin".into()),
-                _ => line::default(key),
+            let is_of_pair = name == "router" && self.value("num_prefill").is_some();
+            let value = match is_of_pair {
+                true => Some("sglang-router".into()),
+                false => line::default_of(self.kind, key),
             };
             Some((name.to_owned(), value?))
         })

@@ -25,15 +25,15 @@ use crate::traffic::{Live, RunPlan, Stop, drive};
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// NEEDED: server, router or proxy, such as http://127.0.0.1:30000; a path of an endpoint, such as
-    /// /v1/chat/completions, is what gets asked in place of /generate
+    /// Server, router or proxy, such as http://127.0.0.1:30000; a path of an endpoint, such as /v1/chat/completions, is
+    /// what gets asked in place of /generate
     #[arg(value_name = "URL", value_parser = Place::parse)]
     pub place: Place,
     /// API to speak [default: that of the URL's path, else /generate]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// What answers there (behind our proxy, if one does): `server`: no router in between
-    #[arg(long, value_enum, default_value = "router")]
+    /// What answers there, or behind our proxy if one does
+    #[arg(long, value_enum, value_name = "KIND", default_value = "router")]
     pub upstream_kind: UpstreamKind,
     /// Model to name; the OpenAI endpoints ask /v1/models when it is not given
     #[arg(long)]
@@ -52,6 +52,9 @@ pub struct Args {
     /// Give the request up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = traffic::seconds)]
     pub request_timeout_s: Duration,
+    /// Print the request's columns (docs/METRICS.md) as JSON to standard output; the text goes to standard error
+    #[arg(long)]
+    pub json: bool,
     /// Columns of the picture [default: the terminal's, or 80]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(60..=1000))]
     pub width: Option<u16>,
@@ -90,11 +93,13 @@ impl Args {
     /// Flag and path name two.
     fn backend(&self) -> Result<Backend, traffic::Error> {
         match (self.backend, self.place.backend) {
-            (Some(flag), Some(path)) if flag != path => Err(traffic::Error::Usage(format!(
-                "--backend: is for {}, but the URL ends in {}; leave one of the two out",
-                flag.endpoint().path(),
-                path.endpoint().path()
-            ))),
+            (Some(flag), Some(path)) if flag.endpoint() != path.endpoint() => {
+                Err(traffic::Error::Usage(format!(
+                    "--backend: is for {}, but the URL ends in {}; leave one of the two out",
+                    flag.endpoint().path(),
+                    path.endpoint().path()
+                )))
+            }
             (flag, path) => Ok(flag.or(path).unwrap_or(Backend::Sglang)),
         }
     }
@@ -263,11 +268,11 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
         let _ = writeln!(text, "{line}");
     }
     let waited = first_of([record]);
-    text.extend(waited.map(|waited| format!("in the server's queue it {waited}\n")));
+    text.extend(waited.map(|waited| format!("in the server queue it {waited}\n")));
     text.extend(way_back(record));
     let advice = missing(record);
     if !advice.is_empty() {
-        text.push_str("\nnot seen, and what would show it:\n");
+        text.push_str("\nnot measured, and what would measure it:\n");
     }
     for advice in advice {
         let moments: Vec<&str> = advice.missing.iter().map(|moment| moment.name()).collect();

@@ -325,7 +325,8 @@ fn tried(end: &RunEnd, rate: f64, share: f64) -> (Trial, String, TrialFile) {
         kept * 100.0
     );
     let (trial, result, words) = if end.is_invalid() {
-        let words = "INVALID: the generator did not send what was asked for, so this tells nothing of the servers";
+        let words =
+            "INVALID: the generator did not keep its schedule, so the figures are not the servers'";
         (Trial::Invalid, "invalid", words.to_owned())
     } else if kept >= share {
         (Trial::Met, "met", format!("met: {said}"))

@@ -50,8 +50,8 @@ impl Scraper {
         });
         let gpus = gpus.map(|place| {
             let (page, smi) = (
-                "it has to tell DCGM_FI_DEV_GPU_UTIL and DCGM_FI_DEV_FB_USED",
-                "it has to tell utilization.gpu and memory.used",
+                "it has to report DCGM_FI_DEV_GPU_UTIL and DCGM_FI_DEV_FB_USED",
+                "it has to report utilization.gpu and memory.used",
             );
             let is_page = matches!(place, Place::Page(_));
             Target::new("GPUs", place, if is_page { page } else { smi })

@@ -11,7 +11,7 @@ use crate::client::phase::Phase;
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, CameWith, Failed, MAX_FAILED, SpanId};
 use crate::request::endpoint::Endpoint;
-use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
+use crate::request::head::{content_type, is_encoded, labels, smg_worker, told_outcome};
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
@@ -168,6 +168,14 @@ impl Context {
             response_end: None,
             is_streaming: false,
         });
+    }
+
+    /// Takes on what the request's headers say that label it.
+    pub fn label(&mut self, headers: &HeaderMap) {
+        if let Some(watch) = &mut self.watch {
+            let names = &self.shared.settings.load().label_headers;
+            watch.observer.facts_mut().labels = labels(headers, names);
+        }
     }
 
     fn begin_attempt(&mut self, id: Option<&str>) {

@@ -174,7 +174,10 @@ impl<'a> Request<'a> {
             }
         }
         match self.endpoint {
-            Some(endpoint) => self.context.watch(endpoint, self.id.as_deref()),
+            Some(endpoint) => {
+                self.context.watch(endpoint, self.id.as_deref());
+                self.context.label(&head.headers);
+            }
             None => self.context.asks_server_info(head.uri.path()),
         }
     }

@@ -80,6 +80,8 @@ pub struct Settings {
     pub stamps_token: Option<Secret>,
     /// Names by which the admin listener may be asked without a token.
     pub admin_hosts: Vec<String>,
+    /// Headers of requests that label their rows and metrics.
+    pub label_headers: Vec<String>,
     /// Whether `/readyz` also asks that an upstream can be connected to.
     pub ready_needs_upstream: bool,
     /// What records call the servers of workers that have a `host`, by worker.

@@ -23,10 +23,19 @@ pub struct Args {
     #[arg(value_name = "DIR", required = true)]
     pub dirs: Vec<PathBuf>,
     /// What is shown: words for the terminal, or the same as a table or for programs
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        default_value_if("json", "true", "json")
+    )]
     pub format: Format,
+    /// Print all figures as JSON, as --format json does
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
     /// File that it goes to instead of the terminal
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", required_if_eq("format", "parquet"))]
     pub output: Option<PathBuf>,
     /// File of the page [default: report.html in DIR, if one folder is given]
     #[arg(long, value_name = "FILE", conflicts_with = "no_html")]
@@ -71,9 +80,6 @@ pub enum Error {
     /// What was given cannot be read, or a file cannot be written, or is not to be.
     #[error(transparent)]
     Files(#[from] table::Error),
-    /// Parquet, which is no text.
-    #[error("--format parquet: give the file by --output FILE, it is not for a terminal")]
-    NoOutput,
     /// A front alone.
     #[error("--join: give the front's file first and then those of its hops, at least one")]
     NoHops,
@@ -84,7 +90,7 @@ const PAGE: &str = "report.html";
 /// A row a run, in an experiment's folder.
 const SUMMARY: &str = "summary.csv";
 /// What programs read of an experiment.
-const COMPARISON: &str = "comparison.json";
+pub const COMPARISON: &str = "comparison.json";
 
 impl Error {
     /// Whether what was given is wrong.
@@ -210,7 +216,8 @@ fn page_of(args: &Args) -> Option<PathBuf> {
 }
 
 fn as_parquet(args: &Args) -> Result<String, Error> {
-    let path = args.output.as_ref().ok_or(Error::NoOutput)?;
+    // Clap asks for it.
+    let path = args.output.as_deref().unwrap_or(Path::new(""));
     let sources = sources(&args.dirs)?;
     let told = parquet::write(&sources, path)?;
     let mut text = String::new();

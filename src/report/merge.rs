@@ -294,7 +294,7 @@ fn verdict(shards: &[Shard]) -> Verdict {
         let own = Verdict::of(&shard.summary);
         if own.is_none() && !shard.is_partial {
             reasons.push(format!(
-                "{} has no verdict: nobody knows whether its generator kept its schedule",
+                "{} has no verdict: whether its generator kept its schedule is not known",
                 shard.name()
             ));
         }

@@ -11,11 +11,13 @@ use crate::table::Table;
 pub const RECORDS: &str = "records";
 /// The source of rows that a server's `/metrics` told.
 pub const METRICS: &str = "metrics";
+/// Tokens that the KV cache of a server holds, by the same.
+pub const POOL: &str = "max_total_num_tokens";
 /// The source of rows of a GPU.
 pub const GPU: &str = "gpu";
 /// In a batch: prefill or decode.
 pub const RUNNING: &str = "running";
-/// In the server's waiting queue.
+/// In the server queue.
 pub const QUEUED: &str = "queued";
 /// Under way, and nobody knows whether queued or running.
 const UNKNOWN: &str = "unknown";

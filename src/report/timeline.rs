@@ -25,7 +25,7 @@ pub struct Advice {
 const FRONT: &str =
     "send through `queuescope proxy`, whose `stamps` setting must allow this client";
 const HOP: &str = "a worker hop between router and server: a `[[worker]]` of `queuescope proxy`, whose address \
-    the router gets in place of the server's (`--upstream-kind server` if no router stands there)";
+    the router gets in place of the server's (`--upstream-kind server` if there is no router)";
 const OUR_CLOCK: &str = "the proxy's clock compares with ours once its stamps have bounded it from both sides: send \
     more requests";
 
@@ -39,7 +39,7 @@ const FIGURES: usize = 19;
 /// lies in the request's time. Solid bars are stages; shaded ones hold several that nobody saw apart.
 pub fn render(record: &Row, width: usize) -> String {
     let Some(breakdown) = Breakdown::of(record) else {
-        return "no timeline: too little of the request was seen\n".to_owned();
+        return "no timeline: too little of the request was measured\n".to_owned();
     };
     let room = width.max(NARROWEST) - LABEL - FIGURES;
     let mut lines = Vec::new();
@@ -76,7 +76,7 @@ pub fn missing(record: &Row) -> Vec<Advice> {
     let moments = timeline.engine_moments();
     if !record.is_ok() {
         let cut =
-            "nothing: the server tells them with its last event, and the answer ended before it";
+            "nothing: the server sends them with its last event, and the answer ended before it";
         let found = advice(moments, &lacks, cut).into_iter();
         return found
             .filter(|found| found.missing.len() < moments.len())
@@ -89,9 +89,7 @@ pub fn missing(record: &Row) -> Vec<Advice> {
         _ => "`\"stream\": true` in the request",
     };
     let engine_clock = match &record.host {
-        None => {
-            "nobody said which server it was, and so whose clock the server's moments are on: a worker hop says it"
-        }
+        None => "which server it was is not known, and so neither is its clock: add a worker hop",
         Some(_) => {
             "the server's clock compares with ours once a streamed /generate with timings has bounded it from \
             both sides: send more requests"
@@ -143,7 +141,7 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     let start = start.min(room - 1);
     let length = end.saturating_sub(start).max(usize::from(part.nanos > 0));
     if (-error..0).contains(&part.nanos) {
-        return format!("{:<LABEL$}within the clock error", label(part.spent));
+        return format!("{}within the clock error", labelled(part.spent));
     }
     // One clock's stamps are no better than that: it is no time at all.
     let is_nothing = (-TOLERANCE_NANOS..0).contains(&part.nanos);
@@ -155,11 +153,19 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
         _ => " ".repeat(start) + &mark(part.spent).repeat(length),
     };
     format!(
-        "{:<LABEL$}{:>10}{:>5.0} %  {bar}",
-        label(part.spent),
+        "{}{:>10}{:>5.0} %  {bar}",
+        labelled(part.spent),
         duration(nanos as f64 / 1e9),
         share(nanos) * 100.0,
     )
+}
+
+/// What a line of figures begins with; a label that is too long for it has a line of its own.
+pub fn labelled(spent: Spent) -> String {
+    match spent.label() {
+        label if label.chars().count() >= LABEL => format!("{label}\n{:LABEL$}", ""),
+        label => format!("{label:<LABEL$}"),
+    }
 }
 
 /// How far the time of a part may be off: the clocks' errors, nanoseconds.
@@ -180,16 +186,6 @@ pub fn mark(spent: Spent) -> &'static str {
         Spent::Stages(stages) if stages.stages().count() > 1 => "░",
         Spent::Stages(_) | Spent::Connecting | Spent::Proxy => "█",
         Spent::Prompt | Spent::ClientStall => "▒",
-    }
-}
-
-/// The name of a part, short enough for its column.
-pub fn label(spent: Spent) -> String {
-    match spent {
-        Spent::Stages(stages) => stages.short_name(),
-        Spent::Prompt => "prompt wait".to_owned(),
-        Spent::ClientStall => "client stall".to_owned(),
-        Spent::Connecting | Spent::Proxy => spent.name(),
     }
 }
 
@@ -231,10 +227,10 @@ mod tests {
         let expected = "\
 client lag                1.0 ms    0 %  █
 to proxy                  1.0 ms    0 %  █
-router                    3.0 ms    1 %  █
+router queue              3.0 ms    1 %  █
 network                   5.0 ms    1 %   █
 tokenize                 10.0 ms    2 %   █
-queue                    80.0 ms   16 %    ████████
+server queue             80.0 ms   16 %    ████████
 prefill                   0.10 s   20 %            ██████████
 return                   10.0 ms    2 %                      █
 decode                    0.29 s   58 %                       █████████████████████████████
@@ -252,7 +248,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let picture = render(&record, 91);
         let shaded = picture.lines().find(|line| line.contains('░')).unwrap();
         assert!(
-            shaded.starts_with("network … return          0.20 s   41 %   ░░░░"),
+            shaded.starts_with("unseen in the server      0.20 s   41 %   ░░░░"),
             "{picture}"
         );
         let stalled = Sample::whole().with(|r| r.facts.stall_until_read_nanos = Some(ms(100)));
@@ -269,7 +265,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         let picture = render(&record, 91);
         for said in [
             "network+tokenize         15.0 ms    3 %  ",
-            "queue                    80.0 ms   16 %  ",
+            "server queue             80.0 ms   16 %  ",
             "it failed; last seen in decoding\n",
         ] {
             assert!(picture.contains(said), "{said} is not in\n{picture}");
@@ -360,7 +356,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
                 .row(),
         );
         assert_eq!(advice.missing, [Moment::QueueStart, Moment::QueueEnd]);
-        assert!(advice.remedy.contains("first queueing"));
+        assert!(advice.remedy.contains("first and later queueing"));
     }
 
     #[test]

@@ -38,7 +38,7 @@ const SHOWN: [(&str, &str, Figure); 5] = [
     ("TTFT p50", "ttft", |s| s.p50),
     ("TTFT p99", "ttft", |s| s.p99),
     ("total p99", "total_latency", |s| s.p99),
-    ("queue p50", "pure_queue_time", |s| s.p50),
+    ("server queue p50", "pure_queue_time", |s| s.p50),
     ("per token p50", "tpot", |s| s.p50),
 ];
 

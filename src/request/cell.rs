@@ -22,6 +22,20 @@ pub enum Value<'a> {
     Time(Stamp),
 }
 
+impl Value<'_> {
+    /// The same in JSON: durations in seconds, moments in epoch seconds.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Value::Empty => serde_json::Value::Null,
+            Value::Text(text) => text.as_ref().into(),
+            Value::Bool(yes) => (*yes).into(),
+            Value::Count(count) => (*count).into(),
+            Value::Nanos(nanos) => (*nanos as f64 / NANOS as f64).into(),
+            Value::Time(at) => at.seconds().into(),
+        }
+    }
+}
+
 /// A type that a column may be of.
 pub trait Cell: Sized {
     /// What stands in the cell.

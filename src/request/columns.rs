@@ -98,9 +98,9 @@ columns! { |r, sums|
     router_send_time: Time of Request [RouterSend]
     /// The server received the request.
     server_created_time: Time of Sequence [ServerCreated]
-    /// It entered the scheduler's waiting queue.
+    /// It entered the server queue.
     queue_time_start: Time of Sequence [QueueStart]
-    /// It left the queue into its first batch.
+    /// It left the server queue into its first batch.
     queue_time_end: Time of Sequence [QueueEnd]
     /// The server made its first token.
     server_first_token_time: Time of Sequence [ServerFirstToken]
@@ -113,13 +113,13 @@ columns! { |r, sums|
     /// Time to first token: `server_first_token_time − arrival_time`; where the clocks do not compare, `ttft_observed`.
     /// `ttft_source` says which.
     ttft "TTFT": Latency of Sequence (|of: &Timeline| of.ttft().map(|(nanos, _)| nanos))
-    /// `router_send_time − arrival_time`: what the router held.
+    /// `router_send_time − arrival_time`: the router queue, all that the router held.
     queue_time_in_router "router queue": Latency of Request [Arrival to RouterSend]
-    /// `server_first_token_time − server_created_time`: holds tokenizing, queue and prefill.
+    /// `server_first_token_time − server_created_time`: tokenize, server queue and prefill together.
     queue_time_in_server: Latency of Sequence [ServerCreated to ServerFirstToken]
     /// `queue_time_start − server_created_time`: tokenizing and the hand-over to the scheduler.
     tokenize_time "tokenize": Latency of Sequence [ServerCreated to QueueStart]
-    /// `queue_time_end − queue_time_start`: waiting in the scheduler's queue and nothing else.
+    /// `queue_time_end − queue_time_start`: the server queue and nothing else.
     pure_queue_time "server queue": Latency of Sequence { r.pure_queue() }
     /// The generator's schedule said: now.
     scheduled_time: Time of Request [Scheduled]
@@ -137,7 +137,7 @@ columns! { |r, sums|
     /// The `decode` stage of reports is without it.
     decode_time "decode": Latency of Sequence [FirstToken to Finish]
     /// `server_created_time − router_send_time`: the way to the server and its wait to be accepted.
-    network_time: Latency of Sequence [RouterSend to ServerCreated]
+    network_time "network": Latency of Sequence [RouterSend to ServerCreated]
     /// `queue_time_end − router_send_time`.
     server_queue_wait: Latency of Sequence [RouterSend to QueueEnd]
     /// `first_token_time − arrival_time`: as read from the stream.
@@ -145,7 +145,7 @@ columns! { |r, sums|
     /// `first_token_time − scheduled_time`: free of coordinated omission.
     ttft_from_schedule "TTFT, from schedule": Latency of Sequence [Scheduled to FirstToken]
     /// Time per output token: (last − first event with a token − `client_stall` between them) / (output tokens − those that the
-    /// first event brought, 1 where only their whole number is told). Empty where nobody told how many tokens there were.
+    /// first event brought, 1 where only their whole number is told). Empty where the number of tokens is not known.
     tpot "time per output token": Latency of Sequence { r.tpot() }
     /// Mean gap between tokens; an event that brings several shares its gap among them. Empty where events do not tell how many they
     /// bring, unless `usage`, trace or log tell as many tokens as there were events.
@@ -155,7 +155,7 @@ columns! { |r, sums|
     /// Longest gap between tokens. Empty as `itl_mean` is.
     itl_max: Latency of Sequence { r.itl().max_nanos }
     /// Time in which a write to the client was held up: it delays what is read after it and is not the engine's.
-    client_stall: Latency of Request { r.facts.client_stall_nanos }
+    client_stall "client stall": Latency of Request { r.facts.client_stall_nanos }
     /// Prompt tokens served from the prefix cache.
     cached_tokens: Count of Sequence { r.sequence.cached_tokens }
     /// Times the scheduler took the sequence out of the batch again.
@@ -231,12 +231,12 @@ columns! { |r, sums|
     /// The body of a 2xx showed the generation's end, and no error: `[DONE]`, or a whole JSON value. Empty where the body does not
     /// tell.
     generation_whole: Bool of Request { r.facts.generation_whole }
-    /// Why nobody knows what the body of a 2xx said: `encoded` (`Content-Encoding`), `content_type` (neither events nor JSON),
+    /// Why the body of a 2xx was not read: `encoded` (`Content-Encoding`), `content_type` (neither events nor JSON),
     /// `background` (a reply of `/v1/responses` that only says that the server has queued the request or generates it: no latency of
     /// such a row is the generation's).
     unread: Text<Unread> of Request { r.facts.unread }
-    /// Who told the number of generated tokens: `meta_info`, `usage`, `trace` or `log`; empty where nobody did, and then no figure
-    /// is per token.
+    /// Where the number of generated tokens is from: `meta_info`, `usage`, `trace` or `log`; empty where it is not known, and then no
+    /// figure is per token.
     token_count_source: Text<TokenCountSource> of Sequence { r.token_source() }
     /// Events of the stream that brought text or tokens; each may bring several tokens. Empty of a reply that is no stream.
     token_chunks: Count of Sequence { Some(r.sequence.token_events).filter(|events| *events > 0) }
@@ -252,7 +252,7 @@ columns! { |r, sums|
     end_time: Time of Request [End]
     /// `end_time − arrival_time`, however it ended (a hop's own row: from when the hop had read the head).
     elapsed: Seconds of Request (Timeline::elapsed)
-    /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where nobody saw which, and
+    /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where it is not known which, and
     /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `proxy`: a proxy of ours had
     /// not sent it on. `connecting`: the generator got no connection. `done`: it went well.
     ended_in: Text of Sequence { None }
@@ -264,7 +264,7 @@ columns! { |r, sums|
     worker_longest_gap: Seconds of Request { r.facts.worker_passage.longest_gap_nanos }
     /// What the router held the first event back on its way to the client: first bytes of the body read at the front − passed on by
     /// the hop. Known in the file of a front that has the hop in its process.
-    router_return: Latency of Request { between(r.facts.worker_passage.first, r.facts.passage.first) }
+    router_return "router return": Latency of Request { between(r.facts.worker_passage.first, r.facts.passage.first) }
     /// The same of the last bytes, a stalled client's time in it. Where it is less than `router_return`, the router held the first
     /// event back longer than the rest: what is measured between tokens is too short by the difference.
     router_return_last: Latency of Request { between(r.facts.worker_passage.last, r.facts.passage.last) }
@@ -282,7 +282,7 @@ columns! { |r, sums|
     overhead: Seconds of Request { r.facts.overhead_nanos }
     /// The first token's way from the server to the worker hop; to the front, router and all, where no hop saw it pass: the stage
     /// `return`.
-    return_time: Latency of Sequence [ServerFirstToken to WorkerFirstToken]
+    return_time "return": Latency of Sequence [ServerFirstToken to WorkerFirstToken]
     /// How long the proxy waited for the client to send its prompt before it chose an upstream; only with the policy `cache_aware`,
     /// which goes by it. It is in `ttft` and `total_latency`, and in `queue_time_in_router` where that is known: with other policies
     /// the head has been sent by then, and the same wait is in `network_time`.
@@ -303,7 +303,7 @@ columns! { |r, sums|
     request_cached_tokens: Count of Request { sums.cached }
     /// Generated tokens of the whole request.
     request_output_tokens: Count of Request { sums.output }
-    /// What of the request nobody saw, joined by `;`: `router` (when it forwarded), `first_token` (a reply that is no stream),
+    /// What of the request was not measured, joined by `;`: `router` (when it forwarded), `first_token` (a reply that is no stream),
     /// `engine_clock`, `proxy_clock` (how far they are from ours), or why the engine's times lack: `engine_metrics_off`,
     /// `engine_stream` and others, as in `unseen` of the summary.
     unseen: Text<Unseens> of Sequence { None }
@@ -315,7 +315,7 @@ columns! { |r, sums|
     bootstrap_room: Text of Request { r.facts.room.map(|room| room.to_string()) }
     /// `kv_reserved_time − queue_time_start`: decode's handshake with prefill, and its queue for memory. Prefill waits meanwhile.
     decode_bootstrap_time "decode memory": Latency of Sequence [QueueStart to KvReserved]
-    /// In the prefill server's waiting queue, by its own clock.
+    /// In the prefill server queue, by its own clock.
     prefill_queue_time "prefill queue": Latency of Sequence [KvReserved to QueueEnd]
     /// What is left of `kv_arrived_time − kv_reserved_time` without `prefill_queue_time` and `prefill_time`: the transfer of the KV
     /// cache, and what prefill needed to begin with it.
@@ -335,4 +335,6 @@ columns! { |r, sums|
     decode_start_time: Time of Sequence [DecodeStart]
     /// The hop of the prefill server read the last of its reply, for which the router held the first token; empty where it did not.
     prefill_replied_time: Time of Sequence [PrefillReplied]
+    /// What the request's headers said that the proxy's `label_headers` names: `x-tenant=acme; x-team=search`.
+    labels: Text of Request { r.facts.labels.take() }
 }

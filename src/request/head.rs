@@ -8,6 +8,9 @@ use super::outcome::Outcome;
 /// Header by which smg 1.13 names the worker that served.
 const SMG_WORKER: &str = "x-smg-routed-worker-id";
 
+/// Characters of a header's value that label a request.
+const LABEL: usize = 64;
+
 /// Response header on the answers that a proxy of ours gives itself: the outcome that it records. It tells them from
 /// a server's own errors of the same status.
 pub const OUTCOME_HEADER: &str = "x-queuescope-outcome";
@@ -41,6 +44,22 @@ pub fn smg_worker(headers: &HeaderMap) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
+/// What a request's headers of these names say, as the column `labels` has it: `x-tenant=acme; x-team=search`.
+pub fn labels(headers: &HeaderMap, names: &[String]) -> Option<String> {
+    let pair = |name: &String| {
+        let value = headers.get(name)?.to_str().ok()?.trim();
+        let value: String = value.chars().take(LABEL).collect();
+        (!value.is_empty()).then(|| format!("{name}={}", value.replace(';', "_")))
+    };
+    let pairs: Vec<String> = names.iter().filter_map(pair).collect();
+    (!pairs.is_empty()).then(|| pairs.join("; "))
+}
+
+/// The names and values of [`labels`].
+pub fn label_pairs(labels: &str) -> impl Iterator<Item = (&str, &str)> {
+    labels.split("; ").filter_map(|pair| pair.split_once('='))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +68,21 @@ mod tests {
     fn headers(name: HeaderName, values: &[&'static str]) -> HeaderMap {
         let values = values.iter().map(|v| HeaderValue::from_static(v));
         values.map(|value| (name.clone(), value)).collect()
+    }
+
+    #[test]
+    fn named_headers_label_a_request() {
+        let names = ["x-tenant", "x-team", "x-none"].map(str::to_owned);
+        let mut all = headers(HeaderName::from_static("x-tenant"), &[" a; b=c ", "second"]);
+        let long = HeaderValue::from_str(&"ä".repeat(3)).ok();
+        all.extend(long.map(|value| (HeaderName::from_static("x-none"), value)));
+        all.insert("x-team", HeaderValue::from_str(&"t".repeat(99)).unwrap());
+        let told = labels(&all, &names).unwrap();
+        assert_eq!(told, format!("x-tenant=a_ b=c; x-team={}", "t".repeat(64)));
+        let pairs: Vec<_> = label_pairs(&told).map(|(name, _)| name).collect();
+        assert_eq!(pairs, ["x-tenant", "x-team"]);
+        assert_eq!(label_pairs(&told).next(), Some(("x-tenant", "a_ b=c")));
+        assert_eq!(labels(&HeaderMap::new(), &names), None);
     }
 
     #[test]

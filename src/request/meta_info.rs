@@ -1,6 +1,6 @@
 //! The timings in SGLang's `meta_info`, of whatever generation: which there are tells what they mean.
 //!
-//! What each generation gives, and where it stamps it: docs/GENERATIONS.md.
+//! What each generation gives, and where it stamps it: docs/dev/GENERATIONS.md.
 
 use crate::clock::Stamp;
 

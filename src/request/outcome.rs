@@ -17,7 +17,7 @@ names! {
         /// The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (one whose code
         /// is another outcome's is that).
         ServerError = "server_error",
-        /// Too much to do: 429, 503, a full queue, or 408 from a router's queue.
+        /// Too much to do: 429, 503, a full queue, or 408 from a router queue.
         Rejected = "rejected",
         /// The client went away before the last event. In the generator's rows: it gave the request up because its run was
         /// stopped (`error`: `given up: the run was stopped`), which `summary.json` does not count as failed.

@@ -30,6 +30,8 @@ pub struct Facts {
     pub endpoint: Endpoint,
     /// The model the request named.
     pub model: Option<String>,
+    /// What the headers say that label it: [`super::head::labels`].
+    pub labels: Option<String>,
     /// Whether the request asked for a stream.
     pub stream: Option<bool>,
     /// Words of the prompt, split at white space.
@@ -192,7 +194,7 @@ impl Record {
         sequence.token_gaps
     }
 
-    /// Nanoseconds in the scheduler's queue; of prefill and decode on two servers, of all three waits.
+    /// Nanoseconds in the server queue; of prefill and decode on two servers, of all three waits.
     pub fn pure_queue(&self) -> Option<i64> {
         let waited = self.timeline.nanos(Period::PURE_QUEUE);
         // What decode alone tells is of its own wait.
@@ -263,7 +265,7 @@ pub fn own_error(error: &str, quotes_server: bool, code: Option<u64>) -> Cow<'_,
     if !quotes_server {
         return Cow::Borrowed(error);
     }
-    let what = "what the server said of it is in the records file only, as it may quote the prompt";
+    let what = "the server's message is in the records file only, as it may quote the prompt";
     // Not the first word of `error`, which may be one of the prompt's.
     Cow::Owned(code.map_or_else(|| what.into(), |code| format!("{code}; {what}")))
 }

@@ -47,6 +47,13 @@ impl Row {
             .collect()
     }
 
+    /// Its cells by the names of their columns, as an object.
+    pub fn to_json(&self) -> serde_json::Value {
+        let cells = COLUMNS.iter();
+        let cells = cells.map(|column| (column.name, (column.get)(self).to_json()));
+        cells.collect()
+    }
+
     fn of(record: Record, sums: &Sums) -> Row {
         let noted = record.noted();
         let mut row = Row::made(record, sums);

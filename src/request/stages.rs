@@ -7,7 +7,7 @@ use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
 pub use last_seen::place;
-pub use spent::{Spent, StageSet};
+pub use spent::{Spent, StageSet, UNSEEN};
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,22 @@ impl Breakdown {
         let stall = row.client_stall_until_finish;
         carve_out(Spent::ClientStall, stall, Period::DECODE, &mut parts);
         Some(Breakdown { total_nanos, parts })
+    }
+
+    /// The same until the first token was read; `None` where nobody saw when that was.
+    #[must_use]
+    pub fn until_first_token(&self) -> Option<Breakdown> {
+        let decode = Spent::Stages(StageSet::of(Period::DECODE));
+        let is_seen = self.parts.iter().any(|part| part.spent == decode);
+        let before = self
+            .parts
+            .iter()
+            .filter(|part| !part.spent.is_after_first_token());
+        let parts: Vec<Part> = before.copied().collect();
+        is_seen.then(|| Breakdown {
+            total_nanos: parts.iter().map(|part| part.nanos).sum(),
+            parts,
+        })
     }
 }
 
@@ -175,6 +191,7 @@ mod tests {
     use super::*;
     use crate::request::record::{Outcome, Record};
     use crate::request::sample::{Sample, ms};
+    use crate::request::timeline::PrefillTimes;
     use crate::request::unseen::Unseens;
 
     const HOP: [Moment; 2] = [Moment::WorkerArrival, Moment::WorkerForwarded];
@@ -264,12 +281,17 @@ mod tests {
         };
         assert_eq!(
             place(Sample::whole().without(&ENGINE), 3),
-            "somewhere between router send and first token"
+            "unseen in the server"
         );
+        let pair = |record: &mut Record| {
+            record.timeline.pair(PrefillTimes::default());
+            record.timeline.forget_engine();
+        };
+        assert_eq!(place(Sample::whole().with(pair), 3), "unseen in the server");
         let no_hop = Sample::whole().without(&[Moment::WorkerArrival]);
         assert_eq!(
             place(no_hop.engine_unknown(), 2),
-            "in the router, on the way into the server or on the way back"
+            "in the router queue, on the way into the server or on the way back"
         );
         let endless = Sample::whole().without(&[Moment::Finish]).row();
         assert_eq!(Breakdown::of(&endless), None);

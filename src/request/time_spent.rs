@@ -39,8 +39,19 @@ pub struct PartSpent {
 impl TimeSpent {
     /// Of one request; of none where its time is not known.
     pub fn of_row(row: &Row) -> TimeSpent {
+        TimeSpent::of_breakdown(row, Breakdown::of(row))
+    }
+
+    /// Of one request: all of its time, and that until its first token.
+    pub fn both(row: &Row) -> [TimeSpent; 2] {
+        let all = Breakdown::of(row);
+        let until_first = all.as_ref().and_then(Breakdown::until_first_token);
+        [all, until_first].map(|breakdown| TimeSpent::of_breakdown(row, breakdown))
+    }
+
+    fn of_breakdown(row: &Row, breakdown: Option<Breakdown>) -> TimeSpent {
         let mut spent = TimeSpent::default();
-        let Some(breakdown) = Breakdown::of(row) else {
+        let Some(breakdown) = breakdown else {
             return spent;
         };
         let is_router =
@@ -73,6 +84,13 @@ impl TimeSpent {
             }
             None => self.parts.push(more),
         }
+    }
+
+    /// Adds what [`both`](Self::both) told of other requests.
+    pub fn add_both(both: &mut [TimeSpent; 2], more: [TimeSpent; 2]) {
+        both.iter_mut()
+            .zip(more)
+            .for_each(|(spent, more)| spent.add(more));
     }
 
     /// Adds that of other requests.

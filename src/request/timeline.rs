@@ -36,11 +36,11 @@ names! {
         RouterSend = "router_send",
         /// The server received the request.
         ServerCreated = "server_created",
-        /// It entered the scheduler's waiting queue; of a pair of prefill and decode servers, decode's queue for memory.
+        /// It entered the server queue; of a pair of prefill and decode servers, decode's queue for memory.
         QueueStart = "queue_start",
         /// Decode had reserved memory for it and told prefill so.
         KvReserved = "kv_reserved",
-        /// It left the queue into its first batch.
+        /// It left the server queue into its first batch.
         QueueEnd = "queue_end",
         /// Its prefill finished.
         PrefillEnd = "prefill_end",
@@ -171,7 +171,7 @@ impl Period {
         Period::new(Moment::ServerCreated, Moment::ServerFirstToken);
     /// Tokenizing and the hand-over to the scheduler.
     pub const TOKENIZE: Period = Period::new(Moment::ServerCreated, Moment::QueueStart);
-    /// The scheduler's waiting queue and nothing else.
+    /// The server queue, which is the scheduler's waiting queue and nothing else.
     pub const PURE_QUEUE: Period = Period::new(Moment::QueueStart, Moment::QueueEnd);
     /// Decode's handshake with prefill, and its queue for memory.
     pub const DECODE_MEMORY: Period = Period::new(Moment::QueueStart, Moment::KvReserved);

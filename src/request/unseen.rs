@@ -7,22 +7,21 @@ names! {
     /// Something of a request that nobody saw, so that stages run together; of the engine's moments, why some or all of them are
     /// unknown. What stands above each is told to users.
     pub enum Unseen {
-        /// the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)
+        /// the router's part was not measured: no worker hop (`--upstream-kind server` if there is no router)
         Router = "router",
         /// it runs without `--enable-metrics`
         MetricsOff = "engine_metrics_off",
         /// its SGLang is older than 0.5.5
         TooOld = "engine_too_old",
-        /// its SGLang tells only some of its times
+        /// its SGLang reports only some of its times
         Part = "engine_part",
-        /// its SGLang, 0.5.5, tells a stream's first token only with metrics on
+        /// its SGLang, 0.5.5, reports a stream's first token only with metrics on
         FirstTokenOff = "engine_first_token",
-        /// its SGLang tells the first token of streams only
+        /// its SGLang reports the first token of streams only
         FirstTokenOfReply = "engine_first_token_of_reply",
         /// it left some of its times out
         Incomplete = "engine_incomplete",
-        /// it took the request out of the batch again before its first event, which cannot tell the first queueing from later
-        /// ones
+        /// it took the request out of the batch again before its first event, so its first and later queueing cannot be separated
         Retracted = "engine_retracted",
         /// a streamed answer of this API carries no times
         Stream = "engine_stream",
@@ -38,13 +37,13 @@ names! {
         Hidden = "engine_hidden",
         /// the answer had no `meta_info`
         NoMeta = "engine_no_meta_info",
-        /// it told times that cannot be, which are left out
+        /// it reported impossible times, which are left out
         Impossible = "engine_impossible",
         /// the server's clock could not be compared with ours
         EngineClock = "engine_clock",
         /// the proxy's clock could not be compared with ours
         ProxyClock = "proxy_clock",
-        /// the first token could not be seen: not streamed
+        /// the first token was not measured: not streamed
         FirstToken = "first_token",
     }
 }
@@ -135,7 +134,7 @@ impl Unseen {
         let (help, remedy) = (self.help(), self.remedy());
         match self.is_engine() {
             true => format!(
-                "inside the server not all could be seen: {help} (what would show it: {remedy})"
+                "some stages in the server were not measured: {help} (to measure them: {remedy})"
             ),
             false => help.to_owned(),
         }

@@ -284,7 +284,7 @@ fn unauthorized() -> Answer {
 }
 
 fn misdirected() -> Answer {
-    let problem = "without admin_token this is for who asks by localhost, an IP address or a name in admin_hosts: add the \
+    let problem = "without admin_token this is answered by localhost, an IP address or a name in admin_hosts only: add the \
                    name in the URL there, or set admin_token\n";
     text(StatusCode::MISDIRECTED_REQUEST, problem)
 }

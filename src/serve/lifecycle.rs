@@ -36,7 +36,7 @@ pub struct Proxy {
     /// admin listener, and the process before this one, for which it answers to the next.
     also_open: watch::Sender<()>,
     /// The admin listener; who looks through the join tables; who sees how late tasks are run.
-    background: [AbortHandle; 3],
+    background: [AbortHandle; 4],
     front_addr: Option<SocketAddr>,
     admin_addr: SocketAddr,
 }
@@ -49,6 +49,8 @@ const LAST: Duration = Duration::from_secs(5);
 const ENGINE_TRACES: &str = "engine.traces: listen";
 /// How often the join tables are looked through.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How often is counted what requests waited for.
+const COUNTED: Duration = Duration::from_secs(5);
 
 impl Proxy {
     /// Binds the listeners and serves, on the current runtime.
@@ -121,6 +123,7 @@ impl Proxy {
                 tokio::spawn(serving).abort_handle(),
                 tokio::spawn(sweep(shared.clone())).abort_handle(),
                 tokio::spawn(lag::watch(shared.clone())).abort_handle(),
+                tokio::spawn(count_waits(shared.clone())).abort_handle(),
             ],
             also_open,
             others: Mutex::new(std::iter::once(admin).chain(traces).collect()),
@@ -299,6 +302,19 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop_accepting(Phase::Cut);
         self.background.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Counts again and again what requests waited for.
+async fn count_waits(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(COUNTED).await;
+        let (telemetry, now) = (shared.telemetry.clone(), shared.clock.now());
+        // Not on a thread that moves bytes.
+        let counted = tokio::task::spawn_blocking(move || telemetry.count_waits(now));
+        if counted.await.is_err() {
+            log::error!("what requests waited for could not be counted");
+        }
     }
 }
 

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::proxy::shared::{Shared, UpstreamKind};
 use crate::report::page::{BASE, DOM, filled};
-use crate::report::timeline::label;
 use crate::request::outcome::Outcome;
 use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::stats::Histogram;
@@ -80,17 +79,6 @@ fn window(figures: &Figures) -> Value {
     let sum = &figures.sum;
     let outcomes = sum.outcomes();
     let outcomes = outcomes.map(|(outcome, count)| json!({"name": outcome.name(), "count": count}));
-    let parts = in_order(&sum.spent).into_iter().map(|part| {
-        json!({
-            "name": part.spent.name(),
-            "label": label(part.spent),
-            "place": part.spent.place(),
-            "share": sum.spent.share(part),
-            "mean_s": sum.spent.mean(part),
-            "of_requests": sum.spent.of_requests(part),
-            "seconds": part.nanos as f64 / 1e9,
-        })
-    });
     let quantile = |values: &Histogram, q| values.quantile(q).map(seconds);
     let quantiles = sum.quantiles().map(|(column, values)| {
         json!({
@@ -109,24 +97,49 @@ fn window(figures: &Figures) -> Value {
         "ok": ok(sum),
         "output_tokens": sum.output_tokens(),
         "outcomes": outcomes.collect::<Vec<Value>>(),
-        "sentence": sum.spent.shares("a request took"),
-        "unseen": sum.spent.unseen_notes(),
-        "parts": parts.collect::<Vec<Value>>(),
+        "unseen": sum.spent[0].unseen_notes(),
+        "spent": both(&sum.spent, told),
         "quantiles": quantiles.collect::<Vec<Value>>(),
     })
+}
+
+/// What the time of requests was spent on: all of it, and that until their first tokens.
+fn both(spent: &[TimeSpent; 2], told: fn(&TimeSpent, &str) -> Value) -> Value {
+    let [all, until_first] = spent;
+    json!({"all": told(all, "a request took"), "until_first_token": told(until_first, "until the first token")})
+}
+
+/// In a sentence and in parts.
+fn told(spent: &TimeSpent, whose: &str) -> Value {
+    let parts = in_order(spent).into_iter().map(|part| {
+        json!({
+            "name": part.spent.name(),
+            "label": part.spent.label(),
+            "place": part.spent.place(),
+            "share": spent.share(part),
+            "mean_s": spent.mean(part),
+            "of_requests": spent.of_requests(part),
+            "seconds": part.nanos as f64 / 1e9,
+        })
+    });
+    let sentence = (spent.requests > 0).then(|| spent.shares(whose));
+    json!({"sentence": sentence, "parts": parts.collect::<Vec<Value>>()})
 }
 
 /// The parts of the window, a value each [`SLOT_SECONDS`].
 fn slots(figures: &Figures) -> Value {
     let slots = figures.slots.iter().map(|(ago, slot)| {
-        let parts = in_order(&slot.spent).into_iter();
-        let parts = parts.map(|part| json!([part.spent.name(), part.nanos as f64 / 1e9]));
+        let parts = |spent: &TimeSpent, _: &str| {
+            let parts = in_order(spent).into_iter();
+            let parts = parts.map(|part| json!([part.spent.name(), part.nanos as f64 / 1e9]));
+            parts.collect()
+        };
         json!({
             "ago_s": ago,
             "requests": slot.requests(),
             "ok": ok(slot),
             "output_tokens": slot.output_tokens(),
-            "parts": parts.collect::<Vec<Value>>(),
+            "parts": both(&slot.spent, parts),
         })
     });
     json!({"seconds": SLOT_SECONDS, "all": slots.collect::<Vec<Value>>()})
@@ -170,7 +183,7 @@ mod tests {
             recent.record(&vec![sample.row()].into(), true);
         }
         let told = window(&recent.view(0, at(600)).figures);
-        let parts = told["parts"].as_array().unwrap();
+        let parts = told["spent"]["all"]["parts"].as_array().unwrap();
         let queue = parts.iter().find(|part| part["name"] == "queue").unwrap();
         // 80 of 500 ms, as if the others had not been.
         assert!((queue["share"].as_f64().unwrap() - 0.16).abs() < 1e-9);
@@ -178,6 +191,19 @@ mod tests {
         assert_eq!(queue["of_requests"], ", of 1 of 3 requests");
         let decode = parts.iter().find(|part| part["name"] == "decode").unwrap();
         assert_eq!(decode["of_requests"], "");
+        // Until the first token the same shares are of less time, and decoding is none of it.
+        let told = &told["spent"]["until_first_token"];
+        let parts = told["parts"].as_array().unwrap();
+        let queue = parts.iter().find(|part| part["name"] == "queue").unwrap();
+        assert!((queue["share"].as_f64().unwrap() - 80.0 / 210.0).abs() < 1e-9);
+        assert_eq!(queue["of_requests"], ", of 1 of 3 requests");
+        assert!(parts.iter().all(|part| part["name"] != "decode"));
+        assert!(
+            told["sentence"]
+                .as_str()
+                .unwrap()
+                .starts_with("Of 0.21 s until the first token on average, ")
+        );
     }
 
     #[test]

@@ -238,6 +238,7 @@ fn settings(config: &Config) -> Settings {
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
         admin_hosts: config.admin_hosts.clone(),
+        label_headers: config.label_headers.clone(),
         ready_needs_upstream: config.ready_needs_upstream,
         hosts: hosts.collect(),
         roles: roles.collect(),

@@ -54,7 +54,9 @@ pub struct Config {
     /// As SGLang without --enable-metrics: no timings in meta_info, no /metrics
     #[arg(long = "no-metrics", action = SetFalse, help_heading = "What it tells")]
     pub metrics: bool,
-    /// Answer every request at once and in full: no queue, no model; to load clients
+    /// Answer at once and in full: no queue, no model
+    ///
+    /// To load clients.
     #[arg(long, help_heading = "How fast it is")]
     pub instant: bool,
     /// Append a JSON line for each generation request to FILE
@@ -90,7 +92,9 @@ pub struct Telemetry {
     /// The collector of --enable-trace
     #[arg(long, value_name = "HOST:PORT", default_value = "localhost:4317", value_parser = endpoint)]
     pub otlp_traces_endpoint: String,
-    /// Spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too (SGLang: SGLANG_TRACE_LEVEL)
+    /// Spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too
+    ///
+    /// SGLang's SGLANG_TRACE_LEVEL.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0_u8, 3))]
     pub trace_level: u8,
     /// Hold spans back by this before they are sent, milliseconds
@@ -102,7 +106,9 @@ pub struct Telemetry {
     /// Send spans in a random order
     #[arg(long)]
     pub trace_shuffle: bool,
-    /// Append a JSON line a request to --export-metrics-to-file-dir, as SGLang does, without prompts
+    /// Append a JSON line a request to --export-metrics-to-file-dir, as SGLang does
+    ///
+    /// Without prompts.
     #[arg(long, requires = "export_metrics_to_file_dir")]
     pub export_metrics_to_file: bool,
     /// The folder of those lines, in sglang-request-metrics-YYYYMMDD_HH.log

@@ -21,7 +21,7 @@ use std::collections::vec_deque::Drain;
 
 use crate::clock::Stamp;
 
-pub use event::{Aborted, Event, EventKind, Load, Request};
+pub use event::{Aborted, Event, EventKind, Load, Prompt, Request};
 pub use profile::Profile;
 
 use scheduler::{Batch, BatchKind, Scheduler};
@@ -134,7 +134,7 @@ impl Engine {
     pub fn load(&self) -> Load {
         let mut load = self.scheduler.load();
         load.waiting += self.inbox.len();
-        let lengths = self.inbox.iter().map(|(_, new)| new.prompt.len() as u64);
+        let lengths = self.inbox.iter().map(|(_, new)| new.prompt.tokens());
         load.waiting_tokens += lengths.sum::<u64>();
         load
     }

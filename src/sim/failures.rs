@@ -16,17 +16,21 @@ use super::flags::{self, between};
 #[command(next_help_heading = "What goes wrong")]
 #[serde(default, deny_unknown_fields)]
 pub struct Failures {
-    /// Share of requests whose connection ends somewhere in the answer, as when the server is killed
+    /// Share of requests whose connection ends in the answer
+    ///
+    /// Somewhere in it, as when the server is killed.
     #[arg(long = "fail-die", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     pub die: f64,
-    /// Share of requests whose answer stops somewhere and never goes on
+    /// Share of requests whose answer stops and never goes on
     #[arg(long = "fail-hang", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     pub hang: f64,
     /// Share of requests that are answered 503 at once
     #[arg(long = "fail-503", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     #[serde(rename = "503")]
     pub unavailable: f64,
-    /// Share of requests that reach the queue late, by --fail-slow-ms
+    /// Share of requests that reach the queue late
+    ///
+    /// By --fail-slow-ms.
     #[arg(long = "fail-slow", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     pub slow: f64,
     /// How late, milliseconds

@@ -136,7 +136,7 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
         () = updates.closed() => return,
     }
     drop(waiting);
-    let tokens = submission.request.prompt.len() as u32;
+    let tokens = submission.request.prompt.tokens() as u32;
     submission.due = shared.clock.now();
     shared.driver.submit(vec![submission]);
     while let Some(mut update) = told.recv().await {

@@ -114,7 +114,7 @@ impl Reply {
             let submit = |sequence: &Sequence| Submission {
                 request: Request {
                     id: sequence.id,
-                    prompt: sequence.prompt.clone(),
+                    prompt: sequence.prompt.clone().into(),
                     output_tokens: match mode {
                         Mode::Prefill => 1,
                         _ => sequence.wanted,

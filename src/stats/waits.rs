@@ -3,32 +3,37 @@
 //! Each moment in which any waits has one cause, which all have that wait then; and is laid equally on those that run then. So
 //! causes, and what each sequence held up others, add up to all that was waited.
 
+mod cause;
 mod limits;
 mod stay;
 mod sweep;
 
+pub use cause::{ByCause, Cause};
 pub use limits::Limits;
-pub use stay::{Cause, Known, Stay};
+pub use stay::{Known, Stay};
 
 use super::Interval;
-use sweep::{Change, Piece, Sweep};
-
-/// What each of the causes took, in the order of [`Cause::ALL`]; nanoseconds.
-pub type ByCause = [i64; Cause::ALL.len()];
+use sweep::{Piece, Sweep};
 
 /// The waiting at a server.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
     /// Its limits.
     pub limits: Limits,
-    /// Of each stay, what it waited for; together they are what it waited.
-    pub causes: Vec<ByCause>,
-    /// Of each stay, the seconds that it held up others.
-    pub held_up: Vec<f64>,
     /// Seconds of waiting that no stay held up: nobody ran, or others than these had the server.
     pub by_nobody: f64,
-    /// The time in which any waited, with its cause.
-    pieces: Vec<(Piece, Cause)>,
+    /// In order of time.
+    marks: Vec<Mark>,
+}
+
+/// What had been waited by the end of a piece.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    at: i64,
+    /// By one that waited whenever any did.
+    causes: ByCause,
+    /// Seconds that one that always ran held up one of those that waited then, and all of them.
+    held: [f64; 2],
 }
 
 /// The share of the time in which some prefill was under way where prefill keeps others out.
@@ -47,94 +52,71 @@ impl Waits {
         let sweep = Sweep::of(stays, batch);
         let limits = Limits::of(stays, &sweep, batch, known);
         let causes = Judge { limits, known }.causes(&sweep.pieces);
-        let mut waits = Waits {
-            limits,
-            causes: vec![ByCause::default(); stays.len()],
-            held_up: vec![0.0; stays.len()],
-            by_nobody: 0.0,
-            pieces: sweep.pieces.into_iter().zip(causes).collect(),
+        let (mut by_nobody, mut mark) = (0.0, Mark::default());
+        let lay = |(piece, cause): (&Piece, Cause)| {
+            let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
+            mark.at = piece.to;
+            mark.causes.add(cause, piece.to - piece.from);
+            if piece.running == 0 || matches!(cause, Cause::NotSeen | Cause::Down) {
+                by_nobody += seconds(piece) * waiting;
+            } else {
+                let each = seconds(piece) / running;
+                mark.held = [mark.held[0] + each, mark.held[1] + each * waiting];
+            }
+            mark
         };
-        waits.lay(stays, &sweep.events);
-        waits
-    }
-
-    /// Lays the pieces on those that waited, and on those that ran meanwhile.
-    fn lay(&mut self, stays: &[Stay], events: &[sweep::Event]) {
-        let (mut causes, mut held) = (ByCause::default(), 0.0);
-        let mut pieces = self.pieces.iter().peekable();
-        for (at, change, place) in events {
-            while let Some((piece, cause)) = pieces.next_if(|(piece, _)| piece.to <= *at) {
-                causes[*cause as usize] += piece.to - piece.from;
-                match share(piece, *cause) {
-                    Some(each) => held += each * f64::from(piece.waiting),
-                    None => self.by_nobody += seconds(piece) * f64::from(piece.waiting),
-                }
-            }
-            let place = *place as usize;
-            if let (Change::Queue | Change::Start, Some(of)) = (change, self.causes.get_mut(place))
-            {
-                let sum = |(so_far, now): (&mut i64, &i64)| *so_far = *now - *so_far;
-                of.iter_mut().zip(&causes).for_each(sum);
-            }
-            let runs = stays.get(place).is_some_and(Stay::runs);
-            if let (Change::Start | Change::End, true, Some(of)) =
-                (change, runs, self.held_up.get_mut(place))
-            {
-                *of = held - *of;
-            }
+        let marks = sweep.pieces.iter().zip(causes).map(lay).collect();
+        Waits {
+            limits,
+            by_nobody,
+            marks,
         }
     }
 
-    /// What most of a stay's wait was for.
-    pub fn main(&self, place: usize) -> Option<Cause> {
-        let causes = Cause::ALL.into_iter().zip(self.causes.get(place)?);
-        causes
-            .max_by_key(|(_, nanos)| **nanos)
-            .map(|(cause, _)| cause)
+    /// What a stay waited for: all of its wait.
+    pub fn causes(&self, stay: &Stay) -> ByCause {
+        self.between(stay.queued, stay.started).causes
+    }
+
+    /// The seconds that a stay held up others.
+    pub fn held_up(&self, stay: &Stay) -> f64 {
+        self.between(stay.started, stay.ended).held[1]
     }
 
     /// Those that held up a stay longest: places and seconds of its wait, the longest first.
-    pub fn holders(&self, stays: &[Stay], place: usize, most: usize) -> Vec<(usize, f64)> {
-        let Some(waited) = stays.get(place) else {
-            return Vec::new();
+    pub fn holders(&self, stays: &[Stay], waited: &Stay, most: usize) -> Vec<(usize, f64)> {
+        let held = |stay: &Stay| {
+            let from = stay.started.max(waited.queued);
+            self.between(from, stay.ended.min(waited.started)).held[0]
         };
-        let first = self
-            .pieces
-            .partition_point(|(piece, _)| piece.to <= waited.queued);
-        let pieces = self.pieces.get(first..).unwrap_or_default().iter();
-        let mut sums: Vec<(i64, f64)> = vec![(waited.queued, 0.0)];
-        for (piece, cause) in pieces.take_while(|(piece, _)| piece.to <= waited.started) {
-            let before = sums.last().map_or(0.0, |(_, sum)| *sum);
-            sums.push((piece.to, before + share(piece, *cause).unwrap_or(0.0)));
-        }
-        let until = |at: i64| {
-            let after = sums.partition_point(|(to, _)| *to <= at);
-            sums.get(after.saturating_sub(1))
-                .map_or(0.0, |(_, sum)| *sum)
-        };
-        let held = |(place, stay): (usize, &Stay)| {
-            let (from, to) = (
-                stay.started.max(waited.queued),
-                stay.ended.min(waited.started),
-            );
-            (from < to).then(|| (place, until(to) - until(from)))
-        };
-        let mut all: Vec<(usize, f64)> = stays.iter().enumerate().filter_map(held).collect();
+        let mut all: Vec<(usize, f64)> = stays.iter().map(held).enumerate().collect();
         all.retain(|(_, seconds)| *seconds > 0.0);
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         all.truncate(most);
         all
     }
+
+    /// What was waited from one moment at which anything happened to another; nothing where that is no later.
+    fn between(&self, from: i64, to: i64) -> Mark {
+        let until = |at: i64| {
+            let later = self.marks.partition_point(|mark| mark.at <= at);
+            let last = later.checked_sub(1).and_then(|last| self.marks.get(last));
+            last.copied().unwrap_or_default()
+        };
+        if to <= from {
+            return Mark::default();
+        }
+        let (before, after) = (until(from), until(to));
+        Mark {
+            at: to,
+            causes: after.causes.less(&before.causes),
+            held: [0, 1].map(|which: usize| after.held[which] - before.held[which]),
+        }
+    }
 }
 
 fn seconds(piece: &Piece) -> f64 {
     (piece.to - piece.from) as f64 / 1e9
-}
-
-/// The seconds of one's waiting that each of those that ran in a piece is told to have held it; `None`: none of them has.
-fn share(piece: &Piece, cause: Cause) -> Option<f64> {
-    let is_theirs = piece.running > 0 && !matches!(cause, Cause::NotSeen | Cause::Down);
-    is_theirs.then(|| seconds(piece) / f64::from(piece.running))
 }
 
 /// Who says what a piece's cause is.
@@ -147,42 +129,28 @@ impl Judge<'_> {
     /// A cause for each piece.
     fn causes(&self, pieces: &[Piece]) -> Vec<Cause> {
         let mut causes: Vec<Cause> = Vec::with_capacity(pieces.len());
+        let (mut open, mut with_room, mut before) = (0.0, 0.0, None);
         let is_plain = |piece: &Piece| !self.is_full(piece) && !self.is_down(piece);
-        let (mut open, mut with_room) = (0.0, 0.0);
-        while let Some((first, rest)) = pieces.get(causes.len()..).and_then(<[_]>::split_first) {
-            if !is_plain(first) {
-                let is_down = self.is_down(first);
-                causes.push(if is_down { Cause::Down } else { Cause::Slots });
-                continue;
-            }
-            // All the time until nobody waits, or a limit is reached.
-            let mut end = first.to;
-            let more = rest.iter().take_while(|piece| {
-                let goes_on = piece.from == end && is_plain(piece);
-                end = piece.to;
-                goes_on
-            });
-            let count = 1 + more.count();
-            let stretch = pieces.get(causes.len()..causes.len() + count);
-            let stretch = stretch.unwrap_or_default();
-            let before = causes.len().checked_sub(1);
-            let before = before.filter(|at| pieces.get(*at).is_some_and(|of| of.to == first.from));
-            let before = before.and_then(|at| causes.get(at)).copied();
-            match self.of_stretch(stretch, before) {
-                Some(cause) => causes.extend(std::iter::repeat_n(cause, count)),
-                None => {
-                    for piece in stretch {
-                        let is_memory = self.is_memory(piece);
-                        let seconds = seconds(piece) * f64::from(piece.waiting);
-                        open += if is_memory { 0.0 } else { seconds };
-                        with_room += if self.has_room(piece) { seconds } else { 0.0 };
-                        causes.push(if is_memory {
-                            Cause::Memory
-                        } else {
-                            Cause::Unknown
-                        });
-                    }
+        // All the time until nobody waits, or a limit is reached.
+        let goes_on = |a: &Piece, b: &Piece| a.to == b.from && is_plain(a) && is_plain(b);
+        for stretch in pieces.chunk_by(goes_on) {
+            let begin = stretch.first().map_or(0, |piece| piece.from);
+            let before_it = before
+                .filter(|(to, _)| *to == begin)
+                .map(|(_, cause)| cause);
+            let one = self.of_stretch(stretch, before_it);
+            for piece in stretch {
+                let cause = one.unwrap_or(match self.is_memory(piece) {
+                    true => Cause::Memory,
+                    false => Cause::Unknown,
+                });
+                if cause == Cause::Unknown {
+                    let waited = seconds(piece) * f64::from(piece.waiting);
+                    open += waited;
+                    with_room += if self.has_room(piece) { waited } else { 0.0 };
                 }
+                before = Some((piece.to, cause));
+                causes.push(cause);
             }
         }
         if open > 0.0 && with_room >= MOST * open {
@@ -192,8 +160,15 @@ impl Judge<'_> {
         causes
     }
 
-    /// What a stretch of waiting below the limit was for, where it is one thing.
+    /// What a stretch of waiting was for, where it is one thing.
     fn of_stretch(&self, stretch: &[Piece], before: Option<Cause>) -> Option<Cause> {
+        let first = stretch.first()?;
+        if self.is_down(first) {
+            return Some(Cause::Down);
+        }
+        if self.is_full(first) {
+            return Some(Cause::Slots);
+        }
         let length =
             |of: &dyn Fn(&&Piece) -> bool| -> f64 { stretch.iter().filter(of).map(seconds).sum() };
         let all = length(&|_| true);

@@ -1,12 +1,13 @@
-//! Files of rows, read: `requests.csv`, or a proxy's records. What a row cannot be read for is counted and named, and
+//! Files of rows, read: `requests.csv`, or a proxy's records; packed by gzip where their name ends in `.gz`. What a row cannot be read for is counted and named, and
 //! the others are read.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 
+use flate2::read::MultiGzDecoder;
 use memchr::memchr_iter;
 
 use crate::clock::{NANOS, Stamp};
@@ -165,7 +166,7 @@ pub fn each(
 /// A file under way.
 struct Reading<'a> {
     path: &'a Path,
-    lines: BufReader<File>,
+    lines: BufReader<Box<dyn Read>>,
     header: Header,
 }
 
@@ -179,7 +180,12 @@ impl<'a> Reading<'a> {
         unknown: &mut Vec<String>,
     ) -> Result<Reading<'a>, Error> {
         let wrong = |cause| Error::read(path, cause);
-        let mut lines = BufReader::with_capacity(1 << 18, disk::open(path).map_err(wrong)?);
+        let file: File = disk::open(path).map_err(wrong)?;
+        let bytes: Box<dyn Read> = match path.extension().is_some_and(|end| end == "gz") {
+            true => Box::new(MultiGzDecoder::new(file)),
+            false => Box::new(file),
+        };
+        let mut lines = BufReader::with_capacity(1 << 18, bytes);
         let mut line = Vec::new();
         let read = (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line);
         if read.map_err(wrong)? == 0 {

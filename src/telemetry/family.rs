@@ -23,12 +23,13 @@ pub const LABEL_SETS: usize = 64;
 pub const OTHER: &str = "other";
 
 /// Labels whose values come from outside, or from a config of any size.
-const OPEN: [&str; 7] = [
+const OPEN: [&str; 8] = [
     "clock",
     "gen_ai_request_model",
     "server_address",
     "server_port",
     "upstream",
+    "value",
     "version",
     "worker",
 ];

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use prometheus::{IntGauge, Registry, Result, TextEncoder};
 
 use crate::request::endpoint::Endpoint;
+use crate::stats::waits::Cause;
 
 use super::family::LABEL_SETS;
 use super::upstreams::{ShownUpstreams, UpstreamFigures};
@@ -73,6 +74,12 @@ impl Metrics {
     /// A client met `limit`.
     pub fn client_limit(&self, limit: Limit) {
         self.client_limits.with(&[limit.name()]).inc();
+    }
+
+    /// A request waited so long at a worker, for this; nanoseconds.
+    pub fn waited(&self, worker: &str, cause: Cause, nanos: i64) {
+        let sum = self.wait_causes.with(&[worker, cause.name()]);
+        sum.inc_by(requests::seconds(nanos));
     }
 
     /// All metrics in Prometheus's text format.

@@ -1,7 +1,7 @@
 //! A process's own records file: one header, whole lines, and no other process writes to it.
 //!
 //! Whoever begins a file moves aside what lies at its path, which another process may still be writing to: that one
-//! writes on to its own file under the new name. docs/decisions/0030 tells why.
+//! writes on to its own file under the new name. docs/dev/decisions/0030 tells why.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};

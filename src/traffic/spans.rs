@@ -13,11 +13,12 @@ use super::error::Error;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "What is written")]
 pub struct OtlpArgs {
-    /// OpenTelemetry collector that gets a span a request, as in http://127.0.0.1:4317 (gRPC); with another port
-    /// http/protobuf. The OTEL_* variables do, too
-    #[arg(long, value_name = "COLLECTOR")]
+    /// OpenTelemetry collector that gets a span a request
+    ///
+    /// As in http://127.0.0.1:4317 (gRPC); with another port http/protobuf. The OTEL_* variables do, too.
+    #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
-    /// How spans travel: grpc or http/protobuf
+    /// How spans travel: grpc or http/protobuf [default: by the port]
     #[arg(long, value_name = "PROTOCOL", value_parser = protocol)]
     pub otlp_protocol: Option<Protocol>,
 }

@@ -47,16 +47,16 @@ impl RunPlan {
     /// # Errors
     /// [`Error::Usage`] names the data set and the backend that would take it.
     pub fn check(&self) -> Result<(), Error> {
-        use Backend::{Sglang, SglangOai, SglangOaiChat};
+        use Backend::{OpenaiChat, Sglang, SglangOai, SglangOaiChat};
         let refused = |(at, entry): (usize, &Arc<Entry>)| match (&entry.content, self.args.backend)
         {
-            (Content::Ids(_), SglangOaiChat) => Some((
+            (Content::Ids(_), SglangOaiChat | OpenaiChat) => Some((
                 "--dataset-name random-ids (a chat has no token ids)".to_owned(),
                 "--backend sglang or sglang-oai, or --dataset-name random",
             )),
             (Content::Messages(_), Sglang | SglangOai) => Some((
                 format!("the `messages` of data set entry {}", at + 1),
-                "--backend sglang-oai-chat",
+                "--backend sglang-oai-chat or openai-chat",
             )),
             _ => None,
         };
@@ -213,10 +213,12 @@ impl RunPlan {
                 });
                 set("sampling_params", sampling);
             }
-            Backend::SglangOai | Backend::SglangOaiChat => {
+            Backend::SglangOai | Backend::SglangOaiChat | Backend::OpenaiChat => {
                 set("temperature", json!(0.0));
                 set("max_tokens", json!(output));
-                set("ignore_eos", json!(ignore_eos));
+                if args.backend != Backend::OpenaiChat {
+                    set("ignore_eos", json!(ignore_eos));
+                }
                 if stream {
                     // Without it a stream never says how many tokens it brought.
                     set("stream_options", json!({"include_usage": true}));
@@ -256,11 +258,14 @@ fn ids(count: u64, vocab: u32, rng: &mut ChaCha8Rng) -> Vec<u32> {
     (0..count).map(|_| rng.random_range(low..high)).collect()
 }
 
-/// Puts `extra` over `body`; where both have an object, key by key.
+/// Puts `extra` over `body`; where both have an object, key by key. Null takes a key out, as in a JSON merge patch (RFC 7396).
 fn merge(body: &mut Map<String, Value>, extra: &Map<String, Value>) {
     for (key, value) in extra {
         match (body.get_mut(key), value) {
             (Some(Value::Object(ours)), Value::Object(theirs)) => merge(ours, theirs),
+            (_, Value::Null) => {
+                body.remove(key);
+            }
             _ => {
                 body.insert(key.clone(), value.clone());
             }

@@ -189,7 +189,7 @@ fn large_logprobs_hide_no_timing() {
     let logprobs = "[-0.5,11,\"\\\"}]\"],".repeat(100_000);
     let event = format!(
         "{{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"finish_reason\":{{\"type\":\"stop\"}},\"num_retractions\":0,\
-         \"forward_entry_time\":1795168001.0,\"queue_time\":0.25,\"input_token_logprobs\":[{logprobs}null],\
+         \"forward_entry_time\":1795168001.0,\"queue_time\":0.25,\"prefill_finished_time\":1795168001.1,\"input_token_logprobs\":[{logprobs}null],\
          \"output_token_logprobs\":[[-0.5,11,null]],\"completion_tokens\":1,\"request_received_ts\":1795168000.5}}}}"
     );
     let row = streamed(Endpoint::Generate, &[&event, "[DONE]"]);

@@ -15,6 +15,7 @@ use queuescope::telemetry::prometheus::METRICS;
 
 mod columns;
 mod source;
+mod words;
 
 use columns::{columns_markdown, moments_markdown, outcomes_markdown, stages_markdown};
 use source::{Source, sources, uses};
@@ -167,12 +168,12 @@ fn metrics_md_is_fresh() {
     );
 }
 
-/// Crates that have arrows of their own in docs/ARCHITECTURE.md.
+/// Crates that have arrows of their own in docs/dev/ARCHITECTURE.md.
 const CRATES: [&str; 2] = ["pingora", "tokio"];
 
 #[test]
 fn rooms_use_only_rooms_below_them() {
-    let document = std::fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
+    let document = std::fs::read_to_string(root().join("docs/dev/ARCHITECTURE.md")).unwrap();
     let (_, block) = document
         .split_once("```arrows\n")
         .expect("a block of arrows");
@@ -197,7 +198,11 @@ fn rooms_use_only_rooms_below_them() {
         }
     }
     let wrong = used.iter().filter(|(arrow, _)| !allowed.contains(arrow));
-    assert_eq!(wrong.collect::<Vec<_>>(), [], "not in docs/ARCHITECTURE.md");
+    assert_eq!(
+        wrong.collect::<Vec<_>>(),
+        [],
+        "not in docs/dev/ARCHITECTURE.md"
+    );
     let unused = allowed.iter().filter(|arrow| !used.contains_key(arrow));
     let unused: Vec<_> = unused.collect();
     assert!(unused.is_empty(), "nobody uses these any more: {unused:?}");
@@ -261,22 +266,91 @@ fn texts(folder: &Path, endings: &[&str], found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
+/// Whether it may stand in a path.
+fn is_of_path(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "._-/".contains(c)
+}
+
 #[test]
-fn pages_that_comments_and_documents_name_are_there() {
-    let mut pages = vec![root().join("README.md")];
+fn pages_that_comments_and_scripts_name_are_there() {
+    let mut pages = Vec::new();
     texts(&root().join("docs"), &["md"], &mut pages);
-    let mut readers = pages.clone();
-    texts(&root().join("src"), &["rs"], &mut readers);
-    let mut known: BTreeSet<String> = ["CHANGELOG.md", "CONTRIBUTING.md"].map(String::from).into();
     let names = pages.iter().map(|page| page.file_name().unwrap());
-    known.extend(names.map(|name| name.to_string_lossy().into_owned()));
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let mut known: BTreeSet<_> = names.map(|name| name.to_str().unwrap()).collect();
+    known.extend(["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]);
+    let mut readers = pages.clone();
+    readers.extend(["README.md", "CONTRIBUTING.md", "config.toml"].map(|name| root().join(name)));
+    for folder in [
+        "src", "tests/it", "scripts", "deploy", "grafana", "examples", "benches",
+    ] {
+        let endings = [
+            "rs", "sh", "py", "js", "yaml", "yml", "toml", "service", "html",
+        ];
+        texts(&root().join(folder), &endings, &mut readers);
+    }
     for reader in readers {
         let text = std::fs::read_to_string(&reader).unwrap();
-        for word in text.split(|c| !is_of_name(c)) {
+        for word in text.split(|c| !is_of_path(c)) {
             let word = word.trim_end_matches('.');
-            let is_page = word.ends_with(".md") && word.len() > 3;
-            assert!(!is_page || known.contains(word), "{reader:?} names {word}");
+            let name = word.rsplit('/').next().unwrap();
+            let is_page = name.ends_with(".md") && name.len() > 3;
+            assert!(!is_page || known.contains(name), "{reader:?} names {word}");
+            // Of a decision its number is enough.
+            let is_there = |path: &std::path::PathBuf| {
+                path.strip_prefix(root())
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .starts_with(word)
+            };
+            assert!(
+                !word.starts_with("docs/")
+                    || root().join(word).exists()
+                    || pages.iter().any(is_there),
+                "{reader:?} names {word}"
+            );
         }
     }
+}
+
+/// The names that headings of a page have in links to them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let name = |heading: &str| {
+        let kept = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(name).collect()
+}
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    let mut pages = ["README.md", "CONTRIBUTING.md"]
+        .map(|name| root().join(name))
+        .to_vec();
+    texts(&root().join("docs"), &["md"], &mut pages);
+    let mut wrong = Vec::new();
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1) {
+            let (link, _) = link.split_once(')').unwrap();
+            if link.contains("://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let to = if path.is_empty() {
+                page.clone()
+            } else {
+                page.parent().unwrap().join(path)
+            };
+            let has = || anchors(&std::fs::read_to_string(&to).unwrap()).contains(anchor);
+            if !to.exists() || !(anchor.is_empty() || has()) {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -10,6 +10,7 @@
 mod accuracy;
 mod allocations;
 mod apis;
+mod cli;
 mod dashboards;
 mod demo;
 mod engine;
@@ -32,3 +33,4 @@ mod support;
 mod terminal;
 mod tokens;
 mod traffic;
+mod whatif;

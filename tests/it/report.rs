@@ -39,6 +39,7 @@ async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
         tls: TlsArgs::default(),
         otlp: OtlpArgs::default(),
         request_timeout_s: std::time::Duration::from_secs(30),
+        json: false,
         width: Some(100),
     };
     probe(&args, Clock::system()).await.expect("an answer")
@@ -52,7 +53,7 @@ async fn a_server_shows_all_but_the_proxy() {
     assert_eq!(probed.wrong, None, "{}", probed.text);
     for said in [
         "/generate: ok, status 200, served by 127.0.0.1:",
-        "\nqueue ",
+        "\nserver queue ",
         "\nprefill ",
         "\ndecode ",
         "the server's clock is 3600.00 s ahead of ours, within ",
@@ -81,7 +82,11 @@ async fn a_server_without_metrics_is_told_the_switch() {
     .await;
     assert_eq!(probed.wrong, None, "{}", probed.text);
     assert!(probed.text.contains("--enable-metrics"), "{}", probed.text);
-    assert!(probed.text.contains("network … return"), "{}", probed.text);
+    assert!(
+        probed.text.contains("unseen in the server"),
+        "{}",
+        probed.text
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,9 +109,9 @@ async fn what_stands_between_without_a_hop_is_named() {
     assert_eq!(probed.wrong, None, "{}", probed.text);
     for said in [
         // Nobody knows whose clock the engine's moments are on, so both ways to and from it are one.
-        "\nrouter+network+return ",
+        "\nrouter queue+network+return\n   ",
         "router_send\n    a worker hop",
-        "nobody said which server",
+        "which server it was is not known",
     ] {
         assert_says(&probed.text, said);
     }

@@ -27,6 +27,7 @@ mod command;
 mod data;
 mod front;
 mod open_loop;
+mod openai;
 mod pinned;
 mod secret;
 mod talk;

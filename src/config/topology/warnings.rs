@@ -16,8 +16,7 @@ pub(super) fn of(config: &Config, credentials: &Credentials) -> Vec<String> {
     let mut all = Vec::new();
     if !config.admin.ip().is_loopback() && credentials.admin_token.is_none() {
         all.push(format!(
-            "admin = \"{}\": other machines can reach it, and it names servers; 127.0.0.1 keeps it here, \
-             admin_token asks who it is",
+            "admin = \"{}\": other machines can reach it, and it names servers; listen on 127.0.0.1, or set admin_token",
             config.admin
         ));
     }
@@ -68,7 +67,7 @@ fn hop_warnings(all: &mut Vec<String>, config: &Config, worker: &Worker) {
     let is_told = config.upstream.iter().any(|to| to.is_at(listen));
     if config.upstream_kind == UpstreamKind::Server && !is_told {
         all.push(format!(
-            "worker {name}: nobody sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
+            "worker {name}: nothing sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
         ));
     }
     if config.upstream.is_empty() && is_near(&worker.upstream) && worker.host.is_none() {
@@ -80,7 +79,7 @@ fn hop_warnings(all: &mut Vec<String>, config: &Config, worker: &Worker) {
     }
     if listen.port() == 0 {
         all.push(format!(
-            "worker {name}: listen has port 0, a free one at each start; a router cannot be told of it before"
+            "worker {name}: listen has port 0, a free one at each start, which a router cannot know"
         ));
     }
     let far = config.upstream.iter().find(|to| !is_near(to));

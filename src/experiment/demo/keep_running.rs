@@ -43,6 +43,8 @@ pub(super) async fn run(folder: &Folder, args: &Args, clock: &Clock) -> anyhow::
     spec.proxy
         .insert("records_rotate_mb".to_owned(), RECORDS_MB.into());
     spec.proxy.insert("records_keep".to_owned(), 1.into());
+    let tenants = toml::Value::from(vec!["x-tenant"]);
+    spec.proxy.insert("label_headers".to_owned(), tenants);
     if let Some(program) = &args.router {
         spec.proxy.remove("max_concurrent_requests");
         let flags = format!("--max-concurrent-requests {AT_ONCE} {ROUTER}");

@@ -20,10 +20,10 @@ const CURVE: &str = "0:7 15:8.5 15:18.7 20:19.5 20:8.9 60:11 65:10.9 65:24 70:23
 /// Kinds of requests, a line each: the share of all, and the generator's flags. The clients of the last but one lose patience; the
 /// last has a prompt twice, as text and as ids, which the server refuses.
 const KINDS: &str = "\
-0.38 --backend sglang --model demo-8b --random-input-len 260 --random-output-len 60
-0.36 --backend sglang-oai-chat --model demo-8b --random-input-len 200 --random-output-len 70
-0.14 --backend sglang-oai-chat --model demo-70b --random-input-len 300 --random-output-len 50
-0.08 --backend sglang --model demo-70b --random-input-len 200 --random-output-len 30 --disable-stream
+0.38 --backend sglang --model demo-8b --random-input-len 260 --random-output-len 60 --header x-tenant:search
+0.36 --backend sglang-oai-chat --model demo-8b --random-input-len 200 --random-output-len 70 --header x-tenant:chat
+0.14 --backend sglang-oai-chat --model demo-70b --random-input-len 300 --random-output-len 50 --header x-tenant:chat
+0.08 --backend sglang --model demo-70b --random-input-len 200 --random-output-len 30 --disable-stream --header x-tenant:batch
 0.03 --backend sglang-oai-chat --model demo-8b --random-output-len 400 --request-timeout-s 1
 0.01 --backend sglang --model demo-8b --random-input-len 20 --extra-request-body {\"input_ids\":[1]}";
 

@@ -50,7 +50,7 @@ const KNOWN: [Known; 10] = [
     (
         "exit code: -9|exit code -9|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|MemoryError",
         "the host's memory ran out",
-        "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` tells whom the system killed.",
+        "Free memory on this machine or start fewer servers on it; `dmesg -T | grep -i oom` shows what the system killed.",
     ),
     (
         "No accelerator (CUDA|No CUDA GPUs are available|invalid device ordinal|Found no NVIDIA driver|\
@@ -137,8 +137,8 @@ fn cause(said: &str, status: Option<ExitStatus>) -> Option<String> {
     });
     let is_killed = status.and_then(|status| status.signal()) == Some(Signal::SIGKILL as i32);
     known.or_else(|| {
-        let killed = "somebody killed it, mostly the system when the host's memory ran out. Free memory on this machine \
-                      or start fewer servers on it; `dmesg -T | grep -i oom` tells.";
+        let killed = "it was killed, mostly by the system when the host's memory ran out. Free memory on this machine \
+                      or start fewer servers on it; `dmesg -T | grep -i oom` shows that.";
         is_killed.then(|| killed.to_owned())
     })
 }
@@ -171,7 +171,7 @@ mod tests {
         let by_signal = |number| cause("loading weights", Some(ExitStatus::from_raw(number)));
         let killed = by_signal(Signal::SIGKILL as i32).unwrap();
         assert!(
-            killed.contains("killed it") && killed.contains("dmesg"),
+            killed.contains("was killed") && killed.contains("dmesg"),
             "{killed}"
         );
         assert_eq!((by_signal(256), cause("", None)), (None, None));

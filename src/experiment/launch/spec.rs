@@ -179,7 +179,7 @@ impl DeploymentSpec {
         );
         ensure!(
             count > 0 || !self.hops,
-            "hops: they stand before servers, and none are given"
+            "hops: need servers, and none are given"
         );
         ensure!(
             self.prefill == 0 || matches!(router, Router::SglangRouter { .. }),

@@ -92,7 +92,7 @@ pub struct Keys {
     /// A start may take so long, seconds [default: 30 for the simulator, 600 for SGLang]
     #[arg(long, value_parser = seconds, help_heading = SERVERS)]
     pub start_timeout_s: Option<f64>,
-    /// Servers to start, each with its own GPUs [default: 1 for node, 4 for routing]
+    /// Servers to start, each with its own GPUs
     #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1024>, help_heading = STARTED)]
     pub num_gpus: u32,
     /// Servers to start that only prefill, with their own GPUs, the first; with --num-decode and a sglang-router, in place of
@@ -106,7 +106,6 @@ pub struct Keys {
     #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 64>, help_heading = SGLANG)]
     pub servers_per_gpu: u32,
     /// What shares requests out: queuescope's balancer, a sglang-router started here, or one that runs (--router-url)
-    /// [default: none for node, builtin for routing, with running servers too]
     #[arg(long, value_enum, default_value = "none", help_heading = ROUTER)]
     pub router: RouterName,
     /// URL of the running router, for --router external
@@ -121,7 +120,7 @@ pub struct Keys {
     /// Put queuescope's proxy in front of all [default: where there is a router]
     #[arg(long, value_name = "BOOL", value_parser = truth, help_heading = ROUTER)]
     pub front: Option<bool>,
-    /// Put a hop of queuescope's before each server: shows the router's own queue and which server served [default: where a
+    /// Put a hop of queuescope's before each server: shows the router queue and which server served [default: where a
     /// router other than builtin is]
     #[arg(long, value_name = "BOOL", value_parser = truth, help_heading = ROUTER)]
     pub hops: Option<bool>,

@@ -27,7 +27,7 @@ pub(super) fn known(kind: Kind, entries: Vec<Entry>) -> Result<Vec<Entry>, PlanE
         let key = of_load.unwrap_or(&name).to_owned();
         check(kind, &key, &value)?;
         if is_masked(&key, &value) {
-            let wrong = "stands for what was not shown; give it again";
+            let wrong = "is in place of a hidden value; give the value itself";
             return Err(PlanError::of(&name, format!("{} {wrong}", secret::MASK)));
         }
         if all.iter().any(|(known, _)| *known == key) {
@@ -70,7 +70,7 @@ fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
     let near = near.min().filter(|(far, _)| *far <= 1 + name.len() / 4);
     let right = match near {
         Some((_, near)) => format!("{near} is one"),
-        None => format!("`queuescope {} --help` names all", kind.name()),
+        None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
     PlanError::of(name, format!("no such key; {right}"))
 }

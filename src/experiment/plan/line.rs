@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use toml::Value;
 
 use super::error::PlanError;
-use super::keys::Keys;
+use super::keys::{Keys, Kind};
 use super::read::{self, Entry};
 use crate::{secret, sim, traffic};
 
@@ -38,7 +39,7 @@ struct Sim {
 pub struct KeyFlags(pub Vec<Entry>);
 
 /// Flags of the generator that the experiment gives itself, that mean nothing in one, or (the key) that no file shall hold.
-const NOT_OF_PLANS: [&str; 13] = [
+const NOT_OF_PLANS: [&str; 14] = [
     "save_workload",
     "api_key",
     "base_url",
@@ -46,6 +47,7 @@ const NOT_OF_PLANS: [&str; 13] = [
     "port",
     "output_dir",
     "force",
+    "json",
     "upstream_kind",
     "time_base",
     "help",
@@ -57,7 +59,9 @@ const NOT_OF_SIM: [&str; 4] = ["host", "port", "help", "version"];
 /// Defaults that a plan shows, as the manual has them; of the others the generator's own hold.
 const SHOWN: [&str; 3] = ["request_rate", "dataset_name", "seed"];
 /// Where the help shows the generator's flags.
-const GENERATOR: &str = "Load (queuescope traffic --help says more)";
+const GENERATOR: &str = "Load";
+/// Keys that the help shows first.
+const COMMON: &str = "engine servers model_path max_running_requests num_gpus router routing_policy repeats request_rate num_prompts";
 
 /// All keys but those of tables, as flags.
 pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| but(Settings::command(), &NOT_OF_PLANS));
@@ -101,22 +105,53 @@ pub fn default(key: &Arg) -> Option<Value> {
     is_shown.then(|| read::scalar(&default.to_string_lossy()))
 }
 
+/// The same in a plan of this kind.
+pub fn default_of(kind: Kind, key: &Arg) -> Option<Value> {
+    match (kind, key.get_id().as_str()) {
+        (Kind::Routing, "num_gpus") => Some(4.into()),
+        (Kind::Routing, "router") => Some("builtin".into()),
+        _ => default(key),
+    }
+}
+
+/// What a key may have, and what it has where nothing is given: in a plan of this kind, and in the example.
+fn values(kind: Kind, example: &[Entry], key: &Arg) -> String {
+    let own = || Some(key.get_default_values().first()?.to_str()?.to_owned());
+    let default = default_of(kind, key).map(|value| text(&value)).or_else(own);
+    let default = default.filter(|_| !key.is_hide_default_value_set());
+    let given = example.iter().find(|(name, _)| key.get_id() == name);
+    let given = given.map(|(_, value)| value.to_string().replace(['[', ']', '"'], ""));
+    let given = given.filter(|given| Some(given) != default.as_ref());
+    let mut names = key.get_possible_values();
+    names.retain(|name| !name.is_hide_set());
+    let names: Vec<&str> = names.iter().map(|name| name.get_name()).collect();
+    let names = Some(names.join(", ")).filter(|names| !names.is_empty());
+    let told = |(what, value): (&str, Option<String>)| Some(format!(" [{what}: {}]", value?));
+    let all = [
+        ("default", default),
+        ("without FILE", given),
+        ("possible values", names),
+    ];
+    all.into_iter().filter_map(told).collect()
+}
+
 /// A key's flag of `queuescope node` and `queuescope routing`, which takes any words: what they mean is known with all others.
-fn any(key: &'static Arg) -> Arg {
+fn any(kind: Kind, example: &[Entry], key: &'static Arg) -> Arg {
     let is_switch = !key.get_action().takes_values();
     let names = key.get_value_names().unwrap_or_default();
     let is_bool = is_switch || names.first().is_some_and(|name| name == "BOOL");
-    let mut help = key.get_help().map(ToString::to_string).unwrap_or_default();
-    // Mostly it says so itself.
-    if let [default] = key.get_default_values()
-        && !is_switch
-        && !help.contains("[default: ")
-    {
-        help += &format!(" [default: {}]", default.to_string_lossy());
-    }
+    let is_common = COMMON.split(' ').any(|name| key.get_id() == name);
     let heading = key.get_help_heading().filter(|_| is_own(key));
+    let values = values(kind, example, key);
+    let told = |help: &StyledStr| format!("{help}{values}");
     let arg = Arg::new(key.get_id()).long(key.get_long().unwrap_or_default());
-    let arg = arg.help(help).help_heading(heading.unwrap_or(GENERATOR));
+    let help = key.get_help().cloned().unwrap_or_default();
+    let arg = arg
+        .help(told(&help))
+        .long_help(told(key.get_long_help().unwrap_or(&help)));
+    let arg = arg.short(key.get_short());
+    let arg = arg.help_heading(heading.or(Some(GENERATOR)).filter(|_| !is_common));
+    let arg = arg.hide_short_help(!is_common && !is_own(key));
     let arg = arg.action(ArgAction::Append).allow_negative_numbers(true);
     let arg = arg.allow_hyphen_values(key.is_allow_hyphen_values_set());
     match is_bool {
@@ -195,7 +230,12 @@ impl Settings {
 
 impl Args for KeyFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(KEYS.iter().map(any))
+        let kind = match command.get_name() {
+            "routing" => Kind::Routing,
+            _ => Kind::Node,
+        };
+        let example = read::file(kind.example()).unwrap_or_default();
+        command.args(KEYS.iter().map(|key| any(kind, &example, key)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -298,7 +338,9 @@ pub fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
 fn usage(error: &clap::Error, table: &str) -> PlanError {
     let Some((flag, value, right)) = wrong_value(error) else {
         let all = error.to_string();
-        let line = all.lines().next().unwrap_or_default();
+        // What is missing stands in lines of its own.
+        let lines = all.lines().take_while(|line| !line.is_empty());
+        let line = lines.map(str::trim).collect::<Vec<&str>>().join(" ");
         return PlanError(line.trim_start_matches("error: ").to_owned());
     };
     let key = flag.trim_start_matches('-').replace('-', "_");

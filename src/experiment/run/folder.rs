@@ -76,10 +76,11 @@ pub fn former(dir: &Path) -> anyhow::Result<Vec<&'static str>> {
     let is_there = |name: &&str| dir.join(name).symlink_metadata().is_ok();
     let there: Vec<&str> = FILES.into_iter().filter(is_there).collect();
     let experiment: anyhow::Result<ExperimentFile> = read_json(&dir.join(EXPERIMENT));
+    // One that ended before it had written more left its plan.
+    let is_plan_alone = there == [PLAN] && dir.join(PLAN).is_file();
     match there.first() {
-        // One that ended before it had written more left its plan.
-        Some(name) if experiment.is_err() && there != [PLAN] => Err(PlanError(format!(
-            "--output-dir {}: {name} is none of an experiment's, and only that is replaced (by --force): move it, or name \
+        Some(name) if experiment.is_err() && !is_plan_alone => Err(PlanError(format!(
+            "--output-dir {}: {name} is not from an experiment, so --force does not replace it: move it, or name \
              another folder",
             dir.display()
         ))
@@ -164,7 +165,7 @@ mod tests {
         );
         std::fs::write(folder.path().join(RUNS), "another's").unwrap();
         let error = replace(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("runs is none of an experiment's"), "{error}");
+        assert!(error.contains("runs is not from an experiment"), "{error}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::series::{QUEUED, RUNNING};
+use crate::report::series::{POOL, QUEUED, RUNNING};
 
 /// A sample: its name, labels as they are written, and value.
 struct Sample<'a>(&'a str, &'a str, f64);
@@ -19,10 +19,11 @@ const MEMORY: &str = "gpu_memory";
 const MIB: f64 = 1_048_576.0;
 
 /// What is taken of SGLang's page, whose `gen_throughput` is tokens a second, and of a DCGM exporter's.
-const GAUGES: [Gauge; 7] = [
+const GAUGES: [Gauge; 8] = [
     ("sglang:num_running_reqs", RUNNING, 1.0, false),
     ("sglang:num_queue_reqs", QUEUED, 1.0, false),
     ("sglang:token_usage", "token_usage", 1.0, true),
+    ("sglang:max_total_num_tokens", POOL, 1.0, true),
     ("sglang:cache_hit_rate", "cache_hit_rate", 1.0, true),
     ("sglang:gen_throughput", "gen_throughput", 1.0, false),
     ("DCGM_FI_DEV_GPU_UTIL", USE, 0.01, true),
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recorded_page_tells_all_five() {
+    fn a_recorded_page_tells_all_six() {
         let page = include_str!("../../../tests/data/sglang-0.5.23/info_metrics.body");
         let metrics = gauges(page).into_iter().map(|(_, metric, _)| metric);
         let metrics: Vec<&str> = metrics.collect();
@@ -118,6 +119,7 @@ mod tests {
                 "running",
                 "queued",
                 "token_usage",
+                "max_total_num_tokens",
                 "cache_hit_rate",
                 "gen_throughput"
             ]

@@ -166,7 +166,7 @@ impl Target {
         let said = match (self.failed, self.empty) {
             (0, 0) => return None,
             (0, empty) => {
-                format!("{empty} of {asked} answers of {place} told nothing of it: {remedy}")
+                format!("{empty} of {asked} answers of {place} had no such value: {remedy}")
             }
             (failed, _) => format!(
                 "{failed} of {asked} scrapes of {place} failed, which leaves gaps (the last: {})",

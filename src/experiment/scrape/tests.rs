@@ -184,7 +184,7 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
         (
             &notes[2],
             "silent: ",
-            "told nothing of it: start the server with --enable-metrics",
+            "had no such value: start the server with --enable-metrics",
         ),
     ] {
         assert!(note.starts_with(name) && note.contains(said), "{note}");

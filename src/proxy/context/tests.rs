@@ -52,6 +52,7 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
             stamps: StampsPolicy::Never,
             stamps_token: None,
             admin_hosts: Vec::new(),
+            label_headers: Vec::new(),
             ready_needs_upstream: false,
             hosts: Default::default(),
             roles: Default::default(),

@@ -280,7 +280,10 @@ impl Request<'_> {
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         if is_switch && !(self.response.asks_upgrade && is_upgraded) {
             // What follows would be read in two ways.
-            let error = Error::explain(ErrorType::InvalidHTTPHeader, "101 that nobody asked for");
+            let error = Error::explain(
+                ErrorType::InvalidHTTPHeader,
+                "101 without an upgrade request",
+            );
             return Err(Failure::Upstream(error.into_up()));
         }
         if head.status.is_informational() {
@@ -321,9 +324,8 @@ impl Request<'_> {
             self.shared.metrics.hop_stamps_refused.with(&[]).inc();
             self.shared.unsigned_stamps.call_once(|| {
                 log::warn!(
-                    "{}: answered with an {HOP_HEADER} that no hop of ours has signed for that request: taken off \
-                     and not used. If a hop of yours in another process wrote it, give both processes the same \
-                     hop_secret (and let the router pass {REQUEST_ID} on). Logged once; \
+                    "{}: answered with an {HOP_HEADER} without a valid signature: removed, not used. If a hop of \
+                     yours in another process wrote it, give both processes the same hop_secret (and let the router pass {REQUEST_ID} on). Logged once; \
                      queuescope_hop_stamps_refused_total counts",
                     self.context.upstream
                 );

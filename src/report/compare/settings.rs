@@ -38,7 +38,7 @@ const METRICS: [(&str, bool); 4] = [
 ];
 /// Of up to so many settings each is held against each, in the first two of [`METRICS`].
 const FEW: usize = 6;
-/// From this share of the time on, and this many seconds, the servers' queue is long: what a request waits then hangs on
+/// From this share of the time on, and this many seconds, the server queue is long: what a request waits then hangs on
 /// those before it, and bounds of one run hold less than they say.
 const LONG_QUEUE: (f64, f64) = (0.1, 0.010);
 /// So many repeats show what hangs together within a run.
@@ -50,7 +50,7 @@ const STATISTICS: [(Statistic, &str, u32); 2] = [
 ];
 /// The key of which values are repeats with another schedule.
 const SEED: &str = "seed";
-/// The servers' queue.
+/// The server queue.
 const QUEUE: &str = "pure_queue_time";
 const RESAMPLING_SEED: u64 = 1;
 /// Times of one schedule, as two files tell them, differ by less: seconds.
@@ -317,7 +317,7 @@ fn known(strata: &Strata) -> [Vec<f64>; 2] {
     [a, b].map(|side| side.into_iter().filter(|value| value.is_finite()).collect())
 }
 
-/// Whether the requests of a setting spent much of their time in the servers' queue, as far as that is known.
+/// Whether the requests of a setting spent much of their time in the server queue, as far as that is known.
 fn has_long_queue(pairs: &[Pair<'_>]) -> bool {
     let means = |column| {
         let mean = |values: Vec<f64>| values.iter().sum::<f64>() / values.len() as f64;

@@ -20,8 +20,7 @@ impl Difference {
             (true, true) => format!("{b} beats {a} on {what} by {}", self.range(less)),
             (true, false) => format!("{a} beats {b} on {what} by {}", self.range(found)),
             (false, _) if self.is_overloaded() => format!(
-                "{what} was {} {} with {b} than with {a}; how sure that is cannot be said, as a queue grew as long as a run \
-                 lasted",
+                "{what} was {} {} with {b} than with {a}; there is no confidence interval, as a queue grew for a whole run",
                 self.range(if is_less { less } else { found }),
                 if is_less { "less" } else { "more" },
             ),

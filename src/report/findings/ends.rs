@@ -47,9 +47,7 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let percent = share * 100.0;
     let advice = match of.run.faults.is_empty() {
         true => kinds.first().and_then(|kind| advice(kind.outcome)),
-        false => Some(
-            "Servers were disturbed on purpose in this run: the table of faults says which requests that cost.",
-        ),
+        false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
     Some(Finding {
         level,
@@ -71,7 +69,7 @@ fn advice(outcome: Outcome) -> Option<&'static str> {
         }
         Outcome::ClientError => "The requests themselves were refused: read the column `error`.",
         Outcome::ConnectError => {
-            "Nobody listened at the target, or it had no room: is the server or router up?"
+            "Nothing listened at the target, or it accepted no more connections: is the server or router up?"
         }
         Outcome::UpstreamDied | Outcome::ServerError => {
             "Read the end of the servers' logs (`logs/` in the folder of an experiment's run) and the column `error`."
@@ -122,7 +120,7 @@ pub fn unseen(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     };
     (!notes.is_empty() && spent.requests >= ENOUGH).then(|| {
         found.saying(format!(
-            "{}. Stages that could not be told apart are shown as one, hatched.",
+            "{}. Stages that could not be measured separately are shown as one, hatched.",
             upper(&notes.join("; "))
         ))
     })

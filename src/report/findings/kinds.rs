@@ -52,7 +52,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
     (
         "server_queue",
         Level::Limit,
-        "Requests wait in the servers' queues",
+        "Requests wait in the server queue",
         "Raise `max_running_requests` or add servers.",
         |of, found| {
             let took = of.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
@@ -83,7 +83,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
     (
         "router_queue",
         Level::Limit,
-        "Requests wait in the router",
+        "Requests wait in the router queue",
         "Raise the router's limit of concurrent requests if it has one, give it more CPU, or run more than one: the servers \
          do not see these requests meanwhile.",
         |of, found| {
@@ -152,7 +152,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
     (
         "unseen",
         Level::Note,
-        "Not every moment could be seen",
+        "Some stages were not measured",
         "",
         ends::unseen,
     ),
@@ -160,7 +160,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
         "inconsistent",
         Level::Note,
         "Some values cannot be",
-        "A clock was set during the run, or a server tells its times or tokens wrongly: do not trust stages of these rows.",
+        "A clock was set during the run, or a server reports wrong times or tokens: do not trust stages of these rows.",
         ends::inconsistent,
     ),
     ("fine", Level::Fine, "Nothing is wrong", "", |of, found| {
@@ -172,7 +172,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
     (
         "nothing_found",
         Level::Note,
-        "Nothing found in what could be seen",
+        "No problem found in what was measured",
         "",
         |of, found| {
             // Of a run of which a part is missing, or was not seen: what is wrong there nobody knows.

@@ -97,7 +97,7 @@ fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
     (count(&|row| arrival(run, row)), count(&ended))
 }
 
-/// How long a request that went well waited in the server's queue, by its first row.
+/// How long a request that went well waited in the server queue, by its first row.
 fn wait(run: &Run, row: usize) -> Option<f64> {
     let wait = run.table.number("pure_queue_time", row);
     wait.filter(|_| run.table.is_ok(row))

@@ -110,7 +110,7 @@ fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
     let warned = summary(json!({ "warnings": ["shards 1/2 are missing"] }));
     for run in [partial, noted, warned] {
         let finding = only(&run, "nothing_found");
-        assert_eq!(finding.title, "Nothing found in what could be seen");
+        assert_eq!(finding.title, "No problem found in what was measured");
     }
     only(&summary(json!({ "warnings": [] })), "fine");
 }
@@ -121,7 +121,7 @@ fn nothing_is_found_in_a_handful_or_in_nothing() {
     only(&Run::default(), "too_few");
 }
 
-/// Most of the time in the server's queue.
+/// Most of the time in the server queue.
 fn queued(sample: Sample, start: i64) -> Sample {
     let moments = moments("QueueEnd 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430");
     set(sample, start, &moments)

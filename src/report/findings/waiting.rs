@@ -1,4 +1,4 @@
-//! What a run says of its waiting in servers' queues: what was full, and which requests caused it.
+//! What a run says of its waiting in server queues: what was full, and which requests caused it.
 
 use crate::report::why::{Why, lopsided, words};
 use crate::stats::waits::Cause;
@@ -11,8 +11,8 @@ pub fn cause(why: &Why, found: Finding, took: &str) -> Finding {
     let Some((cause, share)) = why.main() else {
         return found.saying(waited);
     };
-    let slots = why.servers.first().and_then(|server| server.slots);
-    let what = words(cause, slots);
+    let slots = why.servers.first().and_then(|server| server.slots());
+    let what = words(cause, slots.map(|(slots, _)| slots));
     let advice = match cause {
         Cause::Slots => {
             "Raise `max_running_requests` while the time per output token allows it, or add servers."

@@ -263,6 +263,6 @@ mod tests {
         );
         assert_eq!(json["total_output_tokens"], json!(29 * 201));
         let unseen = with.all.spent.unseen_notes().join("; ");
-        assert_says(&unseen, "it told times that cannot be, which are left out");
+        assert_says(&unseen, "it reported impossible times, which are left out");
     }
 }

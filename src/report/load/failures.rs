@@ -240,9 +240,9 @@ mod tests {
         assert_eq!(
             summary.all.verdict(),
             "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding, after 0.22 s on average, 73 % of that \
-            in the server's queue."
+            in the server queue."
         );
-        let line = "failed        1 timeout, last seen in decode, after 0.22 s (longest 0.22 s), 73 % of it in queue\n";
+        let line = "failed        1 timeout, last seen in decode, after 0.22 s (longest 0.22 s), 73 % of it in the server queue\n";
         let text = summary.to_text();
         assert_says(&text, line);
     }

@@ -30,7 +30,7 @@ pub struct OverTime {
     pub bucket_s: f64,
     /// Requests from their send to their end.
     pub in_flight: Concurrency,
-    /// Sequences in the scheduler's waiting queue; `None` where no engine's moments are on our clock.
+    /// Sequences in the server queue; `None` where no engine's moments are on our clock.
     pub queued: Option<InServer>,
     /// Sequences from their first batch to the engine's end.
     pub running: Option<InServer>,

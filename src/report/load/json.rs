@@ -96,6 +96,11 @@ fn group(group: &Group, run: &RunFacts) -> Object {
             "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
             "sentence": group.verdict(),
             "findings": way_back::finding(group).into_iter().collect::<Value>(),
+            "until_first_token": {
+                "requests": group.until_first.requests,
+                "mean": group.until_first.mean_total(),
+                "parts": parts(&group.until_first),
+            },
         },
     });
     let goodput = group.goodput.as_ref().map(|goodput| {

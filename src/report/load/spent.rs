@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
 use crate::report::duration;
-use crate::report::timeline::{LABEL, label, mark};
+use crate::report::timeline::{labelled, mark};
 use crate::request::stages::Spent;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
@@ -19,12 +19,12 @@ const BAR: usize = 40;
 const LEAST: usize = 1000;
 
 impl TimeSpent {
-    /// Of some requests, on all processors.
-    pub(super) fn of(cells: Cells<'_>, requests: &[Request]) -> TimeSpent {
+    /// Of some requests, on all processors: all of their time, and that until their first tokens.
+    pub(super) fn of(cells: Cells<'_>, requests: &[Request]) -> [TimeSpent; 2] {
         let of_some = |requests: &[Request]| {
-            let mut spent = TimeSpent::default();
+            let mut spent = <[TimeSpent; 2]>::default();
             for request in requests {
-                spent.add(TimeSpent::of_row(&cells.row(request.row())));
+                TimeSpent::add_both(&mut spent, TimeSpent::both(&cells.row(request.row())));
             }
             spent
         };
@@ -34,9 +34,10 @@ impl TimeSpent {
             let parts: Vec<_> = some
                 .map(|some| scope.spawn(move || of_some(some)))
                 .collect();
-            let mut spent = TimeSpent::default();
+            let mut spent = <[TimeSpent; 2]>::default();
             for part in parts {
-                spent.add(part.join().unwrap_or_else(|panic| resume_unwind(panic)));
+                let more = part.join().unwrap_or_else(|panic| resume_unwind(panic));
+                TimeSpent::add_both(&mut spent, more);
             }
             spent
         })
@@ -93,7 +94,7 @@ impl TimeSpent {
     /// The same without its end, and without what was not seen.
     pub fn shares(&self, whose: &str) -> String {
         let Some(mean) = self.mean_total().filter(|_| self.total_nanos > 0) else {
-            return "Nothing can be said of where the time went: no request went well".to_owned();
+            return "Where the time went is unknown: no request succeeded".to_owned();
         };
         let length = |part: &PartSpent| {
             let mean = duration(self.mean(part).unwrap_or(0.0));
@@ -135,11 +136,8 @@ impl TimeSpent {
         let line = |part: &PartSpent| {
             let share = self.share(part).filter(|share| *share >= 0.01)?;
             let bar = mark(part.spent).repeat((share * BAR as f64).round().max(1.0) as usize);
-            let (label, mean) = (label(part.spent), duration(self.mean(part)?));
-            Some(format!(
-                "{label:<LABEL$}{mean:>10} {:>4.0} %  {bar}",
-                share * 100.0
-            ))
+            let (label, mean) = (labelled(part.spent), duration(self.mean(part)?));
+            Some(format!("{label}{mean:>10} {:>4.0} %  {bar}", share * 100.0))
         };
         self.parts.iter().filter_map(line).collect()
     }
@@ -188,9 +186,9 @@ mod tests {
         let summary = Summary::of_records(&records, &run());
         assert_eq!(
             summary.all.spent.shares("a request took"),
-            "Of 0.50 s a request took on average, 53 % was spent in decoding (0.27 s), 41 % somewhere between router send and \
-             first token (0.20 s, of 5 of 10 requests), 20 % in prefill (0.10 s, of 5 of 10 requests), 16 % in the server's \
-             queue (80.0 ms, of 5 of 10 requests); in the router 3.0 ms"
+            "Of 0.50 s a request took on average, 53 % was spent in decoding (0.27 s), 41 % unseen in the server \
+             (0.20 s, of 5 of 10 requests), 20 % in prefill (0.10 s, of 5 of 10 requests), 16 % in the server queue \
+             (80.0 ms, of 5 of 10 requests); in the router queue 3.0 ms"
         );
         // As the table of latencies has it.
         let queue = summary.all.latencies.get("pure_queue_time").unwrap();

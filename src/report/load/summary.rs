@@ -57,6 +57,8 @@ pub struct Group {
     pub flow: Flow,
     /// What the time of those that went well was spent on.
     pub spent: TimeSpent,
+    /// The same until their first tokens, of those of which it was seen when that came.
+    pub until_first: TimeSpent,
     /// What became of those that failed.
     pub failures: Failures,
     /// How many kept all goals, where there were any.
@@ -222,6 +224,7 @@ impl Figured<'_> {
         let inside = some(all, |of| of.is_inside);
         let ok = some(&inside, |of| of.is_ok);
         let spent = some(spent, |of| of.is_inside && of.is_ok);
+        let [spent, until_first] = TimeSpent::of(measured, &spent);
         let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
         Group {
             counts: Counts::of(table, &inside),
@@ -229,7 +232,8 @@ impl Figured<'_> {
             completed: ended().count() as u64,
             latencies: Latencies::of(measured, &ok),
             flow: Flow::of(believed, all, self.run),
-            spent: TimeSpent::of(measured, &spent),
+            spent,
+            until_first,
             failures: Failures::of(believed, &inside),
             goodput: Goodput::of(measured, &ok, &self.run.goodput),
             left_out: ok.iter().filter(|request| request.is_poor).count() as u64,

@@ -237,8 +237,8 @@ fn a_failed_request_enters_no_latency_and_no_tokens() {
 fn the_time_is_told_in_one_sentence() {
     let summary = Summary::of_records(&four()[..3], &run());
     let expected = "Of 0.53 s a request took on average, 61 % was spent in decoding (0.32 s), 19 % in prefill \
-        (0.10 s), 15 % in the server's queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
-        (10.0 ms); in the router 3.0 ms.";
+        (0.10 s), 15 % in the server queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
+        (10.0 ms); in the router queue 3.0 ms.";
     assert_eq!(summary.all.verdict(), expected);
     let json = summary.to_json();
     assert_near(&json, "/time_spent/parts/0/share", 970.0 / 1600.0);
@@ -256,16 +256,17 @@ fn the_sentence_says_what_was_not_seen() {
     }
     let sentence = Summary::of_records(&records, &run()).all.verdict();
     assert!(
-        sentence.ends_with("; the router could not be seen: no worker hop (`--upstream-kind server` if none stands there)."),
+        sentence.ends_with("; the router's part was not measured: no worker hop (`--upstream-kind server` if there is no router)."),
         "{sentence}"
     );
     assert_says(
         &sentence,
-        "; in the router or on the way into the server 8.0 ms;",
+        "; in the router queue or on the way into the server 8.0 ms;",
     );
     records[0].timeline.clear(Moment::QueueStart);
     let sentence = Summary::of_records(&records, &run()).all.verdict();
-    let remedy = "the answer had no `meta_info` (what would show it: an answer as SGLang writes it) (in 1 of";
+    let remedy =
+        "the answer had no `meta_info` (to measure them: an answer as SGLang writes it) (in 1 of";
     assert!(sentence.contains(remedy), "{sentence}");
     let sentence = Summary::of_records(&four()[3..], &run()).all.verdict();
     assert_eq!(
@@ -275,7 +276,7 @@ fn the_sentence_says_what_was_not_seen() {
     );
     assert_eq!(
         Summary::of_records(&[], &run()).all.verdict(),
-        "Nothing can be said of where the time went: no request went well."
+        "Where the time went is unknown: no request succeeded."
     );
 }
 

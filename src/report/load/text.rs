@@ -4,6 +4,7 @@ use crate::report::duration;
 use crate::report::grid::Grid;
 use crate::report::words::{Block, text};
 use crate::request::record::Outcome;
+use crate::request::timeline::Stage;
 use crate::stats;
 
 use super::flow::InServer;
@@ -154,7 +155,7 @@ fn unanswered(summary: &Summary) -> String {
     }
     let verdict = summary.all.verdict();
     format!(
-        "Not one request was answered well. {verdict} The column ended_in says how far each came."
+        "No request succeeded. {verdict} The column ended_in has the stage in which each ended."
     )
 }
 
@@ -175,14 +176,14 @@ fn shortened(text: &str) -> String {
 fn failures(summary: &Summary) -> impl Iterator<Item = String> {
     let kinds = &summary.all.failures.kinds;
     let shown = kinds.iter().take(NAMED.1).map(|kind| {
-        let ended_in = kind.ended_in();
+        let ended_in = kind.last_seen.map(|seen| seen.ended_in(Stage::label));
         let waited = kind.waited.map(|waited| {
             let [mean, max] = [waited.mean, waited.max].map(duration);
             format!(", after {mean} (longest {max})")
         });
         let elsewhere = kind.elsewhere();
         let elsewhere =
-            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it in {}", spent.name()));
+            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it {}", spent.place()));
         let what = format!(
             "{} {}, last seen in {}{}{}",
             kind.requests,
@@ -274,7 +275,7 @@ fn goodput(summary: &Summary) -> Option<String> {
     let rate = summary.run.a_second(goodput.good as f64).unwrap_or(0.0);
     let unknown = match goodput.unknown {
         0 => String::new(),
-        unknown => format!("; of {unknown} nobody can say: such a latency is not known of them"),
+        unknown => format!("; unknown for {unknown}, which have no such latency"),
     };
     let (good, goals) = (goodput.good, goals.join(", "));
     Some(line(
@@ -293,7 +294,7 @@ fn servers(summary: &Summary) -> impl Iterator<Item = String> {
         let figures = match ok {
             0 => "none ok".to_owned(),
             ok => format!(
-                "{ok} ok: median queue {}, server latency {}",
+                "{ok} ok: median server queue {}, server latency {}",
                 median("pure_queue_time"),
                 median("server_latency")
             ),
@@ -398,11 +399,11 @@ fn warnings(summary: &Summary) -> impl Iterator<Item = String> {
     let unknown = some(summary.all.tokens.output_unknown, |unknown| {
         let impossible = match wrong {
             0 => "",
-            _ => ", or what was told cannot be (the column `inconsistency` names it)",
+            _ => ", or the reported numbers are impossible (the column `inconsistency` names it)",
         };
         format!(
-            "note: {unknown} of {} ok requests are in no token figure: nobody told how many tokens they brought (streams of \
-             the OpenAI endpoints do with `\"stream_options\": {{\"include_usage\": true}}`){impossible}",
+            "note: {unknown} of {} ok requests are in no token figure: the server did not report how many (streams of \
+             the OpenAI endpoints have it with `\"stream_options\": {{\"include_usage\": true}}`){impossible}",
             counts.ok()
         )
     });

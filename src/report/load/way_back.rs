@@ -21,14 +21,14 @@ pub fn finding(group: &Group) -> Option<String> {
         let back = way_back(group)?;
         let percent = share(back)? * 100.0;
         return Some(format!(
-            "from the server's first token to our reading of it went {} on average, {percent:.0} % of the TTFT: router_return \
-             in the proxy's records tells how much of that the router held",
+            "the first token took {} on average from the server to here, {percent:.0} % of the TTFT: router_return \
+             in the proxy's records is the router's part",
             duration(back)
         ));
     };
     let percent = share(held.mean)? * 100.0;
     let mut sentence = format!(
-        "the router held the first event back {} on average on its way to the client (p50 {}, p99 {}), {percent:.0} % of the \
+        "the router delayed the first event by {} on average on its way to the client (p50 {}, p99 {}), {percent:.0} % of the \
          TTFT",
         duration(held.mean),
         duration(held.p50),
@@ -87,7 +87,7 @@ mod tests {
         let said = found(&[row(40_000, 800), row(800, 800), row(200, 800)]).unwrap();
         assert_eq!(
             said,
-            "the router held the first event back 13.7 ms on average on its way to the client (p50 800 µs, p99 39.2 ms), \
+            "the router delayed the first event by 13.7 ms on average on its way to the client (p50 800 µs, p99 39.2 ms), \
              7 % of the TTFT, and the last bytes 800 µs: what is measured between tokens is too short by the difference"
         );
         let alike = found(&[row(12_500, 12_000)]).unwrap();
@@ -105,7 +105,10 @@ mod tests {
     fn who_cannot_see_the_router_says_who_can() {
         let back = |ms: i64| Sample::whole().at(Moment::FirstToken, 200 + ms);
         let said = found(&[back(20).record()]).unwrap();
-        assert_says(&said, "of it went 20.0 ms on average, 9 % of the TTFT");
+        assert_says(
+            &said,
+            "the first token took 20.0 ms on average from the server to here, 9 % of the TTFT",
+        );
         assert_says(&said, "router_return in the proxy's records");
         assert_eq!(found(&[back(5).record()]), None);
         let no_router = back(20)

@@ -3,11 +3,13 @@ const INKS = {
   light: { paper: "#ffffff", ink: "#1b1f24", soft: "#57606a", line: "#d8dee4", faint: "#eaeef2", bad: "#b3261e", band: "rgba(179,38,30,.10)",
     lines: ["#0072b2", "#d55e00", "#009e73", "#a6508a", "#b07a00", "#2f9bd6", "#6e4fc9", "#6e7781"],
     stages: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#8b5fbf", network: "#8c959f", tokenize: "#56b4e9", queue: "#d55e00",
+      "decode memory": "#b03a2e", "prefill queue": "#e67e22", "KV transfer": "#17a589", "decode slot": "#c2185b", "router hold": "#5b3f8c",
       prefill: "#f0e442", return: "#6e7781", "router return": "#b79bd9", decode: "#009e73", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
     hatch: ["#e3e7eb", "#8c959f"] },
   dark: { paper: "#0d1117", ink: "#e6edf3", soft: "#9aa4af", line: "#30363d", faint: "#21262d", bad: "#ff8a80", band: "rgba(255,138,128,.14)",
     lines: ["#4aa8ff", "#ff8f4a", "#2ec79b", "#e08fc4", "#e0b040", "#8fd0ff", "#b39bff", "#9aa4af"],
     stages: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#a884d9", network: "#9aa4af", tokenize: "#56b4e9", queue: "#e0702a",
+      "decode memory": "#c8503f", "prefill queue": "#e67e22", "KV transfer": "#17a589", "decode slot": "#d84a80", "router hold": "#7d5fc0",
       prefill: "#e6d93c", return: "#7d8590", "router return": "#8f7ab0", decode: "#12a57c", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
     hatch: ["#3b424b", "#8b949e"] },
 };
@@ -36,7 +38,7 @@ function chartOf(c, { x, y, series, legend = true, tip: told, grid, tooltip, ...
     animation: false, backgroundColor: "transparent", aria: { enabled: true },
     textStyle: { fontFamily: "system-ui, sans-serif", color: c.ink },
     grid: { left: 12, right: 20, top: legend ? 58 : 30, bottom: 34, ...grid },
-    legend: legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(legend === true ? {} : { data: legend }), textStyle: { color: c.ink, fontSize: 12, lineHeight: 18 },
+    legend: legend ? { type: "scroll", top: 2, left: 0, padding: [5, 5, 5, 0], ...(legend === true ? {} : { data: legend }), textStyle: { color: c.ink, fontSize: 12, lineHeight: 14 },
       pageTextStyle: { color: c.soft }, pageIconColor: c.ink, pageIconInactiveColor: c.line, itemWidth: 18, itemHeight: 10, inactiveColor: c.soft } : { show: false },
     tooltip: { trigger: "axis", confine: true, backgroundColor: c.paper, borderColor: c.line, textStyle: { color: c.ink, fontSize: 12 }, formatter: told,
       axisPointer: { type: series.some(of => of?.stack) ? "shadow" : "line", lineStyle: { color: c.soft }, crossStyle: { color: c.soft }, label: { show: false } }, ...tooltip },
@@ -84,32 +86,41 @@ function picture(of) {
   PICTURES.push(of);
   return figure;
 }
-/** The mark of runs that are not valid stands in the picture itself: it is what is saved and shown around. */
+/** A chart's options, and by how much it is higher as its legend needs more than a line. */
 function options(of, c, width) {
   const made = of.option(c, width);
-  if (of.grade) {
-    const top = Math.max(4, [made.grid].flat()[0].top - 22);
-    made.graphic = [{ type: "text", right: 20, top, silent: true, z: 90, style: { text: of.grade, fill: of.grade === "INVALID" ? c.bad : c.soft, font: "700 15px system-ui, sans-serif" } }];
+  const names = new Set(made.legend.show === false ? [] : made.legend.data ?? made.series.map(one => one.name).filter(known));
+  let lines = 1, used = 0;
+  for (const name of names) {
+    const wide = Math.min(width, 34 + 6.8 * name.length);
+    if (used + wide > width) { lines++; used = 0; }
+    used += wide;
   }
-  return made;
+  // Of very many names one line is shown at a time.
+  const more = lines > 6 ? 0 : (lines - 1) * 22;
+  if (more) Object.assign(made.legend, { type: "plain", width, itemGap: 8 });
+  made.grid.top += more;
+  return [made, more];
 }
 function draw(of) {
   if (!of.chart.isConnected) return;
-  const height = of.height();
-  of.chart.style.height = height + "px";
+  const [made, more] = options(of, inks(), of.chart.clientWidth);
+  of.chart.style.height = of.height() + more + "px";
   if (!of.made) {
     of.made = echarts.init(of.chart, null, { renderer: "canvas" });
     of.ready?.(of.made);
   }
   of.made.resize();
-  of.made.setOption(options(of, inks(), of.chart.clientWidth), true);
+  of.made.setOption(made, true);
 }
 /** A chart for a paper: on white, with its title, whatever the screen's colours are. */
 function saved(of, kind) {
-  const size = { width: 960, height: Math.max(480, of.height() + 60) };
-  const made = options(of, INKS.light, size.width);
+  const width = 960, [made, more] = options(of, INKS.light, width);
+  const size = { width, height: Math.max(480, of.height() + more + 60) };
   made.backgroundColor = "#ffffff";
   made.title = { text: of.title, left: 12, top: 8, textStyle: { fontSize: 15, color: INKS.light.ink } };
+  // The mark of runs that are not valid stands in the picture itself: it is what is shown around.
+  if (of.grade) made.graphic = [{ type: "text", right: 20, top: 10, silent: true, z: 90, style: { text: of.grade, fill: INKS.light[of.grade === "INVALID" ? "bad" : "soft"], font: "700 15px system-ui, sans-serif" } }];
   for (const part of ["grid", "legend"]) {
     for (const one of [made[part]].flat()) if (typeof one.top === "number") one.top += 38;
   }

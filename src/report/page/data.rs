@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::report::load::{Group, OverTime, label};
+use crate::report::load::{Group, OverTime, TimeSpent, label};
 use crate::report::reader::Run;
 use crate::report::runs::{Report, RunReport};
 use crate::report::words::max_rate;
@@ -65,7 +65,7 @@ pub fn data(report: &Report<'_>) -> Value {
 
 /// Adds to what is said of a run what its charts are drawn of.
 fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
-    let (run, spent) = (report.run, &report.summary.all.spent);
+    let (run, all) = (report.run, &report.summary.all);
     let lives = Lives::of(&run.table);
     let curve = |name: &&str| {
         let (values, shares) = cdf(&sample(run, name));
@@ -83,10 +83,8 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
         "is_scheduled": report.summary.all.flow.is_scheduled,
-        "sentence": format!("{}.", spent.shares("a request took")),
-        "stages": stages(spent),
-        "mean": spent.mean_total().map(short),
-        "over": lives.over_time(),
+        "all": spent_on(&all.spent, "a request took", lives.over_time(|[all, _]| all)),
+        "until_first_token": spent_on(&all.until_first, "until the first token", lives.over_time(|[_, until_first]| until_first)),
         "waiting_over": lives.waiting(&report.why),
         "waterfall": lives.waterfall(&run.table, &report.why, each),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
@@ -97,6 +95,16 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
     if let (Value::Object(told), Value::Object(more)) = (told, more) {
         told.extend(more);
     }
+}
+
+/// What the time of requests was spent on; `over`: by when they arrived.
+fn spent_on(spent: &TimeSpent, whose: &str, over: Value) -> Value {
+    json!({
+        "sentence": format!("{}.", spent.shares(whose)),
+        "stages": stages(spent),
+        "mean": spent.mean_total().map(short),
+        "over": over,
+    })
 }
 
 /// Rounds numbers to what a chart shows, and leaves out figures of latencies that no request had, and series, which the

@@ -22,16 +22,16 @@ function words(into, text, name) {
   return element;
 }
 const known = value => value !== null && value !== undefined;
-/** Seconds as a person reads them: as the sentences say them. */
+/** Seconds as a person reads them: as the sentences say them, in one line. */
 function duration(seconds) {
   if (!known(seconds)) return "–";
   const size = Math.abs(seconds);
-  if (size >= 0.0995) return seconds.toFixed(2) + " s";
-  if (size >= 0.000995) return (seconds * 1e3).toFixed(1) + " ms";
-  return size === 0 ? "0" : (seconds * 1e6).toFixed(0) + " µs";
+  if (size >= 0.0995) return seconds.toFixed(2) + "\u00a0s";
+  if (size >= 0.000995) return (seconds * 1e3).toFixed(1) + "\u00a0ms";
+  return size === 0 ? "0" : (seconds * 1e6).toFixed(0) + "\u00a0µs";
 }
 const number = (value, digits) => known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits ?? (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) }) : "–";
-const percent = share => !known(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 1) ? 1 : 0) + " %";
+const percent = share => !known(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0) + " %";
 const several = (count, one, many) => `${number(count)} ${count === 1 ? one : many ?? one + "s"}`;
 const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
 
@@ -46,3 +46,28 @@ function row(cells, isHead) {
     return element;
   }));
 }
+
+/** Whether stages are shown until the first token only, all over the page. Its address keeps it, behind a section's name. */
+let isFirst = location.hash.includes("until=first_token");
+const spentOf = of => isFirst ? of.until_first_token : of.all;
+const FIRST = "until the first token only";
+/** A box to tick, for that; the page's own `retold` shows it anew. */
+function firstBox() {
+  const input = make("input", null, "first");
+  input.type = "checkbox";
+  input.checked = isFirst;
+  input.onchange = () => {
+    const section = location.hash.slice(1).split("&").filter(part => part && !part.includes("="));
+    location.replace("#" + [...section, `until=${input.checked ? "first_token" : "end"}`].join("&"));
+  };
+  return box("label", "", input, " " + FIRST);
+}
+addEventListener("hashchange", () => {
+  const said = location.hash.match(/until=(\w+)/);
+  // A link to a section says nothing of it.
+  if (!said && isFirst) location.replace(`${location.hash || "#"}&until=first_token`);
+  if (!said || isFirst === (said[1] === "first_token")) return;
+  isFirst = !isFirst;
+  for (const input of document.querySelectorAll("input.first")) input.checked = isFirst;
+  retold();
+});

@@ -1,11 +1,11 @@
 //! Where the time of a run's requests went: all of them, by the time of their arrival, and some of them one by one.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use crate::report::load::TimeSpent;
-use crate::report::timeline::label;
 use crate::report::why::Why;
 use crate::request::stages::{Breakdown, Spent};
 use crate::stats::waits::Cause;
@@ -20,15 +20,15 @@ const NANOS: f64 = 1e9;
 /// The requests of a run.
 pub struct Lives {
     slot: f64,
-    /// What the time of those that went well was spent on, by when they arrived.
-    slots: Vec<TimeSpent>,
+    /// What the time of those that went well was spent on, by when they arrived: all of it, and that until their first tokens.
+    slots: Vec<[TimeSpent; 2]>,
     lives: Vec<Life>,
 }
 
-/// A request: its row, and how long it took in nanoseconds.
+/// A request: its row, and how long it took in nanoseconds, all in all and until its first token (0 where nobody saw that).
 struct Life {
     row: usize,
-    total: i64,
+    total: [i128; 2],
 }
 
 /// What time was spent on, each once, in the order of a request's life.
@@ -46,7 +46,7 @@ impl Lives {
         let last = starts.iter().copied().fold(0.0, f64::max);
         let mut lives = Lives {
             slot: slot_of(last, SLOTS as f64 - 1.0),
-            slots: vec![TimeSpent::default(); SLOTS],
+            slots: vec![<[TimeSpent; 2]>::default(); SLOTS],
             lives: Vec::new(),
         };
         for (row, start) in starts.into_iter().enumerate() {
@@ -54,14 +54,14 @@ impl Lives {
                 continue;
             }
             let record = table.row(row);
-            let spent = TimeSpent::of_row(&record);
-            if spent.requests == 0 {
+            let spent = TimeSpent::both(&record);
+            if spent[0].requests == 0 {
                 continue;
             }
-            let total = spent.total_nanos as i64;
+            let total = spent.each_ref().map(|spent| spent.total_nanos);
             let slot = ((start / lives.slot).max(0.0) as usize).min(SLOTS - 1);
             if let Some(slot) = lives.slots.get_mut(slot).filter(|_| record.is_ok()) {
-                slot.add(spent);
+                TimeSpent::add_both(slot, spent);
             }
             lives.lives.push(Life { row, total });
         }
@@ -69,10 +69,10 @@ impl Lives {
     }
 
     /// The stages' mean seconds by the time of arrival, where they were seen; null where none was.
-    pub fn over_time(&self) -> Value {
-        let last = self.slots.iter().rposition(|slot| slot.requests > 0);
-        let slots = self.slots.get(..last.map_or(0, |last| last + 1));
-        let slots = slots.unwrap_or_default();
+    pub fn over_time(&self, of: fn(&[TimeSpent; 2]) -> &TimeSpent) -> Value {
+        let mut slots: Vec<&TimeSpent> = self.slots.iter().map(of).collect();
+        let last = slots.iter().rposition(|slot| slot.requests > 0);
+        slots.truncate(last.map_or(0, |last| last + 1));
         let parts = slots.iter().flat_map(|slot| &slot.parts);
         let order = in_order(parts.map(|part| part.spent));
         let mean = |slot: &TimeSpent, spent: Spent| {
@@ -90,33 +90,29 @@ impl Lives {
         })
     }
 
-    /// What requests waited for in servers' queues, by when they entered them: a row of seconds a cause that there was.
+    /// What requests waited for in server queues, by when they entered them: a row of seconds a cause that took a part of it.
     pub fn waiting(&self, why: &Why) -> Value {
         let sums = why.over_time(self.slot, SLOTS);
-        let last = sums
-            .iter()
-            .rposition(|sums| sums.iter().any(|sum| *sum > 0.0));
-        let sums = sums
-            .get(..last.map_or(0, |last| last + 1))
-            .unwrap_or_default();
-        let causes = Cause::ALL
-            .into_iter()
-            .enumerate()
-            .filter_map(|(at, cause)| {
-                let of = || sums.iter().filter_map(|sums| sums.get(at));
-                let is_there = of().any(|sum| *sum > 0.0);
-                let seconds: Vec<Value> = of().map(|sum| short(*sum)).collect();
-                is_there.then(|| json!({ "cause": cause.short(), "seconds": seconds }))
-            });
+        let last = sums.iter().rposition(|sums| sums.total() > 0);
+        let sums = sums.get(..last.map_or(0, |last| last + 1));
+        let sums = sums.unwrap_or_default();
+        let causes = Cause::ALL.into_iter().filter_map(|cause| {
+            let of = || sums.iter().map(|sums| sums.of(cause) as f64 / NANOS);
+            let seconds = of().map(short).collect::<Value>();
+            let is_there = of().sum::<f64>() >= 0.0005 * why.waited() as f64 / NANOS;
+            is_there.then(|| json!({ "cause": cause.short(), "seconds": seconds }))
+        });
         json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })
     }
 
     /// Single requests: so many of the slowest, and so many evenly from first to last.
     pub fn waterfall(&self, table: &Table, why: &Why, each: usize) -> Value {
         let mut slowest: Vec<&Life> = self.lives.iter().collect();
-        slowest.sort_by_key(|life| std::cmp::Reverse(life.total));
-        slowest.truncate(each);
-        let mut rows: BTreeSet<usize> = slowest.iter().map(|life| life.row).collect();
+        let mut rows = BTreeSet::new();
+        for until in 0..2 {
+            slowest.sort_by_key(|life| Reverse(life.total.get(until)));
+            rows.extend(slowest.iter().take(each).map(|life| life.row));
+        }
         let step = (self.lives.len() as f64 / each.max(1) as f64).max(1.0);
         let even = (0..each).filter_map(|at| self.lives.get((at as f64 * step) as usize));
         let even: BTreeSet<usize> = even.map(|life| life.row).collect();
@@ -137,6 +133,7 @@ impl Lives {
                 "id": table.text("req_id", *row),
                 "start": starts.get(*row).map(|at| short(*at)),
                 "total": short(breakdown.total_nanos as f64 / NANOS),
+                "until_first_token": breakdown.until_first_token().map(|until| short(until.total_nanos as f64 / NANOS)),
                 "host": table.text("host", *row),
                 "outcome": table.text("outcome", *row),
                 "error": table.text("error", *row),
@@ -145,7 +142,7 @@ impl Lives {
                 "cached": cell("cached_tokens"),
                 "ttft": cell("ttft"),
                 "even": even.contains(row),
-                "waited": why.of_row(table, *row).map(|why| why.sentence()),
+                "waiting": why.of_row(table, *row).map(|of| of.short()),
                 "parts": parts.collect::<Value>(),
             })
         });
@@ -163,6 +160,7 @@ pub fn stages(all: &TimeSpent) -> Value {
         let mut told = stage(part.spent);
         told["mean"] = json!(all.mean(part).map(short));
         told["share"] = json!(all.share(part).map(short));
+        told["seconds"] = json!(short(part.nanos.max(0) as f64 / 1e9));
         told["of"] = json!(all.of_requests(part));
         told
     });
@@ -170,7 +168,7 @@ pub fn stages(all: &TimeSpent) -> Value {
 }
 
 fn stage(spent: Spent) -> Value {
-    json!({ "name": spent.name(), "label": label(spent), "place": spent.place(), "order": spent.order() })
+    json!({ "name": spent.name(), "label": spent.label(), "place": spent.place(), "order": spent.order(), "is_after": spent.is_after_first_token() })
 }
 
 /// When each row's request was to be sent; else sent, or arrived.

@@ -64,6 +64,8 @@ function compared() {
   if (!all.length && !DATA.not_compared.length) return null;
   const statistic = of => of.statistic.quantile ? "p" + number(of.statistic.quantile * 100) : "mean";
   const listed = all.filter(of => of.is_against_first);
+  const isOne = listed.every(of => of.a === listed[0].a && !of.at);
+  const setting = of => isOne ? spaced(of.b) : box("span", "", `${spaced(of.b)} `, make("small", `against ${spaced(of.a)}${of.at ? `, of ${spaced(of.at)}` : ""}`, "soft"));
   const columns = [...new Map(listed.map(of => [of.metric + statistic(of), of])).values()];
   const pairs = [...new Map(listed.map(of => [JSON.stringify([of.at, of.a, of.b]), of])).values()];
   const signed = (of, value) => !known(value) ? "∞" : of.metric === "failed" ? (value > 0 ? "+" : "") + number(value * 100) + " %" : (value > 0 ? "+" : value < 0 ? "−" : "") + duration(Math.abs(value));
@@ -74,12 +76,12 @@ function compared() {
     const is0 = !(of.low > 0 || of.high < 0);
     return { n: of.shown && !is0 ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };
   };
-  const answer = of => make("li", (/^no /.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
+  const answer = of => make("li", spaced(/^no /.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   return section("compare", "Which is better?",
-    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", text.replace(/^best/, "Best"), /^No /.test(text) ? "none" : "shown"))) : null,
-    all.length ? make("p", "All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Where it holds 0, no difference is shown.", "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
-    all.length ? table(["against " + [...new Set(listed.map(of => of.a))].join(", "), ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
-      pairs.map(pair => [(pair.at ? pair.at + ": " : "") + pair.b, ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much; grey: no difference can be shown.", "stacked") : null,
+    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", spaced(text).replace(/^best/, "Best"), /^No /.test(text) ? "none" : "shown"))) : null,
+    all.length ? make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may lie beside it by chance.`, "soft") : null, markOf(worst(RUNS.filter((_, at) => DATA.compared.includes(at)))),
+    all.length ? table([isOne ? `against ${spaced(listed[0].a)}` : "setting", ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
+      pairs.map(pair => [setting(pair), ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much.", "stacked") : null,
     all.length ? box("details", "", make("summary", `All ${several(all.length, "comparison")} as sentences`), box("ul", "answers", ...all.map(answer))) : null,
     DATA.not_compared.length ? box("details", "", make("summary", "What was not compared, and why"), box("ul", "", ...DATA.not_compared.map(note => words("li", note)))) : null);
 }
@@ -101,9 +103,13 @@ function runsTable() {
 
 /** What the time of each run went to, side by side. */
 function stagesByRun() {
-  const shown = RUNS.filter(run => run.stages.length);
+  const shown = RUNS.filter(run => run.all.stages.length);
   if (RUNS.length < 2 || !shown.length) return null;
-  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", grade: worst(RUNS), height: () => 110 + shown.length * (SMALL.matches ? 46 : 34), option: whereOption(shown), atTop: true,
+  // Bars that are all as long tell nothing: where only the waits before the first token differ, they come first.
+  const spread = means => means.every(known) ? 1 - Math.min(...means) / Math.max(...means) : 0;
+  const [whole, until] = ["all", "until_first_token"].map(part => spread(shown.map(run => run[part].mean)));
+  if (!location.hash.includes("until=") && whole < 0.1 && until > 2 * whole) isFirst = true;
+  return section("by-run", "Where the time went, run by run", picture({ title: "Stages of each run", grade: worst(RUNS), height: () => 110 + shown.length * (SMALL.matches ? 46 : 34), option: whereOption(shown), tools: box("div", "tools", firstBox()),
     caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(PARTLY).find(Boolean) ?? "") }));
 }
 
@@ -111,14 +117,14 @@ function stagesByRun() {
 function faultsByRun() {
   const told = RUNS.flatMap(run => run.faults.map(episode => [run, episode]));
   if (!told.length) return null;
-  const outcome = of => known(of.seconds) ? { n: duration(of.seconds) } : of.said;
+  const outcome = of => known(of.seconds) ? duration(of.seconds) : of.said;
   const rows = told.flatMap(([run, { faults, phases, latency }]) => faults.map((of, at) => {
     const during = phases[1], failed = Object.values(during.failed).reduce((sum, count) => sum + count, 0);
     return [`${RUNS.length > 1 ? briefOf(run) + ": " : ""}${of.server}, ${of.kind} at ${number(of.down, 1)} s`, at ? "" : { n: number(failed), small: `of ${number(during.requests)}` },
       outcome(of.left), outcome(of.recovery), at ? "" : outcome(latency)];
   }));
   return section("by-fault", "What the faults did", markOf(worst(told.map(([run]) => run))),
-    table(["fault", { n: "lost requests" }, { n: "until traffic left" }, { n: "served again, after it was back" }, { n: "TTFT as before, after the fault" }], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
+    table(["fault", { n: "lost requests" }, "until traffic left", "served again, after it was back", "TTFT as before, after the fault"], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
 }
 
 /** A setting's values against queue, first token and rate. */
@@ -131,7 +137,7 @@ function sweep() {
   const show = () => {
     const values = [...new Map(RUNS.map(run => [written(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
     if (values.every(value => typeof value === "number")) values.sort((a, b) => a - b);
-    const others = run => keys.filter(key => key !== state.key).map(key => `${key} ${written(settings(run)[key] ?? "")}`).join(", ");
+    const others = run => keys.filter(key => key !== state.key).map(key => `${key} = ${written(settings(run)[key] ?? "")}`).join(", ");
     const lines = get => [...new Set(RUNS.map(others))].map(name => ({ name: name || "all runs", figures: values.map(value => {
       const found = RUNS.filter(run => others(run) === name && written(settings(run)[state.key] ?? "") === written(value)).map(get).filter(known);
       return found.length ? found.reduce((sum, figure) => sum + figure, 0) / found.length : null;
@@ -152,7 +158,7 @@ function sweep() {
   key.onchange = () => { state.key = key.value; show(); };
   const tools = box("div", "tools", keys.length > 1 ? key : null, choice("Latency", [["mean", "mean"], ["p50", "median"], ["p99", "p99"]], "p50", figure => { state.figure = figure; show(); }));
   const element = section("sweep", `What ${keys.length === 1 ? keys[0] : "the settings"} changes`, tools, place,
-    DATA.max_rate ? make("p", DATA.max_rate) : null);
+    DATA.max_rate ? make("pre", DATA.max_rate) : null);
   LATER.push(show);
   return element;
 }
@@ -180,7 +186,8 @@ let chosen = null;
 function choose(run) {
   chosen = run;
   const place = $("detail-of");
-  place.replaceChildren(...[whereTheTimeWent, whyTheyWaited, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part(run)).filter(Boolean));
+  const isOnly = RUNS.length === 1;
+  place.replaceChildren(...[whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)).filter(Boolean));
   forget();
   watch();
   const select = $("which");
@@ -205,9 +212,18 @@ function detail() {
   return [...parts, place];
 }
 
-const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "Stages by run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waterfall: "Requests", arrivals: "Arrivals",
+/** After another choice of what stages are shown of. */
+function retold() {
+  if (chosen) $("stages-told")?.replaceChildren(...stagesTold(chosen));
+  redraw();
+}
+
+const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests", arrivals: "Arrivals",
   "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
+/** What stays in sight lies below the links to the sections, in however many lines. */
+const measured = () => document.documentElement.style.setProperty("--nav", $("nav").offsetHeight + "px");
+addEventListener("resize", measured);
 function contents() {
   const links = [...document.querySelectorAll("main section[id]")].map(of => {
     const link = make("a", NAV[of.id] ?? of.querySelector("h2").textContent);
@@ -215,14 +231,17 @@ function contents() {
     return link;
   });
   $("nav").replaceChildren(...links);
+  measured();
 }
 
 headline();
 if (RUNS.length) {
-  // First what was asked: what faults did, which setting is better, and where the time went in each.
-  $("main").append(...[faultsByRun(), compared(), stagesByRun(), allFindings(), sweep(), runsTable(), distributions(), ...detail()].filter(Boolean));
+  // First what was asked: what faults did, which setting is better, and where the time went.
+  const ofMany = RUNS.length > 1 ? [compared, stagesByRun, allFindings, sweep, runsTable, distributions] : [];
+  $("main").append(...[faultsByRun, ...ofMany].map(part => part()).filter(Boolean), ...detail());
   LATER.forEach(show => show());
   choose(RUNS[0]);
+  if (location.hash.includes("&")) $(location.hash.slice(1).split("&")[0])?.scrollIntoView();
 }
 const BESIDE = RUNS.some(run => run.is_scheduled) ? ", which are in the runs' folders: \`requests.csv\` (a row a request), \`summary.json\`, \`schedule.csv\`, and of an experiment \`series.csv\`, \`faults.csv\`, \`logs/\`" : "";
 $("foot").append(words("p", `Made by queuescope ${DATA.version} from the rows of the requests${BESIDE}. Charts by Apache ECharts (Apache License 2.0). This page loads nothing from anywhere.`));

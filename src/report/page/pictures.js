@@ -1,12 +1,11 @@
 const pairs = (xs, ys, times = 1) => xs.map((x, at) => [known(x) ? x * times : null, ys[at]]);
 const most = values => values.reduce((most, value) => Math.max(most, value ?? 0), 0);
-/** Where server faults lie, as bands of a chart over time; one that was not taken away lasts to the end. */
-function bands(run, c, end) {
-  const spans = run.faults.flatMap(episode => episode.faults).map(fault =>
-    [{ name: `${fault.server}: ${fault.kind}`, xAxis: fault.down }, { xAxis: fault.over ?? end }]);
-  if (!spans.length) return undefined;
-  return { silent: true, itemStyle: { color: c.band }, label: { color: c.soft, fontSize: 11, position: "insideTop" }, data: spans };
-}
+/** Something that lasts, as a band of a chart over time which the legend names. */
+const band = (name, color, opacity, from, to) => ({ type: "line", name, symbol: "rect", lineStyle: { opacity: 0 }, itemStyle: { color }, tooltip: { show: false }, data: [],
+  markArea: { silent: true, itemStyle: { color, opacity }, data: [[from, to]] } });
+/** Where server faults lie; one that was not taken away lasts to the end. */
+const bands = (run, c, end) => run.faults.flatMap(episode => episode.faults).map(fault =>
+  band(`${fault.server}: ${fault.kind} at ${number(fault.down, 1)} s`, c.bad, .12, { xAxis: fault.down }, { xAxis: fault.over ?? end }));
 
 /** The distribution of a latency, a line a run. */
 const cdfOption = (runs, metric, state) => c => {
@@ -26,35 +25,35 @@ const cdfOption = (runs, metric, state) => c => {
     series: runs.map(line) });
 };
 
-/** Stages of all runs: mean seconds a request, a bar a run. */
-const whereOption = runs => c => {
-  const unit = unitFor(most(runs.map(run => run.mean)));
-  const mean = (run, name) => run.stages.find(stage => stage.name === name)?.mean ?? 0;
-  const sums = runs.map(run => run.stages.reduce((sum, stage) => sum + stage.mean, 0));
-  return chartOf(c, { grid: { top: 34 }, x: [`${unit.name} a request, on average`],
-    y: ["", { type: "category", min: null, inverse: true, data: runs.map(nameOf), axisLabel: { color: c.ink, width: SMALL.matches ? 90 : 240, overflow: "break", lineHeight: 14, fontSize: SMALL.matches ? 11 : 12 }, splitLine: { show: false } }],
-    tip: all => tip(all[0].name, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(mean(runs[one.dataIndex], one.seriesName))])),
-    series: stageNames(runs.map(run => run.stages)).map(name =>
-      barSeries(c, name, name, runs.map((run, at) => mean(run, name) / (sums[at] || 1) * run.mean * unit.times), { barMaxWidth: 26 })) });
+/** Of what the bars are, on an axis. */
+const eachOf = unit => `${unit.name} a request${isFirst ? ", until its first token" : ""}, on average`;
+/** Stages of all runs: mean seconds a request, a bar a run. On a phone its name stands above it. */
+const whereOption = runs => (c, width) => {
+  const spent = runs.map(spentOf), unit = unitFor(most(spent.map(of => of.mean)));
+  const mean = (of, name) => of.stages.find(stage => stage.name === name)?.mean ?? 0;
+  const sums = spent.map(of => of.stages.reduce((sum, stage) => sum + stage.mean, 0));
+  const stages = [...new Map(spent.flatMap(of => of.stages).map(stage => [stage.name, stage])).values()].sort((a, b) => a.order - b.order);
+  const isSeen = name => spent.some((of, at) => mean(of, name) >= 0.005 * sums[at]);
+  const label = { color: c.ink, interval: 0, hideOverlap: false, lineHeight: 14, fontSize: 12, width: 320, overflow: "break" };
+  const above = { inside: true, margin: 0, align: "left", verticalAlign: "bottom", padding: [0, 0, 10, 0], fontSize: 11, width: width - 40, overflow: "truncate" };
+  return chartOf(c, { legend: [...new Set(stages.filter(stage => isSeen(stage.name)).map(stage => stage.label))], grid: { top: 34 }, x: [eachOf(unit)],
+    y: ["", { type: "category", min: null, inverse: true, data: runs.map(nameOf), axisLabel: width < 600 ? { ...label, ...above } : label, axisTick: { show: false }, splitLine: { show: false } }],
+    tip: all => tip(all[0].name, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(mean(spent[one.dataIndex], stages[one.seriesIndex].name))])),
+    series: stages.map(({ name, label }) =>
+      barSeries(c, name, label, spent.map((of, at) => mean(of, name) / (sums[at] || 1) * of.mean * unit.times), { barMaxWidth: width < 600 ? 16 : 26, ...(width < 600 ? { barCategoryGap: "66%" } : {}) })) });
 };
-/** The names of stages in the order of a request's life. */
-function stageNames(lists) {
-  const found = new Map();
-  for (const stage of lists.flat()) found.set(stage.name, stage.order);
-  return [...found].sort((a, b) => a[1] - b[1]).map(([name]) => name);
-}
 
 /** Stages by the time of arrival. */
 const overOption = (run, state) => c => {
-  const over = run.over;
+  const { over, stages } = spentOf(run);
   const sums = over.requests.map((count, slot) => count ? over.seconds.reduce((sum, of) => sum + (of[slot] ?? 0), 0) : 0);
   const unit = unitFor(most(over.mean));
   const value = (of, slot) => !over.requests[slot] ? null : (of[slot] ?? 0) / (sums[slot] || 1) * (state.share ? 100 : over.mean[slot] * unit.times);
-  const isSeen = name => run.stages.some(stage => stage.name === name && stage.share >= 0.002);
+  const isSeen = name => stages.some(stage => stage.name === name && stage.share >= 0.002);
   return chartOf(c, { legend: over.stages.filter(stage => isSeen(stage.name)).map(stage => stage.label),
     x: ["arrived this many seconds into the run", { type: "category", min: null, data: over.requests.map((_, slot) => number(slot * over.slot)), axisTick: { show: false },
       axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => over.requests.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }],
-    y: [state.share ? "% of the requests' time" : `${unit.name} a request, on average`, state.share ? { max: 100 } : {}],
+    y: [state.share ? `% of the requests' time${isFirst ? " until the first token" : ""}` : eachOf(unit), state.share ? { max: 100 } : {}],
     tip: all => tip(`${all[0].name} s: ${several(over.requests[all[0].dataIndex], "request")}, ${duration(over.mean[all[0].dataIndex])} on average`,
       all.filter(one => one.value).map(one => [one.color, one.seriesName, state.share ? `${number(one.value)} %` : duration(over.seconds[one.seriesIndex][one.dataIndex])])),
     series: over.stages.map((stage, at) => barSeries(c, stage.name, stage.label, over.requests.map((_, slot) => value(over.seconds[at], slot)), { barCategoryGap: "8%" })) });
@@ -74,7 +73,8 @@ const waitingOption = over => c => {
 };
 
 /** Single requests, a bar each. */
-const waterfallOption = (requests, stages, state) => (c, width) => {
+const waterfallOption = (all, stages, state) => (c, width) => {
+  const requests = all.map(of => isFirst ? { ...of, total: of.until_first_token, parts: of.parts.filter(([at]) => !stages[at].is_after) } : of);
   const unit = unitFor(most(requests.map(of => state.own ? of.total : of.start + of.total)));
   const isSeen = at => requests.some(of => of.parts.some(([index, seconds]) => index === at && seconds > 0.01 * of.total));
   const shown = Math.min(requests.length, SMALL.matches ? 18 : 30);
@@ -103,8 +103,7 @@ const countsOption = run => c => {
   const points = counts => counts.map((n, at) => [(at + 0.5) * slot, n]);
   const expected = run.poisson * slot, spread = 2 * Math.sqrt(expected);
   return chartOf(c, { x: ["seconds into the run"], y: [`requests in ${duration(slot)}`, { minInterval: 1 }], series: [
-    isPoisson(run) ? { type: "line", name: "Poisson: 19 of 20 counts lie here", symbol: "rect", lineStyle: { opacity: 0 }, itemStyle: { color: c.soft }, tooltip: { show: false }, data: [],
-      markArea: { silent: true, itemStyle: { color: c.soft, opacity: 0.15 }, data: [[{ xAxis: 0, yAxis: Math.max(0, expected - spread) }, { xAxis: counts.sent.length * slot, yAxis: expected + spread }]] } } : null,
+    isPoisson(run) ? band("Poisson: 19 of 20 counts lie here", c.soft, .15, { xAxis: 0, yAxis: Math.max(0, expected - spread) }, { xAxis: counts.sent.length * slot, yAxis: expected + spread }) : null,
     counts.asked ? lineSeries(c, "asked by the schedule", points(counts.asked), asked(c), { step: "middle" }) : null,
     lineSeries(c, counts.asked ? "sent" : "arrived", points(counts.sent), 0, { step: "middle" }) ] });
 };
@@ -135,9 +134,8 @@ function broken(points) {
 /** Something over time: `lines` of a name, times, values, and a style's place. */
 const timesOption = (run, lines, unit, more) => c => chartOf(c, { x: ["seconds into the run"], y: [unit, more],
   tip: all => tip(`${number(all[0].value[0])} s`, all.map(one => [one.color, one.seriesName, number(one.value[1])])),
-  series: lines.map((line, at) => lineSeries(c, line.name, broken(pairs(line.times, line.values)),
-    { ...lineOf(c, line.colour ?? at), ...(line.dashed ? { type: "dashed", width: 1.5 } : {}) },
-    { connectNulls: false, markArea: at ? undefined : bands(run, c, most(lines.flatMap(line => line.times))) })) });
+  series: [...lines.map((line, at) => lineSeries(c, line.name, broken(pairs(line.times, line.values)),
+    { ...lineOf(c, line.colour ?? at), ...(line.dashed ? { type: "dashed", width: 1.5 } : {}) }, { connectNulls: false })), ...bands(run, c, most(lines.flatMap(line => line.times)))] });
 
 /** A figure against the values of a setting: a line a combination of the others. */
 const sweepOption = (lines, values, name, times, isCount) => c => {
@@ -150,5 +148,5 @@ const sweepOption = (lines, values, name, times, isCount) => c => {
     tip: all => tip(`${name} ${all[0].name}`, all.filter(one => known(one.value)).map(one => [one.color, one.seriesName, said(one.value)])),
     series: lines.map((line, at) => lineSeries(c, line.name, line.figures.map(figure => known(figure) ? figure * unit.times : null), at,
       { type: isNumber ? "line" : "bar", symbol: "emptyCircle", symbolSize: 7, barMaxWidth: 34,
-        label: { show: lines.length === 1, position: "top", color: c.ink, fontSize: 11, formatter: of => said(of.value) } })) });
+        label: { show: lines.length === 1, position: "top", color: c.ink, textBorderColor: c.paper, textBorderWidth: 3, fontSize: 11, formatter: of => said(of.value) } })) });
 };

@@ -14,40 +14,66 @@ function findingOf(of, where) {
 }
 
 /** What is to be said of bars in which not every request has every stage. */
-const PARTLY = run => run.stages.some(stage => stage.of) ? " A stage that was not seen in every request takes the part that it had of those where it was seen." : "";
+const PARTLY = run => run.all.stages.some(stage => stage.of) ? " A stage that was not seen in every request takes the part that it had of those where it was seen." : "";
 
 function whereTheTimeWent(run) {
-  if (!run.over.stages.length) return section("stages", "Where the time went", make("p", "Nothing can be said of it: no request went well.", "soft"));
-  const c = inks();
-  const isLarge = stage => stage.share >= 0.005;
-  const legend = box("ul", "legend", ...run.stages.filter(isLarge).map(stage => {
-    const swatch = make("span", "", "swatch" + (stage.name.includes("+") ? " hatch" : ""));
-    if (!stage.name.includes("+")) swatch.style.background = c.stages[stage.name] ?? c.soft;
-    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"));
-  }));
-  const small = run.stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}${stage.of}`);
-  const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
+  if (!run.all.stages.length) return section("stages", "Where the time went", make("p", "Unknown: no request succeeded.", "soft"));
   const state = { share: true };
-  const of = { title: "Stages over the run", grade: gradeOf(run), option: overOption(run, state),
+  const of = { title: "Stages over the run", grade: gradeOf(run), option: (c, width) => overOption(run, state)(c, width),
     caption: `Requests are put together by the moment at which they ${run.is_scheduled ? "were to be sent" : "arrived"}; each bar shows what their time went to. A stage that grows from left to right is where the system falls behind. Hatched: stages that nobody saw apart.${PARTLY(run)}` };
-  of.tools = box("div", "tools", choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
-  return section("stages", "Where the time went", words("p", run.sentence), legend, rest, picture(of));
+  of.tools = box("div", "tools", firstBox(), choice("Show", [[true, "shares"], [false, "seconds"]], true, share => { state.share = share; draw(of); }));
+  const told = box("div", "", ...stagesTold(run));
+  told.id = "stages-told";
+  return section("stages", "Where the time went", told, picture(of));
 }
 
-/** What requests waited for in servers' queues, and which of them held up the others. */
+/** The same in words: a sentence, and the stages with their shares. */
+function stagesTold(run) {
+  const { sentence, stages } = spentOf(run);
+  if (!stages.length) return [make("p", "Nobody saw a first token: no reply was a stream.", "soft")];
+  const c = inks();
+  const isLarge = stage => stage.share >= 0.005;
+  const legend = box("ul", "legend", ...stages.filter(isLarge).map(stage => {
+    const swatch = make("span", "", "swatch" + (stage.name.includes("+") ? " hatch" : ""));
+    if (!stage.name.includes("+")) swatch.style.background = c.stages[stage.name] ?? c.soft;
+    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place.endsWith(stage.label) ? "" : stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"));
+  }));
+  const small = stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}${stage.of}`);
+  const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
+  return [words("p", sentence), shareBar(stages), legend, rest].filter(Boolean);
+}
+
+/** What all requests' time went to, as one bar. */
+function shareBar(stages) {
+  const c = inks(), whole = stages.reduce((sum, of) => sum + of.seconds, 0);
+  const inOrder = [...stages].sort((a, b) => a.order - b.order);
+  const bar = box("div", "share", ...inOrder.map(({ name, label, seconds }) => {
+    const part = make("span", seconds > 0.012 * label.length * whole ? label : null, name.includes("+") ? "hatch" : "");
+    part.style.flex = `${seconds / whole} 1 0`;
+    if (!name.includes("+")) part.style.background = c.stages[name] ?? c.soft;
+    return part;
+  }));
+  bar.setAttribute("aria-hidden", true);
+  return bar;
+}
+
+/** What requests waited for in server queues, and which of them held up the others. */
 function whyTheyWaited(run) {
   const { waiting, waiting_over: over } = run;
-  if (!waiting.sequences || !over.causes.length) return null;
-  const share = of => percent(of.share);
-  const sentence = `${several(waiting.sequences, "sequence")} waited ${duration(waiting.waited_s)} in servers' queues all together, ${duration(waiting.waited_s / waiting.sequences)} on average: ${waiting.causes.map(of => `${share(of)} while ${of.words}`).join("; ")}.`;
+  const { sequences, waited_s: inServers, in_router_s: inRouter } = waiting;
+  // Of those that hardly waited there is nothing to say.
+  if (!sequences || Math.max(inServers, inRouter) < 0.001 * sequences) return null;
+  const whatFor = ({ causes }) => causes.filter(of => of.share >= 0.0005).map(of => `${percent(of.share)} while ${of.words}`).join("; ");
+  const where = [inServers && `${duration(inServers)} in the server queue`, inRouter && `${duration(inRouter)} in the router queue`].filter(Boolean).join(" and ");
+  const sentence = `${several(sequences, "sequence")} waited ${where} all together: ${whatFor(waiting)}.`;
   const servers = waiting.servers.slice(0, 8).map(of => [of.server, { n: known(of.slots) ? number(of.slots) : "–", small: known(of.slots) ? of.slots_source : null }, { n: duration(of.waited_s) },
-    of.causes.map(cause => `${share(cause)} while ${cause.words}`).join("; ")]);
+    whatFor(of)]);
   const groups = waiting.groups.map(of => [`${of.by} ${of.name}${["prompt", "output"].includes(of.by) ? " tokens" : ""}`, { n: number(of.requests), small: percent(of.share_of_requests) }, { n: percent(of.share_of_tokens) }, { n: percent(of.caused) }, { n: percent(of.bore) }]);
   const longest = waiting.waited_longest.map(of => [of.req_id, of.words, of.held_up_by.map(by => `${by.req_id} (${duration(by.seconds)})`).join(", ") || "nobody seen here"]);
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
   return section("waiting", "Why they waited", words("p", sentence),
-    picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
-      caption: "Waiting in servers' queues by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }),
+    over.causes.length ? picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
+      caption: "Waiting in the server queue by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
     groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, "Shares of all requests, of their tokens, of the waiting that they caused (it is laid equally on those that ran meanwhile) and of the waiting that they had.") : null,
     longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),
@@ -65,10 +91,10 @@ function waterfall(run) {
   const few = Math.min(requests.length, all) >= all;
   let shown = [];
   const pick = () => {
-    const half = requests.filter(of => of.even);
-    const slow = [...requests].sort((a, b) => b.total - a.total).slice(0, Math.max(1, Math.min(requests.length, 100)));
-    shown = few ? [...requests] : state.which === "slow" ? slow : half;
-    shown.sort(state.order === "total" ? (a, b) => b.total - a.total : (a, b) => a.start - b.start);
+    const length = of => isFirst ? of.until_first_token : of.total;
+    const longest = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a));
+    shown = few ? longest : state.which === "slow" ? longest.slice(0, 100) : longest.filter(of => of.even);
+    if (state.order !== "total") shown.sort((a, b) => a.start - b.start);
   };
   const tell = of => {
     numbers.hidden = false;
@@ -76,19 +102,21 @@ function waterfall(run) {
     rows.push(["Total", "", { n: duration(of.total) }, ""]);
     const facts = [["id", of.id], ["server", of.host || "unknown"], ["ended", of.outcome + (of.error ? `: ${of.error}` : "")], [upTo, `${number(of.start)} s`],
       ["tokens", `${number(of.input)} in${of.cached ? ` (${number(of.cached)} from the cache)` : ""}, ${number(of.output)} out`], ["time to first token", duration(of.ttft)]];
-    if (of.waited) facts.push(["server queue", of.waited]);
+    const [waited, held, by] = of.waiting || [];
+    if (waited) facts.push(["server queue", waited + by.map(([id, time]) => `, then ${id} (${duration(time)})`).join("")]);
+    if (held) facts.push(["held up others", duration(held)]);
     numbers.replaceChildren(make("h3", `Request ${of.id}`), list(facts), table(["stage", "where", { n: "time" }, { n: "share" }], rows));
   };
-  const of = { title: "Single requests", grade: gradeOf(run), height: () => (SMALL.matches ? 18 : 30) * 15 + 120, atTop: true,
-    option: (c, width) => waterfallOption(shown, stages, state)(c, width),
+  const of = { title: "Single requests", grade: gradeOf(run), height: () => (SMALL.matches ? 18 : 30) * 15 + 120,
+    option: (c, width) => { pick(); listed(); return waterfallOption(shown, stages, state)(c, width); },
     caption: "A bar is a request, its colours are where it was. The slider on the right moves through the requests and shows more or fewer of them, the one below zooms into time. Click a bar for its numbers.",
     after: numbers,
     ready: chart => chart.getZr().on("click", event => {
       const at = chart.convertFromPixel({ yAxisIndex: 0 }, event.offsetY);
       if (shown[at] && chart.containPixel({ gridIndex: 0 }, [event.offsetX, event.offsetY])) tell(shown[at]);
     }) };
-  const again = change => value => { state[change] = value; pick(); draw(of); listed(); };
-  of.tools = box("div", "tools",
+  const again = change => value => { state[change] = value; draw(of); };
+  of.tools = box("div", "tools", firstBox(),
     few ? null : choice("Which", [["slow", "the slowest"], ["even", "a fair sample"]], "slow", again("which")),
     choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", again("order")),
     choice("Bars begin", [[true, "at 0"], [false, run.is_scheduled ? "when sent" : "at arrival"]], true, again("own")));
@@ -125,7 +153,7 @@ function arrivalsOf(run) {
       caption: `The share of gaps that are no longer than so much. ${asked ? "Where “sent” leaves “asked”, the generator was late; the" : "The"} dashed line is a Poisson process.` })));
 }
 
-const PLACES = { concurrency: "in the system", running: "running in a server", queued: "queued in a server", waiting: "waiting in the router", unknown: "state unknown" };
+const PLACES = { concurrency: "in the system", running: "running in a server", queued: "server queue", waiting: "router queue", unknown: "state unknown" };
 const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
 const SAME = { num_running_reqs: "running", num_queue_reqs: "queued" };
 const metricOf = of => SAME[of.metric.replace(/^sglang:/, "")] ?? of.metric.replace(/^sglang:/, "");
@@ -148,9 +176,9 @@ function overTime(run) {
     const limit = most(counts.filter(of => of.server && ["running", "queued"].includes(metricOf(of))).flatMap(of => of.values));
     inner.push(box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => {
       const of = counts.filter(of => of.server === server && ["running", "queued"].includes(metricOf(of)));
-      const lines = of.map(of => ({ name: `${metricOf(of)}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: of.source !== "records" }));
+      const lines = of.map(of => ({ name: `${metricOf(of) === "queued" ? PLACES.queued : "running"}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: of.source !== "records" }));
       return picture({ title: `At ${server}`, grade: gradeOf(run), option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
-        caption: "Running and queued requests of this server: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
+        caption: "Requests that run on this server, and in its server queue: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
     })));
     if (servers.length > shown.length) inner.push(make("p", `${servers.length - shown.length} more servers are in series.csv.`, "soft"));
   }

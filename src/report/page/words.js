@@ -8,8 +8,10 @@ const written = value => typeof value === "string" ? value : JSON.stringify(valu
 /** A table of heads and rows; on a phone each row is a list of its cells with their heads. */
 function table(heads, rows, about, name) {
   const caption = about ? make("caption", about) : null;
+  // A quantile by itself is of what stands before it.
+  const full = heads.map(head => head?.n ?? head).map((head, at, all) => /^p\d+$/.test(head) ? all.slice(0, at).findLast(other => / p\d+$/.test(other))?.replace(/p\d+$/, head) ?? head : head);
   const body = box("tbody", "", ...rows.map(cells => row(cells)));
-  for (const line of body.rows) [...line.cells].forEach((cell, at) => { cell.dataset.head = heads[at]?.n ?? heads[at]; });
+  for (const line of body.rows) [...line.cells].forEach((cell, at) => { cell.dataset.head = full[at]; });
   return box("div", "scroll", box("table", name ?? "", caption, box("thead", "", row(heads, true)), body));
 }
 /** Buttons of which one is pressed. */
@@ -37,8 +39,10 @@ function markOf(grade) {
 }
 /** The worst grade of several runs. */
 const worst = runs => ["INVALID", "UNFINISHED", "DEGRADED"].find(grade => runs.some(run => gradeOf(run) === grade)) ?? null;
+/** A name made of settings as it is read. */
+const spaced = name => (DATA.experiment?.keys ?? []).reduce((name, key) => name.replaceAll(`${key}=`, `${key} = `), name);
 /** A run's name: the values of the settings that vary, with their keys. */
-const briefOf = run => (DATA.experiment?.keys ?? []).reduce((name, key) => name.replace(`${key}=`, `${key} = `), run.run);
+const briefOf = run => spaced(run.run);
 /** A run's name as a chart shows it. */
 const nameOf = run => gradeOf(run) ? `${briefOf(run)} [${gradeOf(run)}]` : briefOf(run);
 /** A round number that is not less. */

@@ -20,8 +20,7 @@ pub fn way_back(record: &Row) -> Option<String> {
     let is_notable = ways >= NOTABLE_NANOS && ways >= there_and_back / 20;
     is_notable.then(|| {
         format!(
-            "from the hop to the server and back to here took {}; how much of it the router held: router_return of {} in \
-             the proxy's records\n",
+            "from the hop to the server and back to here took {}; the router's part is router_return of {} in the proxy's records\n",
             duration(ways as f64 / 1e9),
             record.request_id()
         )

@@ -1,17 +1,18 @@
 //! Kinds of requests: their shares of requests, of tokens, and of the waiting that they caused and bore.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::request::columns::ColumnId;
+use crate::request::head::label_pairs;
 use crate::table::Table;
 
 /// Requests that have something in common, with their shares of the same of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// What they are told apart by: `prompt`, `model`.
-    pub by: &'static str,
+    /// What they are told apart by: `prompt`, `model`, or a header that labels them.
+    pub by: String,
     /// What they have in common: `8k to 32k`.
     pub name: String,
     /// How many there are.
@@ -24,6 +25,13 @@ pub struct Group {
     pub caused: f64,
     /// Of the waiting.
     pub bore: f64,
+}
+
+impl Group {
+    /// Whether it is one of several lengths, in tokens.
+    pub fn is_length(&self) -> bool {
+        matches!(self.by.as_str(), "prompt" | "output")
+    }
 }
 
 /// From these on lengths are told apart, tokens: none is near a power of two, as lengths that are asked for often are.
@@ -56,7 +64,7 @@ pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
                 .unsigned_abs(),
         )
     };
-    let kinds: [(&'static str, &dyn Fn(usize) -> Class); 5] = [
+    let kinds: [(&str, &dyn Fn(usize) -> Class); 5] = [
         ("prompt", &|row| Some(class(&PROMPTS, prompt(row)?))),
         ("output", &|row| {
             let tokens = table.whole(ColumnId::actual_output_tokens, row)?;
@@ -72,8 +80,18 @@ pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
         ("endpoint", &|row| word(table, ColumnId::endpoint, row)),
         ("model", &|row| word(table, ColumnId::model, row)),
     ];
-    let all = kinds.map(|(by, of)| by_class(table, parts, by, of));
-    all.into_iter().flatten().collect()
+    let mut all = kinds
+        .map(|(by, of)| by_class(table, parts, by, of))
+        .concat();
+    let pairs = |row| label_pairs(table.text(ColumnId::labels, row));
+    let headers = parts.iter().flat_map(|(row, ..)| pairs(*row));
+    let headers: BTreeSet<&str> = headers.map(|(header, _)| header).collect();
+    for header in headers {
+        let value = |row| pairs(row).find(|(name, _)| *name == header);
+        let class = |row| value(row).map(|(_, value)| (0, value.to_owned()));
+        all.extend(by_class(table, parts, header, &class));
+    }
+    all
 }
 
 fn word(table: &Table, column: ColumnId, row: usize) -> Class {
@@ -81,12 +99,7 @@ fn word(table: &Table, column: ColumnId, row: usize) -> Class {
     (!word.is_empty()).then(|| (0, word.to_owned()))
 }
 
-fn by_class(
-    table: &Table,
-    parts: &[Part],
-    by: &'static str,
-    of: &dyn Fn(usize) -> Class,
-) -> Vec<Group> {
+fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class) -> Vec<Group> {
     let mut groups: BTreeMap<(usize, String), Sums> = BTreeMap::new();
     let mut all = Sums::default();
     for (row, held, waited) in parts {
@@ -114,7 +127,7 @@ fn by_class(
             }
         };
         Group {
-            by,
+            by: by.to_owned(),
             name,
             requests: sums[0] as u64,
             share_of_requests: share(0),
@@ -149,10 +162,10 @@ pub fn short(tokens: u64) -> String {
 }
 
 /// Few requests that caused much of the waiting, in words: those of the group, or of it and all of longer ones, that caused most.
-pub fn lopsided(groups: &[Group]) -> Option<(&'static str, String)> {
-    let mut found: Option<(f64, &'static str, String)> = None;
+pub fn lopsided(groups: &[Group]) -> Option<(&str, String)> {
+    let mut found: Option<(f64, &str, String)> = None;
     for (at, first) in groups.iter().enumerate() {
-        let is_length = matches!(first.by, "prompt" | "output");
+        let is_length = first.is_length();
         let longer = groups.iter().skip(at).take_while(|of| of.by == first.by);
         let of: Vec<&Group> = longer
             .take(if is_length { usize::MAX } else { 1 })
@@ -171,7 +184,7 @@ pub fn lopsided(groups: &[Group]) -> Option<(&'static str, String)> {
             };
             let low = first.name.split(" to ").next().unwrap_or_default();
             let low = low.trim_start_matches("above ");
-            let who = match first.by {
+            let who = match first.by.as_str() {
                 "prompt" => format!("Prompts above {low} tokens"),
                 "output" => format!("Answers above {low} tokens"),
                 "cached" => format!("Requests of which the cache had {}", first.name),
@@ -179,7 +192,7 @@ pub fn lopsided(groups: &[Group]) -> Option<(&'static str, String)> {
             };
             let (few, most) = (percent(requests), percent(caused));
             let said = format!("{who} are {few} of the requests and caused {most} of the waiting.");
-            found = Some((caused / requests, first.by, said));
+            found = Some((caused / requests, &first.by, said));
         }
     }
     found.map(|(_, by, said)| (by, said))

@@ -2,8 +2,8 @@
 
 use super::super::duration;
 use super::super::grid::Grid;
-use super::Why;
-use crate::stats::waits::Cause;
+use super::{Why, seconds};
+use crate::stats::waits::{ByCause, Cause};
 
 /// Waits of less on average are told in a sentence, not in tables: seconds.
 const LEAST: f64 = 0.001;
@@ -11,31 +11,31 @@ const LEAST: f64 = 0.001;
 /// The tables of a run: what its requests waited for, at each server; which kinds of them caused it. In a run that hardly
 /// waited there are none.
 pub fn tables(why: &Why) -> Vec<Grid> {
-    let whole = why.waited + why.in_router;
-    if why.mean().is_none_or(|mean| mean < LEAST) && why.in_router < LEAST * why.sequences as f64 {
+    let whole = why.causes.total();
+    if why.mean().is_none_or(|mean| mean < LEAST)
+        && seconds(why.in_router) <= LEAST * why.sequences as f64
+    {
         return Vec::new();
     }
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let causes = Cause::ALL.into_iter().zip(why.causes);
-    let causes: Vec<Cause> = causes
-        .filter(|(_, seconds)| *seconds >= 0.0005 * whole)
-        .map(|(cause, _)| cause)
-        .collect();
-    let line = |name: &str, slots: Option<u32>, waited: f64, seconds: &[f64]| {
-        let slots = slots.map_or("-".to_owned(), |slots| slots.to_string());
-        let shares = causes.iter().map(|cause| {
-            let seconds = seconds.get(*cause as usize).copied().unwrap_or(0.0);
-            percent(seconds / waited.max(f64::MIN_POSITIVE))
+    let causes = why.causes.all().filter(|(_, nanos)| nanos * 2000 >= whole);
+    let causes: Vec<Cause> = causes.map(|(cause, _)| cause).collect();
+    let line = |name: &str, slots: Option<(u32, &str)>, of: &ByCause| {
+        let slots = slots.map_or("-".to_owned(), |(slots, source)| {
+            format!("{slots}, {source}")
         });
-        let first = [name.to_owned(), slots, duration(waited)];
+        let waited = of.total();
+        let share = |cause: &Cause| percent(of.of(*cause) as f64 / waited.max(1) as f64);
+        let shares = causes.iter().map(share);
+        let first = [name.to_owned(), slots, duration(seconds(waited))];
         first.into_iter().chain(shares).collect::<Vec<String>>()
     };
     let mut rows: Vec<Vec<String>> = Vec::new();
-    if why.servers.len() != 1 || why.in_router > 0.0 {
-        rows.push(line("all", None, whole, &why.causes));
+    if why.servers.len() != 1 || why.in_router > 0 {
+        rows.push(line("all", None, &why.causes));
     }
     let servers = why.servers.iter().take(super::LISTED);
-    rows.extend(servers.map(|of| line(&of.name, of.slots, of.waited, &of.causes)));
+    rows.extend(servers.map(|of| line(&of.name, of.slots(), &of.causes)));
     let heads = ["why they waited", "slots", "waited"].map(str::to_owned);
     let names = causes.iter().map(|cause| cause.short().to_owned());
     let causes = Grid {
@@ -44,10 +44,8 @@ pub fn tables(why: &Why) -> Vec<Grid> {
     };
     let groups = why.groups.iter().map(|of| {
         let shares = [of.share_of_requests, of.share_of_tokens, of.caused, of.bore];
-        let name = match of.by {
-            "prompt" | "output" => format!("{} {} tokens", of.by, of.name),
-            by => format!("{by} {}", of.name),
-        };
+        let unit = if of.is_length() { " tokens" } else { "" };
+        let name = format!("{} {}{unit}", of.by, of.name);
         let shares = shares.into_iter().map(percent);
         std::iter::once(name).chain(shares).collect::<Vec<String>>()
     });

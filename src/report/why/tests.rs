@@ -1,6 +1,8 @@
 use std::path::Path;
 
 use super::*;
+use crate::request::cell::Value;
+use crate::request::columns::COLUMNS;
 use crate::table::Cell;
 
 /// A server of two slots. A long prompt that is answered for 10 s and a short one are there when one more comes.
@@ -47,13 +49,14 @@ fn a_request_is_told_what_it_waited_for_and_who_held_it_up() {
     let mut why = Why::of(&run);
     adds_up(&why, &run.table);
     let told = why.of_row(&run.table, 3).unwrap();
-    assert_eq!(
-        (told.waited, told.cause, told.slots),
-        (3.0, Cause::Slots, Some(2))
-    );
-    assert_eq!(told.by[0], ("long", Some(96_000), 1.5));
+    assert_eq!((told.waited_s, told.cause), (3.0, Some("slots")));
+    let first = &told.held_up_by[0];
+    assert_eq!((first.req_id, first.seconds), ("long", 1.5));
     let sentence = "waited 3.00 s: all 2 slots were taken; longest by long (96k-token prompt)";
-    assert_eq!(told.sentence(), sentence);
+    assert_eq!(told.words.as_deref(), Some(sentence));
+    let long = why.of_row(&run.table, 0).unwrap();
+    assert_eq!((long.words, long.cause, long.waited_s), (None, None, 0.0));
+    assert_eq!(why.servers[0].slots(), Some((2, "found in the rows")));
     let (by, said) = lopsided(&why.groups).unwrap();
     assert_eq!(by, "prompt");
     assert!(
@@ -67,14 +70,20 @@ fn a_request_is_told_what_it_waited_for_and_who_held_it_up() {
 
 /// What each held up others, and what nobody did, are all that was waited; so are the causes.
 fn adds_up(why: &Why, table: &Table) {
-    let waits = (0..table.len()).filter_map(|row| waited(table, row));
-    let whole = waits.sum::<i64>() as f64 / NANOS as f64;
-    let held = why.held_up_sum() + why.by_nobody;
-    let causes: f64 = why.causes.iter().sum::<f64>();
-    let near = |sum: f64, of: f64| assert!((sum - of).abs() <= 1e-9 * of.max(1.0), "{sum} {of}");
-    near(why.waited, whole);
-    near(held, whole);
-    near(causes, whole + why.in_router);
+    let wait = |row| Some(Wait::of(&|column| table.value(column, row))?.nanos);
+    let whole = seconds((0..table.len()).filter_map(wait).sum());
+    let each = |row| Some(why.of_row(table, row)?.held_up_others_s);
+    let held = (0..table.len()).filter_map(each).sum::<f64>() + why.by_nobody;
+    assert!(
+        (held - whole).abs() <= 1e-9 * whole.max(1.0),
+        "{held} {whole}"
+    );
+    assert_eq!(seconds(why.waited()), whole);
+}
+
+#[test]
+fn where_nobody_waited_there_is_no_table() {
+    assert!(tables::tables(&Why::of(&Run::default())).is_empty());
 }
 
 #[test]
@@ -96,9 +105,108 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
             ..Run::default()
         };
         let why = Why::of(&run);
-        waiting += usize::from(why.waited > 0.0);
+        waiting += usize::from(why.waited() > 0);
         adds_up(&why, &run.table);
         assert!(why.to_json(&run.table)["sequences"].as_u64() == Some(why.sequences));
     }
     assert!(waiting >= 2, "{waiting}");
+}
+
+#[test]
+fn tenants_are_told_apart() {
+    let mut run = run();
+    let mut table = Table::default();
+    for row in 0..run.table.len() {
+        let cells = COLUMNS
+            .iter()
+            .map(|column| run.table.value(column.name, row));
+        let tenant = if row < 1 { "a" } else { "b" };
+        let labels = Value::Text(format!("x-team=t; x-tenant={tenant}").into());
+        let labels = [(ColumnId::labels as usize, labels)];
+        table.push_at((0..).zip(cells).chain(labels));
+    }
+    run.table = table;
+    let why = Why::of(&run);
+    let of = |by: &str| {
+        why.groups
+            .iter()
+            .filter(|of| of.by == by)
+            .collect::<Vec<_>>()
+    };
+    // All are of one team.
+    assert!(of("x-team").is_empty());
+    let [a, b] = of("x-tenant")[..] else {
+        panic!("{:?}", why.groups)
+    };
+    assert_eq!((a.requests, b.requests, a.bore, b.bore), (1, 7, 0.0, 1.0));
+    assert!((a.caused - 0.5).abs() < 0.05 && (a.caused + b.caused - 1.0).abs() < 1e-9);
+    let both = [a.clone(), b.clone()];
+    let (by, said) = lopsided(&both).unwrap();
+    assert_eq!(by, "x-tenant");
+    assert!(said.starts_with("Requests of the x-tenant a are"), "{said}");
+}
+
+#[test]
+fn limits_that_a_file_tells_are_used_and_their_source_is_told() {
+    let mut run = run();
+    let row = |metric: &str, value| crate::report::files::SeriesRow {
+        time: 1.0,
+        source: "metrics".into(),
+        server: "a:1".into(),
+        metric: metric.into(),
+        value,
+    };
+    run.series = vec![row("max_total_num_tokens", 16_384.0)];
+    let told = |run: &Run| Why::of(run).to_json(&run.table)["servers"][0].clone();
+    let by_metrics = told(&run);
+    assert_eq!(
+        (&by_metrics["pool_tokens"], &by_metrics["pool_source"]),
+        (&json!(16_384), &json!("its /metrics"))
+    );
+    assert_eq!(by_metrics["slots_source"], "found in the rows");
+    let command = "sglang serve --max-running-requests 2 --max-total-tokens 200000".into();
+    let (name, log) = ("a:1".into(), String::new());
+    let processes = vec![crate::report::files::ProcessFile { name, command, log }];
+    run.file = Some(crate::report::files::RunFile {
+        processes,
+        ..Default::default()
+    });
+    let by_command = told(&run);
+    assert_eq!(
+        (&by_command["pool_tokens"], &by_command["pool_source"]),
+        (&json!(200_000), &json!("its command"))
+    );
+    assert_eq!(
+        (&by_command["slots"], &by_command["slots_source"]),
+        (&json!(2), &json!("its command"))
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn parts_add_up_to_the_whole(
+        rows in proptest::collection::vec((0_u32..4, 0_u32..3, 0_u32..500, 0_u32..90, 0_u32..300, 0_u32..9), 0..50),
+    ) {
+        let mut table = Table::default();
+        for (host, rank, queued, waited, ran, lacks) in rows {
+            let seconds = |tenths: u32| f64::from(tenths) / 10.0;
+            let at = |name: &'static str, tenths| (name, Cell::Number(seconds(tenths)));
+            let mut cells = vec![
+                ("host", Cell::Word(["", "a:1", "b:1", "c:1"][host as usize])),
+                at("queue_time_start", queued),
+                at("queue_time_end", queued + waited),
+                at("pure_queue_time", waited),
+                at("finish_time", queued + waited + ran),
+                at("queue_time_in_router", waited),
+                ("dp_rank", Cell::Number(f64::from(rank))),
+            ];
+            // Of some a moment is not known.
+            if lacks > 0 && lacks < 5 {
+                cells.remove(lacks as usize);
+            }
+            table.push(cells);
+        }
+        let run = Run { table, ..Run::default() };
+        adds_up(&Why::of(&run), &run.table);
+    }
 }

@@ -2,6 +2,9 @@
 
 use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
+/// What the remainder inside a server that tells no times is called.
+pub const UNSEEN: &str = "unseen in the server";
+
 /// A set of stages whose time is known together only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StageSet(pub(super) u16);
@@ -19,6 +22,15 @@ pub enum Spent {
     Prompt,
     /// Writes to the client were held up while the server decoded.
     ClientStall,
+}
+
+/// Whether it is the life of a request that two servers served; each kind.
+const LIVES: [bool; 2] = [false, true];
+
+/// The place of a stage in a request's life.
+fn index(period: Period) -> usize {
+    let index = STAGES.iter().position(|stage| stage.period == period);
+    index.unwrap_or(STAGES.len())
 }
 
 impl StageSet {
@@ -47,8 +59,7 @@ impl StageSet {
 
     /// The stage of this period.
     pub(super) fn of(period: Period) -> StageSet {
-        let index = STAGES.iter().position(|stage| stage.period == period);
-        index.map_or(StageSet::default(), StageSet::one)
+        StageSet::one(index(period))
     }
 
     /// The others than the stage of this period.
@@ -69,19 +80,42 @@ impl StageSet {
         names.join("+")
     }
 
-    /// The names in little room: `network … return` where there are many in a row.
-    pub fn short_name(self) -> String {
-        let names: Vec<&str> = self.stages().map(|stage| stage.name).collect();
-        match names.as_slice() {
-            [first, _, .., last] if self.is_a_row() || names.len() > 3 => {
+    /// What people call them, in little room: `prefill … decode` where there are many in a row.
+    fn label(self) -> String {
+        let names: Vec<&str> = self.stages().map(Stage::label).collect();
+        match (self.unseen(), names.as_slice()) {
+            (Some((label, _)), _) => label.to_owned(),
+            (None, [first, _, .., last]) if self.is_a_row() || names.len() > 3 => {
                 format!("{first} … {last}")
             }
-            names => names.join("+"),
+            (None, names) => names.join("+"),
         }
     }
 
-    /// What a person reads: "in the router or on the way into the server".
+    /// The remainder inside a server or a pair that tells no times, with a router that nobody saw forward or without: its label
+    /// and place.
+    fn unseen(self) -> Option<(&'static str, &'static str)> {
+        let row = |from, to| StageSet::row(index(from), index(to) + 1);
+        let is_within = |from| self.0 & !row(from, Period::RETURN).0 == 0;
+        let inner = row(Period::TOKENIZE, Period::DECODE_SLOT);
+        let is_whole = LIVES.iter().any(|is_pair| {
+            let mut inner = inner.stages().filter(|stage| stage.is_in(*is_pair));
+            inner.all(|stage| Spent::Stages(self).holds(stage.period))
+        });
+        match is_whole && self.is_a_row() {
+            true if is_within(Period::NETWORK) => Some((UNSEEN, UNSEEN)),
+            true if is_within(Period::QUEUE_IN_ROUTER) => {
+                Some(("router or server", "in the router or the server"))
+            }
+            _ => None,
+        }
+    }
+
+    /// What a person reads: "in the router queue or on the way into the server".
     fn place(self) -> String {
+        if let Some((_, place)) = self.unseen() {
+            return place.to_owned();
+        }
         let stages: Vec<&Stage> = self.stages().collect();
         if let ([first, _, .., last], true) = (stages.as_slice(), self.is_a_row()) {
             let word = |moment: Moment| match moment {
@@ -102,20 +136,17 @@ impl StageSet {
 
     /// Whether they follow each other without others between, in the life of a request that one server served or two did.
     fn is_a_row(self) -> bool {
-        let mut held = self.stages().map(|stage| stage.period);
+        let mut held = self.stages().map(|stage| index(stage.period));
         let Some(first) = held.next() else {
             return true;
         };
-        let last = held.last().unwrap_or(first);
-        let until = |period| STAGES.iter().position(|stage| stage.period == period);
-        let (from, to) = (until(first).unwrap_or(0), until(last).unwrap_or(0));
-        [false, true].into_iter().any(|is_pair| {
-            let others = STAGES.iter().take(to).skip(from);
+        let between = StageSet::row(first, held.last().unwrap_or(first));
+        LIVES.iter().any(|is_pair| {
             // A router holds few.
-            let mut others = others.filter(|stage| stage.period != Period::ROUTER_HOLD);
-            others.all(|stage| {
-                stage.is_of_pair == Some(!is_pair) || Spent::Stages(self).holds(stage.period)
-            })
+            let mut others = between
+                .stages()
+                .filter(|stage| stage.is_in(*is_pair) && stage.period != Period::ROUTER_HOLD);
+            others.all(|stage| Spent::Stages(self).holds(stage.period))
         })
     }
 }
@@ -139,7 +170,7 @@ impl Spent {
         }
     }
 
-    /// Short name, as in the summary: a stage's, several joined by `+`, or what is no stage.
+    /// Its name in files: a stage's, several joined by `+`, or what is no stage.
     pub fn name(self) -> String {
         match self {
             Spent::Stages(stages) => stages.name(),
@@ -147,6 +178,16 @@ impl Spent {
             Spent::Proxy => "proxy".to_owned(),
             Spent::Prompt => "prompt_wait".to_owned(),
             Spent::ClientStall => "client_stall".to_owned(),
+        }
+    }
+
+    /// What people call it.
+    pub fn label(self) -> String {
+        match self {
+            Spent::Stages(stages) => stages.label(),
+            Spent::Prompt => "prompt wait".to_owned(),
+            Spent::ClientStall => "client stall".to_owned(),
+            Spent::Connecting | Spent::Proxy => self.name(),
         }
     }
 
@@ -163,16 +204,18 @@ impl Spent {
 
     /// The place in a request's life where it comes, as an index of [`STAGES`].
     pub fn order(self) -> u32 {
-        let router = STAGES
-            .iter()
-            .position(|stage| stage.period == Period::QUEUE_IN_ROUTER);
         match self {
             Spent::Stages(stages) => stages.0.trailing_zeros(),
             // It stands where a router would.
-            Spent::Proxy | Spent::Prompt => router.map_or(0, |index| index as u32),
+            Spent::Proxy | Spent::Prompt => index(Period::QUEUE_IN_ROUTER) as u32,
             Spent::Connecting => 0,
             Spent::ClientStall => STAGES.len() as u32,
         }
+    }
+
+    /// Whether it was after the first token, or may have been.
+    pub fn is_after_first_token(self) -> bool {
+        self == Spent::ClientStall || self.holds(Period::DECODE)
     }
 
     /// Whether this stage is what it was spent on, or part of that.

@@ -78,10 +78,7 @@ impl Timeline {
 
     /// The ends of a stage here, if this request has such a stage.
     pub fn period_of(&self, stage: &Stage) -> Option<Period> {
-        if stage
-            .is_of_pair
-            .is_some_and(|of_pair| of_pair != self.prefill.is_some())
-        {
+        if !stage.is_in(self.prefill.is_some()) {
             return None;
         }
         let is_held = self.prefill.is_some() && self.mark(Moment::PrefillReplied).is_some();

@@ -5,9 +5,9 @@ use super::Period;
 /// A stretch of a request's life; the stages follow each other without gap or overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
-    /// Short name.
+    /// Its name in files.
     pub name: &'static str,
-    /// What a person reads: "in the router".
+    /// What a person reads: "in the router queue".
     pub place: &'static str,
     /// Its ends; those in a request's own life says [`Timeline::period_of`](super::Timeline::period_of).
     pub period: Period,
@@ -24,7 +24,7 @@ pub const STAGES: [Stage; 15] = [
         Period::SCHEDULE_LAG,
     ),
     Stage::new("to proxy", "on the way to the proxy", Period::TO_PROXY),
-    Stage::new("router", "in the router", Period::QUEUE_IN_ROUTER),
+    Stage::new("router", "in the router queue", Period::QUEUE_IN_ROUTER),
     Stage::new("network", "on the way into the server", Period::NETWORK),
     Stage::new(
         "tokenize",
@@ -39,11 +39,11 @@ pub const STAGES: [Stage; 15] = [
     .of_pair(true),
     Stage::new(
         "prefill queue",
-        "in the prefill server's queue",
+        "in the prefill queue",
         Period::PREFILL_QUEUE,
     )
     .of_pair(true),
-    Stage::new("queue", "in the server's queue", Period::PURE_QUEUE).of_pair(false),
+    Stage::new("queue", "in the server queue", Period::PURE_QUEUE).of_pair(false),
     Stage::new("prefill", "in prefill", Period::PREFILL),
     Stage::new(
         "KV transfer",
@@ -88,6 +88,20 @@ impl Stage {
             "router hold" => "router_hold",
             name => name,
         }
+    }
+
+    /// What people call it.
+    pub fn label(&self) -> &'static str {
+        match self.name {
+            "router" => "router queue",
+            "queue" => "server queue",
+            name => name,
+        }
+    }
+
+    /// Whether a request that two servers served has it, or one that one did.
+    pub fn is_in(&self, is_pair: bool) -> bool {
+        self.is_of_pair.is_none_or(|of_pair| of_pair == is_pair)
     }
 
     const fn new(name: &'static str, place: &'static str, period: Period) -> Stage {

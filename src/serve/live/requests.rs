@@ -2,9 +2,9 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::report::timeline::{clock_lines, error, label, missing, way_back};
+use crate::report::timeline::{clock_lines, error, missing, way_back};
 use crate::report::why::first_of;
-use crate::request::column::{Unit, Value};
+use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::believed;
 use crate::request::row::Row;
@@ -84,9 +84,10 @@ fn parts(row: &Row) -> Vec<Json> {
         };
         json!({
             "name": part.spent.name(),
-            "label": label(part.spent),
+            "label": part.spent.label(),
             "place": part.spent.place(),
             "is_one": is_one,
+            "is_after": part.spent.is_after_first_token(),
             "start": seconds(start),
             "end": seconds(at),
             "error": seconds(error(row, part.spent)),
@@ -97,14 +98,7 @@ fn parts(row: &Row) -> Vec<Json> {
 
 fn columns(row: &Row) -> Json {
     let cells = COLUMNS.iter().map(|column| {
-        let value = match (column.get)(row) {
-            Value::Empty => Json::Null,
-            Value::Text(text) => json!(text),
-            Value::Bool(yes) => json!(yes),
-            Value::Count(count) => json!(count),
-            Value::Nanos(nanos) => json!(seconds(nanos)),
-            Value::Time(at) => json!(at.seconds()),
-        };
+        let value = (column.get)(row).to_json();
         let unit = match column.unit {
             Unit::Latency | Unit::Seconds => "s",
             Unit::Time => "time",

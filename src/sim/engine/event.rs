@@ -9,10 +9,46 @@ use crate::clock::Stamp;
 pub struct Request {
     /// Whatever the caller tells it by; never used twice.
     pub id: u64,
-    /// The prompt's tokens; equal beginnings of prompts share their place in the KV cache.
-    pub prompt: Arc<[u32]>,
+    /// What it asks.
+    pub prompt: Prompt,
     /// Tokens to make; 0 counts as 1, since a prefill ends with a token.
     pub output_tokens: u32,
+}
+
+/// A prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// Its tokens; equal beginnings of prompts share their place in the KV cache.
+    Tokens(Arc<[u32]>),
+    /// Of rows, which hold no prompts: only how many tokens, and how many of them a prefix cache spares it.
+    Counted {
+        /// All of them.
+        tokens: u32,
+        /// Those spared, unless the prefix cache is off.
+        cached: u32,
+    },
+}
+
+impl Prompt {
+    /// How many tokens it has.
+    pub fn tokens(&self) -> u64 {
+        match self {
+            Prompt::Tokens(tokens) => tokens.len() as u64,
+            Prompt::Counted { tokens, .. } => u64::from(*tokens),
+        }
+    }
+}
+
+impl<T: Into<Arc<[u32]>>> From<T> for Prompt {
+    fn from(tokens: T) -> Prompt {
+        Prompt::Tokens(tokens.into())
+    }
+}
+
+impl FromIterator<u32> for Prompt {
+    fn from_iter<I: IntoIterator<Item = u32>>(tokens: I) -> Prompt {
+        Prompt::Tokens(tokens.into_iter().collect())
+    }
 }
 
 /// Something that happened to a request.

@@ -1,5 +1,6 @@
 //! The KV cache: so many tokens, held by requests or by the prefix cache.
 
+use super::event::Prompt;
 use super::radix::{Node, Radix};
 
 /// Who holds how much. `private + cache.tokens()` is never over the budget.
@@ -46,12 +47,21 @@ impl Memory {
         self.cache.tokens() - self.cache.locked()
     }
 
-    /// Locks what is cached of `prompt`.
-    pub(super) fn share(&mut self, prompt: &[u32]) -> Hold {
+    /// Locks what is cached of the first `most` tokens of `prompt`. What only a count says is cached is in nobody's room.
+    pub(super) fn share(&mut self, prompt: &Prompt, most: u64) -> Hold {
         if !self.is_cached {
             return Hold::default();
         }
-        let (node, shared) = self.cache.find(prompt);
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens,
+            Prompt::Counted { cached, .. } => {
+                return Hold {
+                    shared: u64::from(*cached).min(most),
+                    ..Hold::default()
+                };
+            }
+        };
+        let (node, shared) = self.cache.find(&tokens[..most as usize]);
         self.cache.lock(node);
         Hold {
             prefix: Some(node),
@@ -69,7 +79,10 @@ impl Memory {
     }
 
     /// Puts the prompt that `hold` has computed into the prefix cache.
-    pub(super) fn keep(&mut self, hold: &mut Hold, prompt: &[u32]) {
+    pub(super) fn keep(&mut self, hold: &mut Hold, prompt: &Prompt) {
+        let Prompt::Tokens(prompt) = prompt else {
+            return;
+        };
         let length = prompt.len() as u64;
         if !self.is_cached || hold.shared == length {
             return;

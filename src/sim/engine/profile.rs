@@ -4,7 +4,7 @@ use crate::clock::NANOS;
 use crate::sim::flags::{self, at_least, between};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
-/// docs/SIMULATOR.md has the figures.
+/// docs/dev/CALIBRATION.md has the figures.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "How fast it is")]
 pub struct Profile {
@@ -14,7 +14,9 @@ pub struct Profile {
     /// Requests that may wait; more are rejected with 503 [default: no limit]
     #[arg(long, value_name = "N", value_parser = at_least(1_usize), help_heading = None)]
     pub max_queued_requests: Option<usize>,
-    /// Tokens that the KV cache holds: of running requests and of the prefix cache
+    /// Tokens that the KV cache holds
+    ///
+    /// Of running requests and of the prefix cache.
     #[arg(long, value_name = "N", default_value_t = 800_000, value_parser = between(3_u64, 1_000_000_000), help_heading = None)]
     pub max_total_tokens: u64,
     /// How much of what running requests may yet make is kept free when one is admitted: more retracts less
@@ -26,25 +28,33 @@ pub struct Profile {
     /// Schedule a step only when the one before has ended
     #[arg(long, help_heading = None)]
     pub disable_overlap_schedule: bool,
-    /// Prompt tokens in one prefill batch; a longer prompt goes alone
+    /// Prompt tokens in one prefill batch
+    ///
+    /// A longer prompt goes alone.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least(1_u64))]
     pub max_prefill_tokens: u64,
-    /// Longer prefills are cut into pieces of so many tokens; -1: never
+    /// Prefills are cut at so many tokens; -1: never
     #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = chunk)]
     pub chunked_prefill_size: i64,
-    /// Time between a request's coming and its entering the queue, milliseconds
+    /// Time from arrival to the queue, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1.5, value_parser = between(0.0, 1e6))]
     pub tokenize_ms: f64,
-    /// What each prompt token adds to that, microseconds
+    /// What a prompt token adds to that, microseconds
     #[arg(long, value_name = "US", default_value_t = 3.7, value_parser = between(0.0, 1e6))]
     pub tokenize_token_us: f64,
-    /// Least time of a prefill, milliseconds: so long its kernels are launched, and the scheduler is busy
+    /// Least time of a prefill, milliseconds
+    ///
+    /// So long its kernels are launched, and the scheduler is busy.
     #[arg(long, value_name = "MS", default_value_t = 24.4, value_parser = between(0.0, 1e6))]
     pub prefill_floor_ms: f64,
-    /// Share of prefills whose launch takes longer than that, at random
+    /// Share of prefills that are launched for longer
+    ///
+    /// Which ones is random.
     #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = between(0.0, 1.0))]
     pub prefill_stall_share: f64,
-    /// How much longer on average (exponential), milliseconds
+    /// How much longer in the mean, milliseconds
+    ///
+    /// Exponentially distributed.
     #[arg(long, value_name = "MS", default_value_t = 9.0, value_parser = between(0.0, 1e6))]
     pub prefill_stall_ms: f64,
     /// Prompt tokens prefilled in a second
@@ -53,7 +63,7 @@ pub struct Profile {
     /// What each token before it adds to a prompt token's prefill, nanoseconds
     #[arg(long, value_name = "NS", default_value_t = 2.03, value_parser = between(0.0, 1e9))]
     pub prefill_context_ns: f64,
-    /// Time that the scheduler needs to launch a decode step, milliseconds
+    /// Time to launch a decode step, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 3.2, value_parser = between(0.0, 1e6))]
     pub decode_launch_ms: f64,
     /// Time of a decode step without what its requests add, milliseconds
@@ -71,10 +81,12 @@ pub struct Profile {
     /// Time from picking requests up to starting them, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.35, value_parser = between(0.0, 1e6))]
     pub schedule_ms: f64,
-    /// Time that the GPU rests between two steps, milliseconds
+    /// Rest of the GPU between two steps, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0.1, value_parser = between(0.0, 1e6))]
     pub step_gap_ms: f64,
-    /// Share of the GPU's time that this server gets, where several share one
+    /// Share of the GPU's time that this server gets
+    ///
+    /// For several that share one.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = between(1e-3, 1.0))]
     pub gpu_share: f64,
 }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::clock::Stamp;
 
-use super::event::{Aborted, Event, EventKind, Load, Request};
+use super::event::{Aborted, Event, EventKind, Load, Prompt, Request};
 use super::memory::{Hold, Memory};
 use super::profile::Profile;
 
@@ -31,7 +31,7 @@ const ROOM_STEPS: u64 = 20;
 pub(super) struct Scheduler {
     profile: Profile,
     memory: Memory,
-    tasks: HashMap<u64, Task>,
+    tasks: HashMap<u64, Task, ahash::RandomState>,
     waiting: VecDeque<u64>,
     running: Vec<u64>,
     /// Of a server that decodes only: what waits there.
@@ -59,7 +59,7 @@ struct Decoding {
 /// A request on its way.
 #[derive(Debug)]
 struct Task {
-    prompt: std::sync::Arc<[u32]>,
+    prompt: Prompt,
     wanted: u32,
     made: u32,
     retractions: u32,
@@ -134,7 +134,7 @@ impl Scheduler {
             memory: Memory::new(profile.max_total_tokens, !profile.disable_radix_cache),
             ratio: initial_ratio(&profile),
             profile,
-            tasks: HashMap::new(),
+            tasks: HashMap::default(),
             waiting: VecDeque::new(),
             running: Vec::new(),
             prefilled: extra.map(Prefilled::new),
@@ -151,7 +151,7 @@ impl Scheduler {
     pub(super) fn receive(&mut self, request: Request, at: Stamp) {
         let id = request.id;
         let wanted = request.output_tokens.max(1);
-        let most = request.prompt.len() as u64 + u64::from(wanted);
+        let most = request.prompt.tokens() + u64::from(wanted);
         let limit = self.profile.max_queued_requests.unwrap_or(usize::MAX);
         let waiting = match &self.prefilled {
             Some(prefilled) => prefilled.unreserved.len(),
@@ -333,8 +333,8 @@ impl Scheduler {
         };
         let tokens = task.tokens();
         // The last token is always computed: what follows it comes from there.
-        let most = task.prompt.len().min(tokens as usize - 1);
-        let mut hold = self.memory.share(&task.prompt[..most]);
+        let most = task.prompt.tokens().min(tokens - 1);
+        let mut hold = self.memory.share(&task.prompt, most);
         let shared = hold.shared();
         let computed = tokens - shared;
         let room = self.memory.available() as f64 - filling.reserved;
@@ -400,7 +400,7 @@ impl Scheduler {
         let tasks = &self.tasks;
         let worth = |id: &u64| {
             let task = tasks.get(id);
-            task.map(|task| (task.made, std::cmp::Reverse(task.prompt.len())))
+            task.map(|task| (task.made, std::cmp::Reverse(task.prompt.tokens())))
         };
         let mut by_worth = self.running.clone();
         by_worth.sort_by_key(|id| std::cmp::Reverse(worth(id)));
@@ -452,7 +452,7 @@ impl Filling {
 impl Task {
     /// Tokens to prefill: after a retraction also those made before.
     fn tokens(&self) -> u64 {
-        self.prompt.len() as u64 + u64::from(self.made)
+        self.prompt.tokens() + u64::from(self.made)
     }
 
     /// Tokens that it may yet make, as far as they count when room is kept.

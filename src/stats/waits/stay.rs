@@ -1,4 +1,4 @@
-//! What waits are made of, and what they can be for.
+//! What waits are made of.
 
 use crate::stats::Interval;
 
@@ -30,77 +30,6 @@ pub struct Known {
     pub usage: Vec<(i64, f64)>,
     /// When it was down or starting, in order of time.
     pub down: Vec<Interval>,
-}
-
-/// Why a request waited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// As many requests ran as the server runs at once.
-    Slots,
-    /// The KV cache had no room for it.
-    Memory,
-    /// A batch was under way, or prompts before its own took the prefill.
-    Prefill,
-    /// Those that are known to have run left room: others, that are not among these requests, took it.
-    NotSeen,
-    /// The router held it back.
-    Router,
-    /// The server was down or starting.
-    Down,
-    /// What is known does not tell.
-    Unknown,
-}
-
-impl Cause {
-    /// All of them.
-    pub const ALL: [Cause; 7] = [
-        Cause::Slots,
-        Cause::Memory,
-        Cause::Prefill,
-        Cause::NotSeen,
-        Cause::Router,
-        Cause::Down,
-        Cause::Unknown,
-    ];
-
-    /// Its name, in files and as a label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Cause::Slots => "slots",
-            Cause::Memory => "kv_memory",
-            Cause::Prefill => "prefill_turn",
-            Cause::NotSeen => "not_seen_here",
-            Cause::Router => "router",
-            Cause::Down => "server_down",
-            Cause::Unknown => "unknown",
-        }
-    }
-
-    /// As a table's head.
-    pub const fn short(self) -> &'static str {
-        match self {
-            Cause::Slots => "slots full",
-            Cause::Memory => "KV memory",
-            Cause::Prefill => "prefill turn",
-            Cause::NotSeen => "not seen here",
-            Cause::Router => "router",
-            Cause::Down => "server down",
-            Cause::Unknown => "unknown",
-        }
-    }
-
-    /// What it is, in a few words.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Cause::Slots => "all slots were taken",
-            Cause::Memory => "the KV memory was full",
-            Cause::Prefill => "its turn of prefill had not come",
-            Cause::NotSeen => "requests that are not seen here had the server",
-            Cause::Router => "the router held it back",
-            Cause::Down => "the server was down or starting",
-            Cause::Unknown => "what it waited for is not known",
-        }
-    }
 }
 
 impl Stay {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::stay::Stay;
 
 /// A stretch of time in which the same sequences waited and ran.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Piece {
     /// Its first nanosecond.
     pub from: i64,
@@ -25,7 +25,7 @@ pub struct Piece {
 
 /// What happens to a stay. At one moment whoever ends makes room for those who start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
+enum Change {
     /// It ends.
     End,
     /// Its first token is made.
@@ -37,7 +37,7 @@ pub enum Change {
 }
 
 /// When, what, and whose: the place of the stay.
-pub type Event = (i64, Change, u32);
+type Event = (i64, Change, u32);
 
 /// How long each of some values held.
 #[derive(Clone, Debug, Default)]
@@ -46,8 +46,6 @@ pub struct Held<V>(BTreeMap<V, f64>);
 /// A server's time.
 #[derive(Clone, Debug, Default)]
 pub struct Sweep {
-    /// All that happened, in order of time.
-    pub events: Vec<Event>,
     /// The time in which any waited.
     pub pieces: Vec<Piece>,
     /// How long so many ran, whether any waited or not.
@@ -96,22 +94,12 @@ fn rounded(tokens: u64) -> u64 {
 impl Sweep {
     /// Of stays at one server; one that waited longer than `batch` nanoseconds waited long.
     pub fn of(stays: &[Stay], batch: i64) -> Sweep {
-        let mut sweep = Sweep {
-            events: events(stays),
-            ..Sweep::default()
-        };
-        let starts = sweep.events.iter();
+        let mut sweep = Sweep::default();
+        let events = events(stays);
+        let starts = events.iter();
         let mut starts = starts.filter(|event| event.1 == Change::Start).peekable();
-        let mut now = Piece {
-            from: 0,
-            to: 0,
-            waiting: 0,
-            long: 0,
-            running: 0,
-            prefilling: 0,
-            tokens: 0,
-        };
-        for (at, change, place) in &sweep.events {
+        let mut now = Piece::default();
+        for (at, change, place) in &events {
             let length = (at - now.from) as f64;
             if *at > now.from && now.running > 0 {
                 sweep.ran.add(now.running, length);

@@ -1,5 +1,4 @@
 use std::io::Read as _;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use rand::{Rng as _, SeedableRng as _};
@@ -54,10 +53,9 @@ fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
         take(&mut engine, nanos, &mut stays);
         stays[id].prompt = u64::from(prompt);
         stays[id].output = u64::from(output);
-        let prompt: Arc<[u32]> = (0..prompt).map(|n| n << 16 | id as u32).collect();
         let request = Request {
             id: id as u64,
-            prompt,
+            prompt: (0..prompt).map(|n| n << 16 | id as u32).collect(),
             output_tokens: output,
         };
         engine.submit(request, Stamp::from_nanos(nanos));
@@ -73,14 +71,15 @@ fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
 }
 
 /// The share of the waited time that has this cause.
-fn share(waits: &Waits, cause: Cause) -> f64 {
-    let of = |cause: usize| waits.causes.iter().map(|of| of[cause] as f64).sum::<f64>();
-    let all: f64 = (0..Cause::ALL.len()).map(of).sum();
-    of(cause as usize) / all
+fn share(waits: &Waits, stays: &[Stay], cause: Cause) -> f64 {
+    let mut all = ByCause::default();
+    let causes = stays.iter().map(|stay| waits.causes(stay));
+    causes.for_each(|of| all.add_all(&of));
+    all.of(cause) as f64 / all.total() as f64
 }
 
-fn shown(waits: &Waits) -> String {
-    let shares = Cause::ALL.map(|cause| (cause.name(), (share(waits, cause) * 1e3).round()));
+fn shown(waits: &Waits, stays: &[Stay]) -> String {
+    let shares = Cause::ALL.map(|cause| (cause.name(), (share(waits, stays, cause) * 1e3).round()));
     let shares: Vec<_> = shares.into_iter().filter(|of| of.1 > 0.0).collect();
     format!("{shares:?} {:?}", waits.limits)
 }
@@ -89,9 +88,9 @@ fn holds(name: &str, stays: &[Stay], known: &Known, cause: Cause) -> Waits {
     let waits = Waits::of(stays, known);
     let waited: i64 = stays.iter().map(Stay::waited).sum();
     assert!(
-        waited > 0 && share(&waits, cause) >= 0.95,
+        waited > 0 && share(&waits, stays, cause) >= 0.95,
         "{name}: {}",
-        shown(&waits)
+        shown(&waits, stays)
     );
     adds_up(stays, &waits);
     waits
@@ -99,16 +98,17 @@ fn holds(name: &str, stays: &[Stay], known: &Known, cause: Cause) -> Waits {
 
 /// Causes and what each held up others are all that was waited.
 fn adds_up(stays: &[Stay], waits: &Waits) {
-    for (stay, causes) in stays.iter().zip(&waits.causes) {
-        assert_eq!(causes.iter().sum::<i64>(), stay.waited());
+    for stay in stays {
+        assert_eq!(waits.causes(stay).total(), stay.waited());
     }
     let waited: f64 = stays.iter().map(|stay| stay.waited() as f64 / 1e9).sum();
-    let held: f64 = waits.held_up.iter().sum::<f64>() + waits.by_nobody;
+    let each = || stays.iter().map(|stay| waits.held_up(stay));
+    let held = each().sum::<f64>() + waits.by_nobody;
     assert!(
         (waited - held).abs() <= 1e-9 * waited.max(1.0),
         "{waited} {held}"
     );
-    assert!(waits.held_up.iter().all(|held| *held >= -1e-9));
+    assert!(each().all(|held| held >= -1e-9));
 }
 
 fn slots(slots: usize) -> Profile {
@@ -232,7 +232,7 @@ fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
                 ..Known::default()
             };
             let waits = holds(&name, &stays, &told, Cause::NotSeen);
-            let held: f64 = waits.held_up.iter().sum();
+            let held: f64 = stays.iter().map(|stay| waits.held_up(stay)).sum();
             assert!(held <= 0.05 * (held + waits.by_nobody), "{name}");
             holds(&name, &stays, &Known::default(), Cause::NotSeen);
         }
@@ -325,12 +325,12 @@ fn a_wait_is_laid_on_those_who_ran_by_hand() {
         ..Known::default()
     };
     let waits = Waits::of(&stays, &known);
-    let held = waits.held_up.iter().map(|held| (held * 1e3).round());
+    let held = stays.iter().map(|stay| (waits.held_up(stay) * 1e3).round());
     assert_eq!(held.collect::<Vec<_>>(), [5.0, 15.0, 0.0, 10.0]);
     assert_eq!(waits.by_nobody, 0.010);
-    assert_eq!(waits.causes[0][Cause::Prefill as usize], 10 * MS);
-    assert_eq!(waits.causes[2][Cause::Slots as usize], 30 * MS);
-    let holders = waits.holders(&stays, 2, 2);
+    assert_eq!(waits.causes(&stays[0]).of(Cause::Prefill), 10 * MS);
+    assert_eq!(waits.causes(&stays[2]).of(Cause::Slots), 30 * MS);
+    let holders = waits.holders(&stays, &stays[2], 2);
     let holders: Vec<_> = holders
         .iter()
         .map(|(of, s)| (*of, (s * 1e3).round()))
@@ -344,8 +344,8 @@ fn a_wait_is_laid_on_those_who_ran_by_hand() {
         ..known
     };
     let waits = Waits::of(&stays, &down);
-    assert_eq!(waits.causes[0][Cause::Down as usize], 10 * MS);
-    assert_eq!(waits.causes[2][Cause::Down as usize], 10 * MS);
+    assert_eq!(waits.causes(&stays[0]).of(Cause::Down), 10 * MS);
+    assert_eq!(waits.causes(&stays[2]).of(Cause::Down), 10 * MS);
     adds_up(&stays, &waits);
 }
 
@@ -373,12 +373,13 @@ proptest! {
         adds_up(&stays, &waits);
         // What each holds of each is what it holds of all.
         let mut held = vec![0.0; stays.len()];
-        for place in 0..stays.len() {
-            for (by, seconds) in waits.holders(&stays, place, usize::MAX) {
+        for stay in &stays {
+            for (by, seconds) in waits.holders(&stays, stay, usize::MAX) {
                 held[by] += seconds;
             }
         }
-        for (all, each) in waits.held_up.iter().zip(&held) {
+        for (stay, each) in stays.iter().zip(&held) {
+            let all = waits.held_up(stay);
             prop_assert!((all - each).abs() < 1e-9, "{all} {each}");
         }
     }

@@ -268,7 +268,7 @@ impl Headers {
         let name = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| "must begin with a header's name, as in \"x-api-key: value\"")?;
         let mut value = HeaderValue::from_str(value)
-            .map_err(|_| "has a value that cannot stand in a header; give plain text")?;
+            .map_err(|_| "has characters that are not allowed in a header; give plain text")?;
         value.set_sensitive(true);
         self.0.append(name, value);
         Ok(())

@@ -6,6 +6,7 @@ use prometheus::Histogram;
 
 use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
+use crate::request::head::label_pairs;
 use crate::request::impossible::{Impossible, believed};
 use crate::request::row::Row;
 use crate::request::sequence::Untold;
@@ -54,6 +55,13 @@ impl Metrics {
             observe(&self.first_token, gen_ai, ttft);
             let tpot = rows.iter().filter_map(|row| row.tpot);
             observe(&self.per_token, gen_ai, tpot);
+        }
+        let waited = rows.iter().filter_map(|row| row.pure_queue_time);
+        let waited = seconds(waited.sum());
+        for (header, value) in label_pairs(first.labels.as_deref().unwrap_or_default()) {
+            let outcome = labels.outcome;
+            self.label_requests.with(&[header, value, outcome]).inc();
+            self.label_wait.with(&[header, value]).inc_by(waited);
         }
         for (kind, tokens) in [
             ("prompt", first.request_prompt_tokens),
@@ -208,7 +216,7 @@ pub(super) fn reasons(endpoint: Endpoint) -> impl Iterator<Item = &'static str> 
     own.iter().copied().chain(Untold::ALL.map(Untold::name))
 }
 
-/// Why a row that went well has no time in the server's queue.
+/// Why a row that went well has no time in the server queue.
 fn missing(row: &Row) -> Option<&'static str> {
     // Where parts of what it tells were lost, others may be there.
     let is_part = row.more.untold == Some(Untold::Incomplete);

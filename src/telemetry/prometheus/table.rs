@@ -92,10 +92,10 @@ metrics! {
         `tpot`. Its inverse is how fast a reader sees text.";
     stage_duration: Histogram = "queuescope_stage_duration_seconds", &["stage", "worker"], buckets &LATENCY_BOUNDS;
         "Where the time of requests that went well was spent. `router_queue`: held by the router; `proxy`: by us, where we send to the \
-        server itself; `prompt_wait`: by a client that had not sent its prompt yet, where `cache_aware` chooses by it; `network`: on the way into the server; `tokenize`; `server_queue`: in the scheduler's queue; `prefill`; \
+        server itself; `prompt_wait`: by a client that had not sent its prompt yet, where `cache_aware` chooses by it; `network`: on the way into the server; `tokenize`; `server_queue`: waiting for a place in a batch; `prefill`; \
         `return`: the first token's way to the hop (to us, router and all, where no hop saw it pass); `router_return`: from the \
         hop to us; `decode`: until the last byte was read, without stalls (of replies that are no stream with `return` in it). `server`: \
-        what could not be told apart: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
+        unseen in the server: `network` to `return` of streamed OpenAI answers, `decode` too of their replies. Of a \
         sequence they add up to its time; only behind a router without hops the part before the first token is missing. \
         `client_stall`: writes to the client held up, after the last byte was read too. `_sum` / `_count` is the mean where a stage was seen; where it was not, its time is in `server`, never counted as 0.";
     overhead: Histogram = "queuescope_overhead_seconds", &[], buckets &OVERHEAD_BOUNDS;
@@ -107,20 +107,28 @@ metrics! {
     requests: IntCounter = "queuescope_requests_total", &["endpoint", "outcome", "worker"];
         "Generation requests that have ended, by how: the [outcomes](#outcomes). `worker` is the hop's name, else the server, else absent.";
     tokens: IntCounter = "queuescope_tokens_total", &["type", "worker"];
-        "Tokens of requests that have ended, as engines told them: `prompt`, `output`, and `cached`: those of the prompts that \
+        "Tokens of requests that have ended, as engines reported them: `prompt`, `output`, and `cached`: those of the prompts that \
         the prefix cache served.";
+    wait_causes: Counter = "queuescope_wait_cause_seconds_total", &["worker", "cause"];
+        "What sequences waited for in the server queues, and requests in the router: [the causes](CAUSES.md#causes). A wait is judged \
+        when those that ran meanwhile have ended: so long after its request's end as the longest lately ran, at most a minute. Rows alone \
+        tell the servers' limits here: who waits for requests that did not come through this proxy is `not_seen_here` or `unknown`.";
+    label_requests: IntCounter = "queuescope_label_requests_total", &["header", "value", "outcome"];
+        "Generation requests that have ended, by what the headers of `label_headers` said: column `labels`. `value` is `other` where there are too many.";
+    label_wait: Counter = "queuescope_label_wait_seconds_total", &["header", "value"];
+        "How long their sequences waited in the server queues: column `pure_queue_time`.";
     ended_in: IntCounter = "queuescope_ended_in_total", &["outcome", "stage"];
         "Requests that did not go well, by the stage that they were last seen in: column `ended_in`, in the words of \
         `queuescope_stage_duration_seconds`. Where clients gave up.";
     timing_missing: IntCounter = "queuescope_timing_missing_total", &["reason", "endpoint"];
-        "Requests that went well and whose (first) sequence has no time in the server's queue. `metrics_off`: the server needs `--enable-metrics`; \
-        `too_old`: its SGLang, before 0.5.5, tells none; `openai_stream`: streams of OpenAI's APIs and of `/v1/messages` carry no \
+        "Requests that went well and whose (first) sequence has no time in the server queue. `metrics_off`: the server needs `--enable-metrics`; \
+        `too_old`: its SGLang, before 0.5.5, has none; `openai_stream`: streams of OpenAI's APIs and of `/v1/messages` carry no \
         timings: switch on the trace join ([ENGINE.md](ENGINE.md)); `openai_reply`: their replies neither, but chat's with `return_meta_info`; \
         `retracted`: taken out of the batch again before the first event (of a reply: at all); `unread`: the body could not be read; `other`. \
         Where the engine's trace or log is joined: `no_spans`, `no_log_line`: waited for, and nothing came; \
         `incomplete`: some of its spans came, the queue perhaps among them (an SGLang of several tokenizer workers sends none of its \
         scheduler: join its log); `unsampled`: it went upstream without the sampled flag; `no_room`: too many waited. \
-        `impossible`: told, and left out (`queuescope_impossible_total`).";
+        `impossible`: reported, and left out (`queuescope_impossible_total`).";
     impossible: IntCounter = "queuescope_impossible_total", &["what"], of Impossible::KINDS;
         "Rows in which something cannot be and is in no other metric of this list, nor in the live page's figures; the row has it as \
         it came, and its column `inconsistency` names it. `times`: the server's (longer than the request, or out of order); \
@@ -130,16 +138,16 @@ metrics! {
     clock_offset_error: Gauge = "queuescope_clock_offset_error_seconds", &["clock"];
         "The true offset lies within ± this. Stages across the two clocks are no better than it.";
     in_flight: IntGauge = "queuescope_in_flight", &["phase"];
-        "Generation requests under way. `receiving`: not yet sent on; `waiting`: sent, and no token back (in the router, the \
-        server's queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.";
+        "Generation requests under way. `receiving`: not yet sent on; `waiting`: sent, and no token back (in the router queue, the \
+        server queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.";
     worker_in_flight: IntGauge = "queuescope_worker_in_flight", &["worker", "phase"];
         "Attempts at each worker, as its hop sees them (without hops, where the upstream is the server itself, by upstream): \
-        `waiting`, or `streaming` once the first bytes came back. Requests in the router now: \
+        `waiting`, or `streaming` once the first bytes came back. Requests in the router queue now: \
         `queuescope_in_flight{phase=\"waiting\"}` less the sum of these that wait.";
     attempts: IntCounter = "queuescope_attempts_total", &["worker", "outcome"];
         "Attempts at servers that have ended, as the hops saw them; without hops, where the upstream is the server itself, our \
         own sendings. More of them than requests: the router retries. The hop of a front's own process judges by status and framing \
-        alone: a 200 whose stream tells of an error counts as `ok` here, and as what it is in `queuescope_requests_total`.";
+        alone: a 200 whose stream has an error counts as `ok` here, and as what it is in `queuescope_requests_total`.";
     connections: IntCounter = "queuescope_upstream_connections_total", &["upstream", "reused"];
         "Sendings, by whether their connection had been used before. Each that is `false` paid for a connect. Those to paths that \
         are not recorded count too.";
@@ -149,7 +157,7 @@ metrics! {
         "How much later than asked a task that wakes every 50 ms was run: up to 1 ms is the timer's own. Above that the proxy \
         has no CPU left, and what it times is late by as much.";
     responses_unread: IntCounter = "queuescope_responses_unread_total", &["reason"], of Unread::ALL.map(Unread::name);
-        "2xx responses whose body told nothing of the generation: the column `unread` says what the reasons mean.";
+        "2xx responses whose body was not read: the column `unread` says what the reasons mean.";
     rows_written: IntCounter = "queuescope_rows_written_total", &[];
         "Rows on disk.";
     rows_lost: IntCounter = "queuescope_rows_lost_total", &["reason"], of Loss::ALL.map(Loss::name);
@@ -200,11 +208,11 @@ metrics! {
     trace_queue: IntGauge = "queuescope_trace_queue_length", &[];
         "Rows of requests whose traces wait to be exported.";
     engine_joins: IntCounter = "queuescope_engine_joins_total", &["source", "outcome"];
-        "Sequences that engines told of in their traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
+        "Sequences in engines' traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
         written before: raise `wait_s`), `again` (the row was written with what came first, as from the other source), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
         ran; of both sources, counted as `trace` where that is on), `no_room` (batches of spans, lines).";
     engine_waiting: IntGauge = "queuescope_engine_waiting", &[];
-        "Requests that have ended and wait for what the engine tells of them.";
+        "Requests that have ended and wait for the engine's trace or log.";
     trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
         16 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be read, of all or of one connection, which \

@@ -10,6 +10,7 @@ use crate::request::sample::rows;
 use crate::request::sequence::Sequence;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::request::token_count::TokenCountSource;
+use crate::stats::waits::Cause;
 use crate::telemetry::metric::Kind;
 use crate::telemetry::upstreams::UpstreamFigures;
 
@@ -95,10 +96,12 @@ fn used(metrics: &Metrics, name: &str) {
         ] {
             *text = Some(format!("{name}:1"));
         }
+        row.facts.labels = Some(format!("x-tenant={name}"));
         metrics.request_ended(&rows(&[row]));
     }
     metrics.engine_joins.with(&["trace", "joined"]);
     drop(metrics.attempt_began(name));
+    metrics.waited(name, Cause::Slots, 5);
     metrics.attempts.with(&[name, "ok"]).inc();
     metrics.connections.with(&[name, "true"]).inc();
     metrics.bytes.with(&["request"]).inc_by(5);

@@ -42,8 +42,8 @@ pub struct Slot {
     index: i64,
     outcomes: [u64; Outcome::ALL.len()],
     output_tokens: u64,
-    /// Where the time of those went that went well.
-    pub spent: TimeSpent,
+    /// Where the time of those went that went well: all of it, and that until their first tokens.
+    pub spent: [TimeSpent; 2],
     quantiles: Vec<Histogram>,
 }
 
@@ -51,7 +51,7 @@ pub struct Slot {
 pub struct Told {
     outcome: Outcome,
     output_tokens: u64,
-    spent: TimeSpent,
+    spent: [TimeSpent; 2],
     /// By place in [`FIGURES`].
     values: Vec<(usize, i64)>,
 }
@@ -71,7 +71,7 @@ impl Told {
         let mut told = Told {
             outcome: Outcome::ProxyError,
             output_tokens: 0,
-            spent: TimeSpent::default(),
+            spent: <[TimeSpent; 2]>::default(),
             values: Vec::new(),
         };
         let Some(first) = rows.first() else {
@@ -82,7 +82,7 @@ impl Told {
         if !first.is_ok() || first.is_in_background() {
             return told;
         }
-        told.spent = TimeSpent::of_row(first);
+        told.spent = TimeSpent::both(first);
         // Where no hop saw the router's sending, it is our own: there is no router.
         let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
         let figures = FIGURES.iter().enumerate();
@@ -140,7 +140,7 @@ impl Slot {
             index,
             outcomes: [0; Outcome::ALL.len()],
             output_tokens: 0,
-            spent: TimeSpent::default(),
+            spent: <[TimeSpent; 2]>::default(),
             quantiles: vec![Histogram::default(); FIGURES.len()],
         }
     }
@@ -148,7 +148,7 @@ impl Slot {
     fn count(&mut self, told: Told) {
         self.outcomes[told.outcome as usize] += 1;
         self.output_tokens = self.output_tokens.saturating_add(told.output_tokens);
-        self.spent.add(told.spent);
+        TimeSpent::add_both(&mut self.spent, told.spent);
         for (place, nanos) in told.values {
             if let Some(histogram) = self.quantiles.get_mut(place) {
                 histogram.record(nanos, 1);
@@ -161,7 +161,7 @@ impl Slot {
             *count += more;
         }
         self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
-        self.spent.add(more.spent.clone());
+        TimeSpent::add_both(&mut self.spent, more.spent.clone());
         for (histogram, more) in self.quantiles.iter_mut().zip(&more.quantiles) {
             histogram.add(more);
         }

@@ -19,15 +19,19 @@ use super::values::within;
 #[derive(Clone, Debug, clap::Args)]
 pub struct DataArgs {
     /// Where prompts come from
-    #[arg(long, value_enum, default_value = "random")]
+    #[arg(long, value_enum, value_name = "NAME", default_value = "random")]
     #[arg(help_heading = "What is sent")]
     pub dataset_name: DatasetName,
-    /// File of the data set, NEEDED for custom, mooncake, azure and burstgpt; without it sharegpt is downloaded once, to
-    /// the user's cache folder. custom is a JSON array or JSON lines of {"prompt", "completion", "id"} or {"messages"}
-    #[arg(long, value_name = "FILE")]
+    /// File of the data set, required for custom, mooncake, azure and burstgpt
+    ///
+    /// Without it sharegpt is downloaded once, to the user's cache folder. custom is a JSON array or JSON lines of
+    /// {"prompt", "completion", "id"} or {"messages"}.
+    #[arg(long, value_name = "FILE", required_if_eq_any = [
+        ("dataset_name", "custom"), ("dataset_name", "mooncake"), ("dataset_name", "azure"), ("dataset_name", "burstgpt"),
+    ])]
     #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
-    /// Send what --save-workload wrote, exactly so: the data set and its times are in the file
+    /// Send exactly what --save-workload wrote, at its times
     #[arg(long, value_name = "FILE", help_heading = "What is sent",
         conflicts_with_all = ["request_rate", "rate_curve", "arrival", "trace_speed", "dataset_name", "dataset_path"])]
     pub workload: Option<PathBuf>,
@@ -35,7 +39,9 @@ pub struct DataArgs {
     #[arg(long, value_enum, default_value = "rate", hide_default_value = true)]
     #[arg(help_heading = "When requests are sent")]
     pub arrival: ArrivalSource,
-    /// With --arrival trace, so many times as fast as it was: 2 sends the requests of an hour in half of one [default: 1]
+    /// With --arrival trace: so many times as fast as it was [default: 1]
+    ///
+    /// 2 sends the requests of an hour in half of one.
     #[arg(long, value_name = "FACTOR", value_parser = within(1e-6..=1e6, "must be a number from 0.000001 to 1000000; 2 is twice as fast"))]
     #[arg(help_heading = "When requests are sent")]
     pub trace_speed: Option<f64>,
@@ -63,11 +69,11 @@ pub enum DatasetName {
     Conversations,
     /// Groups of prompts of random words that begin alike (--gsp-…)
     GeneratedSharedPrefix,
-    /// Mooncake's trace (JSON lines): lengths, shared blocks and times
+    /// Mooncake's trace (mooncake_trace.jsonl of github.com/kvcache-ai/Mooncake): lengths, shared blocks and times
     Mooncake,
-    /// Azure's LLM inference trace (CSV, 2023 or 2024): lengths and times
+    /// Azure's LLM inference trace (AzureLLMInferenceTrace_*.csv of github.com/Azure/AzurePublicDataset): lengths and times
     Azure,
-    /// BurstGPT's trace (CSV): lengths and times
+    /// BurstGPT's trace (BurstGPT_*.csv of github.com/HPMLL/BurstGPT): lengths and times
     #[value(name = "burstgpt")]
     BurstGpt,
 }
@@ -118,20 +124,9 @@ impl DataArgs {
         }
     }
 
-    pub(in crate::traffic) fn path(&self) -> Result<&Path, Error> {
-        let name = super::name(self.dataset_name);
-        let published = match self.dataset_name {
-            DatasetName::Mooncake => " (mooncake_trace.jsonl of github.com/kvcache-ai/Mooncake)",
-            DatasetName::Azure => {
-                " (AzureLLMInferenceTrace_*.csv of github.com/Azure/AzurePublicDataset)"
-            }
-            DatasetName::BurstGpt => " (BurstGPT_*.csv of github.com/HPMLL/BurstGPT)",
-            _ => "",
-        };
-        self.dataset_path.as_deref().ok_or_else(|| {
-            let right = format!("--dataset-name {name}: needs --dataset-path FILE{published}");
-            Error::Usage(right)
-        })
+    /// The file of a data set that needs one; clap asks for it.
+    pub(in crate::traffic) fn path(&self) -> &Path {
+        self.dataset_path.as_deref().unwrap_or(Path::new(""))
     }
 
     pub(in crate::traffic) fn no_path(&self) -> Result<(), Error> {

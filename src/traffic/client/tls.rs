@@ -28,10 +28,12 @@ use super::socket::Socket;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Where and to whom")]
 pub struct TlsArgs {
-    /// For https://, certificates (PEM) of who may sign the server's [default: the system's]
+    /// For https://: PEM of who may sign [default: the system's]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// For https://, take any certificate: whoever is on the way can read along and answer
+    /// For https://: take any certificate (others can read along)
+    ///
+    /// Whoever is on the way can read the requests, API key included, and answer them.
     #[arg(long, conflicts_with = "ca")]
     pub insecure: bool,
 }
@@ -46,7 +48,7 @@ pub struct Tls {
 }
 
 /// What a run without verification must not keep to itself.
-pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified: whoever is on the way can \
+pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified: anyone on the network path can \
     read the requests, API key included, and answer them";
 
 /// HTTP/1.1 is all we speak.

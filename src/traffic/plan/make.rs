@@ -201,7 +201,7 @@ impl Args {
                         sharegpt::sample(file, named, &sampling)
                     }
                 };
-                let (dataset, source) = source::open("--dataset-path", data.path()?, read)?;
+                let (dataset, source) = source::open("--dataset-path", data.path(), read)?;
                 return Ok((dataset, Some(source)));
             }
         };

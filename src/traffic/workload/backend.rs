@@ -14,6 +14,8 @@ pub enum Backend {
     SglangOai,
     /// OpenAI's `/v1/chat/completions`.
     SglangOaiChat,
+    /// `/v1/chat/completions` of any server that speaks OpenAI's API: nothing of SGLang's own is sent.
+    OpenaiChat,
     /// OpenAI's `/v1/responses`: for probes.
     #[value(skip)]
     #[serde(skip)]
@@ -30,7 +32,7 @@ impl Backend {
         match self {
             Backend::Sglang => Endpoint::Generate,
             Backend::SglangOai => Endpoint::Completions,
-            Backend::SglangOaiChat => Endpoint::Chat,
+            Backend::SglangOaiChat | Backend::OpenaiChat => Endpoint::Chat,
             Backend::Responses => Endpoint::Responses,
             Backend::Messages => Endpoint::Messages,
         }

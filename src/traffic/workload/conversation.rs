@@ -16,17 +16,19 @@ use crate::traffic::args::values::{self, within};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Data sets conversations and sharegpt")]
 pub struct TalkArgs {
-    /// Turns of a conversation, at most [default: 4 of conversations, 1 of sharegpt]
+    /// Turns, at most [default: 4 of conversations, 1 of sharegpt]
     #[arg(long, value_name = "N", value_parser = within(1..=MOST_TURNS, "must be a whole number from 1 to 1000"))]
     pub turns: Option<usize>,
-    /// Seconds from the end of a reply to the next turn, in the mean
+    /// Mean time from the end of a reply to the next turn
     #[arg(long, value_name = "SECONDS", default_value = "1",
         value_parser = values::seconds_or_none)]
     pub think_time_s: Duration,
     /// How think times are spread
-    #[arg(long, value_enum, default_value = "exponential")]
+    #[arg(long, value_enum, value_name = "SPREAD", default_value = "exponential")]
     pub think_time: Spread,
-    /// Words of a turn after the first, at most (--random-range-ratio holds for it too), of conversations
+    /// Words of a later turn, at most, of conversations
+    ///
+    /// --random-range-ratio holds for it too.
     #[arg(long, value_name = "N", default_value = "64",
         value_parser = values::length)]
     pub follow_up_len: u64,

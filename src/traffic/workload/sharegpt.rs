@@ -25,10 +25,12 @@ use super::jsonl::{Named, problem};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Data set sharegpt")]
 pub struct SharegptArgs {
-    /// Tokens to ask for [default: those of the conversation's answer, four bytes taken for one token]
+    /// Tokens to ask for [default: those of the answer, four bytes each]
     #[arg(long, value_name = "N", value_parser = values::length)]
     pub sharegpt_output_len: Option<u64>,
-    /// Leave out conversations of more tokens, prompt and answer, four bytes taken for one token
+    /// Leave out conversations of more tokens (of four bytes each)
+    ///
+    /// Prompt and answer together.
     #[arg(long, value_name = "N", value_parser = values::length)]
     pub sharegpt_context_len: Option<u64>,
 }

@@ -113,13 +113,16 @@ fn a_request_depends_on_seed_and_index_only() {
 #[test]
 fn extra_fields_go_over_ours_and_into_our_objects() {
     let mut load = workload(Backend::Sglang, random());
-    let extra = json!({"sampling_params": {"top_p": 0.9, "temperature": 1.0}, "lora_path": "x"});
+    let sampling = json!({"top_p": 0.9, "temperature": 1.0, "ignore_eos": null});
+    let extra =
+        json!({"sampling_params": sampling, "lora_path": "x", "stream": null, "never": null});
     load.args.extra_request_body = extra.as_object().cloned();
     let body = body(&load.request(0));
-    let sampling =
-        json!({"top_p": 0.9, "temperature": 1.0, "max_new_tokens": 8, "ignore_eos": true});
+    let sampling = json!({"top_p": 0.9, "temperature": 1.0, "max_new_tokens": 8});
     assert_eq!(body["sampling_params"], sampling);
     assert_eq!(body["lora_path"], "x");
+    // Null takes one out.
+    assert_eq!((body.get("stream"), body.get("never")), (None, None));
 }
 
 #[test]

@@ -214,8 +214,14 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
         async move { ask(addr, &format!("{of} / {all}")).await[0] }
     };
     assert!(share("server").await < 0.02, "{}", share("server").await);
+    // The load rises and falls: the router queue is short before its first crowd.
     for place in ["router_queue", "server_queue"] {
-        assert!(share(place).await > 0.02, "{place}: {}", share(place).await);
+        let mut rounds = 0;
+        while share(place).await <= 0.02 {
+            rounds += 1;
+            assert!(rounds < ROUNDS, "{place}: {}", share(place).await);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
     let said = Said::ask(addr).await;
     ends_in_good_order(&mut demo).await;

@@ -61,7 +61,7 @@ fn a_folder_with_runs_of_anothers_is_left_alone() {
         let told = plan.run("node", flags);
         told.assert_status(&[2]);
         assert!(
-            flags.is_empty() || told.err.contains("runs is none of an experiment's"),
+            flags.is_empty() || told.err.contains("runs is not from an experiment"),
             "{}",
             told.err
         );
@@ -142,7 +142,11 @@ fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
         "--print-plan",
     ]));
     told.assert_status(&[2]);
-    assert!(told.err.contains("*** stands for"), "{}", told.err);
+    assert!(
+        told.err.contains("*** is in place of a hidden value"),
+        "{}",
+        told.err
+    );
     let done = plan.run("node", &[]);
     done.assert_status(&[0, 3]);
     // The second is done again by what the folder holds.

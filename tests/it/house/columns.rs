@@ -11,6 +11,7 @@ use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::outcome::Outcome;
 use queuescope::request::row::Row;
+use queuescope::request::stages::{Spent, UNSEEN};
 use queuescope::request::timeline::{ClockOf, Moment, STAGES, Side};
 
 /// The columns of a record, a line each: name, unit, what it is.
@@ -45,13 +46,54 @@ pub fn moments_markdown() -> String {
     text
 }
 
-/// The stages of a request's time, a line each: name, from where to where, what a person calls it.
+/// The stages of a request's time, a line each: the word for it, what it is called elsewhere, from where to where, and how a
+/// sentence says it; then what is no stage.
 pub fn stages_markdown() -> String {
-    let mut text = String::from("| stage | from | to | where the time went |\n|---|---|---|---|\n");
+    let mut text = String::from(
+        "| stage | column | in `ended_in` and JSON | `stage` of metrics, span | from | to | where the time went |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    let column = |label: &str| {
+        let found = COLUMNS.iter().find(|column| column.label == label);
+        found.map_or(String::new(), |column| code(column.name))
+    };
     for stage in &STAGES {
         let (from, to) = (code(stage.period.from.name()), code(stage.period.to.name()));
-        line(&mut text, &[stage.name, &from, &to, stage.place]);
+        let (label, name, metric) = (stage.label(), code(stage.name), code(stage.metric_name()));
+        line(
+            &mut text,
+            &[
+                label,
+                &column(label),
+                &name,
+                &metric,
+                &from,
+                &to,
+                stage.place,
+            ],
+        );
     }
+    for spent in [Spent::Proxy, Spent::Prompt, Spent::ClientStall] {
+        let (label, name) = (spent.label(), code(&spent.name()));
+        line(
+            &mut text,
+            &[
+                &label,
+                &column(&label),
+                &name,
+                &name,
+                "",
+                "",
+                &spent.place(),
+            ],
+        );
+    }
+    let (joined, server) = ("`server`; their names joined by `+`", code("server"));
+    let ends = [Moment::RouterSend, Moment::FirstToken].map(|moment| code(moment.name()));
+    line(
+        &mut text,
+        &[UNSEEN, "", joined, &server, &ends[0], &ends[1], UNSEEN],
+    );
     text
 }
 

@@ -113,3 +113,21 @@ async fn put_generates_as_post_does() {
     assert_outcome(&row, "ok", "");
     assert_eq!((&*row["req_id"], &*row["input_length"]), ("put", "2"));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn named_headers_label_a_request_in_its_row_and_in_metrics() {
+    let (upstream, front) = answering("label_headers = [\"X-Tenant\", \"x-team\"]").await;
+    let extra = "x-tenant: acme; corp\r\nx-other: no\r\nx-team: \r\n";
+    ask(&front, extra).await;
+    // The server gets them as they came.
+    let seen = upstream.seen().pop().unwrap();
+    assert_eq!(seen.header("x-tenant").as_deref(), Some("acme; corp"));
+    assert_eq!(front.counter("queuescope_label_requests_total"), 1);
+    let text = front.proxy.metrics().text();
+    let wait = r#"queuescope_label_wait_seconds_total{header="x-tenant",value="acme_ corp"} 0"#;
+    assert!(text.contains(wait), "{text}");
+    assert_eq!(front.only_row().await["labels"], "x-tenant=acme_ corp");
+    let (_upstream, front) = answering("").await;
+    ask(&front, extra).await;
+    assert_eq!(front.only_row().await["labels"], "");
+}

@@ -80,6 +80,9 @@ async fn stages_and_columns_are_those_of_the_records() {
             end = part["end"].as_f64().unwrap();
         }
         near(end, row["total_latency"].parse().unwrap());
+        let mut before = parts.iter().filter(|part| part["is_after"] == false);
+        let first = before.next_back().unwrap()["end"].as_f64().unwrap();
+        near(first, row["ttft_observed"].parse().unwrap());
         for (name, length) in expected(row) {
             let part = parts.iter().find(|part| part["name"] == name);
             let Some(part) = part else { continue };
@@ -100,7 +103,7 @@ async fn stages_and_columns_are_those_of_the_records() {
     let told = rows.iter().filter(|row| !row["pure_queue_time"].is_empty());
     assert_eq!(queue.unwrap()["count"], told.count());
     assert!(
-        text(&window["sentence"]).contains("% was spent"),
+        text(&window["spent"]["all"]["sentence"]).contains("% was spent"),
         "{window}"
     );
 
@@ -314,7 +317,7 @@ async fn no_prompt_and_no_answer_is_shown() {
     let admin = front.proxy.admin_addr();
     let news = live(admin, 3).await;
     assert_eq!(news["requests"][0]["outcome"], "client_error");
-    assert!(text(&news["requests"][0]["error"]).starts_with("400; what the server said"));
+    assert!(text(&news["requests"][0]["error"]).starts_with("400; the server's message"));
     for path in
         "/ /live.json /metrics /requests/1.json /requests/2.json /requests/3.json".split(' ')
     {
@@ -354,7 +357,7 @@ async fn a_process_of_hops_without_a_records_file_shows_its_requests() {
         (end - one["elapsed"].as_f64().unwrap()).abs() < 1e-6,
         "{one}"
     );
-    let sentence = text(&news["window"]["sentence"]);
+    let sentence = text(&news["window"]["spent"]["all"]["sentence"]);
     assert!(!sentence.contains("no router"), "{sentence}");
 }
 

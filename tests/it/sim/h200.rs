@@ -186,7 +186,7 @@ fn table(all: &[[[f64; 3]; 8]]) -> String {
     text
 }
 
-/// The stated distances, and the table that docs/SIMULATOR.md shows.
+/// The stated distances, and the table that docs/dev/CALIBRATION.md shows.
 #[test]
 fn the_defaults_come_out_as_a_real_gpu_server() {
     let all: Vec<_> = MEASURED.iter().map(runs).collect();
@@ -232,7 +232,7 @@ fn the_defaults_come_out_as_a_real_gpu_server() {
 fn written(name: &str, table: &str) {
     static PAGE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = PAGE.lock();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/SIMULATOR.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dev/CALIBRATION.md");
     let begin = format!("<!-- table: {name} -->\n");
     let written = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = written.split_once(&begin).unwrap();
@@ -243,6 +243,6 @@ fn written(name: &str, table: &str) {
     }
     assert!(
         page == written,
-        "docs/SIMULATOR.md is stale: run `UPDATE_DOCS=1 cargo test h200`\n{table}"
+        "docs/dev/CALIBRATION.md is stale: run `UPDATE_DOCS=1 cargo test h200`\n{table}"
     );
 }

@@ -1,6 +1,8 @@
 //! The program itself: files, words and exit codes.
 
 use super::*;
+use crate::support::assert_says;
+use crate::support::process::run;
 
 const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
@@ -109,7 +111,6 @@ async fn a_wrong_value_is_one_line_that_names_it() {
         ("--goodput|ttft", ": "),
         ("--request-id-prefix|a b", ": must be 1 to 64 letters"),
         ("--duration|5", "--duration cannot end them"),
-        ("--dataset-name|custom", "needs --dataset-path FILE"),
         ("--dataset-path|x", "goes with --dataset-name custom"),
         (
             "--dataset-path|/nowhere/x|--dataset-name|custom",
@@ -148,6 +149,9 @@ async fn a_wrong_value_is_one_line_that_names_it() {
         );
         assert_eq!(error.lines().count(), 1, "{error}");
     }
+    let done = run(queuescope(&["traffic", "--dataset-name", "custom"]));
+    done.assert_status(&[2]);
+    assert_says(&done.err, "not provided:\n  --dataset-path <FILE>\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]

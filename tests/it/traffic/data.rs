@@ -171,10 +171,6 @@ fn flags_that_do_not_go_together_are_told() {
             "--request-rate: the trace says when",
         ),
         (
-            "--dataset-name burstgpt",
-            "needs --dataset-path FILE (BurstGPT_*.csv of github.com/HPMLL/BurstGPT)",
-        ),
-        (
             "--dataset-name generated-shared-prefix --dataset-path x",
             "goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix",
         ),

@@ -28,7 +28,7 @@ fn a_run_without_one_answer_has_its_errors_and_no_table() {
         "word …\n",
         "  1 × refused\n",
         "server        127.0.0.1:30000: 3 requests, none ok\n",
-        "Not one request was answered well. 3 of 3 requests (100 %) failed: ",
+        "No request succeeded. 3 of 3 requests (100 %) failed: ",
     ] {
         assert_says(&text, said);
     }
@@ -50,7 +50,7 @@ fn a_token_count_that_cannot_be_is_not_called_untold() {
     for said in [
         "token counts; the first: actual_output_tokens>",
         "1 of 2 ok requests are in no token figure",
-        ", or what was told cannot be (the column `inconsistency` names it)\n",
+        ", or the reported numbers are impossible (the column `inconsistency` names it)\n",
     ] {
         assert_says(&text, said);
     }

@@ -96,10 +96,7 @@ impl Scheduler {
         let id = prefilled.ready.remove(place)?;
         let task = tasks.get_mut(&id)?;
         if task.hold.tokens() == 0 {
-            memory.take(
-                &mut task.hold,
-                task.prompt.len() as u64 + u64::from(task.made),
-            );
+            memory.take(&mut task.hold, task.prompt.tokens() + u64::from(task.made));
         }
         Some(id)
     }

@@ -4,13 +4,10 @@ use super::*;
 
 /// A request whose prompt is `shared` tokens that all have and then `own` ones.
 fn beginning(id: u64, shared: u32, own: u32, output_tokens: u32) -> Request {
-    let own = request(id, own, 1).prompt;
+    let own = (0..own).map(|n| n << 16 | id as u32);
     Request {
         id,
-        prompt: (0..shared)
-            .map(|n| n << 16)
-            .chain(own.iter().copied())
-            .collect(),
+        prompt: (0..shared).map(|n| n << 16).chain(own).collect(),
         output_tokens,
     }
 }

@@ -193,7 +193,7 @@ fn model(rows: &[&Row], profile: Profile) -> [f64; 9] {
     figures(rows, &times.collect::<Vec<_>>())
 }
 
-/// The stated distances, and the table that docs/SIMULATOR.md shows.
+/// The stated distances, and the table that docs/dev/CALIBRATION.md shows.
 #[test]
 fn replayed_rows_come_out_as_on_the_real_gpu() {
     let rows = rows();

@@ -1,0 +1,79 @@
+// See live-shots.sh: URL of a live page, a folder for pictures.
+"use strict";
+const { chromium } = require("playwright-core");
+
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+const SIGHTS = [["wide", 1300, 900, "light"], ["phone", 360, 740, "light"], ["phone-dark", 360, 740, "dark"]];
+
+/** In the page: what it says that is not what it read. */
+function apart({ window: all }, isFirst) {
+  const text = id => document.getElementById(id).textContent;
+  const { sentence, parts } = all.spent[isFirst ? "until_first_token" : "all"];
+  const wrong = [];
+  if (text("verdict") !== sentence + ".") wrong.push(`says "${text("verdict")}" for "${sentence}"`);
+  const items = [...document.querySelectorAll("#legend li")].map(item => item.textContent);
+  if (items.length !== parts.length) wrong.push(`names ${items.length} of ${parts.length} stages`);
+  parts.forEach((part, at) => {
+    const share = Number(items[at]?.match(/^([\d.]+) %/)?.[1] ?? NaN);
+    if (!items[at]?.includes(part.label)) wrong.push(`${items[at]} is not ${part.label}`);
+    else if (part.share >= 0.001 && Math.abs(share - part.share * 100) > 0.5) wrong.push(`${items[at]} is not ${part.share}`);
+  });
+  const whole = parts.reduce((sum, part) => sum + Math.max(0, part.seconds), 0);
+  const drawn = parts.filter(part => part.seconds > 0), bar = document.getElementById("share");
+  // There is a pixel between two parts.
+  drawn.forEach((part, at) => {
+    const width = bar.children[at]?.getBoundingClientRect().width / bar.getBoundingClientRect().width;
+    if (!(Math.abs(width - part.seconds / whole) < 0.04)) wrong.push(`the bar of ${part.label} is ${width} wide`);
+  });
+  const counts = all.quantiles.filter(one => one.count > 0).map(one => one.count.toLocaleString("en"));
+  const shown = [...document.querySelectorAll("#quantiles tr")].slice(1).map(row => row.lastChild.textContent);
+  if (counts.join() !== shown.join()) wrong.push(`counts ${shown} of ${counts}`);
+  if (!text("facts").includes(`${all.requests.toLocaleString("en")} ended`)) wrong.push(`"${text("facts")}" lacks ${all.requests}`);
+  return wrong;
+}
+
+async function look(browser, url, folder, [name, width, height, colorScheme]) {
+  const wrong = [];
+  let news = null;
+  const page = await browser.newPage({ viewport: { width, height }, colorScheme });
+  page.on("console", said => wrong.push(`console: ${said.text()}`));
+  page.on("pageerror", error => wrong.push(`error: ${error.message}`));
+  page.on("request", asked => { if (!asked.url().startsWith(url) && !asked.url().startsWith("data:")) wrong.push(`asks for ${asked.url()}`); });
+  page.on("response", async answer => { if (answer.url().includes("/live.json")) news = await answer.json().catch(() => news); });
+  await page.goto(url);
+  await page.waitForSelector("#list li");
+  await page.getByRole("button", { name: "Pause" }).click();
+  await page.waitForTimeout(300);
+  const box = page.getByLabel("until the first token only");
+  for (const isFirst of [false, true]) {
+    if (isFirst) await box.press("Space");
+    await page.waitForFunction(first => location.hash.includes("until=first_token") === first, isFirst);
+    wrong.push(...(await page.evaluate(`(${apart})(${JSON.stringify(news)}, ${isFirst})`)));
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    if (wide > 0) wrong.push(`is ${wide} pixels too wide`);
+    const bar = await page.locator("#share").boundingBox();
+    if (bar.y + bar.height > height) wrong.push(`the bar is not on the first screen: it ends at ${bar.y + bar.height} of ${height}`);
+    await page.screenshot({ path: `${folder}/live-${name}${isFirst ? "-first" : ""}.png` });
+  }
+  if (!await page.locator("#list").getByText("<script>").count()) wrong.push("does not show the hostile model as text");
+  const made = await page.evaluate(() => document.querySelectorAll("main img, main script, main iframe").length);
+  if (made) wrong.push(`has ${made} elements that text of requests has made`);
+  await page.locator("#list button").first().click();
+  await page.waitForSelector("dialog[open] #cells tr");
+  await page.reload();
+  await page.waitForSelector("#list li");
+  if (!await box.isChecked()) wrong.push("forgets what its address says");
+  await page.close();
+  return wrong.map(what => `${name}: ${what}`);
+}
+
+(async () => {
+  const [url, folder] = process.argv.slice(2);
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: FLAGS });
+  const wrong = [];
+  for (const sight of SIGHTS) wrong.push(...await look(browser, url, folder, sight));
+  await browser.close();
+  for (const what of wrong) console.error(what);
+  console.log(`the live page in ${folder}; ${wrong.length ? wrong.length + " things are wrong" : "nothing is wrong"}`);
+  process.exitCode = wrong.length ? 1 : 0;
+})();

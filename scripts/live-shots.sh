@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# The live page as Chromium draws it, of a demo with traffic: wide and on a phone. Fails where the browser's console says anything, it asks
+# for anything beside itself, must be scrolled sideways, has its bar below a phone's first screen, says other figures than it reads
+# (all of the time, and until the first token), or makes elements of a hostile model's name.
+# Usage: bash scripts/live-shots.sh [FOLDER OF queuescope] [FOLDER FOR PICTURES]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/needs.sh
+need chromium chromium fonts-dejavu-core
+need node nodejs npm
+need curl curl
+[ -d .tools/browser/node_modules/playwright-core ] ||
+    npm install --silent --no-save --prefix .tools/browser playwright-core@1.65.1
+queuescope=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug}")/queuescope
+pictures=${2:-.tools/report-shots/live}
+mkdir -p "$pictures"
+scratch=$(mktemp -d)
+"$queuescope" demo --keep-running --output-dir "$scratch/demo" >"$scratch/said" 2>&1 &
+job=$!
+trap 'kill $job 2>/dev/null || true; wait; rm -rf "$scratch"' EXIT
+for _ in $(seq 300); do
+    live=$(sed -nE 's|^live page +(http[^ ]*)|\1|p' "$scratch/said")
+    [ -z "$live" ] || break
+    sleep 0.2
+done
+[ -n "$live" ] || { cat "$scratch/said" >&2; exit 1; }
+front=$(sed -nE 's|.*front (http://[0-9.:]+).*|\1|p' "$scratch/said" | head -1)
+sleep 12
+# Again and again: the page lists the last requests only.
+while kill -0 $job 2>/dev/null; do
+    curl -s -o "$scratch/answer" "$front/v1/completions" -H 'content-type: application/json' \
+        -d '{"model":"<script>alert(1)</script><img src=x>","prompt":"a","max_tokens":4}' || true
+    sleep 1
+done &
+NODE_PATH=.tools/browser/node_modules node scripts/live-shots.js "$live" "$pictures"

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Takes the pictures of docs/images anew: the live page of `queuescope demo --keep-running`, right after its burst at 65 s; the page of
+# `queuescope routing` (its built-in example); where Grafana is installed, the first dashboard after two of the demo's days.
+# Load and seeds are fixed, times are this machine's. Takes 5 minutes, with Grafana 13.
+#
+# bash scripts/pictures.sh [FOLDER]   the folder with `queuescope` (default: target/release)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/needs.sh
+queuescope=${1:-target/release}/queuescope
+[ -x "$queuescope" ] || { echo "error: no $queuescope: build it, or name its folder" >&2; exit 1; }
+need_browser
+bash scripts/router.sh smg
+images=$PWD/docs/images
+scratch=$(mktemp -d)
+job=
+# end: the job under way, and waits for it.
+end() {
+    [ -z "$job" ] || kill "$job" 2>/dev/null || true
+    wait
+    job=
+}
+trap 'end; rm -rf "$scratch"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# shoot URL NAME WIDTH HEIGHT
+shoot() {
+    timeout 120 node - "$1" "$images/$2" "$3" "$4" <<'END'
+const { chromium } = require("playwright-core");
+const [url, path, width, height] = process.argv.slice(2);
+const args = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+(async () => {
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args });
+  const page = await browser.newPage({ viewport: { width: +width, height: +height } });
+  await page.goto(url);
+  await page.waitForTimeout(3000);
+  await page.screenshot({ path });
+  await browser.close();
+})();
+END
+    echo "docs/images/$2"
+}
+# word FILE PATTERN: waits a minute at most for the pattern's group in the file.
+word() {
+    local found
+    for _ in $(seq 300); do
+        found=$(sed -nE "s|.*$2.*|\1|p" "$1" | head -1)
+        [ -z "$found" ] || { echo "$found" && return; }
+        sleep 0.2
+    done
+    cat "$1" "$scratch"/*.log >&2
+    echo "error: the demo says nothing of $2" >&2
+    return 1
+}
+
+timeout 300 "$queuescope" demo --keep-running --router .tools/smg-1.13.0/bin/smg --output-dir "$scratch/demo" \
+    >"$scratch/demo.txt" 2>"$scratch/demo.log" &
+job=$!
+live=$(word "$scratch/demo.txt" '^live page +(http[^ ]*)')
+
+sleep 73
+shoot "$live" live.png 1200 1240
+end
+
+if timeout 600 "$queuescope" routing --output-dir "$scratch/routing" >"$scratch/routing.txt" 2>"$scratch/routing.log"; then
+    shoot "file://$scratch/routing/report.html" report.png 1200 1240
+else
+    echo "routing ended with $? (3: a run is INVALID, this machine is too busy): docs/images/report.png stays as it is"
+fi
+
+if command -v grafana >/dev/null 2>&1 || command -v grafana-server >/dev/null 2>&1; then
+    need_prometheus
+    build_release
+    timeout 900 bash scripts/observe.sh >"$scratch/observe.txt" 2>"$scratch/observe.log" &
+    job=$!
+    grafana=$(word "$scratch/observe.txt" '^Grafana +(http[^ ]*)/dashboards')
+    sleep 490
+    shoot "$grafana/d/queuescope-where?kiosk&theme=dark&from=now-8m&to=now" where-requests-wait.png 1400 925
+    end
+else
+    echo "Grafana is not installed: docs/images/where-requests-wait.png stays as it is"
+fi

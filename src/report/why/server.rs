@@ -1,0 +1,174 @@
+//! A server of a run: its limits, who told them, and what its requests waited for.
+
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+use crate::clock::NANOS;
+use crate::report::files::SeriesRow;
+use crate::report::reader::Run;
+use crate::report::series::{METRICS, POOL};
+use crate::request::columns::ColumnId;
+use crate::stats::Interval;
+use crate::stats::waits::{ByCause, Known, Stay, Waits};
+use crate::table::Table;
+
+/// A server, or one of its data-parallel ranks: what has a queue and slots of its own.
+#[derive(Clone, Debug, Default)]
+pub struct Server {
+    /// Its name, with the rank where there are several.
+    pub name: String,
+    /// What its requests waited for.
+    pub causes: ByCause,
+    pub(super) key: Key,
+    pub(super) waits: Waits,
+    /// From the run's times to those of its stays, nanoseconds.
+    pub(super) shift: i64,
+    rows: Vec<usize>,
+    stays: Vec<Stay>,
+    /// Where its slots and its pool of tokens are known from.
+    sources: [Option<&'static str>; 2],
+    /// Tokens that its KV cache holds.
+    pool: Option<u64>,
+}
+
+/// The code of a server's word in the table, and the rank.
+pub type Key = (usize, Option<i64>);
+
+/// A server's flags.
+const SLOTS_FLAG: &str = "--max-running-requests";
+const POOL_FLAG: &str = "--max-total-tokens";
+/// Sources of limits: the server's command, its `/metrics`, and the rows.
+const TOLD: [&str; 2] = ["its command", "its /metrics"];
+const FOUND: &str = "found in the rows";
+
+/// Whose queue a row's sequence waited in.
+pub fn key(table: &Table, row: usize) -> Key {
+    (
+        table.code(ColumnId::host, row),
+        table.whole(ColumnId::dp_rank, row),
+    )
+}
+
+impl Server {
+    /// Adds a row; its clock is `shift` nanoseconds ahead of the run's.
+    pub(super) fn push(&mut self, row: usize, stay: Stay, shift: i64) {
+        if self.rows.is_empty() {
+            self.shift = shift;
+        }
+        self.rows.push(row);
+        self.stays.push(stay);
+    }
+
+    /// Its rows, and what they are of.
+    pub(super) fn stays(&self) -> impl Iterator<Item = (usize, &Stay)> {
+        self.rows.iter().copied().zip(&self.stays)
+    }
+
+    /// Rows of those that held up a stay longest, and for how many seconds.
+    pub(super) fn holders(
+        &self,
+        stay: &Stay,
+        most: usize,
+    ) -> impl Iterator<Item = (usize, f64)> + '_ {
+        let places = self.waits.holders(&self.stays, stay, most);
+        let row = |(place, seconds): (usize, f64)| Some((*self.rows.get(place)?, seconds));
+        places.into_iter().filter_map(row)
+    }
+
+    /// How many requests it runs at once, and where that is known from.
+    pub fn slots(&self) -> Option<(u32, &'static str)> {
+        Some((self.waits.limits.slots?, self.sources[0].unwrap_or(FOUND)))
+    }
+
+    /// Its limits, for programs.
+    pub(super) fn limits(&self) -> Value {
+        json!({
+            "slots": self.slots().map(|(slots, _)| slots),
+            "slots_source": self.slots().map(|(_, source)| source),
+            "pool_tokens": self.pool,
+            "pool_source": self.sources[1],
+        })
+    }
+
+    /// With what its requests waited for; `all` are the servers of the run.
+    pub(super) fn judged(mut self, run: &Run, key: Key, all: &[Key]) -> Server {
+        let host = self.rows.first();
+        let host = host.map_or("", |row| run.table.text(ColumnId::host, *row));
+        let mut files = run.file.iter().flat_map(|file| &file.servers);
+        let file = files.find(|server| server.host == host);
+        let name = file.map_or(host, |file| &file.name);
+        let ranks = all.iter().filter(|of| of.0 == key.0).count();
+        // Whose queues those of no known server were, and whether of one, nobody knows.
+        let known = match host {
+            "" => Known::default(),
+            _ => self.told(run, name, ranks as u32),
+        };
+        self.pool = known.pool;
+        self.waits = Waits::of(&self.stays, &known);
+        let waited = self.stays.iter().filter(|stay| stay.waited() > 0);
+        for stay in waited {
+            self.causes.add_all(&self.waits.causes(stay));
+        }
+        self.name = match key.1.filter(|_| ranks > 1) {
+            Some(rank) => format!("{name} rank {rank}"),
+            None if name.is_empty() => "unknown".to_owned(),
+            None => name.to_owned(),
+        };
+        Server { key, ..self }
+    }
+
+    /// What the files of a run tell of it.
+    fn told(&mut self, run: &Run, name: &str, ranks: u32) -> Known {
+        let processes = || run.file.iter().flat_map(|file| &file.processes);
+        let own = processes().find(|process| process.name == name);
+        // Servers of a run are alike, unless they are told apart.
+        let any = || processes().find(|process| process.command.contains(SLOTS_FLAG));
+        let command = own.or_else(any).map_or("", |process| &process.command);
+        let at = |seconds: f64| (seconds * NANOS as f64) as i64 + self.shift;
+        let of = |metric: &'static str| {
+            let is_it = move |row: &&SeriesRow| {
+                row.source == METRICS && row.metric == metric && row.server == name
+            };
+            run.series.iter().filter(is_it)
+        };
+        let mut usage: Vec<(i64, f64)> = of("token_usage")
+            .map(|row| (at(row.time), row.value))
+            .collect();
+        usage.sort_by_key(|(at, _)| *at);
+        let mut down: Vec<Interval> = Vec::new();
+        let kills = run.faults.iter();
+        for fault in kills.filter(|fault| fault.server == name && fault.kind == "kill") {
+            match (fault.event.as_str(), down.last_mut()) {
+                ("down", _) => down.push(Interval {
+                    start: at(fault.time),
+                    end: i64::MAX,
+                }),
+                ("ready", Some(last)) => last.end = at(fault.time),
+                _ => {}
+            }
+        }
+        let slots = flag(command, SLOTS_FLAG).map(|slots: u32| slots / ranks.max(1));
+        let pools = [
+            flag(command, POOL_FLAG),
+            of(POOL).map(|row| row.value as u64).next_back(),
+        ];
+        let pool = pools
+            .iter()
+            .zip(TOLD)
+            .find_map(|(of, by)| Some(((*of)?, by)));
+        self.sources = [slots.map(|_| TOLD[0]), pool.map(|(_, by)| by)];
+        Known {
+            slots,
+            pool: pool.map(|(pool, _)| pool),
+            usage,
+            down,
+        }
+    }
+}
+
+/// The value of a flag in a command.
+fn flag<N: FromStr>(command: &str, name: &str) -> Option<N> {
+    let mut words = command.split_whitespace().skip_while(|word| *word != name);
+    words.nth(1)?.parse().ok()
+}

@@ -1,0 +1,99 @@
+//! What a row tells of its wait: in its server queue, and in the router.
+
+use crate::stats::waits::{Cause, Stay};
+
+use super::cell::Value;
+use super::columns::ColumnId;
+
+/// A sequence's wait in its server queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// How long it was, nanoseconds: column `pure_queue_time`, where that can be.
+    pub nanos: i64,
+    /// Its way through the server, on the server's clock; `None` where nobody knows when it waited.
+    pub stay: Option<Stay>,
+    /// From the row's times to those of its stay, nanoseconds.
+    pub shift: i64,
+}
+
+/// A router that holds a request for less only passes it on, nanoseconds.
+const ROUTER: i64 = 10_000_000;
+/// Files tell times so exactly, nanoseconds: differences of two were rounded apart from them.
+const EXACT: i64 = 1_000;
+
+impl Wait {
+    /// Of the cells of a row.
+    pub fn of<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
+        let wrong = text(cell(ColumnId::inconsistency));
+        let names = ["pure_queue_time", "queue_end<"];
+        let is_wrong = names.iter().any(|name| wrong.contains(name));
+        let nanos = whole(cell(ColumnId::pure_queue_time))?;
+        // What a pair waited for is not one queue: the stages tell it.
+        let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
+        if nanos < 0 || is_wrong || is_of_pair {
+            return None;
+        }
+        // On the server's clock the moments of all its requests are exact.
+        let state = text(cell(ColumnId::clock_state));
+        let offset = || whole(cell(ColumnId::clock_offset)).unwrap_or(0);
+        let shift = if state == "offset" { offset() } else { 0 };
+        let stay = stay(cell, shift, state == "raw");
+        let stay = stay.filter(|stay| (stay.waited() - nanos).abs() <= EXACT);
+        let exact = |stay: Stay| Stay {
+            started: stay.queued + nanos,
+            ..stay
+        };
+        Some(Wait {
+            nanos,
+            stay: stay.map(exact),
+            shift,
+        })
+    }
+
+    /// What a request waited for in the router, and how long, nanoseconds.
+    pub fn in_router<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<(Cause, i64)> {
+        let nanos = whole(cell(ColumnId::queue_time_in_router))?;
+        let cause = match cell(ColumnId::failed_attempts) {
+            Value::Empty => Cause::Router,
+            _ => Cause::Down,
+        };
+        (nanos >= ROUTER).then_some((cause, nanos))
+    }
+}
+
+/// `is_raw`: the proxy's clock cannot be compared with the server's.
+fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: i64, is_raw: bool) -> Option<Stay> {
+    let at = |column| Some(whole(cell(column))? + shift);
+    let ours = |column| at(column).filter(|_| !is_raw);
+    let started = at(ColumnId::queue_time_end)?;
+    let ended = at(ColumnId::server_finish_time)
+        .or_else(|| ours(ColumnId::finish_time))
+        .or_else(|| ours(ColumnId::end_time));
+    let tokens = |column| whole(cell(column)).unwrap_or(0).max(0) as u64;
+    let prompt = tokens(ColumnId::actual_prompt_tokens);
+    Some(Stay {
+        queued: at(ColumnId::queue_time_start)?,
+        started,
+        first: at(ColumnId::server_first_token_time).unwrap_or(started),
+        ended: ended.unwrap_or(started),
+        prompt: prompt.saturating_sub(tokens(ColumnId::cached_tokens)),
+        output: tokens(ColumnId::actual_output_tokens),
+    })
+}
+
+/// A count, nanoseconds, or a moment as nanoseconds.
+fn whole(value: Value<'_>) -> Option<i64> {
+    match value {
+        Value::Count(count) => i64::try_from(count).ok(),
+        Value::Nanos(nanos) => Some(nanos),
+        Value::Time(at) => Some(at.nanos()),
+        Value::Empty | Value::Text(_) | Value::Bool(_) => None,
+    }
+}
+
+fn text(value: Value<'_>) -> std::borrow::Cow<'_, str> {
+    match value {
+        Value::Text(text) => text,
+        _ => "".into(),
+    }
+}

@@ -1,0 +1,118 @@
+//! What waits can be for.
+
+/// Why a request waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// As many requests ran as the server runs at once.
+    Slots,
+    /// The KV cache had no room for it.
+    Memory,
+    /// A batch was under way, or prompts before its own took the prefill.
+    Prefill,
+    /// Those that are known to have run left room: others, that are not among these requests, took it.
+    NotSeen,
+    /// The router held it back.
+    Router,
+    /// The server was down or starting.
+    Down,
+    /// What is known does not tell.
+    Unknown,
+}
+
+/// Nanoseconds of waiting by what they were for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByCause([i64; Cause::ALL.len()]);
+
+/// Of each: its name in files and as a label, as a table's head, and what it is in a few words.
+const TEXTS: [[&str; 3]; Cause::ALL.len()] = [
+    ["slots", "slots full", "all slots were taken"],
+    ["kv_memory", "KV memory", "the KV memory was full"],
+    [
+        "prefill_turn",
+        "prefill turn",
+        "its turn of prefill had not come",
+    ],
+    [
+        "not_seen_here",
+        "not seen here",
+        "requests that are not seen here had the server",
+    ],
+    ["router", "router", "the router held it back"],
+    [
+        "server_down",
+        "server down",
+        "the server was down or starting",
+    ],
+    ["unknown", "unknown", "what it waited for is not known"],
+];
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Cause; 7] = [
+        Cause::Slots,
+        Cause::Memory,
+        Cause::Prefill,
+        Cause::NotSeen,
+        Cause::Router,
+        Cause::Down,
+        Cause::Unknown,
+    ];
+
+    /// Its name, in files and as a label.
+    pub const fn name(self) -> &'static str {
+        TEXTS[self as usize][0]
+    }
+
+    /// As a table's head.
+    pub const fn short(self) -> &'static str {
+        TEXTS[self as usize][1]
+    }
+
+    /// What it is, in a few words.
+    pub const fn words(self) -> &'static str {
+        TEXTS[self as usize][2]
+    }
+}
+
+impl ByCause {
+    /// What was for this.
+    pub const fn of(&self, cause: Cause) -> i64 {
+        self.0[cause as usize]
+    }
+
+    /// Adds what was for one.
+    pub fn add(&mut self, cause: Cause, nanos: i64) {
+        self.0[cause as usize] += nanos;
+    }
+
+    /// Adds all of another.
+    pub fn add_all(&mut self, more: &ByCause) {
+        more.all().for_each(|(cause, nanos)| self.add(cause, nanos));
+    }
+
+    /// Without that of another.
+    pub fn less(&self, other: &ByCause) -> ByCause {
+        let mut left = *self;
+        other
+            .all()
+            .for_each(|(cause, nanos)| left.add(cause, -nanos));
+        left
+    }
+
+    /// What there was, in the order of [`Cause::ALL`].
+    pub fn all(&self) -> impl Iterator<Item = (Cause, i64)> + '_ {
+        let all = Cause::ALL.into_iter().map(|cause| (cause, self.of(cause)));
+        all.filter(|(_, nanos)| *nanos != 0)
+    }
+
+    /// All of it together.
+    pub fn total(&self) -> i64 {
+        self.0.iter().sum()
+    }
+
+    /// What most of it was for.
+    pub fn main(&self) -> Option<Cause> {
+        let most = self.all().max_by_key(|(_, nanos)| *nanos);
+        most.map(|(cause, _)| cause)
+    }
+}

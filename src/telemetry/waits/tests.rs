@@ -1,0 +1,122 @@
+use super::*;
+use crate::table::{Cell, Table};
+
+/// A request of a server of two slots: when it began to wait, to run, and ended, in seconds.
+fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
+    let mut table = Table::default();
+    let at = |name: &'static str, seconds| (name, Cell::Number(seconds));
+    table.push([
+        ("req_id", Cell::Id("a")),
+        ("host", Cell::Word("gpu:1")),
+        ("outcome", Cell::Word("ok")),
+        ("seen_by", Cell::Word("front")),
+        ("clock_state", Cell::Word("offset")),
+        ("labels", Cell::Word("x-tenant=acme; x-team=b")),
+        at("arrival_time", queued),
+        at("router_send_time", queued),
+        at("queue_time_start", queued),
+        at("queue_time_end", started),
+        at("pure_queue_time", started - queued),
+        at("finish_time", ended),
+    ]);
+    table.request(0)
+}
+
+/// Seconds by cause.
+fn told(metrics: &Metrics) -> Vec<(String, f64)> {
+    let sets = metrics.wait_causes.sets().into_iter();
+    let mut told: Vec<(String, f64)> = sets
+        .map(|(labels, one)| (labels.join(" "), (one.get() * 1e3).round() / 1e3))
+        .filter(|(_, seconds)| *seconds > 0.0)
+        .collect();
+    told.sort_by(|a, b| a.0.cmp(&b.0));
+    told
+}
+
+fn at(seconds: f64) -> Stamp {
+    Stamp::from_nanos((seconds * 1e9) as i64)
+}
+
+#[test]
+fn waits_are_counted_once_when_those_that_ran_meanwhile_have_ended() {
+    let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
+    // Two run at once: each takes 2 s, and one more comes each second.
+    for n in 0..40 {
+        let (queued, started) = (f64::from(n) * 0.5, f64::from(n));
+        let ended = started + 2.0;
+        log.record(&rows(queued, started, ended), at(ended), &metrics);
+    }
+    log.count(at(40.9), &metrics);
+    // Not those that ended in the last 2 s: whoever ran beside them may run still.
+    let whole = |n: i32| f64::from((0..n).sum::<i32>()) * 0.5;
+    let sum = |told: &[(String, f64)]| told.iter().map(|of| of.1).sum::<f64>();
+    assert_eq!(sum(&told(&metrics)), whole(37));
+    log.count(at(40.9), &metrics);
+    assert_eq!(sum(&told(&metrics)), whole(37));
+    log.count(at(50.0), &metrics);
+    let last = told(&metrics);
+    assert_eq!(sum(&last), whole(40));
+    let slots = last.iter().find(|of| of.0 == "gpu:1 slots").unwrap();
+    assert!(slots.1 > 0.95 * whole(40), "{last:?}");
+    // Nothing is left of a worker that is gone.
+    log.count(at(1000.0), &metrics);
+    assert!(log.0.lock().is_empty());
+}
+
+#[test]
+fn what_waits_to_be_judged_is_bounded() {
+    let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
+    let row = rows(0.0, 1.0, 2.0);
+    for _ in 0..MOST + 10 {
+        log.record(&row, at(2.0), &metrics);
+    }
+    log.count(at(2.0), &metrics);
+    assert_eq!(told(&metrics).iter().map(|of| of.1).sum::<f64>(), 10.0);
+    for _ in 0..MOST {
+        log.record(&row, at(2.0), &metrics);
+    }
+    log.count(at(2.0), &metrics);
+    log.count(at(2.0), &metrics);
+    let kept = log.0.lock().values().map(|of| of.all.len()).sum::<usize>();
+    assert!(kept <= 2 * MOST + KEPT, "{kept}");
+}
+
+#[test]
+fn what_waited_in_the_router_or_at_an_unknown_time_is_counted_at_once() {
+    let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
+    let mut rows = rows(0.0, 1.0, 2.0);
+    rows[0].queue_time_in_router = Some(NANOS / 4);
+    rows[0].queue_time_start = None;
+    log.record(&rows, at(2.0), &metrics);
+    let expected = [("gpu:1 router", 0.25), ("gpu:1 unknown", 1.0)];
+    let told = told(&metrics);
+    let told: Vec<(&str, f64)> = told.iter().map(|of| (of.0.as_str(), of.1)).collect();
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn requests_are_counted_by_what_their_headers_say() {
+    let metrics = Metrics::with_label_sets(8).unwrap();
+    metrics.request_ended(&rows(0.0, 1.5, 2.0));
+    metrics.request_ended(&rows(0.0, 0.5, 2.0));
+    let text = metrics.text();
+    for line in [
+        r#"queuescope_label_requests_total{header="x-tenant",outcome="ok",value="acme"} 2"#,
+        r#"queuescope_label_requests_total{header="x-team",outcome="ok",value="b"} 2"#,
+        r#"queuescope_label_wait_seconds_total{header="x-tenant",value="acme"} 2"#,
+    ] {
+        assert!(text.contains(line), "{line} not in {text}");
+    }
+    // However many tenants come, the metric has so many sets.
+    for n in 0..100 {
+        let mut rows = rows(0.0, 1.0, 2.0);
+        rows[0].labels = Some(format!("x-tenant=t{n}"));
+        metrics.request_ended(&rows);
+    }
+    let text = metrics.text();
+    let sets = text
+        .lines()
+        .filter(|line| line.starts_with("queuescope_label_requests_total"));
+    assert!(sets.count() <= 8);
+    assert!(text.contains(r#"header="x-tenant",outcome="ok",value="other""#));
+}

@@ -1,0 +1,39 @@
+//! What a change of servers would do to a load that was measured: rows teach the simulator's engine how fast the servers are, and
+//! the load is put to it in its own time. The error of that is measured on the rows it was learnt from.
+
+pub mod command;
+pub mod fit;
+pub mod learn;
+pub mod load;
+pub mod replay;
+pub mod rows;
+pub mod settings;
+
+/// Why nothing is predicted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Rows that tell nothing of servers.
+    #[error(
+        "--fit: no server has 20 requests whose rows tell when they entered and left its queue and had their first token \
+         (queue_time_start, queue_time_end, server_first_token_time): SGLang tells it with --enable-metrics"
+    )]
+    NothingToLearn,
+    /// A load without requests.
+    #[error(
+        "LOAD: no request went well and tells its arrival and numbers of tokens (arrival_time, actual_prompt_tokens, actual_output_tokens)"
+    )]
+    Empty,
+    /// A setting that cannot be.
+    #[error("{0}")]
+    Setting(String),
+    /// A file that cannot be read or written.
+    #[error(transparent)]
+    Files(#[from] crate::table::Error),
+}
+
+impl Error {
+    /// Whether what was given is wrong.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Error::Files(error) if error.is_written)
+    }
+}

@@ -1,0 +1,179 @@
+//! What was learnt, replayed and predicted, for people and for programs.
+
+use serde_json::{Value, json};
+
+use crate::experiment::plan::grid;
+use crate::report::grid::Grid;
+
+use super::Made;
+use crate::whatif::fit::{COMPARED, Errors, compared};
+use crate::whatif::rows::Figures;
+
+impl Made<'_> {
+    /// For programs.
+    pub fn to_json(&self) -> Value {
+        let (fit, load) = (&self.fit, &self.load);
+        let learnt = fit.learnt.iter().map(|learnt| {
+            (
+                learnt.name.to_owned(),
+                json!({ "value": learnt.value, "low": learnt.bounds[0], "high": learnt.bounds[1] }),
+            )
+        });
+        let shares: serde_json::Map<String, Value> = fit
+            .shares
+            .iter()
+            .map(|(servers, share)| (servers.to_string(), json!(share)))
+            .collect();
+        let validation = fit.validation.iter().map(|run| {
+            json!({
+                "file": run.name,
+                "max_running_requests": run.slots,
+                "measured": figures(&run.measured),
+                "predicted": figures(&run.predicted),
+                "error": errors(run.errors()),
+            })
+        });
+        let predicted = self.predictions.iter().map(|prediction| {
+            let mut shown = figures(&prediction.figures);
+            shown["settings"] = grid::json(&prediction.settings).into();
+            shown["error"] = errors(fit.errors());
+            if !self.args.goodput.is_empty() {
+                shown["goodput_share"] = prediction.figures.kept.into();
+            }
+            shown
+        });
+        json!({
+            "fit": {
+                "requests": fit.requests,
+                "parameters": learnt.collect::<serde_json::Map<_, _>>(),
+                "gpu_share": shares,
+                "error": fit.error(),
+            },
+            "validation": validation.collect::<Value>(),
+            "load": { "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots, "notes": self.notes },
+            "predictions": predicted.collect::<Value>(),
+            "no_prediction": self.refused,
+        })
+    }
+}
+
+fn figures(figures: &Figures) -> Value {
+    let three =
+        |of: [f64; 3]| json!({ "mean": of[0] * 1e3, "p50": of[1] * 1e3, "p99": of[2] * 1e3 });
+    json!({
+        "ttft_ms": three(figures.ttft),
+        "total_latency_ms": three(figures.total),
+        "pure_queue_time_ms": three(figures.queue),
+        "request_throughput": figures.throughput,
+    })
+}
+
+fn errors(errors: Errors) -> Value {
+    let named = COMPARED.iter().zip(errors);
+    named
+        .map(|(name, error)| ((*name).to_owned(), json!(error)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+impl Made<'_> {
+    /// For the terminal.
+    pub fn to_text(&self) -> String {
+        let (fit, load) = (&self.fit, &self.load);
+        let learnt = fit.learnt.iter().map(|learnt| {
+            let [low, high] = learnt.bounds;
+            vec![
+                learnt.name.to_owned(),
+                short(learnt.value),
+                format!("{} – {}", short(low), short(high)),
+            ]
+        });
+        let learnt = Grid {
+            heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
+            rows: learnt.collect(),
+        };
+        let heads = [
+            "",
+            "TTFT p50",
+            "TTFT p99",
+            "total p50",
+            "total p99",
+            "queue mean",
+            "done a second",
+        ];
+        let heads = || heads.iter().map(|head| (*head).to_owned());
+        let mut replayed = Vec::new();
+        for run in &fit.validation {
+            replayed.push(line(&run.name, compared(&run.measured)));
+            replayed.push(line("  replayed", compared(&run.predicted)));
+            replayed.push(shares("  off by", run.errors(), "+"));
+        }
+        replayed.push(shares("error (root mean square)", fit.errors(), ""));
+        let replayed = Grid {
+            heads: heads().collect(),
+            rows: replayed,
+        };
+        let mut rows = vec![line(
+            &format!("measured: {}", load.name),
+            compared(&Figures::of(&load.to_run(&[]))),
+        )];
+        for prediction in &self.predictions {
+            rows.push(line(
+                &format!("predicted: {}", grid::label(&prediction.settings)),
+                compared(&prediction.figures),
+            ));
+            rows.push(shares("  ±", fit.errors(), ""));
+        }
+        let predicted = Grid {
+            heads: heads().collect(),
+            rows,
+        };
+        let notes: String = self
+            .notes
+            .iter()
+            .map(|note| format!("note: {note}\n"))
+            .collect();
+        let shared: String = fit
+            .shares
+            .iter()
+            .map(|(servers, share)| {
+                format!("{servers} servers: each as fast as with {share:.2} of a GPU\n")
+            })
+            .collect();
+        format!(
+            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\nPredicted (milliseconds):\n{}{notes}",
+            fit.requests,
+            learnt.to_text(None),
+            replayed.to_text(None),
+            predicted.to_text(None),
+        )
+    }
+}
+
+fn line(name: &str, figures: Errors) -> Vec<String> {
+    let [times @ .., throughput] = figures;
+    let cells = times.map(|time| short(time * 1e3));
+    std::iter::once(name.to_owned())
+        .chain(cells)
+        .chain([format!("{throughput:.2}")])
+        .collect()
+}
+
+fn shares(name: &str, errors: Errors, sign: &str) -> Vec<String> {
+    let cell = |error: f64| match sign {
+        "" => format!("{:.1} %", error * 100.0),
+        _ => format!("{:+.1} %", error * 100.0),
+    };
+    std::iter::once(name.to_owned())
+        .chain(errors.map(cell))
+        .collect()
+}
+
+fn short(value: f64) -> String {
+    match value {
+        1000.0.. => format!("{value:.0}"),
+        100.0.. => format!("{value:.1}"),
+        1.0.. => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}

@@ -1,0 +1,286 @@
+//! How fast a server is: its requests are replayed, and the engine's figures moved until what comes out is nearest to what was
+//! measured. Nothing is drawn by chance: the same rows teach the same.
+
+use crate::sim::engine::Profile;
+use crate::stats::quantile;
+
+use super::load::{Load, Request, Times};
+use super::replay::{Deployment, Model};
+
+/// A figure as it was learnt.
+#[derive(Clone, Debug)]
+pub struct Learnt {
+    /// Its flag of `queuescope sim`, and key of a plan's `[sim]`.
+    pub name: &'static str,
+    /// What it is.
+    pub value: f64,
+    /// Between which bounds it lies, as far as the rows tell (95 %).
+    pub bounds: [f64; 2],
+}
+
+/// A figure of the engine.
+type Figure = (&'static str, fn(&mut Profile) -> &mut f64);
+
+/// What is learnt: the times of a prefill, then those of a decode step.
+const FIGURES: [Figure; COUNT] = [
+    ("prefill_floor_ms", |p| &mut p.prefill_floor_ms),
+    ("prefill_stall_ms", |p| &mut p.prefill_stall_ms),
+    ("prefill_tokens_per_s", |p| &mut p.prefill_tokens_per_s),
+    ("prefill_context_ns", |p| &mut p.prefill_context_ns),
+    ("decode_launch_ms", |p| &mut p.decode_launch_ms),
+    ("decode_step_ms", |p| &mut p.decode_step_ms),
+    ("decode_step_per_seq_ms", |p| &mut p.decode_step_per_seq_ms),
+    ("decode_context_ns", |p| &mut p.decode_context_ns),
+    ("decode_longest_ns", |p| &mut p.decode_longest_ns),
+];
+const COUNT: usize = 9;
+/// Of [`FIGURES`], those of a prefill, and the one of them that is a speed.
+const OF_PREFILL: usize = 4;
+const SPEED: usize = 2;
+/// Rounds that make less of it than this have found the least.
+const ENOUGH: f64 = 0.98;
+/// How far a figure may be from the usual engine's, once that is as fast as this one: standard deviation of the logarithm.
+const SURE: f64 = 1.0;
+/// What is compared of each sample, and by which share it may be off.
+const COMPARED: [(f64, Compared); 4] = [
+    (0.05, |_, times| times.first - times.admitted),
+    (0.015, |request, times| {
+        (times.finish - times.first) / f64::from(request.output.max(2) - 1)
+    }),
+    (0.06, |request, times| times.first - request.at),
+    (0.02, |request, times| times.finish - request.at),
+];
+type Compared = fn(&Request, Times) -> f64;
+/// Of each of them, beside the mean.
+const QUANTILES: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
+const MARKS: usize = QUANTILES.len() + 1;
+const MEDIAN: usize = 2;
+/// Rounds; how far a figure is moved to see what it does; how much shorter than straight to the least a step may be.
+const ROUNDS: usize = 12;
+const MOVED: [f64; 3] = [0.1, -0.2, 0.4];
+const DAMPED: [f64; 5] = [0.0, 0.03, 0.3, 3.0, 30.0];
+/// The share of a GPU is looked for in so many steps.
+const SHARES: u32 = 50;
+
+type Vector = [f64; COUNT];
+
+/// Learns of samples of servers that have a GPU of their own.
+pub fn learn(samples: &[Load]) -> (Model, Vec<Learnt>) {
+    let model = usual(samples);
+    let mut profile = model.profile.clone();
+    let first: Vector = FIGURES.map(|(_, of)| of(&mut profile).max(1e-9).ln());
+    let with = |at: &Vector| {
+        let mut model = model.clone();
+        let figures = FIGURES.iter().zip(at);
+        figures.for_each(|((_, of), at)| *of(&mut model.profile) = at.exp());
+        model
+    };
+    let apart = |at: &Vector| -> Vector { std::array::from_fn(|n| (at[n] - first[n]) / SURE) };
+    let test = |at: Vector| {
+        let off = residuals(&with(&at), samples);
+        let usual: f64 = apart(&at).iter().map(|apart| apart * apart).sum();
+        (cost(&off) + usual, off, at)
+    };
+    let (mut least, mut off, mut at) = test(first);
+    let (mut curvature, mut in_vain) = ([[0.0; COUNT]; COUNT], 0);
+    for moved_by in MOVED.into_iter().cycle().take(ROUNDS) {
+        let slopes: [Vec<f64>; COUNT] = std::array::from_fn(|n| {
+            let mut moved = at;
+            moved[n] += moved_by;
+            let there = residuals(&with(&moved), samples);
+            there
+                .iter()
+                .zip(&off)
+                .map(|(there, here)| (there - here) / moved_by)
+                .collect()
+        });
+        let mut slope = apart(&at).map(|apart| -apart / SURE);
+        for (x, of) in slopes.iter().enumerate() {
+            let dot = |other: &[f64]| -> f64 {
+                let terms = of.iter().zip(other).zip(&off);
+                terms
+                    .map(|((a, b), off)| a * b / (1.0 + off * off).sqrt())
+                    .sum()
+            };
+            slope[x] -= dot(&off);
+            curvature[x] = std::array::from_fn(|y| dot(&slopes[y]));
+            curvature[x][x] += SURE.powi(-2);
+        }
+        let steps = DAMPED.map(|damped| {
+            let mut steeper = curvature;
+            (0..COUNT).for_each(|n| steeper[n][n] *= 1.0 + damped);
+            let way = solve(steeper, slope);
+            test(std::array::from_fn(|n| at[n] + way[n].clamp(-1.0, 1.0)))
+        });
+        let best = steps.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+        in_vain += 1;
+        if let Some(best) = best.filter(|best| best.0 < least) {
+            in_vain = if best.0 < ENOUGH * least { 0 } else { in_vain };
+            (least, off, at) = best;
+        }
+        if in_vain == MOVED.len() {
+            break;
+        }
+    }
+    // What chance makes of as many samples widens the bounds; and all that is compared of one sample hangs together.
+    let spread = (cost(&off) / off.len().max(1) as f64).max(1.0) * off.len() as f64
+        / samples.len().max(1) as f64;
+    let learnt = |n: usize| {
+        let variance = solve(curvature, std::array::from_fn(|x| f64::from(x == n)))[n];
+        let wide = 1.96 * (variance.max(0.0) * spread).sqrt();
+        Learnt {
+            name: FIGURES[n].0,
+            value: at[n].exp(),
+            bounds: [(at[n] - wide).exp(), (at[n] + wide).exp()],
+        }
+    };
+    (with(&at), (0..COUNT).map(learnt).collect())
+}
+
+/// What the moments tell at once, and of all else the usual engine, its prefill and its steps made as fast as this one's.
+fn usual(samples: &[Load]) -> Model {
+    let seen = || samples.iter().flat_map(Load::seen);
+    let back = of_all(seen().map(|(_, times)| times.first - times.prefilled), 0.5);
+    let mut model = Model {
+        way_in: of_all(
+            seen().map(|(request, times)| times.created - request.at),
+            0.5,
+        ),
+        way_back: back,
+        profile: Profile {
+            schedule_ms: of_all(seen().map(|(_, times)| times.admitted - times.queued), 0.25) * 1e3,
+            ..Profile::default()
+        },
+    };
+    // Who comes meets a step under way, so that the least of the delays is tokenizing: of the shorter prompts and the longer ones.
+    let mut prompts: Vec<(u32, f64)> = seen()
+        .map(|(request, times)| (request.prompt, times.queued - times.created))
+        .collect();
+    prompts.sort_by_key(|(prompt, _)| *prompt);
+    let (shorter, longer) = prompts.split_at(prompts.len() / 2);
+    let [shorter, longer] = [shorter, longer].map(|half| {
+        let tokens: f64 = half.iter().map(|(prompt, _)| f64::from(*prompt)).sum();
+        (
+            tokens / half.len().max(1) as f64,
+            of_all(half.iter().map(|(_, delay)| *delay), 0.1),
+        )
+    });
+    let is_told = longer.0 > 1.1 * shorter.0;
+    let token = if is_told {
+        (longer.1 - shorter.1) / (longer.0 - shorter.0)
+    } else {
+        0.0
+    };
+    let token = token.clamp(0.0, longer.1 / longer.0.max(1.0));
+    (model.profile.tokenize_ms, model.profile.tokenize_token_us) =
+        ((longer.1 - token * longer.0) * 1e3, token * 1e6);
+    // What waits for what changes with the speed: a few rounds.
+    for _ in 0..3 {
+        let off = residuals(&model, samples);
+        let slower = |compared: usize| {
+            let of_samples = off
+                .iter()
+                .skip(compared * MARKS + MEDIAN)
+                .step_by(COMPARED.len() * MARKS);
+            (-COMPARED[compared].0 * median(of_samples.copied()))
+                .clamp(-3.0, 3.0)
+                .exp()
+        };
+        let slower = [slower(0), slower(1)];
+        for (n, (_, of)) in FIGURES.iter().enumerate() {
+            let slower = slower[usize::from(n >= OF_PREFILL)];
+            *of(&mut model.profile) *= if n == SPEED { slower.recip() } else { slower };
+        }
+    }
+    model
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    of_all(values, 0.5)
+}
+
+fn of_all(values: impl Iterator<Item = f64>, q: f64) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    quantile(&values, q).unwrap_or(0.0)
+}
+
+/// What a server has of a GPU that several share, as these samples show it.
+pub fn share(model: &Model, samples: &[Load]) -> f64 {
+    let off = |share: f64| {
+        let mut model = model.clone();
+        model.profile.gpu_share = share;
+        cost(&residuals(&model, samples))
+    };
+    let shares = (SHARES / 5..=SHARES).map(|step| f64::from(step) / f64::from(SHARES));
+    let all = shares.map(|share| (off(share), share));
+    all.min_by(|a, b| a.0.total_cmp(&b.0))
+        .map_or(1.0, |best| best.1)
+}
+
+/// Outliers count little.
+fn cost(off: &[f64]) -> f64 {
+    off.iter()
+        .map(|off| 2.0 * ((1.0 + off * off).sqrt() - 1.0))
+        .sum()
+}
+
+/// How far what a model makes of samples is from what was measured, in units of what it may be off.
+fn residuals(model: &Model, samples: &[Load]) -> Vec<f64> {
+    let mut all = Vec::new();
+    for sample in samples {
+        let made = Deployment::of(model, &sample.slots).replay(&sample.requests);
+        let both = || {
+            let both = sample.requests.iter().zip(&made);
+            both.filter_map(|(request, made)| Some((request, (*made)?, request.seen?)))
+        };
+        for (off, of) in COMPARED {
+            let made = marks(both().map(|(request, made, _)| of(request, made)));
+            let seen = marks(both().map(|(request, _, seen)| of(request, seen)));
+            all.extend(
+                made.iter()
+                    .zip(seen)
+                    .map(|(made, seen)| (made - seen) / off),
+            );
+        }
+    }
+    all
+}
+
+/// Logarithms of what is compared of some values.
+fn marks(values: impl Iterator<Item = f64>) -> [f64; MARKS] {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let mark = |n: usize| {
+        QUANTILES
+            .get(n)
+            .map_or(Some(mean), |q| quantile(&values, *q))
+    };
+    std::array::from_fn(|n| mark(n).unwrap_or(1.0).max(1e-6).ln())
+}
+
+/// Solves linear equations; unknowns that nothing tells of are 0.
+fn solve(mut a: [Vector; COUNT], mut b: Vector) -> Vector {
+    for at in 0..COUNT {
+        let best = (at..COUNT).max_by(|x, y| a[*x][at].abs().total_cmp(&a[*y][at].abs()));
+        let best = best.unwrap_or(at);
+        a.swap(at, best);
+        b.swap(at, best);
+        if a[at][at] == 0.0 {
+            continue;
+        }
+        for row in (0..COUNT).filter(|row| *row != at) {
+            let factor = a[row][at] / a[at][at];
+            (0..COUNT).for_each(|column| a[row][column] -= factor * a[at][column]);
+            b[row] -= factor * b[at];
+        }
+    }
+    std::array::from_fn(|at| {
+        if a[at][at] == 0.0 {
+            0.0
+        } else {
+            b[at] / a[at][at]
+        }
+    })
+}

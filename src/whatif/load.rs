@@ -1,0 +1,200 @@
+//! What there was to serve and when, as the rows of a run tell it, and what became of it.
+
+use crate::report::reader::Run;
+use crate::report::why::Why;
+use crate::request::columns::ColumnId;
+use crate::table::Table;
+
+/// The requests of a run, by arrival, without those whose rows do not tell what they asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Load {
+    /// The run's name.
+    pub name: String,
+    /// The requests. All times count from the beginning of the run.
+    pub requests: Vec<Request>,
+    /// The servers that they went to.
+    pub servers: Vec<String>,
+    /// How many requests each server runs at once, where that was told, or their waiting shows it.
+    pub slots: Vec<Option<usize>>,
+    /// Rows that are no such request.
+    pub left_out: usize,
+}
+
+/// A request: times in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// When it arrived.
+    pub at: f64,
+    /// Tokens of its prompt.
+    pub prompt: u32,
+    /// Those of them that the prefix cache spared it.
+    pub cached: u32,
+    /// Tokens that it made.
+    pub output: u32,
+    /// The place of its server.
+    pub server: usize,
+    /// What became of it, where the server told when.
+    pub seen: Option<Times>,
+}
+
+/// What became of a request: seconds since the run began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Times {
+    /// The server had received it.
+    pub created: f64,
+    /// It entered the server's queue.
+    pub queued: f64,
+    /// It left it.
+    pub admitted: f64,
+    /// Its prefill had ended.
+    pub prefilled: f64,
+    /// The server had its first token.
+    pub first: f64,
+    /// All of the answer had come.
+    pub finish: f64,
+    /// The place of the server that had it.
+    pub server: usize,
+}
+
+/// Fewer requests tell nothing of a server.
+const FEWEST: usize = 20;
+/// A server's sample has at most so many requests, and all samples make so many tokens.
+const MOST: (usize, u64) = (2_000, 400_000);
+
+impl Load {
+    /// Of a run.
+    pub fn of(run: &Run) -> Load {
+        let (table, why) = (&run.table, Why::of(run));
+        let mut load = Load {
+            name: run.name.clone(),
+            ..Load::default()
+        };
+        for row in 0..table.len() {
+            match load.request(table, row) {
+                Some(request) => {
+                    load.slots.resize(load.servers.len(), None);
+                    let slots = why
+                        .server(table, row)
+                        .and_then(|server| server.slots())
+                        .map(|(slots, _)| slots);
+                    load.slots[request.server] = slots.map(|slots| slots as usize);
+                    load.requests.push(request);
+                }
+                None => load.left_out += 1,
+            }
+        }
+        load.requests.sort_by(|a, b| a.at.total_cmp(&b.at));
+        load
+    }
+
+    fn request(&mut self, table: &Table, row: usize) -> Option<Request> {
+        if !table.is_ok(row) {
+            return None;
+        }
+        let count = |column| Some(u32::try_from(table.whole(column, row)?).unwrap_or(u32::MAX));
+        let at = table.number(ColumnId::arrival_time, row)?;
+        let prompt = count(ColumnId::actual_prompt_tokens)?.max(1);
+        let made = count(ColumnId::actual_output_tokens);
+        let output = made.or_else(|| count(ColumnId::decode_length))?.max(1);
+        let host = table.text(ColumnId::host, row);
+        let known = self.servers.iter().position(|known| known == host);
+        let server = known.unwrap_or_else(|| {
+            self.servers.push(host.to_owned());
+            self.servers.len() - 1
+        });
+        Some(Request {
+            at,
+            prompt,
+            cached: count(ColumnId::cached_tokens).unwrap_or(0).min(prompt),
+            output,
+            server,
+            seen: seen(table, row, at, server),
+        })
+    }
+
+    /// The requests of which the server told, with what it told.
+    pub fn seen(&self) -> impl Iterator<Item = (&Request, Times)> + Clone {
+        let requests = self.requests.iter();
+        requests.filter_map(|request| Some((request, request.seen?)))
+    }
+
+    /// Requests a second that arrive.
+    pub fn rate(&self) -> f64 {
+        let [first, last] =
+            [self.requests.first(), self.requests.last()].map(|of| of.map_or(0.0, |of| of.at));
+        (self.requests.len().max(2) - 1) as f64 / (last - first).max(1e-9)
+    }
+
+    /// Whether the prefix cache had any tokens worth a word.
+    pub fn shares_prefixes(&self) -> bool {
+        let sum = |of: fn(&Request) -> u32| {
+            self.requests
+                .iter()
+                .map(|request| u64::from(of(request)))
+                .sum::<u64>()
+        };
+        sum(|request| request.cached) * 100 > sum(|request| request.prompt)
+    }
+
+    /// Of a server's requests those that came closest together; `of` servers share the room for samples. Who met others that are
+    /// not among them is there, but not as seen. `None`: too few tell anything.
+    pub fn sample(&self, server: usize, of: usize) -> Option<Load> {
+        let its = self
+            .requests
+            .iter()
+            .filter(|request| request.server == server);
+        let all: Vec<Request> = its
+            .map(|request| Request {
+                server: 0,
+                ..*request
+            })
+            .collect();
+        let tokens: u64 = all.iter().map(|request| u64::from(request.output)).sum();
+        let room = MOST.1 / of.max(1) as u64 * all.len() as u64 / tokens.max(1);
+        let size = (room as usize).min(MOST.0).max(5 * FEWEST).min(all.len());
+        let span = |from: &usize| all[from + size - 1].at - all[*from].at;
+        let starts = (0..=all.len() - size).step_by(size / 2 + 1);
+        let from = starts.min_by(|a, b| span(a).total_cmp(&span(b)))?;
+        let (before, rest) = all.split_at(from);
+        let (requests, after) = rest.split_at(size);
+        let ends = before
+            .iter()
+            .map(|request| request.seen.map_or(0.0, |seen| seen.finish));
+        let from = ends.fold(f64::NEG_INFINITY, f64::max);
+        let to = after.first().map_or(f64::INFINITY, |next| next.at);
+        let alone = |request: &Request| {
+            let seen = request
+                .seen
+                .filter(|seen| request.at >= from && seen.finish <= to);
+            Request { seen, ..*request }
+        };
+        let sample = Load {
+            requests: requests.iter().map(alone).collect(),
+            servers: self.servers.clone(),
+            slots: vec![self.slots[server]],
+            ..Load::default()
+        };
+        (sample.seen().count() >= FEWEST).then_some(sample)
+    }
+}
+
+/// What the server told of a request, unless its clock is not known.
+fn seen(table: &Table, row: usize, at: f64, server: usize) -> Option<Times> {
+    if table.text(ColumnId::clock_state, row) == "raw" {
+        return None;
+    }
+    let time = |column| table.number(column, row);
+    let queued = time(ColumnId::queue_time_start)?;
+    let first = time(ColumnId::server_first_token_time)?;
+    let times = Times {
+        created: time(ColumnId::server_created_time).unwrap_or(at),
+        queued,
+        admitted: time(ColumnId::queue_time_end)?,
+        prefilled: time(ColumnId::prefill_end_time).unwrap_or(first),
+        first,
+        finish: time(ColumnId::finish_time)?,
+        server,
+    };
+    let in_order = [at, queued, times.admitted, first, times.finish];
+    in_order.is_sorted().then_some(times)
+}

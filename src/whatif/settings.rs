@@ -1,0 +1,163 @@
+//! What is to be changed: `--set KEY=VALUE`, of which several values of a key make a grid.
+
+use clap::{Args as _, Command, FromArgMatches as _, ValueEnum as _};
+use toml::Value;
+
+use crate::experiment::plan::grid::Sweep;
+use crate::experiment::plan::line::text;
+use crate::experiment::plan::read::{Entry, flag};
+use crate::sim::engine::Profile;
+
+use super::Error;
+use super::fit::Fit;
+use super::load::Load;
+use super::replay::{Deployment, Policy};
+
+/// Keys that are no figure of an engine.
+pub const SERVERS: &str = "num_gpus";
+const SHARED: &str = "servers_per_gpu";
+const POLICY: &str = "routing_policy";
+/// So many times the load's own rate.
+pub const FACTOR: &str = "rate";
+/// Requests a second.
+pub const RATE: &str = "request_rate";
+/// More servers are taken for a slip.
+pub const MOST_SERVERS: usize = 1024;
+
+/// Reads `--set`, in its order.
+///
+/// # Errors
+/// One is no `KEY=VALUE`, or a key stands twice.
+pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
+    let mut all: Vec<Sweep> = Vec::new();
+    for given in given {
+        let (key, value) = given
+            .split_once('=')
+            .ok_or_else(|| wrong(given, "must be KEY=VALUE, such as max_running_requests=64"))?;
+        let key = key.trim().replace('-', "_");
+        let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
+        let values = match flag(&[inner], false, true) {
+            Value::Array(values) => values,
+            value => vec![value],
+        };
+        if all.iter().any(|known| known.key == key) {
+            return Err(wrong(&key, "stands twice: several values are KEY=A,B"));
+        }
+        all.push(Sweep { key, values });
+    }
+    Ok(all)
+}
+
+/// What would serve a load under these settings.
+///
+/// # Errors
+/// A key that nobody knows, or a value that it cannot have.
+pub fn deployment(fit: &Fit, load: &Load, settings: &[Entry]) -> Result<Deployment, Error> {
+    let mut made = fit.as_it_was(load);
+    let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
+    for (key, value) in settings {
+        let positive = || {
+            let number = number(value).filter(|number| *number > 0.0 && number.is_finite());
+            number.ok_or_else(|| wrong(key, "must be a number above 0"))
+        };
+        match key.as_str() {
+            FACTOR => made.pace = positive()?,
+            RATE => {
+                made.pace = positive()? / load.rate();
+            }
+            SERVERS => {
+                let count = value.as_integer().and_then(|n| usize::try_from(n).ok());
+                let count = count.filter(|n| (1..=MOST_SERVERS).contains(n));
+                let count =
+                    count.ok_or_else(|| wrong(key, "must be a whole number from 1 to 1024"))?;
+                if count != made.servers.len() {
+                    let mut server = made.servers.first().cloned().ok_or(Error::Empty)?;
+                    // Each has a GPU of its own, unless servers_per_gpu says otherwise.
+                    server.profile.gpu_share = 1.0;
+                    made.servers = vec![server; count];
+                    made.policy.get_or_insert(Policy::RoundRobin);
+                }
+            }
+            POLICY => made.policy = Some(policy(key, &text(value), load)?),
+            SHARED => {}
+            _ => {
+                for server in &mut made.servers {
+                    engine(&mut server.profile, key, value)?;
+                }
+            }
+        }
+    }
+    for (key, value) in settings.iter().filter(|(key, _)| key == SHARED) {
+        let count = value.as_integer().and_then(|n| usize::try_from(n).ok());
+        let share = match count {
+            Some(1) => Some(1.0),
+            count => count.and_then(|count| fit.shares.get(&count).copied()),
+        };
+        let share = share.ok_or_else(|| {
+            wrong(key, "must be 1, or as many servers as a run of --fit had: what they have of a GPU is learnt there")
+        })?;
+        made.servers
+            .iter_mut()
+            .for_each(|server| server.profile.gpu_share = share);
+    }
+    Ok(made)
+}
+
+fn policy(key: &str, name: &str, load: &Load) -> Result<Policy, Error> {
+    if name == "cache_aware" && load.shares_prefixes() {
+        return Err(wrong(
+            key,
+            "cache_aware cannot be predicted: rows do not tell which prompts share a beginning; use round_robin, random, \
+             shortest_queue or power_of_two",
+        ));
+    }
+    Policy::from_str(name, false).map_err(|_| {
+        wrong(
+            key,
+            "must be round_robin, random, shortest_queue or power_of_two (rows do not tell which prompts share a beginning, \
+             which cache_aware goes by)",
+        )
+    })
+}
+
+/// Sets a figure of an engine, by its flag of `queuescope sim`.
+fn engine(profile: &mut Profile, key: &str, value: &Value) -> Result<(), Error> {
+    let command = Profile::augment_args(Command::new("sim").no_binary_name(true));
+    let known = command.get_arguments().any(|arg| arg.get_id() == key);
+    if !known {
+        let names = command.get_arguments().map(|arg| arg.get_id().as_str());
+        let names: Vec<&str> = [FACTOR, RATE, SERVERS, SHARED, POLICY]
+            .into_iter()
+            .chain(names)
+            .collect();
+        let near = names
+            .iter()
+            .max_by(|a, b| strsim::jaro(a, key).total_cmp(&strsim::jaro(b, key)));
+        let near = near.map_or("", |near| near);
+        return Err(wrong(
+            key,
+            &format!(
+                "is no key that can be set; is {near} meant? Keys are rate, request_rate, num_gpus, servers_per_gpu, routing_policy, and those of an engine (queuescope sim --help)"
+            ),
+        ));
+    }
+    let long = key.replace('_', "-");
+    let flag = match value {
+        Value::Boolean(true) => Some(format!("--{long}")),
+        Value::Boolean(false) => None,
+        value => Some(format!("--{long}={}", text(value))),
+    };
+    // What is not given stays as it is.
+    let command = command.mut_args(|arg| arg.default_value(clap::builder::Resettable::Reset));
+    let matches = command.try_get_matches_from(flag).map_err(|error| {
+        let said = error.to_string();
+        let said = said.lines().next().unwrap_or_default();
+        wrong(key, said.rsplit_once(": ").map_or(said, |(_, said)| said))
+    })?;
+    let updated = profile.update_from_arg_matches(&matches);
+    updated.map_err(|error| wrong(key, &error.to_string()))
+}
+
+fn wrong(key: &str, what: &str) -> Error {
+    Error::Setting(format!("--set {key}: {what}"))
+}

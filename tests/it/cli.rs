@@ -1,0 +1,145 @@
+//! What all commands have alike: their help, and results for programs.
+
+use serde_json::Value;
+
+use crate::support::generator::{flags, sim};
+use crate::support::process::{Done, queuescope, run, run_aside};
+
+/// What a command says of itself, as one reads it in a file.
+fn help(line: &str) -> String {
+    let mut command = queuescope(&flags(line));
+    command.env_remove("COLUMNS");
+    let done = run(command);
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{line}");
+    done.out
+}
+
+/// The commands that the help names.
+fn commands() -> Vec<String> {
+    let help = help("--help");
+    let (_, commands) = help.split_once("\nCommands:\n").unwrap();
+    let names = commands.lines().map_while(|line| {
+        let (name, _) = line.strip_prefix("  ")?.split_once(' ')?;
+        Some(name.to_owned())
+    });
+    names.filter(|name| name != "help").collect()
+}
+
+#[test]
+fn a_help_has_three_lengths_that_each_end_in_an_example() {
+    let commands = commands();
+    assert!(commands.len() > 10, "{commands:?}");
+    for name in &commands {
+        let [brief, help, whole] =
+            ["-h", "--help", "--help-all"].map(|flag| help(&format!("{name} {flag}")));
+        for text in [&brief, &help, &whole] {
+            let (_, end) = text.rsplit_once("\nExample:\n").unwrap();
+            assert!(end.starts_with(&format!("  queuescope {name}")), "{end}");
+            assert!(end.ends_with("--log-format\n"), "{end}");
+        }
+        let lengths = [&brief, &help, &whole].map(|text| text.lines().count());
+        assert!(lengths.is_sorted(), "{name}: {lengths:?}");
+        assert!(lengths[0] <= 60 && lengths[1] <= 120, "{name}: {lengths:?}");
+        assert!(!help.contains("--log-format <") && whole.contains("--log-format <"));
+        assert_eq!(self::help(&format!("help {name}")), whole);
+    }
+}
+
+/// Values of a flag of which a command's help says what holds without it.
+fn default<'a>(help: &'a str, flag: &str) -> &'a str {
+    let (_, from) = help.split_once(&format!("--{flag} <VALUE>")).unwrap();
+    let (_, from) = from.split_once("[default: ").unwrap();
+    from.split_once(']').unwrap().0
+}
+
+#[test]
+fn defaults_are_those_of_the_command() {
+    for (name, gpus, router) in [("node", "1", "none"), ("routing", "4", "builtin")] {
+        let help = help(&format!("{name} --help-all"));
+        assert_eq!(default(&help, "num-gpus"), gpus);
+        assert_eq!(default(&help, "router"), router);
+        // Of a plan that says nothing of them.
+        let folder = tempfile::tempdir().unwrap();
+        let plan = folder.path().join("plan.toml");
+        std::fs::write(&plan, "seed = 3\n").unwrap();
+        let shown = run(queuescope(&[name, plan.to_str().unwrap(), "--print-plan"]));
+        let said = |key: &str| shown.out.contains(&format!("\n{key}\n"));
+        assert!(said(&format!("num_gpus = {gpus}")), "{}", shown.out);
+        assert!(said(&format!("router = \"{router}\"")), "{}", shown.out);
+    }
+}
+
+/// What a program reads of a command that was told `--json`.
+async fn results(line: &str) -> (Value, Done) {
+    let words: Vec<&str> = line.split(' ').collect();
+    let done = run_aside(queuescope(&words)).await;
+    // A busy machine sends too late: INVALID.
+    done.assert_status(&[0, 3]);
+    let results = serde_json::from_str(&done.out);
+    (
+        results.unwrap_or_else(|why| panic!("{line}: {why}\n{}", done.out)),
+        done,
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_alone_comes_out_and_words_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().display();
+    let server = sim(|_| ());
+    let url = format!("http://{}", server.addr());
+    let load = "-n 6 -r 100 --random-input-len 8 --random-output-len 2";
+    let mut tried = Vec::new();
+    for (line, member, told, said) in [
+        (
+            format!("traffic -u {url} {load} -o {dir}/run"),
+            "/completed",
+            Value::from(6),
+            "6 requests",
+        ),
+        (
+            format!("demo -n 6 -r 100 -o {dir}/demo"),
+            "/completed",
+            6.into(),
+            "6 requests",
+        ),
+        (
+            format!("node --max-running-requests 2,4 {load} -o {dir}/node"),
+            "/experiment/keys/0",
+            "max_running_requests".into(),
+            "max_running_requests=2",
+        ),
+        (
+            format!("routing --routing-policy random --num-gpus 1 {load} -o {dir}/routing"),
+            "/experiment/kind",
+            "routing".into(),
+            "routing",
+        ),
+        (
+            format!("report {dir}/node --no-html"),
+            "/experiment/kind",
+            "node".into(),
+            "",
+        ),
+        (
+            format!("probe {url}"),
+            "/outcome",
+            "ok".into(),
+            "timestamps are consistent",
+        ),
+    ] {
+        let (results, done) = results(&format!("{line} --json")).await;
+        assert_eq!(
+            results.pointer(member).unwrap_or(&Value::Null),
+            &told,
+            "{line}"
+        );
+        assert!(done.err.contains(said), "{line}: {}", done.err);
+        tried.push(line.split(' ').next().unwrap().to_owned());
+    }
+    let has_json = |name: &String| help(&format!("{name} --help")).contains("--json");
+    let mut all: Vec<String> = commands().into_iter().filter(has_json).collect();
+    all.sort();
+    tried.sort();
+    assert_eq!(tried, all);
+}

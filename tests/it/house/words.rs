@@ -1,0 +1,87 @@
+//! One word for each stage in all that users read: the two queues have no other name than those in `docs/METRICS.md`.
+
+use std::path::{Path, PathBuf};
+
+/// What the two queues, and the remainder that nobody saw in a server, are not called.
+const OTHERS: [&str; 13] = [
+    "server's queue",
+    "server's own queue",
+    "server's waiting queue",
+    "servers' queue",
+    "servers' waiting queue",
+    "scheduler's queue",
+    "scheduler's waiting queue",
+    "engine's queue",
+    "engine's waiting queue",
+    "router's queue",
+    "router's own queue",
+    "queue in the router",
+    "somewhere between router send",
+];
+
+/// Where users read, and how such a file's name ends. The glossary says what others call the two.
+const READ: [(&str, &[&str]); 12] = [
+    (".", &["README.md", "config.toml"]),
+    ("docs", &[".md"]),
+    ("grafana/panels", &[".py"]),
+    ("deploy/prometheus", &[".yml"]),
+    ("src/report/page", &[".js", ".html"]),
+    ("src/serve/live", &[".html"]),
+    ("tests/data/golden/report", &[".txt", ".md"]),
+    ("tests/data/golden", &[".txt"]),
+    ("tests/data/config", &["help.txt"]),
+    ("tests/data/experiment", &[".help.txt"]),
+    ("tests/data/traffic", &["help.txt"]),
+    ("tests/data/sim", &["help.txt"]),
+];
+
+/// A text in one line, as it is read: without breaks, nor between the pieces of a literal.
+fn read(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").replace("\" \"", "").to_lowercase()
+}
+
+fn others(text: &str) -> Vec<&'static str> {
+    let text = read(text);
+    let found = OTHERS.into_iter().filter(|name| text.contains(name));
+    found.collect()
+}
+
+#[test]
+fn a_stage_has_one_name_in_what_users_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for (folder, ends) in READ {
+        let files = std::fs::read_dir(root.join(folder)).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let is_read = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name != "GLOSSARY.md" && ends.iter().any(|end| name.ends_with(end)) && path.is_file()
+        };
+        for path in files.filter(is_read) {
+            count += 1;
+            let found = others(&std::fs::read_to_string(&path).unwrap());
+            let path = path.strip_prefix(root).unwrap().display().to_string();
+            wrong.extend(found.into_iter().map(|name| format!("{path}: {name:?}")));
+        }
+    }
+    assert!(count > 40, "{count} files were read");
+    assert!(
+        wrong.is_empty(),
+        "the words are \"server queue\", \"router queue\" and \"unseen in the server\" (docs/GLOSSARY.md):\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn another_name_is_found_across_lines_and_literals() {
+    assert_eq!(
+        others("wait in the\n  Server's\n  queue"),
+        ["server's queue"]
+    );
+    assert_eq!(
+        others("\"in a router's \"\n  \"queue\""),
+        ["router's queue"]
+    );
+    assert_eq!(others("the router queue, the server queue"), [""; 0]);
+}

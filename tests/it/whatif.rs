@@ -1,0 +1,341 @@
+//! What rows of a real GPU teach, and how near predictions of the other runs come.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use queuescope::report::reader::{self, Run};
+use queuescope::whatif::command::{self, Args};
+use queuescope::whatif::fit::{Fit, Replayed, compared};
+use queuescope::whatif::load::{Load, Request};
+use queuescope::whatif::replay::{Deployment, Model};
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/h200/rows");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    files
+}
+
+fn file(name: &str) -> String {
+    let all = files();
+    let found = all
+        .iter()
+        .find(|path| path.display().to_string().contains(name));
+    found.unwrap().display().to_string()
+}
+
+fn run(flags: &[&str]) -> Result<(String, Option<String>), String> {
+    let args = Flags::try_parse_from([&["whatif"], flags].concat())
+        .unwrap()
+        .args;
+    command::run(&args).map_err(|error| error.to_string())
+}
+
+/// Each run, and what the others taught of it.
+fn predicted_by_others(loads: &[Load]) -> Vec<Replayed> {
+    let one = |at: usize| {
+        let others: Vec<Load> = loads
+            .iter()
+            .enumerate()
+            // Two servers that share a GPU are in one run alone: what that costs is of itself.
+            .filter(|(other, load)| *other != at || load.servers.len() > 1)
+            .map(|(_, load)| load.clone())
+            .collect();
+        Fit::of(&others).unwrap().replay(&loads[at])
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..loads.len())
+            .map(|at| scope.spawn(move || one(at)))
+            .collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn runs_of_a_real_gpu_are_predicted_by_the_others() {
+    let loaded = reader::load(&files()).unwrap();
+    let loads: Vec<Load> = loaded.runs.iter().map(Load::of).collect();
+    let limits: Vec<_> = loads.iter().flat_map(|load| load.slots.clone()).collect();
+    assert_eq!(
+        limits,
+        [None, None, None, None, Some(16), None, None, None],
+        "the only run that waited had 16 slots"
+    );
+    let mut table =
+        "| run | | TTFT p50 | TTFT p99 | total p50 | total p99 | queue mean | done a second |\n"
+            .to_owned();
+    table += "|---|---|---|---|---|---|---|---|\n";
+    let mut off = Vec::new();
+    for run in predicted_by_others(&loads) {
+        let (measured, predicted) = (compared(&run.measured), compared(&run.predicted));
+        for (name, what, figures) in [
+            (run.name.as_str(), "H200", measured),
+            ("", "predicted", predicted),
+        ] {
+            let _ = write!(table, "| {name} | {what} |");
+            for (at, figure) in figures.into_iter().enumerate() {
+                let shown = if at < 5 { figure * 1e3 } else { figure };
+                let digits = if shown < 100.0 { 2 } else { 0 };
+                let _ = write!(table, " {shown:.digits$} |");
+            }
+            table += "\n";
+        }
+        let bounds = [
+            (0.15, 0.015),
+            (0.3, 0.05),
+            (0.15, 0.015),
+            (0.3, 0.05),
+            (0.15, 0.015),
+            (0.02, 0.0),
+        ];
+        for (at, (share, seconds)) in bounds.into_iter().enumerate() {
+            let apart = (predicted[at] - measured[at]).abs();
+            if apart > share * measured[at] && apart > seconds {
+                off.push((run.name.clone(), at));
+            }
+        }
+    }
+    assert!(off.is_empty(), "{off:?}\n{table}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/WHATIF.md");
+    let written = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = written.split_once("<!-- table: whatif -->\n").unwrap();
+    let (_, after) = rest.split_once("<!-- end -->\n").unwrap();
+    let page = format!("{before}<!-- table: whatif -->\n{table}<!-- end -->\n{after}");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        return std::fs::write(&path, &page).unwrap();
+    }
+    assert!(
+        page == written,
+        "docs/WHATIF.md is stale: run `UPDATE_DOCS=1 cargo test whatif`\n{table}"
+    );
+}
+
+#[test]
+fn predictions_for_programs_have_every_setting_of_the_grid() {
+    let load = file("slots16");
+    let flags = [
+        load.as_str(),
+        "--set",
+        "num_gpus=1,2",
+        "--set",
+        "rate=1.5",
+        "--format",
+        "json",
+    ];
+    let (shown, refused) = run(&flags).unwrap();
+    assert_eq!(refused, None);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert!(
+        shown["validation"][0]["file"]
+            .as_str()
+            .unwrap()
+            .contains("slots16")
+    );
+    let step = &shown["fit"]["parameters"]["decode_step_ms"];
+    assert!(step["low"].as_f64() < step["value"].as_f64());
+    let predictions = shown["predictions"].as_array().unwrap();
+    let settings: Vec<_> = predictions.iter().map(|one| &one["settings"]).collect();
+    assert_eq!(
+        settings[0],
+        &serde_json::json!({"num_gpus": 1, "rate": 1.5})
+    );
+    assert_eq!(
+        settings[1],
+        &serde_json::json!({"num_gpus": 2, "rate": 1.5})
+    );
+    let queue = |at: usize| {
+        predictions[at]["pure_queue_time_ms"]["mean"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(queue(0) > 300.0 && queue(1) < 20.0, "{shown:#}");
+    for latency in ["ttft_ms", "total_latency_ms", "pure_queue_time_ms"] {
+        for figure in ["mean", "p50", "p99"] {
+            assert!(
+                predictions[0][latency][figure].is_f64(),
+                "{latency} {figure}"
+            );
+        }
+    }
+    assert!(predictions[0]["request_throughput"].is_f64());
+}
+
+#[test]
+fn settings_that_cannot_be_are_named() {
+    let load = file("shared");
+    let error = run(&[
+        &load,
+        "--find",
+        "rate",
+        "--goodput",
+        "ttft:500",
+        "--set",
+        "request_rate=3",
+    ]);
+    assert!(error.unwrap_err().contains("is what --find looks for"));
+    for (setting, said) in [
+        ("slots", "must be KEY=VALUE"),
+        ("max_runing_requests=3", "is max_running_requests meant?"),
+        (
+            "max_running_requests=0",
+            "must be a whole number, 1 or more",
+        ),
+        ("num_gpus=0", "must be a whole number from 1 to 1024"),
+        ("rate=-1", "must be a number above 0"),
+        (
+            "routing_policy=cache_aware",
+            "which prompts share a beginning",
+        ),
+        (
+            "servers_per_gpu=2",
+            "what they have of a GPU is learnt there",
+        ),
+    ] {
+        let error = run(&[load.as_str(), "--set", setting]).unwrap_err();
+        assert!(
+            error.starts_with("--set ") && error.contains(said),
+            "{error}"
+        );
+    }
+}
+
+/// A server that is twice as slow as the usual one in prefill and three times in decode, with what it made of some requests.
+fn simulated(model: &Model, pace: f64) -> Load {
+    let request = |n: u32| Request {
+        at: f64::from(n) / pace + f64::from(n * 7_919 % 97) / 50.0,
+        prompt: 200 + n * 7_919 % 3_000,
+        cached: 0,
+        output: 16 + n * 104_729 % 200,
+        server: 0,
+        seen: None,
+    };
+    let mut requests: Vec<Request> = (0..150).map(request).collect();
+    requests.sort_by(|a, b| a.at.total_cmp(&b.at));
+    let load = Load {
+        requests,
+        servers: vec!["one".to_owned()],
+        slots: vec![Some(32)],
+        ..Load::default()
+    };
+    Deployment::of(model, &load.slots).serve(&load)
+}
+
+#[test]
+fn what_rows_were_made_of_is_learnt_of_them() {
+    let mut model = Model {
+        way_in: 0.001,
+        way_back: 0.001,
+        ..Model::default()
+    };
+    let truth = &mut model.profile;
+    truth.prefill_floor_ms *= 1.5;
+    truth.prefill_stall_ms *= 1.5;
+    truth.prefill_tokens_per_s /= 2.2;
+    truth.decode_step_ms *= 3.0;
+    truth.decode_launch_ms *= 2.5;
+    truth.decode_context_ns *= 4.0;
+    let truth = truth.clone();
+    let fit = Fit::of(&[simulated(&model, 2.0), simulated(&model, 5.0)]).unwrap();
+    for learnt in &fit.learnt {
+        let [low, high] = learnt.bounds;
+        assert!(low < learnt.value && learnt.value < high, "{learnt:?}");
+        let was = match learnt.name {
+            "prefill_floor_ms" => truth.prefill_floor_ms,
+            "prefill_tokens_per_s" => truth.prefill_tokens_per_s,
+            "decode_step_ms" => truth.decode_step_ms,
+            // The others stand in for each other, as far as these rows tell.
+            _ => continue,
+        };
+        let off = (learnt.value / was).ln().abs();
+        assert!(off < 0.15 && low < was && was < high, "{learnt:?}: {was}");
+    }
+    // A rate that it was not learnt of.
+    let kept_back = simulated(&model, 8.0);
+    let replayed = fit.replay(&kept_back);
+    for (at, error) in replayed.errors().into_iter().enumerate() {
+        assert!(error.abs() < 0.2, "{at}: {replayed:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_explains_nothing_predicts_nothing() {
+    let path = file("slots16");
+    let Run { table, .. } = reader::load(&[path.into()]).unwrap().runs.remove(0);
+    // Every second request is told to have waited ten seconds while others did not: no engine does that.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("odd.csv");
+    let mut text = "req_id,success,host,actual_prompt_tokens,actual_output_tokens,arrival_time,server_created_time,queue_time_start,\
+                    queue_time_end,server_first_token_time,finish_time,outcome\n"
+        .to_owned();
+    for row in 0..table.len() {
+        let at = |name: &str| table.number(name, row).unwrap();
+        let late = if row % 2 == 0 { 10.0 } else { 0.0 };
+        let _ = writeln!(
+            text,
+            "{row},True,a,{},{},{},{},{},{},{},{},ok",
+            at("actual_prompt_tokens"),
+            at("actual_output_tokens"),
+            at("arrival_time"),
+            at("server_created_time"),
+            at("queue_time_start"),
+            at("queue_time_end") + late,
+            at("server_first_token_time") + late,
+            at("finish_time") + late,
+        );
+    }
+    std::fs::write(&path, text).unwrap();
+    let (shown, refused) = run(&[path.to_str().unwrap(), "--format", "json"]).unwrap();
+    let refused = refused.unwrap();
+    assert!(
+        refused.starts_with("no prediction is to be had") && refused.contains("more than 20 %"),
+        "{refused}"
+    );
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["no_prediction"], refused);
+    assert_eq!(shown["predictions"], serde_json::json!([]));
+}
+
+#[test]
+fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
+    let load = file("slots16");
+    let found = |what: &str, set: &str| {
+        let page = tempfile::tempdir().unwrap();
+        let page = page.path().join("page.html");
+        let flags = [
+            load.as_str(),
+            "--find",
+            what,
+            "--goodput",
+            "ttft:200",
+            "--set",
+            set,
+            "--format",
+            "json",
+            "--html",
+            page.to_str().unwrap(),
+        ];
+        let (shown, refused) = run(&flags).unwrap();
+        assert_eq!(refused, None);
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains("predicted, not measured: ttft_ms.p50"));
+        serde_json::from_str::<serde_json::Value>(&shown).unwrap()
+    };
+    let shown = found("servers", "rate=2");
+    let one = &shown["predictions"][0];
+    assert!(one["goodput_share"].as_f64().unwrap() >= 0.95, "{shown:#}");
+    let servers = one["settings"]["num_gpus"].as_u64().unwrap();
+    assert!((2..=4).contains(&servers), "{shown:#}");
+    let shown = found("rate", "num_gpus=1");
+    let rate = shown["predictions"][0]["settings"]["request_rate"].as_f64();
+    assert!((8.0..13.0).contains(&rate.unwrap()), "{shown:#}");
+}
