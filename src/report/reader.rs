@@ -301,7 +301,17 @@ impl Run {
             return;
         }
         match rows::read(&[self.dir.join(PROXY_ROWS)], self.began(), &UNSAID) {
-            Ok((front, _)) => tell_pairs(&mut self.table, &front),
+            Ok((front, _)) => {
+                tell_pairs(&mut self.table, &front);
+                // The run itself knew less.
+                let spent = self
+                    .summary
+                    .as_mut()
+                    .and_then(|all| all.get_mut("time_spent"));
+                spent
+                    .and_then(Value::as_object_mut)
+                    .map(|spent| spent.remove("unseen"));
+            }
             Err(error) => self
                 .notes
                 .push(format!("{error}: most waits of a pair are not known")),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::request::attempt::CameWith;
 use crate::request::outcome::Outcome;
+use crate::request::sample::Sample;
 
 /// Join tables and what they count.
 struct Tables {
@@ -276,4 +277,56 @@ fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
     assert!(joins.flush().is_empty());
     let counts = ["nothing", "elsewhere"].map(|by| tables.counted(by));
     assert_eq!(counts, [3, 3]);
+}
+
+/// Two hops without a front have the two legs of a request: the row waits for what the other leg tells, and no longer than it may.
+#[test]
+fn a_row_waits_for_its_other_leg() {
+    let tables = tables(false);
+    let row = || vec![Sample::whole().record()];
+    let legs = |room: u64| {
+        let legs = [room * 10, room * 10 + 1].map(|number| tables.arrive(number, None, None));
+        for leg in &legs {
+            leg.told.lock().room = Some(room);
+            tables.joins.in_room(leg, room, at(1));
+        }
+        let [prefill, decode] = legs;
+        let found = tables.joins.other_leg(&decode).unwrap();
+        assert!(Arc::ptr_eq(&found, &prefill.told));
+        assert!(
+            tables.joins.other_leg(&decode).is_none(),
+            "it is found once"
+        );
+        (prefill, found)
+    };
+    let host = |rows: Option<Vec<Record>>| rows.unwrap()[0].facts.prefill_host.clone().unwrap();
+
+    // It has told: the row is there at once.
+    let (prefill, leg) = legs(1);
+    prefill.told.lock().ended = Some(at(2));
+    assert_eq!(host(tables.joins.with_leg(leg, row(), at(2))), "server:10");
+
+    // It tells later.
+    let (prefill, leg) = legs(2);
+    assert!(tables.joins.with_leg(leg.clone(), row(), at(2)).is_none());
+    assert!(
+        tables.joins.leg_over(&legs(3).0.told).is_none(),
+        "another's"
+    );
+    prefill.told.lock().ended = Some(at(3));
+    assert_eq!(host(tables.joins.leg_over(&leg)), "server:20");
+    assert!(tables.joins.leg_over(&leg).is_none(), "once");
+
+    // It never tells, or the process ends.
+    for swept in [true, false] {
+        let (_prefill, leg) = legs(4 + u64::from(swept));
+        assert!(tables.joins.with_leg(leg, row(), at(2)).is_none());
+        assert!(tables.joins.sweep(at(3)).is_empty(), "it may still tell");
+        let mut given = match swept {
+            true => tables.joins.sweep(at(8)),
+            false => tables.joins.flush(),
+        };
+        assert_eq!(given.len(), 1);
+        assert!(host(given.pop()).starts_with("server:"));
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::offset::Offset;
 use crate::request::columns::Row;
 use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, Relation};
+use crate::request::unseen::Unseens;
 use crate::table::Table;
 
 /// Puts into the rows of a generator what those of its front say of pairs of servers.
@@ -36,8 +37,10 @@ fn take(row: &mut Row, front: &Row) {
         Relation::Same | Relation::Unknown => None,
     };
     take_engine(row, front, clock);
-    // What was not seen without it may be now.
-    row.unseen = None;
+    if front.unseen.and_then(Unseens::engine).is_none() {
+        // Nothing of the servers is unseen any more.
+        row.unseen = None;
+    }
     row.derive_anew();
 }
 

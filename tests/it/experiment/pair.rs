@@ -56,6 +56,12 @@ fn what_is_narrow_is_named() {
             titles.iter().any(|found| found.starts_with(title)),
             "{lines}: {titles:#?}"
         );
+        let unseen = words(&run.table, "unseen");
+        let is_told = |why: &String| !why.contains("engine_stream");
+        assert!(
+            unseen.iter().all(is_told),
+            "the proxy's rows tell of chat, too"
+        );
         plan.assert_nothing_is_left();
     }
 }
