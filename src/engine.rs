@@ -82,11 +82,9 @@ impl Engine {
         metrics: &Metrics,
     ) -> std::io::Result<Engine> {
         let (traces, logs) = (settings.traces.is_some(), settings.logs.is_some());
-        let on = [(traces, TimingSource::Trace), (logs, TimingSource::Log)];
-        let on = on.into_iter().filter(|(is_on, _)| *is_on);
         let joins = &outlet.metrics.engine_joins;
-        for (_, source) in on {
-            for outcome in Join::ALL {
+        for (is_on, source) in [(traces, TimingSource::Trace), (logs, TimingSource::Log)] {
+            for outcome in Join::ALL.into_iter().filter(|_| is_on) {
                 joins.with(&[source.name(), outcome.name()]);
             }
         }

@@ -76,6 +76,39 @@ pub(super) struct Events {
 #[error("the engine has stopped")]
 pub(super) struct EngineStopped;
 
+/// Hands sequences to the engine: those of a prefill server when decode has a place for them.
+fn submit(shared: &Arc<Shared>, sequences: &[Sequence], due: Stamp) -> Source {
+    let (updates, receiver) = mpsc::unbounded_channel();
+    let mode = shared.mode();
+    let submission = |sequence: &Sequence| Submission {
+        request: Request {
+            id: sequence.id,
+            prompt: sequence.prompt.clone().into(),
+            output_tokens: match mode {
+                Mode::Prefill => 1,
+                _ => sequence.wanted,
+            },
+        },
+        due,
+        listener: Listener {
+            rid: sequence.rid.clone(),
+            index: sequence.index,
+            rank: 0,
+            updates: updates.clone(),
+        },
+    };
+    let submissions = sequences.iter().map(submission);
+    if mode == Mode::Prefill {
+        for (submission, sequence) in submissions.zip(sequences) {
+            let room = sequence.bootstrap.as_ref().map_or(0, |meet| meet.room);
+            tokio::spawn(handover::prefill(shared.clone(), submission, room));
+        }
+    } else {
+        shared.driver.submit(submissions.collect());
+    }
+    Source::Engine(receiver, updates)
+}
+
 impl Reply {
     /// Hands the call, whose body is `body`, to the engine.
     pub(super) fn begin(
@@ -109,36 +142,7 @@ impl Reply {
             }
             Source::Instant(0)
         } else {
-            let (updates, receiver) = mpsc::unbounded_channel();
-            let mode = shared.mode();
-            let submit = |sequence: &Sequence| Submission {
-                request: Request {
-                    id: sequence.id,
-                    prompt: sequence.prompt.clone().into(),
-                    output_tokens: match mode {
-                        Mode::Prefill => 1,
-                        _ => sequence.wanted,
-                    },
-                },
-                due: dispatched,
-                listener: Listener {
-                    rid: sequence.rid.clone(),
-                    index: sequence.index,
-                    rank: 0,
-                    updates: updates.clone(),
-                },
-            };
-            let submissions = call.sequences.iter().map(submit);
-            if mode == Mode::Prefill {
-                for (submission, sequence) in submissions.zip(&call.sequences) {
-                    let room = sequence.bootstrap.as_ref().map_or(0, |meet| meet.room);
-                    let prefill = handover::prefill(shared.clone(), submission, room);
-                    tokio::spawn(prefill);
-                }
-            } else {
-                shared.driver.submit(submissions.collect());
-            }
-            Source::Engine(receiver, updates)
+            submit(&shared, &call.sequences, dispatched)
         };
         // It is read again for the spans only.
         let body = shared.tracer.as_ref().map(|_| body).unwrap_or_default();

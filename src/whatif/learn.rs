@@ -88,10 +88,8 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Learnt>) {
             let mut moved = at;
             moved[n] += moved_by;
             let there = residuals(&with(&moved), samples);
-            there
-                .iter()
-                .zip(&off)
-                .map(|(there, here)| (there - here) / moved_by)
+            let both = there.iter().zip(&off);
+            both.map(|(there, here)| (there - here) / moved_by)
                 .collect()
         });
         let mut slope = apart(&at).map(|apart| -apart / SURE);

@@ -2,6 +2,7 @@
 
 mod command;
 mod golden;
+mod made;
 mod outputs;
 
 use std::net::TcpListener;

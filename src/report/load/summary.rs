@@ -110,10 +110,9 @@ impl Summary {
         let mut requests: Vec<Request> = table.firsts().map(request).collect();
         // A proxy and a run that was killed leave rows in the order of their ends.
         requests.sort_by_cached_key(|of| {
-            let began = table.begun(of.row());
             let sent = || table.whole(ColumnId::router_send_time, of.row());
-            let began = began.or_else(sent).or_else(|| scheduled(of.row()));
-            began.unwrap_or(i64::MAX)
+            let began = table.begun(of.row()).or_else(sent);
+            began.or_else(|| scheduled(of.row())).unwrap_or(i64::MAX)
         });
         let mut facts = run.clone();
         if let Some(window) = part {
@@ -144,10 +143,10 @@ impl Summary {
             let all = all.join().unwrap_or_else(|panic| resume_unwind(panic));
             (all, hosts, others)
         });
-        let served = hosts
-            .values()
-            .chain(other_hosts.iter().map(|(_, others)| others));
-        served.for_each(|group| all.spent.add(group.spent.clone()));
+        let others = other_hosts.iter().map(|(_, others)| others);
+        for group in hosts.values().chain(others) {
+            all.spent.add(group.spent.clone());
+        }
         Summary {
             hosts,
             other_hosts,
