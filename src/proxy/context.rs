@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use parking_lot::MutexGuard;
 use pingora::http::ResponseHeader;
 
 use crate::client::phase::Phase;
 use crate::clock::Stamp;
-use crate::request::attempt::{Attempt, CameWith, Failed, MAX_FAILED, SpanId};
+use crate::request::attempt::{Failed, SpanId};
 use crate::request::endpoint::Endpoint;
 use crate::request::head::{content_type, is_encoded, labels, smg_worker, told_outcome};
 use crate::request::observer::{End, Observer};
@@ -17,12 +16,11 @@ use crate::request::outcome::{Outcome, Seen, judge};
 use crate::request::passage::Passage;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{Moment, Side};
-use crate::request::trace::Sending;
 use crate::telemetry::prometheus::{Progress, UnderWay};
 
-use super::identity::{Trace, new_request_id, new_span_id};
+use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, Joined};
-use super::legs::{self, LegWatch, ServerInfo};
+use super::legs::{LegWatch, ServerInfo};
 use super::shared::{Role, Shared, UpstreamKind};
 
 use self::timing::Timing;
@@ -178,106 +176,6 @@ impl Context {
         }
     }
 
-    fn begin_attempt(&mut self, id: Option<&str>) {
-        let Role::Hop(worker) = &self.role else {
-            return;
-        };
-        let (span, worker) = (new_span_id(), worker.to_string());
-        self.span = Some(span);
-        self.at_worker = Some(self.shared.metrics.attempt_began(&worker));
-        let mut attempt = Attempt::new(span, worker, String::new(), self.arrival);
-        attempt.came_with = self.trace.as_ref().and_then(|trace| {
-            let (trace, span) = (trace.id, trace.parent?);
-            Some(CameWith { trace, span })
-        });
-        self.attempt = Some(self.shared.joins.arrived(attempt, id));
-    }
-
-    /// The head is about to be written upstream. Gives the `traceparent` to write, if there is to be one.
-    pub fn attempt_began(&mut self) -> Option<String> {
-        let now = self.shared.clock.now();
-        self.forwarded = Some(now);
-        self.sendings += 1;
-        self.time.sent(now);
-        if let Some(under_way) = &mut self.under_way {
-            under_way.enter(Progress::Waiting);
-        }
-        if self.sends_to_server() && self.watch.is_some() {
-            // The one before is over.
-            self.at_worker = None;
-            self.at_worker = Some(self.shared.metrics.attempt_began(&self.upstream));
-        }
-        if let Some(mut told) = self.told() {
-            told.host = self.own_host().unwrap_or_default();
-            told.forwarded = Some(now);
-        }
-        let span = match (&self.role, self.span) {
-            (Role::Hop(_), Some(span)) => span,
-            _ => new_span_id(),
-        };
-        self.span = Some(span);
-        if let Some(joined) = &self.joined {
-            self.shared.joins.sent(joined, span);
-        }
-        self.note_sending(span, now, None);
-        if let Some(watch) = &mut self.watch {
-            watch.observer.facts_mut().span = Some(span);
-            let moment = match self.role {
-                Role::Front => Moment::Forwarded,
-                Role::Hop(_) => Moment::WorkerForwarded,
-            };
-            watch.observer.timeline_mut().set(moment, now);
-        }
-        let trace = self.trace.as_ref()?;
-        // What has no span of ours stays below its client's.
-        let is_told = self.watch.is_some() || self.attempt.is_some();
-        let parent = if is_told { Some(span) } else { trace.parent };
-        parent.map(|parent| trace.with_parent(parent))
-    }
-
-    /// What is told of the hop's attempt.
-    fn told(&self) -> Option<MutexGuard<'_, Attempt>> {
-        self.attempt.as_ref().map(|attempt| attempt.told.lock())
-    }
-
-    /// No connection to the upstream came about.
-    pub fn note_unconnected(&mut self) {
-        let now = self.shared.clock.now();
-        self.note_sending(new_span_id(), self.arrival, Some(now));
-    }
-
-    /// A sending from `at`, for traces: those alone tell of it. One that no connection came about for began when the one
-    /// before was over, and has `failed`.
-    fn note_sending(&mut self, span: SpanId, at: Stamp, failed: Option<Stamp>) {
-        // Without a watch there is no row.
-        let watch = self.watch.as_mut();
-        let Some(watch) = watch.filter(|_| self.shared.telemetry.traces()) else {
-            return;
-        };
-        let sendings = &mut watch.observer.facts_mut().trace.sendings;
-        if failed.is_some() && sendings.len() >= MAX_FAILED {
-            return;
-        }
-        let before = sendings.last().and_then(|last| last.broke);
-        sendings.push(Sending {
-            span,
-            upstream: self.upstream.clone(),
-            at: before.filter(|_| failed.is_some()).unwrap_or(at),
-            broke: failed,
-            is_connected: failed.is_none(),
-        });
-    }
-
-    /// An upstream connection stands; `reused` when it has served before.
-    pub fn connected(&mut self, reused: bool) {
-        let label = if reused { "true" } else { "false" };
-        let connections = &self.shared.metrics.connections;
-        connections.with(&[&self.upstream, label]).inc();
-        if let Some(watch) = &mut self.watch {
-            watch.observer.facts_mut().upstream_reused = Some(reused);
-        }
-    }
-
     /// A piece of the request's body was read.
     pub fn request_body(&mut self, bytes: &[u8], is_end: bool) {
         if is_end && self.request_end.is_none() {
@@ -297,51 +195,6 @@ impl Context {
         }
         if room.is_some() {
             self.room_read(room, is_end);
-        }
-    }
-
-    /// A hop has read of its request's body so far that it is one of two legs, or not.
-    fn room_read(&mut self, room: Option<u64>, is_end: bool) {
-        let Some(attempt) = &self.attempt else { return };
-        let mut told = attempt.told.lock();
-        if let (Some(room), None) = (room, told.room) {
-            told.room = Some(room);
-            told.role = self.shared.role(&told.worker);
-            drop(told);
-            let now = self.shared.clock.now();
-            self.shared.joins.in_room(attempt, room, now);
-        } else if is_end && told.room.is_none() {
-            drop(told);
-            self.leg = None;
-        }
-    }
-
-    /// What a reply has told of a leg that has no row here, once all of it has come.
-    fn leg_ended(&mut self, at: Stamp) {
-        let (Some(leg), Some(attempt)) = (self.leg.take(), &self.attempt) else {
-            return;
-        };
-        let mut told = attempt.told.lock();
-        if told.room.is_some() {
-            legs::note(&mut told, &leg.end(at));
-            if let Some(role) = told.role {
-                self.shared.roles.learn(&told.worker, role);
-            }
-        }
-    }
-
-    /// A hop's server is asked what it is.
-    pub fn asks_server_info(&mut self, path: &str) {
-        if self.role != Role::Front {
-            self.info = ServerInfo::asked_by(path).map(Box::new);
-        }
-    }
-
-    fn server_info(&mut self, bytes: &[u8]) {
-        let role = self.info.as_mut().and_then(|info| info.feed(bytes));
-        if let (Some(role), Role::Hop(worker)) = (role, &self.role) {
-            self.shared.roles.learn(worker, role);
-            self.info = None;
         }
     }
 
@@ -578,8 +431,10 @@ fn judged(end: End, status: Option<u16>) -> Outcome {
     judge(end, &seen).0
 }
 
+mod attempt;
 #[cfg(test)]
 mod clocks;
+mod leg;
 mod row;
 #[cfg(test)]
 mod tests;

@@ -14,11 +14,15 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, Failed, MAX_FAILED, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, Failed, SpanId};
 use crate::request::record::Record;
 use crate::telemetry::prometheus::Metrics;
 
 use super::legs;
+
+use self::request::Request;
+
+pub use self::request::{Leg, RequestAttempts};
 
 /// The attempts and requests of a process.
 #[derive(Debug)]
@@ -50,22 +54,6 @@ pub struct HopAttempt {
     request: Option<Joined>,
 }
 
-/// The attempts at a request that has ended.
-#[derive(Debug, Default)]
-pub struct RequestAttempts {
-    /// The one that answered, else the last one.
-    pub last: Option<Attempt>,
-    /// The leg of it that another server prefilled.
-    pub leg: Option<Leg>,
-    /// The others, in their order; at most [`MAX_FAILED`].
-    pub others: Vec<Attempt>,
-    /// How many there were; the two legs of one sending are one.
-    pub count: u32,
-}
-
-/// An attempt that may still go on.
-pub type Leg = Arc<Mutex<Attempt>>;
-
 #[derive(Debug, Default)]
 struct Table {
     /// Requests of the front that are open, and attempts that are held.
@@ -86,15 +74,6 @@ struct Table {
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
-}
-
-#[derive(Debug, Default)]
-struct Request {
-    id: String,
-    spans: Vec<SpanId>,
-    attempts: Vec<Leg>,
-    answered_by: Option<SpanId>,
-    is_over: bool,
 }
 
 /// The open requests of one id. Several are never told apart by it, nor is the last that is left of them.
@@ -450,60 +429,6 @@ impl Table {
     }
 }
 
-impl Request {
-    fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<Failed>) {
-        let attempts: Vec<Attempt> = self.attempts.iter().map(|of| of.lock().clone()).collect();
-        let answer = attempts.iter().find(|attempt| Some(attempt.span) == answer);
-        let failed = attempts.iter().filter(|attempt| {
-            let is_of_answer =
-                |answer: &Attempt| answer.span == attempt.span || attempt.is_other_leg_of(answer);
-            !answer.is_some_and(is_of_answer) && !attempt.has_answered()
-        });
-        let failed = failed.map(Attempt::failed).take(MAX_FAILED).collect();
-        (sendings(&attempts), failed)
-    }
-
-    fn take_attempts(&mut self) -> RequestAttempts {
-        let mut legs = std::mem::take(&mut self.attempts);
-        let attempts: Vec<Attempt> = legs.iter().map(|leg| leg.lock().clone()).collect();
-        let answers = |attempt: &Attempt| attempt.role != Some(ServerRole::Prefill);
-        let last = match self.answered_by {
-            Some(by) => attempts.iter().position(|attempt| attempt.span == by),
-            None => attempts.iter().rposition(answers),
-        };
-        let last_one = last.map(|place| attempts[place].clone());
-        let is_leg = |attempt: &Attempt| {
-            let of_last = last_one
-                .as_ref()
-                .is_some_and(|last| attempt.is_other_leg_of(last));
-            of_last && attempt.role != Some(ServerRole::Decode)
-        };
-        let leg = attempts.iter().position(is_leg);
-        // One at a hop of another process is not here.
-        let is_elsewhere = last.is_none() && self.answered_by.is_some();
-        let count = sendings(&attempts) + u32::from(is_elsewhere);
-        let others = attempts.into_iter().enumerate();
-        let others = others.filter(|(place, _)| ![last, leg].contains(&Some(*place)));
-        RequestAttempts {
-            others: others.map(|(_, other)| other).take(MAX_FAILED).collect(),
-            leg: leg.map(|place| legs.swap_remove(place)),
-            last: last_one,
-            count,
-        }
-    }
-}
-
-/// How many times the router sent: the two legs of one sending have one number.
-fn sendings(attempts: &[Attempt]) -> u32 {
-    let is_second = |place: usize, of: &Attempt| {
-        attempts[..place]
-            .iter()
-            .any(|before| before.is_other_leg_of(of))
-    };
-    let first = attempts.iter().enumerate();
-    let first = first.filter(|(place, of)| !is_second(*place, of));
-    u32::try_from(first.count()).unwrap_or(u32::MAX)
-}
-
+mod request;
 #[cfg(test)]
 mod tests;

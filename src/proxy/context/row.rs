@@ -2,9 +2,8 @@
 
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
-use crate::proxy::join::{HopAttempt, RequestAttempts};
-use crate::proxy::legs;
-use crate::proxy::shared::{Role, ServerRole};
+use crate::proxy::join::RequestAttempts;
+use crate::proxy::shared::Role;
 use crate::request::attempt::Attempt;
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::outcome::Outcome;
@@ -52,28 +51,6 @@ impl Context {
         }
         if let Some(rows) = rows {
             self.shared.record(rows);
-        }
-    }
-
-    /// The rows of a hop's own attempt; of one of two legs those of the one that answered, once the other has told.
-    fn own_leg(&self, attempt: &HopAttempt, rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
-        let mut told = attempt.told.lock();
-        if told.room.is_none() {
-            return Some(rows);
-        }
-        legs::note(&mut told, &rows);
-        let role = told.role;
-        if let Some(role) = role {
-            self.shared.roles.learn(&told.worker, role);
-        }
-        drop(told);
-        match role {
-            Some(ServerRole::Prefill) => None,
-            Some(ServerRole::Decode) => match self.shared.joins.other_leg(attempt) {
-                Some(leg) => self.shared.joins.with_leg(leg, rows, now),
-                None => Some(rows),
-            },
-            None => Some(rows),
         }
     }
 

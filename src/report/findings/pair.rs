@@ -68,3 +68,6 @@ pub fn narrow(of: &Seen<'_>, found: Finding, share: f64) -> Option<Finding> {
         ..found.saying(format!("{what}."))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,5 @@
 //! What `queuescope report` says of fixed rows, in every format: `tests/data/golden/report/`, written anew with `UPDATE=1`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 

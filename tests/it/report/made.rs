@@ -1,6 +1,6 @@
 //! Rows of made runs, and their folders.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};

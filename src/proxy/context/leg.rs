@@ -1,0 +1,83 @@
+//! What a hop learns of its server where prefill and decode are servers of their own, and of the leg that goes there.
+
+use crate::clock::Stamp;
+use crate::proxy::join::HopAttempt;
+use crate::proxy::legs::{self, ServerInfo};
+use crate::proxy::shared::{Role, ServerRole};
+use crate::request::record::Record;
+
+use super::Context;
+
+impl Context {
+    /// A hop has read of its request's body so far that it is one of two legs, or not.
+    pub(super) fn room_read(&mut self, room: Option<u64>, is_end: bool) {
+        let Some(attempt) = &self.attempt else { return };
+        let mut told = attempt.told.lock();
+        if let (Some(room), None) = (room, told.room) {
+            told.room = Some(room);
+            told.role = self.shared.role(&told.worker);
+            drop(told);
+            let now = self.shared.clock.now();
+            self.shared.joins.in_room(attempt, room, now);
+        } else if is_end && told.room.is_none() {
+            drop(told);
+            self.leg = None;
+        }
+    }
+
+    /// What a reply has told of a leg that has no row here, once all of it has come.
+    pub(super) fn leg_ended(&mut self, at: Stamp) {
+        let (Some(leg), Some(attempt)) = (self.leg.take(), &self.attempt) else {
+            return;
+        };
+        let mut told = attempt.told.lock();
+        if told.room.is_some() {
+            legs::note(&mut told, &leg.end(at));
+            if let Some(role) = told.role {
+                self.shared.roles.learn(&told.worker, role);
+            }
+        }
+    }
+
+    /// A hop's server is asked what it is.
+    pub fn asks_server_info(&mut self, path: &str) {
+        if self.role != Role::Front {
+            self.info = ServerInfo::asked_by(path).map(Box::new);
+        }
+    }
+
+    pub(super) fn server_info(&mut self, bytes: &[u8]) {
+        let role = self.info.as_mut().and_then(|info| info.feed(bytes));
+        if let (Some(role), Role::Hop(worker)) = (role, &self.role) {
+            self.shared.roles.learn(worker, role);
+            self.info = None;
+        }
+    }
+
+    /// The rows of a hop's own attempt; of one of two legs those of the one that answered, once the other has told.
+    pub(super) fn own_leg(
+        &self,
+        attempt: &HopAttempt,
+        rows: Vec<Record>,
+        now: Stamp,
+    ) -> Option<Vec<Record>> {
+        let mut told = attempt.told.lock();
+        if told.room.is_none() {
+            return Some(rows);
+        }
+        legs::note(&mut told, &rows);
+        let role = told.role;
+        if let Some(role) = role {
+            self.shared.roles.learn(&told.worker, role);
+        }
+        drop(told);
+        match role {
+            Some(ServerRole::Prefill) => None,
+            Some(ServerRole::Decode) => match self.shared.joins.other_leg(attempt) {
+                Some(leg) => self.shared.joins.with_leg(leg, rows, now),
+                None => Some(rows),
+            },
+            None => Some(rows),
+        }
+    }
+}

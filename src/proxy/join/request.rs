@@ -1,0 +1,87 @@
+//! The attempts of one request of the front.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::request::attempt::{Attempt, Failed, MAX_FAILED, ServerRole, SpanId};
+
+/// An attempt that may still go on.
+pub type Leg = Arc<Mutex<Attempt>>;
+
+/// The attempts at a request that has ended.
+#[derive(Debug, Default)]
+pub struct RequestAttempts {
+    /// The one that answered, else the last one.
+    pub last: Option<Attempt>,
+    /// The leg of it that another server prefilled.
+    pub leg: Option<Leg>,
+    /// The others, in their order; at most [`MAX_FAILED`].
+    pub others: Vec<Attempt>,
+    /// How many there were; the two legs of one sending are one.
+    pub count: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Request {
+    pub id: String,
+    pub spans: Vec<SpanId>,
+    pub attempts: Vec<Leg>,
+    pub answered_by: Option<SpanId>,
+    pub is_over: bool,
+}
+
+impl Request {
+    pub fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<Failed>) {
+        let attempts: Vec<Attempt> = self.attempts.iter().map(|of| of.lock().clone()).collect();
+        let answer = attempts.iter().find(|attempt| Some(attempt.span) == answer);
+        let failed = attempts.iter().filter(|attempt| {
+            let is_of_answer =
+                |answer: &Attempt| answer.span == attempt.span || attempt.is_other_leg_of(answer);
+            !answer.is_some_and(is_of_answer) && !attempt.has_answered()
+        });
+        let failed = failed.map(Attempt::failed).take(MAX_FAILED).collect();
+        (sendings(&attempts), failed)
+    }
+
+    pub fn take_attempts(&mut self) -> RequestAttempts {
+        let mut legs = std::mem::take(&mut self.attempts);
+        let attempts: Vec<Attempt> = legs.iter().map(|leg| leg.lock().clone()).collect();
+        let answers = |attempt: &Attempt| attempt.role != Some(ServerRole::Prefill);
+        let last = match self.answered_by {
+            Some(by) => attempts.iter().position(|attempt| attempt.span == by),
+            None => attempts.iter().rposition(answers),
+        };
+        let last_one = last.map(|place| attempts[place].clone());
+        let is_leg = |attempt: &Attempt| {
+            let of_last = last_one
+                .as_ref()
+                .is_some_and(|last| attempt.is_other_leg_of(last));
+            of_last && attempt.role != Some(ServerRole::Decode)
+        };
+        let leg = attempts.iter().position(is_leg);
+        // One at a hop of another process is not here.
+        let is_elsewhere = last.is_none() && self.answered_by.is_some();
+        let count = sendings(&attempts) + u32::from(is_elsewhere);
+        let others = attempts.into_iter().enumerate();
+        let others = others.filter(|(place, _)| ![last, leg].contains(&Some(*place)));
+        RequestAttempts {
+            others: others.map(|(_, other)| other).take(MAX_FAILED).collect(),
+            leg: leg.map(|place| legs.swap_remove(place)),
+            last: last_one,
+            count,
+        }
+    }
+}
+
+/// How many times the router sent: the two legs of one sending have one number.
+fn sendings(attempts: &[Attempt]) -> u32 {
+    let is_second = |place: usize, of: &Attempt| {
+        attempts[..place]
+            .iter()
+            .any(|before| before.is_other_leg_of(of))
+    };
+    let first = attempts.iter().enumerate();
+    let first = first.filter(|(place, of)| !is_second(*place, of));
+    u32::try_from(first.count()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,72 @@
+use crate::report::findings::tests::{only, run_of, set};
+use crate::report::load::tests::assert_says;
+use crate::report::reader::Run;
+use crate::report::sample::ms;
+use crate::report::why::Why;
+use crate::request::timeline::{Moment, PrefillTimes};
+
+/// Requests of a pair: when decode had memory for each, the KV cache was there, and decode's batch had a slot, ms after it was sent;
+/// prefill had it queued and at work for so many ms meanwhile. It then decodes until 500.
+fn paired(reserved: i64, (queue, forward): (i64, i64), arrived: i64, entered: i64) -> Run {
+    run_of(100, move |sample, _, start| {
+        let sample = sample.without(&[Moment::QueueEnd, Moment::PrefillEnd]);
+        let moments = [
+            (Moment::KvReserved, reserved),
+            (Moment::KvArrived, arrived),
+            (Moment::DecodeStart, entered),
+            (Moment::ServerFirstToken, entered + 1),
+            (Moment::FirstToken, entered + 2),
+        ];
+        let pair = PrefillTimes {
+            queue: Some(ms(queue)),
+            forward: Some(ms(forward)),
+            sending: None,
+        };
+        // It moves what decode told with its response; its queue's beginning is told by a span.
+        let sample = sample.with(move |record| record.timeline.pair(pair));
+        set(sample, start, &moments).at(Moment::QueueStart, start + 20)
+    })
+}
+
+#[test]
+fn what_is_narrow_of_a_pair_is_named() {
+    for (run, title, what) in [
+        // Those that had its memory decoded.
+        (
+            paired(230, (1, 20), 255, 256),
+            "Decode is full",
+            "0.21 s of 0.50 s on average (42 %) until decode had memory for it; those that had it were decoding for",
+        ),
+        (
+            paired(30, (300, 20), 360, 361),
+            "Prefill is too slow",
+            "0.30 s of 0.50 s on average (60 %) in prefill's queue",
+        ),
+        (
+            paired(30, (1, 20), 350, 351),
+            "The link is too slow",
+            "0.30 s of 0.50 s on average (60 %) for its KV cache",
+        ),
+        (
+            paired(30, (1, 20), 60, 350),
+            "Decode's batch is full",
+            "0.29 s of 0.50 s on average (58 %) for a slot of decode's batch",
+        ),
+        // Memory is waited for, and those that have it wait for something else.
+        (
+            paired(230, (1, 20), 400, 401),
+            "The link is too slow",
+            "those that had it were in the transfer of their KV cache",
+        ),
+        (
+            paired(230, (1, 20), 255, 400),
+            "Decode's batch is full",
+            "those that had it were waiting for a slot",
+        ),
+    ] {
+        let finding = only(&run, "pair");
+        assert!(finding.title.starts_with(title), "{finding:?}");
+        assert_says(&finding.what, what);
+        assert_eq!(Why::of(&run).sequences, 0, "no server's queue is blamed");
+    }
+}
