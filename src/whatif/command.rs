@@ -18,6 +18,7 @@ use crate::table;
 use super::Error;
 use super::fit::{COMPARED, Fit};
 use super::load::Load;
+use super::replay::{Deployment, Model};
 use super::rows::Figures;
 use super::settings::{MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
 
@@ -116,6 +117,11 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     }
     let loads = read(&args.loads)?;
     let load = joined(&loads)?;
+    // What cannot be is said before minutes of learning, and also where nothing is predicted.
+    for settings in &grid {
+        let was = Deployment::of(&Model::default(), &load.slots);
+        deployment(was, None, &load, settings)?;
+    }
     let fit = match args.fit.as_slice() {
         [] => Fit::of(&loads)?,
         given => Fit::of(&read(given)?)?,
@@ -129,8 +135,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         fit,
     };
     for settings in grid {
-        // What cannot be is said, also where nothing is predicted.
-        deployment(&made.fit, &made.load, &settings)?;
+        made.deployment(&settings)?;
         if made.refused.is_none() {
             made.predict(settings)?;
         }
@@ -184,8 +189,13 @@ impl Made<'_> {
         Ok(())
     }
 
+    fn deployment(&self, settings: &[Entry]) -> Result<Deployment, Error> {
+        let (fit, load) = (&self.fit, &self.load);
+        deployment(fit.as_it_was(load), Some(&fit.shares), load, settings)
+    }
+
     fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
-        let mut made = deployment(&self.fit, &self.load, &settings)?.serve(&self.load);
+        let mut made = self.deployment(&settings)?.serve(&self.load);
         made.name = format!("predicted: {}", grid::label(&settings));
         let mut run = made.to_run(&self.args.goodput);
         let off = COMPARED.iter().zip(self.fit.errors());

@@ -1,5 +1,7 @@
 //! What is to be changed: `--set KEY=VALUE`, of which several values of a key make a grid.
 
+use std::collections::BTreeMap;
+
 use clap::{Args as _, Command, FromArgMatches as _, ValueEnum as _};
 use toml::Value;
 
@@ -9,7 +11,6 @@ use crate::experiment::plan::read::{Entry, flag};
 use crate::sim::engine::Profile;
 
 use super::Error;
-use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Policy};
 
@@ -48,12 +49,17 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
     Ok(all)
 }
 
-/// What would serve a load under these settings.
+/// What would serve a load under these settings, in place of what did; `shares`: what servers have of a GPU, by how many share it, once
+/// that is learnt.
 ///
 /// # Errors
 /// A key that nobody knows, or a value that it cannot have.
-pub fn deployment(fit: &Fit, load: &Load, settings: &[Entry]) -> Result<Deployment, Error> {
-    let mut made = fit.as_it_was(load);
+pub fn deployment(
+    mut made: Deployment,
+    shares: Option<&BTreeMap<usize, f64>>,
+    load: &Load,
+    settings: &[Entry],
+) -> Result<Deployment, Error> {
     let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
     for (key, value) in settings {
         let positive = || {
@@ -87,11 +93,14 @@ pub fn deployment(fit: &Fit, load: &Load, settings: &[Entry]) -> Result<Deployme
             }
         }
     }
+    let Some(shares) = shares else {
+        return Ok(made);
+    };
     for (key, value) in settings.iter().filter(|(key, _)| key == SHARED) {
         let count = value.as_integer().and_then(|n| usize::try_from(n).ok());
         let share = match count {
             Some(1) => Some(1.0),
-            count => count.and_then(|count| fit.shares.get(&count).copied()),
+            count => count.and_then(|count| shares.get(&count).copied()),
         };
         let share = share.ok_or_else(|| {
             wrong(key, "must be 1, or as many servers as a run of --fit had: what they have of a GPU is learnt there")
