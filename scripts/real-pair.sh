@@ -24,6 +24,14 @@ if [ -z "${SIM:-}" ] && ! has 'import mooncake.engine'; then
     echo "  $REALSGL/venv/bin/pip install mooncake-transfer-engine-non-cuda==0.3.13.post1" >&2
     exit 1
 fi
+# It makes prefill of SGLang 0.5.23 pin memory and record an event, for which it needs CUDA.
+unpatched=$(grep -l 'supports_host_tensor_indices = True' \
+    "$REALSGL"/venv/lib/python*/site-packages/sglang/srt/disaggregation/mooncake/conn.py 2>/dev/null || true)
+if [ -z "${SIM:-}" ] && [ -n "$unpatched" ]; then
+    echo "error: this SGLang's prefill server needs CUDA for a transfer; without it, change one line:" >&2
+    echo "  sed -i 's/supports_host_tensor_indices = True/supports_host_tensor_indices = False/' $unpatched" >&2
+    exit 1
+fi
 bash scripts/router.sh smg
 if [ -z "${QUEUESCOPE:-}" ]; then
     need_build_tools
