@@ -3,7 +3,7 @@
 # chat, then /generate. Each request has one row that names both servers; its stages add up, and its three waits are held
 # against the spans as the servers sent them and against each server's own log.
 #
-# REALSGL=FOLDER bash scripts/real-pair.sh [REQUESTS] [RATE]   (default: 16 requests of each, 8 a second)
+# REALSGL=FOLDER bash scripts/real-pair.sh [REQUESTS] [RATE]   (default: 24 requests of each, 60 a second)
 #
 # FOLDER holds `venv` and `model`; docs/DISAGGREGATED.md says what a pair without a GPU needs there. SIM=1 starts simulated
 # servers instead; `venv` then needs opentelemetry-proto alone. QUEUESCOPE names a built binary. Everything that was written
@@ -42,7 +42,7 @@ import collections, csv, glob, gzip, http.server, json, os, shlex, shutil, signa
 import threading, time, urllib.request
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-requests, rate = (sys.argv[1:] + ["16", "8"][len(sys.argv) - 1:])[:2]
+requests, rate = (sys.argv[1:] + ["24", "60"][len(sys.argv) - 1:])[:2]
 binary, real, simulated = os.environ["QUEUESCOPE"], os.path.abspath(os.environ["REALSGL"]), os.environ.get("SIM")
 out = os.environ.get("OUT", "results/real-pair")
 shutil.rmtree(out, ignore_errors=True)
@@ -188,6 +188,7 @@ def check(name, rows, log):
     wanted = {tuple(f"127.0.0.1:{servers[role]}" for role in ["prefill", "decode"])}
     off = [abs(sum(parts(row).values()) - float(row["total_latency"])) for row in rows]
     ok, sources = sum(row["outcome"] == "ok" for row in rows), sorted({row["timing_source"] for row in rows})
+    waits = [(seconds(row, "pure_queue_time"), [seconds(row, column) for _, column, _, _ in WAITS]) for row in rows]
     ids, rooms = {row["req_id"] for row in rows}, {row["bootstrap_room"] for row in rows}
     print(f"\n{name}: {requests} requests, {len(rows)} rows, {ok} ok, {len(rooms)} rooms; timing_source: {', '.join(sources)}")
     print(f"servers that prefilled and decoded: {sorted(hosts)}")
@@ -204,12 +205,15 @@ def check(name, rows, log):
         "a request did not go well": ok != count,
         "a server is not named": hosts != wanted,
         "stages do not add up to the total": max(off, default=1) > 1e-6,
+        "pure_queue_time is not the sum of the three waits": any(
+            None in [total, *three] or abs(total - sum(three)) > 1e-6 for total, three in waits),
         "sources do not agree": any(row["inconsistency"] for row in rows),
         "a wait is not told by the spans or by the log": compared != 5 * count,
         "a wait is more than 1 ms apart": most > 1e-3,
     }
     return [f"{name}: {fault}" for fault, is_so in faults.items() if is_so]
 
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: ended by SIGTERM"))
 try:
     servers, hops = ({role: port() for role in ["prefill", "decode"]} for _ in range(2))
     front, admin, traces, collector, router, metrics, bootstrap = (port() for _ in range(7))
