@@ -186,18 +186,18 @@ pub fn put(leg: &Attempt, rows: &mut [Record]) {
 /// What decode says when the server that prefills is gone.
 const LOST: &str = "prefill instance";
 
-/// Whether the router held the first token until it had all of prefill's reply: it came to the front no sooner.
+/// Whether the router held the response until it had all of prefill's reply: nothing of it came to the front sooner.
 fn hold(leg: &Attempt, row: &mut Record) {
     let timeline = &mut row.timeline;
     let is_one_clock = timeline.side() == Side::Front
         && timeline.saw_way_back()
         && timeline.relation(ClockOf::Hop) == Relation::Same;
-    let [at_hop, here] =
-        [Moment::WorkerFirstToken, Moment::FirstToken].map(|moment| timeline.raw(moment));
+    let [at_hop, head] =
+        [Moment::WorkerFirstToken, Moment::ResponseHead].map(|moment| timeline.raw(moment));
     let replied = leg.passage.last.filter(|_| is_one_clock);
-    if let (Some(at_hop), Some(replied), Some(here)) = (at_hop, replied, here)
+    if let (Some(at_hop), Some(replied), Some(head)) = (at_hop, replied, head)
         && at_hop < replied
-        && replied <= here
+        && replied <= head
     {
         timeline.set(Moment::PrefillReplied, replied);
     }
@@ -206,6 +206,7 @@ fn hold(leg: &Attempt, row: &mut Record) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::attempt::SpanId;
 
     #[test]
     fn what_a_server_does_is_read_of_its_server_info() {
@@ -223,5 +224,23 @@ mod tests {
             assert_eq!(found, role, "{word}");
         }
         assert!(ServerInfo::asked_by("/model_info").is_none());
+    }
+
+    #[test]
+    fn a_router_that_passed_on_the_head_before_prefill_had_replied_held_nothing() {
+        let at = |ms: i64| Stamp::from_nanos(1_795_000_000_000_000_000 + ms * 1_000_000);
+        let span = SpanId::new(1).unwrap();
+        let mut leg = Attempt::new(span, "p0".to_owned(), "p".to_owned(), at(0));
+        leg.passage.piece(at(100), 0);
+        for (head, held) in [(50, None), (110, Some(at(100)))] {
+            let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
+            observer.timeline_mut().relate(ClockOf::Hop, Relation::Same);
+            observer.timeline_mut().set(Moment::WorkerFirstToken, at(60));
+            observer.response_head(200, Some("text/event-stream"), false, at(head));
+            observer.timeline_mut().set(Moment::FirstToken, at(120));
+            let mut rows = observer.finish(End::Complete, at(200)).into_records(None);
+            put(&leg, &mut rows);
+            assert_eq!(rows[0].timeline.raw(Moment::PrefillReplied), held, "{head}");
+        }
     }
 }
