@@ -280,6 +280,16 @@ impl Context {
             self.passage.piece(at, blocked);
         }
         // Once it streams, an event costs this one comparison.
+        if !watch.is_streaming {
+            let joins = &self.shared.joins;
+            for id in watch.observer.server_ids() {
+                match (&self.joined, &self.attempt) {
+                    (Some(joined), _) => joins.replied(joined, id),
+                    (None, Some(attempt)) => joins.has_reply(attempt, id, at),
+                    (None, None) => {}
+                }
+            }
+        }
         if !watch.is_streaming && watch.observer.is_streaming() {
             watch.is_streaming = true;
             let here = self.under_way.iter_mut();

@@ -1,8 +1,9 @@
 //! Which attempt at a worker hop belongs to which request of the front, where both are in one process.
 //!
 //! It is decided when the attempt arrives: by the span that the front sent upstream; where a router between them begins
-//! traces of its own, by the request id, if one request alone has it. An attempt that belongs to no request of ours gets
-//! a row of its own. Hops of other processes report theirs by header or in their own file.
+//! traces of its own, by the request id, if one request alone has it; where it passes on no header, once both have read the
+//! id that the server gave the reply. An attempt that belongs to no request of ours gets a row of its own. Hops of other
+//! processes report theirs by header or in their own file.
 //!
 //! All tables are bounded and forget with time; what is dropped is counted. Pure: time is handed in.
 
@@ -14,12 +15,13 @@ use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, Failed, SpanId};
+use crate::request::attempt::{Attempt, Failed, ServerRole, SpanId};
 use crate::request::record::Record;
 use crate::telemetry::prometheus::Metrics;
 
 use super::legs;
 
+use self::named::Named;
 use self::request::Request;
 
 pub use self::request::{Leg, RequestAttempts};
@@ -65,10 +67,10 @@ struct Table {
     /// Spans that are to be forgotten, by when they came to their end.
     ended: VecDeque<(Stamp, SpanId)>,
     /// Rows of attempts that are nobody's here, by when they ended.
-    own: VecDeque<(Stamp, Vec<Record>)>,
-    /// Legs that are nobody's here, by room, and rooms by when they were first named.
-    rooms: HashMap<u64, Vec<Leg>>,
-    named: VecDeque<(Stamp, u64)>,
+    own: VecDeque<(Stamp, Leg, Vec<Record>)>,
+    /// Legs that are nobody's here, by room, and by the id of the reply.
+    rooms: Named<u64>,
+    replies: Named<String>,
     /// Rows that wait for what another leg tells, by when they ended.
     held: VecDeque<(Stamp, Leg, Vec<Record>)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
@@ -84,9 +86,10 @@ struct SameId {
 }
 
 /// What joined an attempt, or did not, as the metric names it.
-const JOINED: [&str; 6] = [
+const JOINED: [&str; 7] = [
     "span",
     "request_id",
+    "reply",
     "late",
     "ambiguous",
     "nothing",
@@ -96,8 +99,8 @@ const JOINED: [&str; 6] = [
 const CAPACITY: usize = 65_536;
 /// Attempts at one request that are held: routers give up long before.
 const MOST_ATTEMPTS: usize = 64;
-/// How long the spans of a request that has ended, and a failed attempt, are remembered: longer than routers back
-/// off between retries.
+/// How long the spans of a request that has ended, a failed attempt, and the id of a reply are remembered: longer than
+/// routers back off between retries.
 const MEMORY: i64 = 60 * NANOS;
 /// How long a room is remembered: longer than nearly any answer takes.
 const ROOM: i64 = 1800 * NANOS;
@@ -168,6 +171,28 @@ impl Joins {
         request.0.lock().spans.push(span);
     }
 
+    /// The front's reply has this id, which the server made: the attempt whose reply had it before answers `request`, unless
+    /// this has attempts already.
+    pub fn replied(&self, request: &Joined, id: &str) {
+        if !request.0.lock().attempts.is_empty() {
+            return;
+        }
+        let mut table = self.table.lock();
+        // Nobody else knew the id when it was read first.
+        let Some(answer) = table.replies.take(&id.to_owned()).into_iter().next() else {
+            return;
+        };
+        let told = answer.lock().clone();
+        let legs = told.room.map(|room| table.rooms.take(&room));
+        let mut request = request.0.lock();
+        request.answered_by = Some(told.span);
+        for leg in legs.unwrap_or_else(|| vec![answer]) {
+            leg.lock().is_joined = true;
+            table.insert(&mut request, &leg);
+            self.metrics.joins.with(&["reply"]).inc();
+        }
+    }
+
     /// A request of the front has ended.
     pub fn close(&self, request: &Joined, now: Stamp) -> RequestAttempts {
         self.table.lock().close(&mut request.0.lock(), now)
@@ -209,7 +234,7 @@ impl Joins {
     ) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
         if self.has_front {
-            table.own.push_back((now, rows?));
+            table.own.push_back((now, attempt.told.clone(), rows?));
             let is_full = table.own.len() > CAPACITY;
             return is_full.then(|| table.give_oldest(&self.metrics))?;
         }
@@ -227,29 +252,24 @@ impl Joins {
 
     /// What is sent to `attempt`'s server is one of two legs, by its body. It is looked for by that where it is nobody's here.
     pub fn in_room(&self, attempt: &HopAttempt, room: u64, now: Stamp) {
-        if !attempt.needs_row {
-            return;
-        }
-        let mut table = self.table.lock();
-        let legs = table.rooms.entry(room).or_default();
-        let is_new = legs.is_empty();
-        legs.push(attempt.told.clone());
-        if is_new {
-            table.named.push_back((now, room));
-        }
-        let is_old = |(at, _): &(Stamp, u64)| now.nanos_since(*at) > ROOM;
-        while table.named.len() > CAPACITY || table.named.front().is_some_and(is_old) {
-            let oldest = table.named.pop_front();
-            oldest.and_then(|(_, room)| table.rooms.remove(&room));
+        if attempt.needs_row {
+            let rooms = &mut self.table.lock().rooms;
+            rooms.add(room, &attempt.told, now, ROOM);
         }
     }
 
-    /// The other leg of one that is nobody's here and has ended.
+    /// The reply to `attempt` has this id, which the server made. The front looks for it where the attempt is nobody's here.
+    pub fn has_reply(&self, attempt: &HopAttempt, id: &str, now: Stamp) {
+        if attempt.needs_row && self.has_front {
+            let replies = &mut self.table.lock().replies;
+            replies.add(id.to_owned(), &attempt.told, now, MEMORY);
+        }
+    }
+
+    /// The other leg of one that has ended, and that no front here may yet take.
     pub fn other_leg(&self, attempt: &HopAttempt) -> Option<Leg> {
-        let room = attempt.told.lock().room?;
-        let legs = self.table.lock().rooms.remove(&room)?;
-        legs.into_iter()
-            .find(|leg| !Arc::ptr_eq(leg, &attempt.told))
+        let mut table = (!self.has_front).then(|| self.table.lock())?;
+        table.other_leg(&attempt.told)
     }
 
     /// Rows of a request whose other leg is this: given back with what that told, now or from [`Joins::leg_over`] or
@@ -292,9 +312,10 @@ impl Joins {
         while table.ended.front().is_some_and(is_old) {
             table.forget_oldest();
         }
-        let has_waited = |(at, _): &(Stamp, _)| now.nanos_since(*at) > WAIT;
         let mut rows = Vec::new();
-        while table.own.front().is_some_and(has_waited) {
+        while let Some((at, ..)) = table.own.front()
+            && now.nanos_since(*at) > WAIT
+        {
             rows.extend(table.give_oldest(&self.metrics));
         }
         while let Some((at, ..)) = table.held.front()
@@ -392,9 +413,23 @@ impl Table {
         request.take_attempts()
     }
 
-    /// The rows that have waited longest, unless they are another process's to tell.
+    fn other_leg(&mut self, of: &Leg) -> Option<Leg> {
+        let room = of.lock().room?;
+        let mut legs = self.rooms.take(&room).into_iter();
+        legs.find(|leg| !Arc::ptr_eq(leg, of))
+    }
+
+    /// The rows that have waited longest, unless the front has them, or they are another process's to tell.
     fn give_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
-        let (at, rows) = self.own.pop_front()?;
+        let (at, leg, mut rows) = self.own.pop_front()?;
+        let told = leg.lock().clone();
+        if told.is_joined {
+            return None;
+        }
+        let decoded = Some(&leg).filter(|_| told.role == Some(ServerRole::Decode));
+        if let Some(other) = decoded.and_then(|leg| self.other_leg(leg)) {
+            legs::put(&other.lock(), &mut rows);
+        }
         let is_elsewhere =
             self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
         let by = if is_elsewhere { "elsewhere" } else { "nothing" };
@@ -429,6 +464,7 @@ impl Table {
     }
 }
 
+mod named;
 mod request;
 #[cfg(test)]
 mod tests;

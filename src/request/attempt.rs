@@ -63,6 +63,8 @@ pub struct Attempt {
     pub role: Option<ServerRole>,
     /// What a prefill server's reply told, by sequence.
     pub prefill: Vec<PrefillTimes>,
+    /// After it had come as nobody's, a request of the front took it.
+    pub is_joined: bool,
 }
 
 /// An attempt that did not answer the request, as rows and headers tell it.
@@ -148,6 +150,7 @@ impl Attempt {
             room: None,
             role: None,
             prefill: Vec::new(),
+            is_joined: false,
         }
     }
 

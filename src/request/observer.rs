@@ -75,6 +75,13 @@ impl Observer {
         self.request.asked().room
     }
 
+    /// The ids that the server made for its sequences, as far as its reply has told; none, where the request names one.
+    pub fn server_ids(&self) -> impl Iterator<Item = &str> {
+        let response = self.response.iter();
+        let response = response.filter(|_| !self.request.asked().names_id);
+        response.flat_map(ResponseBody::engine_ids)
+    }
+
     /// Takes the head of the final response (not 1xx). `encoded` says that a `Content-Encoding` other
     /// than `identity` hides the body, which is then only timed.
     pub fn response_head(

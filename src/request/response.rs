@@ -113,6 +113,12 @@ impl ResponseBody {
         }
     }
 
+    /// The engine's ids of its sequences, as far as they have come.
+    pub fn engine_ids(&self) -> impl Iterator<Item = &str> {
+        let sequences = self.document.parsed.sequences.iter();
+        sequences.filter_map(SequenceWatch::told_id)
+    }
+
     /// What the body showed of the generation's end. A router that was cut off passes on what came as if it were
     /// whole: only the body tells.
     pub fn generation(&self) -> Generation {

@@ -154,6 +154,11 @@ impl SequenceWatch {
         }
     }
 
+    /// The engine's id, if one was told.
+    pub fn told_id(&self) -> Option<&str> {
+        self.engine_id.as_deref()
+    }
+
     /// Whether any event spoke of it: the places between those that came are empty.
     pub fn has_events(&self) -> bool {
         self.has_events

@@ -1,8 +1,8 @@
 //! What a server of a pair is told by its flags, and the rooms in which it and the other server meet; `handover.rs` has the work.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -89,6 +89,10 @@ pub(super) struct Room {
     pub reserved: CancellationToken,
     /// Its KV cache is there.
     pub sent: CancellationToken,
+    /// The request id that the prefill server has it by, which `/abort_request` matches.
+    pub rid: OnceLock<Arc<str>>,
+    /// It is to wait no longer.
+    pub aborted: CancellationToken,
 }
 
 /// A room that one of the two is in; it is forgotten when both have left.
@@ -122,6 +126,15 @@ impl Rooms {
             rooms: self,
             number,
             room,
+        }
+    }
+
+    /// Those wait no longer whose request id begins with `prefix`.
+    pub(super) fn abort_prefix(&self, prefix: &str) {
+        for room in self.rooms.lock().values() {
+            if room.rid.get().is_some_and(|rid| rid.starts_with(prefix)) {
+                room.aborted.cancel();
+            }
         }
     }
 

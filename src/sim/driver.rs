@@ -321,7 +321,7 @@ impl Thread {
 }
 
 impl Listener {
-    fn tell(&self, at: Stamp, told: Stamp, kind: EventKind) {
+    pub(super) fn tell(&self, at: Stamp, told: Stamp, kind: EventKind) {
         // The client may have gone this moment; its abort is on the way.
         let _ = self.updates.send(Update {
             index: self.index,

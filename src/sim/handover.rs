@@ -19,7 +19,7 @@ use crate::clock::Stamp;
 use super::call::{Call, Refusal, RefusalKind};
 use super::disaggregation::{Bootstrap, Rooms};
 use super::driver::{Submission, Update};
-use super::engine::EventKind;
+use super::engine::{Aborted, EventKind};
 use super::shared::Shared;
 
 #[derive(Deserialize)]
@@ -128,17 +128,28 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
     let (tap, mut told) = unbounded_channel();
     let updates = std::mem::replace(&mut submission.listener.updates, tap);
     let guest = shared.rooms.enter(number);
+    guest
+        .room
+        .rid
+        .get_or_init(|| submission.listener.rid.clone());
     submission.due = submission.due.plus_nanos(PREPARE_NANOS);
     until(&shared, submission.due).await;
     let waiting = shared.rooms.wait();
-    tokio::select! {
-        () = guest.room.reserved.cancelled() => {}
+    let is_aborted = tokio::select! {
+        () = guest.room.aborted.cancelled() => true,
+        () = guest.room.reserved.cancelled() => false,
         () = updates.closed() => return,
-    }
+    };
     drop(waiting);
     let tokens = submission.request.prompt.tokens() as u32;
-    submission.due = shared.clock.now();
-    shared.driver.submit(vec![submission]);
+    let now = shared.clock.now();
+    submission.due = now;
+    if is_aborted {
+        let listener = submission.listener;
+        listener.tell(now, now, EventKind::Aborted(Aborted::Waiting));
+    } else {
+        shared.driver.submit(vec![submission]);
+    }
     while let Some(mut update) = told.recv().await {
         if let EventKind::Token { .. } = update.kind {
             let _sending = shared.rooms.send();

@@ -210,7 +210,9 @@ async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
         return respond(StatusCode::BAD_REQUEST, JSON, body);
     };
     let prefix = wanted.rid.filter(|_| !wanted.abort_all);
-    shared.driver.abort_prefix(prefix.unwrap_or_default());
+    let prefix = prefix.unwrap_or_default();
+    shared.rooms.abort_prefix(&prefix);
+    shared.driver.abort_prefix(prefix);
     respond(StatusCode::OK, "", "")
 }
 

@@ -29,14 +29,27 @@ struct Played {
     decode: SocketAddr,
 }
 
-/// Plays it, with responses in pieces of at most so many bytes. A router that passes on no header joins nothing with a front: behind
-/// it there are hops alone.
-async fn play(dispatch: &Dispatch, split: usize, with_spans: bool) -> Played {
+/// Whether to play it with a front. Behind a router that passes on no header also with hops alone, and with them alone where the
+/// client names the reply's id: the front then knows its request by nothing.
+fn fronts(dispatch: &Dispatch) -> &'static [bool] {
+    match dispatch.router {
+        Router::MiniLb if names_id(dispatch) => &[false],
+        Router::MiniLb => &[false, true],
+        _ => &[true],
+    }
+}
+
+fn names_id(dispatch: &Dispatch) -> bool {
+    let asked: Value = serde_json::from_slice(&dispatch.body).unwrap();
+    asked.get("rid").is_some()
+}
+
+/// Plays it, with responses in pieces of at most so many bytes.
+async fn play(dispatch: &Dispatch, has_front: bool, split: usize, with_spans: bool) -> Played {
     let [prefill, decode] = [&dispatch.prefill, &dispatch.decode].map(|leg| leg.server(split));
     let (prefill, decode) = (prefill.await, decode.await);
     let (hops, mut workers) = known_workers(&[prefill.addr, decode.addr]);
     let router = PlayedRouter::start(dispatch, hops[0], hops[1]).await;
-    let has_front = dispatch.router != Router::MiniLb;
     if !has_front {
         // Nobody says which of two streams of chat is the client's.
         let roles = [ServerRole::Prefill, ServerRole::Decode];
@@ -210,7 +223,10 @@ async fn each_recorded_request_is_one_row_that_names_both_servers() {
     assert!(all.len() >= 27, "the recordings are there");
     for split in [usize::MAX, 7] {
         for dispatch in &all {
-            play(dispatch, split, false).await.check(dispatch, split);
+            for has_front in fronts(dispatch) {
+                let played = play(dispatch, *has_front, split, false).await;
+                played.check(dispatch, split);
+            }
         }
     }
 }
@@ -233,11 +249,26 @@ async fn with_spans_every_wait_is_known_and_the_stages_are_told_apart() {
                 router,
                 ..dispatch.clone()
             };
-            play(&dispatch, split, true).await.check(&dispatch, split);
+            for has_front in fronts(&dispatch) {
+                let played = play(&dispatch, *has_front, split, true).await;
+                played.check(&dispatch, split);
+            }
             played += 1;
         }
     }
     assert!(played >= 16);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_a_client_names_joins_nothing() {
+    let all = pair::all();
+    let of = |one: &&Dispatch| one.router == Router::MiniLb && names_id(one);
+    let dispatch = all.iter().find(of).unwrap();
+    let played = play(dispatch, true, usize::MAX, false).await;
+    let rows = played.rows.iter();
+    let workers: Vec<&str> = rows.map(|row| &*row["worker"]).collect();
+    assert_eq!(workers, ["", "w1"], "the front's row, and decode's");
+    assert_eq!(played.rows[1]["prefill_host"], played.prefill.to_string());
 }
 
 /// A streamed request of the recordings whose prefill ended half a second after decode's first token, behind `router`.
@@ -257,7 +288,7 @@ fn late_prefill(router: Router) -> Dispatch {
 async fn a_router_that_holds_the_first_token_for_prefills_reply_is_told_so() {
     for (router, is_held) in [(Router::Old, true), (Router::Smg, false)] {
         let dispatch = late_prefill(router);
-        let played = play(&dispatch, usize::MAX, false).await;
+        let played = play(&dispatch, true, usize::MAX, false).await;
         played.check(&dispatch, usize::MAX);
         let has_part = played.parts[0]
             .iter()
@@ -278,7 +309,7 @@ async fn a_transfer_that_failed_is_a_servers_error_which_says_whose() {
     let body = [event.unwrap(), "data: [DONE]\n\n"].concat();
     let body = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     dispatch.decode.reply = vec![head, (0.1, body.into_bytes())];
-    let played = play(&dispatch, usize::MAX, false).await;
+    let played = play(&dispatch, true, usize::MAX, false).await;
     assert_eq!(played.rows.len(), 1, "{:?}", played.rows);
     let row = &played.rows[0];
     let error = format!(

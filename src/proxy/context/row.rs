@@ -35,6 +35,8 @@ impl Context {
         if let Some(attempt) = attempt {
             let seen = rows.iter().flatten().next();
             let seen = seen.map(|row| row.facts.outcome);
+            // What waits for this leg has all of it once it has ended.
+            rows = rows.and_then(|rows| self.own_leg(&attempt, rows, now));
             let mut told = attempt.told.lock();
             let outcome = seen.unwrap_or_else(|| judged(end, told.status));
             told.host = self.own_host().unwrap_or_default();
@@ -44,7 +46,6 @@ impl Context {
             let attempts = &metrics.attempts;
             attempts.with(&[&told.worker, outcome.name()]).inc();
             drop(told);
-            rows = rows.and_then(|rows| self.own_leg(&attempt, rows, now));
             rows = self.shared.joins.ended(&attempt, rows, now);
             let waited = self.shared.joins.leg_over(&attempt.told);
             waited.into_iter().for_each(|rows| self.shared.record(rows));
@@ -102,10 +103,11 @@ impl Context {
     /// Takes in what hops of this process saw of the request. Gives when the body that the front read passed its hop.
     fn take_attempts(&self, observer: &mut Observer, closed: RequestAttempts) -> Passage {
         let mut passage = Passage::default();
-        match (&self.hop, &closed.last) {
-            (Some(hop), Some(last)) if hop.span == Some(last.span) => passage = last.passage,
-            (None, Some(last)) => {
-                // No response named it.
+        if let Some(last) = &closed.last {
+            if closed.is_named {
+                passage = last.passage;
+            }
+            if self.hop.is_none() {
                 let stamps = Stamps {
                     clock: self.shared.clock_name.clone(),
                     arrival: Some(last.arrival),
@@ -116,7 +118,6 @@ impl Context {
                 };
                 observer.stamps(&stamps, &self.shared.clock_name);
             }
-            _ => {}
         }
         let facts = observer.facts_mut();
         facts.room = facts

@@ -14,6 +14,8 @@ pub type Leg = Arc<Mutex<Attempt>>;
 pub struct RequestAttempts {
     /// The one that answered, else the last one.
     pub last: Option<Attempt>,
+    /// The response named that one.
+    pub is_named: bool,
     /// The leg of it that another server prefilled.
     pub leg: Option<Leg>,
     /// The others, in their order; at most [`MAX_FAILED`].
@@ -68,6 +70,7 @@ impl Request {
         RequestAttempts {
             others: others.map(|(_, other)| other).take(MAX_FAILED).collect(),
             leg: leg.map(|place| legs.swap_remove(place)),
+            is_named: self.answered_by.is_some(),
             last: last_one,
             count,
         }

@@ -330,3 +330,69 @@ fn a_row_waits_for_its_other_leg() {
         assert!(host(given.pop()).starts_with("server:"));
     }
 }
+
+/// A router passes on no header: the id in the reply tells whose the legs are, whether or not the hops are done with them.
+#[test]
+fn the_id_of_a_reply_joins_both_legs() {
+    for has_ended in [false, true] {
+        let tables = tables(true);
+        let joins = &tables.joins;
+        let request = tables.open("id", &[100]);
+        let legs = [1, 2].map(|number| tables.arrive(number, None, None));
+        for leg in &legs {
+            assert!(leg.needs_row);
+            leg.told.lock().room = Some(7);
+            joins.in_room(leg, 7, at(1));
+            joins.has_reply(leg, &format!("reply {}", leg.span), at(1));
+        }
+        // Who has read the id may name it, and gets nothing by it.
+        let other = tables.arrive(3, None, None);
+        let id = format!("reply {}", span(2));
+        joins.has_reply(&other, &id, at(1));
+        let over = || {
+            legs.iter()
+                .map(|leg| joins.ended(leg, Some(Vec::new()), at(2)))
+        };
+        let end = || assert!(over().all(|rows| rows.is_none()));
+        if has_ended {
+            end();
+        }
+        joins.replied(&request, "another");
+        joins.replied(&request, &id);
+        joins.replied(&request, &format!("reply {}", span(1)));
+        if !has_ended {
+            end();
+        }
+        let closed = joins.close(&request, at(3));
+        let (last, leg) = (closed.last.unwrap(), closed.leg.unwrap());
+        let leg = leg.lock().span;
+        assert_eq!((last.span, leg, closed.count), (span(2), span(1), 1));
+        assert!(closed.is_named && closed.others.is_empty());
+        assert!(
+            joins.sweep(at(100)).is_empty(),
+            "they are in the front's row"
+        );
+        let counts = ["reply", "nothing"].map(|by| tables.counted(by));
+        assert_eq!(counts, [2, 0]);
+    }
+}
+
+/// Where the front took none of the legs, decode's row has what prefill told, as without a front.
+#[test]
+fn legs_that_no_front_takes_are_one_row() {
+    let tables = tables(true);
+    let [prefill, decode] = [1, 2].map(|number| tables.arrive(number, None, None));
+    for leg in [&prefill, &decode] {
+        leg.told.lock().room = Some(7);
+        tables.joins.in_room(leg, 7, at(1));
+    }
+    decode.told.lock().role = Some(ServerRole::Decode);
+    assert!(
+        tables.joins.other_leg(&decode).is_none(),
+        "the front may yet take it"
+    );
+    let rows = vec![Sample::whole().record()];
+    assert!(tables.joins.ended(&decode, Some(rows), at(2)).is_none());
+    let rows = tables.joins.sweep(at(8)).pop().unwrap();
+    assert_eq!(rows[0].facts.prefill_host.as_deref(), Some("server:1"));
+}

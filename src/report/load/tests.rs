@@ -124,73 +124,76 @@ pub fn assert_near(json: &Value, pointer: &str, expected: f64) {
     );
 }
 
+/// What the four requests come to, by its place in the summary.
+const BY_HAND: [(&str, f64); 54] = [
+    ("/requests", 4.0),
+    ("/completed", 3.0),
+    ("/failed", 1.0),
+    ("/outcomes/ok", 3.0),
+    ("/outcomes/timeout", 1.0),
+    ("/outcomes/rejected", 0.0),
+    ("/success_rate", 0.75),
+    ("/duration", 2.0),
+    ("/offered_rate", 2.5),
+    // Four sends 500 ms apart.
+    ("/schedule_rate", 2.0),
+    ("/achieved_rate", 2.0),
+    ("/request_throughput", 1.5),
+    ("/total_input_tokens", 90.0),
+    ("/total_output_tokens", 87.0),
+    ("/input_throughput", 45.0),
+    ("/output_throughput", 43.5),
+    ("/total_throughput", 88.5),
+    // Two rows of 29 tokens fall into the first second after the first send.
+    ("/max_output_tokens_per_s", 58.0),
+    ("/latency/server_latency/count", 3.0),
+    ("/latency/server_latency/mean", 1.585 / 3.0),
+    ("/latency/server_latency/p50", 0.495),
+    // numpy.percentile([495, 495, 595], 99)
+    ("/latency/server_latency/p99", 0.593),
+    ("/latency/server_latency/max", 0.595),
+    ("/latency/total_latency_from_send/max", 0.599),
+    ("/latency/total_latency_from_schedule/p50", 0.5),
+    ("/latency/ttft/mean", 0.198),
+    ("/latency/ttft_from_send/mean", 0.209),
+    ("/latency/ttft_from_schedule/mean", 0.210),
+    ("/latency/pure_queue_time/p99.9", 0.08),
+    ("/latency/schedule_lag/count", 3.0),
+    ("/avg_server_latency", 1585.0 / 3.0),
+    ("/avg_total_latency", (498.0 + 498.0 + 598.0) / 3.0),
+    ("/avg_ttft", 198.0),
+    ("/p99_server_latency", 593.0),
+    ("/mean_e2e_latency_ms", (499.0 + 499.0 + 599.0) / 3.0),
+    ("/median_e2e_latency_ms", 499.0),
+    // The population's: sqrt(2)/3 × 100.
+    ("/std_e2e_latency_ms", 47.140_452_079_103_17),
+    ("/median_ttft_ms", 209.0),
+    // 280 ms over 28 gaps.
+    ("/p99_tpot_ms", 10.0),
+    ("/mean_itl_ms", 10.0),
+    ("/max_itl_ms", 20.0),
+    ("/concurrency", (0.499 + 0.499 + 0.599) / 2.0),
+    // 1–500, 501–1000, 1001–1600 and 1501–1503 ms, of 2 s.
+    ("/mean_concurrency", (499.0 + 499.0 + 599.0 + 2.0) / 2000.0),
+    ("/peak_concurrency", 2.0),
+    ("/mean_queued", 240.0 / 2000.0),
+    ("/peak_queued", 1.0),
+    ("/mean_running", 3.0 * 395.0 / 2000.0),
+    ("/series/bucket_s", 0.02),
+    // 0–20 ms: one request from 1 ms on.
+    ("/series/concurrency/0", 0.95),
+    ("/series/queued/1", 1.0),
+    ("/series/queued/5", 0.0),
+    ("/series/running/5", 1.0),
+    // The fourth, of which nobody knows when it was where.
+    ("/state_unknown_requests", 1.0),
+    ("/mean_unknown", 2.0 / 2000.0),
+];
+
 #[test]
 fn figures_by_hand() {
     let json = json_of(&four(), &run());
-    for (pointer, expected) in [
-        ("/requests", 4.0),
-        ("/completed", 3.0),
-        ("/failed", 1.0),
-        ("/outcomes/ok", 3.0),
-        ("/outcomes/timeout", 1.0),
-        ("/outcomes/rejected", 0.0),
-        ("/success_rate", 0.75),
-        ("/duration", 2.0),
-        ("/offered_rate", 2.5),
-        // Four sends 500 ms apart.
-        ("/schedule_rate", 2.0),
-        ("/achieved_rate", 2.0),
-        ("/request_throughput", 1.5),
-        ("/total_input_tokens", 90.0),
-        ("/total_output_tokens", 87.0),
-        ("/input_throughput", 45.0),
-        ("/output_throughput", 43.5),
-        ("/total_throughput", 88.5),
-        // Two rows of 29 tokens fall into the first second after the first send.
-        ("/max_output_tokens_per_s", 58.0),
-        ("/latency/server_latency/count", 3.0),
-        ("/latency/server_latency/mean", 1.585 / 3.0),
-        ("/latency/server_latency/p50", 0.495),
-        // numpy.percentile([495, 495, 595], 99)
-        ("/latency/server_latency/p99", 0.593),
-        ("/latency/server_latency/max", 0.595),
-        ("/latency/total_latency_from_send/max", 0.599),
-        ("/latency/total_latency_from_schedule/p50", 0.5),
-        ("/latency/ttft/mean", 0.198),
-        ("/latency/ttft_from_send/mean", 0.209),
-        ("/latency/ttft_from_schedule/mean", 0.210),
-        ("/latency/pure_queue_time/p99.9", 0.08),
-        ("/latency/schedule_lag/count", 3.0),
-        ("/avg_server_latency", 1585.0 / 3.0),
-        ("/avg_total_latency", (498.0 + 498.0 + 598.0) / 3.0),
-        ("/avg_ttft", 198.0),
-        ("/p99_server_latency", 593.0),
-        ("/mean_e2e_latency_ms", (499.0 + 499.0 + 599.0) / 3.0),
-        ("/median_e2e_latency_ms", 499.0),
-        // The population's: sqrt(2)/3 × 100.
-        ("/std_e2e_latency_ms", 47.140_452_079_103_17),
-        ("/median_ttft_ms", 209.0),
-        // 280 ms over 28 gaps.
-        ("/p99_tpot_ms", 10.0),
-        ("/mean_itl_ms", 10.0),
-        ("/max_itl_ms", 20.0),
-        ("/concurrency", (0.499 + 0.499 + 0.599) / 2.0),
-        // 1–500, 501–1000, 1001–1600 and 1501–1503 ms, of 2 s.
-        ("/mean_concurrency", (499.0 + 499.0 + 599.0 + 2.0) / 2000.0),
-        ("/peak_concurrency", 2.0),
-        ("/mean_queued", 240.0 / 2000.0),
-        ("/peak_queued", 1.0),
-        ("/mean_running", 3.0 * 395.0 / 2000.0),
-        ("/series/bucket_s", 0.02),
-        // 0–20 ms: one request from 1 ms on.
-        ("/series/concurrency/0", 0.95),
-        ("/series/queued/1", 1.0),
-        ("/series/queued/5", 0.0),
-        ("/series/running/5", 1.0),
-        // The fourth, of which nobody knows when it was where.
-        ("/state_unknown_requests", 1.0),
-        ("/mean_unknown", 2.0 / 2000.0),
-    ] {
+    for (pointer, expected) in BY_HAND {
         assert_near(&json, pointer, expected);
     }
     assert_eq!(

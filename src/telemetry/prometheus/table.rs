@@ -178,8 +178,8 @@ metrics! {
     faults_injected: IntCounter = "queuescope_faults_injected_total", &["kind", "worker"];
         "Faults that were injected on demand.";
     joins: IntCounter = "queuescope_joins_total", &["by"];
-        "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `late` \
-        (the request had ended); `ambiguous` (several requests had its id), counted at its arrival, and at its end as all that \
+        "Attempts at worker hops, by what joined them to a request of the front: `span`, `request_id`, `reply` (the \
+        server's id in it, behind a router that passes on no header), `late` (the request had ended); `ambiguous` (several requests had its id), counted at its arrival, and at its end as all that \
         have a row of their own: `nothing`, or `elsewhere` (nothing here, while another process serves the same listeners: its front's row tells it).";
     joins_dropped: IntCounter = "queuescope_joins_dropped_total", &[];
         "Requests and attempts that the full join tables did not take.";

@@ -11,9 +11,8 @@ use crate::request::sequence::Untold;
 use crate::request::timeline::Moment;
 use crate::telemetry::prometheus::Metrics;
 
-#[test]
-fn why_there_is_no_queue_time_is_told() {
-    let metrics = Metrics::new().unwrap();
+/// Rows that lack a queue time, each reason at least once, and one that has it.
+fn lacking() -> Vec<Record> {
     let without_queue = |endpoint, stream| {
         let mut row = row(endpoint, Outcome::Ok);
         row.timeline.clear(Moment::QueueStart);
@@ -51,6 +50,13 @@ fn why_there_is_no_queue_time_is_told() {
         untold.sequence.untold = Some(why);
         rows.push(untold);
     }
+    rows
+}
+
+#[test]
+fn why_there_is_no_queue_time_is_told() {
+    let metrics = Metrics::new().unwrap();
+    let rows = lacking();
     rows.iter()
         .for_each(|row| metrics.request_ended(&all(std::slice::from_ref(row))));
     // Both sequences of one request lack it.
