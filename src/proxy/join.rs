@@ -266,6 +266,21 @@ impl Joins {
         }
     }
 
+    /// Whether the leg of one that another server decodes has come: it goes on, unless it has told that it decoded.
+    pub fn has_decoding_leg(&self, attempt: &HopAttempt) -> bool {
+        let (room, worker) = {
+            let told = attempt.told.lock();
+            (told.room, told.worker.clone())
+        };
+        let table = self.table.lock();
+        let legs = room.map_or(&[][..], |room| table.rooms.of(&room));
+        legs.iter().any(|leg| {
+            let leg = leg.lock();
+            let goes_on = leg.role.is_none() && leg.ended.is_none();
+            leg.worker != worker && (goes_on || leg.role == Some(ServerRole::Decode))
+        })
+    }
+
     /// The other leg of one that has ended, and that no front here may yet take.
     pub fn other_leg(&self, attempt: &HopAttempt) -> Option<Leg> {
         let mut table = (!self.has_front).then(|| self.table.lock())?;
@@ -287,6 +302,7 @@ impl Joins {
 
     /// A leg has told all. Gives the rows that waited for it.
     pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Record>> {
+        leg.lock().room?;
         let mut table = self.table.lock();
         let place = table
             .held
@@ -416,7 +432,9 @@ impl Table {
     fn other_leg(&mut self, of: &Leg) -> Option<Leg> {
         let room = of.lock().room?;
         let mut legs = self.rooms.take(&room).into_iter();
-        legs.find(|leg| !Arc::ptr_eq(leg, of))
+        let other = legs.find(|leg| !Arc::ptr_eq(leg, of))?;
+        other.lock().is_joined = true;
+        Some(other)
     }
 
     /// The rows that have waited longest, unless the front has them, or they are another process's to tell.

@@ -151,7 +151,11 @@ pub fn note(attempt: &mut Attempt, reply: &[Record]) {
             sending: None,
         }
     };
-    let has_prefilled = |row: &Record| row.timeline.raw(Moment::PrefillEnd).is_some();
+    // One that does both makes more than the first token.
+    let has_prefilled = |row: &Record| {
+        row.timeline.raw(Moment::PrefillEnd).is_some()
+            && row.sequence.output_tokens.is_none_or(|tokens| tokens <= 1)
+    };
     let told = match () {
         () if reply.iter().any(has_prefilled) => Some(ServerRole::Prefill),
         () if reply.iter().any(|row| entered(row).is_some()) => Some(ServerRole::Decode),
@@ -235,7 +239,9 @@ mod tests {
         for (head, held) in [(50, None), (110, Some(at(100)))] {
             let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
             observer.timeline_mut().relate(ClockOf::Hop, Relation::Same);
-            observer.timeline_mut().set(Moment::WorkerFirstToken, at(60));
+            observer
+                .timeline_mut()
+                .set(Moment::WorkerFirstToken, at(60));
             observer.response_head(200, Some("text/event-stream"), false, at(head));
             observer.timeline_mut().set(Moment::FirstToken, at(120));
             let mut rows = observer.finish(End::Complete, at(200)).into_records(None);

@@ -255,7 +255,8 @@ impl Observer {
             .map(|((watch, index), facts)| {
                 let mut timeline = self.timeline.clone();
                 watch.mark(&mut timeline);
-                if facts.room.is_some() || watch.is_decoded_elsewhere() {
+                let is_leg = facts.room.is_some() && !watch.has_prefilled();
+                if is_leg || watch.is_decoded_elsewhere() {
                     timeline.pair(PrefillTimes::default());
                 }
                 let mut sequence = watch.into_sequence(index);

@@ -269,13 +269,18 @@ impl SequenceWatch {
     pub fn is_decoded_elsewhere(&self) -> bool {
         let has = |field| self.shape.has(field);
         let ran = has(Field::ForwardEntryTime) && has(Field::QueueTime) && self.tokens > Some(0);
+        ran && has(Field::NumRetractions) && !self.has_prefilled()
+    }
+
+    /// Whether the server that told this had a prefill of it.
+    pub fn has_prefilled(&self) -> bool {
         let prefill = [
             Field::PrefillFinishedTime,
             Field::PrefillFinishedTs,
             Field::StorageWait,
             Field::InferenceTime,
         ];
-        ran && has(Field::NumRetractions) && !prefill.into_iter().any(has)
+        prefill.into_iter().any(|field| self.shape.has(field))
     }
 
     /// The sequence's part of a record.

@@ -20,7 +20,7 @@ use super::fit::{COMPARED, Fit};
 use super::load::Load;
 use super::replay::{Deployment, Model};
 use super::rows::Figures;
-use super::settings::{MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
+use super::settings::{MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
 
 /// What is to be predicted, of what, and from what.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -80,6 +80,8 @@ pub enum Find {
 struct Prediction {
     settings: Vec<Entry>,
     figures: Figures,
+    /// Requests that no server takes: longer than its KV cache.
+    refused: usize,
     /// Its rows, where a page is made of them.
     run: Option<Run>,
 }
@@ -196,6 +198,7 @@ impl Made<'_> {
 
     fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
         let mut made = self.deployment(&settings)?.serve(&self.load);
+        let (served, all) = (made.seen().count(), made.requests.len());
         made.name = format!("predicted: {}", grid::label(&settings));
         let mut run = made.to_run(&self.args.goodput);
         let off = COMPARED.iter().zip(self.fit.errors());
@@ -204,8 +207,12 @@ impl Made<'_> {
             .collect();
         run.notes
             .push(format!("predicted, not measured: {}", off.join(", ")));
+        let mut figures = Figures::of(&run);
+        // Who is refused keeps no goal.
+        figures.kept *= served as f64 / all.max(1) as f64;
         Ok(Prediction {
-            figures: Figures::of(&run),
+            figures,
+            refused: all - served,
             settings,
             run: self.args.html.is_some().then_some(run),
         })
@@ -245,6 +252,12 @@ impl Made<'_> {
         let mut search = Search::new(self.load.rate(), PRECISION);
         let mut best = None;
         while let Some(rate) = search.next() {
+            if rate > MOST_RATE {
+                return Err(Error::Setting(
+                    "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
+                        .to_owned(),
+                ));
+            }
             let tried = self.under(with(settings, RATE, rate.into())?)?;
             let is_met = keeps(&tried);
             search.tell(rate, if is_met { Trial::Met } else { Trial::Missed });
@@ -299,8 +312,13 @@ fn joined(loads: &[Load]) -> Result<Load, Error> {
         [] => Err(Error::Empty),
         [load] => Ok(load.clone()),
         several => Err(Error::Setting(format!(
-            "LOAD: {} runs were given: one is replayed at a time; the others can teach by --fit",
-            several.len()
+            "LOAD: {} runs were given ({}): one is replayed at a time, as FOLDER/runs/NAME; the others can teach by --fit",
+            several.len(),
+            several
+                .iter()
+                .map(|of| of.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
         ))),
     }
 }

@@ -59,6 +59,8 @@ const MEDIAN: usize = 2;
 const ROUNDS: usize = 12;
 const MOVED: [f64; 3] = [0.1, -0.2, 0.4];
 const DAMPED: [f64; 5] = [0.0, 0.03, 0.3, 3.0, 30.0];
+/// Who waits longer for a batch waits for a slot, seconds: most do where a server is full.
+const MOST_SCHEDULING: f64 = 0.002;
 /// The share of a GPU is looked for in so many steps.
 const SHARES: u32 = 50;
 
@@ -146,7 +148,9 @@ fn usual(samples: &[Load]) -> Model {
         ),
         way_back: back,
         profile: Profile {
-            schedule_ms: of_all(seen().map(|(_, times)| times.admitted - times.queued), 0.25) * 1e3,
+            schedule_ms: of_all(seen().map(|(_, times)| times.admitted - times.queued), 0.25)
+                .min(MOST_SCHEDULING)
+                * 1e3,
             ..Profile::default()
         },
     };

@@ -22,6 +22,8 @@ const POLICY: &str = "routing_policy";
 pub const FACTOR: &str = "rate";
 /// Requests a second.
 pub const RATE: &str = "request_rate";
+/// Requests a second that are none.
+pub const MOST_RATE: f64 = 1e6;
 /// More servers are taken for a slip.
 pub const MOST_SERVERS: usize = 1024;
 
@@ -68,21 +70,26 @@ pub fn deployment(
         };
         match key.as_str() {
             FACTOR => made.pace = positive()?,
-            RATE => {
-                made.pace = positive()? / load.rate();
+            RATE if load.rate() > MOST_RATE => {
+                return Err(wrong(
+                    key,
+                    "the load's requests all come at once: there is no rate to change",
+                ));
             }
+            RATE => made.pace = positive()? / load.rate(),
             SERVERS => {
                 let count = value.as_integer().and_then(|n| usize::try_from(n).ok());
                 let count = count.filter(|n| (1..=MOST_SERVERS).contains(n));
                 let count =
                     count.ok_or_else(|| wrong(key, "must be a whole number from 1 to 1024"))?;
                 if count != made.servers.len() {
-                    let mut server = made.servers.first().cloned().ok_or(Error::Empty)?;
-                    // Each has a GPU of its own, unless servers_per_gpu says otherwise.
-                    server.profile.gpu_share = 1.0;
+                    let server = made.servers.first().cloned().ok_or(Error::Empty)?;
                     made.servers = vec![server; count];
                     made.policy.get_or_insert(Policy::RoundRobin);
                 }
+                // Each has a GPU of its own, unless servers_per_gpu says otherwise.
+                let servers = made.servers.iter_mut();
+                servers.for_each(|server| server.profile.gpu_share = 1.0);
             }
             POLICY => made.policy = Some(policy(key, &text(value), load)?),
             SHARED => {}

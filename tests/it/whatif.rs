@@ -230,6 +230,39 @@ fn simulated(model: &Model, pace: f64) -> Load {
     Deployment::of(model, &load.slots).serve(&load)
 }
 
+/// A fit does not take a full server's queue for the scheduler's work.
+#[test]
+fn a_server_that_was_always_full_is_learnt_too() {
+    let mut load = simulated(&Model::default(), 5.0);
+    load.slots = vec![Some(4)];
+    let full = Deployment::of(&Model::default(), &load.slots).serve(&load);
+    let waits = full.requests.iter().filter_map(|of| of.seen);
+    let waited = waits.filter(|times| times.admitted - times.queued > 0.1);
+    assert!(waited.count() > 130);
+    let fit = Fit::of(&[full]).unwrap();
+    for (at, error) in fit.errors().into_iter().enumerate() {
+        assert!(error < 0.1, "{at}: {:?}", fit.validation);
+    }
+}
+
+/// Servers that shared a GPU have one each where their number is set, were it the same; and who is refused is not forgotten.
+#[test]
+fn predictions_hold_together() {
+    let load = file("two-servers");
+    let json = |flags: &[&str]| -> serde_json::Value {
+        let (shown, refused) =
+            run(&[&[load.as_str(), "--format", "json"], flags].concat()).unwrap();
+        assert_eq!(refused, None);
+        serde_json::from_str::<serde_json::Value>(&shown).unwrap()["predictions"].take()
+    };
+    let made = json(&["--set", "num_gpus=1,2,3"]);
+    let p50 = |at: usize| made[at]["total_latency_ms"]["p50"].as_f64().unwrap();
+    assert!(p50(0) > p50(1) && p50(1) >= p50(2), "{made}");
+    let made = json(&["--set", "max_total_tokens=10", "--goodput", "ttft:100000"]);
+    assert_eq!(made[0]["refused"], 300);
+    assert_eq!(made[0]["goodput_share"], 0.0);
+}
+
 #[test]
 fn what_rows_were_made_of_is_learnt_of_them() {
     let mut model = Model {
@@ -275,14 +308,14 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("odd.csv");
     let mut text = "req_id,success,host,actual_prompt_tokens,actual_output_tokens,arrival_time,server_created_time,queue_time_start,\
-                    queue_time_end,server_first_token_time,finish_time,outcome\n"
+                    queue_time_end,server_first_token_time,finish_time,outcome,pure_queue_time\n"
         .to_owned();
     for row in 0..table.len() {
         let at = |name: &str| table.number(name, row).unwrap();
         let late = if row % 2 == 0 { 10.0 } else { 0.0 };
         let _ = writeln!(
             text,
-            "{row},True,a,{},{},{},{},{},{},{},{},ok",
+            "{row},True,a,{},{},{},{},{},{},{},{},ok,{}",
             at("actual_prompt_tokens"),
             at("actual_output_tokens"),
             at("arrival_time"),
@@ -291,6 +324,7 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
             at("queue_time_end") + late,
             at("server_first_token_time") + late,
             at("finish_time") + late,
+            at("pure_queue_time") + late,
         );
     }
     std::fs::write(&path, text).unwrap();

@@ -13,6 +13,7 @@ impl Context {
     pub(super) fn room_read(&mut self, room: Option<u64>, is_end: bool) {
         let Some(attempt) = &self.attempt else { return };
         let mut told = attempt.told.lock();
+        let room = room.filter(|_| self.shared.may_have_legs(&told.worker));
         if let (Some(room), None) = (room, told.room) {
             told.room = Some(room);
             told.role = self.shared.role(&told.worker);
@@ -66,18 +67,22 @@ impl Context {
             return Some(rows);
         }
         legs::note(&mut told, &rows);
-        let role = told.role;
-        if let Some(role) = role {
-            self.shared.roles.learn(&told.worker, role);
-        }
+        let (role, is_joined) = (told.role, told.is_joined);
         drop(told);
+        let joins = &self.shared.joins;
+        // A server that does both tells of a prefill too: its row is nobody else's.
+        let is_leg = is_joined || joins.has_decoding_leg(attempt);
+        let is_sure = is_leg || role == Some(ServerRole::Decode);
+        if let (Some(role), Role::Hop(worker), true) = (role, &self.role, is_sure) {
+            self.shared.roles.learn(worker, role);
+        }
         match role {
-            Some(ServerRole::Prefill) => None,
-            Some(ServerRole::Decode) => match self.shared.joins.other_leg(attempt) {
-                Some(leg) => self.shared.joins.with_leg(leg, rows, now),
+            Some(ServerRole::Prefill) if is_leg => None,
+            Some(ServerRole::Decode) => match joins.other_leg(attempt) {
+                Some(leg) => joins.with_leg(leg, rows, now),
                 None => Some(rows),
             },
-            None => Some(rows),
+            _ => Some(rows),
         }
     }
 }

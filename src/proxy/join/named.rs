@@ -10,6 +10,9 @@ use crate::clock::Stamp;
 
 use super::{CAPACITY, Leg};
 
+/// Attempts of a name: the two legs of one sending, and some that a client calls the same.
+const MOST: usize = 8;
+
 /// The attempts of each name, until they are taken or it is old.
 #[derive(Debug, Default)]
 pub(super) struct Named<K> {
@@ -25,7 +28,8 @@ impl<K: Clone + Eq + Hash> Named<K> {
         if attempts.is_empty() {
             self.since.push_back((now, name));
         }
-        if !attempts.iter().any(|one| Arc::ptr_eq(one, attempt)) {
+        let is_new = !attempts.iter().any(|one| Arc::ptr_eq(one, attempt));
+        if is_new && attempts.len() < MOST {
             attempts.push(attempt.clone());
         }
         let is_old = |(at, _): &(Stamp, K)| now.nanos_since(*at) > memory;
@@ -33,6 +37,11 @@ impl<K: Clone + Eq + Hash> Named<K> {
             let oldest = self.since.pop_front();
             oldest.and_then(|(_, name)| self.attempts.remove(&name));
         }
+    }
+
+    /// Those of a name.
+    pub fn of(&self, name: &K) -> &[Leg] {
+        self.attempts.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// Those of a name, which is forgotten.

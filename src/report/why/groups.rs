@@ -34,6 +34,8 @@ impl Group {
     }
 }
 
+/// The class of rows that do not tell.
+const UNKNOWN: &str = "unknown";
 /// From these on lengths are told apart, tokens: none is near a power of two, as lengths that are asked for often are.
 const PROMPTS: [u64; 5] = [1_000, 3_000, 8_000, 32_000, 128_000];
 const OUTPUTS: [u64; 3] = [100, 500, 2_000];
@@ -105,7 +107,7 @@ fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class
     for (row, held, waited) in parts {
         let tokens = table.number(ColumnId::actual_total_tokens, *row);
         let sums = [1.0, tokens.unwrap_or(0.0), *held, *waited];
-        let class = of(*row).unwrap_or((usize::MAX, "unknown".to_owned()));
+        let class = of(*row).unwrap_or((usize::MAX, UNKNOWN.to_owned()));
         for sum in [&mut all, groups.entry(class).or_default()] {
             sum.iter_mut().zip(sums).for_each(|(sum, of)| *sum += of);
         }
@@ -164,10 +166,11 @@ pub fn short(tokens: u64) -> String {
 /// Few requests that caused much of the waiting, in words: those of the group, or of it and all of longer ones, that caused most.
 pub fn lopsided(groups: &[Group]) -> Option<(&str, String)> {
     let mut found: Option<(f64, &str, String)> = None;
-    for (at, first) in groups.iter().enumerate() {
+    let known: Vec<&Group> = groups.iter().filter(|of| of.name != UNKNOWN).collect();
+    for (at, first) in known.iter().enumerate() {
         let is_length = first.is_length();
-        let longer = groups.iter().skip(at).take_while(|of| of.by == first.by);
-        let of: Vec<&Group> = longer
+        let longer = known.iter().skip(at).take_while(|of| of.by == first.by);
+        let of: Vec<&&Group> = longer
             .take(if is_length { usize::MAX } else { 1 })
             .collect();
         let sum = |share: fn(&Group) -> f64| of.iter().map(|of| share(of)).sum::<f64>();

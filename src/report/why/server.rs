@@ -169,6 +169,9 @@ impl Server {
 
 /// The value of a flag in a command.
 fn flag<N: FromStr>(command: &str, name: &str) -> Option<N> {
-    let mut words = command.split_whitespace().skip_while(|word| *word != name);
-    words.nth(1)?.parse().ok()
+    let mut words = command.split([' ', '=']).skip_while(|word| *word != name);
+    words
+        .find(|word| *word != name && !word.is_empty())?
+        .parse()
+        .ok()
 }

@@ -51,6 +51,8 @@ impl Stay {
     /// Tokens that a server keeps room for while it runs: its prompt and most of what it may make. SGLang counts what has been
     /// made, and 10 to 70 % of what is to come.
     pub fn room(&self) -> u64 {
-        self.prompt + self.output * 17 / 20
+        // Whatever a server claims, sums of these are numbers.
+        let [prompt, output] = [self.prompt, self.output].map(|tokens| tokens.min(u32::MAX.into()));
+        prompt + output * 17 / 20
     }
 }

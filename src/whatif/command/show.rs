@@ -9,6 +9,9 @@ use super::Made;
 use crate::whatif::fit::{COMPARED, Errors, compared};
 use crate::whatif::rows::Figures;
 
+/// Bounds that are further apart, as a factor, say nothing.
+const MOST_APART: f64 = 100.0;
+
 impl Made<'_> {
     /// For programs.
     pub fn to_json(&self) -> Value {
@@ -37,6 +40,7 @@ impl Made<'_> {
             let mut shown = figures(&prediction.figures);
             shown["settings"] = grid::json(&prediction.settings).into();
             shown["error"] = errors(fit.errors());
+            shown["refused"] = prediction.refused.into();
             if !self.args.goodput.is_empty() {
                 shown["goodput_share"] = prediction.figures.kept.into();
             }
@@ -85,7 +89,10 @@ impl Made<'_> {
             vec![
                 learnt.name.to_owned(),
                 short(learnt.value),
-                format!("{} – {}", short(low), short(high)),
+                match high / low {
+                    ..=MOST_APART => format!("{} – {}", short(low), short(high)),
+                    _ => "not told".to_owned(),
+                },
             ]
         });
         let learnt = Grid {
@@ -124,6 +131,11 @@ impl Made<'_> {
             ));
             rows.push(shares("  ±", fit.errors(), ""));
         }
+        let refused = self.predictions.iter().filter(|of| of.refused > 0).map(|of| {
+            let (label, all) = (grid::label(&of.settings), load.requests.len());
+            format!("note: {label}: {} of {all} requests are refused, as they are longer than the KV cache\n", of.refused)
+        });
+        let refused: String = refused.collect();
         let predicted = Grid {
             heads: heads().collect(),
             rows,
@@ -141,7 +153,7 @@ impl Made<'_> {
             })
             .collect();
         format!(
-            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\nPredicted (milliseconds):\n{}{notes}",
+            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\nPredicted (milliseconds):\n{}{refused}{notes}",
             fit.requests,
             learnt.to_text(None),
             replayed.to_text(None),
@@ -152,7 +164,10 @@ impl Made<'_> {
 
 fn line(name: &str, figures: Errors) -> Vec<String> {
     let [times @ .., throughput] = figures;
-    let cells = times.map(|time| short(time * 1e3));
+    let cells = times.map(|time| match throughput > 0.0 {
+        true => short(time * 1e3),
+        false => "–".to_owned(),
+    });
     std::iter::once(name.to_owned())
         .chain(cells)
         .chain([format!("{throughput:.2}")])

@@ -34,6 +34,33 @@ fn assert_none_of_ours(head: &str) {
     assert_eq!(ours.collect::<Vec<_>>(), [""; 0]);
 }
 
+/// A client may say a room to a server that does both: its row is neither lost nor a pair's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_room_said_to_a_server_of_its_own_makes_no_leg() {
+    let told = "\"id\":\"i\",\"finish_reason\":{\"type\":\"stop\"},\"num_retractions\":0,\"forward_entry_time\":1795168001.0,\
+                \"queue_time\":0.25,\"prefill_finished_time\":1795168001.1,\"completion_tokens\":1,\"request_received_ts\":1795168000.5";
+    let answer = json_response(&format!("{{\"text\":\"a\",\"meta_info\":{{{told}}}}}"));
+    let server = Upstream::always(answer).await;
+    let hop = Front::hop(server.addr).await;
+    let mut client = Client::connect(hop.hop_addr()).await;
+    for _ in 0..2 {
+        let body = b"{\"text\":\"x\",\"bootstrap_room\":7}";
+        assert_eq!(client.ask("/generate", "", body).await.status(), 200);
+    }
+    drop(client);
+    let rows = hop.rows().await;
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_eq!(
+            (
+                row["disaggregated"].as_str(),
+                row["pure_queue_time"].as_str()
+            ),
+            ("", "0.250000000")
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hop_shows_when_the_router_sent_and_who_served() {
     let server = Upstream::start(|_, _| [begun(), done()].concat()).await;
