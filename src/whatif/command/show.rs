@@ -81,10 +81,18 @@ fn errors(errors: Errors) -> Value {
 }
 
 impl Made<'_> {
-    /// For the terminal.
-    pub fn to_text(&self) -> String {
-        let (fit, load) = (&self.fit, &self.load);
-        let learnt = fit.learnt.iter().map(|learnt| {
+    /// Of how many requests no server would take.
+    fn too_long(&self) -> impl Iterator<Item = String> + '_ {
+        let all = self.load.requests.len();
+        let some = self.predictions.iter().filter(|of| of.refused > 0);
+        some.map(move |of| {
+            let (label, refused) = (grid::label(&of.settings), of.refused);
+            format!("{label}: {refused} of {all} requests are refused, as they are longer than the KV cache")
+        })
+    }
+
+    fn learnt(&self) -> Grid {
+        let learnt = self.fit.learnt.iter().map(|learnt| {
             let [low, high] = learnt.bounds;
             vec![
                 learnt.name.to_owned(),
@@ -95,10 +103,15 @@ impl Made<'_> {
                 },
             ]
         });
-        let learnt = Grid {
+        Grid {
             heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
             rows: learnt.collect(),
-        };
+        }
+    }
+
+    /// For the terminal.
+    pub fn to_text(&self) -> String {
+        let (fit, load) = (&self.fit, &self.load);
         let heads = [
             "",
             "TTFT p50",
@@ -120,9 +133,12 @@ impl Made<'_> {
             heads: heads().collect(),
             rows: replayed,
         };
+        // Learnt from, it has been replayed and measured.
+        let own = fit.validation.first().filter(|_| self.args.fit.is_empty());
+        let measured = own.map_or_else(|| Figures::of(&load.to_run(&[])), |own| own.measured);
         let mut rows = vec![line(
             &format!("measured: {}", load.name),
-            compared(&Figures::of(&load.to_run(&[]))),
+            compared(&measured),
         )];
         for prediction in &self.predictions {
             rows.push(line(
@@ -131,20 +147,12 @@ impl Made<'_> {
             ));
             rows.push(shares("  ±", fit.errors(), ""));
         }
-        let refused = self.predictions.iter().filter(|of| of.refused > 0).map(|of| {
-            let (label, all) = (grid::label(&of.settings), load.requests.len());
-            format!("note: {label}: {} of {all} requests are refused, as they are longer than the KV cache\n", of.refused)
-        });
-        let refused: String = refused.collect();
         let predicted = Grid {
             heads: heads().collect(),
             rows,
         };
-        let notes: String = self
-            .notes
-            .iter()
-            .map(|note| format!("note: {note}\n"))
-            .collect();
+        let notes = self.notes.iter().cloned().chain(self.too_long());
+        let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
         let shared: String = fit
             .shares
             .iter()
@@ -153,9 +161,9 @@ impl Made<'_> {
             })
             .collect();
         format!(
-            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\nPredicted (milliseconds):\n{}{refused}{notes}",
+            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\nPredicted (milliseconds):\n{}{notes}",
             fit.requests,
-            learnt.to_text(None),
+            self.learnt().to_text(None),
             replayed.to_text(None),
             predicted.to_text(None),
         )
