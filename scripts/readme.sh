@@ -103,11 +103,14 @@ for _ in $(seq 150); do
     sleep 0.2
 done
 prometheus=$(sed -nE 's|^Prometheus +(http://[^/]*)/.*|\1|p' "$scratch/observe.out")
-until curl -sf "$prometheus/api/v1/query" --data-urlencode 'query=sum by (stage) (stage:queuescope_stage_duration_seconds:share5m) > 0' |
-    grep -q router_queue.*server_queue; do
+query='sum by (stage) (stage:queuescope_stage_duration_seconds:share5m) > 0'
+seen=
+for _ in $(seq 180); do
     kill -0 $observe
+    curl -sf "$prometheus/api/v1/query" --data-urlencode "query=$query" | grep -q router_queue.*server_queue && seen=1 && break
     sleep 1
 done
+[ "$seen" ] || { echo "observe.sh: Prometheus has no figures of both queues after 3 minutes" >&2; exit 1; }
 kill $observe
 status=0
 wait $observe || status=$?
