@@ -1,5 +1,5 @@
-//! Files of rows, read: `requests.csv`, or a proxy's records; packed by gzip where their name ends in `.gz`. What a row cannot be read for is counted and named, and
-//! the others are read.
+//! Files of rows, read: `requests.csv`, or a proxy's records; packed by gzip where their name ends in `.gz`. What a row cannot
+//! be read for is counted and named, and the others are read.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};

@@ -89,10 +89,10 @@ struct Prediction {
 /// What all predictions are made of.
 struct Made<'a> {
     args: &'a Args,
-    load: Load,
+    load: &'a Load,
     fit: Fit,
     /// Why there are none.
-    refused: Option<String>,
+    no_prediction: Option<String>,
     predictions: Vec<Prediction>,
     /// What is to be known.
     notes: Vec<String>,
@@ -122,15 +122,15 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     // What cannot be is said before minutes of learning, and also where nothing is predicted.
     for settings in &grid {
         let was = Deployment::of(&Model::default(), &load.slots);
-        deployment(was, None, &load, settings)?;
+        deployment(was, None, load, settings)?;
     }
     let fit = match args.fit.as_slice() {
         [] => Fit::of(&loads)?,
         given => Fit::of(&read(given)?)?,
     };
     let mut made = Made {
-        notes: notes(&load),
-        refused: refused(&fit),
+        notes: notes(load),
+        no_prediction: no_prediction(&fit),
         predictions: Vec::new(),
         args,
         load,
@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     };
     for settings in grid {
         made.deployment(&settings)?;
-        if made.refused.is_none() {
+        if made.no_prediction.is_none() {
             made.predict(settings)?;
         }
     }
@@ -152,7 +152,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         Format::Json => format!("{:#}\n", made.to_json()),
         Format::Text => made.to_text(),
     };
-    Ok((shown, made.refused))
+    Ok((shown, made.no_prediction))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
@@ -192,12 +192,12 @@ impl Made<'_> {
     }
 
     fn deployment(&self, settings: &[Entry]) -> Result<Deployment, Error> {
-        let (fit, load) = (&self.fit, &self.load);
+        let (fit, load) = (&self.fit, self.load);
         deployment(fit.as_it_was(load), Some(&fit.shares), load, settings)
     }
 
     fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
-        let mut made = self.deployment(&settings)?.serve(&self.load);
+        let mut made = self.deployment(&settings)?.serve(self.load);
         let (served, all) = (made.seen().count(), made.requests.len());
         made.name = format!("predicted: {}", grid::label(&settings));
         let mut run = made.to_run(&self.args.goodput);
@@ -307,10 +307,10 @@ fn read(given: &[PathBuf]) -> Result<Vec<Load>, Error> {
 }
 
 /// Several loads are one after the other: only one can be replayed.
-fn joined(loads: &[Load]) -> Result<Load, Error> {
+fn joined(loads: &[Load]) -> Result<&Load, Error> {
     match loads {
         [] => Err(Error::Empty),
-        [load] => Ok(load.clone()),
+        [load] => Ok(load),
         several => Err(Error::Setting(format!(
             "LOAD: {} runs were given ({}): one is replayed at a time, as FOLDER/runs/NAME; the others can teach by --fit",
             several.len(),
@@ -324,7 +324,7 @@ fn joined(loads: &[Load]) -> Result<Load, Error> {
 }
 
 /// Why nothing is to be predicted from this.
-fn refused(fit: &Fit) -> Option<String> {
+fn no_prediction(fit: &Fit) -> Option<String> {
     let error = fit.error();
     (error > MOST_ERROR || error.is_nan()).then(|| {
         let errors = fit.errors();

@@ -260,7 +260,7 @@ pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
 fn has_traces(settings: &Settings) -> bool {
     let keys = &settings.keys;
     let (own, unasked) = match keys.engine {
-        EngineName::Sim => ("sim.enable_trace", keys.has_pairs()),
+        EngineName::Sim => ("sim.enable_trace", true),
         EngineName::Sglang => ("sglang.enable_trace", false),
         EngineName::External => return false,
     };

@@ -15,36 +15,18 @@ impl Unseens {
         }
         let timeline = &row.timeline;
         let lacks = |moment| timeline.raw(moment).is_none();
-        let engine: &[Moment] = match timeline.prefill() {
-            None => &[
-                Moment::ServerCreated,
-                Moment::QueueStart,
-                Moment::QueueEnd,
-                Moment::ServerFirstToken,
-            ],
-            Some(_) => &[
-                Moment::ServerCreated,
-                Moment::QueueStart,
-                Moment::KvReserved,
-                Moment::KvArrived,
-                Moment::DecodeStart,
-                Moment::ServerFirstToken,
-            ],
-        };
+        // Stages need no others of them.
+        let is_needed =
+            |moment: &Moment| !matches!(moment, Moment::PrefillEnd | Moment::ServerFinish);
+        let engine = || timeline.engine_moments().iter().copied().filter(is_needed);
         let is_told = |times: PrefillTimes| times.queue.is_some() && times.forward.is_some();
         let no_leg = timeline.prefill().is_some_and(|times| !is_told(times));
         let apart = |moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
         let is_engine_apart = timeline.relation(ClockOf::Engine) == Relation::Unknown;
         let all = [
             (Unseen::Router, lacks(Moment::RouterSend)),
-            (
-                Unseen::of_engine(row),
-                no_leg || engine.iter().copied().any(lacks),
-            ),
-            (
-                Unseen::EngineClock,
-                is_engine_apart && !engine.iter().copied().all(lacks),
-            ),
+            (Unseen::of_engine(row), no_leg || engine().any(lacks)),
+            (Unseen::EngineClock, is_engine_apart && !engine().all(lacks)),
             (
                 Unseen::ProxyClock,
                 apart(Moment::Arrival) || apart(Moment::RouterSend),

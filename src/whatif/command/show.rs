@@ -15,7 +15,7 @@ const MOST_APART: f64 = 100.0;
 impl Made<'_> {
     /// For programs.
     pub fn to_json(&self) -> Value {
-        let (fit, load) = (&self.fit, &self.load);
+        let (fit, load) = (&self.fit, self.load);
         let learnt = fit.learnt.iter().map(|learnt| {
             (
                 learnt.name.to_owned(),
@@ -56,7 +56,7 @@ impl Made<'_> {
             "validation": validation.collect::<Value>(),
             "load": { "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots, "notes": self.notes },
             "predictions": predicted.collect::<Value>(),
-            "no_prediction": self.refused,
+            "no_prediction": self.no_prediction,
         })
     }
 }
@@ -111,7 +111,7 @@ impl Made<'_> {
 
     /// For the terminal.
     pub fn to_text(&self) -> String {
-        let (fit, load) = (&self.fit, &self.load);
+        let (fit, load) = (&self.fit, self.load);
         let heads = [
             "",
             "TTFT p50",
