@@ -47,7 +47,7 @@ async function look(browser, url, folder, [name, width, height, colorScheme]) {
   const box = page.getByLabel("until the first token only");
   for (const isFirst of [false, true]) {
     if (isFirst) await box.press("Space");
-    await page.waitForFunction(first => location.hash.includes("until=first_token") === first, isFirst);
+    await page.waitForFunction(first => isFirst === first && location.hash.includes("until=first_token") === first, isFirst);
     wrong.push(...(await page.evaluate(`(${apart})(${JSON.stringify(news)}, ${isFirst})`)));
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     if (wide > 0) wrong.push(`is ${wide} pixels too wide`);
