@@ -2,6 +2,7 @@
 //!
 //! Read as far as the simulation needs; unknown fields are fine, as they are to the real server.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -52,44 +53,21 @@ pub(super) enum RefusalKind {
     Unsupported,
 }
 
+/// What a body gives once, or once a prompt.
 #[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "text and rid must be a string or a list of strings"
-)]
-enum Texts {
-    One(String),
-    Many(Vec<String>),
-}
-
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "sampling_params must be an object, or a list of them, with whole numbers as \
-                 max_new_tokens and n"
-)]
-enum Samplings {
-    One(Sampling),
-    Many(Vec<Sampling>),
-}
-
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "input_ids must be a list of token ids or a list of such lists"
-)]
-enum Ids {
-    One(Vec<i64>),
-    Many(Vec<Vec<i64>>),
+#[serde(untagged, expecting = "must be one value or a list of such values")]
+pub(super) enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
 }
 
 #[derive(Deserialize)]
 struct GenerateBody {
-    text: Option<Texts>,
-    input_ids: Option<Ids>,
-    sampling_params: Option<Samplings>,
+    text: Option<OneOrMany<String>>,
+    input_ids: Option<OneOrMany<Vec<i64>>>,
+    sampling_params: Option<OneOrMany<Sampling>>,
     stream: Option<bool>,
-    rid: Option<Texts>,
+    rid: Option<OneOrMany<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -118,8 +96,8 @@ struct OpenAiBody {
     expecting = "prompt must be a string, a list of strings, a list of token ids or a list of such lists"
 )]
 enum Prompt {
-    Texts(Texts),
-    Ids(Ids),
+    Texts(OneOrMany<String>),
+    Ids(OneOrMany<Vec<i64>>),
 }
 
 #[derive(Deserialize)]
@@ -191,24 +169,29 @@ impl Call {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| {
+    let wrong = |error: &serde_json::Error, what: &dyn Display| {
         // Wrong JSON is told before `stream` could be read.
         let place = body.len().min(error.column());
-        let what = error.to_string().replace('\'', "`");
+        let what = what.to_string().replace('\'', "`");
         let message = format!(
             "1 validation error:\n  {{'type': 'json_invalid', 'loc': ('body', {place}), \
              'msg': 'JSON decode error', 'input': {{}}, 'ctx': {{'error': '{what}'}}}}"
         );
         Refusal::new(false, RefusalKind::Invalid, message)
-    })
+    };
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let read = serde_path_to_error::deserialize(&mut json);
+    let read = read.map_err(|error| wrong(error.inner(), &error))?;
+    json.end().map_err(|error| wrong(&error, &error))?;
+    Ok(read)
 }
 
 fn generate(body: GenerateBody, config: &Config) -> Result<Call, Refusal> {
     let stream = body.stream.unwrap_or(false);
     let unfit = |message: String| Refusal::new(stream, RefusalKind::Unfit, message);
     let (is_batch, prompts) = match (&body.text, &body.input_ids) {
-        (Some(texts), None) => (matches!(texts, Texts::Many(_)), texts.tokens()),
-        (None, Some(ids)) => (matches!(ids, Ids::Many(_)), ids.tokens()),
+        (Some(texts), None) => (texts.is_many(), texts.tokens()),
+        (None, Some(ids)) => (ids.is_many(), ids.tokens()),
         (Some(_), Some(_)) => {
             let message = "Either text or input_ids should be provided, not both.";
             return Err(unfit(message.to_owned()));
@@ -220,15 +203,13 @@ fn generate(body: GenerateBody, config: &Config) -> Result<Call, Refusal> {
     };
     let default = Sampling::default();
     let sampling = |prompt: usize| match &body.sampling_params {
-        Some(Samplings::One(one)) => one,
-        Some(Samplings::Many(many)) => many.get(prompt).unwrap_or(&default),
+        Some(given) => given.at(prompt).unwrap_or(&default),
         None => &default,
     };
     let asked = |place: usize, _| {
         let rid = match &body.rid {
-            Some(Texts::One(rid)) if is_batch => Some(format!("{rid}_{place}")),
-            Some(Texts::One(rid)) => Some(rid.clone()),
-            Some(Texts::Many(rids)) => rids.get(place).cloned(),
+            Some(OneOrMany::One(rid)) if is_batch => Some(format!("{rid}_{place}")),
+            Some(given) => given.at(place).cloned(),
             None => None,
         };
         (sampling(place).max_new_tokens, rid)
@@ -353,25 +334,39 @@ fn new_rid() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-impl Texts {
-    fn tokens(&self) -> Vec<Vec<u32>> {
-        let texts = match self {
-            Texts::One(text) => std::slice::from_ref(text),
-            Texts::Many(texts) => texts,
-        };
-        texts.iter().map(|text| words(text).collect()).collect()
+impl<T> OneOrMany<T> {
+    /// Of so many, the one at a place.
+    pub(super) fn at(&self, place: usize) -> Option<&T> {
+        match self {
+            OneOrMany::One(one) => Some(one),
+            OneOrMany::Many(many) => many.get(place),
+        }
+    }
+
+    pub(super) fn is_many(&self) -> bool {
+        matches!(self, OneOrMany::Many(_))
+    }
+
+    fn all(&self) -> &[T] {
+        match self {
+            OneOrMany::One(one) => std::slice::from_ref(one),
+            OneOrMany::Many(many) => many,
+        }
     }
 }
 
-impl Ids {
+impl OneOrMany<String> {
+    fn tokens(&self) -> Vec<Vec<u32>> {
+        let texts = self.all().iter();
+        texts.map(|text| words(text).collect()).collect()
+    }
+}
+
+impl OneOrMany<Vec<i64>> {
     /// Token ids as the client gives them; real ones have fewer bits.
     fn tokens(&self) -> Vec<Vec<u32>> {
-        let lists = match self {
-            Ids::One(list) => std::slice::from_ref(list),
-            Ids::Many(lists) => lists,
-        };
         let ids = |list: &Vec<i64>| list.iter().map(|id| *id as u32).collect();
-        lists.iter().map(ids).collect()
+        self.all().iter().map(ids).collect()
     }
 }
 

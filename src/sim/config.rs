@@ -59,9 +59,6 @@ pub struct Config {
     /// To load clients.
     #[arg(long, help_heading = "How fast it is")]
     pub instant: bool,
-    /// Append a JSON line for each generation request to FILE
-    #[arg(long, value_name = "FILE", help_heading = "What it tells")]
-    pub request_log: Option<PathBuf>,
     /// Set the engine's clock ahead by this, seconds (to test clock offsets)
     #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = between(-1e8, 1e8))]
     #[arg(help_heading = "What it tells")]

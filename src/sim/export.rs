@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
@@ -37,7 +37,8 @@ pub(super) struct Tracer {
     pub(super) host: String,
     /// Of the tokenizer; those of the ranks' schedulers follow.
     pub(super) pid: i64,
-    level: AtomicU8,
+    /// The spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
+    pub(super) level: u8,
     tokenizer: BatchSpanProcessor,
     scheduler: BatchSpanProcessor,
 }
@@ -90,20 +91,10 @@ impl Tracer {
         Ok(Tracer {
             host: format!("{:032x}", rand::random::<u128>()),
             pid: i64::from(std::process::id()),
-            level: AtomicU8::new(settings.trace_level),
+            level: settings.trace_level,
             tokenizer: process()?,
             scheduler: process()?,
         })
-    }
-
-    /// The spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
-    pub(super) fn level(&self) -> u8 {
-        self.level.load(Ordering::Relaxed)
-    }
-
-    /// Another level for the requests that end from now on.
-    pub(super) fn set_level(&self, level: u8) {
-        self.level.store(level, Ordering::Relaxed);
     }
 
     /// Takes a span of a process; never waits.

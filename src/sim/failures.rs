@@ -3,18 +3,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::flags::{self, between};
 
 /// Shares of the requests that go wrong.
-#[derive(Clone, Debug, PartialEq, clap::Args, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "What goes wrong")]
-#[serde(default, deny_unknown_fields)]
 pub struct Failures {
     /// Share of requests whose connection ends in the answer
     ///
@@ -26,7 +23,6 @@ pub struct Failures {
     pub hang: f64,
     /// Share of requests that are answered 503 at once
     #[arg(long = "fail-503", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
-    #[serde(rename = "503")]
     pub unavailable: f64,
     /// Share of requests that reach the queue late
     ///
@@ -59,7 +55,7 @@ pub(super) enum Fate {
 /// Gives each request its fate.
 #[derive(Debug)]
 pub(super) struct Fates {
-    failures: Mutex<Failures>,
+    failures: Failures,
     next: AtomicU64,
 }
 
@@ -70,20 +66,19 @@ impl Default for Failures {
 }
 
 impl Failures {
-    /// Checks the shares.
+    /// Checks the shares, each of which its flag holds to be one.
     ///
     /// # Errors
-    /// [`Error::Value`] where one is none, or they are more than all requests.
+    /// [`Error::Value`] where they are more than all requests.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let shares = self.shares();
-        let are_shares = shares.iter().all(|share| (0.0..=1.0).contains(share));
-        if are_shares && shares.iter().sum::<f64>() <= 1.0 {
+        if shares.iter().sum::<f64>() <= 1.0 {
             return Ok(());
         }
         Err(Error::Value {
             flag: "--fail-die, --fail-hang, --fail-503 and --fail-slow",
             value: shares.map(|share| share.to_string()).join(", "),
-            want: "shares from 0 to 1, of at most 1 in sum".to_owned(),
+            want: "at most 1 in sum".to_owned(),
         })
     }
 
@@ -116,7 +111,7 @@ impl Failures {
 impl Fates {
     pub(super) fn new(failures: Failures) -> Fates {
         Fates {
-            failures: Mutex::new(failures),
+            failures,
             next: AtomicU64::new(0),
         }
     }
@@ -124,18 +119,7 @@ impl Fates {
     /// The fate of the next request.
     pub(super) fn next(&self) -> Fate {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.failures.lock().fate(number)
-    }
-
-    /// What is in force.
-    pub(super) fn failures(&self) -> Failures {
-        self.failures.lock().clone()
-    }
-
-    /// Other shares from now on; requests are counted anew.
-    pub(super) fn set(&self, failures: Failures) {
-        *self.failures.lock() = failures;
-        self.next.store(0, Ordering::Relaxed);
+        self.failures.fate(number)
     }
 }
 

@@ -16,18 +16,11 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::clock::Stamp;
 
-use super::call::{Call, Refusal, RefusalKind};
+use super::call::{Call, OneOrMany, Refusal, RefusalKind};
 use super::disaggregation::{Bootstrap, Rooms};
 use super::driver::{Submission, Update};
 use super::engine::{Aborted, EventKind};
 use super::shared::Shared;
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany<T> {
-    One(T),
-    Many(Vec<T>),
-}
 
 #[derive(Deserialize)]
 struct Body {
@@ -40,16 +33,6 @@ struct Body {
 const SENT: &str = "sent\n";
 /// From the hand-over to the scheduler until it looks for the other server.
 pub(super) const PREPARE_NANOS: i64 = 200_000;
-
-impl<T: Clone> OneOrMany<T> {
-    /// Of so many, the one at a place.
-    fn at(&self, place: usize) -> Option<T> {
-        match self {
-            OneOrMany::One(one) => Some(one.clone()),
-            OneOrMany::Many(many) => many.get(place).cloned(),
-        }
-    }
-}
 
 /// Reads from the body of a call where its sequences meet.
 ///
@@ -69,16 +52,13 @@ pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
     let is_one = call.sequences.len() == 1;
     for sequence in &mut call.sequences {
         // One room for several sequences would be one KV cache for all.
-        let at = match (&read.bootstrap_room, is_one) {
-            (OneOrMany::One(_), false) => None,
-            (rooms, _) => rooms.at(sequence.index),
-        };
         let place = sequence.index;
-        let bootstrap = at.and_then(|room| {
+        let room = Some(&read.bootstrap_room).filter(|rooms| is_one || rooms.is_many());
+        let bootstrap = room.and_then(|rooms| {
             Some(Bootstrap {
-                host: read.bootstrap_host.at(place)?,
-                port: read.bootstrap_port.at(place)?,
-                room,
+                host: read.bootstrap_host.at(place)?.clone(),
+                port: *read.bootstrap_port.at(place)?,
+                room: *rooms.at(place)?,
             })
         });
         sequence.bootstrap = Some(bootstrap.ok_or_else(|| wrong(call.stream))?);

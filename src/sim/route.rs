@@ -5,19 +5,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::request::endpoint::Endpoint;
 
 use super::call::{Call, RefusalKind};
 use super::disaggregation::Mode;
-use super::failures::{Failures, Fate};
+use super::failures::Fate;
 use super::reply::{EngineStopped, Reply};
 use super::sequence::QUEUE_FULL;
 use super::shared::{Headers, Shared};
@@ -57,8 +56,6 @@ pub(super) async fn answer(
     let (config, now) = (&shared.config, shared.clock.now());
     let value = match path {
         "/abort_request" => return Ok(abort(&shared, request).await),
-        "/set_trace_level" => return Ok(set_trace_level(&shared, request.uri().query())),
-        "/sim/failures" => return Ok(failures(&shared, request).await),
         "/flush_cache" => return Ok(flush(&shared).await),
         "/metrics" => {
             let text = shared
@@ -91,7 +88,7 @@ fn methods(path: &str, endpoint: Option<Endpoint>, shared: &Shared) -> Option<&'
     Some(match path {
         _ if endpoint.is_some() => "POST, PUT",
         "/abort_request" => "POST",
-        "/flush_cache" | "/set_trace_level" | "/sim/failures" => "GET, POST",
+        "/flush_cache" => "GET, POST",
         "/metrics" if !shared.config.metrics => return None,
         "/health" | "/health_generate" | "/model_info" | "/get_model_info" | "/server_info"
         | "/get_server_info" | "/v1/models" | "/v1/loads" | "/metrics" => "GET",
@@ -164,36 +161,6 @@ async fn generation(
     })
 }
 
-/// `?level=N`, as the real server has it: what is told of requests from now on.
-fn set_trace_level(shared: &Shared, query: Option<&str>) -> Response<Body> {
-    let level = query.and_then(|query| query.strip_prefix("level="));
-    let level = level.and_then(|level| level.parse::<u8>().ok());
-    let Some(level) = level.filter(|level| *level <= 3) else {
-        let status = StatusCode::UNPROCESSABLE_ENTITY;
-        return detail(status, "level must be 0, 1, 2 or 3");
-    };
-    if let Some(tracer) = &shared.tracer {
-        tracer.set_level(level);
-    }
-    respond(StatusCode::OK, "", "")
-}
-
-/// The shares of `--fail-*`, told by GET and set by POST; the simulator's own path.
-async fn failures(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
-    if request.method() == Method::POST {
-        let wanted = read(request).await.and_then(|wanted: Failures| {
-            let checked = wanted.validate().map(|()| wanted);
-            checked.map_err(|error| error.to_string())
-        });
-        match wanted {
-            Ok(wanted) => shared.fates.set(wanted),
-            Err(error) => return detail(StatusCode::BAD_REQUEST, &error),
-        }
-    }
-    let said = serde_json::to_string(&shared.fates.failures());
-    respond(StatusCode::OK, JSON, said.unwrap_or_default())
-}
-
 /// `{"rid": PREFIX}` or `{"abort_all": true}`; like the real server, no rid at all matches every one.
 #[derive(Deserialize)]
 struct AbortBody {
@@ -204,7 +171,10 @@ struct AbortBody {
 }
 
 async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
-    let Ok(wanted) = read::<AbortBody>(request).await else {
+    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+    let wanted = body.ok().map(|body| body.to_bytes());
+    let wanted = wanted.and_then(|body| serde_json::from_slice::<AbortBody>(&body).ok());
+    let Some(wanted) = wanted else {
         let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
         let body = error_body(message, "Bad Request", 400);
         return respond(StatusCode::BAD_REQUEST, JSON, body);
@@ -224,13 +194,6 @@ async fn flush(shared: &Shared) -> Response<Body> {
     let told = "Cache flushed.\nPlease check backend logs for more details. (When there are running or \
                 waiting requests, the operation will not be performed.)\n";
     respond(status, "", told)
-}
-
-/// A body of JSON.
-async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, String> {
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    let body = body.map_err(|error| error.to_string())?.to_bytes();
-    serde_json::from_slice(&body).map_err(|error| error.to_string())
 }
 
 fn detail(status: StatusCode, text: &str) -> Response<Body> {

@@ -1,21 +1,16 @@
 //! The server's own account of the requests it served: what a proxy's records are compared with.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
 
 use parking_lot::Mutex;
-use serde::{Serialize, Serializer};
 
 use crate::clock::Stamp;
 
 /// Entries kept in memory; older ones go.
 const KEPT: usize = 100_000;
 
-/// One generation request that reached the engine. Stamps are on the engine's clock (with its skew) and
-/// written as epoch seconds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// One generation request that reached the engine. Stamps are on the engine's clock (with its skew).
+#[derive(Clone, Debug, PartialEq)]
 pub struct Served {
     /// Request id of its first sequence.
     pub rid: String,
@@ -34,27 +29,21 @@ pub struct Served {
     /// Tokens made, of all sequences.
     pub output_tokens: u64,
     /// The request was read.
-    #[serde(serialize_with = "seconds")]
     pub received: Option<Stamp>,
     /// Its first sequence entered the waiting queue.
-    #[serde(serialize_with = "seconds")]
     pub queue_start: Option<Stamp>,
     /// Its first sequence left the waiting queue.
-    #[serde(serialize_with = "seconds")]
     pub queue_end: Option<Stamp>,
     /// The first token of any sequence.
-    #[serde(serialize_with = "seconds")]
     pub first_token: Option<Stamp>,
     /// Its end: the last token of all, or the moment it was aborted or rejected.
-    #[serde(serialize_with = "seconds")]
     pub finish: Option<Stamp>,
     /// How it ended.
     pub outcome: Outcome,
 }
 
 /// How a request ended, as the server saw it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The whole answer was handed to the socket.
     Finished,
@@ -64,68 +53,22 @@ pub enum Outcome {
     Rejected,
 }
 
-/// Where entries go.
-#[derive(Debug)]
-pub(super) struct ServedLog(Mutex<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    kept: VecDeque<Served>,
-    file: Option<File>,
-}
+/// The last of them, in order of ending.
+#[derive(Debug, Default)]
+pub(super) struct ServedLog(Mutex<VecDeque<Served>>);
 
 impl ServedLog {
-    /// A log that also appends to `path`.
-    ///
-    /// # Errors
-    /// When the file cannot be opened or created.
-    pub(super) fn create(path: Option<&Path>) -> std::io::Result<ServedLog> {
-        let file = path.map(|path| File::options().create(true).append(true).open(path));
-        let file = file.transpose()?;
-        Ok(ServedLog(Mutex::new(Inner {
-            kept: VecDeque::new(),
-            file,
-        })))
-    }
-
-    /// Adds an entry; whole lines only. A file that fails is given up with a word in the log.
+    /// Adds an entry.
     pub(super) fn add(&self, served: Served) {
-        let mut inner = self.0.lock();
-        let failed = inner.file.as_mut().and_then(|file| {
-            let mut line = serde_json::to_vec(&served).unwrap_or_default();
-            line.push(b'\n');
-            file.write_all(&line).err()
-        });
-        if let Some(error) = failed {
-            log::error!("the request log cannot be written and ends here: {error}");
-            inner.file = None;
+        let mut kept = self.0.lock();
+        if kept.len() == KEPT {
+            kept.pop_front();
         }
-        if inner.kept.len() == KEPT {
-            inner.kept.pop_front();
-        }
-        inner.kept.push_back(served);
+        kept.push_back(served);
     }
 
-    /// The entries kept, in order of ending.
+    /// The entries kept.
     pub(super) fn entries(&self) -> Vec<Served> {
-        self.0.lock().kept.iter().cloned().collect()
-    }
-}
-
-#[expect(clippy::ref_option, reason = "the signature serde asks for")]
-fn seconds<S: Serializer>(at: &Option<Stamp>, serializer: S) -> Result<S::Ok, S::Error> {
-    at.map(Stamp::seconds).serialize(serializer)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_that_is_there_is_added_to() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "before\n").unwrap();
-        ServedLog::create(Some(file.path())).unwrap();
-        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "before\n");
+        self.0.lock().iter().cloned().collect()
     }
 }

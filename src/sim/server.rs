@@ -51,13 +51,6 @@ impl Sim {
             .map_err(|error| Error::Start(std::io::Error::other(error)))?;
         let listener = bind(&config.host, config.port)?;
         let addr = listener.local_addr().map_err(Error::Start)?;
-        let served = ServedLog::create(config.request_log.as_deref());
-        let served = served.map_err(|source| Error::File {
-            flag: "--request-log",
-            path: config.request_log.clone().unwrap_or_default(),
-            source,
-            want: "a file in a folder that exists and can be written",
-        })?;
         let stop = CancellationToken::new();
         let telemetry = &config.telemetry;
         let tracer = telemetry.enable_trace.then(|| {
@@ -93,7 +86,7 @@ impl Sim {
             bootstrap_addr,
             driver,
             metrics,
-            served,
+            served: ServedLog::default(),
             tracer: tracer.transpose()?,
             request_log: request_log.transpose()?,
             rooms: Rooms::default(),

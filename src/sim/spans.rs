@@ -115,7 +115,7 @@ impl<'a> Spans<'a> {
     /// `None` where nothing is to be told of a request with these headers.
     fn new(shared: &'a Shared, headers: &Headers, received: Stamp) -> Option<Spans<'a>> {
         let tracer = shared.tracer.as_ref()?;
-        let level = tracer.level();
+        let level = tracer.level;
         let parent = Some(&headers.parent).filter(|parent| parent.is_valid());
         if level == 0 || parent.is_some_and(|parent| !parent.is_sampled()) {
             return None;

@@ -81,9 +81,10 @@ fn request_ids_are_the_clients_where_the_real_server_keeps_them() {
 /// Endpoint, kind, a piece of what is said, body.
 const REFUSALS: &str = r#"generate | Invalid | EOF | {
 generate | Invalid | JSON | [1]
-generate | Invalid | text and rid must be | {"text":5}
-generate | Invalid | input_ids must be | {"input_ids":"x"}
-generate | Invalid | sampling_params must be | {"text":"a","sampling_params":{"n":"two"}}
+generate | Invalid | trailing characters | {"text":"a"}}
+generate | Invalid | text: must be one value or a list | {"text":5}
+generate | Invalid | input_ids: must be one value or a list | {"input_ids":"x"}
+generate | Invalid | sampling_params: must be one value or a list | {"text":"a","sampling_params":{"n":"two"}}
 generate | Unfit | not both | {"text":"a","input_ids":[1]}
 generate | Unfit | empty | {"text":[]}
 generate | Unfit | n must be at least 1, got 0 | {"text":"a","sampling_params":{"n":0}}

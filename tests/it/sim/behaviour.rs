@@ -275,30 +275,3 @@ async fn shutdown_cuts_streams_and_ends_listening() {
     let is_closed = async || tokio::net::TcpStream::connect(addr).await.is_err();
     until_async("nobody listens", is_closed).await;
 }
-
-#[tokio::test]
-async fn the_request_log_holds_what_was_served() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("requests.jsonl");
-    let config = Config {
-        request_log: Some(path.clone()),
-        ..fast()
-    };
-    let sim = Sim::start(config, Clock::system()).unwrap();
-    for _ in 0..3 {
-        exchange(sim.addr(), "POST", "/generate", STREAM_OF_3).await;
-    }
-    until_served(&sim, 3).await;
-    let lines = std::fs::read_to_string(&path).unwrap();
-    let served = sim.served();
-    assert_eq!(lines.lines().count(), 3);
-    for (line, served) in lines.lines().zip(&served) {
-        let finish = number(line.as_bytes(), "finish");
-        assert_eq!(Some(finish), served.finish.map(Stamp::seconds));
-        let line: Value = serde_json::from_str(line).unwrap();
-        assert_eq!(
-            (&line["rid"], &line["outcome"]),
-            (&"r-3".into(), &"finished".into())
-        );
-    }
-}

@@ -207,10 +207,6 @@ async fn what_it_tells_of_itself_is_what_it_was() {
             ("GET", "/abort_request"),
             ("PUT", "/flush_cache"),
             ("POST", "/flush_cache"),
-            ("GET", "/set_trace_level?level=9"),
-            ("POST", "/set_trace_level?level=2"),
-            ("GET", "/sim/failures"),
-            ("POST", "/sim/failures"),
             ("GET", "/nothing"),
         ] {
             let response = exchange(sim.addr(), method, path, b"").await;

@@ -35,7 +35,6 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         ["--gpu-share", "0"],
         ["--port", "70000"],
         ["--host", "no.such.host.invalid"],
-        ["--request-log", "/no/such/folder/log.jsonl"],
     ] {
         let output =
             sim(&[&["--port", "0"][..], &args[..]].concat()[(args[0] == "--port") as usize * 2..]);
@@ -46,6 +45,17 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         assert!(line.contains(args[0]) && line.contains(args[1]), "{error}");
         assert!(!error.contains("panicked"), "{error}");
     }
+    let folder = [
+        "--export-metrics-to-file",
+        "--export-metrics-to-file-dir",
+        "/dev/null/log",
+    ];
+    let output = sim(&[&["--port", "0"][..], &folder].concat());
+    assert_eq!(output.code, Some(2));
+    assert_says(
+        &output.err,
+        "error: --export-metrics-to-file-dir /dev/null/log: ",
+    );
 }
 
 #[tokio::test]
