@@ -7,7 +7,6 @@
 //! server's own account.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 mod call;
 pub mod config;
@@ -60,18 +59,6 @@ pub enum Error {
         /// Why not.
         source: std::io::Error,
     },
-    /// A file or folder that cannot be made.
-    #[error("{flag} {}: {source}; it must be {want}", path.display())]
-    File {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-        /// What would be right.
-        want: &'static str,
-    },
     /// The system gave no thread, socket or runtime.
     #[error("the simulator cannot start: {0}")]
     Start(std::io::Error),
@@ -80,6 +67,6 @@ pub enum Error {
 impl Error {
     /// Whether the command line is wrong, rather than the machine in the way.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Value { .. } | Error::File { .. })
+        matches!(self, Error::Value { .. })
     }
 }

@@ -51,7 +51,7 @@ use output::{FILES, Files};
 pub use plan::RunPlan;
 use rows::Outputs;
 use spans::Spans;
-use stop::{Signals, aside};
+use stop::aside;
 pub use stop::{Stop, unless_signalled};
 use watch::{Watch, Watched};
 
@@ -130,21 +130,11 @@ pub async fn run_watched(
         never = shown => never,
     };
     let watched = watch.end();
-    let mut signals = Signals::listen().map_err(Error::thread)?;
     listening.abort();
     let stopped = run.stopped;
     (facts.started, facts.ended) = (run.started, run.ended);
     facts.scheduled -= run.turns_not_sent;
-    let finishing = aside(move || finish(run, made, &facts, &watched));
-    let twice = async {
-        signals.next().await;
-        progress::tell("the run is over and its rows are written: again to leave the figures out");
-        signals.next().await
-    };
-    let mut outcome = tokio::select! {
-        finished = finishing => finished??,
-        signal = twice => return Err(Error::Interrupted(signal)),
-    };
+    let mut outcome = unless_signalled(move || finish(run, made, &facts, &watched)).await??;
     outcome.dataset = dataset;
     match stopped {
         true => outcome.unfit = Some(Unfit::Stopped(stop.signal())),
@@ -192,7 +182,7 @@ fn finish(
     watched: &Watched,
 ) -> Result<FinishedRun, Error> {
     if facts.scheduled >= MANY {
-        progress::tell("the run is over: taking the figures of its rows");
+        progress::tell("the run is over: taking the figures of its rows; Ctrl-C leaves them out");
     }
     let (rows, written, unsent_spans) = run.rows.finish();
     let plan = run.plan.clone();

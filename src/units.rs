@@ -1,4 +1,8 @@
-//! Durations and sizes as flags, configs and plans take them: a plain number, or one with its unit.
+//! Numbers as flags take them, held to what they may be; durations and sizes as flags, configs and plans take them: a plain
+//! number, or one with its unit.
+
+use std::fmt::Display;
+use std::str::FromStr;
 
 /// Units of time, and their seconds.
 const TIMES: [(&str, f64); 6] = [
@@ -28,6 +32,29 @@ pub fn seconds(text: &str) -> Option<f64> {
 /// Bytes: of `65536`, `64KiB`, `1.5GB`.
 pub fn bytes(text: &str) -> Option<f64> {
     with_unit(text, &SIZES)
+}
+
+/// Reads a number from `low` to `high`.
+pub fn between<T: FromStr + Display + PartialOrd + Copy>(
+    low: T,
+    high: T,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let value = text.parse().ok();
+        // Not a number is outside of every range.
+        let value = value.filter(|value| (low..=high).contains(value));
+        value.ok_or_else(|| format!("must be a number from {low} to {high}"))
+    }
+}
+
+/// Reads a number of `low` or more.
+pub fn at_least<T: FromStr + Display + PartialOrd + Copy>(
+    low: T,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let value = text.parse().ok().filter(|value| *value >= low);
+        value.ok_or_else(|| format!("must be a whole number, {low} or more"))
+    }
 }
 
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {

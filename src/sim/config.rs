@@ -8,7 +8,8 @@ use super::dialect::Dialect;
 use super::disaggregation::Disaggregation;
 use super::engine::Profile;
 use super::failures::Failures;
-use super::flags::{self, at_least, between};
+use super::flags;
+use crate::units::{at_least, between};
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]

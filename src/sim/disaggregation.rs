@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Stamp;
 
-use super::flags::{self, between};
+use super::flags;
+use crate::units::between;
 
 /// What a server does of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

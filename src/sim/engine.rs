@@ -24,6 +24,7 @@ use crate::clock::Stamp;
 pub use event::{Aborted, Event, EventKind, Load, Prompt, Request};
 pub use profile::Profile;
 
+use profile::nanos;
 use scheduler::{Batch, BatchKind, Scheduler};
 
 /// The model.
@@ -164,16 +165,16 @@ impl Engine {
         for (_, request) in self.inbox.drain(..came) {
             self.scheduler.receive(request, at);
         }
-        let starts = at.plus_nanos(self.profile.schedule_nanos());
+        let starts = at.plus_nanos(nanos(self.profile.schedule_ms));
         let next = self.scheduler.next_batch(at, starts);
         let mut launched_at = at;
         let mut next = next.map(|batch| {
-            let free = self.gpu_free.plus_nanos(self.profile.gap_nanos());
+            let free = self.gpu_free.plus_nanos(nanos(self.profile.step_gap_ms));
             // A decode step is one graph, which is launched at the end; a prefill's kernels run while the
             // scheduler launches them, and the GPU waits where it is the faster of the two.
             let ends = match batch.kind {
                 BatchKind::Decode => {
-                    launched_at = starts.plus_nanos(self.profile.decode_launch_nanos());
+                    launched_at = starts.plus_nanos(nanos(self.profile.decode_launch_ms));
                     launched_at.max(free).plus_nanos(batch.nanos)
                 }
                 BatchKind::Prefill => {

@@ -7,7 +7,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::Error;
-use super::flags::{self, between};
+use super::flags;
+use crate::units::between;
 
 /// Shares of the requests that go wrong.
 #[derive(Clone, Debug, PartialEq, clap::Args)]

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::clock::Stamp;
 
 use super::call::{Call, OneOrMany, Refusal, RefusalKind};
-use super::disaggregation::{Bootstrap, Rooms};
+use super::disaggregation::Bootstrap;
 use super::driver::{Submission, Update};
 use super::engine::{Aborted, EventKind};
 use super::shared::Shared;
@@ -66,40 +66,24 @@ pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Listens for decode servers.
-pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let shared = shared.clone();
-                connections.spawn(async move { answer(stream, &shared.rooms).await });
-            }
-            Err(error) => {
-                log::warn!("a decode server was not let in: {error}");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
-    }
-}
-
 /// A decode server has a place for a request: says when its KV cache is there.
-async fn answer(stream: TcpStream, rooms: &Rooms) -> io::Result<()> {
+pub(super) async fn answer(stream: TcpStream, shared: Arc<Shared>) {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
-    stream.read_line(&mut line).await?;
+    if stream.read_line(&mut line).await.is_err() {
+        return;
+    }
     let Ok(number) = line.trim_end().parse() else {
-        return Ok(());
+        return;
     };
-    let guest = rooms.enter(number);
+    let guest = shared.rooms.enter(number);
     guest.room.reserved.cancel();
     tokio::select! {
         () = guest.room.sent.cancelled() => {}
         // It gave the request up.
-        _ = stream.read_line(&mut line) => return Ok(()),
+        _ = stream.read_line(&mut line) => return,
     }
-    stream.get_mut().write_all(SENT.as_bytes()).await
+    let _ = stream.get_mut().write_all(SENT.as_bytes()).await;
 }
 
 /// Lets a server prefill a sequence: when the decode server has a place for it, and then sends the KV cache there. What becomes

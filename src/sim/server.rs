@@ -60,11 +60,10 @@ impl Sim {
         let folder = telemetry.export_metrics_to_file_dir.clone();
         let folder = folder.filter(|_| telemetry.export_metrics_to_file);
         let request_log = folder.map(|path| {
-            RequestLog::create(path.clone()).map_err(|source| Error::File {
+            RequestLog::create(path.clone()).map_err(|error| Error::Value {
                 flag: "--export-metrics-to-file-dir",
-                path,
-                source,
-                want: "a folder that can be made and written",
+                value: path.display().to_string(),
+                want: format!("a folder that can be made and written ({error})"),
             })
         });
         let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
@@ -97,13 +96,15 @@ impl Sim {
             clock,
             config,
         });
-        runtime.spawn(
-            stop.clone()
-                .run_until_cancelled_owned(accept(listener, shared.clone())),
-        );
+        let of_http = shared.clone();
+        let serving = accept(listener, move |stream| serve(stream, of_http.clone()));
+        runtime.spawn(stop.clone().run_until_cancelled_owned(serving));
         if let Some(listener) = bootstrap {
-            let accepting = handover::accept(listener, shared.clone());
-            runtime.spawn(stop.clone().run_until_cancelled_owned(accepting));
+            let shared = shared.clone();
+            let handing = accept(listener, move |stream| {
+                handover::answer(stream, shared.clone())
+            });
+            runtime.spawn(stop.clone().run_until_cancelled_owned(handing));
         }
         Ok(Sim { addr, shared, stop })
     }
@@ -183,14 +184,17 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, Error> {
 }
 
 /// Dropping it drops its connections, which ends them where they are.
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    serve: impl Fn(TcpStream) -> F,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(serve(stream, shared.clone()));
+                    connections.spawn(serve(stream));
                 }
                 Err(error) => {
                     // Out of descriptors, mostly: give connections a moment to end.

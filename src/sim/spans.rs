@@ -254,13 +254,18 @@ impl<'a> Spans<'a> {
         }
     }
 
+    /// Of both threads.
+    fn labels(&self) -> [&'static str; 2] {
+        match self.mode {
+            Mode::Null => ["Tokenizer", "Scheduler"],
+            Mode::Prefill => ["PrefillTokenizer", "Prefill Scheduler"],
+            Mode::Decode => ["DecodeTokenizer", "Decode Scheduler"],
+        }
+    }
+
     fn tokenizer_thread(&self, to: Stamp) -> SpanData {
         let pid = self.tracer.pid;
-        let label = match self.mode {
-            Mode::Null => "Tokenizer",
-            Mode::Prefill => "PrefillTokenizer",
-            Mode::Decode => "DecodeTokenizer",
-        };
+        let [label, _] = self.labels();
         self.thread(label, "", (self.tokenizer, pid), self.received, to)
     }
 
@@ -268,11 +273,7 @@ impl<'a> Spans<'a> {
         let pid = self.tracer.pid + 1 + rank.unwrap_or(0);
         let of = rank.map_or(String::new(), |rank| format!(" [DP {rank}] "));
         let of = format!(" [TP 0]  [PP 0] {of}");
-        let label = match self.mode {
-            Mode::Null => "Scheduler",
-            Mode::Prefill => "Prefill Scheduler",
-            Mode::Decode => "Decode Scheduler",
-        };
+        let [_, label] = self.labels();
         let mut span = self.thread(label, &of, (self.scheduler, pid), from, to);
         // It got the root's context from the other process.
         span.parent_span_is_remote = true;

@@ -12,6 +12,7 @@ use crate::clock::Stamp;
 use crate::report::load::Goal;
 use crate::table::window::Edge;
 use crate::telemetry::csv::TimeBase;
+use crate::units::{at_least, between};
 
 use super::arrival::curve::Curve;
 use super::client::{OWN_HEADERS, Target, TlsArgs, UpstreamKind};
@@ -24,7 +25,6 @@ mod data;
 pub mod values;
 
 pub use data::{ArrivalSource, DataArgs, DatasetName};
-use values::within;
 
 /// Sends Poisson traffic to an LLM server, router or proxy and shows where every request waited.
 #[derive(Clone, Debug, clap::Parser)]
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, default_value = "127.0.0.1", help_heading = "Where and to whom")]
     pub host: String,
     /// Port to send to
-    #[arg(long, default_value = "30000", value_parser = within(1_u16.., "must be a port from 1 to 65535"))]
+    #[arg(long, default_value = "30000", value_parser = between(1_u16, u16::MAX))]
     #[arg(help_heading = "Where and to whom")]
     pub port: u16,
     /// What answers there, or behind our proxy if one does
@@ -58,7 +58,7 @@ pub struct Args {
     pub request_rate: f64,
     /// Shape of gamma-distributed gaps: 1 is Poisson, less is burstier
     #[arg(long, value_name = "SHAPE", default_value = "1",
-        value_parser = values::positive(f64::MAX, "must be a positive number; 1 is Poisson"))]
+        value_parser = between(1e-3, 1e6))]
     #[arg(help_heading = "When requests are sent")]
     pub burstiness: f64,
     /// Rate that changes over time, SECONDS:RATE points: 0:5,60:50,180:5
@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "POINTS", help_heading = "When requests are sent")]
     pub rate_curve: Option<Curve>,
     /// Requests to send [default: 1000, or by --duration or data set]
-    #[arg(short, long, value_name = "N", value_parser = values::at_least_one)]
+    #[arg(short, long, value_name = "N", value_parser = at_least(1_usize))]
     pub num_prompts: Option<usize>,
     /// Schedule requests for so many seconds; all are sent and awaited
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
@@ -76,15 +76,15 @@ pub struct Args {
     /// At most so many requests under way; others wait for a slot
     ///
     /// The column schedule_lag tells how long.
-    #[arg(long, value_name = "N", value_parser = values::at_least_one)]
+    #[arg(long, value_name = "N", value_parser = at_least(1_usize))]
     pub max_concurrency: Option<usize>,
     /// Seed of schedule, lengths and contents
-    #[arg(long, default_value = "1", value_parser = within(0_u64.., "must be a whole number from 0 to 18446744073709551615"))]
+    #[arg(long, default_value = "1", value_parser = at_least(0_u64))]
     #[arg(help_heading = "When requests are sent")]
     pub seed: u64,
     /// Unrecorded requests to send first, one after the other
     #[arg(long, value_name = "N", default_value = "0",
-        value_parser = within(0_usize.., "must be a whole number, 0 or more"))]
+        value_parser = at_least(0_usize))]
     #[arg(help_heading = "When requests are sent")]
     pub warmup_requests: usize,
 
@@ -102,7 +102,7 @@ pub struct Args {
     ///
     /// 0 is any from 1, as in SGLang's bench_serving, whose default is 0.
     #[arg(long, value_name = "R", default_value = "1",
-        value_parser = within(0.0..=1.0, "must be a number from 0 (any length from 1) to 1 (always the same)"))]
+        value_parser = between(0.0, 1.0))]
     pub random_range_ratio: f64,
     /// Exit with 4 when more than this share failed: 0.05, 5%
     ///
@@ -147,7 +147,7 @@ pub struct Args {
     pub save_workload: Option<PathBuf>,
     /// Ids of random-ids are below this
     #[arg(long, value_name = "N", default_value = "32000",
-        value_parser = within(2_u32.., "must be a whole number of token ids, 2 or more"))]
+        value_parser = at_least(2_u32))]
     #[arg(help_heading = "What is sent")]
     pub vocab_size: u32,
 

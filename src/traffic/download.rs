@@ -9,9 +9,8 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use ring::digest;
 use tokio::time::timeout;
@@ -57,12 +56,7 @@ impl Published<'_> {
     ///
     /// # Errors
     /// It could not be had; says what to do instead.
-    pub async fn cached(
-        &self,
-        cache: &Path,
-        mirror: Option<&str>,
-        connect_timeout: Duration,
-    ) -> Result<PathBuf, Error> {
+    pub async fn cached(&self, cache: &Path, mirror: Option<&str>) -> Result<PathBuf, Error> {
         let path = cache.join(self.name);
         if path.exists() {
             return Ok(path);
@@ -70,7 +64,7 @@ impl Published<'_> {
         let host = mirror.unwrap_or(self.host).trim_end_matches('/');
         let url = format!("{host}{}", self.path);
         tell(&format!("downloading {url} to {} (once)", path.display()));
-        let brought = self.bring(&url, &path, connect_timeout).await;
+        let brought = self.bring(&url, &path).await;
         let sum = brought.map_err(|why| {
             Error::Failed(format!(
                 "cannot download {url}: {why}; bring the file here by other means and name it with --dataset-path FILE, or \
@@ -83,12 +77,12 @@ impl Published<'_> {
     }
 
     /// Brings it, under another name until it is whole and right. The checksum.
-    async fn bring(&self, url: &str, path: &Path, timeout: Duration) -> Result<String, String> {
+    async fn bring(&self, url: &str, path: &Path) -> Result<String, String> {
         let words = |cause: io::Error| cause.to_string();
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(words)?;
         }
-        let response = answer(url, timeout).await?;
+        let response = answer(url).await?;
         let mut file = New::beside(path).map_err(words)?;
         let sum = fill(&mut file, response).await?;
         if sum != self.sha256 {
@@ -113,9 +107,16 @@ pub fn cache() -> Option<PathBuf> {
 }
 
 /// The answer of the place that the redirects lead to.
-async fn answer(url: &str, connect_timeout: Duration) -> Result<Response<Incoming>, String> {
+async fn answer(url: &str) -> Result<Response<Incoming>, String> {
+    let roots = match Roots::system() {
+        Err(wrong) if url.starts_with("https:") => return Err(wrong),
+        roots => roots.ok(),
+    };
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls(roots.as_ref()).map_err(|error| error.to_string())?)
+        .https_or_http();
     let client: Client<_, Empty<Bytes>> =
-        Client::builder(TokioExecutor::new()).build(connector(url, connect_timeout)?);
+        Client::builder(TokioExecutor::new()).build(connector.enable_http1().build());
     let mut uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
     for _ in 0..=MOST_REDIRECTS {
         let agent = concat!("queuescope/", env!("CARGO_PKG_VERSION"));
@@ -129,41 +130,19 @@ async fn answer(url: &str, connect_timeout: Duration) -> Result<Response<Incomin
         match response.headers().get(header::LOCATION) {
             _ if status == StatusCode::OK => return Ok(response),
             Some(location) if status.is_redirection() => {
-                let location = String::from_utf8_lossy(location.as_bytes());
-                uri = redirected(&uri, &location)
-                    .map_err(|wrong| format!("a redirect to `{location}`: {wrong}"))?;
+                let to = String::from_utf8_lossy(location.as_bytes()).into_owned();
+                let (scheme, host) = (uri.scheme_str(), uri.authority());
+                let to = match (to.starts_with('/'), scheme.zip(host)) {
+                    (true, Some((scheme, host))) => format!("{scheme}://{host}{to}"),
+                    _ => to,
+                };
+                let wrong = |error| format!("a redirect to `{to}`: {error}");
+                uri = to.parse().map_err(wrong)?;
             }
             _ => return Err(format!("{uri} answered {status}")),
         }
     }
     Err(format!("more than {MOST_REDIRECTS} redirects"))
-}
-
-/// Where a redirect leads.
-fn redirected(from: &Uri, location: &str) -> Result<Uri, String> {
-    let to: Uri = location.parse().map_err(|error| causes(&error))?;
-    if to.scheme().is_some() {
-        return Ok(to);
-    }
-    if !location.starts_with('/') || location.starts_with("//") {
-        return Err("must be a URL, or begin with one slash".to_owned());
-    }
-    let mut parts = from.clone().into_parts();
-    parts.path_and_query = to.into_parts().path_and_query;
-    Uri::from_parts(parts).map_err(|error| causes(&error))
-}
-
-fn connector(url: &str, timeout: Duration) -> Result<HttpsConnector<HttpConnector>, String> {
-    let roots = match Roots::system() {
-        Err(wrong) if url.starts_with("https:") => return Err(wrong),
-        roots => roots.ok(),
-    };
-    let tls = tls(roots.as_ref()).map_err(|error| error.to_string())?;
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_connect_timeout(Some(timeout));
-    let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
-    Ok(builder.https_or_http().enable_http1().wrap_connector(http))
 }
 
 /// Writes the body to a file; its SHA-256.

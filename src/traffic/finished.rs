@@ -76,9 +76,6 @@ impl FinishedRun {
                 requests,
                 most: max_failed,
             });
-        } else if failed > 0 && max_failed.is_none() {
-            let note = "the exit status tells of failed requests where more than half did, or with --max-failed SHARE";
-            self.warnings.push(note.to_owned());
         }
         // Where nothing at all came back, that is what there is to say.
         if self.verdict.grade == Grade::Invalid && self.failure.is_none() {

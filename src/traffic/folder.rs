@@ -50,16 +50,11 @@ impl Folder {
     /// Looks whether a given folder holds any of a run's `files`; changes nothing.
     ///
     /// # Errors
-    /// It does, and they may not be replaced; or the folder cannot be read.
+    /// It does, and they may not be replaced.
     pub fn check(&self, files: &[&'static str]) -> Result<(), Error> {
         let Folder::Given { dir, force } = self else {
             return Ok(());
         };
-        match std::fs::read_dir(dir) {
-            Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(cause) => return Err(unmade(dir, cause)),
-            Ok(_) => {}
-        }
         let is_there = |file: &&&'static str| dir.join(file).symlink_metadata().is_ok();
         let files: Vec<&'static str> = files.iter().filter(is_there).copied().collect();
         if files.is_empty() || *force {
@@ -221,7 +216,7 @@ mod tests {
 
         let file = root.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let error = Folder::new(Some(&file), true, "unused").check(&FILES);
+        let error = Folder::new(Some(&file), true, "unused").make(&FILES, NOW);
         assert!(error.unwrap_err().to_string().contains("/file: "));
     }
 }

@@ -174,11 +174,6 @@ impl RunPlan {
         number as usize * self.most_turns + turn
     }
 
-    /// Which request or conversation is at this place, and which turn of it.
-    pub fn at_place(&self, place: usize) -> (u64, usize) {
-        ((place / self.most_turns) as u64, place % self.most_turns)
-    }
-
     /// All requests of a schedule: place, when it is due in nanoseconds from the start of the run (a later turn of a
     /// conversation: nobody knows before), and what it will be.
     pub fn requests<'a>(

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-use crate::clock::{Clock, Stamp};
+use crate::clock::Clock;
 use crate::terminal;
 
-use super::live::{Live, Progress};
+use super::live::Live;
 use super::stop::Stop;
 
 /// How often the bar is drawn.
@@ -50,11 +50,15 @@ pub(super) async fn show<T>(
 async fn draw(live: &Live, total: usize, clock: &Clock) {
     let bar = std::io::stderr().is_terminal().then(|| bar(total));
     let step = if bar.is_some() { DRAW } else { LINE };
-    let mut rate = Rate::new(clock.now());
+    let began = live.began().await;
     loop {
         tokio::time::sleep(step).await;
         let counts = live.counts();
-        let state = state(counts, rate.of(counts.due, clock.now()));
+        let rate = counts.due as f64 / clock.now().since(began).max(1.0);
+        let state = format!(
+            "{rate:.1} req/s, {} in flight, {} failed",
+            counts.under_way, counts.failed
+        );
         match &bar {
             Some(bar) => {
                 bar.set_position(counts.done as u64);
@@ -71,51 +75,5 @@ fn bar(total: usize) -> ProgressBar {
     match ProgressStyle::with_template("{bar:20} {pos}/{len}  {wide_msg}") {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
-    }
-}
-
-fn state(counts: Progress, rate: f64) -> String {
-    format!(
-        "{rate:.1} req/s, {} in flight, {} failed",
-        counts.under_way, counts.failed
-    )
-}
-
-/// Requests a second over about the last second.
-struct Rate {
-    seen: (Stamp, usize),
-    rate: f64,
-}
-
-impl Rate {
-    fn new(now: Stamp) -> Rate {
-        Rate {
-            seen: (now, 0),
-            rate: 0.0,
-        }
-    }
-
-    fn of(&mut self, due: usize, now: Stamp) -> f64 {
-        let (since, before) = self.seen;
-        let seconds = now.since(since);
-        if seconds >= 1.0 {
-            self.rate = (due - before.min(due)) as f64 / seconds;
-            self.seen = (now, due);
-        }
-        self.rate
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_is_that_of_the_last_second() {
-        let at = |seconds: f64| Stamp::from_nanos(0).plus_seconds(seconds);
-        let mut rate = Rate::new(at(0.0));
-        assert!((rate.of(100, at(2.0)) - 50.0).abs() < 1e-9);
-        assert!((rate.of(500, at(2.5)) - 50.0).abs() < 1e-9);
-        assert!((rate.of(130, at(3.0)) - 30.0).abs() < 1e-9);
     }
 }

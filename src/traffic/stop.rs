@@ -21,7 +21,7 @@ pub struct Stop {
 }
 
 /// The signals that end a run, as far as they come from now on.
-pub(super) struct Signals {
+struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
@@ -99,7 +99,7 @@ impl Signals {
     ///
     /// # Errors
     /// The system gives no handler.
-    pub(super) fn listen() -> io::Result<Signals> {
+    fn listen() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -107,7 +107,7 @@ impl Signals {
     }
 
     /// The number of the next one.
-    pub(super) async fn next(&mut self) -> u8 {
+    async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.interrupt.recv() => SIGINT,
             _ = self.terminate.recv() => SIGTERM,

@@ -27,7 +27,6 @@ mod command;
 mod data;
 mod front;
 mod open_loop;
-mod openai;
 mod pinned;
 mod secret;
 mod talk;

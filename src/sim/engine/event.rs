@@ -45,12 +45,6 @@ impl<T: Into<Arc<[u32]>>> From<T> for Prompt {
     }
 }
 
-impl FromIterator<u32> for Prompt {
-    fn from_iter<I: IntoIterator<Item = u32>>(tokens: I) -> Prompt {
-        Prompt::Tokens(tokens.into_iter().collect())
-    }
-}
-
 /// Something that happened to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {

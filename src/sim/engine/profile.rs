@@ -1,7 +1,8 @@
 //! How fast the engine is, and how much it takes at once.
 
 use crate::clock::NANOS;
-use crate::sim::flags::{self, at_least, between};
+use crate::sim::flags;
+use crate::units::{at_least, between};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/dev/CALIBRATION.md has the figures.
@@ -152,18 +153,6 @@ impl Profile {
         };
         nanos(self.prefill_floor_ms + stall)
     }
-
-    pub(super) fn decode_launch_nanos(&self) -> i64 {
-        nanos(self.decode_launch_ms)
-    }
-
-    pub(super) fn schedule_nanos(&self) -> i64 {
-        nanos(self.schedule_ms)
-    }
-
-    pub(super) fn gap_nanos(&self) -> i64 {
-        nanos(self.step_gap_ms)
-    }
 }
 
 /// Tokens of a piece: 0 would never end a prefill.
@@ -183,7 +172,7 @@ fn uniform(nth: u64) -> f64 {
     ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-fn nanos(ms: f64) -> i64 {
+pub(super) fn nanos(ms: f64) -> i64 {
     (ms / 1e3 * NANOS as f64).round() as i64
 }
 

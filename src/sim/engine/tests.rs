@@ -38,7 +38,7 @@ fn request(id: u64, prompt_tokens: u32, output_tokens: u32) -> Request {
     Request {
         id,
         // No two prompts begin alike.
-        prompt: (0..prompt_tokens).map(|n| n << 16 | id as u32).collect(),
+        prompt: Prompt::Tokens((0..prompt_tokens).map(|n| n << 16 | id as u32).collect()),
         output_tokens,
     }
 }

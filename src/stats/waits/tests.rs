@@ -7,7 +7,7 @@ use rand_distr::{Distribution as _, Exp};
 
 use super::*;
 use crate::clock::Stamp;
-use crate::sim::engine::{Engine, EventKind, Profile, Request};
+use crate::sim::engine::{Engine, EventKind, Profile, Prompt, Request};
 
 const MS: i64 = 1_000_000;
 
@@ -55,7 +55,7 @@ fn simulated(profile: Profile, load: &Load, seed: u64) -> Vec<Stay> {
         stays[id].output = u64::from(output);
         let request = Request {
             id: id as u64,
-            prompt: (0..prompt).map(|n| n << 16 | id as u32).collect(),
+            prompt: Prompt::Tokens((0..prompt).map(|n| n << 16 | id as u32).collect()),
             output_tokens: output,
         };
         engine.submit(request, Stamp::from_nanos(nanos));

@@ -6,14 +6,13 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::traffic::arrival::Arrival;
-use crate::traffic::download::SHAREGPT;
 use crate::traffic::error::Error;
 use crate::traffic::workload::shared_prefix::SharedPrefixArgs;
 use crate::traffic::workload::sharegpt::SharegptArgs;
 use crate::traffic::workload::source::Source;
-use crate::traffic::workload::trace::{self, Format};
+use crate::traffic::workload::trace::Format;
 
-use super::values::within;
+use crate::units::between;
 
 /// Where prompts come from.
 #[derive(Clone, Debug, clap::Args)]
@@ -42,7 +41,7 @@ pub struct DataArgs {
     /// With --arrival trace: so many times as fast as it was [default: 1]
     ///
     /// 2 sends the requests of an hour in half of one.
-    #[arg(long, value_name = "FACTOR", value_parser = within(1e-6..=1e6, "must be a number from 0.000001 to 1000000; 2 is twice as fast"))]
+    #[arg(long, value_name = "FACTOR", value_parser = between(1e-6, 1e6))]
     #[arg(help_heading = "When requests are sent")]
     pub trace_speed: Option<f64>,
     /// How ShareGPT is sampled
@@ -97,9 +96,8 @@ pub enum ArrivalSource {
 impl DataArgs {
     pub(in crate::traffic) fn format(&self) -> Option<Format> {
         match self.dataset_name {
-            DatasetName::Mooncake => Some(trace::MOONCAKE),
-            DatasetName::Azure => Some(trace::AZURE),
-            DatasetName::BurstGpt => Some(trace::BURST_GPT),
+            DatasetName::Mooncake => Some(Format::Mooncake),
+            DatasetName::Azure | DatasetName::BurstGpt => Some(Format::Csv),
             _ => None,
         }
     }
@@ -191,13 +189,8 @@ impl DataArgs {
                 (ArrivalSource::Trace, speed) => format!("; sent at its times, {speed} × as fast"),
                 _ => String::new(),
             };
-            let published = match self.dataset_name {
-                DatasetName::ShareGpt if *sha256 == SHAREGPT.sha256 => ", as published",
-                DatasetName::ShareGpt => ", not that of the published file",
-                _ => "",
-            };
             return Some(format!(
-                "{name} {path} (SHA-256 {sha256}{published}): read {taken}{times}"
+                "{name} {path} (SHA-256 {sha256}): read {taken}{times}"
             ));
         }
         (self.dataset_name == DatasetName::GeneratedSharedPrefix)

@@ -1,53 +1,23 @@
 //! Reads single values of the command line. Errors say what would be right; clap puts flag and value in
 //! front.
 
-use std::ops::{Bound, RangeBounds};
-use std::str::FromStr;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
-use crate::units;
-
-/// Reads a number of a range; else says what would be right.
-pub(in crate::traffic) fn within<T: FromStr + PartialOrd>(
-    range: impl RangeBounds<T> + Clone,
-    right: &'static str,
-) -> impl Fn(&str) -> Result<T, String> + Clone {
-    move |text| {
-        let number = text.parse().ok();
-        // Rust reads "nan" as a number, and no range holds it.
-        let number = number.filter(|number| range.contains(number));
-        number.ok_or_else(|| right.to_owned())
-    }
-}
-
-pub(in crate::traffic) const WHOLE: &str = "must be a whole number, 1 or more";
-
-/// Above 0.
-pub(in crate::traffic) fn positive(
-    most: f64,
-    right: &'static str,
-) -> impl Fn(&str) -> Result<f64, String> + Clone {
-    within((Bound::Excluded(0.0), Bound::Included(most)), right)
-}
+use crate::units::{self, between};
 
 /// Requests a second.
 pub fn rate(text: &str) -> Result<f64, String> {
-    let right = "must be a positive number of requests a second, or inf";
-    positive(f64::INFINITY, right)(text)
-}
-
-pub(in crate::traffic) fn at_least_one(text: &str) -> Result<usize, String> {
-    within(1.., WHOLE)(text)
+    let rate = text.parse().ok().filter(|rate| *rate > 0.0);
+    rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
 }
 
 /// A prompt or answer longer than ten million is taken for a slip.
 pub(in crate::traffic) fn length(text: &str) -> Result<u64, String> {
-    let right = "must be a whole number from 1 to 10000000";
-    within(1..=10_000_000, right)(text)
+    between(1, 10_000_000)(text)
 }
 
 /// A year: longer makes no sense and keeps sums of times far from their limits.
@@ -58,11 +28,8 @@ pub(in crate::traffic) const LONGEST_SECONDS: f64 = 3.2e7;
 /// # Errors
 /// What would be right.
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let right = "must be a positive number of seconds, a year at most";
-    let seconds = units::seconds(text).filter(|s| *s > 0.0 && *s <= LONGEST_SECONDS);
-    seconds
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| right.to_owned())
+    let positive = seconds_or_none(text).ok().filter(|time| !time.is_zero());
+    positive.ok_or_else(|| "must be a positive number of seconds, a year at most".to_owned())
 }
 
 pub(in crate::traffic) fn seconds_or_none(text: &str) -> Result<Duration, String> {

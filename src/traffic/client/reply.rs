@@ -90,10 +90,11 @@ impl Events {
         let ids = body.get("output_ids").and_then(Value::as_array);
         let tokens = body.pointer("/meta_info/completion_tokens");
         let tokens = tokens.and_then(Value::as_u64).unwrap_or(0);
-        // Of `/generate`, and not the first: it has the ids of all tokens, or of the new ones.
-        if let (Some(ids), 1..) = (ids, self.tokens) {
-            let new = tokens.saturating_sub(self.tokens);
-            self.is_whole.get_or_insert(ids.len() as u64 > new);
+        // Of `/generate`, and not the first: with the ids of all tokens comes all text. 0.5.4 has those of the new ones alone
+        // beside it.
+        let new = tokens.saturating_sub(self.tokens);
+        if self.tokens > 0 && ids.is_some_and(|ids| ids.len() as u64 > new) {
+            self.is_whole.get_or_insert(true);
         }
         self.tokens = tokens;
         // The text of `/generate` stands at the top.
@@ -235,7 +236,9 @@ mod tests {
             ("1", &[4, 5], 5),
         ];
         assert_eq!(generated(&new), "1101");
-        assert_eq!(generated(&new[..2]), "110");
+        // 0.5.4: ids of the new tokens, and the whole text.
+        let both = [("a", &[1][..], 1), ("a b", &[2], 2), ("a b c", &[3], 3)];
+        assert_eq!(generated(&both), "a b c");
     }
 
     #[test]

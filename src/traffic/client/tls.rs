@@ -44,12 +44,15 @@ pub struct Tls {
     config: Arc<ClientConfig>,
     /// Asked for (SNI) and verified.
     name: ServerName<'static>,
-    args: TlsArgs,
 }
 
 /// What a run without verification must not keep to itself.
 pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified: anyone on the network path can \
     read the requests, API key included, and answer them";
+
+/// What may help where a handshake fails, for whatever reason.
+const HELP: &str = "does the server speak TLS there? --ca FILE names the CA that signed its certificate, or that \
+    certificate itself where it is a CA's own; --insecure takes any";
 
 /// HTTP/1.1 is all we speak.
 const ALPN: &[u8] = b"http/1.1";
@@ -75,7 +78,6 @@ impl TlsArgs {
         Ok(Some(Tls {
             config: Arc::new(self.config()?),
             name,
-            args: self.clone(),
         }))
     }
 
@@ -121,37 +123,8 @@ impl Tls {
     pub(super) async fn connect(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
         let connector = TlsConnector::from(self.config.clone());
         let shaken = connector.connect(self.name.clone(), socket).await;
-        shaken.map_err(|error| {
-            let cause = error.get_ref().and_then(|error| error.downcast_ref());
-            let help = self.help(cause);
-            let help = help.map_or(String::new(), |help| format!("; {help}"));
-            io::Error::other(format!("the TLS handshake failed: {error}{help}"))
-        })
-    }
-
-    /// What would help; no `cause`: the server said nothing of TLS.
-    fn help(&self, cause: Option<&rustls::Error>) -> Option<String> {
-        use CertificateError::{BadSignature, UnknownIssuer};
-        use rustls::Error::{InvalidCertificate, InvalidMessage};
-        let help = match cause {
-            None => "does the server speak TLS there?",
-            Some(InvalidMessage(_)) => "what answers there does not speak TLS; try http://",
-            // A CA made anew under its old name shows as a bad signature.
-            Some(InvalidCertificate(UnknownIssuer | BadSignature)) => match &self.args.ca {
-                None => "give the CA that signed it with --ca FILE",
-                Some(path) => {
-                    return Some(format!(
-                        "it is signed by none of those in --ca {}: give the CA that signed it",
-                        path.display()
-                    ));
-                }
-            },
-            Some(InvalidCertificate(wrong)) if is_of_a_ca(wrong) => {
-                "it is a CA's own: give that certificate itself with --ca FILE"
-            }
-            Some(_) => return None,
-        };
-        Some(help.to_owned())
+        shaken
+            .map_err(|error| io::Error::other(format!("the TLS handshake failed: {error}; {HELP}")))
     }
 }
 

@@ -70,7 +70,7 @@ impl Args {
             // The variable of Hugging Face's own client.
             let mirror = std::env::var("HF_ENDPOINT").ok();
             let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
-            let brought = SHAREGPT.cached(&cache, mirror, self.connect_timeout_s);
+            let brought = SHAREGPT.cached(&cache, mirror);
             args.data.dataset_path = Some(brought.await?);
         }
         Ok(args)

@@ -80,26 +80,19 @@ impl RunPlan {
             );
             format!("prompts of {input} {unit}, outputs of {output} tokens")
         });
-        let place = |planned: Option<&Planned>, turn| {
-            let number = planned.map_or(0, |planned| planned.number);
-            self.req_id(self.place(number, turn))
+        let first = schedule.first().map_or(0, |planned| planned.number);
+        let first = self.req_id(self.place(first, 0));
+        let of = match self.most_turns {
+            1 => String::new(),
+            _ => format!(" of {} conversations", schedule.len()),
         };
-        let last_turn = self.most_turns - 1;
-        let (first, last) = (
-            place(schedule.first(), 0),
-            place(schedule.last(), last_turn),
-        );
-        let (count, turns) = (self.count(schedule), schedule.len());
-        let of = match last_turn {
-            0 => String::new(),
-            _ => format!(" of {turns} conversations"),
-        };
+        let count = self.count(schedule);
         let shard = args
             .shard
             .map_or_else(String::new, |shard| format!(" (shard {shard})"));
         let start = args.start_at;
         let start = start.map_or_else(String::new, |at| format!(", from {} on", at.utc()));
-        format!("{count} requests{of}{shard}{start}, {what}; ids {first} to {last}")
+        format!("{count} requests{of}{shard}{start}, {what}; ids from {first} on")
     }
 
     /// The data set in words, where it is none of random lengths.

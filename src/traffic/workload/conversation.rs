@@ -10,14 +10,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::clock::NANOS;
-use crate::traffic::args::values::{self, within};
+use crate::traffic::args::values;
+use crate::units::between;
 
 /// What conversations are like.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Data sets conversations and sharegpt")]
 pub struct TalkArgs {
     /// Turns, at most [default: 4 of conversations, 1 of sharegpt]
-    #[arg(long, value_name = "N", value_parser = within(1..=MOST_TURNS, "must be a whole number from 1 to 1000"))]
+    #[arg(long, value_name = "N", value_parser = between(1, MOST_TURNS))]
     pub turns: Option<usize>,
     /// Mean time from the end of a reply to the next turn
     #[arg(long, value_name = "SECONDS", default_value = "1",

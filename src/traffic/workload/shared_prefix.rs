@@ -8,8 +8,9 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::traffic::args::values::{self, within};
+use crate::traffic::args::values;
 use crate::traffic::error::Error;
+use crate::units::at_least;
 
 use super::dataset::{Content, Dataset, Entry};
 
@@ -19,11 +20,11 @@ use super::dataset::{Content, Dataset, Entry};
 pub struct SharedPrefixArgs {
     /// Groups of prompts that begin alike
     #[arg(long, value_name = "N", default_value = "64",
-        value_parser = within(1_u32.., values::WHOLE))]
+        value_parser = at_least(1_u32))]
     pub gsp_num_groups: u32,
     /// Prompts of each group
     #[arg(long, value_name = "N", default_value = "16",
-        value_parser = within(1_u32.., values::WHOLE))]
+        value_parser = at_least(1_u32))]
     pub gsp_prompts_per_group: u32,
     /// Words that the prompts of a group share
     #[arg(long, value_name = "N", default_value = "2048",

@@ -85,6 +85,16 @@ fn a_body_has_what_its_api_asks_for() {
         chat["messages"],
         json!([{"role": "user", "content": prompt}])
     );
+    // Nothing of SGLang's own.
+    let other = body(&workload(Backend::OpenaiChat, random()).request(3));
+    let known = [
+        "max_tokens",
+        "messages",
+        "stream",
+        "stream_options",
+        "temperature",
+    ];
+    assert!(other.as_object().unwrap().keys().eq(known), "{other}");
     let responses = body(&workload(Backend::Responses, random()).request(3));
     assert!(responses["input"].is_string() && responses["max_output_tokens"].is_u64());
     let messages = body(&workload(Backend::Messages, random()).request(3));
@@ -310,7 +320,7 @@ fn groups_come_in_an_order_of_the_seed() {
 fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
     let limits = trace::Limits::default();
-    let read = trace::read(trace::MOONCAKE, file.as_bytes(), NAMED, limits);
+    let read = trace::read(trace::Format::Mooncake, file.as_bytes(), NAMED, limits);
     let load = workload(Backend::Sglang, read.unwrap().0);
     let sent = |index| prompt(&load.request(index));
     // By time: blocks 7 8 9, 7 11, none, 7 8 12.
@@ -335,7 +345,7 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     assert!(common(&warm[..512], &one[..512]) < 20);
     // A cut block is the beginning of the whole one.
     let cut = "{\"timestamp\":0,\"input_length\":100,\"output_length\":1,\"hash_ids\":[7]}";
-    let read = trace::read(trace::MOONCAKE, cut.as_bytes(), NAMED, limits);
+    let read = trace::read(trace::Format::Mooncake, cut.as_bytes(), NAMED, limits);
     let cut = workload(Backend::Sglang, read.unwrap().0);
     assert_eq!(prompt(&cut.request(0)), one[..100]);
 }

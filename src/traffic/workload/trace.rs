@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::sync::Arc;
 
+use csv::StringRecord;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -37,34 +38,41 @@ struct Request {
     blocks: Box<[u64]>,
 }
 
-/// Whose trace it is: JSON lines of Mooncake, or CSV.
+/// How a trace is written.
 #[derive(Clone, Copy, Debug)]
-pub struct Format(Option<Csv>);
-
-/// A trace that is CSV. No cell of the published ones holds a comma or a quote.
-#[derive(Clone, Copy, Debug)]
-struct Csv {
-    /// The columns of time, prompt and answer.
-    columns: [&'static str; 3],
-    nanos: fn(&str) -> Option<i64>,
-    time_is: &'static str,
+pub enum Format {
+    /// Mooncake's JSON lines: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`.
+    Mooncake,
+    /// CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024 (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT,
+    /// with or without sessions.
+    Csv,
 }
 
-/// Mooncake's JSON lines: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`.
-pub const MOONCAKE: Format = Format(None);
-/// Azure's CSV of 2023 (`2023-11-16 18:15:46.6805900`) and of 2024 (`2024-05-10 00:00:00.009930+00:00`).
-pub const AZURE: Format = Format(Some(Csv {
-    columns: ["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
-    nanos: of_date,
-    time_is: "a time such as 2023-11-16 18:15:46.6805900",
-}));
-/// BurstGPT's CSV, with or without sessions.
-pub const BURST_GPT: Format = Format(Some(Csv {
-    columns: ["Timestamp", "Request tokens", "Response tokens"],
-    nanos: |text| of_seconds(text.parse().ok()?),
-    time_is: "seconds",
-}));
-const RIGHT: &str = "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}";
+/// A request as [`Format::Csv`] has it.
+#[derive(serde::Deserialize)]
+struct Cells {
+    #[serde(alias = "TIMESTAMP", alias = "Timestamp")]
+    time: String,
+    #[serde(alias = "ContextTokens", alias = "Request tokens")]
+    prompt: u32,
+    #[serde(alias = "GeneratedTokens", alias = "Response tokens")]
+    answer: u32,
+}
+
+impl Format {
+    /// What is right.
+    fn right(self) -> &'static str {
+        match self {
+            Format::Mooncake => {
+                "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}"
+            }
+            Format::Csv => {
+                "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens and \
+                 GeneratedTokens, or Timestamp (seconds), Request tokens and Response tokens"
+            }
+        }
+    }
+}
 
 /// Tokens of a block of Mooncake's: prompts that name the same block have the same text there.
 const BLOCK_TOKENS: u64 = 512;
@@ -98,21 +106,38 @@ fn read_most(
     most: (usize, usize),
 ) -> Result<(Dataset, String), Error> {
     let mut lines = lines(file, named, LONGEST_LINE);
-    let places = format.0.map(|csv| {
-        let (number, head) = lines.next().transpose()?.unwrap_or_default();
-        let places = csv.places(&head);
-        places.map_err(|what| named.wrong_line(number.max(1), &what))
-    });
-    let places = places.transpose()?.unwrap_or_default();
+    let head = match format {
+        Format::Csv => lines.next().transpose()?.unwrap_or_default().1,
+        Format::Mooncake => String::new(),
+    };
+    let head = cells(&head);
     let requests = lines.map(|line| {
         let (number, line) = line?;
-        let read = match &format.0 {
-            None => mooncake(&line),
-            Some(csv) => csv.request(&places, &line),
+        let read = match format {
+            Format::Mooncake => mooncake(&line),
+            Format::Csv => {
+                let row = cells(&line).deserialize(Some(&head));
+                let row = row.map_err(|error| cause(&error));
+                row.and_then(Cells::request)
+            }
         };
-        read.map_err(|what| named.wrong_line(number, &what))
+        let right = format.right();
+        read.map_err(|what| named.wrong_line(number, &format!("{what}; {right}")))
     });
     gather(requests, named, limits, most)
+}
+
+/// No cell of the published files holds a comma or a quote.
+fn cells(line: &str) -> StringRecord {
+    line.split(',').map(str::trim).collect::<Vec<_>>().into()
+}
+
+/// What is wrong with a line of CSV, without its place.
+fn cause(error: &csv::Error) -> String {
+    match error.kind() {
+        csv::ErrorKind::Deserialize { err, .. } => err.to_string(),
+        _ => error.to_string(),
+    }
 }
 
 fn gather(
@@ -179,6 +204,20 @@ fn gather(
 }
 
 impl Request {
+    fn new(at_nanos: i64, input: u32, output: u32, blocks: Box<[u64]>) -> Result<Request, String> {
+        match input.max(output) {
+            longest if longest > MOST_TOKENS => Err(format!(
+                "a length of {longest} tokens; must be up to {MOST_TOKENS}"
+            )),
+            _ => Ok(Request {
+                at_nanos,
+                input,
+                output,
+                blocks,
+            }),
+        }
+    }
+
     fn entry(self) -> Arc<Entry> {
         let content = Content::Words {
             shared: self.blocks,
@@ -193,49 +232,13 @@ impl Request {
     }
 }
 
-impl Csv {
-    /// Where the columns are, and how many there are.
-    fn places(&self, head: &str) -> Result<Vec<usize>, String> {
-        let head: Vec<&str> = head.split(',').map(str::trim).collect();
-        let place = |name: &&'static str| {
-            head.iter().position(|column| column == name).ok_or_else(|| {
-                let [time, input, output] = self.columns;
-                format!(
-                    "has no column {name}; must be CSV with a head that names {time}, {input} and {output}"
-                )
-            })
-        };
-        let places = self.columns.iter().map(place).chain([Ok(head.len())]);
-        places.collect()
-    }
-
-    fn request(&self, places: &[usize], line: &str) -> Result<Request, String> {
-        let cells: Vec<&str> = line.split(',').map(str::trim).collect();
-        let (Some(all), found) = (places.last(), cells.len()) else {
-            return Err("has no head".to_owned());
-        };
-        if found != *all {
-            return Err(format!(
-                "has {found} columns; must have {all}, as the head has"
-            ));
-        }
-        let cell = |column: usize| cells[places[column]];
-        let wrong = |column: usize, right: &str| {
-            let (at, name) = (places[column] + 1, self.columns[column]);
-            format!("column {at} ({name}): `{}` must be {right}", cell(column))
-        };
-        let tokens = |column| {
-            let count = cell(column).parse().ok();
-            let count = count.filter(|count| *count <= MOST_TOKENS);
-            count.ok_or_else(|| wrong(column, "a whole number of tokens up to 10000000"))
-        };
-        let at_nanos = (self.nanos)(cell(0)).ok_or_else(|| wrong(0, self.time_is))?;
-        Ok(Request {
-            at_nanos,
-            input: tokens(1)?,
-            output: tokens(2)?,
-            blocks: Box::default(),
-        })
+impl Cells {
+    fn request(self) -> Result<Request, String> {
+        let time = &self.time;
+        let seconds = time.parse().ok().and_then(of_seconds);
+        let at_nanos = seconds.or_else(|| of_date(time));
+        let at_nanos = at_nanos.ok_or_else(|| format!("`{time}` is no time"))?;
+        Request::new(at_nanos, self.prompt, self.answer, Box::default())
     }
 }
 
@@ -248,21 +251,10 @@ fn mooncake(line: &str) -> Result<Request, String> {
         #[serde(default)]
         hash_ids: Box<[u64]>,
     }
-    let row: Row = json(line).map_err(|what| format!("{what}; {RIGHT}"))?;
+    let row: Row = json(line)?;
     let at_nanos = of_seconds(row.timestamp / 1e3)
         .ok_or_else(|| format!("`timestamp` {} is no time in ms", row.timestamp))?;
-    let longest = row.input_length.max(row.output_length);
-    if longest > MOST_TOKENS {
-        return Err(format!(
-            "a length of {longest} tokens; must be up to {MOST_TOKENS}"
-        ));
-    }
-    Ok(Request {
-        at_nanos,
-        input: row.input_length,
-        output: row.output_length,
-        blocks: row.hash_ids,
-    })
+    Request::new(at_nanos, row.input_length, row.output_length, row.hash_ids)
 }
 
 /// Nanoseconds, if it is a time at all.

@@ -54,7 +54,7 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
     assert_eq!(output.code, Some(2));
     assert_says(
         &output.err,
-        "error: --export-metrics-to-file-dir /dev/null/log: ",
+        "error: --export-metrics-to-file-dir /dev/null/log: must be a folder that can be made",
     );
 }
 

@@ -48,7 +48,7 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
         // Whatever the times in the rows count from.
         assert_eq!(summary["latency"]["schedule_lag"]["count"], 30);
         assert!(summary["duration"].as_f64().unwrap() < 1e6);
-        let what = "30 requests, prompts of 8 words, outputs of 1024 tokens; ids mine-0 to mine-29";
+        let what = "30 requests, prompts of 8 words, outputs of 1024 tokens; ids from mine-0 on";
         for announced in [what, dir.to_str().unwrap()] {
             assert!(done.err.contains(announced), "{}", done.err);
         }
@@ -85,15 +85,12 @@ async fn a_wrong_value_is_one_line_that_names_it() {
             ": must be a positive number of requests a second, or inf",
         ),
         ("--num-prompts|0", ": must be a whole number, 1 or more"),
-        (
-            "--random-range-ratio|1.1",
-            ": must be a number from 0 (any length from 1) to 1",
-        ),
+        ("--random-range-ratio|1.1", ": must be a number from 0 to 1"),
         (
             "--max-failed|5",
             ": must be a share from 0 to 1, such as 0.05 or 5%",
         ),
-        ("--burstiness|-1", ": must be a positive number"),
+        ("--burstiness|-1", ": must be a number from 0.001"),
         (
             "--request-timeout-s|0",
             ": must be a positive number of seconds",
@@ -285,8 +282,6 @@ async fn scripts_are_told_when_too_many_requests_failed() {
             (told, error) => told == error,
         };
         assert!(is_right, "{more}: {}", done.err);
-        let noted = done.out.contains("or with --max-failed SHARE");
-        assert_eq!(noted, code == 0 && more.is_empty(), "{}", done.out);
         assert!(root.path().join("requests.csv").exists());
     }
 }
@@ -331,35 +326,6 @@ async fn rows_that_cannot_be_put_right_stay_as_they_were() {
     assert!(done.err.contains(said), "{}", done.err);
     assert_eq!(read(root.path(), "requests.partial.csv").lines().count(), 3);
     assert_eq!(summary(root.path(), &done)["completed"], 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_run_has_a_folder_of_its_own() {
-    let server = Upstream::always(recorded("generate_stream")).await;
-    let root = tempfile::tempdir().unwrap();
-    let run = |number: usize| {
-        let mut command = Command::new(GENERATOR);
-        let url = format!("http://{}", server.addr);
-        let number = number.to_string();
-        command.args(["--base-url", &url, "--num-prompts", &number]);
-        command.args(["--random-input-len", "8"]);
-        command.current_dir(root.path());
-        command
-    };
-    // At once, so that they may well begin in one second.
-    let runs = (1..=3).map(|number| tokio::spawn(run_aside(run(number))));
-    for done in runs.collect::<Vec<_>>() {
-        done.await.unwrap().assert_status(&[0, 3]);
-    }
-    let folder = root.path().join("results/traffic");
-    let entries = std::fs::read_dir(&folder).unwrap().map(Result::unwrap);
-    let runs = entries.filter(|entry| entry.file_type().unwrap().is_dir());
-    let mut rows: Vec<usize> = runs
-        .map(|entry| column(&entry.path(), "success").len())
-        .collect();
-    rows.sort_unstable();
-    assert_eq!(rows, [1, 2, 3]);
-    assert!((1..=3).contains(&column(&folder.join("latest"), "success").len()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -253,6 +253,6 @@ async fn sharegpt_is_taken_from_the_cache_or_told_how_to_get_there() {
         texts.iter().all(|text| text.contains("synthetic: ")),
         "{texts:?}"
     );
-    let said = ", not that of the published file): read 3 of 4 conversations";
+    let said = "): read 3 of 4 conversations";
     assert!(done.out.contains(said), "{}", done.out);
 }

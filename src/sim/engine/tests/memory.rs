@@ -7,7 +7,7 @@ fn beginning(id: u64, shared: u32, own: u32, output_tokens: u32) -> Request {
     let own = (0..own).map(|n| n << 16 | id as u32);
     Request {
         id,
-        prompt: (0..shared).map(|n| n << 16).chain(own).collect(),
+        prompt: Prompt::Tokens((0..shared).map(|n| n << 16).chain(own).collect()),
         output_tokens,
     }
 }
