@@ -55,14 +55,4 @@ impl Dialect {
             (_, Some(name)) => name.get_name().to_owned(),
         }
     }
-
-    /// Whether replies of `/generate` have `output_ids`.
-    pub(super) fn has_output_ids(self) -> bool {
-        self >= Dialect::V054
-    }
-
-    /// Whether `output_ids` of a stream's event are only the new ones, while its text is all so far.
-    pub(super) fn sends_new_ids(self) -> bool {
-        matches!(self, Dialect::V054 | Dialect::V055)
-    }
 }

@@ -28,7 +28,7 @@ pub(super) struct EngineClock {
 }
 
 /// A handle on the engine's thread, which ends when the last handle is dropped or on
-/// [`Driver::stop`]; the channels of unfinished requests close then.
+/// [`Command::Stop`]; the channels of unfinished requests close then.
 #[derive(Clone, Debug)]
 pub(super) struct Driver {
     commands: Sender<Command>,
@@ -72,14 +72,20 @@ pub(super) struct Update {
     pub kind: EventKind,
 }
 
+/// What the thread is to do.
 #[derive(Debug)]
-enum Command {
+pub(super) enum Command {
+    /// Take over the sequences of one HTTP request.
     Submit(Vec<Submission>),
+    /// What another server has prefilled of a sequence is there.
     Arrived(u64),
+    /// Take out sequences whose client has gone; nothing is told.
     Abort(Vec<u64>),
+    /// Take out every sequence whose request id begins so, and tell them.
     AbortPrefix(String),
     Load(oneshot::Sender<Vec<Load>>),
     Flush(oneshot::Sender<bool>),
+    /// End.
     Stop,
 }
 
@@ -141,27 +147,7 @@ impl Driver {
         Ok(Driver { commands })
     }
 
-    /// Hands over the sequences of one HTTP request.
-    pub(super) fn submit(&self, submissions: Vec<Submission>) {
-        self.send(Command::Submit(submissions));
-    }
-
-    /// What another server has prefilled of a sequence is there.
-    pub(super) fn arrived(&self, id: u64) {
-        self.send(Command::Arrived(id));
-    }
-
-    /// Takes out sequences whose client has gone; nothing is told.
-    pub(super) fn abort(&self, ids: Vec<u64>) {
-        self.send(Command::Abort(ids));
-    }
-
-    /// Takes out every sequence whose request id begins with `prefix`, and tells them.
-    pub(super) fn abort_prefix(&self, prefix: String) {
-        self.send(Command::AbortPrefix(prefix));
-    }
-
-    /// The load of each rank now; none after [`Driver::stop`].
+    /// The load of each rank now; none after [`Command::Stop`].
     pub(super) async fn load(&self) -> Vec<Load> {
         let (answer, load) = oneshot::channel();
         self.send(Command::Load(answer));
@@ -175,12 +161,8 @@ impl Driver {
         flushed.await.unwrap_or_default()
     }
 
-    /// Ends the thread.
-    pub(super) fn stop(&self) {
-        self.send(Command::Stop);
-    }
-
-    fn send(&self, command: Command) {
+    /// Tells the thread what to do.
+    pub(super) fn send(&self, command: Command) {
         // A stopped driver has closed the requests' channels: they learn it there.
         let _ = self.commands.send(command);
     }

@@ -39,8 +39,8 @@ pub(super) struct Tracer {
     pub(super) pid: i64,
     /// The spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
     pub(super) level: u8,
-    tokenizer: BatchSpanProcessor,
-    scheduler: BatchSpanProcessor,
+    /// By [`Process`].
+    queues: [BatchSpanProcessor; 2],
 }
 
 /// The way of one process's batches to the collector, with what goes wrong on it.
@@ -92,17 +92,13 @@ impl Tracer {
             host: format!("{:032x}", rand::random::<u128>()),
             pid: i64::from(std::process::id()),
             level: settings.trace_level,
-            tokenizer: process()?,
-            scheduler: process()?,
+            queues: [process()?, process()?],
         })
     }
 
     /// Takes a span of a process; never waits.
     pub(super) fn send(&self, process: Process, span: SpanData) {
-        match process {
-            Process::Tokenizer => self.tokenizer.on_end(span),
-            Process::Scheduler => self.scheduler.on_end(span),
-        }
+        self.queues[process as usize].on_end(span);
     }
 }
 

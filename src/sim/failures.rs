@@ -1,8 +1,6 @@
 //! Requests that go wrong on purpose: which ones, and how. By share and seed, so that the same requests in the
 //! same order go wrong the same way.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -53,13 +51,6 @@ pub(super) enum Fate {
     Slow(u32),
 }
 
-/// Gives each request its fate.
-#[derive(Debug)]
-pub(super) struct Fates {
-    failures: Failures,
-    next: AtomicU64,
-}
-
 impl Default for Failures {
     fn default() -> Failures {
         flags::default()
@@ -88,7 +79,7 @@ impl Failures {
     }
 
     /// The fate of the request with this number.
-    fn fate(&self, number: u64) -> Fate {
+    pub(super) fn fate(&self, number: u64) -> Fate {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(number);
         let place: f64 = rng.random();
@@ -106,21 +97,6 @@ impl Failures {
             drawn -= share;
         }
         Fate::Served
-    }
-}
-
-impl Fates {
-    pub(super) fn new(failures: Failures) -> Fates {
-        Fates {
-            failures,
-            next: AtomicU64::new(0),
-        }
-    }
-
-    /// The fate of the next request.
-    pub(super) fn next(&self) -> Fate {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.failures.fate(number)
     }
 }
 

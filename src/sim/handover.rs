@@ -18,7 +18,7 @@ use crate::clock::Stamp;
 
 use super::call::{Call, OneOrMany, Refusal, RefusalKind};
 use super::disaggregation::Bootstrap;
-use super::driver::{Submission, Update};
+use super::driver::{Command, Submission, Update};
 use super::engine::{Aborted, EventKind};
 use super::shared::Shared;
 
@@ -112,7 +112,7 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
         let listener = submission.listener;
         listener.tell(now, now, EventKind::Aborted(Aborted::Waiting));
     } else {
-        shared.driver.submit(vec![submission]);
+        shared.driver.send(Command::Submit(vec![submission]));
     }
     while let Some(mut update) = told.recv().await {
         if let EventKind::Token { .. } = update.kind {
@@ -142,11 +142,11 @@ pub(super) async fn receive(
         () = updates.closed() => return,
     };
     match come {
-        Ok(()) => shared.driver.arrived(id),
+        Ok(()) => shared.driver.send(Command::Arrived(id)),
         Err(_) => {
             let lost = Duration::from_secs_f64(shared.config.disaggregation.transfer_lost_s);
             tokio::time::sleep(lost).await;
-            shared.driver.abort(vec![id]);
+            shared.driver.send(Command::Abort(vec![id]));
             let now = shared.clock.now();
             let kind = EventKind::Lost;
             let _ = updates.send(Update {

@@ -26,12 +26,6 @@ const QUEUE_BUCKETS: [f64; 40] = [
     900.0, 1000.0, 1200.0, 1400.0, 1600.0, 1800.0, 2000.0, 2500.0, 3000.0,
 ];
 
-/// A request that has ended.
-struct Ended<'a> {
-    served: &'a Served,
-    sequences: &'a [Sequence],
-}
-
 /// The server's metrics: the families of the three tables, in their order.
 #[derive(Debug)]
 pub(super) struct Metrics {
@@ -46,7 +40,11 @@ pub(super) struct Metrics {
 }
 
 /// Family, label (of [`STREAMING`] the value follows from the request) and its value, what a request adds.
-type Counter = (&'static str, [&'static str; 2], fn(&Ended<'_>) -> u64);
+type Counter = (
+    &'static str,
+    [&'static str; 2],
+    fn(&Served, &[Sequence]) -> u64,
+);
 /// Family, labels, buckets, what a sequence is counted as (and how often).
 type Histogram = (
     &'static str,
@@ -65,16 +63,18 @@ const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
 const HELP: &str = include_str!("metrics.txt");
 
 const COUNTERS: [Counter; 4] = [
-    ("prompt_tokens_total", STREAMING, |e| e.served.prompt_tokens),
-    ("generation_tokens_total", STREAMING, |e| {
-        e.served.output_tokens
+    ("prompt_tokens_total", STREAMING, |served, _| {
+        served.prompt_tokens
     }),
-    ("num_requests_total", STREAMING, |e| {
-        e.sequences.len() as u64
+    ("generation_tokens_total", STREAMING, |served, _| {
+        served.output_tokens
     }),
-    ("cached_tokens_total", ["cache_source", "device"], |e| {
-        e.sequences.iter().map(|s| u64::from(s.cached)).sum()
-    }),
+    ("num_requests_total", STREAMING, |_, all| all.len() as u64),
+    (
+        "cached_tokens_total",
+        ["cache_source", "device"],
+        |_, all| all.iter().map(|one| u64::from(one.cached)).sum(),
+    ),
 ];
 
 const HISTOGRAMS: [Histogram; 4] = [
@@ -197,14 +197,15 @@ impl Metrics {
             return;
         }
         let streaming = if served.stream { "true" } else { "false" };
-        let ended = Ended { served, sequences };
         for (counter, (_, label, value)) in self.counters.iter().zip(&COUNTERS) {
             let label = if *label == STREAMING {
                 streaming
             } else {
                 label[1]
             };
-            counter.with_label_values(&[label]).inc_by(value(&ended));
+            counter
+                .with_label_values(&[label])
+                .inc_by(value(served, sequences));
         }
         for (family, (_, labels, _, value)) in self.histograms.iter().zip(&HISTOGRAMS) {
             let of = |label: &&str| {

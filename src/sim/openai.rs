@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 
 use super::meta_info;
@@ -139,7 +139,7 @@ fn head(exchange: &Exchange) -> String {
         _ => "text_completion",
     };
     let model = serde_json::Value::from(call.model.as_str());
-    let created = exchange.created();
+    let created = exchange.received.nanos().div_euclid(NANOS);
     format!("\"object\":\"{object}\",\"created\":{created},\"model\":{model},")
 }
 

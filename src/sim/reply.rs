@@ -19,11 +19,11 @@ use crate::request::endpoint::Endpoint;
 
 use super::call::Call;
 use super::disaggregation::Mode;
-use super::driver::{Listener, Submission, Update};
+use super::driver::{Command, Listener, Submission, Update};
 use super::engine::{EventKind, Request};
 use super::failures::Fate;
 use super::sequence::{Ending, Sequence};
-use super::served::{Outcome, Served};
+use super::served::{KEPT, Outcome, Served};
 use super::shared::{Exchange, Headers, Shared};
 use super::wire::DONE;
 use super::{handover, openai, request_log, spans, wire};
@@ -104,7 +104,8 @@ fn submit(shared: &Arc<Shared>, sequences: &[Sequence], due: Stamp) -> Source {
             tokio::spawn(handover::prefill(shared.clone(), submission, room));
         }
     } else {
-        shared.driver.submit(submissions.collect());
+        let submissions = submissions.collect();
+        shared.driver.send(Command::Submit(submissions));
     }
     Source::Engine(receiver, updates)
 }
@@ -338,11 +339,16 @@ impl Drop for Reply {
             spans::send(exchange, sequence, now);
         }
         if !left.is_empty() && !shared.config.instant {
-            shared.driver.abort(left.iter().map(|one| one.id).collect());
+            let left = left.iter().map(|one| one.id).collect();
+            shared.driver.send(Command::Abort(left));
         }
         let served = self.served(now);
         shared.metrics.count(&served, &exchange.call.sequences);
-        shared.served.add(served);
+        let mut kept = shared.served.lock();
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(served);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};
@@ -16,6 +17,7 @@ use crate::request::endpoint::Endpoint;
 
 use super::call::{Call, RefusalKind};
 use super::disaggregation::Mode;
+use super::driver::Command;
 use super::failures::Fate;
 use super::reply::{EngineStopped, Reply};
 use super::sequence::QUEUE_FULL;
@@ -37,7 +39,8 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, EngineStopped> {
     let path = request.uri().path();
-    let endpoint = Endpoint::from_path(path).filter(|endpoint| is_served(*endpoint));
+    let served = [Endpoint::Generate, Endpoint::Completions, Endpoint::Chat];
+    let endpoint = Endpoint::from_path(path).filter(|endpoint| served.contains(endpoint));
     let Some(allowed) = methods(path, endpoint, &shared) else {
         return Ok(detail(StatusCode::NOT_FOUND, "Not Found"));
     };
@@ -76,13 +79,6 @@ pub(super) async fn answer(
     Ok(respond(StatusCode::OK, JSON, value.to_string()))
 }
 
-fn is_served(endpoint: Endpoint) -> bool {
-    matches!(
-        endpoint,
-        Endpoint::Generate | Endpoint::Completions | Endpoint::Chat
-    )
-}
-
 /// The methods that a path takes; `None` where there is nothing.
 fn methods(path: &str, endpoint: Option<Endpoint>, shared: &Shared) -> Option<&'static str> {
     Some(match path {
@@ -114,7 +110,8 @@ async fn generation(
         let body = error_body(message, "503", 503);
         respond(StatusCode::SERVICE_UNAVAILABLE, JSON, body)
     };
-    let fate = shared.fates.next();
+    let number = shared.requests.fetch_add(1, Ordering::Relaxed);
+    let fate = shared.config.failures.fate(number);
     if fate == Fate::Unavailable {
         return Ok(unavailable("The server was told to fail."));
     }
@@ -182,7 +179,7 @@ async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     let prefix = wanted.rid.filter(|_| !wanted.abort_all);
     let prefix = prefix.unwrap_or_default();
     shared.rooms.abort_prefix(&prefix);
-    shared.driver.abort_prefix(prefix);
+    shared.driver.send(Command::AbortPrefix(prefix));
     respond(StatusCode::OK, "", "")
 }
 

@@ -1,13 +1,9 @@
 //! The server's own account of the requests it served: what a proxy's records are compared with.
 
-use std::collections::VecDeque;
-
-use parking_lot::Mutex;
-
 use crate::clock::Stamp;
 
 /// Entries kept in memory; older ones go.
-const KEPT: usize = 100_000;
+pub(super) const KEPT: usize = 100_000;
 
 /// One generation request that reached the engine. Stamps are on the engine's clock (with its skew).
 #[derive(Clone, Debug, PartialEq)]
@@ -51,24 +47,4 @@ pub enum Outcome {
     Aborted,
     /// The queue was full.
     Rejected,
-}
-
-/// The last of them, in order of ending.
-#[derive(Debug, Default)]
-pub(super) struct ServedLog(Mutex<VecDeque<Served>>);
-
-impl ServedLog {
-    /// Adds an entry.
-    pub(super) fn add(&self, served: Served) {
-        let mut kept = self.0.lock();
-        if kept.len() == KEPT {
-            kept.pop_front();
-        }
-        kept.push_back(served);
-    }
-
-    /// The entries kept.
-    pub(super) fn entries(&self) -> Vec<Served> {
-        self.0.lock().iter().cloned().collect()
-    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -19,13 +20,12 @@ use crate::clock::{Clock, NANOS};
 use super::Error;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
-use super::driver::{Driver, EngineClock};
+use super::driver::{Command, Driver, EngineClock};
 use super::export::{RequestLog, Tracer};
-use super::failures::Fates;
 use super::handover;
 use super::metrics::Metrics;
 use super::script::Script;
-use super::served::{Served, ServedLog};
+use super::served::Served;
 use super::shared::Shared;
 
 /// Connections that may wait to be accepted; more than a burst of clients opens at once.
@@ -85,11 +85,11 @@ impl Sim {
             bootstrap_addr,
             driver,
             metrics,
-            served: ServedLog::default(),
+            served: Mutex::default(),
             tracer: tracer.transpose()?,
             request_log: request_log.transpose()?,
             rooms: Rooms::default(),
-            fates: Fates::new(config.failures.clone()),
+            requests: AtomicU64::new(0),
             script: Script::new(config.context_len),
             started: clock.now(),
             next_id: AtomicU64::new(0),
@@ -121,13 +121,13 @@ impl Sim {
 
     /// The generation requests that have ended, in order of ending; the last 100,000.
     pub fn served(&self) -> Vec<Served> {
-        self.shared.served.entries()
+        self.shared.served.lock().iter().cloned().collect()
     }
 
     /// Ends the server as a crash would: connections close where they are.
     pub fn shutdown(&self) {
         self.stop.cancel();
-        self.shared.driver.stop();
+        self.shared.driver.send(Command::Stop);
     }
 }
 

@@ -1,5 +1,6 @@
 //! What all requests of a simulated server share, and what is known of one of them.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,18 +11,18 @@ use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{SpanContext, TraceContextExt as _};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
+use parking_lot::Mutex;
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::Stamp;
 
 use super::call::Call;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
 use super::driver::{Driver, EngineClock};
 use super::export::{RequestLog, Tracer};
-use super::failures::Fates;
 use super::metrics::Metrics;
 use super::script::Script;
-use super::served::ServedLog;
+use super::served::Served;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -36,10 +37,12 @@ pub(super) struct Shared {
     pub script: Script,
     pub driver: Driver,
     pub metrics: Metrics,
-    pub served: ServedLog,
+    /// The last that have ended, in order of ending.
+    pub served: Mutex<VecDeque<Served>>,
     pub tracer: Option<Tracer>,
     pub request_log: Option<RequestLog>,
-    pub fates: Fates,
+    /// Requests that have come.
+    pub requests: AtomicU64,
     /// Of a prefill server of a pair: what it and the decode servers know of each other's requests.
     pub rooms: Rooms,
     pub next_id: AtomicU64,
@@ -76,13 +79,6 @@ impl Shared {
     /// Seconds of Python's `perf_counter`, which counts from some moment before the server's start.
     pub(super) fn perf(&self, at: Stamp) -> f64 {
         1_000.0 + at.since(self.started)
-    }
-}
-
-impl Exchange {
-    /// When it came, in whole seconds.
-    pub(super) fn created(&self) -> i64 {
-        self.received.nanos().div_euclid(NANOS)
     }
 }
 

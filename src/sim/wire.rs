@@ -10,6 +10,7 @@ use bytes::BytesMut;
 use crate::clock::Stamp;
 
 use super::call::{Refusal, RefusalKind};
+use super::dialect::Dialect;
 use super::meta_info;
 use super::sequence::Sequence;
 use super::shared::Exchange;
@@ -58,10 +59,11 @@ fn answer(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, from: u3
     let (script, made) = (&exchange.shared.script, sequence.made());
     let dialect = exchange.shared.config.dialect;
     put!(out, "{{\"text\":\"{}\"", script.text(from, made));
-    if dialect.has_output_ids() {
-        let from = match dialect.sends_new_ids() {
-            true => sequence.shown,
-            false => from,
+    if dialect >= Dialect::V054 {
+        // Their ids are only the new ones, while the text is all so far.
+        let from = match dialect {
+            Dialect::V054 | Dialect::V055 => sequence.shown,
+            _ => from,
         };
         put!(out, ",\"output_ids\":[{}]", script.ids(from, made));
     }

@@ -1,6 +1,5 @@
 //! Sends requests over keep-alive connections of its own and stamps what happens.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,7 +32,7 @@ mod tls;
 
 use connection::Connection;
 pub use reply::Reply;
-use secret::Secrets;
+use secret::hidden;
 pub use secret::{api_key, bearer};
 pub use target::{Target, UpstreamKind};
 pub use tls::{INSECURE, Tls, TlsArgs};
@@ -84,7 +83,6 @@ pub struct Client {
     options: ClientOptions,
     addresses: Vec<SocketAddr>,
     headers: HeaderMap,
-    secrets: Secrets,
     clock: Clock,
     clock_name: String,
     trace: u64,
@@ -146,9 +144,7 @@ impl Client {
         for (name, value) in &options.headers {
             headers.insert(name.clone(), value.clone());
         }
-        let given = options.headers.iter().map(|(_, value)| value);
         Ok(Client {
-            secrets: Secrets::of(options.api_key.iter().chain(given)),
             options,
             addresses,
             headers,
@@ -179,9 +175,10 @@ impl Client {
         };
         let mut exchange = watch.finish(end, self.clock.now());
         // A server may say back what it was sent.
-        exchange
-            .observed
-            .rewrite_error(|error| self.secrets.hide(error));
+        exchange.observed.rewrite_error(|error| {
+            let given = self.options.headers.iter().map(|(_, value)| value);
+            hidden(error, self.options.api_key.iter().chain(given))
+        });
         exchange
     }
 
@@ -365,12 +362,9 @@ impl Client {
     /// A W3C `traceparent` of a new trace.
     fn trace_context(&self) -> String {
         let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
-        let mut text = String::with_capacity(55);
         let flags = u8::from(is_of_share(u128::from(low), self.options.sampled));
         let trace = self.trace | 1;
-        // Writing to a String cannot fail.
-        let _ = write!(text, "00-{trace:016x}{low:016x}-{span:016x}-{flags:02x}");
-        text
+        format!("00-{trace:016x}{low:016x}-{span:016x}-{flags:02x}")
     }
 
     async fn connect(&self) -> Result<Connection, String> {

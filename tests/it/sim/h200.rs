@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use queuescope::clock::Stamp;
-use queuescope::sim::engine::{Engine, Event, EventKind, Profile, Request};
+use queuescope::sim::engine::{Engine, Event, EventKind, Profile, Prompt, Request};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -168,7 +168,7 @@ fn model(rows: &[&Row], profile: Profile) -> [f64; 9] {
         };
         let request = Request {
             id: id as u64,
-            prompt: (0..row.prompt).map(own).collect(),
+            prompt: Prompt::Tokens((0..row.prompt).map(own).collect()),
             output_tokens: row.output,
         };
         let way = IN_MS / 1e3 + profile.tokenize_s(row.prompt as u64);
