@@ -134,15 +134,3 @@ fn rank_load(config: &Config, now: Stamp, rank: usize, load: &Load) -> Value {
 fn iso_8601(at: Stamp) -> String {
     at.utc().strftime("%Y-%m-%dT%H:%M:%S.%6f+00:00").to_string()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        let at = |seconds: i64| iso_8601(Stamp::from_nanos(seconds * NANOS + 546_230_000));
-        // As the recorded `/v1/loads` puts beside its epoch stamp.
-        assert_eq!(at(1_795_168_626), "2026-11-20T09:57:06.546230+00:00");
-    }
-}

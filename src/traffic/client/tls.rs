@@ -51,8 +51,8 @@ pub const INSECURE: &str = "--insecure: the server's certificate is NOT verified
     read the requests, API key included, and answer them";
 
 /// What may help where a handshake fails, for whatever reason.
-const HELP: &str = "does the server speak TLS there? --ca FILE names the CA that signed its certificate, or that \
-    certificate itself where it is a CA's own; --insecure takes any";
+const HELP: &str = "does the server speak TLS there? give the CA that signed its certificate, or that certificate itself \
+    where it is a CA's own, with --ca FILE; --insecure takes any";
 
 /// HTTP/1.1 is all we speak.
 const ALPN: &[u8] = b"http/1.1";

@@ -134,6 +134,14 @@ fn a_trace_gives_lengths_alone_or_times_too_and_ends_where_it_is_asked_to() {
 }
 
 #[test]
+fn ids_differ_from_run_to_run_whatever_the_seed() {
+    let line = "--num-prompts 2 --seed 7 --random-range-ratio 0.1";
+    let [one, two] = [line; 2].map(|line| planned(line).unwrap());
+    assert_ne!(one.request_id_prefix, two.request_id_prefix);
+    assert_eq!(one.lengths(1), two.lengths(1));
+}
+
+#[test]
 fn flags_that_do_not_go_together_are_told() {
     let path = file("azure-2024.csv");
     let azure = format!("--dataset-name azure --dataset-path {}", path.display());

@@ -144,8 +144,9 @@ async fn of_a_stopped_run_the_turns_of_what_had_begun_are_counted() {
                 --arrival constant --rate-curve 0:10,0.05:10,0.05:0.001 --follow-up-len 4 --random-output-len 6";
     let child = command(server.addr, root.path(), line).spawn().unwrap();
     until("one arrived", || server.seen().len() == 1).await;
-    signal(&child, Signal::SIGINT);
+    signal(&child, Signal::SIGTERM);
     let done = ended(child).await;
+    done.assert_status(&[143]);
     let summary = summary(root.path(), &done);
     let counts = ["requests", "completed", "scheduled", "turns_not_sent"];
     let counts = counts.map(|key| summary[key].as_u64().unwrap());

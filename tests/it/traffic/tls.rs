@@ -131,7 +131,7 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
         let url = format!("cannot reach https://localhost:{}: ", face.addr.port());
         assert!(error.starts_with(&url) && error.contains(said), "{error}");
         assert!(
-            error.contains("; does the server speak TLS there? --ca FILE names"),
+            error.contains("; does the server speak TLS there? give the CA"),
             "{error}"
         );
 
