@@ -7,8 +7,10 @@
 use crate::clock::{NANOS, Stamp};
 
 use crate::request::attempt::ServerRole;
+use crate::request::sequence::TimingSource;
+use crate::request::told::Told;
 
-use super::span::{EngineSpan, Part, Root, Scheduler};
+use super::span::{EngineSpan, Part, Scheduler};
 
 /// The bytes are no such message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,18 +99,20 @@ fn read(span: &[u8]) -> Result<Option<EngineSpan>, Malformed> {
             }
             (START, Value::Fixed(nanos)) => start = stamp(nanos),
             (END, Value::Fixed(nanos)) => end = stamp(nanos),
-            (ATTRIBUTES, Value::Bytes(pair)) => attribute(&mut part, pair)?,
             (EVENTS, Value::Bytes(event)) => happened(&mut part, event)?,
             (STATUS, Value::Bytes(status)) => ended(&mut part, status)?,
             _ => {}
         }
     }
-    let needs_id = matches!(&part, Part::Router { request_id } if request_id.is_empty());
-    let (Some(trace), Some(id), Some(start), Some(end), false) = (trace, id, start, end, needs_id)
-    else {
+    let (Some(trace), Some(id), Some(start), Some(end)) = (trace, id, start, end) else {
         return Ok(None);
     };
-    Ok(Some(EngineSpan {
+    let mut fields = Fields { rest: span };
+    while let Some(pair) = fields.next_message(ATTRIBUTES)? {
+        attribute(&mut part, start, pair)?;
+    }
+    let is_nameless = matches!(&part, Part::Router { request_id } if request_id.is_empty());
+    Ok((!is_nameless).then(|| EngineSpan {
         trace: u128::from_be_bytes(trace),
         id: u64::from_be_bytes(id),
         parent,
@@ -135,9 +139,9 @@ fn named(name: &[u8]) -> Option<Part> {
         b"decode_transferred" => Some(Part::Transferred),
         b"decode_waiting" => Some(Part::Slot),
         b"prefill_transfer_kv_cache" => Some(Part::Sending),
-        _ if is_root(name) => Some(Part::Root(Box::new(Root {
+        _ if is_root(name) => Some(Part::Root(Box::new(Told {
             role: role(name),
-            ..Root::default()
+            ..Told::of(TimingSource::Trace)
         }))),
         _ if is_scheduler(name) => Some(Part::Scheduler(Scheduler::default())),
         _ => None,
@@ -173,7 +177,7 @@ fn is_scheduler(name: &[u8]) -> bool {
     label.starts_with(b"Scheduler")
 }
 
-fn attribute(part: &mut Part, pair: &[u8]) -> Result<(), Malformed> {
+fn attribute(part: &mut Part, start: Stamp, pair: &[u8]) -> Result<(), Malformed> {
     let mut fields = Fields { rest: pair };
     let (mut key, mut value) = (&[][..], &[][..]);
     while let Some((field, content)) = fields.next()? {
@@ -185,11 +189,13 @@ fn attribute(part: &mut Part, pair: &[u8]) -> Result<(), Malformed> {
     }
     match part {
         Part::Root(root) => match key {
-            b"gen_ai.request.id" => root.rid = text(value)?.or(root.rid.take()),
+            b"gen_ai.request.id" => root.rid = text(value)?.map(String::from).or(root.rid.take()),
             // What follows a worker's name, where the whole id is not told.
-            b"rid" if root.rid.is_none() => root.rid = text(value)?,
+            b"rid" if root.rid.is_none() => root.rid = text(value)?.map(String::from),
             b"bootstrap_room" => root.room = room(value)?,
-            b"gen_ai.latency.time_to_first_token" => root.first_token_nanos = nanos(value)?,
+            b"gen_ai.latency.time_to_first_token" => {
+                root.first_token = nanos(value)?.map(|nanos| start.plus_nanos(nanos));
+            }
             b"gen_ai.usage.prompt_tokens" => root.prompt_tokens = whole(value)?,
             b"gen_ai.usage.cached_tokens" => root.cached_tokens = whole(value)?,
             b"gen_ai.usage.completion_tokens" => root.output_tokens = whole(value)?,

@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 
 use crate::request::row::{Row, Rows};
 
-use super::csv::{self, TimeBase};
 use super::loss::LossLog;
 use super::prometheus::{Loss, Metrics};
 use super::records_file::{RecordsFile, Sink};
+use crate::request::csv::{self, TimeBase};
 
 /// The way to the file. Share it by reference.
 #[derive(Debug)]
