@@ -10,7 +10,7 @@ use crate::request::attempt::ServerRole;
 use crate::request::sequence::TimingSource;
 use crate::request::told::Told;
 
-use super::span::{EngineSpan, Part, Scheduler};
+use super::span::{EngineSpan, Part, Scheduler, Stage};
 
 /// The bytes are no such message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,7 +88,7 @@ fn read(span: &[u8]) -> Result<Option<EngineSpan>, Malformed> {
         return Ok(None);
     };
     let (mut trace, mut id, mut parent) = (None, None, 0);
-    let (mut start, mut end) = (None, None);
+    let (mut start, mut end, mut retractions) = (None, None, 0_u32);
     let mut fields = Fields { rest: span };
     while let Some((field, value)) = fields.next()? {
         match (field, value) {
@@ -99,7 +99,10 @@ fn read(span: &[u8]) -> Result<Option<EngineSpan>, Malformed> {
             }
             (START, Value::Fixed(nanos)) => start = stamp(nanos),
             (END, Value::Fixed(nanos)) => end = stamp(nanos),
-            (EVENTS, Value::Bytes(event)) => happened(&mut part, event)?,
+            (EVENTS, Value::Bytes(event)) => {
+                let name = Fields { rest: event }.next_message(EVENT_NAME)?;
+                retractions = retractions.saturating_add((name == Some(b"retract")).into());
+            }
             (STATUS, Value::Bytes(status)) => ended(&mut part, status)?,
             _ => {}
         }
@@ -119,6 +122,7 @@ fn read(span: &[u8]) -> Result<Option<EngineSpan>, Malformed> {
         start,
         end,
         part,
+        retractions,
     }))
 }
 
@@ -128,17 +132,18 @@ fn stamp(nanos: u64) -> Option<Stamp> {
 
 /// What a span of this name is, before its attributes are read.
 fn named(name: &[u8]) -> Option<Part> {
+    let stage = |stage| Some(Part::Stage(stage));
     match name {
-        b"request_process" | b"prefill_prepare" | b"decode_prepare" => Some(Part::Process),
-        b"prefill_waiting" => Some(Part::Waiting),
-        b"prefill_forward" => Some(Part::Prefill { retractions: 0 }),
+        b"request_process" | b"prefill_prepare" | b"decode_prepare" => stage(Stage::Process),
+        b"prefill_waiting" => stage(Stage::Waiting),
+        b"prefill_forward" => stage(Stage::Prefill),
+        b"decode_bootstrap" => stage(Stage::Bootstrap),
+        b"decode_transferred" => stage(Stage::Transferred),
+        b"decode_waiting" => stage(Stage::Slot),
+        b"prefill_transfer_kv_cache" => stage(Stage::Sending),
         b"http_request" => Some(Part::Router {
             request_id: Box::default(),
         }),
-        b"decode_bootstrap" => Some(Part::Bootstrap),
-        b"decode_transferred" => Some(Part::Transferred),
-        b"decode_waiting" => Some(Part::Slot),
-        b"prefill_transfer_kv_cache" => Some(Part::Sending),
         _ if is_root(name) => Some(Part::Root(Box::new(Told {
             role: role(name),
             ..Told::of(TimingSource::Trace)
@@ -211,19 +216,6 @@ fn attribute(part: &mut Part, start: Stamp, pair: &[u8]) -> Result<(), Malformed
             *request_id = text(value)?.unwrap_or_default();
         }
         _ => {}
-    }
-    Ok(())
-}
-
-fn happened(part: &mut Part, event: &[u8]) -> Result<(), Malformed> {
-    let retractions = match part {
-        Part::Scheduler(scheduler) => &mut scheduler.retractions,
-        Part::Prefill { retractions } => retractions,
-        _ => return Ok(()),
-    };
-    let mut fields = Fields { rest: event };
-    if fields.next_message(EVENT_NAME)? == Some(b"retract") {
-        *retractions = retractions.saturating_add(1);
     }
     Ok(())
 }

@@ -18,6 +18,8 @@ pub struct EngineSpan {
     pub end: Stamp,
     /// What it is.
     pub part: Part,
+    /// Times the request was retracted meanwhile.
+    pub retractions: u32,
 }
 
 /// What a span tells of a request.
@@ -28,15 +30,24 @@ pub enum Part {
     Root(Box<Told>),
     /// A scheduler's share of it. The stages below it name it as their parent.
     Scheduler(Scheduler),
-    /// From the scheduler's receiving it to the waiting queue.
+    /// What a scheduler did with it, one after the other.
+    Stage(Stage),
+    /// A router's handling of the request.
+    Router {
+        /// Its `x-request-id`.
+        request_id: Box<str>,
+    },
+}
+
+/// What a scheduler did with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// From receiving it to the waiting queue.
     Process,
     /// In the waiting queue.
     Waiting,
     /// Prefill, all chunks of it.
-    Prefill {
-        /// Times it was retracted meanwhile.
-        retractions: u32,
-    },
+    Prefill,
     /// At a decode server: until it had reserved memory, and told prefill so.
     Bootstrap,
     /// At a decode server: until the KV cache had come.
@@ -45,11 +56,6 @@ pub enum Part {
     Slot,
     /// At a prefill server: sending the KV cache.
     Sending,
-    /// A router's handling of the request.
-    Router {
-        /// Its `x-request-id`.
-        request_id: Box<str>,
-    },
 }
 
 /// What a scheduler's span says beside its times.
@@ -61,8 +67,6 @@ pub struct Scheduler {
     pub pp_rank: Option<u64>,
     /// Data-parallel rank.
     pub dp_rank: Option<u64>,
-    /// Times the request was retracted.
-    pub retractions: u32,
     /// The request left the scheduler before its end, as by an abort in the waiting queue.
     pub is_cut_short: bool,
 }

@@ -12,7 +12,7 @@ use crate::request::attempt::ServerRole;
 use crate::request::told::Told;
 
 use super::fifo::{Fifo, Held};
-use super::span::{EngineSpan, Part};
+use super::span::{EngineSpan, Part, Stage};
 
 mod report;
 mod share;
@@ -284,7 +284,7 @@ impl Spans {
             .filter(|(_, span)| span.parent == scheduler)
         {
             last = last.max(came);
-            share.stage(&span.part, span.start, span.end);
+            share.add(span);
         }
         (last, share)
     }
@@ -306,9 +306,7 @@ impl Spans {
         }
         let shares = self.schedulers(trace, id).map(|(came, span)| {
             let (last, mut share) = self.share(trace, span.id);
-            if let Part::Scheduler(says) = span.part {
-                share.scheduler = Some((span.end, says));
-            }
+            share.add(span);
             (last.max(came), share)
         });
         if let Some((last, share)) =
@@ -341,7 +339,7 @@ impl Spans {
     fn loose(&self, trace: u128) -> Vec<Report> {
         let mut schedulers: BTreeSet<u64> = BTreeSet::new();
         for (_, span) in self.spans(trace) {
-            if matches!(span.part, Part::Waiting) {
+            if span.part == Part::Stage(Stage::Waiting) {
                 schedulers.insert(span.parent);
             }
         }
@@ -407,12 +405,10 @@ impl Spans {
 impl Item {
     /// The scheduler's span above it, if it is a stage.
     fn stage(&self) -> Option<u64> {
-        let Item::Span(span) = self else { return None };
-        let is_stage = !matches!(
-            span.part,
-            Part::Root(_) | Part::Scheduler(_) | Part::Router { .. }
-        );
-        is_stage.then_some(span.parent)
+        match self {
+            Item::Span(span) if matches!(span.part, Part::Stage(_)) => Some(span.parent),
+            _ => None,
+        }
     }
 }
 

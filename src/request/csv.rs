@@ -145,17 +145,6 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_one_line_whatever_its_text() {
-        let mut block = Vec::new();
-        let mut odd = record("id", 0, 1);
-        odd.error = Some("two\r\nlines".into());
-        row(&odd, TimeBase::Epoch, &mut block);
-        assert_eq!(block.iter().filter(|byte| **byte == b'\n').count(), 1);
-        assert!(block.ends_with(b"\n"));
-        assert!(!block.contains(&b'\r'));
-    }
-
-    #[test]
     fn what_came_from_outside_is_shown_and_never_run() {
         for (text, shown) in [
             ("plain, \"quoted\" é 🦀 ' =", "plain, \"quoted\" é 🦀 ' ="),

@@ -276,24 +276,6 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_a_row_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r.csv");
-        let metrics = Metrics::new().unwrap();
-        let recorder = start(&path, &metrics).unwrap();
-        recorder.record(records("a"));
-        recorder.close();
-        for _ in 0..5 {
-            start(&path, &metrics).unwrap().close();
-        }
-        assert!(!path.exists());
-        let [first] = &moved(folder.path())[..] else {
-            panic!("{:?}", moved(folder.path()));
-        };
-        assert_eq!(ids(first), ["a"]);
-    }
-
-    #[test]
     fn a_file_that_cannot_be_begun_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let metrics = Metrics::new().unwrap();

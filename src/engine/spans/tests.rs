@@ -19,9 +19,9 @@ fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         4 => (0..60u64).prop_map(root_of),
         2 => Just(Part::Scheduler(Scheduler::default())),
-        1 => Just(Part::Process),
-        2 => Just(Part::Waiting),
-        2 => Just(Part::Prefill { retractions: 0 }),
+        1 => Just(Part::Stage(Stage::Process)),
+        2 => Just(Part::Stage(Stage::Waiting)),
+        2 => Just(Part::Stage(Stage::Prefill)),
         1 => Just(Part::Router { request_id: "name".into() }),
     ]
 }
@@ -41,6 +41,7 @@ fn span(trace: u128, id: u64, parent: u64, part: Part) -> EngineSpan {
         start: Stamp::from_nanos(0),
         end: Stamp::from_nanos(1),
         part,
+        retractions: 0,
     }
 }
 
@@ -108,7 +109,10 @@ fn a_trace_of_very_many_is_found_by_ids_alone() {
 #[test]
 fn what_still_runs_is_kept_while_others_come_and_go() {
     let mut spans = Spans::new(100);
-    for (id, part) in [(3, Part::Waiting), (4, Part::Prefill { retractions: 0 })] {
+    for (id, part) in [
+        (3, Part::Stage(Stage::Waiting)),
+        (4, Part::Stage(Stage::Prefill)),
+    ] {
         spans.add(span(7, id, 2, part), at(0));
     }
     let mut forgotten = 0;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::span::{Part, Scheduler};
+use crate::engine::span::{Part, Scheduler, Stage};
 use crate::offset::Offset;
 use crate::request::attempt::{Attempt, SpanId};
 use crate::request::endpoint::Endpoint;
@@ -92,6 +92,7 @@ fn spans(told: &Told) -> Vec<EngineSpan> {
         start,
         end: start.plus_nanos(1),
         part,
+        retractions: 0,
     };
     let root = Told {
         rid: told.rid.clone(),
@@ -100,8 +101,8 @@ fn spans(told: &Told) -> Vec<EngineSpan> {
     };
     let mut spans = vec![
         span(first + 1, first, Part::Scheduler(Scheduler::default())),
-        span(first + 2, first + 1, Part::Waiting),
-        span(first + 3, first + 1, Part::Prefill { retractions: 0 }),
+        span(first + 2, first + 1, Part::Stage(Stage::Waiting)),
+        span(first + 3, first + 1, Part::Stage(Stage::Prefill)),
     ];
     let mut parent = told.parent.unwrap_or(0);
     if let Some(name) = &told.request_id {
@@ -188,7 +189,7 @@ fn at_its_deadline_it_goes_out_with_what_there_is() {
     let mut table = waiting(rows("a", &[Some(x), Some(y)]));
     assert!(table.due(at(8)).is_empty());
     let mut part = spans(&told(x));
-    part.retain(|span| !matches!(span.part, Part::Prefill { .. }));
+    part.retain(|span| span.part != Part::Stage(Stage::Prefill));
     for span in part {
         table.span(span, at(8));
     }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use queuescope::engine::otlp::{self, Malformed};
-use queuescope::engine::span::{EngineSpan, Part};
+use queuescope::engine::span::{EngineSpan, Part, Stage};
 
 use crate::support::spans;
 
@@ -22,9 +22,9 @@ fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
         Part::Router { request_id },
         Part::Root(root),
         Part::Scheduler(scheduler),
-        Part::Process,
-        Part::Waiting,
-        Part::Prefill { retractions: 0 },
+        Part::Stage(Stage::Process),
+        Part::Stage(Stage::Waiting),
+        Part::Stage(Stage::Prefill),
     ] = parts[..]
     else {
         panic!("{parts:?}");
