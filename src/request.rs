@@ -6,6 +6,7 @@ pub mod attempt;
 pub mod cell;
 pub mod column;
 pub mod columns;
+pub mod csv;
 pub mod endpoint;
 pub mod field;
 pub mod gaps;

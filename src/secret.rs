@@ -12,11 +12,6 @@ use serde_json::{Map, Value};
 pub struct Secret(String);
 
 impl Secret {
-    /// Whether there is nothing to know.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Its bytes, for what is made of it.
     pub fn bytes(&self) -> &[u8] {
         self.0.as_bytes()

@@ -13,7 +13,6 @@ use self::recent::Recent;
 use self::recorder::Recorder;
 use self::waits::WaitLog;
 
-pub mod csv;
 pub mod family;
 pub mod loss;
 pub mod metric;

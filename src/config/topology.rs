@@ -125,14 +125,13 @@ fn settings(config: &Config, credentials: &Credentials) -> String {
 }
 
 fn traces(credentials: &Credentials) -> String {
-    let notes = credentials.traces.notes.join("; ");
-    match &credentials.traces.settings {
-        Some(settings) if notes.is_empty() => settings.target(),
-        Some(settings) => format!("{}; {notes}", settings.target()),
-        None if notes.is_empty() => {
+    let traces = &credentials.traces;
+    match (&traces.settings, traces.off) {
+        (Some(settings), _) => settings.target(),
+        (None, Some(off)) => format!("none: {off} turns them off"),
+        (None, None) => {
             "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT".into()
         }
-        None => format!("none: {notes}"),
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Fifo<K, V> {
     /// Keys in the order in which they are looked at, whether still there or not.
     order: VecDeque<Turn<K>>,
     /// Values of all keys.
-    len: usize,
+    pub(crate) len: usize,
     most: usize,
     next: u64,
 }
@@ -61,32 +61,12 @@ impl<K: Hash + Eq + Clone, V> Fifo<K, V> {
         }
     }
 
-    /// How many values there are.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// What came under `key`.
     pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> &[Held<V>]
     where
         K: Borrow<Q>,
     {
         self.slots.get(key).map_or(&[], |slot| &slot.values)
-    }
-
-    /// The same to change.
-    pub fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> &mut [Held<V>]
-    where
-        K: Borrow<Q>,
-    {
-        self.slots
-            .get_mut(key)
-            .map_or(&mut [], |slot| &mut slot.values)
     }
 
     /// Something came at `now`. Of one key the last `most` stay; gives the one that had to go.

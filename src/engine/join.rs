@@ -13,15 +13,14 @@ use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::record::Record;
 use crate::request::sequence::TimingSource;
-use crate::request::told::Told;
 
 use super::spans::{Report, Spans};
 
 mod whose;
 
-use whose::{came_after_sending, hop_of, is_below, whose};
+use whose::{came_after_sending, hop_of, is_below, trace_number, whose};
 
-pub use whose::{Whose, is_random, trace_number, we_left};
+pub use whose::{Whose, is_random, we_left};
 
 /// A request that has ended, and who is to tell of it.
 #[derive(Debug)]
@@ -190,15 +189,4 @@ fn may_be(row: &Record, rid: Option<&str>) -> bool {
 /// The trace of a row. What has an upper half of zeros may be an engine's own number for something else.
 fn trace_of(row: &Record) -> Option<u128> {
     trace_number(row).filter(|trace| trace >> 64 != 0)
-}
-
-/// Whether the row is beyond doubt of what `report` says, whole or not.
-pub fn is_sure(ended: &Ended, told: &Told, came: Stamp) -> bool {
-    let hop = hop_of(&ended.rows);
-    let own = ended
-        .rows
-        .iter()
-        .filter(|row| row.sequence.engine_id == told.rid);
-    own.filter_map(|row| whose(row, hop, told, came))
-        .any(|by| by != Whose::Perhaps)
 }

@@ -131,16 +131,13 @@ impl Joiner {
             },
             Message::Last => self.last = Some(now.plus_nanos(LAST)),
             Message::Spans(spans) => {
-                for span in spans {
-                    let late = self.table.span(span, now);
-                    late.into_iter()
-                        .for_each(|late| self.count(TimingSource::Trace, late, 1));
-                }
+                let late = spans.into_iter().map(|span| self.table.span(span, now));
+                let late = late.filter(|is_late| *is_late).count();
+                self.count(TimingSource::Trace, Join::Late, late);
             }
             Message::Line(told) => {
-                let late = self.table.line(*told, now);
-                late.into_iter()
-                    .for_each(|late| self.count(TimingSource::Log, late, 1));
+                let is_late = self.table.line(*told, now);
+                self.count(TimingSource::Log, Join::Late, is_late.into());
             }
         }
     }

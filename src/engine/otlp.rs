@@ -7,8 +7,10 @@
 use crate::clock::{NANOS, Stamp};
 
 use crate::request::attempt::ServerRole;
+use crate::request::sequence::TimingSource;
+use crate::request::told::Told;
 
-use super::span::{EngineSpan, Part, Root, Scheduler};
+use super::span::{EngineSpan, Part, Scheduler, Stage};
 
 /// The bytes are no such message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,7 +88,7 @@ fn read(span: &[u8]) -> Result<Option<EngineSpan>, Malformed> {
         return Ok(None);
     };
     let (mut trace, mut id, mut parent) = (None, None, 0);
-    let (mut start, mut end) = (None, None);
+    let (mut start, mut end, mut retractions) = (None, None, 0_u32);
     let mut fields = Fields { rest: span };
     while let Some((field, value)) = fields.next()? {
         match (field, value) {
@@ -97,24 +99,30 @@ fn read(span: &[u8]) -> Result<Option<EngineSpan>, Malformed> {
             }
             (START, Value::Fixed(nanos)) => start = stamp(nanos),
             (END, Value::Fixed(nanos)) => end = stamp(nanos),
-            (ATTRIBUTES, Value::Bytes(pair)) => attribute(&mut part, pair)?,
-            (EVENTS, Value::Bytes(event)) => happened(&mut part, event)?,
+            (EVENTS, Value::Bytes(event)) => {
+                let name = Fields { rest: event }.next_message(EVENT_NAME)?;
+                retractions = retractions.saturating_add((name == Some(b"retract")).into());
+            }
             (STATUS, Value::Bytes(status)) => ended(&mut part, status)?,
             _ => {}
         }
     }
-    let needs_id = matches!(&part, Part::Router { request_id } if request_id.is_empty());
-    let (Some(trace), Some(id), Some(start), Some(end), false) = (trace, id, start, end, needs_id)
-    else {
+    let (Some(trace), Some(id), Some(start), Some(end)) = (trace, id, start, end) else {
         return Ok(None);
     };
-    Ok(Some(EngineSpan {
+    let mut fields = Fields { rest: span };
+    while let Some(pair) = fields.next_message(ATTRIBUTES)? {
+        attribute(&mut part, start, pair)?;
+    }
+    let is_nameless = matches!(&part, Part::Router { request_id } if request_id.is_empty());
+    Ok((!is_nameless).then(|| EngineSpan {
         trace: u128::from_be_bytes(trace),
         id: u64::from_be_bytes(id),
         parent,
         start,
         end,
         part,
+        retractions,
     }))
 }
 
@@ -124,20 +132,21 @@ fn stamp(nanos: u64) -> Option<Stamp> {
 
 /// What a span of this name is, before its attributes are read.
 fn named(name: &[u8]) -> Option<Part> {
+    let stage = |stage| Some(Part::Stage(stage));
     match name {
-        b"request_process" | b"prefill_prepare" | b"decode_prepare" => Some(Part::Process),
-        b"prefill_waiting" => Some(Part::Waiting),
-        b"prefill_forward" => Some(Part::Prefill { retractions: 0 }),
+        b"request_process" | b"prefill_prepare" | b"decode_prepare" => stage(Stage::Process),
+        b"prefill_waiting" => stage(Stage::Waiting),
+        b"prefill_forward" => stage(Stage::Prefill),
+        b"decode_bootstrap" => stage(Stage::Bootstrap),
+        b"decode_transferred" => stage(Stage::Transferred),
+        b"decode_waiting" => stage(Stage::Slot),
+        b"prefill_transfer_kv_cache" => stage(Stage::Sending),
         b"http_request" => Some(Part::Router {
             request_id: Box::default(),
         }),
-        b"decode_bootstrap" => Some(Part::Bootstrap),
-        b"decode_transferred" => Some(Part::Transferred),
-        b"decode_waiting" => Some(Part::Slot),
-        b"prefill_transfer_kv_cache" => Some(Part::Sending),
-        _ if is_root(name) => Some(Part::Root(Box::new(Root {
+        _ if is_root(name) => Some(Part::Root(Box::new(Told {
             role: role(name),
-            ..Root::default()
+            ..Told::of(TimingSource::Trace)
         }))),
         _ if is_scheduler(name) => Some(Part::Scheduler(Scheduler::default())),
         _ => None,
@@ -173,7 +182,7 @@ fn is_scheduler(name: &[u8]) -> bool {
     label.starts_with(b"Scheduler")
 }
 
-fn attribute(part: &mut Part, pair: &[u8]) -> Result<(), Malformed> {
+fn attribute(part: &mut Part, start: Stamp, pair: &[u8]) -> Result<(), Malformed> {
     let mut fields = Fields { rest: pair };
     let (mut key, mut value) = (&[][..], &[][..]);
     while let Some((field, content)) = fields.next()? {
@@ -185,11 +194,13 @@ fn attribute(part: &mut Part, pair: &[u8]) -> Result<(), Malformed> {
     }
     match part {
         Part::Root(root) => match key {
-            b"gen_ai.request.id" => root.rid = text(value)?.or(root.rid.take()),
+            b"gen_ai.request.id" => root.rid = text(value)?.map(String::from).or(root.rid.take()),
             // What follows a worker's name, where the whole id is not told.
-            b"rid" if root.rid.is_none() => root.rid = text(value)?,
+            b"rid" if root.rid.is_none() => root.rid = text(value)?.map(String::from),
             b"bootstrap_room" => root.room = room(value)?,
-            b"gen_ai.latency.time_to_first_token" => root.first_token_nanos = nanos(value)?,
+            b"gen_ai.latency.time_to_first_token" => {
+                root.first_token = nanos(value)?.map(|nanos| start.plus_nanos(nanos));
+            }
             b"gen_ai.usage.prompt_tokens" => root.prompt_tokens = whole(value)?,
             b"gen_ai.usage.cached_tokens" => root.cached_tokens = whole(value)?,
             b"gen_ai.usage.completion_tokens" => root.output_tokens = whole(value)?,
@@ -205,19 +216,6 @@ fn attribute(part: &mut Part, pair: &[u8]) -> Result<(), Malformed> {
             *request_id = text(value)?.unwrap_or_default();
         }
         _ => {}
-    }
-    Ok(())
-}
-
-fn happened(part: &mut Part, event: &[u8]) -> Result<(), Malformed> {
-    let retractions = match part {
-        Part::Scheduler(scheduler) => &mut scheduler.retractions,
-        Part::Prefill { retractions } => retractions,
-        _ => return Ok(()),
-    };
-    let mut fields = Fields { rest: event };
-    if fields.next_message(EVENT_NAME)? == Some(b"retract") {
-        *retractions = retractions.saturating_add(1);
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ pub struct Settings {
     pub limits: Limits,
 }
 
-/// A running receiver. It ends when dropped.
+/// A running receiver. When dropped, which blocks, it reads what was acknowledged, forwards for a moment what waits, and ends.
 #[derive(Debug)]
 pub struct Receiver {
     addr: SocketAddr,
@@ -99,24 +99,15 @@ impl Receiver {
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
+}
 
-    /// Reads what was acknowledged, forwards for a moment what waits, and ends. Blocks.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
+impl Drop for Receiver {
+    fn drop(&mut self) {
         drop(self.stop.take());
         let thread = self.thread.take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::error!("engine traces: the thread that receives them failed");
         }
-    }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 

@@ -1,7 +1,7 @@
 //! One span of an engine's trace, as far as a join needs it.
 
 use crate::clock::Stamp;
-use crate::request::attempt::ServerRole;
+use crate::request::told::Told;
 
 /// A span that was picked out of a batch. Stamps are on the engine's clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,24 +18,36 @@ pub struct EngineSpan {
     pub end: Stamp,
     /// What it is.
     pub part: Part,
+    /// Times the request was retracted meanwhile.
+    pub retractions: u32,
 }
 
 /// What a span tells of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
-    /// The whole request, from the server's receiving it to its end.
-    Root(Box<Root>),
+    /// The whole request, from the server's receiving it to its end. Its `rid` is only the part after the last `_` where the
+    /// request never generated.
+    Root(Box<Told>),
     /// A scheduler's share of it. The stages below it name it as their parent.
     Scheduler(Scheduler),
-    /// From the scheduler's receiving it to the waiting queue.
+    /// What a scheduler did with it, one after the other.
+    Stage(Stage),
+    /// A router's handling of the request.
+    Router {
+        /// Its `x-request-id`.
+        request_id: Box<str>,
+    },
+}
+
+/// What a scheduler did with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// From receiving it to the waiting queue.
     Process,
     /// In the waiting queue.
     Waiting,
     /// Prefill, all chunks of it.
-    Prefill {
-        /// Times it was retracted meanwhile.
-        retractions: u32,
-    },
+    Prefill,
     /// At a decode server: until it had reserved memory, and told prefill so.
     Bootstrap,
     /// At a decode server: until the KV cache had come.
@@ -44,30 +56,6 @@ pub enum Part {
     Slot,
     /// At a prefill server: sending the KV cache.
     Sending,
-    /// A router's handling of the request.
-    Router {
-        /// Its `x-request-id`.
-        request_id: Box<str>,
-    },
-}
-
-/// What the root span says beside its times.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Root {
-    /// What its server does, where it is one of a pair.
-    pub role: Option<ServerRole>,
-    /// By what number the servers of a pair know the request.
-    pub room: Option<u64>,
-    /// The engine's id of the sequence. Only the part after its last `_` where the request never generated.
-    pub rid: Option<Box<str>>,
-    /// From its start to the first token, nanoseconds.
-    pub first_token_nanos: Option<i64>,
-    /// Prompt tokens.
-    pub prompt_tokens: Option<u64>,
-    /// Prompt tokens served from the cache.
-    pub cached_tokens: Option<u64>,
-    /// Tokens generated.
-    pub output_tokens: Option<u64>,
 }
 
 /// What a scheduler's span says beside its times.
@@ -79,8 +67,6 @@ pub struct Scheduler {
     pub pp_rank: Option<u64>,
     /// Data-parallel rank.
     pub dp_rank: Option<u64>,
-    /// Times the request was retracted.
-    pub retractions: u32,
     /// The request left the scheduler before its end, as by an abort in the waiting queue.
     pub is_cut_short: bool,
 }

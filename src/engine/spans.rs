@@ -12,7 +12,7 @@ use crate::request::attempt::ServerRole;
 use crate::request::told::Told;
 
 use super::fifo::{Fifo, Held};
-use super::span::{EngineSpan, Part, Root};
+use super::span::{EngineSpan, Part, Stage};
 
 mod report;
 mod share;
@@ -86,7 +86,7 @@ impl Spans {
                 }
                 if let Some(rid) = &says.rid {
                     self.all
-                        .add(Key::Rid(rid.clone()), Item::In(trace), now, SAME_ID);
+                        .add(Key::Rid(rid.as_str().into()), Item::In(trace), now, SAME_ID);
                 }
                 if let Some(room) = says.room {
                     self.all.add(Key::Room(room), Item::In(trace), now, SAME_ID);
@@ -142,7 +142,7 @@ impl Spans {
 
     /// The whole requests below a router's span of this `x-request-id`.
     pub fn by_name(&self, request_id: &str) -> Vec<Report> {
-        let answers = |root: &Root| root.role != Some(ServerRole::Prefill);
+        let answers = |root: &Told| root.role != Some(ServerRole::Prefill);
         let mut found = self.in_traces(&Key::Name(request_id.into()), answers);
         found.retain(|report| {
             report.is_whole && report.told.request_id.as_deref() == Some(request_id)
@@ -260,16 +260,6 @@ impl Spans {
         gone.iter().chain(&pressed).filter(is_request).count()
     }
 
-    /// Spans and lines that are held, and what they are found by.
-    pub fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     fn spans(&self, trace: u128) -> impl Iterator<Item = (Stamp, &EngineSpan)> {
         let held = self.all.get(&Key::Trace(trace)).iter();
         held.filter_map(|held| match &held.value {
@@ -294,7 +284,7 @@ impl Spans {
             .filter(|(_, span)| span.parent == scheduler)
         {
             last = last.max(came);
-            share.stage(&span.part, span.start, span.end);
+            share.add(span);
         }
         (last, share)
     }
@@ -302,11 +292,21 @@ impl Spans {
     /// What there is of a request.
     fn request(&self, trace: u128, id: u64) -> Report {
         let mut report = Report::new(Origin::Request(trace, id), trace);
+        let root = self
+            .spans(trace)
+            .find_map(|(came, span)| Some((came, span, span.root().filter(|_| span.id == id)?)));
+        if let Some((_, span, says)) = root {
+            report.told = Told {
+                trace: Some(trace),
+                parent: Some(span.parent).filter(|id| *id != 0),
+                received: Some(span.start),
+                finished: Some(span.end),
+                ..says.clone()
+            };
+        }
         let shares = self.schedulers(trace, id).map(|(came, span)| {
             let (last, mut share) = self.share(trace, span.id);
-            if let Part::Scheduler(says) = span.part {
-                share.scheduler = Some((span.end, says));
-            }
+            share.add(span);
             (last.max(came), share)
         });
         if let Some((last, share)) =
@@ -316,9 +316,6 @@ impl Spans {
             report.is_whole = share.is_whole();
             share.tell(&mut report.told);
         }
-        let root = self
-            .spans(trace)
-            .find_map(|(came, span)| Some((came, span, span.root().filter(|_| span.id == id)?)));
         let Some((came, span, says)) = root else {
             report.is_whole = false;
             return report;
@@ -331,22 +328,7 @@ impl Spans {
             Part::Router { request_id } => Some(request_id.to_string()),
             _ => None,
         });
-        report.told = Told {
-            rid: says.rid.as_deref().map(Into::into),
-            parent: Some(span.parent).filter(|id| *id != 0),
-            request_id: { name }.next(),
-            received: Some(span.start),
-            finished: Some(span.end),
-            first_token: says
-                .first_token_nanos
-                .map(|nanos| span.start.plus_nanos(nanos)),
-            prompt_tokens: says.prompt_tokens,
-            cached_tokens: says.cached_tokens,
-            output_tokens: says.output_tokens,
-            role: says.role,
-            room: says.room,
-            ..report.told
-        };
+        report.told.request_id = { name }.next();
         if says.role == Some(ServerRole::Decode) {
             report.add_prefill(says.room.and_then(|room| self.prefill(room)));
         }
@@ -357,7 +339,7 @@ impl Spans {
     fn loose(&self, trace: u128) -> Vec<Report> {
         let mut schedulers: BTreeSet<u64> = BTreeSet::new();
         for (_, span) in self.spans(trace) {
-            if matches!(span.part, Part::Waiting) {
+            if span.part == Part::Stage(Stage::Waiting) {
                 schedulers.insert(span.parent);
             }
         }
@@ -394,7 +376,7 @@ impl Spans {
     }
 
     /// The requests with such a root in the traces that are known by `key`.
-    fn in_traces(&self, key: &Key, is_wanted: impl Fn(&Root) -> bool) -> Vec<Report> {
+    fn in_traces(&self, key: &Key, is_wanted: impl Fn(&Told) -> bool) -> Vec<Report> {
         let traces = self
             .all
             .get(key)
@@ -423,12 +405,10 @@ impl Spans {
 impl Item {
     /// The scheduler's span above it, if it is a stage.
     fn stage(&self) -> Option<u64> {
-        let Item::Span(span) = self else { return None };
-        let is_stage = !matches!(
-            span.part,
-            Part::Root(_) | Part::Scheduler(_) | Part::Router { .. }
-        );
-        is_stage.then_some(span.parent)
+        match self {
+            Item::Span(span) if matches!(span.part, Part::Stage(_)) => Some(span.parent),
+            _ => None,
+        }
     }
 }
 
@@ -454,7 +434,7 @@ fn stale(slot: &[Held<Item>], now: Stamp) -> BTreeSet<u64> {
 }
 
 impl EngineSpan {
-    fn root(&self) -> Option<&Root> {
+    fn root(&self) -> Option<&Told> {
         match &self.part {
             Part::Root(root) => Some(root),
             _ => None,

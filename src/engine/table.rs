@@ -2,16 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::clock::{NANOS, Stamp};
+use crate::clock::Stamp;
 use crate::request::record::Record;
-use crate::request::sequence::TimingSource;
 use crate::request::told::Told;
-use crate::telemetry::prometheus::Join;
 
 use super::fifo::Fifo;
-use super::join::{
-    Ended, Match, Whose, is_random, is_sure, join, join_last, trace_number, we_left,
-};
+use super::join::{Ended, Match, Whose, is_random, join, join_last};
 use super::span::EngineSpan;
 use super::spans::Spans;
 
@@ -25,8 +21,8 @@ pub struct Table {
     /// Those with a row of this engine id.
     by_rid: HashMap<String, Vec<Ticket>>,
     spans: Spans,
-    /// Rows that have gone out of late, to tell what comes late or again from what is of a later request with the same id.
-    gone: Fifo<Box<str>, Gone>,
+    /// Engine ids of rows that have gone out of late, and whether anything was told of them.
+    gone: Fifo<Box<str>, bool>,
     /// Traces and engine ids of which something came since it was last looked.
     traces: BTreeSet<u128>,
     rids: BTreeSet<String>,
@@ -34,18 +30,6 @@ pub struct Table {
 
 /// When a request is to go out at the latest, and its number.
 type Ticket = (Stamp, u64);
-
-/// A row that has gone out.
-#[derive(Debug)]
-struct Gone {
-    /// The trace of its spans.
-    trace: Option<u128>,
-    /// The span above them, where that is known.
-    parent: Option<u64>,
-    was_told: bool,
-    /// A line of the log may still come.
-    awaits_line: bool,
-}
 
 /// A request that goes out, with what was told of its rows.
 #[derive(Debug)]
@@ -58,11 +42,8 @@ pub struct Joined {
 
 /// Spans that a request has, and what they are found by.
 const SPANS_EACH: usize = 8;
-/// Rows that are remembered when they have gone out, and of each engine id.
+/// Rows that are remembered when they have gone out.
 const GONE: usize = 4096;
-const GONE_OF_ID: usize = 4;
-/// A line of the log comes within so much after its row went out, or is another's.
-const LINE: i64 = 5 * NANOS;
 
 impl Table {
     /// An empty one for `most` requests that wait.
@@ -106,23 +87,27 @@ impl Table {
         Ok(None)
     }
 
-    /// A span came. Says if its row has gone out.
-    pub fn span(&mut self, span: EngineSpan, now: Stamp) -> Option<Join> {
+    /// A span came. Says whether it came too late: its row has gone out with nothing.
+    pub fn span(&mut self, span: EngineSpan, now: Stamp) -> bool {
         self.traces.insert(span.trace);
-        let report = self.spans.add(span, now)?;
-        let late = self.late(&report.told, now)?;
-        self.spans.take(&report);
-        Some(late)
+        let Some(report) = self.spans.add(span, now) else {
+            return false;
+        };
+        let was_told = self.has_gone(report.told.rid.as_deref());
+        if was_told.is_some() {
+            self.spans.take(&report);
+        }
+        was_told == Some(false)
     }
 
-    /// A line of the log came. Says if its row has gone out.
-    pub fn line(&mut self, told: Told, now: Stamp) -> Option<Join> {
-        let late = self.late(&told, now);
-        if late.is_none() {
+    /// A line of the log came. Says whether it came too late, as [`Table::span`].
+    pub fn line(&mut self, told: Told, now: Stamp) -> bool {
+        let was_told = self.has_gone(told.rid.as_deref());
+        if was_told.is_none() {
             self.rids.extend(told.rid.clone());
             self.spans.add_line(told, now);
         }
-        late
+        was_told == Some(false)
     }
 
     /// Requests of which all has been told by now.
@@ -198,68 +183,19 @@ impl Table {
             .iter()
             .for_each(|found| self.spans.take(&found.report));
         for (row, record) in of.rows.iter().enumerate() {
-            let Some(rid) = record.sequence.engine_id.as_deref() else {
-                continue;
-            };
-            let mut own = found
-                .iter()
-                .filter(|found| found.row == row)
-                .map(|found| &found.report.told);
-            let by_trace = own.clone().find(|told| told.source == TimingSource::Trace);
-            let gone = Gone {
-                trace: by_trace.map_or_else(|| trace_number(record), |told| told.trace),
-                parent: by_trace.and_then(|told| told.parent),
-                was_told: own.clone().next().is_some(),
-                awaits_line: !we_left(record) && own.all(|told| told.source != TimingSource::Log),
-            };
-            self.gone.add(rid.into(), gone, now, GONE_OF_ID);
+            if let Some(rid) = record.sequence.engine_id.as_deref() {
+                let was_told = found.iter().any(|found| found.row == row);
+                self.gone.add(rid.into(), was_told, now, 1);
+            }
         }
         Joined { of, found }
     }
 
-    /// What became of something that was told if its row has gone out.
-    fn late(&mut self, told: &Told, now: Stamp) -> Option<Join> {
-        let rid = told.rid.as_deref()?;
-        let mut own = self
-            .by_rid
-            .get(rid)
-            .into_iter()
-            .flatten()
-            .filter_map(|ticket| self.waiting.get(ticket));
-        let waits = |ended: &Ended| {
-            let has_line = || {
-                join(ended, &self.spans, false)
-                    .iter()
-                    .any(|of| of.by == Whose::Line)
-            };
-            // Another line is another request's.
-            is_sure(ended, told, now) && (told.source == TimingSource::Trace || !has_line())
-        };
-        if own.any(waits) {
-            return None;
-        }
-        let all = self.gone.get_mut(rid);
-        let last = all.last()?.value.was_told;
-        let was_told = if told.source == TimingSource::Log {
-            let is_near = |at: Stamp| now.nanos_since(at) <= LINE;
-            let mut awaiting = all
-                .iter_mut()
-                .filter(|gone| gone.value.awaits_line && is_near(gone.came));
-            awaiting.next()?.value.awaits_line = false;
-            last
-        } else {
-            let is_of = |gone: &&Gone| {
-                gone.trace == told.trace && (gone.parent.is_none() || gone.parent == told.parent)
-            };
-            let known = all
-                .iter()
-                .map(|gone| &gone.value)
-                .find(is_of)
-                .map(|gone| gone.was_told);
-            // A router began a trace of its own.
-            known.or_else(|| (!last && is_random(rid)).then_some(false))?
-        };
-        Some(if was_told { Join::Again } else { Join::Late })
+    /// Whether the row of this engine id has gone out: then, whether anything was told of it. An id that a client may use again
+    /// says neither.
+    fn has_gone(&self, rid: Option<&str>) -> Option<bool> {
+        let rid = rid.filter(|rid| is_random(rid) && !self.by_rid.contains_key(*rid))?;
+        self.gone.get(rid).last().map(|gone| gone.value)
     }
 }
 

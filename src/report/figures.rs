@@ -90,9 +90,9 @@ mod tests {
     use super::*;
     use crate::offset::Offset;
     use crate::report::sample::{Sample, at};
+    use crate::request::csv;
     use crate::request::record::{Outcome, Record};
     use crate::request::timeline::{ClockOf, Moment, Relation};
-    use crate::telemetry::csv;
 
     /// Forty requests on two servers: some failed in several ways, one was retried, one has a poorly known clock, one has
     /// two sequences.

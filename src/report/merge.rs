@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::clock::NANOS;
 use crate::disk::{self, Draft};
-use crate::request::columns::ColumnId;
+use crate::request::cell::Value as Cell;
+use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::csv::TimeBase;
+use crate::table::Error;
+use crate::table::cells::RowWriter;
 use crate::table::window::Window;
-use crate::table::{Error, cells};
 
 use super::figures::figures;
 use super::files::{ROWS, SCHEDULE, SUMMARY};
@@ -83,10 +86,15 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<()> {
     }
     // Those of a request, and of a shard, stay as they stood.
     rows.sort_by_key(|(came, ..)| *came);
-    let out = BufWriter::new(File::create_new(path)?);
-    cells::write(out, rows, |(_, table, zero, row), place| {
-        (table.value(place, *row), *zero)
-    })
+    let mut out = RowWriter::new(File::create_new(path)?, TimeBase::Epoch)?;
+    for (_, table, zero, row) in rows {
+        let cell = |place| match table.value(place, row) {
+            Cell::Time(at) => Cell::Time(at.plus_nanos(zero)),
+            other => other,
+        };
+        out.write_cells((0..COLUMNS.len()).map(cell))?;
+    }
+    out.flush()
 }
 
 /// Moves the files to where they belong: all, or none.

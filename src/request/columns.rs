@@ -9,7 +9,7 @@ use std::mem::take;
 use crate::clock::Stamp;
 
 use super::attempt::{SpanId, shown};
-use super::cell::{Cell, Value, nanos};
+use super::cell::{Cell, Value};
 use super::column::{Origin, Scope, Unit, columns, label};
 use super::endpoint::Endpoint;
 use super::outcome::Outcome;
@@ -45,25 +45,6 @@ pub struct Column {
     /// Puts a cell into a row; `false` where it is of another kind. What rows that were read know of clocks and
     /// moments says [`Row::settle`].
     pub put: fn(&mut Row, Value<'_>) -> bool,
-}
-
-impl Column {
-    /// Puts a cell of a line of CSV, which is not empty, into a row; `false` where it is of another kind. Times count from the
-    /// file's base.
-    pub fn read(&self, cell: &str, row: &mut Row) -> bool {
-        let value = match self.unit {
-            Unit::Text => Some(Value::Text(cell.into())),
-            Unit::Bool => match cell {
-                "True" => Some(Value::Bool(true)),
-                "False" => Some(Value::Bool(false)),
-                _ => None,
-            },
-            Unit::Count => cell.parse().ok().map(Value::Count),
-            Unit::Latency | Unit::Seconds => nanos(cell).map(Value::Nanos),
-            Unit::Time => nanos(cell).map(|at| Value::Time(Stamp::from_nanos(at))),
-        };
-        value.is_some_and(|value| (self.put)(row, value))
-    }
 }
 
 columns! { |r, sums|

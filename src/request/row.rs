@@ -11,7 +11,7 @@ use super::column::Origin;
 use super::columns::COLUMNS;
 use super::endpoint::Endpoint;
 use super::impossible::Impossible;
-use super::outcome::{GIVEN_UP, Outcome};
+use super::outcome::Outcome;
 use super::record::{Record, TOLERANCE_NANOS, later_tokens};
 use super::response::Unread;
 use super::timeline::{Period, Side};
@@ -108,11 +108,6 @@ impl Row {
     /// Whether the server only took it, to generate in the background: its end is not that of its generation.
     pub fn is_in_background(&self) -> bool {
         self.unread == Some(Unread::Background)
-    }
-
-    /// Whether the generator gave it up because its run was stopped.
-    pub fn is_given_up(&self) -> bool {
-        self.outcome == Some(Outcome::ClientAbort) && self.error.as_deref() == Some(GIVEN_UP)
     }
 
     /// Whether this row stands for its request in sums of request-wide figures.

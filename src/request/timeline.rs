@@ -156,10 +156,6 @@ pub struct Period {
 }
 
 impl Period {
-    /// The router's send to the last byte.
-    pub const SERVER_LATENCY: Period = Period::new(Moment::RouterSend, Moment::Finish);
-    /// Arrival to the last byte.
-    pub const TOTAL_LATENCY: Period = Period::new(Moment::Arrival, Moment::Finish);
     /// Arrival to the engine's first token.
     pub const TTFT_ENGINE: Period = Period::new(Moment::Arrival, Moment::ServerFirstToken);
     /// From the generator to the proxy.

@@ -27,9 +27,9 @@ use crate::proxy::join::Joins;
 use crate::proxy::legs::Roles;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
+use crate::request::csv::TimeBase;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
-use crate::telemetry::csv::TimeBase;
 use crate::telemetry::otlp::sampling::UpstreamFlag;
 use crate::telemetry::otlp::{self, Traces};
 use crate::telemetry::prometheus::Metrics;
@@ -368,8 +368,8 @@ fn telemetry(
     clock: &Clock,
     metrics: &Metrics,
 ) -> Result<Arc<Telemetry>, Error> {
-    for note in &credentials.traces.notes {
-        log::warn!("traces: {note}");
+    if let Some(off) = credentials.traces.off {
+        log::warn!("traces: {off} turns them off");
     }
     let to = credentials.traces.settings.as_ref();
     let own_ratio = config.otlp.ratio.map_or(1.0, Share::get);

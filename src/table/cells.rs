@@ -3,48 +3,87 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use crate::clock::NANOS;
 use crate::request::cell::Value;
-use crate::request::columns::COLUMNS;
+use crate::request::csv::{self, TimeBase};
+use crate::request::row::Row;
 
-/// Writes rows of all columns: of each row what stands in the column of a place in [`COLUMNS`], and how many nanoseconds before
-/// its times those of the file count from.
-///
-/// # Errors
-/// What `out` answers.
-pub fn write<R>(
-    out: impl Write,
-    rows: impl IntoIterator<Item = R>,
-    cell: impl for<'r> Fn(&'r R, usize) -> (Value<'r>, i64),
-) -> io::Result<()> {
-    let mut out = csv::Writer::from_writer(out);
-    out.write_record(COLUMNS.iter().map(|column| column.name))?;
-    for row in rows {
-        let cells = (0..COLUMNS.len()).map(|place| {
-            let (value, zero) = cell(&row, place);
-            match value {
-                Value::Empty => Cow::default(),
-                Value::Text(text) => text,
-                Value::Bool(true) => "True".into(),
-                Value::Bool(false) => "False".into(),
-                Value::Count(count) => count.to_string().into(),
-                Value::Nanos(nanos) => seconds(nanos).into(),
-                Value::Time(at) => seconds(at.nanos().saturating_add(zero)).into(),
-            }
-        });
-        for cell in cells {
-            out.write_field(cell.as_bytes())?;
-        }
-        out.write_record(None::<&[u8]>)?;
-    }
-    out.flush()
+/// Writes rows to `W`. Whatever reaches `W` in one `write_all` is a number of whole lines.
+#[derive(Debug)]
+pub struct RowWriter<W: Write> {
+    out: W,
+    base: TimeBase,
+    block: Vec<u8>,
 }
 
-/// Nine digits.
-fn seconds(nanos: i64) -> String {
-    let sign = if nanos < 0 { "-" } else { "" };
-    let (whole, part) = (nanos.abs() / NANOS, nanos.abs() % NANOS);
-    format!("{sign}{whole}.{part:09}")
+/// Bytes gathered before they are handed on.
+const BLOCK: usize = 64 * 1024;
+
+impl<W: Write> RowWriter<W> {
+    /// A writer that has written the header line.
+    ///
+    /// # Errors
+    /// What `out` answers.
+    pub fn new(out: W, base: TimeBase) -> io::Result<RowWriter<W>> {
+        let mut writer = RowWriter {
+            out,
+            base,
+            block: Vec::new(),
+        };
+        csv::header(&mut writer.block);
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// Adds a row; it reaches `out` with the next [`RowWriter::flush`], or when enough have gathered.
+    ///
+    /// # Errors
+    /// What `out` answers; the rows gathered so far are then lost.
+    pub fn write(&mut self, row: &Row) -> io::Result<()> {
+        csv::row(row, self.base, &mut self.block);
+        self.hand_on(BLOCK)
+    }
+
+    /// The same of its cells, in the order of the columns.
+    ///
+    /// # Errors
+    /// As [`RowWriter::write`].
+    pub fn write_cells<'a>(&mut self, cells: impl Iterator<Item = Value<'a>>) -> io::Result<()> {
+        csv::line(cells, self.base, &mut self.block);
+        self.hand_on(BLOCK)
+    }
+
+    /// Hands all rows to `out` and flushes it.
+    ///
+    /// # Errors
+    /// What `out` answers; the rows gathered so far are then lost.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.hand_on(0)?;
+        self.out.flush()
+    }
+
+    /// Where the rows go.
+    pub fn get_ref(&self) -> &W {
+        &self.out
+    }
+
+    /// Hands all rows on; gives where they went.
+    ///
+    /// # Errors
+    /// What `out` answers.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.flush()?;
+        Ok(self.out)
+    }
+
+    /// Where as much as this has gathered.
+    fn hand_on(&mut self, least: usize) -> io::Result<()> {
+        if self.block.len() < least {
+            return Ok(());
+        }
+        let written = self.out.write_all(&self.block);
+        self.block.clear();
+        written
+    }
 }
 
 /// The cells of a line.
@@ -111,5 +150,27 @@ mod tests {
         // Cut in the middle of a cell: what was there before is known.
         assert_eq!(cells("x,\"never clo"), ["x"]);
         assert_eq!(cells("x,\""), ["x"]);
+    }
+
+    #[test]
+    fn what_reaches_the_file_is_whole_lines() {
+        struct Lines(usize);
+        impl Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                assert!(bytes.ends_with(b"\n"));
+                self.0 += 1;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut writer = RowWriter::new(Lines(0), TimeBase::Epoch).unwrap();
+        let record = Row::default();
+        for _ in 0..2000 {
+            writer.write(&record).unwrap();
+        }
+        writer.flush().unwrap();
+        assert!((3..100).contains(&writer.out.0), "{} writes", writer.out.0);
     }
 }

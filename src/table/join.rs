@@ -4,18 +4,18 @@
 //! read what the front had not sent, nor the front what the hop had not read. So what is measured from one clock to the other
 //! has an error, which each row tells (`hop_clock_offset_error`).
 
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
 use crate::disk::New;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::csv::TimeBase;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::stats::Summary;
 
-use super::cells;
+use super::cells::RowWriter;
 use super::rows::{self, Base};
 use super::{Error, Table};
 
@@ -77,15 +77,15 @@ pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error>
         all
     });
     let write = || {
-        let mut file = BufWriter::new(New::first(out)?);
-        cells::write(&mut file, rows, |(front, at, row), place| {
-            let value = match row.as_ref().zip(COLUMNS.get(place)) {
-                Some((row, column)) => (column.get)(row),
-                None => front.value(place, *at),
-            };
-            (value, zero)
-        })?;
-        file.into_inner()?.put()
+        let began = TimeBase::Since(Stamp::from_nanos(-zero));
+        let mut file = RowWriter::new(New::first(out)?, began)?;
+        for (front, at, row) in rows {
+            match row {
+                Some(row) => file.write(&row)?,
+                None => file.write_cells((0..COLUMNS.len()).map(|place| front.value(place, at)))?,
+            }
+        }
+        file.finish()?.put()
     };
     write().map_err(|cause| Error::write(out, cause))?;
     joined.notes.extend(pairs.notes(&front, &hop_rows));

@@ -11,7 +11,6 @@ use std::time::Duration;
 use opentelemetry::InstrumentationScope;
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +36,7 @@ use settings::Settings;
 #[derive(Debug)]
 pub struct Traces {
     queue: Arc<Queue<Trace>>,
-    wakers: Arc<Wakers>,
+    closing: CancellationToken,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
     sampling: Sampling,
@@ -53,20 +52,12 @@ struct Trace {
     kept: Kept,
 }
 
-/// What the thread is woken by before its time.
-#[derive(Debug, Default)]
-struct Wakers {
-    /// There is enough for a batch.
-    ready: Notify,
-    closing: CancellationToken,
-}
-
 /// The thread's own.
 struct Sender {
     /// What waits, and how much that is.
     waiting: UnboundedReceiver<Waiting<Trace>>,
     queue: Arc<Queue<Trace>>,
-    wakers: Arc<Wakers>,
+    closing: CancellationToken,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
     exporter: Exporter,
@@ -89,6 +80,8 @@ pub enum Error {
 const BATCH: usize = 64;
 /// Rows with which a batch is full, the last request's not counted: a collector takes messages of 4 MiB by gRPC.
 const MOST_AT_ONCE: usize = 512;
+/// How often it is looked whether there is enough for a batch: nobody is woken for each trace.
+const LOOK: Duration = Duration::from_millis(20);
 /// How long the last exports of a server may take.
 pub const LAST: Duration = Duration::from_secs(3);
 
@@ -107,7 +100,7 @@ impl Traces {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (queue, waiting) = Queue::new(settings.queue);
         let queue = Arc::new(queue);
-        let wakers = Arc::new(Wakers::default());
+        let closing = CancellationToken::new();
         let deliveries = Arc::new(Deliveries {
             what: "traces",
             target: settings.target(),
@@ -119,7 +112,7 @@ impl Traces {
         let sender = Sender {
             waiting,
             queue: queue.clone(),
-            wakers: wakers.clone(),
+            closing: closing.clone(),
             deliveries: deliveries.clone(),
             metrics: metrics.clone(),
             exporter,
@@ -138,7 +131,7 @@ impl Traces {
             .spawn(run)?;
         Ok(Traces {
             queue,
-            wakers,
+            closing,
             deliveries,
             metrics,
             sampling: settings.sampling,
@@ -159,8 +152,6 @@ impl Traces {
     pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
         let Some(trace) = self.kept(rows) else { return };
         if !self.deliveries.log.is_losing() {
-            // What waits may be less than a batch.
-            self.wakers.ready.notify_one();
             self.queue.wait_for_room(rows.len(), patience);
         }
         self.push(trace);
@@ -188,16 +179,12 @@ impl Traces {
         }
         let waiting = self.queue.weight();
         self.metrics.trace_queue.with(&[]).set(waiting as i64);
-        // Those that come alone go with the next look: nobody is woken for each of them.
-        if waiting >= BATCH.min(self.queue.most()) {
-            self.wakers.ready.notify_one();
-        }
     }
 
     /// Exports what waits, within a time limit, and ends the thread. Blocks.
     pub fn close(&self) {
         self.queue.close();
-        self.wakers.closing.cancel();
+        self.closing.cancel();
         let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             log::error!("traces: the thread that exports them failed");
@@ -214,9 +201,9 @@ impl Drop for Traces {
 impl Sender {
     /// Exports until the queue is closed, and for at most `last` from then on.
     async fn run(mut self, last: Duration) {
-        let (wakers, deliveries) = (self.wakers.clone(), self.deliveries.clone());
+        let (closing, deliveries) = (self.closing.clone(), self.deliveries.clone());
         let end = async {
-            wakers.closing.cancelled().await;
+            closing.cancelled().await;
             tokio::time::sleep(last).await;
         };
         tokio::select! {
@@ -227,20 +214,10 @@ impl Sender {
     }
 
     async fn send(&mut self) {
-        loop {
-            let is_closing = self.wakers.closing.is_cancelled();
-            let batch = self.batch();
-            if batch.is_empty() && is_closing {
-                return;
-            }
-            if batch.is_empty() {
-                tokio::select! {
-                    () = tokio::time::sleep(self.delay) => {}
-                    () = self.wakers.ready.notified() => {}
-                    () = self.wakers.closing.cancelled() => {}
-                }
-                continue;
-            }
+        while let Some(first) = self.waiting.recv().await {
+            // Others may go with it, while there is time.
+            let _ = tokio::time::timeout(self.delay, self.enough()).await;
+            let batch = self.batch(first);
             let traces = batch.len();
             let mut spans = Vec::new();
             for trace in batch {
@@ -253,9 +230,19 @@ impl Sender {
         }
     }
 
-    /// What goes together: one request at least where any waits.
-    fn batch(&mut self) -> Vec<Trace> {
-        let (mut batch, mut rows) = (Vec::new(), 0);
+    /// Until there is enough for a batch, or no more will come.
+    async fn enough(&self) {
+        let rows = BATCH.min(self.queue.most());
+        while self.queue.weight() < rows && !self.closing.is_cancelled() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// What goes with the first.
+    fn batch(&mut self, (first, room): Waiting<Trace>) -> Vec<Trace> {
+        drop(room);
+        let mut rows = first.rows.len();
+        let mut batch = vec![first];
         while rows < MOST_AT_ONCE
             && let Ok((trace, _room)) = self.waiting.try_recv()
         {

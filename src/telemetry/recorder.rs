@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 
 use crate::request::row::{Row, Rows};
 
-use super::csv::{self, TimeBase};
 use super::loss::LossLog;
 use super::prometheus::{Loss, Metrics};
 use super::records_file::{RecordsFile, Sink};
+use crate::request::csv::{self, TimeBase};
 
 /// The way to the file. Share it by reference.
 #[derive(Debug)]
@@ -273,24 +273,6 @@ mod tests {
         assert_eq!(std::fs::read_to_string(theirs).unwrap(), torn);
         assert_eq!(ids(first), ["a"]);
         assert_eq!(lost(&metrics), 0);
-    }
-
-    #[test]
-    fn a_process_without_a_row_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r.csv");
-        let metrics = Metrics::new().unwrap();
-        let recorder = start(&path, &metrics).unwrap();
-        recorder.record(records("a"));
-        recorder.close();
-        for _ in 0..5 {
-            start(&path, &metrics).unwrap().close();
-        }
-        assert!(!path.exists());
-        let [first] = &moved(folder.path())[..] else {
-            panic!("{:?}", moved(folder.path()));
-        };
-        assert_eq!(ids(first), ["a"]);
     }
 
     #[test]

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::{Clock, Stamp};
 
-use super::csv::{self, TimeBase};
 use super::prometheus::Metrics;
 use super::rotation::{self, Rotation};
+use crate::request::csv::{self, TimeBase};
 
 /// The file that a process's records go to.
 #[derive(Clone, Debug)]

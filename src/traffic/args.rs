@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
 use crate::report::load::Goal;
+use crate::request::csv::TimeBase;
 use crate::table::window::Edge;
-use crate::telemetry::csv::TimeBase;
 use crate::units::{at_least, between};
 
 use super::arrival::curve::Curve;

@@ -107,7 +107,7 @@ mod tests {
             };
             keep(&mut logs.told, line, now);
         }
-        assert_eq!(logs.told.len(), MOST_TOLD);
+        assert_eq!(logs.told.len, MOST_TOLD);
         assert!(logs.told.get("0").is_empty());
         assert_eq!(logs.told.get(&MOST_TOLD.to_string()).len(), 1);
     }

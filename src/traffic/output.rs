@@ -11,7 +11,7 @@ use crate::report::files::BEGUN;
 use crate::report::load::{RunFacts, goals_ms};
 use crate::request::cell::shown_text;
 use crate::request::row::Row;
-use crate::telemetry::csv::RowWriter;
+use crate::table::cells::RowWriter;
 
 use super::args::TimeOrigin;
 use super::error::Error;

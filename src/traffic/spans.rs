@@ -19,7 +19,7 @@ pub struct OtlpArgs {
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<String>,
     /// How spans travel: grpc or http/protobuf [default: by the port]
-    #[arg(long, value_name = "PROTOCOL", value_parser = protocol)]
+    #[arg(long, value_name = "PROTOCOL")]
     pub otlp_protocol: Option<Protocol>,
 }
 
@@ -35,13 +35,6 @@ pub struct Spans {
 
 /// How long a row waits for room: longer than a collector takes for a batch.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-fn protocol(text: &str) -> Result<Protocol, String> {
-    let all = [Protocol::Grpc, Protocol::Http].into_iter();
-    let mut fits = all.filter(|protocol| protocol.name() == text);
-    fits.next()
-        .ok_or("must be one of grpc, http/protobuf".into())
-}
 
 impl OtlpArgs {
     /// Begins to export, where somebody names a collector; `instance` tells this process from others.
@@ -60,8 +53,8 @@ impl OtlpArgs {
             "endpoint" => Error::Usage(format!("--otlp-endpoint: {}", wrong.problem)),
             _ => Error::Usage(wrong.to_string()),
         })?;
-        for note in &settings.notes {
-            log::warn!("traces: {note}");
+        if let Some(off) = settings.off {
+            log::warn!("traces: {off} turns them off");
         }
         let Some(settings) = settings.settings else {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use queuescope::telemetry::csv::{self as lines, TimeBase};
+use queuescope::request::csv::{self as lines, TimeBase};
 
 use crate::support::generator;
 use crate::support::proxy::{Front, Row, assert_outcome, playing};

@@ -6,12 +6,13 @@ use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::request::attempt::{Failed, SpanId};
 use queuescope::request::columns::{COLUMNS, Column};
+use queuescope::request::csv::TimeBase;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::record::{Facts, Outcome, Record};
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
-use queuescope::telemetry::csv::{RowWriter, TimeBase};
+use queuescope::table::cells::RowWriter;
 use serde_json::Value;
 
 use crate::support::recordings::{self, Recording};

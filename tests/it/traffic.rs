@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::report::load::{RunFacts, Summary};
-use queuescope::request::outcome::Outcome;
+use queuescope::request::outcome::{GIVEN_UP, Outcome};
 use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
 use queuescope::traffic::{self, Error, Live, Run, RunPlan, Stop};

@@ -1,46 +1,42 @@
 //! What one scheduler did for a request, put together from its spans.
 
 use crate::clock::Stamp;
-use crate::engine::span::{Part, Scheduler};
+use crate::engine::span::{EngineSpan, Part, Scheduler, Stage};
 use crate::request::told::Told;
 
 /// What one scheduler did for a request.
 #[derive(Debug, Default)]
 pub struct Share {
     /// The end of its span, and what that says.
-    pub scheduler: Option<(Stamp, Scheduler)>,
-    processed: Option<Stamp>,
-    waiting: Option<(Stamp, Stamp)>,
-    prefill: Option<(Stamp, Stamp)>,
-    bootstrap: Option<(Stamp, Stamp)>,
-    transferred: Option<(Stamp, Stamp)>,
-    slot: Option<(Stamp, Stamp)>,
-    sending: Option<(Stamp, Stamp)>,
+    scheduler: Option<(Stamp, Scheduler)>,
+    /// From when to when, by [`Stage`].
+    stages: [Option<(Stamp, Stamp)>; Stage::Sending as usize + 1],
     retractions: u32,
 }
 
 impl Share {
-    /// One of the stages below it.
-    pub fn stage(&mut self, part: &Part, start: Stamp, end: Stamp) {
-        // A retracted request goes through them again: the first counts.
-        let first = |known: Option<(Stamp, Stamp)>| {
-            known
-                .filter(|known| known.0 <= start)
-                .or(Some((start, end)))
-        };
-        match part {
-            Part::Process => self.processed = Some(end),
-            Part::Waiting => self.waiting = first(self.waiting),
-            Part::Prefill { retractions } => {
-                self.prefill = first(self.prefill);
-                self.retractions = self.retractions.saturating_add(*retractions);
+    /// Adds its own span, or that of a stage below it.
+    pub fn add(&mut self, span: &EngineSpan) {
+        self.retractions = self.retractions.saturating_add(span.retractions);
+        match span.part {
+            Part::Scheduler(says) => self.scheduler = Some((span.end, says)),
+            Part::Stage(stage) => {
+                // A retracted request goes through them again: the first counts.
+                let known = &mut self.stages[stage as usize];
+                if known.is_none_or(|(start, _)| span.start < start) {
+                    *known = Some((span.start, span.end));
+                }
             }
-            Part::Bootstrap => self.bootstrap = first(self.bootstrap),
-            Part::Transferred => self.transferred = first(self.transferred),
-            Part::Slot => self.slot = first(self.slot),
-            Part::Sending => self.sending = first(self.sending),
-            Part::Root(_) | Part::Scheduler(_) | Part::Router { .. } => {}
+            Part::Root(_) | Part::Router { .. } => {}
         }
+    }
+
+    fn stage(&self, stage: Stage) -> Option<(Stamp, Stamp)> {
+        self.stages[stage as usize]
+    }
+
+    fn ended(&self, stage: Stage) -> Option<Stamp> {
+        self.stage(stage).map(|(_, end)| end)
     }
 
     /// Tensor- and pipeline-parallel ranks; that of the lowest is the clock of the server.
@@ -58,24 +54,26 @@ impl Share {
         let (pp, tp) = self.rank();
         // Each data-parallel rank has tensor-parallel ranks of its own, which may not begin with 0.
         let is_lowest = pp == 0 && (tp == 0 || says.dp_rank.is_some_and(|rank| rank > 0));
-        let is_cut_short = says.is_cut_short && self.processed.is_some();
-        let is_run = self.waiting.is_some() && self.prefill.is_some();
-        let of_decode = [self.bootstrap, self.transferred, self.slot];
-        is_lowest && (is_cut_short || is_run || of_decode.iter().all(Option::is_some))
+        let has = |stage: &Stage| self.stage(*stage).is_some();
+        let is_cut_short = says.is_cut_short && has(&Stage::Process);
+        let is_run = [Stage::Waiting, Stage::Prefill].iter().all(has);
+        let of_decode = [Stage::Bootstrap, Stage::Transferred, Stage::Slot];
+        is_lowest && (is_cut_short || is_run || of_decode.iter().all(has))
     }
 
     /// Puts what it knows into what is told.
     pub fn tell(&self, told: &mut Told) {
-        let queued = self.bootstrap.or(self.waiting);
-        told.queue_start = queued.map(|(start, _)| start).or(self.processed);
-        told.queue_end = self.waiting.map(|(_, end)| end);
-        told.prefill_end = self.prefill.map(|(_, end)| end);
-        let ended = |stage: Option<(Stamp, Stamp)>| stage.map(|(_, end)| end);
-        told.kv_reserved = ended(self.bootstrap);
-        told.kv_arrived = ended(self.transferred);
+        let [waiting, bootstrap] = [Stage::Waiting, Stage::Bootstrap].map(|of| self.stage(of));
+        let queued = bootstrap.or(waiting).map(|(start, _)| start);
+        told.queue_start = queued.or(self.ended(Stage::Process));
+        told.queue_end = self.ended(Stage::Waiting);
+        told.prefill_end = self.ended(Stage::Prefill);
+        told.kv_reserved = self.ended(Stage::Bootstrap);
+        told.kv_arrived = self.ended(Stage::Transferred);
         // A server that prefills too has such a span, between prefill and its first step of decode.
-        told.decode_start = ended(self.slot.filter(|_| self.bootstrap.is_some()));
-        told.sending_nanos = self.sending.map(|(start, end)| end.nanos_since(start));
+        told.decode_start = bootstrap.and_then(|_| self.ended(Stage::Slot));
+        let sending = self.stage(Stage::Sending);
+        told.sending_nanos = sending.map(|(start, end)| end.nanos_since(start));
         let Some((end, says)) = self.scheduler else {
             return;
         };
@@ -88,11 +86,10 @@ impl Share {
         ] {
             *moment = moment.filter(|at| *at != end);
         }
-        let retractions = says.retractions.saturating_add(self.retractions);
-        told.num_retractions = Some(u64::from(retractions));
+        told.num_retractions = Some(self.retractions.into());
         told.dp_rank = says.dp_rank;
         // The later times in the queue are not in the trace.
-        let waited = self.waiting.filter(|_| retractions == 0);
+        let waited = waiting.filter(|_| self.retractions == 0);
         told.queue_nanos = waited.map(|(start, end)| end.nanos_since(start));
     }
 }

@@ -3,16 +3,22 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::span::{Part, Root, Scheduler};
+use crate::engine::span::{Part, Scheduler, Stage};
 use crate::offset::Offset;
 use crate::request::attempt::{Attempt, SpanId};
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
+use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 const TRACE: u128 = 0xab_u128 << 64 | 7;
 const TRACED: TimingSource = TimingSource::Trace;
+/// As a server makes them.
+const RANDOM: [&str; 2] = [
+    "162c0ee15e8440c09a363c8d738bcd77",
+    "262c0ee15e8440c09a363c8d738bcd77",
+];
 
 fn at(ms: i64) -> Stamp {
     Stamp::from_nanos(ms * 1_000_000)
@@ -86,16 +92,17 @@ fn spans(told: &Told) -> Vec<EngineSpan> {
         start,
         end: start.plus_nanos(1),
         part,
+        retractions: 0,
     };
-    let root = Root {
-        rid: told.rid.as_deref().map(Into::into),
+    let root = Told {
+        rid: told.rid.clone(),
         output_tokens: told.output_tokens,
-        ..Root::default()
+        ..Told::of(TRACED)
     };
     let mut spans = vec![
         span(first + 1, first, Part::Scheduler(Scheduler::default())),
-        span(first + 2, first + 1, Part::Waiting),
-        span(first + 3, first + 1, Part::Prefill { retractions: 0 }),
+        span(first + 2, first + 1, Part::Stage(Stage::Waiting)),
+        span(first + 3, first + 1, Part::Stage(Stage::Prefill)),
     ];
     let mut parent = told.parent.unwrap_or(0);
     if let Some(name) = &told.request_id {
@@ -110,13 +117,13 @@ fn spans(told: &Told) -> Vec<EngineSpan> {
 }
 
 impl Table {
-    /// Something is told: what is late of it, and what goes out by it.
-    fn told(&mut self, told: Told, now: Stamp) -> (Option<Join>, Vec<Joined>) {
+    /// Something is told: whether it is late, and what goes out by it.
+    fn told(&mut self, told: Told, now: Stamp) -> (bool, Vec<Joined>) {
         let late = match told.source {
             TimingSource::Log => self.line(told, now),
             _ => {
                 let spans = spans(&told).into_iter();
-                spans.filter_map(|span| self.span(span, now)).last()
+                spans.map(|span| self.span(span, now)).last() == Some(true)
             }
         };
         (late, self.whole())
@@ -155,7 +162,7 @@ fn matches<'a>(joined: &'a Joined) -> Vec<(usize, &'a str, bool)> {
 fn without_id(tolds: &[Told]) -> Vec<Joined> {
     let mut table = Table::new(8);
     for told in tolds {
-        assert_eq!(table.told(told.clone(), at(0)).0, None);
+        assert!(!table.told(told.clone(), at(0)).0);
     }
     table.waits(rows("q", &[None]), 9);
     table.due(at(9))
@@ -173,25 +180,27 @@ fn a_request_goes_out_when_all_of_its_sequences_were_told_of() {
         matches(&joined[0]),
         [(0, "x", true), (0, "x", true), (1, "y", true)]
     );
-    assert_eq!((table.waiting(), table.spans.len()), (0, 0));
+    assert_eq!((table.waiting(), table.spans.held()), (0, 0));
 }
 
 #[test]
 fn at_its_deadline_it_goes_out_with_what_there_is() {
-    let mut table = waiting(rows("a", &[Some("x"), Some("y")]));
+    let [x, y] = RANDOM;
+    let mut table = waiting(rows("a", &[Some(x), Some(y)]));
     assert!(table.due(at(8)).is_empty());
-    let mut part = spans(&told("x"));
-    part.retain(|span| !matches!(span.part, Part::Prefill { .. }));
+    let mut part = spans(&told(x));
+    part.retain(|span| span.part != Part::Stage(Stage::Prefill));
     for span in part {
         table.span(span, at(8));
     }
     assert!(table.whole().is_empty());
     let out = table.due(at(9));
-    assert_eq!(matches(&out[0]), [(0, "x", true)]);
+    assert_eq!(matches(&out[0]), [(0, x, true)]);
     assert!(out[0].found[0].report.told.queue_end.is_some());
-    assert_eq!(table.told(told("y"), at(10)).0, Some(Join::Late));
-    assert_eq!(table.told(told("x"), at(10)).0, Some(Join::Again));
-    assert_eq!(table.spans.len(), 0);
+    // What it lacked is late, what it had is not.
+    assert!(table.told(told(y), at(10)).0);
+    assert!(!table.told(told(x), at(10)).0);
+    assert_eq!(table.spans.held(), 0);
 }
 
 #[test]
@@ -237,10 +246,10 @@ fn what_is_told_of_nobody_is_forgotten_by_age_and_by_number() {
         table.told(Told { trace, ..told(rid) }, at(0));
     }
     assert!(table.forget(at(299_999)) >= 1);
-    assert!(table.spans.len() <= 16);
+    assert!(table.spans.held() <= 16);
     let forgotten = table.forget(at(300_001));
     assert!(forgotten >= 2, "{forgotten}");
-    assert_eq!(table.spans.len(), 0);
+    assert_eq!(table.spans.held(), 0);
 }
 
 #[test]
@@ -303,14 +312,14 @@ fn of_an_id_that_is_used_again_each_takes_what_is_of_its_trace() {
     // Another client's, before and after.
     table.told(elsewhere("x"), at(0));
     table.waits(sent("x", TRACE, 1), 9);
-    assert!(matches!(&table.told(elsewhere("x"), at(2)), (None, out) if out.is_empty()));
+    assert!(matches!(&table.told(elsewhere("x"), at(2)), (false, out) if out.is_empty()));
     let (_, joined) = table.told(told("x"), at(3));
     assert_eq!(joined[0].found[0].report.told.trace, Some(TRACE));
     assert_eq!(matches(&joined[0]), [(0, "x", true)]);
     // Its own once more is nobody else's, that of a later request is.
-    assert_eq!(table.told(told("x"), at(4)).0, Some(Join::Again));
+    assert!(!table.told(told("x"), at(4)).0);
     let later = traced(TRACE + 2, "x");
-    assert_eq!(table.told(later, at(5)).0, None);
+    assert!(!table.told(later, at(5)).0);
     let joined = table.comes(sent("x", TRACE + 2, 4), TRACED, 9).unwrap();
     assert_eq!(joined.found[0].report.told.trace, Some(TRACE + 2));
 }
@@ -326,7 +335,7 @@ fn what_comes_late_or_under_another_id_is_not_the_next_ones() {
     table.waits(sent("x", TRACE, 0), 1);
     assert_eq!(table.due(at(1)).len(), 1);
     table.waits(sent("x", TRACE + 1, 2), 9);
-    assert_eq!(table.told(told("x"), at(3)).0, Some(Join::Late));
+    assert!(table.told(told("x"), at(3)).1.is_empty());
     assert_eq!(table.told(elsewhere("x"), at(4)).1.len(), 1);
 }
 
@@ -336,7 +345,10 @@ fn two_that_wait_under_one_id_get_each_its_own() {
     table.waits(sent("x", TRACE + 1, 1), 9);
     for (told, trace) in [(told("x"), TRACE), (elsewhere("x"), TRACE + 1)] {
         let joined = table.told(told, at(2)).1;
-        assert_eq!(trace_number(&joined[0].of.rows[0]), Some(trace));
+        let found = &joined[0].found[0].report;
+        assert_eq!(found.told.trace, Some(trace));
+        let own = joined[0].of.rows[0].facts.trace_id.clone();
+        assert_eq!(own, Some(format!("{trace:032x}")));
     }
     // Of one trace, the one below whose span it lies.
     let [other, mut own] = [0, 1].map(|ms| sent("x", TRACE, ms));
@@ -366,11 +378,11 @@ fn a_routers_name_for_it_may_come_last() {
 
 #[test]
 fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
-    const RANDOM: &str = "162c0ee15e8440c09a363c8d738bcd77";
+    let [random, _] = RANDOM;
     let end = |rid: &str, tolds: &[(Told, i64)], row: Vec<Record>| {
         let mut table = Table::new(8);
         for (told, came) in tolds {
-            assert_eq!(table.told(told.clone(), at(*came)).0, None);
+            assert!(!table.told(told.clone(), at(*came)).0);
         }
         table.waits(row, 9);
         let out = table.due(at(9));
@@ -384,11 +396,12 @@ fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
     // An id that a client may have made bounds no clock.
     let row = |rid| sent(rid, TRACE, 1);
     let taken = end("x", &one("x"), row("x"));
-    assert_eq!(taken, (vec![false], Some(Join::Again)));
-    let random = end(RANDOM, &one(RANDOM), row(RANDOM));
-    assert_eq!(random, (vec![true], Some(Join::Again)));
-    assert_eq!(end("x", &[], row("x")), (vec![], None));
-    assert_eq!(end(RANDOM, &[], row(RANDOM)), (vec![], Some(Join::Late)));
+    assert_eq!(taken, (vec![false], false));
+    let taken = end(random, &one(random), row(random));
+    assert_eq!(taken, (vec![true], false));
+    // What comes late is known by an id that nobody uses again.
+    assert_eq!(end("x", &[], row("x")), (vec![], false));
+    assert_eq!(end(random, &[], row(random)), (vec![], true));
     // What came before it was sent; two of them; what was received too early.
     assert!(end("x", &[(elsewhere("x"), 0)], row("x")).0.is_empty());
     let other = traced(TRACE + 2, "x");
@@ -420,22 +433,22 @@ fn of_a_log_the_nearest_line_since_the_sending_is_the_rows() {
     };
     assert_eq!(ended(&mut table, sent("x", TRACE, 1)), Some(Some(3)));
     // It has its line: the next is of the next.
-    assert_eq!(table.told(line(4), at(6)).0, None);
+    assert!(!table.told(line(4), at(6)).0);
     assert_eq!(ended(&mut table, sent("x", TRACE, 5)), Some(Some(4)));
     // SGLang logs none whose client has left.
     let mut left = sent("x", TRACE, 7);
     left[0].facts.outcome = Outcome::ClientAbort;
     assert_eq!(ended(&mut table, left), None);
-    assert_eq!(table.told(line(5), at(8)).0, None);
+    assert!(!table.told(line(5), at(8)).0);
 }
 
 #[test]
 fn a_line_of_a_row_that_went_out_is_no_other_rows() {
-    let mut table = waiting(sent("x", TRACE, 1));
-    assert_eq!(table.told(told("x"), at(2)).1.len(), 1);
-    assert_eq!(table.told(line(told("x")), at(3)).0, Some(Join::Again));
-    // It had one line, and another comes later than any.
-    assert_eq!(table.told(line(told("x")), at(4)).0, None);
+    let [x, _] = RANDOM;
+    let mut table = waiting(sent(x, TRACE, 1));
+    assert_eq!(table.told(told(x), at(2)).1.len(), 1);
+    assert!(!table.told(line(told(x)), at(3)).0);
+    assert_eq!(table.spans.held(), 0);
 }
 
 #[derive(Clone, Debug)]
@@ -485,7 +498,7 @@ proptest! {
                     now += i64::from(later);
                     out.extend(table.due(at(now)).iter().map(name));
                     table.forget(at(now));
-                    prop_assert!(table.spans.len() <= 5 * SPANS_EACH);
+                    prop_assert!(table.spans.held() <= 5 * SPANS_EACH);
                 }
             }
             prop_assert!(table.waiting() <= 5);

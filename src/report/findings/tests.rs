@@ -9,11 +9,11 @@ use crate::report::files::{FaultRow, ProcessFile, RunFile};
 use crate::report::load::tests::assert_says;
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
+use crate::request::csv;
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
 use crate::table::{Cell, Table};
-use crate::telemetry::csv;
 
 const ENGINE: [Moment; 6] = [
     Moment::ServerCreated,

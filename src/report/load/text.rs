@@ -4,7 +4,6 @@ use crate::report::duration;
 use crate::report::grid::Grid;
 use crate::report::words::{Block, text};
 use crate::request::record::Outcome;
-use crate::request::timeline::Stage;
 use crate::stats;
 
 use super::flow::InServer;
@@ -176,7 +175,9 @@ fn shortened(text: &str) -> String {
 fn failures(summary: &Summary) -> impl Iterator<Item = String> {
     let kinds = &summary.all.failures.kinds;
     let shown = kinds.iter().take(NAMED.1).map(|kind| {
-        let ended_in = kind.last_seen.map(|seen| seen.ended_in(Stage::label));
+        let ended_in = kind
+            .last_seen
+            .map(|seen| seen.ended_in(|stage| stage.label));
         let waited = kind.waited.map(|waited| {
             let [mean, max] = [waited.mean, waited.max].map(duration);
             format!(", after {mean} (longest {max})")

@@ -6,7 +6,7 @@ use super::*;
 use crate::report::load::tests::assert_says;
 use crate::report::reader;
 use crate::report::sample::{Sample, at};
-use crate::telemetry::csv;
+use crate::request::csv;
 
 const BEGAN: i64 = 1_795_000_000 * NANOS;
 

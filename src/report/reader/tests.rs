@@ -4,8 +4,8 @@ use super::*;
 use crate::report::files::{RunRef, RunState};
 use crate::report::sample::{Sample, at};
 use crate::request::columns::COLUMNS;
+use crate::request::csv;
 use crate::request::row::Row;
-use crate::telemetry::csv;
 
 fn rows(records: &[Row], base: csv::TimeBase) -> Vec<u8> {
     let mut rows = Vec::new();

@@ -82,7 +82,7 @@ impl StageSet {
 
     /// What people call them, in little room: `prefill … decode` where there are many in a row.
     fn label(self) -> String {
-        let names: Vec<&str> = self.stages().map(Stage::label).collect();
+        let names: Vec<&str> = self.stages().map(|stage| stage.label).collect();
         match (self.unseen(), names.as_slice()) {
             (Some((label, _)), _) => label.to_owned(),
             (None, [first, _, .., last]) if self.is_a_row() || names.len() > 3 => {

@@ -7,116 +7,55 @@ use super::Period;
 pub struct Stage {
     /// Its name in files.
     pub name: &'static str,
-    /// What a person reads: "in the router queue".
-    pub place: &'static str,
+    /// What people call it.
+    pub label: &'static str,
+    /// The name in metrics and spans.
+    pub metric: &'static str,
     /// Its ends; those in a request's own life says [`Timeline::period_of`](super::Timeline::period_of).
     pub period: Period,
     /// Whether it is of prefill and decode on two servers, or of one server alone; `None`: of both.
     pub is_of_pair: Option<bool>,
+    /// What a person reads: "in the router queue".
+    pub place: &'static str,
 }
 
-/// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
-/// beside it are unknown, never guessed.
-pub const STAGES: [Stage; 15] = [
-    Stage::new(
-        "client lag",
-        "in the client, before it was sent",
-        Period::SCHEDULE_LAG,
-    ),
-    Stage::new("to proxy", "on the way to the proxy", Period::TO_PROXY),
-    Stage::new("router", "in the router queue", Period::QUEUE_IN_ROUTER),
-    Stage::new("network", "on the way into the server", Period::NETWORK),
-    Stage::new(
-        "tokenize",
-        "in tokenizing and the hand-over to the scheduler",
-        Period::TOKENIZE,
-    ),
-    Stage::new(
-        "decode memory",
-        "waiting for memory of the decode server",
-        Period::DECODE_MEMORY,
-    )
-    .of_pair(true),
-    Stage::new(
-        "prefill queue",
-        "in the prefill queue",
-        Period::PREFILL_QUEUE,
-    )
-    .of_pair(true),
-    Stage::new("queue", "in the server queue", Period::PURE_QUEUE).of_pair(false),
-    Stage::new("prefill", "in prefill", Period::PREFILL),
-    Stage::new(
-        "KV transfer",
-        "in the transfer of its KV cache",
-        Period::KV_TRANSFER,
-    )
-    .of_pair(true),
-    Stage::new(
-        "decode slot",
-        "waiting for a slot of the decode server's batch",
-        Period::DECODE_SLOT,
-    )
-    .of_pair(true),
-    Stage::new("return", "on the way back", Period::RETURN),
-    Stage::new(
-        "router hold",
-        "in the router, held until prefill's reply was whole",
-        Period::ROUTER_HOLD,
-    )
-    .of_pair(true),
-    Stage::new(
-        "router return",
-        "in the router on the way back",
-        Period::ROUTER_RETURN,
-    ),
-    Stage::new("decode", "in decoding", Period::DECODE),
-];
+/// Makes [`STAGES`] of a table: name, label, name in metrics, period, of what servers, place.
+macro_rules! stages {
+    ($($name:literal $label:literal $metric:literal $period:ident $is_of_pair:expr, $place:literal;)+) => {
+        /// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
+        /// beside it are unknown, never guessed.
+        pub const STAGES: [Stage; [$($name),+].len()] = [$(Stage {
+            name: $name,
+            label: $label,
+            metric: $metric,
+            period: Period::$period,
+            is_of_pair: $is_of_pair,
+            place: $place,
+        }),+];
+    };
+}
+
+stages! {
+    "client lag" "client lag" "client_lag" SCHEDULE_LAG None, "in the client, before it was sent";
+    "to proxy" "to proxy" "to_proxy" TO_PROXY None, "on the way to the proxy";
+    "router" "router queue" "router_queue" QUEUE_IN_ROUTER None, "in the router queue";
+    "network" "network" "network" NETWORK None, "on the way into the server";
+    "tokenize" "tokenize" "tokenize" TOKENIZE None, "in tokenizing and the hand-over to the scheduler";
+    "decode memory" "decode memory" "decode_memory" DECODE_MEMORY Some(true), "waiting for memory of the decode server";
+    "prefill queue" "prefill queue" "prefill_queue" PREFILL_QUEUE Some(true), "in the prefill queue";
+    "queue" "server queue" "server_queue" PURE_QUEUE Some(false), "in the server queue";
+    "prefill" "prefill" "prefill" PREFILL None, "in prefill";
+    "KV transfer" "KV transfer" "kv_transfer" KV_TRANSFER Some(true), "in the transfer of its KV cache";
+    "decode slot" "decode slot" "decode_slot" DECODE_SLOT Some(true), "waiting for a slot of the decode server's batch";
+    "return" "return" "return" RETURN None, "on the way back";
+    "router hold" "router hold" "router_hold" ROUTER_HOLD Some(true), "in the router, held until prefill's reply was whole";
+    "router return" "router return" "router_return" ROUTER_RETURN None, "in the router on the way back";
+    "decode" "decode" "decode" DECODE None, "in decoding";
+}
 
 impl Stage {
-    /// The name in metrics and spans.
-    pub fn metric_name(&self) -> &'static str {
-        match self.name {
-            "client lag" => "client_lag",
-            "to proxy" => "to_proxy",
-            "router" => "router_queue",
-            "queue" => "server_queue",
-            "router return" => "router_return",
-            "decode memory" => "decode_memory",
-            "prefill queue" => "prefill_queue",
-            "KV transfer" => "kv_transfer",
-            "decode slot" => "decode_slot",
-            "router hold" => "router_hold",
-            name => name,
-        }
-    }
-
-    /// What people call it.
-    pub fn label(&self) -> &'static str {
-        match self.name {
-            "router" => "router queue",
-            "queue" => "server queue",
-            name => name,
-        }
-    }
-
     /// Whether a request that two servers served has it, or one that one did.
     pub fn is_in(&self, is_pair: bool) -> bool {
         self.is_of_pair.is_none_or(|of_pair| of_pair == is_pair)
-    }
-
-    const fn new(name: &'static str, place: &'static str, period: Period) -> Stage {
-        Stage {
-            name,
-            place,
-            period,
-            is_of_pair: None,
-        }
-    }
-
-    const fn of_pair(self, yes: bool) -> Stage {
-        Stage {
-            is_of_pair: Some(yes),
-            ..self
-        }
     }
 }

@@ -40,7 +40,7 @@ const DECODE: Period = Period {
 };
 
 /// The attribute of each column, in the columns' order.
-fn keys() -> &'static [Key] {
+pub fn keys() -> &'static [Key] {
     static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
     KEYS.get_or_init(|| {
         let key = |name: &str| {
@@ -52,12 +52,6 @@ fn keys() -> &'static [Key] {
         };
         COLUMNS.iter().map(|column| key(column.name)).collect()
     })
-}
-
-/// The attribute that shows a column.
-pub fn name_of(column: &str) -> Option<&'static str> {
-    let place = COLUMNS.iter().position(|known| known.name == column)?;
-    Some(keys().get(place)?.as_str())
 }
 
 /// Adds the columns of a row that have a value: all of them, or those of one scope.

@@ -2,7 +2,8 @@
 //! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>).
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
@@ -82,8 +83,8 @@ pub struct Settings {
 pub struct Resolved {
     /// `None`: there are no traces.
     pub settings: Option<Settings>,
-    /// Variables that turn them off, or that are not heeded.
-    pub notes: Vec<String>,
+    /// The variable that turns them off.
+    pub off: Option<&'static str>,
 }
 
 /// A value that cannot be used.
@@ -97,8 +98,6 @@ pub struct Wrong {
 }
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
-/// Takes what a variable says where nothing is given. Gives why it is not heeded, if it is not, or what would be right.
-type Read = fn(&mut Given, &str) -> Result<Option<&'static str>, String>;
 
 /// The path of traces below a collector's base URL (OTLP/HTTP).
 const PATH: &str = "/v1/traces";
@@ -106,111 +105,50 @@ const GRPC_PORT: u16 = 4317;
 const TIMEOUT: Duration = Duration::from_secs(10);
 const DELAY: Duration = Duration::from_secs(1);
 const QUEUE: usize = 4096;
-const MOST_QUEUED: usize = 1 << 20;
-/// Without end an export would hold the queue for ever.
-const LONGEST: Duration = Duration::from_secs(86_400);
 
 const ENDPOINT_OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const ENDPOINT_OF_ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-
-/// What variables say of a collector that is named. `*`: that of traces, else that of all signals.
-const VARIABLES: [(&str, Read); 12] = [
-    ("OTEL_EXPORTER_OTLP_*PROTOCOL", |given, text| {
-        let protocol = match text {
-            _ if given.protocol.is_some() => return Ok(None),
-            "grpc" => Protocol::Grpc,
-            "http/protobuf" | "http/json" => Protocol::Http,
-            _ => return Err("must be one of grpc, http/protobuf".into()),
-        };
-        given.protocol = Some(protocol);
-        Ok((text == "http/json").then_some("http/protobuf in place of http/json"))
-    }),
-    ("OTEL_EXPORTER_OTLP_*HEADERS", |given, text| {
-        let mut headers = given.headers.take().unwrap_or_default();
-        let own = headers.0.clone();
-        for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
-            let pair = pair.split_once('=');
-            let (key, value) = pair.ok_or("must be like name=value,name=value")?;
-            if !own.contains_key(key.trim()) {
-                headers.push(key, &decoded(value.trim()))?;
-            }
-        }
-        given.headers = Some(headers);
-        Ok(None)
-    }),
-    ("OTEL_EXPORTER_OTLP_*TIMEOUT", |given, text| {
-        // With none at all nothing would ever arrive: 0 is the default.
-        number(&mut given.timeout, text, |millis| {
-            (millis > 0).then(|| Duration::from_millis(millis).min(LONGEST))
-        })
-    }),
-    ("OTEL_BSP_SCHEDULE_DELAY", |given, text| {
-        // Without any it would look for traces without end.
-        number(&mut given.delay, text, |millis| {
-            Some(Duration::from_millis(millis.max(1)))
-        })
-    }),
-    ("OTEL_BSP_MAX_QUEUE_SIZE", |given, text| {
-        number(&mut given.queue, text, |rows| {
-            (rows > 0).then(|| (rows as usize).min(MOST_QUEUED))
-        })
-    }),
-    ("OTEL_SERVICE_NAME", |given, text| {
-        given.service_name.get_or_insert_with(|| text.to_owned());
-        Ok(None)
-    }),
-    ("OTEL_RESOURCE_ATTRIBUTES", |given, text| {
-        let mut pairs = text.split(',').filter_map(|pair| pair.split_once('='));
-        let name = pairs.find(|(key, _)| key.trim() == "service.name");
-        let name = name.map(|(_, value)| decoded(value.trim()));
-        given.service_name = given.service_name.take().or(name);
-        Ok(None)
-    }),
-    ("OTEL_EXPORTER_OTLP_*COMPRESSION", |_, text| {
-        Ok((text != "none").then_some("spans go uncompressed"))
-    }),
-    ("OTEL_EXPORTER_OTLP_*CLIENT_CERTIFICATE", OWN_CERTIFICATE),
-    ("OTEL_EXPORTER_OTLP_*CLIENT_KEY", OWN_CERTIFICATE),
-    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCHES),
-    ("OTEL_BSP_EXPORT_TIMEOUT", BATCHES),
-];
-const OWN_CERTIFICATE: Read = |_, _| Ok(Some("no certificate of our own is shown"));
-const BATCHES: Read = |_, _| Ok(Some("batches have a size and a limit of their own"));
+const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
+const SAMPLER_ARG: &str = "OTEL_TRACES_SAMPLER_ARG";
+/// What turns traces off where a variable names the collector; no variable is over an endpoint that is given.
+const OFF: [(&str, &str); 2] = [("OTEL_SDK_DISABLED", "true"), (SAMPLER, "always_off")];
 
 impl Settings {
     /// What is given over what the environment says. `service` names this program where nobody else does.
     ///
     /// # Errors
-    /// The first value that cannot be used. A variable that asks for what this exporter does not do is none.
+    /// The first value that cannot be used.
     pub fn resolve(given: &Given, service: &str, env: Env<'_>) -> Result<Resolved, Wrong> {
         // The specification takes an empty variable for an absent one.
-        let env = &|name: &str| env(name).filter(|value| !value.trim().is_empty());
-        let own = given.endpoint.clone().map(|url| ("endpoint", url));
-        let of = |name| Some((name, env(name)?));
-        let named = own.or_else(|| of(ENDPOINT_OF_TRACES));
-        let Some((name, url)) = named.or_else(|| of(ENDPOINT_OF_ALL)) else {
+        let env = &|name: &str| {
+            let text = env(name)?.trim().to_owned();
+            (!text.is_empty()).then_some(text)
+        };
+        let own = given.endpoint.clone();
+        let own = own.map(|url| ("endpoint".to_owned(), url.trim().to_owned()));
+        let is_given = own.is_some();
+        let Some((name, url)) = own.or_else(|| variable("ENDPOINT", env)) else {
             return Ok(Resolved::default());
         };
-        if let Some(why) = turned_off(given, env) {
-            let notes = vec![why.to_owned()];
+        let says = |name, value: &str| env(name).is_some_and(|it| it.eq_ignore_ascii_case(value));
+        let mut off = OFF.into_iter().filter(|(name, value)| says(name, value));
+        if let (Some((off, _)), false) = (off.next(), is_given) {
             return Ok(Resolved {
                 settings: None,
-                notes,
+                off: Some(off),
             });
         }
-        let (mut given, mut notes) = (given.clone(), Vec::new());
-        for (name, read) in VARIABLES {
-            if let Some((name, text)) = variable(name, env) {
-                let why = read(&mut given, text.trim()).map_err(|problem| wrong(&name, problem))?;
-                notes.extend(why.map(|why| format!("{name} is not heeded: {why}")));
-            }
-        }
-        let (ratio, follow_client) = sampler(env, &mut notes)?;
-        let (endpoint, protocol) = endpoint(name, url.trim(), given.protocol)?;
+        let protocol = match (given.protocol, variable("PROTOCOL", env)) {
+            (None, Some((name, text))) => Some(text.parse().map_err(|why| wrong(&name, why))?),
+            (given, _) => given,
+        };
+        let (ratio, follow_client) = sampler(env)?;
+        let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
+        let named = given.service_name.clone().or_else(|| service_name(env));
         let settings = Settings {
-            roots: roots(given.ca, &endpoint, env)?,
-            headers: given.headers.unwrap_or_default(),
-            service_name: given.service_name.unwrap_or_else(|| service.to_owned()),
+            roots: roots(given.ca.as_deref(), &endpoint, env)?,
+            headers: headers(given.headers.clone().unwrap_or_default(), env)?,
+            service_name: named.unwrap_or_else(|| service.to_owned()),
             timeout: given.timeout.unwrap_or(TIMEOUT),
             delay: given.delay.unwrap_or(DELAY),
             queue: given.queue.unwrap_or(QUEUE),
@@ -224,7 +162,7 @@ impl Settings {
         };
         Ok(Resolved {
             settings: Some(settings),
-            notes,
+            off: None,
         })
     }
 
@@ -248,6 +186,16 @@ impl Protocol {
             Protocol::Grpc => "grpc",
             Protocol::Http => "http/protobuf",
         }
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Protocol, String> {
+        let mut all = [Protocol::Grpc, Protocol::Http].into_iter();
+        let named = all.find(|protocol| protocol.name() == text);
+        named.ok_or_else(|| "must be one of grpc, http/protobuf".to_owned())
     }
 }
 
@@ -282,29 +230,40 @@ fn wrong(name: &str, problem: impl Into<String>) -> Wrong {
     }
 }
 
-/// The variable of this name that is there, and what it says.
+/// The variable of traces, else that of all signals, and what it says.
 fn variable(name: &str, env: Env<'_>) -> Option<(String, String)> {
-    let names = ["TRACES_", ""].map(|of| name.replace('*', of));
+    let names = ["TRACES_", ""].map(|of| format!("OTEL_EXPORTER_OTLP_{of}{name}"));
     names
         .into_iter()
-        .find_map(|name| Some((name.clone(), env(&name)?)))
+        .find_map(|name| env(&name).map(|text| (name, text)))
 }
 
-/// The variable that turns traces off, if one does; no variable is over an endpoint that is given.
-fn turned_off(given: &Given, env: Env<'_>) -> Option<&'static str> {
-    let is = |name: &str, value: &str| env(name).is_some_and(|v| v.trim() == value);
-    let exporters = env("OTEL_TRACES_EXPORTER");
-    if given.endpoint.is_some() {
-        None
-    } else if env("OTEL_SDK_DISABLED").is_some_and(|v| v.trim().eq_ignore_ascii_case("true")) {
-        Some("OTEL_SDK_DISABLED turns them off")
-    } else if exporters.is_some_and(|all| all.split(',').all(|one| one.trim() != "otlp")) {
-        Some("OTEL_TRACES_EXPORTER names no otlp")
-    } else if is("OTEL_TRACES_SAMPLER", "always_off") && given.ratio.is_none() {
-        Some("OTEL_TRACES_SAMPLER=always_off turns them off")
-    } else {
-        None
+/// The given ones, and those of the environment with other names.
+fn headers(given: Headers, env: Env<'_>) -> Result<Headers, Wrong> {
+    let mut headers = given.clone();
+    let (variable, text) = variable("HEADERS", env).unwrap_or_default();
+    for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
+        let pair = pair.split_once('=');
+        let (name, value) =
+            pair.ok_or_else(|| wrong(&variable, "must be like name=value,name=value"))?;
+        if !given.0.contains_key(name.trim()) {
+            let pushed = headers.push(name, &decoded(value));
+            pushed.map_err(|why| wrong(&variable, why))?;
+        }
     }
+    Ok(headers)
+}
+
+fn service_name(env: Env<'_>) -> Option<String> {
+    let of_resource = || {
+        let attributes = env("OTEL_RESOURCE_ATTRIBUTES")?;
+        let mut pairs = attributes
+            .split(',')
+            .filter_map(|pair| pair.split_once('='));
+        let (_, name) = pairs.find(|(key, _)| key.trim() == "service.name")?;
+        Some(decoded(name))
+    };
+    env("OTEL_SERVICE_NAME").or_else(of_resource)
 }
 
 /// The collector's URL. Only the path of a whole URL is left as it is.
@@ -351,16 +310,13 @@ fn endpoint(
     Ok((url, protocol))
 }
 
-fn roots(given: Option<PathBuf>, endpoint: &str, env: Env<'_>) -> Result<Option<Roots>, Wrong> {
+fn roots(given: Option<&Path>, endpoint: &str, env: Env<'_>) -> Result<Option<Roots>, Wrong> {
     if !endpoint.starts_with("https://") {
         return Ok(None);
     }
-    let given = given.map(|path| ("ca".to_owned(), path));
-    let file = given.or_else(|| {
-        let (name, path) = variable("OTEL_EXPORTER_OTLP_*CERTIFICATE", env)?;
-        Some((name, path.into()))
-    });
-    let roots = match file {
+    let given = given.map(|path| ("ca".to_owned(), path.to_owned()));
+    let named = || variable("CERTIFICATE", env).map(|(name, path)| (name, path.into()));
+    let roots = match given.or_else(named) {
         Some((name, path)) => {
             Roots::file(&path).map_err(|why| wrong(&name, format!("{} {why}", path.display())))?
         }
@@ -371,41 +327,27 @@ fn roots(given: Option<PathBuf>, endpoint: &str, env: Env<'_>) -> Result<Option<
 
 /// Percent-encoding taken off, as in the W3C's baggage.
 fn decoded(text: &str) -> String {
-    percent_decode_str(text).decode_utf8_lossy().into_owned()
-}
-
-/// Puts a variable's number where nothing is given.
-fn number<T>(
-    to: &mut Option<T>,
-    text: &str,
-    take: fn(u64) -> Option<T>,
-) -> Result<Option<&'static str>, String> {
-    if to.is_none() {
-        let number = text.parse();
-        *to = take(number.map_err(|_| "must be a whole number, 0 or more")?);
-    }
-    Ok(None)
+    let text = percent_decode_str(text.trim());
+    text.decode_utf8_lossy().into_owned()
 }
 
 /// The ratio that the environment's sampler keeps, and whether it follows the client.
-fn sampler(env: Env<'_>, notes: &mut Vec<String>) -> Result<(f64, bool), Wrong> {
-    let (name, arg) = ("OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG");
-    let Some(sampler) = env(name) else {
+fn sampler(env: Env<'_>) -> Result<(f64, bool), Wrong> {
+    let Some(sampler) = env(SAMPLER) else {
         return Ok((1.0, true));
     };
-    let of_parent = sampler.trim().strip_prefix("parentbased_");
-    let ratio = match of_parent.unwrap_or(sampler.trim()) {
+    let of_parent = sampler.strip_prefix("parentbased_");
+    let ratio = match of_parent.unwrap_or(&sampler) {
         "always_on" => 1.0,
         "always_off" => 0.0,
-        "traceidratio" => match env(arg).map_or(Ok(1.0), |text| text.trim().parse()) {
+        "traceidratio" => match env(SAMPLER_ARG).map_or(Ok(1.0), |text| text.parse()) {
             Ok(ratio) if (0.0..=1.0).contains(&ratio) => ratio,
-            _ => return Err(wrong(arg, "must be a number from 0 to 1")),
+            _ => return Err(wrong(SAMPLER_ARG, "must be a number from 0 to 1")),
         },
         _ => {
-            let known =
-                "always_on, always_off and traceidratio are, and the same behind parentbased_";
-            notes.push(format!("{name} is not heeded: {known}"));
-            return Ok((1.0, true));
+            let right =
+                "must be always_on, always_off or traceidratio, or one of them behind parentbased_";
+            return Err(wrong(SAMPLER, right));
         }
     };
     Ok((ratio, of_parent.is_some()))

@@ -244,7 +244,7 @@ impl Tree<'_> {
             _ => true,
         };
         let (from, to) = timeline.place_of(stage)?;
-        let name = stage.metric_name().into();
+        let name = stage.metric.into();
         (is_seen && to >= from).then(|| self.span(new_id(), Some(parent), name, (from, to)))
     }
 

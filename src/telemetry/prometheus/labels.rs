@@ -74,10 +74,8 @@ names! {
 pub enum Join {
     /// It is in its row.
     Joined = "joined",
-    /// Its row had gone out.
+    /// Its row had gone out without it.
     Late = "late",
-    /// Its row had gone out with it, or with what the other source told.
-    Again = "again",
     /// No row came for it.
     NoRow = "no_row",
     /// There was no room for it.

@@ -11,7 +11,7 @@ use crate::request::impossible::{Impossible, believed};
 use crate::request::row::Row;
 use crate::request::sequence::Untold;
 use crate::request::stages::{Breakdown, Spent};
-use crate::request::timeline::{Moment, Period, Stage};
+use crate::request::timeline::{Moment, Period};
 use crate::request::unseen::Unseen;
 use crate::telemetry::family::Family;
 
@@ -77,7 +77,7 @@ impl Metrics {
                 self.went_well(rows, &labels);
             }
         } else if let Some(last_seen) = first.last_seen() {
-            let stage = last_seen.ended_in(Stage::metric_name);
+            let stage = last_seen.ended_in(|stage| stage.metric);
             self.ended_in.with(&[labels.outcome, &stage]).inc();
         }
         self.look_at_clocks(first);
@@ -175,11 +175,11 @@ fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
     let (first, is_one) = (stages.next()?, stages.next().is_none());
     match first.period {
         Period::PURE_QUEUE if is_one => None,
-        Period::QUEUE_IN_ROUTER => is_one.then_some((first.metric_name(), true)),
+        Period::QUEUE_IN_ROUTER => is_one.then_some((first.metric, true)),
         // Of a reply that is no stream: nobody sees its first token pass.
         Period::RETURN if !is_one => Some(("decode", false)),
         period if period.from < Moment::RouterSend => None,
-        _ if is_one => Some((first.metric_name(), false)),
+        _ if is_one => Some((first.metric, false)),
         _ => Some(("server", false)),
     }
 }

@@ -209,7 +209,7 @@ metrics! {
         "Rows of requests whose traces wait to be exported.";
     engine_joins: IntCounter = "queuescope_engine_joins_total", &["source", "outcome"];
         "Sequences in engines' traces (`trace`) or request logs (`log`): `joined` with a row, `late` (the row was \
-        written before: raise `wait_s`), `again` (the row was written with what came first, as from the other source), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
+        written before, with nothing: raise `wait_s`), `no_row` (none came in 5 minutes: other clients of the server, samples that never \
         ran; of both sources, counted as `trace` where that is on), `no_room` (batches of spans, lines).";
     engine_waiting: IntGauge = "queuescope_engine_waiting", &[];
         "Requests that have ended and wait for the engine's trace or log.";

@@ -335,7 +335,8 @@ fn an_incomplete_request_is_found_by_its_id() {
         !report.is_whole && report.told.queue_end.is_some() && report.told.prefill_end.is_none()
     );
     held.take(report);
-    assert!(held.is_empty());
+    let trace = report.told.trace.unwrap();
+    assert!(held.by_rid(id).is_empty() && held.by_trace(trace).is_empty());
 }
 
 proptest! {

@@ -163,7 +163,7 @@ async fn the_bytes_that_arrive_are_those_that_came() {
 fn it_starts_outside_of_any_runtime() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     let (receiver, metrics) = receiver(to(nobody, Protocol::Grpc));
-    receiver.stop();
+    drop(receiver);
     assert_eq!(counted(&metrics, "shutdown"), 0);
 }
 
@@ -190,7 +190,7 @@ async fn a_collector_that_is_no_good_costs_batches_and_no_sender() {
         until(reason, || counted(&metrics, reason) == 3).await;
         assert_eq!(counted(&metrics, "sent"), 0, "{reason}");
         assert_eq!(metrics.trace_batches.with(&[Batch::Taken.name()]).get(), 3);
-        receiver.stop();
+        drop(receiver);
         assert_eq!(counted(&metrics, "shutdown"), 0);
     }
 }
@@ -212,7 +212,7 @@ async fn what_waits_is_bounded_and_each_lost_batch_is_counted_once() {
     // Some are on their way, ten wait.
     let full = counted(&metrics, "queue_full");
     assert!((80..=90).contains(&full), "{full}");
-    receiver.stop();
+    drop(receiver);
     assert_eq!(counted(&metrics, "shutdown"), 100 - full);
 }
 
@@ -228,7 +228,7 @@ async fn a_collector_that_comes_back_gets_them_again() {
     collector.set(Mood::Takes);
     super::send(receiver.addr(), &message).await;
     // What waits at the end is sent.
-    receiver.stop();
+    drop(receiver);
     assert_eq!(counted(&metrics, "sent"), 1);
     assert_eq!(collector.spans().len(), case.spans.len());
 }
@@ -263,7 +263,7 @@ async fn what_is_acknowledged_at_the_end_is_read_and_goes_on_or_is_counted() {
         });
     }
     until("they send", || acknowledged.load(Ordering::Relaxed) > 100).await;
-    let stopped = tokio::task::spawn_blocking(|| receiver.stop());
+    let stopped = tokio::task::spawn_blocking(|| drop(receiver));
     while senders.join_next().await.is_some() {}
     stopped.await.unwrap();
     let read = metrics.trace_batches.with(&[Batch::Taken.name()]).get();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use queuescope::engine::otlp::{self, Malformed};
-use queuescope::engine::span::{EngineSpan, Part};
+use queuescope::engine::span::{EngineSpan, Part, Stage};
 
 use crate::support::spans;
 
@@ -22,9 +22,9 @@ fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
         Part::Router { request_id },
         Part::Root(root),
         Part::Scheduler(scheduler),
-        Part::Process,
-        Part::Waiting,
-        Part::Prefill { retractions: 0 },
+        Part::Stage(Stage::Process),
+        Part::Stage(Stage::Waiting),
+        Part::Stage(Stage::Prefill),
     ] = parts[..]
     else {
         panic!("{parts:?}");
@@ -37,7 +37,10 @@ fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
     assert_eq!(root.prompt_tokens, Some(31));
     assert_eq!(root.cached_tokens, Some(30));
     assert_eq!(root.output_tokens, Some(8));
-    assert_eq!(root.first_token_nanos, Some(16_135_624));
+    assert_eq!(
+        root.first_token,
+        Some(found[1].start.plus_nanos(16_135_624))
+    );
     assert_eq!((scheduler.tp_rank, scheduler.pp_rank), (Some(0), Some(0)));
     assert_eq!(scheduler.dp_rank, None);
     assert!(!scheduler.is_cut_short);

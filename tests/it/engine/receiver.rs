@@ -178,7 +178,7 @@ async fn exporters_of_the_sdk_are_understood() {
         };
         assert_eq!(root.rid.as_deref(), Some("0123abcd_whole"));
         assert_eq!(root.output_tokens, Some(8));
-        assert_eq!(root.first_token_nanos, Some(250_000_000));
+        assert_eq!(root.first_token, Some(span.start.plus_nanos(250_000_000)));
     }
     running.counted(Batch::Taken, 2).await;
 }
@@ -311,7 +311,7 @@ async fn senders_that_hang_hold_nobody_up() {
     assert_eq!(post(&running, PROTOBUF, None, case()).await.status, 200);
     assert_eq!(running.next().len(), 5);
     // It ends with them connected.
-    running.receiver.stop();
+    drop(running.receiver);
     let mut left = Vec::new();
     let read = hung[0].read_to_end(&mut left).await;
     assert!(read.is_err() || left.is_empty());
@@ -382,6 +382,6 @@ async fn what_was_acknowledged_before_the_end_is_read() {
     for _ in 0..20 {
         assert_eq!(post(&running, PROTOBUF, None, case()).await.status, 200);
     }
-    running.receiver.stop();
+    drop(running.receiver);
     assert_eq!(running.batches.iter().count(), 20);
 }

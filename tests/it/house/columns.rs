@@ -59,7 +59,7 @@ pub fn stages_markdown() -> String {
     };
     for stage in &STAGES {
         let (from, to) = (code(stage.period.from.name()), code(stage.period.to.name()));
-        let (label, name, metric) = (stage.label(), code(stage.name), code(stage.metric_name()));
+        let (label, name, metric) = (stage.label, code(stage.name), code(stage.metric));
         line(
             &mut text,
             &[

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use queuescope::request::column::Unit;
 use queuescope::request::columns::COLUMNS;
-use queuescope::telemetry::otlp::attributes::name_of;
+use queuescope::telemetry::otlp::attributes::keys;
 use queuescope::telemetry::otlp::settings::Protocol;
 
 use crate::support::collector::{CLIENT, Collector, INTERNAL, SERVER, Span, one};
@@ -31,8 +31,8 @@ fn close(a: f64, b: f64) -> bool {
 /// Fails unless a span shows every cell of the row that has a value.
 fn shows(span: &Span, row: &Row) {
     let mut compared = 0;
-    for column in &COLUMNS {
-        let (cell, key) = (&row[column.name], name_of(column.name).unwrap());
+    for (column, key) in COLUMNS.iter().zip(keys()) {
+        let (cell, key) = (&row[column.name], key.as_str());
         if cell.is_empty() {
             assert!(!span.attributes.contains_key(key), "{key}");
             continue;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver, Settings};
-use queuescope::engine::span::{EngineSpan, Part};
+use queuescope::engine::span::{EngineSpan, Part, Stage};
 use queuescope::request::outcome::Outcome;
 use queuescope::sim::config::Telemetry;
 use queuescope::sim::server::Sim;
@@ -173,7 +173,7 @@ impl Run {
         let roots = self.passed.iter().filter(is_root).filter(|root| {
             let scheduler = of(|part| matches!(part, Part::Scheduler(_)), root);
             scheduler
-                .and_then(|scheduler| of(|part| matches!(part, Part::Waiting), scheduler))
+                .and_then(|scheduler| of(|part| *part == Part::Stage(Stage::Waiting), scheduler))
                 .is_some()
         });
         let rids = roots.filter_map(|root| match &root.part {

@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::proxy::Front;
 use queuescope::proxy::shared::UpstreamKind;
-use queuescope::request::timeline::Period;
 use queuescope::sim::server::Sim;
 
 /// A simulated server, and a run of three requests through a front that takes it for `kind`.
@@ -25,7 +24,7 @@ async fn a_front_before_the_server_says_when_it_sent_and_to_whom() {
             assert_eq!(row.host, Some(sim.addr().to_string()));
             assert!(at(row, Moment::Arrival) >= at(row, Moment::Sent));
             assert_eq!(at(row, Moment::RouterSend), at(row, Moment::Forwarded));
-            assert!(row.timeline.nanos(Period::SERVER_LATENCY).unwrap() > 0);
+            assert!(row.server_latency.unwrap() > 0);
             assert_eq!(row.inconsistency, None);
         }
     }
@@ -38,7 +37,7 @@ async fn a_front_before_a_router_leaves_open_when_that_sent() {
         for row in &run.records {
             assert!(row.timeline.raw(Moment::Forwarded).is_some());
             assert_eq!(row.timeline.raw(Moment::RouterSend), None);
-            assert_eq!(row.timeline.nanos(Period::SERVER_LATENCY), None);
+            assert_eq!(row.server_latency, None);
             assert_eq!(row.host, None, "the router knows, we do not");
         }
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::request::attempt::CameWith;
+use crate::request::columns::ColumnId;
 use crate::request::endpoint::Endpoint;
 use crate::request::record::{Facts, Record};
 use crate::request::sequence::Sequence;
@@ -218,15 +219,15 @@ fn each_of_several_sequences_has_its_own_stages_and_the_requests_are_told_once()
     for (name, many) in [("sequence", 16), ("prefill", 16), ("router_queue", 1)] {
         assert_eq!(called(&all, name).len(), many, "{name}");
     }
-    let has = |span: &SpanData, column: &str| {
-        let key = attributes::name_of(column).unwrap();
-        span.attributes
-            .iter()
-            .any(|attribute| attribute.key.as_str() == key)
+    let has = |span: &SpanData, column: ColumnId| {
+        let key = &attributes::keys()[column as usize];
+        let mut own = span.attributes.iter();
+        own.any(|attribute| attribute.key == *key)
     };
-    assert!(has(&all[0], "elapsed") && !has(&all[0], "ttft"));
+    let (of_request, of_sequence) = (ColumnId::elapsed, ColumnId::ttft);
+    assert!(has(&all[0], of_request) && !has(&all[0], of_sequence));
     for (sequence, prefill) in called(&all, "sequence").iter().zip(called(&all, "prefill")) {
-        assert!(has(sequence, "ttft") && !has(sequence, "elapsed"));
+        assert!(has(sequence, of_sequence) && !has(sequence, of_request));
         assert_eq!(prefill.parent_span_id, sequence.span_context.span_id());
         assert_eq!(sequence.events.len(), 2);
     }

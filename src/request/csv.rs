@@ -1,11 +1,9 @@
-//! Records as CSV: the columns of [`COLUMNS`], a line a record.
-
-use std::io::{self, Write};
+//! Rows as CSV: the columns of [`COLUMNS`], a line a row.
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::cell::{Value, shown_text};
-use crate::request::columns::COLUMNS;
-use crate::request::row::Row;
+
+use super::cell::{Value, shown_text};
+use super::columns::{COLUMNS, Row};
 
 /// What the time columns of a file count from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,66 +14,6 @@ pub enum TimeBase {
     Since(Stamp),
 }
 
-/// Writes records to `W`. Whatever reaches `W` in one `write_all` is a number of whole lines.
-#[derive(Debug)]
-pub struct RowWriter<W: Write> {
-    out: W,
-    base: TimeBase,
-    block: Vec<u8>,
-}
-
-/// Bytes gathered before they are handed on.
-const BLOCK: usize = 64 * 1024;
-
-impl<W: Write> RowWriter<W> {
-    /// A writer that has written the header line.
-    ///
-    /// # Errors
-    /// What `out` answers.
-    pub fn new(out: W, base: TimeBase) -> io::Result<RowWriter<W>> {
-        let mut writer = RowWriter {
-            out,
-            base,
-            block: Vec::new(),
-        };
-        header(&mut writer.block);
-        writer.flush()?;
-        Ok(writer)
-    }
-
-    /// Adds a row; it reaches `out` with the next [`RowWriter::flush`], or when enough have gathered.
-    ///
-    /// # Errors
-    /// What `out` answers; the rows gathered so far are then lost.
-    pub fn write(&mut self, row: &Row) -> io::Result<()> {
-        self::row(row, self.base, &mut self.block);
-        if self.block.len() >= BLOCK {
-            self.hand_on()?;
-        }
-        Ok(())
-    }
-
-    /// Hands all rows to `out` and flushes it.
-    ///
-    /// # Errors
-    /// What `out` answers; the rows gathered so far are then lost.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.hand_on()?;
-        self.out.flush()
-    }
-
-    /// Where the rows go.
-    pub fn get_ref(&self) -> &W {
-        &self.out
-    }
-
-    fn hand_on(&mut self) -> io::Result<()> {
-        let written = self.out.write_all(&self.block);
-        self.block.clear();
-        written
-    }
-}
-
 /// Appends the header line to `block`.
 pub fn header(block: &mut Vec<u8>) {
     let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
@@ -83,13 +21,18 @@ pub fn header(block: &mut Vec<u8>) {
     block.push(b'\n');
 }
 
-/// Appends a record's line to `block`.
+/// Appends a row's line to `block`.
 pub fn row(of: &Row, base: TimeBase, block: &mut Vec<u8>) {
-    for (index, column) in COLUMNS.iter().enumerate() {
+    line(COLUMNS.iter().map(|column| (column.get)(of)), base, block);
+}
+
+/// Appends a line of these cells, which are in the order of the columns, to `block`.
+pub fn line<'a>(cells: impl Iterator<Item = Value<'a>>, base: TimeBase, block: &mut Vec<u8>) {
+    for (index, value) in cells.enumerate() {
         if index > 0 {
             block.push(b',');
         }
-        cell((column.get)(of), base, block);
+        cell(value, base, block);
     }
     block.push(b'\n');
 }
@@ -157,11 +100,8 @@ mod tests {
 
     fn table(base: TimeBase, records: &[Row]) -> Vec<Vec<(String, String)>> {
         let mut out = Vec::new();
-        let mut writer = RowWriter::new(&mut out, base).unwrap();
-        for record in records {
-            writer.write(record).unwrap();
-        }
-        writer.flush().unwrap();
+        header(&mut out);
+        records.iter().for_each(|of| row(of, base, &mut out));
         let mut reader = csv::Reader::from_reader(out.as_slice());
         let names: Vec<String> = reader.headers().unwrap().iter().map(Into::into).collect();
         let rows = reader.records().map(|row| {
@@ -205,17 +145,6 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_one_line_whatever_its_text() {
-        let mut block = Vec::new();
-        let mut odd = record("id", 0, 1);
-        odd.error = Some("two\r\nlines".into());
-        row(&odd, TimeBase::Epoch, &mut block);
-        assert_eq!(block.iter().filter(|byte| **byte == b'\n').count(), 1);
-        assert!(block.ends_with(b"\n"));
-        assert!(!block.contains(&b'\r'));
-    }
-
-    #[test]
     fn what_came_from_outside_is_shown_and_never_run() {
         for (text, shown) in [
             ("plain, \"quoted\" é 🦀 ' =", "plain, \"quoted\" é 🦀 ' ="),
@@ -237,27 +166,5 @@ mod tests {
         let mut block = Vec::new();
         cell(Value::Nanos(-1), TimeBase::Epoch, &mut block);
         assert_eq!(block, b"-0.000000001");
-    }
-
-    #[test]
-    fn what_reaches_the_file_is_whole_lines() {
-        struct Lines(usize);
-        impl Write for Lines {
-            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-                assert!(bytes.ends_with(b"\n"));
-                self.0 += 1;
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let mut writer = RowWriter::new(Lines(0), TimeBase::Epoch).unwrap();
-        let record = record("id", 1, 2);
-        for _ in 0..2000 {
-            writer.write(&record).unwrap();
-        }
-        writer.flush().unwrap();
-        assert!((3..100).contains(&writer.out.0), "{} writes", writer.out.0);
     }
 }
