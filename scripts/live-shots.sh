@@ -15,7 +15,7 @@ queuescope=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug}")/queuescope
 pictures=${2:-.tools/report-shots/live}
 mkdir -p "$pictures"
 scratch=$(mktemp -d)
-"$queuescope" demo --keep-running --output-dir "$scratch/demo" >"$scratch/said" 2>&1 &
+bash scripts/keep-running.sh "$queuescope" "$scratch/demo" >"$scratch/said" 2>&1 &
 job=$!
 trap 'kill $job 2>/dev/null || true; wait; rm -rf "$scratch"' EXIT
 for _ in $(seq 300); do

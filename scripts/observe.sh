@@ -47,9 +47,8 @@ wait_for() {
 }
 listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1"); }
 
-demo=(demo --keep-running --output-dir "$dir" --force)
-[ ! -x "$router" ] || demo+=(--router "$router")
-"$bin/queuescope" "${demo[@]}" >"$dir/demo.txt" 2>"$dir/demo.log" &
+[ -x "$router" ] || router=
+bash scripts/keep-running.sh "$(realpath "$bin")/queuescope" "$dir" "$router" >"$dir/demo.txt" 2>"$dir/demo.log" &
 pids+=($!)
 wait_for "the demo" $! test -s "$dir/targets.json"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Takes the pictures of docs/images anew: the live page of `queuescope demo --keep-running`, right after its burst at 65 s; the page of
+# Takes the pictures of docs/images anew: the live page of `scripts/keep-running.sh`, right after its burst at 65 s; the page of
 # `queuescope routing` (its built-in example); where Grafana is installed, the first dashboard after two of the demo's days.
 # Load and seeds are fixed, times are this machine's. Takes 5 minutes, with Grafana 13.
 #
@@ -54,7 +54,7 @@ word() {
     return 1
 }
 
-timeout 300 "$queuescope" demo --keep-running --router .tools/smg-1.13.0/bin/smg --output-dir "$scratch/demo" \
+timeout 300 bash scripts/keep-running.sh "$queuescope" "$scratch/demo" .tools/smg-1.13.0/bin/smg \
     >"$scratch/demo.txt" 2>"$scratch/demo.log" &
 job=$!
 live=$(word "$scratch/demo.txt" '^live page +(http[^ ]*)')

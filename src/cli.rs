@@ -150,7 +150,7 @@ fn start(words: Vec<OsString>) -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Demo(args) => return demo::run(&args)?.map_or(Ok(ExitCode::SUCCESS), ended),
+        Command::Demo(args) => return ended(demo::run(&args)?),
         Command::Traffic(args) => return run_traffic(&args),
         Command::Node(args) => args.run(Kind::Node)?.iter().try_for_each(shortcoming)?,
         Command::Routing(args) => args.run(Kind::Routing)?.iter().try_for_each(shortcoming)?,
@@ -223,9 +223,33 @@ fn with_help(command: clap::Command, is_brief: bool) -> clap::Command {
     command.after_help(end.unwrap_or_default())
 }
 
+/// Columns that a help takes whose flags stand beside what is said of them.
+const WIDE: usize = 100;
+
+/// The help for a narrower terminal: what is said of a flag follows it at once, and no line is empty.
+fn narrow(help: &str) -> String {
+    let told = |line: &str| {
+        let start = line.len() - line.trim_start().len();
+        let of_flag = line.get(start..).filter(|body| body.starts_with('-'));
+        match of_flag.and_then(|body| body.split_once("  ")) {
+            Some((flag, said)) => format!("{:start$}{flag}: {}\n", "", said.trim_start()),
+            None => format!("{line}\n"),
+        }
+    };
+    help.lines()
+        .filter(|line| !line.is_empty())
+        .map(told)
+        .collect()
+}
+
 /// Reads the command line. A value that does not fit is said in one line: flag, value, what would be right.
 fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
-    let mut command = with_help(Cli::command(), words.iter().any(|word| word == "-h"));
+    let asked = |flag: &str| words.iter().any(|word| word == flag);
+    let width = terminal::width().filter(|width| *width < WIDE && (asked("-h") || asked("--help")));
+    let mut command = with_help(Cli::command(), asked("-h"));
+    if width.is_some() {
+        command = command.term_width(0);
+    }
     let read = command.try_get_matches_from_mut(words);
     let read = read.and_then(|mut read| {
         let of = read.subcommand().map(|(_, of)| of.try_get_one("json"));
@@ -236,6 +260,10 @@ fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
         Some((flag, value, right)) if error.kind() != ErrorKind::TooManyValues => {
             let why = format!("{flag}{}: {right}", shown(&flag, &value));
             fail(&Ended { why, code: USAGE }.into())
+        }
+        _ if width.is_some() && error.kind() == ErrorKind::DisplayHelp => {
+            terminal::say(&narrow(&error.to_string()), width);
+            ExitCode::SUCCESS
         }
         _ => {
             let code = u8::try_from(error.exit_code()).unwrap_or(2);

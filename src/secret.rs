@@ -40,7 +40,7 @@ impl fmt::Debug for Secret {
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
         // Serde's own message would show the value.
-        let shy = |_| D::Error::custom("invalid type: a token must be text in quotes");
+        let shy = |_| D::Error::custom("invalid type, expected text in quotes");
         String::deserialize(deserializer).map(Secret).map_err(shy)
     }
 }

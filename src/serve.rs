@@ -2,7 +2,6 @@
 
 pub mod admin;
 pub mod error;
-pub mod lag;
 pub mod lifecycle;
 mod live;
 pub mod notify;

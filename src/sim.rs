@@ -51,11 +51,13 @@ pub enum Error {
     },
     /// The address cannot be listened on.
     #[error(
-        "cannot listen on {addr} (--host, --port): {source}; a free port is taken with --port 0"
+        "cannot listen on {addr} (--host, {flag}): {source}; a free port is taken with {flag} 0"
     )]
     Bind {
         /// The address.
         addr: SocketAddr,
+        /// The flag of its port.
+        flag: &'static str,
         /// Why not.
         source: std::io::Error,
     },

@@ -124,7 +124,7 @@ mod tests {
     use crate::config::args::Args;
     use crate::config::proxy::Config;
     use crate::config::read::Reading;
-    use crate::config::sections::{Place, SECTIONS, Written};
+    use crate::config::sections::{Place, SECTIONS};
     use crate::config::topology;
     use clap::Parser;
 
@@ -194,10 +194,7 @@ mod tests {
         let mut all =
             all.filter(|value| !is_secret || value.as_str().is_some_and(|text| text.len() > 15));
         all.find(|value| {
-            default.as_ref() != Some(value)
-                && place
-                    .problem(key, value.clone(), Written::File(0, ""))
-                    .is_none()
+            default.as_ref() != Some(value) && place.problem(key, value.clone()).is_none()
         })
     }
 

@@ -87,13 +87,6 @@ impl<'i> Reading<'i> {
                 }
                 None => proxy.unknown(path).0,
             },
-            _ if proxy.key(path).is_some() => {
-                self.keys.push(path.to_owned());
-                format!(
-                    "[{path}]: is no section but a key under `[proxy]`, and {}",
-                    proxy.wanted(path, Written::File(0, ""))
-                )
-            }
             _ => {
                 let all = SECTIONS.each_ref().map(Place::header).join("`, `");
                 format!("unknown section `[{path}]`; there are `{all}`")
@@ -119,7 +112,7 @@ impl<'i> Reading<'i> {
             .collect();
         let lacks = |key: &&str| !table.contains_key(*key) && !meant.contains(key);
         for key in ["name", "listen", "upstream"].into_iter().filter(lacks) {
-            let wanted = place.wanted(key, Written::File(0, ""));
+            let wanted = place.wanted(key);
             self.push(at, format!("this `[[worker]]` has no {key}; it {wanted}"));
         }
     }
@@ -156,7 +149,7 @@ impl<'i> Reading<'i> {
     fn set(&mut self, place: &Place, key: &str, all: &[(Value, Written<'_>)]) {
         let mut good = Vec::new();
         for (value, written) in all {
-            match place.problem(key, value.clone(), *written) {
+            match place.problem(key, value.clone()) {
                 Some(problem) => self.wrong(key, *written, &problem),
                 None => good.push(value.clone()),
             }
@@ -176,7 +169,7 @@ impl<'i> Reading<'i> {
         };
         if let Some(value) = value {
             // It has been read.
-            let _ = place.set(&mut self.config, key, value, Written::File(0, ""));
+            let _ = place.set(&mut self.config, key, value);
         }
     }
 
@@ -280,7 +273,7 @@ fn wrong_line(line: &str, is_twice: bool) -> String {
         }
         _ if is_twice => format!("{key}: is in the file twice; remove one of the two"),
         (_, Some(place)) if line.contains('=') => {
-            let wanted = place.wanted(key, Written::File(0, value));
+            let wanted = place.wanted(key);
             format!("{}: {wanted}", shown(key, value))
         }
         _ => {

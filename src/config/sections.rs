@@ -109,29 +109,25 @@ impl Place {
         self.example(key).is_some_and(|example| example.is_array())
     }
 
-    /// Sets a key, or says what is wrong with the value, which was written so.
-    pub(super) fn set(
-        &self,
-        config: &mut Config,
-        key: &str,
-        value: Value,
-        written: Written<'_>,
-    ) -> Result<(), String> {
+    /// Sets a key, or says what is wrong with the value.
+    pub(super) fn set(&self, config: &mut Config, key: &str, value: Value) -> Result<(), String> {
         let Some(part) = (self.part)(config) else {
             return Ok(());
         };
-        match part.set(key, self.in_its_unit(key, value)) {
-            // What the types of values say is for users; serde's own words are not.
-            Err(error) if OF_SERDE.iter().any(|own| error.message().starts_with(own)) => {
-                Err(self.wanted(key, written))
+        let set = part.set(key, self.in_its_unit(key, value));
+        set.map_err(|error| match error.message().split_once(", expected ") {
+            // What the types of values say is for users; serde's own words are not, but for its list of names.
+            Some((_, one)) if error.message().starts_with("unknown variant") => {
+                format!("must be {one}")
             }
-            done => done.map_err(|error| error.message().to_owned()),
-        }
+            Some(_) => self.wanted(key),
+            None => error.message().to_owned(),
+        })
     }
 
     /// The same of a config that nobody has.
-    pub(super) fn problem(&self, key: &str, value: Value, written: Written<'_>) -> Option<String> {
-        self.set(&mut fresh(), key, value, written).err()
+    pub(super) fn problem(&self, key: &str, value: Value) -> Option<String> {
+        self.set(&mut fresh(), key, value).err()
     }
 
     /// A value of the kind that a key takes, of a text without quotes; a text where it cannot be one.
@@ -159,27 +155,12 @@ impl Place {
     }
 
     /// What a key takes, with an example, for whoever wrote something else.
-    pub(super) fn wanted(&self, key: &str, written: Written<'_>) -> String {
-        let (value, is_flag) = match written {
-            Written::File(_, value) => (value, false),
-            Written::Flag(_, value) => (value, true),
-        };
-        let mut config = fresh();
-        let choices = (self.part)(&mut config).and_then(|part| part.set(key, "".into()).err());
-        if let Some(choices) = choices.filter(|error| error.message().starts_with(UNKNOWN)) {
-            let quote = if is_flag { "" } else { "\"" };
-            let choices = choices.message().split('`').skip(3).step_by(2);
-            let choices: Vec<String> = choices.map(|one| format!("{quote}{one}{quote}")).collect();
-            return format!("must be one of {}", choices.join(", "));
-        }
+    pub(super) fn wanted(&self, key: &str) -> String {
         let Some(example) = self.example(key) else {
             return "has a value that cannot be used".to_owned();
         };
         let kind = match &example {
-            Value::Array(_) if value.starts_with('[') => {
-                "a list of values in quotes with commas between them"
-            }
-            Value::Array(_) => "a list in brackets",
+            Value::Array(_) => "a list of texts in quotes",
             Value::String(_) => "text in quotes",
             Value::Boolean(_) => "true or false",
             Value::Float(_) if key.ends_with("_s") => {
@@ -189,34 +170,19 @@ impl Place {
             _ if key.ends_with("_bytes") => "a whole number, or a text such as \"64KiB\"",
             _ => "a whole number, 0 or more",
         };
-        if is_flag {
-            return format!("must be {kind}");
-        }
-        let may_be_text = example.is_array() || kind.contains("text");
-        let without = match value.starts_with(['"', '\'']) && !may_be_text {
-            true => ", without quotes",
-            false => "",
-        };
-        format!("must be {kind}{without}, as in {key} = {example}")
+        format!("must be {kind}, as in {key} = {example}")
     }
 
     /// What is wrong with a key that this section does not have, and the key that was probably meant.
     pub(super) fn unknown(&self, key: &str) -> (String, Option<&'static str>) {
         let plain = key.replace('-', "_");
-        let others = || SECTIONS.iter().filter(|other| other.name != self.name);
-        if let Some(other) = others().find(|other| other.name == plain) {
-            let (header, below) = (other.header(), "on a line, and its keys below it");
-            let wrong = format!("{key}: is a section of its own; write `{header}` {below}");
-            return (wrong, None);
-        }
+        let mut others = SECTIONS.iter().filter(|other| other.name != self.name);
         let near = nearest(&plain, self.keys.iter().map(|key| key.name));
         if near != Some(plain.as_str())
-            && let Some(other) = others().find(|other| other.key(&plain).is_some())
+            && let Some(other) = others.find(|other| other.key(&plain).is_some())
         {
             return (format!("{key}: belongs under `{}`", other.header()), None);
         }
-        let mut like = self.keys.iter().map(|key| key.name);
-        let near = near.or_else(|| like.find(|known| known.contains(&plain)));
         let wrong = match near {
             Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
             None => format!("unknown key `{key}`; config.toml in the repository shows every key"),
@@ -224,11 +190,6 @@ impl Place {
         (wrong, near)
     }
 }
-
-/// How serde begins to tell of a word that is none of an enum's.
-const UNKNOWN: &str = "unknown variant";
-/// How it begins what it says itself.
-const OF_SERDE: [&str; 3] = ["invalid ", "wanted exactly", UNKNOWN];
 
 /// A value as it was written.
 #[derive(Clone, Copy, Debug)]

@@ -105,9 +105,6 @@ fn settings(config: &Config, credentials: &Credentials) -> String {
         ),
         ("traces", traces(credentials)),
     ];
-    if !config.workers.is_empty() || credentials.hop_secret.is_some() {
-        lines.push(("hops", hops_known_by(config, credentials).into()));
-    }
     if is_router(config) && !config.workers.is_empty() {
         let hops = config.workers.iter();
         let hops: String = hops
@@ -179,14 +176,4 @@ fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
         lines.push("generators get no stamps: their own files have no router queue".into());
     }
     lines
-}
-
-/// By what the front and its hops know each other, in words.
-fn hops_known_by(config: &Config, credentials: &Credentials) -> &'static str {
-    match (config.upstream.is_empty(), credentials.hop_secret.is_some()) {
-        (false, false) => "those of this process; others need the same hop_secret here and there",
-        (false, true) => "those of this process, and others that have the same hop_secret",
-        (true, false) => "no front believes what they stamp: there is no hop_secret",
-        (true, true) => "believed by fronts that have the same hop_secret",
-    }
 }

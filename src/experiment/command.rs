@@ -9,12 +9,11 @@ use super::plan::keys::Kind;
 use super::plan::line::KeyFlags;
 use super::plan::read::{self, Entry};
 use super::plan::{Plan, announcement, put};
-use super::run::folder::PLAN;
 use super::run::one::RunEnd;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
 use crate::traffic::folder::Folder;
-use crate::{disk, report, terminal, traffic};
+use crate::{report, terminal, traffic};
 
 /// What they can be told. Any key may be given several values (`--request-rate 5,10,20`): then each is tried.
 #[derive(Clone, Debug, clap::Args)]
@@ -25,12 +24,9 @@ pub struct Args {
     file: Option<PathBuf>,
     /// Folder for all that comes out [default: a new one, results/COMMAND/DATE-TIME; the link latest leads to it]
     ///
-    /// It must not hold an experiment already, unless --force is given.
+    /// It must not hold an experiment already.
     #[arg(short, long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// Replace the experiment that --output-dir holds; it goes into the folder aside there
-    #[arg(long, requires = "output_dir", help_heading = EXPERIMENT)]
-    force: bool,
     /// Go on with the experiment in this folder: what is done stays, what was under way is done again
     #[arg(long, value_name = "DIR", conflicts_with_all = ["output_dir", "print_plan", "file", "set"])]
     resume: Option<PathBuf>,
@@ -48,8 +44,6 @@ pub struct Args {
     keys: KeyFlags,
 }
 
-const EXPERIMENT: &str = "Experiment";
-
 impl Args {
     /// Does what was asked for, and says so. `None`: the plan was only to be shown.
     ///
@@ -66,16 +60,8 @@ impl Args {
             "queuescope {}: {headline}\n{announcement}\n",
             kind.name()
         ));
-        if let (Some(file), Some(dir)) = (&self.file, &self.output_dir)
-            && disk::same(file, &[dir.join(PLAN)]).is_some()
-        {
-            let wrong = "is the plan that was given, and would be replaced; name another folder";
-            return Err(
-                PlanError(format!("--output-dir {}: {PLAN} {wrong}", dir.display())).into(),
-            );
-        }
         let results = format!("results/{}", kind.name());
-        let new = || Folder::new(self.output_dir.as_deref(), self.force, &results);
+        let new = || Folder::new(self.output_dir.as_deref(), false, &results);
         let resumed = self.resume.clone().map(OutputDir::Resumed);
         let to = resumed.unwrap_or_else(|| OutputDir::New(new()));
         let program = std::env::current_exe().context("the program's own file")?;

@@ -1,7 +1,6 @@
 //! `queuescope demo`: a whole deployment, so that a newcomer sees where requests wait before there is anything of theirs to
 //! look at.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,9 +13,6 @@ use crate::report::verdict::Grade;
 use crate::traffic::folder::{Folder, Made};
 use crate::{report, terminal, traffic};
 
-mod keep_running;
-mod load;
-
 /// What `queuescope demo` can be told.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -24,9 +20,6 @@ pub struct Args {
     /// results/demo/DATE-TIME; the link results/demo/latest leads to it]
     #[arg(short, long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// Replace the run that --output-dir holds
-    #[arg(long, requires = "output_dir")]
-    force: bool,
     /// Requests to send
     #[arg(short, long, value_name = "N", default_value = "100", allow_negative_numbers = true,
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -36,18 +29,8 @@ pub struct Args {
         value_parser = traffic::rate)]
     request_rate: f64,
     /// Print traffic/summary.json to standard output; the text goes to standard error
-    #[arg(long, conflicts_with = "keep_running")]
+    #[arg(long)]
     pub json: bool,
-    /// Go on until Ctrl-C, with load that rises and falls as in a day of four minutes; three servers, a slow
-    /// one among them. Writes DIR/targets.json, which tells Prometheus what to scrape
-    #[arg(long, conflicts_with_all = ["num_prompts", "request_rate"])]
-    keep_running: bool,
-    /// With --keep-running: a router (`smg`, see scripts/router.sh) to start between front and hops
-    #[arg(long, value_name = "PROGRAM", requires = "keep_running")]
-    router: Option<PathBuf>,
-    /// With --keep-running: where /metrics and the live page are [default: a free port of 127.0.0.1]
-    #[arg(long, value_name = "IP:PORT", requires = "keep_running")]
-    admin: Option<SocketAddr>,
 }
 
 /// Requests that each simulated server runs at once: few, so that a queue forms.
@@ -61,26 +44,20 @@ const RECORDS: &str = "proxy.csv";
 /// The report on them.
 const PAGE: &str = "report.html";
 
-/// Runs the demo; prints what it does. `None` of one that kept running until it was told to end.
+/// Runs the demo; prints what it shows, and then what ran.
 ///
 /// # Errors
 /// A server, the proxy or the run could not start, or the files could not be written.
-pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
+pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let runtime = traffic::runtime()?;
     let clock = Clock::system();
-    let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
-    if args.keep_running {
-        runtime.block_on(keep_running::run(&folder, args, &clock))?;
-        return Ok(None);
-    }
+    let folder = Folder::new(args.output_dir.as_deref(), false, RESULTS);
     runtime.block_on(async {
         let Made { dir, note } = folder.make(&[RECORDS], clock.now())?;
-        let sims = format!("--tokenize-ms 1 --max-running-requests {RUNNING}");
-        let deployment = Deployment::start(&spec(&dir, &[sims.clone(), sims], AT_ONCE)?).await?;
+        let deployment = Deployment::start(&spec(&dir)?).await?;
         let flags = traffic_flags(args, &deployment.target);
         let to = dir.join("traffic").display().to_string();
-        let picture = picture(&deployment);
-        say(&format!("{picture}\n$ queuescope {flags} {to}\n\n"));
+        let commands = format!("{}\n$ queuescope {flags} {to}", picture(&deployment));
         let flags = flags.split_whitespace().filter(|flag| *flag != "\\");
         let flags = traffic::Args::try_parse_from(flags.chain([to.as_str()]))?;
         let stop = traffic::Stop::new();
@@ -88,9 +65,6 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
         // The servers tell of chats by traces, to the proxy: its rows have all of it once it has ended.
         deployment.stop().await;
         let shown = dir.display();
-        say(&format!(
-            "$ queuescope report {shown}/{RECORDS} \\\n    --html {shown}/{PAGE}\n\n"
-        ));
         let asked = report::command::Args {
             dirs: vec![dir.join(RECORDS)],
             html: Some(dir.join(PAGE)),
@@ -103,8 +77,12 @@ pub fn run(args: &Args) -> anyhow::Result<Option<traffic::FinishedRun>> {
             Err(why) => format!("{}note: {why}\n", outcome.to_text()),
         });
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
-        say(&format!("\n{}\n{note}", guide(&dir)));
-        Ok(Some(outcome))
+        let report = format!("$ queuescope report {shown}/{RECORDS} \\\n    --html {shown}/{PAGE}");
+        let guide = guide(&dir);
+        say(&format!(
+            "\nWhat ran:\n\n{commands}\n\n{report}\n\n{guide}\n{note}"
+        ));
+        Ok(outcome)
     })
 }
 
@@ -114,7 +92,7 @@ fn say(text: &str) {
 
 /// Simulated servers that tell the proxy of their requests by traces, each with a hop before it. The front is their router: it
 /// sends to them in turn, and so many requests at once.
-fn spec(dir: &Path, sims: &[String], at_once: i64) -> anyhow::Result<DeploymentSpec> {
+fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
     let mut spec = DeploymentSpec {
         router: Router::Builtin("round_robin".to_owned()),
         hops: true,
@@ -123,13 +101,11 @@ fn spec(dir: &Path, sims: &[String], at_once: i64) -> anyhow::Result<DeploymentS
         traces: true,
         ..DeploymentSpec::default()
     };
-    let server = |flags: &String| {
-        let line = CommandLine::new(&spec.program, &["sim"]);
-        let line = line.with(["--enable-trace", "--trace-level", "2"]);
-        ServerSpec::Started(line.with(flags.split(' ')))
-    };
-    spec.servers = sims.iter().map(server).collect();
-    spec.proxy = format!("max_concurrent_requests = {at_once}").parse()?;
+    let flags =
+        format!("--enable-trace --trace-level 2 --tokenize-ms 1 --max-running-requests {RUNNING}");
+    let line = CommandLine::new(&spec.program, &["sim"]).with(flags.split(' '));
+    spec.servers = vec![ServerSpec::Started(line); 2];
+    spec.proxy = format!("max_concurrent_requests = {AT_ONCE}").parse()?;
     Ok(spec)
 }
 
@@ -140,11 +116,10 @@ fn traffic_flags(args: &Args, base_url: &str) -> String {
         num_prompts,
         ..
     } = args;
-    let force = if args.force { " --force" } else { "" };
     format!(
         "traffic --base-url {base_url} \\\n    --backend sglang-oai-chat --request-rate {request_rate} \
          --num-prompts {num_prompts} \\\n    --random-input-len 320 --random-output-len 40 \
-         --random-range-ratio 0.6 \\\n   {force} --output-dir"
+         --random-range-ratio 0.6 \\\n    --output-dir"
     )
 }
 

@@ -69,11 +69,7 @@ impl Deployment {
         let spec = &spec.with_traces()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
-        let admin = match spec.proxy_admin {
-            _ if !spec.has_proxy() => None,
-            Some(admin) => Some(admin),
-            None => Some(spec.port()?),
-        };
+        let admin = spec.has_proxy().then(|| spec.port()).transpose()?;
         let mut deployment = Deployment {
             target: String::new(),
             upstream_kind: match spec.sends_to_servers() {

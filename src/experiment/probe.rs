@@ -401,13 +401,4 @@ mod tests {
         let both = both.unwrap_err().to_string();
         assert!(both.contains("the URL ends in /generate"), "{both}");
     }
-
-    #[test]
-    fn a_timeout_takes_a_unit() {
-        for (given, seconds) in [("90", 90), ("2min", 120)] {
-            let line = ["probe", "http://a:1", "--request-timeout-s", given];
-            let timeout = Line::parse_from(line).args.request_timeout_s;
-            assert_eq!(timeout, Duration::from_secs(seconds));
-        }
-    }
 }

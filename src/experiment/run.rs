@@ -19,7 +19,7 @@ pub mod search;
 
 use super::plan::error::PlanError;
 use super::plan::{Plan, Run, announcement, grid};
-use folder::{FILES, PLAN};
+use folder::PLAN;
 use one::{RunContext, RunEnd};
 use search::{Search, Trial};
 
@@ -90,10 +90,7 @@ pub async fn run(
 
 async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<Finished> {
     if let OutputDir::New(folder) = &to {
-        folder.check(&FILES)?;
-        if let Folder::Given { dir, .. } = folder {
-            folder::former(dir)?;
-        }
+        folder::check(folder)?;
     }
     let is_done = |run: &&Run| match &to {
         OutputDir::New(_) => false,
@@ -119,15 +116,11 @@ impl ExperimentRunner {
         let mut notes = Vec::new();
         let (dir, before, lock) = match to {
             OutputDir::New(folder) => {
-                folder.check(&FILES)?;
                 let made = folder.make(&[], now)?;
                 notes.extend(made.note);
-                // Before anything of an experiment that is replaced goes: it may be running.
                 let lock = locked(&made.dir)?;
-                if let Some(aside) = folder::replace(&made.dir)? {
-                    let aside = aside.display();
-                    notes.push(format!("what was there before is in {aside}"));
-                }
+                // What came since the first look, before the lock.
+                folder::check(&folder)?;
                 folder::write_plan(&made.dir, &plan)?;
                 (made.dir, ExperimentFile::default(), lock)
             }

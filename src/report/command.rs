@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
     /// File that it goes to instead of the terminal
-    #[arg(short, long, value_name = "FILE", required_if_eq("format", "parquet"))]
+    #[arg(long, value_name = "FILE", required_if_eq("format", "parquet"))]
     pub output: Option<PathBuf>,
     /// File of the page [default: report.html in DIR, if one folder is given]
     #[arg(long, value_name = "FILE", conflicts_with = "no_html")]

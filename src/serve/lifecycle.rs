@@ -19,7 +19,6 @@ use crate::telemetry::prometheus::Metrics;
 
 use super::admin;
 use super::error::Error;
-use super::lag;
 use super::start::{Listeners, bind, listen, shared};
 
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
@@ -49,6 +48,8 @@ const LAST: Duration = Duration::from_secs(5);
 const ENGINE_TRACES: &str = "engine.traces: listen";
 /// How often the join tables are looked through.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How often is looked how late tasks are run.
+const LAG_PAUSE: Duration = Duration::from_millis(50);
 /// How often is counted what requests waited for.
 const COUNTED: Duration = Duration::from_secs(5);
 
@@ -122,7 +123,7 @@ impl Proxy {
             background: [
                 tokio::spawn(serving).abort_handle(),
                 tokio::spawn(sweep(shared.clone())).abort_handle(),
-                tokio::spawn(lag::watch(shared.clone())).abort_handle(),
+                tokio::spawn(watch_lag(shared.clone())).abort_handle(),
                 tokio::spawn(count_waits(shared.clone())).abort_handle(),
             ],
             also_open,
@@ -302,6 +303,16 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop_accepting(Phase::Cut);
         self.background.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Wakes again and again and counts how late it was: whether this process is what requests wait for.
+async fn watch_lag(shared: Arc<Shared>) {
+    loop {
+        let asked = shared.clock.now();
+        tokio::time::sleep(LAG_PAUSE).await;
+        let lag = shared.clock.now().since(asked) - LAG_PAUSE.as_secs_f64();
+        shared.metrics.runtime_lag.with(&[]).observe(lag.max(0.0));
     }
 }
 

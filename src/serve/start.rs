@@ -293,23 +293,12 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
 /// the user says otherwise.
 fn upstream_flag(config: &Config) -> UpstreamFlag {
     let listens = config.engine.traces.listen.is_some();
-    let flag = match (config.otlp.upstream_flag, listens) {
-        (Some(flag), _) => flag,
-        (None, true) => UpstreamFlag::Ratio,
-        (None, false) => UpstreamFlag::default(),
+    let usual = if listens {
+        UpstreamFlag::Ratio
+    } else {
+        UpstreamFlag::default()
     };
-    let what = match flag {
-        UpstreamFlag::Never => Some("none"),
-        UpstreamFlag::Client => Some("only those whose client sends a sampled trace"),
-        _ => None,
-    };
-    if let Some(what) = what.filter(|_| listens) {
-        log::warn!(
-            "engine traces: upstream_flag lets servers make spans of {what} of the requests; without it, or with \
-             \"always\", they make them of all"
-        );
-    }
-    flag
+    config.otlp.upstream_flag.unwrap_or(usual)
 }
 
 /// What engines tell, where any of it is on.

@@ -49,7 +49,7 @@ impl Sim {
         config.failures.validate()?;
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| Error::Start(std::io::Error::other(error)))?;
-        let listener = bind(&config.host, config.port)?;
+        let listener = bind(&config.host, "--port", config.port)?;
         let addr = listener.local_addr().map_err(Error::Start)?;
         let stop = CancellationToken::new();
         let telemetry = &config.telemetry;
@@ -73,7 +73,10 @@ impl Sim {
         let driver = Driver::start(profile, extra, config.dp_size, clock.clone());
         let driver = driver.map_err(Error::Start)?;
         let bootstrap = (pair.mode == Mode::Prefill)
-            .then(|| bind(&config.host, pair.bootstrap_port))
+            .then(|| {
+                let flag = "--disaggregation-bootstrap-port";
+                bind(&config.host, flag, pair.bootstrap_port)
+            })
             .transpose()?;
         let bootstrap_addr = bootstrap
             .as_ref()
@@ -163,7 +166,7 @@ fn announce(sim: &Sim) {
     }
 }
 
-fn bind(host: &str, port: u16) -> Result<TcpListener, Error> {
+fn bind(host: &str, flag: &'static str, port: u16) -> Result<TcpListener, Error> {
     let want = || Error::Value {
         flag: "--host",
         value: host.to_owned(),
@@ -180,7 +183,7 @@ fn bind(host: &str, port: u16) -> Result<TcpListener, Error> {
         socket.bind(addr)?;
         socket.listen(BACKLOG)
     };
-    listen().map_err(|source| Error::Bind { addr, source })
+    listen().map_err(|source| Error::Bind { addr, flag, source })
 }
 
 /// Dropping it drops its connections, which ends them where they are.

@@ -70,10 +70,10 @@ pub struct Args {
     /// Requests to send [default: 1000, or by --duration or data set]
     #[arg(short, long, value_name = "N", value_parser = at_least(1_usize))]
     pub num_prompts: Option<usize>,
-    /// Schedule requests for so many seconds; all are sent and awaited
+    /// Schedule requests for so long; all are sent and awaited
     #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
     pub duration: Option<Duration>,
-    /// At most so many requests under way; others wait for a slot
+    /// At most so many requests at once; the others wait
     ///
     /// The column schedule_lag tells how long.
     #[arg(long, value_name = "N", value_parser = at_least(1_usize))]
@@ -98,13 +98,13 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "1024",
         value_parser = values::length)]
     pub random_output_len: u64,
-    /// Lengths are uniform from this share of it up: 1 is always the same
+    /// Lengths are uniform from this share of it up
     ///
     /// 0 is any from 1, as in SGLang's bench_serving, whose default is 0.
     #[arg(long, value_name = "R", default_value = "1",
         value_parser = between(0.0, 1.0))]
     pub random_range_ratio: f64,
-    /// Exit with 4 when more than this share failed: 0.05, 5%
+    /// Exit with 4 when a larger share failed: 0.05, 5%
     ///
     /// By default half; of an experiment's runs any number may fail, but not all.
     #[arg(long, value_name = "SHARE", value_parser = values::share)]
@@ -118,7 +118,7 @@ pub struct Args {
     /// Replace the run that --output-dir holds
     #[arg(long, requires = "output_dir")]
     pub force: bool,
-    /// Print summary.json to standard output; the text goes to standard error
+    /// Print summary.json; the text goes to standard error
     #[arg(long)]
     pub json: bool,
     // What stands behind a group that is flattened has its heading, unless it names one.
@@ -195,7 +195,7 @@ pub struct Args {
         value_parser = values::seconds_or_none, help_heading = "Connections and limits")]
     pub drain_timeout_s: Duration,
 
-    /// Count requests that keep limits, NAME:MS such as ttft:500 tpot:50
+    /// Count requests that keep limits: ttft:500 tpot:50 (ms)
     #[arg(long, value_name = "GOAL", num_args = 1.., help_heading = "What is written")]
     pub goodput: Vec<Goal>,
     /// Leave the first seconds out of the figures

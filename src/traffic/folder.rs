@@ -61,8 +61,8 @@ impl Folder {
             return Ok(());
         }
         Err(Error::Usage(format!(
-            "--output-dir {}: holds a run already ({}); name another folder, leave the flag out, or replace that run with \
-             --force",
+            "--output-dir {}: holds a run already ({}); name another folder, leave the flag out, or (queuescope traffic) replace \
+             that run with --force",
             dir.display(),
             files.join(", ")
         )))

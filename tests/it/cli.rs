@@ -7,8 +7,13 @@ use crate::support::process::{Done, queuescope, run, run_aside};
 
 /// What a command says of itself, as one reads it in a file.
 fn help(line: &str) -> String {
+    help_at("", line)
+}
+
+/// The same on a terminal of so many columns.
+fn help_at(columns: &str, line: &str) -> String {
     let mut command = queuescope(&flags(line));
-    command.env_remove("COLUMNS");
+    command.env("COLUMNS", columns);
     let done = run(command);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{line}");
     done.out
@@ -42,6 +47,17 @@ fn a_help_has_three_lengths_that_each_end_in_an_example() {
         assert!(lengths[0] <= 60 && lengths[1] <= 120, "{name}: {lengths:?}");
         assert!(!help.contains("--log-format <") && whole.contains("--log-format <"));
         assert_eq!(self::help(&format!("help {name}")), whole);
+        let narrow = help_at("80", &format!("{name} --help"));
+        assert!(narrow.lines().count() <= 120, "{narrow}");
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 80),
+            "{narrow}"
+        );
+        let flags = |help: &str| {
+            let lines = help.lines();
+            lines.filter(|line| line.starts_with("      --")).count()
+        };
+        assert_eq!(flags(&narrow), flags(&help));
     }
 }
 

@@ -34,31 +34,8 @@ pub(super) fn of(config: &Config, credentials: &Credentials) -> Vec<String> {
                 .into(),
         );
     }
-    for upstream in &config.upstream {
-        let mut workers = config.workers.iter();
-        if let Some(worker) = workers.find(|worker| worker.upstream == *upstream) {
-            all.push(format!(
-                "upstream {}: is the server of worker {} too; what goes there passes by the hop {}",
-                upstream.name(),
-                worker.name,
-                worker.listen
-            ));
-        }
-    }
-    all.extend(config.upstream.iter().enumerate().filter_map(|(at, to)| {
-        let twice = config.upstream.iter().take(at).any(|other| other == to);
-        twice.then(|| format!("upstream {}: given twice", to.name()))
-    }));
-    for (at, worker) in config.workers.iter().enumerate() {
-        hop_warnings(&mut all, config, worker);
-        let mut earlier = config.workers.iter().take(at);
-        if let Some(other) = earlier.find(|other| other.upstream == worker.upstream) {
-            all.push(format!(
-                "worker {}: has the same server as worker {}",
-                worker.name, other.name
-            ));
-        }
-    }
+    let workers = config.workers.iter();
+    workers.for_each(|worker| hop_warnings(&mut all, config, worker));
     all
 }
 
@@ -75,11 +52,6 @@ fn hop_warnings(all: &mut Vec<String>, config: &Config, worker: &Worker) {
             "worker {name}: records call its server {}, as hops on other hosts may call theirs; give it a host, as in \
              host = \"gpu1:30000\"",
             worker.called()
-        ));
-    }
-    if listen.port() == 0 {
-        all.push(format!(
-            "worker {name}: listen has port 0, a free one at each start, which a router cannot know"
         ));
     }
     let far = config.upstream.iter().find(|to| !is_near(to));

@@ -1,6 +1,6 @@
 //! What is to be started, and whether it can be. Pure.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -76,8 +76,6 @@ pub struct DeploymentSpec {
     pub hops: bool,
     /// Whether the hops take faults.
     pub fault_injection: bool,
-    /// Where the proxy's admin listener is to be; `None`: on a free port.
-    pub proxy_admin: Option<SocketAddr>,
     /// Further keys of the proxy's config, which win over ours.
     pub proxy: toml::Table,
     /// How servers are asked.

@@ -74,7 +74,7 @@ fn notes(plan: &Plan, settings: &Settings) -> Vec<String> {
         let set: Vec<String> = set.map(|(key, value)| format!("{key} = {value}")).collect();
         notes.push(format!("preset {preset} sets {}", set.join(", ")));
     }
-    notes.extend(without_effect(settings, &plan.given));
+    notes.extend(without_effect(plan, settings));
     notes
 }
 

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use toml::Value;
 
+use super::Plan;
 use super::error::PlanError;
 use super::keys::{RouterName, SGLANG, STARTED};
 use super::line::{self, Settings, text};
@@ -71,6 +72,26 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         keys.num_prefill,
         keys.num_decode
     );
+    let roles = [ServerRole::Prefill, ServerRole::Decode].map(ServerRole::name);
+    for name in roles
+        .iter()
+        .filter(|name| settings.table(name).next().is_some())
+    {
+        ensure!(
+            is_external || keys.has_pairs(),
+            "[{name}] has flags of servers that only {name}; give num_prefill and num_decode"
+        );
+    }
+    let is_mode = |key: &str| {
+        key.split_once('.')
+            .is_some_and(|(_, flag)| flag.replace('-', "_") == MODE)
+    };
+    if let Some(key) = settings
+        .names()
+        .find(|key| keys.has_pairs() && is_mode(key))
+    {
+        bail!("{key}: num_prefill and num_decode set it; leave it out");
+    }
     ensure!(
         !is_external || !keys.servers.is_empty() || router == RouterName::External,
         "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
@@ -398,23 +419,26 @@ fn router(settings: &Settings) -> Router {
 }
 
 /// What was given and means nothing to what is started: said, and no error.
-pub fn without_effect(settings: &Settings, given: &[String]) -> Vec<String> {
+pub fn without_effect(plan: &Plan, settings: &Settings) -> Vec<String> {
     let idle: &[&str] = match settings.keys.engine {
         EngineName::Sim => &[SGLANG, "sglang"],
         EngineName::Sglang => &["sim"],
         EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode", "env"],
     };
+    let is_instead = |name: &str| settings.keys.has_pairs() && name == "num_gpus";
     let is_idle = |name: &&String| {
         let key = line::key(name);
         let table = name.split_once('.').map(|(table, _)| table);
         let place = table.or_else(|| key?.get_help_heading());
+        let is_idle = place.is_some_and(|place| idle.contains(&place)) || is_instead(name);
         // A plan that was printed has all defaults in it.
-        let default = key.and_then(line::default);
-        place.is_some_and(|place| idle.contains(&place))
-            && (default.is_none() || settings.get(name) != default.as_ref())
+        let default = key.and_then(|key| line::default_of(plan.kind, key));
+        is_idle && (default.is_none() || settings.get(name) != default.as_ref())
     };
     let engine = settings.text("engine").unwrap_or_default();
-    let idle = given.iter().filter(is_idle);
-    idle.map(|name| format!("{name} means nothing to engine {engine}"))
-        .collect()
+    let told = |name: &String| match is_instead(name) {
+        true => format!("{name} means nothing beside num_prefill and num_decode"),
+        false => format!("{name} means nothing to engine {engine}"),
+    };
+    plan.given.iter().filter(is_idle).map(told).collect()
 }

@@ -56,7 +56,7 @@ fn meant(kind: Kind, text: &str) -> String {
             found.access.tls.ca,
         )
     });
-    let notes = deploy::without_effect(&plan.runs()[0].settings, &plan.given);
+    let notes = deploy::without_effect(&plan, &plan.runs()[0].settings);
     let notes = notes.iter().map(|note| format!("note: {note}\n"));
     runs.chain(notes).collect()
 }
@@ -142,7 +142,7 @@ fn what_is_written_is_the_same_plan_again() {
         assert_eq!(runs(&before), runs(&after), "{text}");
         // All of it was given by then, and means no less.
         let settings = &after.runs()[0].settings;
-        assert_eq!(deploy::without_effect(settings, &after.given), [""; 0]);
+        assert_eq!(deploy::without_effect(&after, settings), [""; 0]);
     }
 }
 
@@ -188,56 +188,26 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
     let found = of(Kind::Node, Kind::Node.example(), search);
     assert_eq!(
         found.notes,
-        ["max_running_requests = 256: a search has one setting ([8, 16, 64])"]
+        ["max_running_requests = [8, 16, 64] of the example is left out: a search has one setting"]
     );
     assert_eq!(only(&found).keys.max_running_requests, 256);
     plan(Kind::Node, &found.to_toml()).unwrap();
     // What is given is not touched.
-    let given = of(
-        Kind::Node,
-        Kind::Node.example(),
-        &format!("{search}\nmax_running_requests = 8"),
-    );
+    let given = format!("{search}\nmax_running_requests = 8");
+    let given = of(Kind::Node, Kind::Node.example(), &given);
     let running = only(&given).keys.max_running_requests;
     assert_eq!((given.notes.len(), running), (0, 8));
 
-    let policies = |plan: &Plan| {
-        let policy = |run: &Run| run.settings.keys.routing_policy.clone();
-        plan.runs().iter().map(policy).collect::<Vec<_>>()
-    };
-    let all = of(Kind::Routing, Kind::Routing.example(), search);
-    assert_eq!(policies(&all), ["cache_aware"]);
-    let real = of(
-        Kind::Routing,
-        Kind::Routing.example(),
-        "router = 'sglang-router'",
-    );
-    assert_eq!(
-        policies(&real),
-        ["cache_aware", "round_robin", "random", "power_of_two"]
-    );
-    assert_eq!(real.notes.len(), 2);
+    let limit = |plan: &Plan| only(plan).text("proxy.max_concurrent_requests");
+    let routing = |given: &str| of(Kind::Routing, Kind::Routing.example(), given);
     // Waits before a router would pass for its own.
-    let limit = |plan: &Plan| {
-        plan.runs()[0]
-            .settings
-            .text("proxy.max_concurrent_requests")
-    };
-    assert_eq!((limit(&real), limit(&all).as_deref()), (None, Some("16")));
-    let both = of(
-        Kind::Routing,
-        Kind::Routing.example(),
-        "router = ['builtin', 'sglang-router']",
-    );
-    assert_eq!(policies(&both).len(), 8);
+    assert_eq!(limit(&routing(search)).as_deref(), Some("16"));
     let outside = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
-    assert_eq!(
-        policies(&of(Kind::Routing, Kind::Routing.example(), outside)),
-        ["cache_aware"]
-    );
-    assert!(
-        of(Kind::Routing, Kind::Routing.example(), "")
-            .notes
-            .is_empty()
-    );
+    for given in ["router = 'sglang-router'", outside] {
+        let found = routing(given);
+        assert_eq!((found.notes.len(), limit(&found)), (3, None));
+        assert_eq!(only(&found).keys.routing_policy, "cache_aware");
+    }
+    assert_eq!(routing("").runs().len(), 4);
+    assert!(routing("").notes.is_empty());
 }

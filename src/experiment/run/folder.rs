@@ -10,12 +10,13 @@ use serde::de::DeserializeOwned;
 use crate::disk;
 use crate::experiment::plan::Plan;
 use crate::experiment::plan::error::PlanError;
-use crate::report::files::{EXPERIMENT, ExperimentFile, RUN, RUNS, RunFile};
+use crate::report::files::{EXPERIMENT, RUN, RUNS, RunFile};
+use crate::traffic::folder::Folder;
 
 /// The plan, every key with its value.
 pub const PLAN: &str = "experiment.toml";
 /// What an experiment writes into a folder that may be given.
-pub const FILES: [&str; 6] = [
+const FILES: [&str; 6] = [
     EXPERIMENT,
     PLAN,
     RUNS,
@@ -23,7 +24,7 @@ pub const FILES: [&str; 6] = [
     "comparison.json",
     "summary.csv",
 ];
-/// Where the files of runs go that are done again, and of experiments that are replaced.
+/// Where the files of runs go that are done again.
 const ASIDE: &str = "aside";
 /// What is locked while a process works on the folder.
 pub const LOCK: &str = ".lock";
@@ -68,44 +69,24 @@ pub fn run_file(dir: &Path, run: &str) -> Option<RunFile> {
     read_json(&of_run(dir, run).join(RUN)).ok()
 }
 
-/// What is in `dir` in the place of an experiment that is to be replaced.
+/// Whether nothing in a folder that is given could be an experiment's: none is replaced.
 ///
 /// # Errors
-/// It is none.
-pub fn former(dir: &Path) -> anyhow::Result<Vec<&'static str>> {
+/// Something is.
+pub fn check(folder: &Folder) -> anyhow::Result<()> {
+    let Folder::Given { dir, .. } = folder else {
+        return Ok(());
+    };
     let is_there = |name: &&str| dir.join(name).symlink_metadata().is_ok();
-    let there: Vec<&str> = FILES.into_iter().filter(is_there).collect();
-    let experiment: anyhow::Result<ExperimentFile> = read_json(&dir.join(EXPERIMENT));
-    // One that ended before it had written more left its plan.
-    let is_plan_alone = there == [PLAN] && dir.join(PLAN).is_file();
-    match there.first() {
-        Some(name) if experiment.is_err() && !is_plan_alone => Err(PlanError(format!(
-            "--output-dir {}: {name} is not from an experiment, so --force does not replace it: move it, or name \
-             another folder",
+    match FILES.into_iter().find(|name| is_there(&name)) {
+        None => Ok(()),
+        Some(name) => Err(PlanError(format!(
+            "--output-dir {}: holds an experiment, or another's {name}; name another folder, or leave the flag out (--resume goes \
+             on with an experiment)",
             dir.display()
         ))
         .into()),
-        _ => Ok(there),
     }
-}
-
-/// Puts an experiment aside that is to be replaced; gives where.
-///
-/// # Errors
-/// As [`former`], and then nothing is moved; or what the system answers.
-pub fn replace(dir: &Path) -> anyhow::Result<Option<PathBuf>> {
-    let there = former(dir)?;
-    if there.is_empty() {
-        return Ok(None);
-    }
-    let aside = free(dir, "experiment")?;
-    std::fs::create_dir(&aside).with_context(|| aside.display().to_string())?;
-    // By its file an experiment is known: that goes last.
-    for name in there.into_iter().rev() {
-        let (from, to) = (dir.join(name), aside.join(name));
-        std::fs::rename(&from, to).with_context(|| from.display().to_string())?;
-    }
-    Ok(Some(aside))
 }
 
 /// Puts what a run left aside; gives where.
@@ -117,21 +98,16 @@ pub fn put_aside(dir: &Path, run: &str) -> anyhow::Result<Option<PathBuf>> {
     if !old.exists() {
         return Ok(None);
     }
-    let free = free(dir, run)?;
-    std::fs::rename(&old, &free).with_context(|| old.display().to_string())?;
-    Ok(Some(free))
-}
-
-/// A name that nothing has among what was put aside.
-fn free(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let aside = dir.join(ASIDE);
     std::fs::create_dir_all(&aside).with_context(|| aside.display().to_string())?;
     let mut names = (1..=MOST_ASIDE).map(|number| match number {
-        1 => aside.join(name),
-        number => aside.join(format!("{name}-{number}")),
+        1 => aside.join(run),
+        number => aside.join(format!("{run}-{number}")),
     });
     let free = names.find(|name| !name.exists());
-    free.context("too much was put aside already")
+    let free = free.context("too much was put aside already")?;
+    std::fs::rename(&old, &free).with_context(|| old.display().to_string())?;
+    Ok(Some(free))
 }
 
 #[cfg(test)]
@@ -152,20 +128,6 @@ mod tests {
         write_json(&path, &run).unwrap();
         assert_eq!(read_json::<RunFile>(&path).unwrap(), run);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_plan_alone_is_put_aside() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join(PLAN), "rate = 1").unwrap();
-        let aside = replace(folder.path()).unwrap().unwrap();
-        assert_eq!(
-            std::fs::read_to_string(aside.join(PLAN)).unwrap(),
-            "rate = 1"
-        );
-        std::fs::write(folder.path().join(RUNS), "another's").unwrap();
-        let error = replace(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("runs is not from an experiment"), "{error}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct DataArgs {
     #[arg(long, value_enum, default_value = "rate", hide_default_value = true)]
     #[arg(help_heading = "When requests are sent")]
     pub arrival: ArrivalSource,
-    /// With --arrival trace: so many times as fast as it was [default: 1]
+    /// With --arrival trace: so many times as fast [default: 1]
     ///
     /// 2 sends the requests of an hour in half of one.
     #[arg(long, value_name = "FACTOR", value_parser = between(1e-6, 1e6))]

@@ -27,7 +27,7 @@ pub struct TalkArgs {
     /// How think times are spread
     #[arg(long, value_enum, value_name = "SPREAD", default_value = "exponential")]
     pub think_time: Spread,
-    /// Words of a later turn, at most, of conversations
+    /// Words of a later turn, at most
     ///
     /// --random-range-ratio holds for it too.
     #[arg(long, value_name = "N", default_value = "64",

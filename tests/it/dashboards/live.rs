@@ -1,4 +1,4 @@
-//! A real Prometheus beside `queuescope demo --keep-running` with a real router.
+//! A real Prometheus beside `scripts/keep-running.sh` with a real router.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -13,7 +13,6 @@ use serde_json::Value;
 use super::meaning::Said;
 use super::queries::{all, compared, dashboards};
 use super::{read, root};
-use crate::support::process::queuescope;
 use crate::support::proxy::rows;
 use crate::support::router::free_port;
 use crate::support::wire::{Client, until_async};
@@ -22,12 +21,12 @@ const ROUTER: &str = ".tools/smg-1.13.0/bin/smg";
 /// How often all that have found nothing yet are asked again, with a second between: more than a minute's windows.
 const ROUNDS: usize = 120;
 
-/// A child that is killed when it is dropped.
+/// A child that is ended when it is dropped, with its own.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
         let _ = self.0.wait();
     }
 }
@@ -38,8 +37,9 @@ fn demo(folder: &Path) -> Running {
         router.exists(),
         "the real router is missing: run `bash scripts/router.sh`"
     );
-    let mut command = queuescope(&["demo", "--keep-running", "--output-dir"]);
-    command.arg(folder).arg("--router").arg(router);
+    let mut command = Command::new("bash");
+    command.current_dir(root()).arg("scripts/keep-running.sh");
+    command.args([Path::new(env!("CARGO_BIN_EXE_queuescope")), folder, &router]);
     let spawned = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     Running(spawned.unwrap())
 }

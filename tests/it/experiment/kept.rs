@@ -38,9 +38,7 @@ fn a_pipe_in_the_folder_is_not_waited_for() {
             .arg(plan.path(name))
             .status();
         assert!(made.unwrap().success());
-        for flags in [&[][..], &["--force"]] {
-            plan.run("node", flags).assert_status(&[2]);
-        }
+        plan.run("node", &[]).assert_status(&[2]);
     }
 }
 
@@ -57,67 +55,19 @@ fn a_folder_with_runs_of_anothers_is_left_alone() {
         std::fs::write(path, text).unwrap();
     }
     let before = all(&plan.path(""));
-    for flags in [&[][..], &["--force"]] {
-        let told = plan.run("node", flags);
-        told.assert_status(&[2]);
-        assert!(
-            flags.is_empty() || told.err.contains("runs is not from an experiment"),
-            "{}",
-            told.err
-        );
-        assert_eq!(all(&plan.path("")), before);
-    }
+    let told = plan.run("node", &[]);
+    told.assert_status(&[2]);
+    assert!(told.err.contains("another's runs"), "{}", told.err);
+    assert_eq!(all(&plan.path("")), before);
     // `aside` alone is in nobody's way.
     std::fs::remove_dir_all(plan.path("runs")).unwrap();
     plan.run("node", &[]).assert_status(&[0, 3]);
     let kept = std::fs::read_to_string(plan.path("aside/thesis"));
     assert_eq!(kept.unwrap(), "mine");
-}
-
-#[test]
-fn what_is_replaced_by_force_is_put_aside_whole() {
-    let plan = Planned::new(ONE);
-    for (name, text) in [("notes", "mine"), ("aside/experiment/x", "theirs")] {
-        let path = plan.path(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-    plan.run("node", &[]).assert_status(&[0, 3]);
-    plan.run("node", &[]).assert_status(&[2]);
-    // Whatever lies among its files, the user's own too.
-    for name in ["runs/01-run/notes", "report.html"] {
-        std::fs::write(plan.path(name), "mine").unwrap();
-    }
+    // Nor is an experiment replaced.
     let before = all(&plan.path(""));
-    let told = plan.run("node", &["--force"]);
-    told.assert_status(&[0, 3]);
-    assert!(told.out.contains("aside/experiment-2"), "{}", told.out);
-    for (path, bytes) in before {
-        let name = path.strip_prefix(plan.path("")).unwrap();
-        let is_ours = !(name.starts_with("aside") || name == "notes" || name == ".lock");
-        let now = if is_ours { "aside/experiment-2" } else { "" };
-        let kept = std::fs::read(plan.path(now).join(name)).unwrap();
-        assert_eq!(kept, bytes, "{}", name.display());
-    }
-    assert!(!plan.path("runs/01-run/notes").exists());
-    // The plan itself is no former one.
-    let file = plan.path("experiment.toml");
-    let flags = [
-        "node",
-        file.to_str().unwrap(),
-        "--force",
-        "--output-dir",
-        "out",
-    ];
-    let mut command = queuescope(&flags);
-    command.current_dir(plan.folder.path());
-    let told = run(command);
-    told.assert_status(&[2]);
-    assert!(
-        told.err.contains("is the plan that was given"),
-        "{}",
-        told.err
-    );
+    plan.run("node", &[]).assert_status(&[2]);
+    assert_eq!(all(&plan.path("")), before);
 }
 
 const SECRETS: [&str; 3] = ["S3cretHeader", "S3cretTokenOfAdmin", "S3cretOfTheHops0"];

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -20,7 +20,7 @@ use super::deployed::{
 use crate::support::generator::sim;
 use crate::support::process::queuescope;
 use crate::support::router::free_port;
-use crate::support::wire::{PATIENCE, until};
+use crate::support::wire::until;
 
 #[tokio::test]
 async fn a_run_has_its_servers_and_leaves_nothing() {
@@ -373,74 +373,4 @@ async fn a_parent() {
     std::fs::write(dir.join("ready"), "").unwrap();
     std::future::pending::<()>().await;
     drop(deployment);
-}
-
-/// A real SGLang on CPU, as in `scripts/real-sglang.sh`: started, killed and started again, and stopped while it starts; of
-/// its own children nothing is left either.
-#[tokio::test]
-#[ignore = "needs a real SGLang: REALSGL=FOLDER with venv and model, and what its CPU engine needs in the environment"]
-async fn a_real_sglang_comes_and_goes() {
-    let real = PathBuf::from(std::env::var_os("REALSGL").expect("REALSGL is not set"));
-    let folder = tempfile::tempdir().unwrap();
-    let more = "--device cpu --dtype float32 --attention-backend torch_native --max-total-tokens 16384 \
-                --context-length 2048 --served-model-name tiny-llama";
-    let python = real.join("venv/bin/python");
-    let model = real.join("model").display().to_string();
-    let flags = |model: &str, more: &str| {
-        let flags = format!(
-            "--model-path {model} --max-running-requests 4 --mem-fraction-static 0.1 --enable-metrics {more}"
-        );
-        let flags = flags.split_whitespace().map(str::to_owned).collect();
-        sglang(python.to_str().unwrap(), flags)
-    };
-    let one = |servers: Vec<ServerSpec>| DeploymentSpec {
-        start_timeout: Some(PATIENCE * 10),
-        engine: EngineName::Sglang,
-        servers,
-        router: Router::None,
-        ..spec(folder.path())
-    };
-    for (wrong, piece) in [
-        (flags("/no/such/model", more), "the model was not found"),
-        (
-            flags(&model, "--no-such-flag"),
-            "it does not know an argument",
-        ),
-    ] {
-        let error = Deployment::start(&one(wrong))
-            .await
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains(piece), "{error}");
-        assert_eq!(left(folder.path()), [""; 0]);
-    }
-    let wanted = one(flags(&model, more));
-    let deployment = Deployment::start(&wanted).await.unwrap();
-    assert!(left(folder.path()).len() > 2, "its children are not seen");
-    let load = "--num-prompts 5";
-    let table = send(&deployment, &folder, "run", load).await;
-    assert_eq!(words(&table, "outcome"), BTreeSet::from(["ok".to_owned()]));
-    assert!(
-        table
-            .numbers("pure_queue_time")
-            .iter()
-            .all(|waited| waited.is_finite())
-    );
-    let server = &deployment.servers[0];
-    server.kill().await.unwrap();
-    assert_eq!(left(folder.path()), ["queuescope\n"]);
-    server.start().unwrap();
-    server.ready().await.unwrap();
-    let table = send(&deployment, &folder, "again", load).await;
-    assert_eq!(words(&table, "outcome"), BTreeSet::from(["ok".to_owned()]));
-    let hosts = hosts(&deployment);
-    deployment.stop().await;
-    assert_nothing_is_left(folder.path(), &hosts);
-    // Given up when its children are there.
-    let dir = folder.path().to_owned();
-    tokio::select! {
-        started = Deployment::start(&wanted) => panic!("{started:?}"),
-        () = until("its children", || left(&dir).len() > 1) => {}
-    }
-    assert_eq!(left(folder.path()), [""; 0]);
 }

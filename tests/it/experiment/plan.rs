@@ -4,33 +4,6 @@ use super::started::Planned;
 use crate::support::process::{queuescope, run};
 
 #[test]
-fn the_plan_is_shown_and_is_one() {
-    for command in ["node", "routing"] {
-        let shown = run(queuescope(&[command, "--print-plan", "--seed", "9"]));
-        assert_eq!(shown.code, Some(0), "{}", shown.err);
-        assert!(shown.out.contains("\nseed = 9\n"), "{}", shown.out);
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("plan.toml");
-        std::fs::write(&file, &shown.out).unwrap();
-        let again = run(queuescope(&[
-            command,
-            file.to_str().unwrap(),
-            "--print-plan",
-        ]));
-        assert_eq!(again.code, Some(0), "{}", again.err);
-        let lines = |text: &str| {
-            let lines = text
-                .lines()
-                .filter(|line| !line.starts_with('#') && !line.is_empty());
-            let mut lines: Vec<String> = lines.map(str::to_owned).collect();
-            lines.sort();
-            lines
-        };
-        assert_eq!(lines(&again.out), lines(&shown.out));
-    }
-}
-
-#[test]
 fn what_is_wrong_is_one_line_and_status_2() {
     let plan = Planned::new("request_rates = 5");
     let told = plan.run("node", &[]);

@@ -82,34 +82,6 @@ fn another_plan_is_not_gone_on_with() {
 }
 
 #[test]
-fn force_replaces_none_that_is_running() {
-    let plan = Planned::new(PLAN);
-    let process = plan.begin("node", &[]);
-    plan.until_loaded(SECOND);
-    std::fs::create_dir(plan.path("aside")).unwrap();
-    let before = std::fs::read(plan.path("experiment.toml")).unwrap();
-    let told = plan.run("node", &["--force", "--seed", "77"]);
-    assert_eq!(told.code, Some(2), "{}", told.err);
-    assert!(
-        told.err
-            .contains("another process is at work on this experiment"),
-        "{}",
-        told.err
-    );
-    assert_eq!(std::fs::read(plan.path("experiment.toml")).unwrap(), before);
-    assert!(plan.path("runs").join(FIRST).join("requests.csv").is_file());
-    end(process, Signal::SIGKILL);
-    plan.assert_nothing_is_left();
-    // Nobody works on it any more.
-    let done = plan.run("node", &["--force", "--max-running-requests", "4"]);
-    done.assert_status(&[0, 3]);
-    assert_eq!(plan.states(), [RunState::Done]);
-    let runs = std::fs::read_dir(plan.path("runs")).unwrap().count();
-    let former = plan.path("aside/experiment/runs").join(FIRST);
-    assert_eq!((runs, former.join("requests.csv").is_file()), (1, true));
-}
-
-#[test]
 fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
     for (max_failed, is_told) in [
         ("max_failed = 0.5", true),

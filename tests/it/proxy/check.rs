@@ -92,7 +92,7 @@ const FIVE: &str = "[proxy]\nlisten = 8800\nupstream = \"http://127.0.0.1:30000\
                     upstream = \"127.0.0.1:30000\"\n";
 const TOLD: [&str; 5] = [
     "line 2: listen = 8800: must be text in quotes, as in listen = \"127.0.0.1:8800\"",
-    "line 3: upstream = \"http://127.0.0.1:30000\": must be a list in brackets, as in upstream = \
+    "line 3: upstream = \"http://127.0.0.1:30000\": must be a list of texts in quotes, as in upstream = \
      [\"http://127.0.0.1:30000\"]",
     "line 4: threads = 0: must be from 1 to 1024",
     "line 5: name: belongs under `[[worker]]`",

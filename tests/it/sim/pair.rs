@@ -3,6 +3,7 @@
 use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
 use queuescope::sim::disaggregation::{Disaggregation, Mode};
+use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::fast;
@@ -338,4 +339,20 @@ async fn a_request_without_a_room_is_refused() {
             refused.text()
         );
     }
+}
+
+#[tokio::test]
+async fn a_bootstrap_port_that_is_taken_is_told_by_its_flag() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = Config {
+        disaggregation: Disaggregation {
+            mode: Mode::Prefill,
+            bootstrap_port: taken.local_addr().unwrap().port(),
+            ..Disaggregation::default()
+        },
+        ..fast()
+    };
+    let error = Sim::start(config, Clock::system()).unwrap_err().to_string();
+    let told = "(--host, --disaggregation-bootstrap-port)";
+    assert!(error.contains(told), "{error}");
 }
