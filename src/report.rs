@@ -25,7 +25,7 @@ pub mod words;
 pub(crate) use crate::request::sample;
 
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
-fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     match seconds.abs() {
         size if size >= 0.0995 => format!("{seconds:.2} s"),
         size if size >= 0.000_995 => format!("{:.1} ms", seconds * 1e3),

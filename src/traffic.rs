@@ -9,7 +9,6 @@ use crate::clock::Clock;
 use crate::report::figures;
 use crate::report::load::RunFacts;
 use crate::report::machine::Machine;
-use crate::report::verdict::judge;
 
 mod args;
 pub mod arrival;
@@ -33,6 +32,7 @@ mod saved;
 pub mod shard;
 pub mod spans;
 pub mod stop;
+mod verdict;
 mod watch;
 pub mod workload;
 
@@ -53,6 +53,7 @@ use rows::Outputs;
 use spans::Spans;
 use stop::{Signals, aside};
 pub use stop::{Stop, unless_signalled};
+use verdict::judge;
 use watch::{Watch, Watched};
 
 /// Where runs go that are given no folder.
