@@ -1,5 +1,5 @@
 //! Summaries, comparisons and pages of recorded runs. Reading and writing files is in `reader`, `merge` and `command`; the rest
-//! is pure but for [`machine`].
+//! is pure.
 
 pub mod command;
 pub mod compare;
@@ -8,7 +8,6 @@ pub mod files;
 pub mod findings;
 pub mod grid;
 pub mod load;
-pub mod machine;
 pub mod merge;
 pub mod outputs;
 pub mod page;

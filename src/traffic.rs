@@ -8,7 +8,6 @@ use serde_json::json;
 use crate::clock::Clock;
 use crate::report::figures;
 use crate::report::load::RunFacts;
-use crate::report::machine::Machine;
 
 mod args;
 pub mod arrival;
@@ -24,6 +23,7 @@ mod finished;
 pub mod folder;
 pub mod lag;
 mod live;
+mod machine;
 mod output;
 pub mod plan;
 mod progress;
@@ -47,6 +47,7 @@ pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::{Folder, Made};
 pub use live::{Live, Progress};
+use machine::Machine;
 use output::{FILES, Files};
 pub use plan::RunPlan;
 use rows::Outputs;
@@ -113,7 +114,7 @@ pub async fn run_watched(
         scheduled: plan.count(schedule),
         config: plan.config(),
         goodput: args.goodput.clone(),
-        machine: Some(Machine::read()),
+        machine: json!(Machine::read()),
     };
     let dataset = plan.described();
     let what = plan.announcement(schedule);

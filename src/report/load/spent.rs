@@ -144,8 +144,8 @@ impl TimeSpent {
         let room = BAR.saturating_sub(longest).max(10);
         let line = |part: &PartSpent| {
             let share = self.share(part)?;
-            let bar =
-                mark(part.spent).repeat(((share * room as f64).round() as usize).clamp(1, room));
+            let bar = mark(part.spent)
+                .repeat(((share * (room + 1) as f64).round() as usize).clamp(1, room));
             let (label, mean) = (labelled(part.spent), duration(self.mean(part)?));
             Some(format!(
                 "{label}{mean:>10} {:>4.0} %  {bar}{}",

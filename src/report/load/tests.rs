@@ -32,7 +32,7 @@ pub fn run() -> RunFacts {
         scheduled: 4,
         config: json!({ "seed": 7 }),
         goodput: Vec::new(),
-        machine: None,
+        machine: Value::Null,
     }
 }
 

@@ -247,30 +247,30 @@ fn goodput(summary: &Summary) -> Option<String> {
 fn table(summary: &Summary) -> Option<Grid> {
     let all = &summary.all;
     let (requests, ok) = (all.counts.requests, all.counts.ok());
-    let mut rows = Vec::new();
-    if ok > 0 {
-        // Without a router that column holds our own proxy's time, or nothing at all.
-        let no_router = all.spent.requests > 0 && all.spent.routed == 0;
-        // A proxy does not know when its clients sent.
-        let is_sent = all.latencies.get("total_latency_from_send").is_some();
-        let shown = ROWS.iter().filter_map(|name| match *name {
-            "queue_time_in_router" if no_router => None,
-            name if is_sent => Some(name),
-            "total_latency_from_send" => Some("total_latency"),
-            "ttft_from_send" => Some("ttft"),
-            "total_latency_from_schedule" | "ttft_from_schedule" => None,
-            name => Some(name),
-        });
-        rows.extend(shown.map(|name| row(name, all.latencies.get(name))));
+    if ok == 0 {
+        return None;
     }
-    let known = ROWS
-        .iter()
-        .filter_map(|name| Some((name, all.failures.at_least(name)?)));
+    // Without a router that column holds our own proxy's time, or nothing at all.
+    let no_router = all.spent.requests > 0 && all.spent.routed == 0;
+    // A proxy does not know when its clients sent.
+    let is_sent = all.latencies.get("total_latency_from_send").is_some();
+    let shown = ROWS.iter().filter_map(|name| match *name {
+        "queue_time_in_router" if no_router => None,
+        name if is_sent => Some(name),
+        "total_latency_from_send" => Some("total_latency"),
+        "ttft_from_send" => Some("ttft"),
+        "total_latency_from_schedule" | "ttft_from_schedule" => None,
+        name => Some(name),
+    });
+    let mut rows: Vec<Vec<String>> = shown
+        .map(|name| row(name, all.latencies.get(name)))
+        .collect();
     // Where more than half got no answer nothing could be said but dashes.
-    let known = known.filter(|(_, told)| told.p50.is_finite() && ok < requests);
+    let is_known = |told: &&stats::Summary| told.p50.is_finite() && ok < requests;
+    let known = |name| all.failures.at_least(name).filter(is_known);
+    let known = ROWS.iter().filter_map(|name| Some((name, known(name)?)));
     let known: Vec<(&&str, &stats::Summary)> = known.collect();
-    // Where none went well there is no table above whose heads it could share.
-    if !known.is_empty() && ok > 0 {
+    if !known.is_empty() {
         let sent = all.failures.at_least("total_latency_from_send");
         let sent = sent.filter(|told| told.count < requests);
         let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
@@ -281,14 +281,13 @@ fn table(summary: &Summary) -> Option<Grid> {
         rows.push(vec![format!("of all {requests}{sent}, at least{dash}")]);
     }
     rows.extend(known.iter().map(|(name, told)| row(name, Some(told))));
-    let head = match (ok, requests - ok) {
-        (0, _) => "ms, at least".to_owned(),
-        (_, 0) => "ms, ok requests".to_owned(),
+    let head = match requests - ok {
+        0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
     };
     let heads = [&head, "count", "mean", "p50", "p95", "p99"].map(str::to_owned);
     let heads = heads.into();
-    (!rows.is_empty()).then_some(Grid { heads, rows })
+    Some(Grid { heads, rows })
 }
 
 fn row(name: &str, summary: Option<&stats::Summary>) -> Vec<String> {
