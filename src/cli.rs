@@ -420,9 +420,7 @@ fn code(error: &anyhow::Error) -> u8 {
     let is_usage = command::is_usage(error)
         || error.downcast_ref().is_some_and(sim::Error::is_usage)
         || error.downcast_ref().is_some_and(whatif::Error::is_usage)
-        || error
-            .downcast_ref()
-            .is_some_and(report::command::Error::is_usage)
+        || error.downcast_ref().is_some_and(report::command::is_usage)
         || error
             .downcast_ref()
             .is_some_and(serve::error::Error::is_usage);

@@ -1,5 +1,5 @@
 //! Summaries, comparisons and pages of recorded runs. Reading and writing files is in `reader`, `merge` and `command`; the rest
-//! is pure but for [`machine`].
+//! is pure.
 
 pub mod command;
 pub mod compare;
@@ -8,7 +8,6 @@ pub mod files;
 pub mod findings;
 pub mod grid;
 pub mod load;
-pub mod machine;
 pub mod merge;
 pub mod outputs;
 pub mod page;
@@ -25,7 +24,7 @@ pub mod words;
 pub(crate) use crate::request::sample;
 
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
-fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     match seconds.abs() {
         size if size >= 0.0995 => format!("{seconds:.2} s"),
         size if size >= 0.000_995 => format!("{:.1} ms", seconds * 1e3),

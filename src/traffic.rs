@@ -8,8 +8,6 @@ use serde_json::json;
 use crate::clock::Clock;
 use crate::report::figures;
 use crate::report::load::RunFacts;
-use crate::report::machine::Machine;
-use crate::report::verdict::judge;
 
 mod args;
 pub mod arrival;
@@ -25,6 +23,7 @@ mod finished;
 pub mod folder;
 pub mod lag;
 mod live;
+mod machine;
 mod output;
 pub mod plan;
 mod progress;
@@ -33,6 +32,7 @@ mod saved;
 pub mod shard;
 pub mod spans;
 pub mod stop;
+mod verdict;
 mod watch;
 pub mod workload;
 
@@ -47,12 +47,14 @@ pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::{Folder, Made};
 pub use live::{Live, Progress};
+use machine::Machine;
 use output::{FILES, Files};
 pub use plan::RunPlan;
 use rows::Outputs;
 use spans::Spans;
 use stop::aside;
 pub use stop::{Stop, unless_signalled};
+use verdict::judge;
 use watch::{Watch, Watched};
 
 /// Where runs go that are given no folder.
@@ -112,7 +114,7 @@ pub async fn run_watched(
         scheduled: plan.count(schedule),
         config: plan.config(),
         goodput: args.goodput.clone(),
-        machine: Some(Machine::read()),
+        machine: json!(Machine::read()),
     };
     let dataset = plan.described();
     let what = plan.announcement(schedule);

@@ -11,7 +11,7 @@ use http::Method;
 use serde_json::Value;
 
 use crate::clock::Clock;
-use crate::report::timeline::{clock_lines, missing, render, way_back};
+use crate::report::timeline::{clock_lines, missing, render};
 use crate::report::why::first_of;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
@@ -269,7 +269,6 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
     }
     let waited = first_of([record]);
     text.extend(waited.map(|waited| format!("in the server queue it {waited}\n")));
-    text.extend(way_back(record));
     let advice = missing(record);
     if !advice.is_empty() {
         text.push_str("\nnot measured, and what would measure it:\n");

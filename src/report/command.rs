@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::disk;
-use crate::table::{self, join::join, parquet};
+use crate::table::{Error, join::join, parquet};
 use crate::terminal::shown;
 
 use super::duration;
@@ -74,17 +74,6 @@ pub enum Format {
     Parquet,
 }
 
-/// Why nothing can be reported.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// What was given cannot be read, or a file cannot be written, or is not to be.
-    #[error(transparent)]
-    Files(#[from] table::Error),
-    /// A front alone.
-    #[error("--join: give the front's file first and then those of its hops, at least one")]
-    NoHops,
-}
-
 /// The page, in the folder of what it is of.
 const PAGE: &str = "report.html";
 /// A row a run, in an experiment's folder.
@@ -92,11 +81,9 @@ const SUMMARY: &str = "summary.csv";
 /// What programs read of an experiment.
 pub const COMPARISON: &str = "comparison.json";
 
-impl Error {
-    /// Whether what was given is wrong.
-    pub fn is_usage(&self) -> bool {
-        !matches!(self, Error::Files(error) if error.is_written)
-    }
+/// Whether what was given is wrong.
+pub fn is_usage(error: &Error) -> bool {
+    !error.is_written
 }
 
 /// Makes a report, and gives what the terminal shows; `width`: its columns, if they are known.
@@ -141,7 +128,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
     };
     for (path, text) in &files {
         let written = disk::replace(path, text.as_bytes());
-        written.map_err(|cause| table::Error::write(path, cause))?;
+        written.map_err(|cause| Error::write(path, cause))?;
     }
     // What programs read stands alone.
     if args.format != Format::Text && args.output.is_none() {
@@ -165,7 +152,7 @@ fn check(args: &Args) -> Result<(), Error> {
     {
         all.extend([SUMMARY, COMPARISON].map(|name| dir.join(name)));
     }
-    Ok(outputs::check(&all, &inputs(&args.dirs), args.force)?)
+    outputs::check(&all, &inputs(&args.dirs), args.force)
 }
 
 /// What is to be reported on, which `--merge` and `--join` make first, with what is to be said of that.
@@ -178,11 +165,15 @@ fn put_together(args: &Args) -> Result<(Args, Vec<String>), Error> {
         // What is to be said of it stands in the summary that it writes.
         merge(&args.dirs, &dir)?;
     } else {
-        let (front, hops) = args.dirs.split_first().ok_or(Error::NoHops)?;
+        let [front, hops @ ..] = args.dirs.as_slice() else {
+            return Ok((args.clone(), notes));
+        };
         if hops.is_empty() {
-            return Err(Error::NoHops);
+            let what =
+                "--join takes the front's file first and then those of its hops, at least one";
+            return Err(Error::read(front, what));
         }
-        std::fs::create_dir_all(&dir).map_err(|cause| table::Error::write(&dir, cause))?;
+        std::fs::create_dir_all(&dir).map_err(|cause| Error::write(&dir, cause))?;
         let joined = join(front, hops, &dir.join(ROWS))?;
         notes = joined.notes;
         notes.extend(joined.clocks.map(|errors| {

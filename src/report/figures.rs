@@ -69,7 +69,7 @@ fn facts(run: &Run) -> RunFacts {
         scheduled: scheduled.unwrap_or_else(|| run.table.firsts().count()),
         config: told("config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),
-        machine: None,
+        machine: Value::Null,
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
             scheduled: 40,
             config: Value::Null,
             goodput: Vec::new(),
-            machine: None,
+            machine: serde_json::Value::Null,
         };
         // It begins with the arrival of a request, as one that is found does, and ends far before the last.
         let begun = records[8].timeline.raw(Moment::Sent);

@@ -206,3 +206,12 @@ pub struct FaultRow {
     /// `down`: the fault begins; `up`: it is taken away; `ready`: the server answers again.
     pub event: String,
 }
+
+/// A value as people write it: without the quotes of JSON, nothing for none.
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -15,20 +15,18 @@ mod latency;
 mod run;
 mod spent;
 mod summary;
-mod tally;
 mod text;
 mod way_back;
 
-pub use counts::{Counts, FailedAttempt, Tokens};
+pub use counts::{Counts, FailedAttempt, Tally, Tokens};
 pub use failures::{Failures, Kind};
-pub use flow::{Flow, InServer, OverTime};
+pub use flow::{Flow, InServer, OverTime, Presence};
 pub use goodput::{Goal, Goodput};
 pub use json::goals_ms;
 pub use latency::{Latencies, Latency, label};
 pub use run::RunFacts;
 pub use spent::{PartSpent, TimeSpent};
 pub use summary::{Group, Summary};
-pub use tally::Tally;
 
 #[cfg(test)]
 pub(super) mod tests;

@@ -1,6 +1,5 @@
 //! The folders of the shards of a run, made into the folder of one.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::clock::NANOS;
-use crate::disk::{self, Draft};
+use crate::disk::Draft;
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::csv::TimeBase;
@@ -17,7 +16,7 @@ use crate::table::cells::RowWriter;
 use crate::table::window::Window;
 
 use super::figures::figures;
-use super::files::{ROWS, SCHEDULE, SUMMARY};
+use super::files::{ROWS, SUMMARY};
 use super::reader::{Run, load};
 use super::verdict::{Grade, Verdict};
 
@@ -38,7 +37,7 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     shards.sort_by_key(|shard| shard.number);
     check(&shards)?;
     std::fs::create_dir_all(out).map_err(|cause| Error::write(out, cause))?;
-    for path in [ROWS, SUMMARY, SCHEDULE].map(|name| out.join(name)) {
+    for path in [ROWS, SUMMARY].map(|name| out.join(name)) {
         if path.exists() {
             return Err(Error::write(
                 &path,
@@ -61,7 +60,6 @@ fn make(shards: &[Shard], dir: &Path) -> Result<(), Error> {
     }
     let path = dir.join(ROWS);
     merge_rows(shards, began, &path).map_err(|cause| Error::write(&path, cause))?;
-    notes.extend(merge_schedules(shards, &dir.join(SCHEDULE))?);
     let summary = summary(shards, began, notes, dir)?;
     let path = dir.join(SUMMARY);
     let text = format!("{summary:#}\n");
@@ -97,66 +95,50 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<()> {
     out.flush()
 }
 
-/// Moves the files to where they belong: all, or none.
+/// Moves the files to where they belong: the rows last, as with them the folder is a run's.
 fn put(made: &Path, out: &Path) -> Result<(), Error> {
-    let mut moved = Vec::new();
-    // The rows last: with them the folder is a run's.
-    for name in [SCHEDULE, SUMMARY, ROWS] {
+    for name in [SUMMARY, ROWS] {
         let path = out.join(name);
-        match std::fs::rename(made.join(name), &path) {
-            Ok(()) => moved.push(path),
-            Err(cause) if name == SCHEDULE && cause.kind() == io::ErrorKind::NotFound => {}
-            Err(cause) => {
-                moved
-                    .iter()
-                    .for_each(|path| drop(std::fs::remove_file(path)));
-                return Err(Error::write(&path, cause));
-            }
-        }
+        let moved = std::fs::rename(made.join(name), &path);
+        moved.map_err(|cause| Error::write(&path, cause))?;
     }
     Ok(())
 }
 
 /// Whether these are different shards of one schedule.
 fn check(shards: &[Shard]) -> Result<(), Error> {
-    let Some((first, others)) = shards.split_first() else {
+    // What they sent is known only of those that came to their end.
+    let first = shards.iter().find(|shard| shard.workload().is_some());
+    let Some(first) = first.or(shards.first()) else {
         return Ok(());
     };
-    let wrong = |shard: &Shard, what: String| Error::read(&shard.dir, what);
     let config = first.config();
-    for (shard, before) in others.iter().zip(shards) {
-        if shard.of != first.of || shard.number == before.number {
-            let what = format!(
+    for (at, shard) in shards.iter().enumerate() {
+        let wrong = |what: String| Err(Error::read(&shard.dir, what));
+        let before = at.checked_sub(1).and_then(|at| shards.get(at));
+        let is_given = |before: &&Shard| before.number == shard.number || before.of != shard.of;
+        if let Some(before) = before.filter(is_given) {
+            return wrong(format!(
                 "{} does not go with {} of {}: each of one run's shards is given once",
                 shard.name(),
                 before.name(),
                 before.dir.display()
-            );
-            return Err(wrong(shard, what));
+            ));
         }
         let own = shard.config();
-        let mut keys = config.keys().chain(own.keys());
-        if let Some(key) = keys.find(|key| config.get(*key) != own.get(*key)) {
+        let is_other = |key: &&String| {
+            let is_known = *key != WORKLOAD || shard.workload().is_some();
+            is_known && config.get(*key) != own.get(*key)
+        };
+        if let Some(key) = config.keys().chain(own.keys()).find(is_other) {
             let [own, firsts] = [&own, &config].map(|of| of.get(key).cloned().unwrap_or_default());
-            let what = format!(
-                "config.{key} is {own}, in {} it is {firsts}: shards of one run have the same settings",
+            return wrong(format!(
+                "config.{key} is {own}, in {} it is {firsts}: shards of one run have the same settings and requests",
                 first.dir.display(),
-            );
-            return Err(wrong(shard, what));
+            ));
         }
     }
-    // The same settings may have read other files.
-    let mut sent = shards.iter().filter(|shard| shard.workload().is_some());
-    let first = sent.next();
-    let other = first.and_then(|first| sent.find(|shard| shard.workload() != first.workload()));
-    let Some((first, other)) = first.zip(other) else {
-        return Ok(());
-    };
-    let what = format!(
-        "config.{WORKLOAD} is not that of {}: they sent parts of different requests",
-        first.dir.display()
-    );
-    Err(wrong(other, what))
+    Ok(())
 }
 
 /// Why these are not the whole load that one generator would have sent.
@@ -192,38 +174,6 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
     notes
 }
 
-/// The rows of all schedules, by their place; a note of the folders that have none. No file where none has.
-fn merge_schedules(shards: &[Shard], path: &Path) -> Result<Vec<String>, Error> {
-    let (mut header, mut rows, mut notes) = (String::new(), BTreeMap::new(), Vec::new());
-    for shard in shards {
-        let own = shard.dir.join(SCHEDULE);
-        let text = match disk::open(&own).and_then(io::read_to_string) {
-            Ok(text) => text,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-                notes.push(format!(
-                    "{} has no {SCHEDULE}: its part is missing in it",
-                    shard.name()
-                ));
-                continue;
-            }
-            Err(cause) => return Err(Error::read(&own, cause)),
-        };
-        let (head, lines) = text.split_once('\n').unwrap_or_default();
-        header = format!("{head}\n");
-        let place = |line: &str| line.split(',').next()?.parse::<u64>().ok();
-        rows.extend(
-            lines
-                .lines()
-                .filter_map(|line| Some((place(line)?, format!("{line}\n")))),
-        );
-    }
-    if notes.len() < shards.len() {
-        let text: String = std::iter::once(header).chain(rows.into_values()).collect();
-        std::fs::write(path, text).map_err(|cause| Error::write(path, cause))?;
-    }
-    Ok(notes)
-}
-
 /// The summary of all rows, as one run's.
 fn summary(shards: &[Shard], began: i64, notes: Vec<String>, dir: &Path) -> Result<Value, Error> {
     let Some(run) = load(&[dir.to_owned()])?.runs.into_iter().next() else {
@@ -240,10 +190,8 @@ fn summary(shards: &[Shard], began: i64, notes: Vec<String>, dir: &Path) -> Resu
     let first = shards.first();
     let mut config = first.map(Shard::config).unwrap_or_default();
     config.insert("shard".to_owned(), Value::Null);
-    config.insert(
-        WORKLOAD.to_owned(),
-        shards.iter().find_map(Shard::workload).cloned().into(),
-    );
+    let workload = shards.iter().find_map(Shard::workload);
+    config.insert(WORKLOAD.to_owned(), workload.cloned().into());
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each offered its part of the load.

@@ -1,12 +1,10 @@
 //! Where a report may be written: onto nothing that it is made of, nor, unasked, over what is another's.
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
-use serde::de::IgnoredAny;
 
 use crate::disk;
 use crate::table::Error;
@@ -18,11 +16,10 @@ pub const TEXT: &str = "queuescope report\n\n";
 /// What pages, sheets and Markdown begin with, or have near their beginning.
 const PAGE: &str = "<meta name=\"generator\" content=\"queuescope\">";
 const MARKDOWN: &str = "# Report\n\n| run |";
+const JSON: &str = "{\n  \"answers\": [";
+const OLDER_JSON: &str = "{\n  \"comparison\": [";
 /// So many bytes tell.
 const LOOKED_AT: u64 = 4096;
-
-/// Members of the report for programs.
-const MEMBERS: [&str; 3] = ["comparison", "not_compared", "runs"];
 
 /// Looks, before anything is written, whether all `outputs` may be: of a report that is made of `inputs`.
 ///
@@ -71,13 +68,8 @@ fn is_ours(path: &Path) -> io::Result<bool> {
         return Ok(true);
     }
     Ok(match head.first() {
-        Some(b'{') => {
-            let text = BufReader::new(disk::open(path)?);
-            let read: Result<BTreeMap<String, IgnoredAny>, _> = serde_json::from_reader(text);
-            read.is_ok_and(|read| MEMBERS.iter().all(|name| read.contains_key(*name)))
-        }
         Some(b'P') => is_our_parquet(file),
-        _ => [TEXT, &SHEET.join(","), MARKDOWN]
+        _ => [TEXT, &SHEET.join(","), MARKDOWN, JSON, OLDER_JSON]
             .iter()
             .any(|mark| text.starts_with(mark)),
     })
@@ -121,8 +113,9 @@ mod tests {
             ("req_id,success,arrival_time,outcome\n", false),
             ("# Report\n\n| run | ok |\n", true),
             ("# Report\n\nof mine\n", false),
-            ("{\"runs\":[],\"comparison\":[],\"not_compared\":[]}", true),
-            ("{\"runs\":[]}", false),
+            (&format!("{:#}\n", Report::of(&nothing).to_json()), true),
+            ("{\n  \"comparison\": [\n", true),
+            ("{\n  \"runs\": []\n}", false),
             ("PAR1", false),
             ("\u{0}", false),
         ] {

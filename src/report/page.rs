@@ -5,6 +5,7 @@ mod arrivals;
 mod curves;
 mod data;
 mod lives;
+mod over_time;
 
 use ring::digest;
 

@@ -19,7 +19,6 @@ use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow,
 };
-use super::series;
 use super::verdict::Verdict;
 use crate::request::columns::ColumnId;
 use crate::table::join::tell_pairs;
@@ -209,7 +208,9 @@ fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
         name: label.map_or_else(|| name_of(path), |label| one_line(label).into_owned()),
         is_partial: !files.iter().any(|path| path.ends_with(ROWS)),
         files,
-        scheduled: scheduled(path, summary.as_ref()),
+        scheduled: summary
+            .as_ref()
+            .and_then(|told| told.get("scheduled")?.as_u64()),
         series: csv_rows(path, SERIES, &mut notes)?,
         faults: csv_rows(path, FAULTS, &mut notes)?,
         notes,
@@ -228,6 +229,18 @@ impl Run {
     /// How its generator judged it, where its summary tells.
     pub fn verdict(&self) -> Option<Verdict> {
         Verdict::of(self.summary.as_ref()?)
+    }
+
+    /// The hash of what it was sent, where one was taken.
+    pub fn workload_sha256(&self) -> Option<&str> {
+        let of_file = || self.file.as_ref()?.workload_sha256.as_deref();
+        let told = || {
+            self.summary
+                .as_ref()?
+                .pointer("/config/workload_sha256")?
+                .as_str()
+        };
+        of_file().or_else(told)
     }
 
     /// Whether the figures are of a row: it tells of a request that arrived in that part, or nobody knows when.
@@ -254,7 +267,6 @@ impl Run {
                 self.table = table;
                 self.note(&told);
                 self.tell_pairs();
-                self.count_series();
             }
             Err(error) if go_on => {
                 self.is_partial = true;
@@ -303,30 +315,10 @@ impl Run {
         match rows::read(&[self.dir.join(PROXY_ROWS)], self.began(), &UNSAID) {
             Ok((front, _)) => {
                 tell_pairs(&mut self.table, &front);
-                // The run itself knew less.
-                let spent = self
-                    .summary
-                    .as_mut()
-                    .and_then(|all| all.get_mut("time_spent"));
-                spent
-                    .and_then(Value::as_object_mut)
-                    .map(|spent| spent.remove("unseen"));
             }
             Err(error) => self
                 .notes
                 .push(format!("{error}: most waits of a pair are not known")),
-        }
-    }
-
-    /// Puts what is counted from its rows among what servers told over time: of an experiment's run, whose servers are known.
-    fn count_series(&mut self) {
-        if let Some(file) = &self.file
-            && !self.series.iter().any(|row| row.source == series::RECORDS)
-        {
-            let counted = series::of_records(&self.table, &file.servers);
-            self.series.extend(counted.rows);
-            self.series.sort_by(|a, b| a.time.total_cmp(&b.time));
-            self.notes.extend(counted.notes);
         }
     }
 }
@@ -355,16 +347,6 @@ fn tell_apart(runs: &mut [Run]) {
             run.name = format!("{} ({number})", run.name);
         }
     }
-}
-
-/// How many requests a run was to send.
-fn scheduled(dir: &Path, summary: Option<&Value>) -> Option<u64> {
-    let told = summary.and_then(|summary| summary.get("scheduled")?.as_u64());
-    told.or_else(|| {
-        let rows = disk::read(&dir.join(SCHEDULE)).ok()?;
-        let lines = memchr::memchr_iter(b'\n', &rows).count() as u64;
-        lines.checked_sub(1)
-    })
 }
 
 /// A file of JSON; `None` where there is none.

@@ -7,7 +7,7 @@ use crate::request::cell::shown_text;
 
 use super::compare::{Comparison, comparison};
 use super::figures::figures;
-use super::files::{RunFile, RunState, ServerFile};
+use super::files::{RunFile, RunState, ServerFile, plain};
 use super::findings::{Finding, findings};
 use super::load::Summary;
 use super::phases::{Episode, episodes};
@@ -248,13 +248,5 @@ fn flatten(path: &str, value: &Value, cells: &mut Vec<(String, String)>) {
         }
         Value::Number(_) | Value::Null => cells.push((path.to_owned(), plain(value))),
         Value::Array(_) | Value::String(_) | Value::Bool(_) => {}
-    }
-}
-
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
     }
 }

@@ -1,9 +1,5 @@
 //! One request as a person reads it: a bar a stage, what was not seen and what would show it.
 
-mod way_back;
-
-pub use way_back::way_back;
-
 use crate::request::record::TOLERANCE_NANOS;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Period, Side};

@@ -6,7 +6,7 @@ use super::compare::Difference;
 use super::duration;
 use super::findings::Finding;
 use super::grid::Grid;
-use super::load::{Group, Latency};
+use super::load::{Group, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
 use super::why::tables::tables;
@@ -96,9 +96,11 @@ pub fn to_markdown(report: &Report<'_>) -> String {
     let mut blocks = vec!["# Report\n".to_owned()];
     blocks.extend(together);
     for run in &report.runs {
-        let mut said = of_run(run);
-        said.push(Block::Table(of_latencies(run)));
-        blocks.extend(said.iter().filter_map(|block| markdown(block, run.mark())));
+        blocks.extend(
+            of_run(run)
+                .iter()
+                .filter_map(|block| markdown(block, run.mark())),
+        );
     }
     blocks.join("\n")
 }
@@ -106,10 +108,11 @@ pub fn to_markdown(report: &Report<'_>) -> String {
 /// All that is said of a run.
 fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     let mut blocks = vec![named(run, false)];
-    blocks.extend(run.summary.blocks());
-    if run.summary.hosts.len() > 1 {
-        blocks.push(Block::Table(of_servers(run)));
-    }
+    let named = |host: &str| match run.server(host) {
+        name if name == host => host.to_owned(),
+        name => format!("{name} ({host})"),
+    };
+    blocks.extend(run.summary.blocks(named));
     blocks.extend(tables(&run.why).into_iter().map(Block::Table));
     blocks.push(Block::Findings(findings(run).cloned().collect()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
@@ -277,22 +280,6 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// A line a latency that any request had.
-fn of_latencies(told: &RunReport<'_>) -> Grid {
-    let row = |latency: &Latency| {
-        let s = latency.summary.as_ref()?;
-        let figures = [s.mean, s.p50, s.p90, s.p95, s.p99, s.max];
-        let figures = figures.map(|seconds| format!("{:.3}", seconds * 1e3));
-        let first = [latency.name.to_owned(), s.count.to_string()];
-        Some(first.into_iter().chain(figures).collect())
-    };
-    let all = told.summary.all.latencies.all.iter();
-    Grid {
-        heads: heads("latency, ms|count|mean|p50|p90|p95|p99|max"),
-        rows: all.filter_map(row).collect(),
-    }
-}
-
 /// A line a run.
 pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
     let row = |told: &RunReport<'_>| {
@@ -314,17 +301,13 @@ pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
     }
 }
 
-/// A line a server of a run.
-pub fn of_servers(told: &RunReport<'_>) -> Grid {
-    let name = |host: &String| match told.server(host) {
-        name if name == host => host.clone(),
-        name => format!("{name} ({host})"),
-    };
-    let named = told.summary.hosts.iter();
-    let named = named.map(|(host, group)| (name(host), group));
-    let others = told.summary.other_hosts.iter();
+/// A line a server of a run; `named`: what its host is called.
+pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
+    let hosts = summary.hosts.iter();
+    let known = hosts.map(|(host, group)| (named(host), group));
+    let others = summary.other_hosts.iter();
     let others = others.map(|(servers, group)| (format!("{servers} others"), group));
-    let hosts: Vec<(String, &Group)> = named.chain(others).collect();
+    let hosts: Vec<(String, &Group)> = known.chain(others).collect();
     let all: u64 = hosts.iter().map(|(_, group)| group.counts.requests).sum();
     let row = |(host, group): (String, &Group)| {
         let share = group.counts.requests as f64 / all as f64;

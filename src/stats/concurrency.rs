@@ -27,8 +27,6 @@ pub struct Concurrency {
     pub peak: u64,
     /// Mean in each bucket.
     pub series: Vec<f64>,
-    /// Most at any one moment of each bucket.
-    pub peaks: Vec<u64>,
 }
 
 impl Window {
@@ -88,17 +86,16 @@ impl Concurrency {
         changes.sort_unstable();
 
         let mut held = vec![0.0; window.buckets()];
-        let mut peaks = vec![0; window.buckets()];
         let (mut level, mut peak, mut since) = (0_i64, 0_i64, window.whole.start);
         for (at, change) in changes {
             if level > 0 && since < at {
                 // Each bucket that this touches.
                 let bucket = |at: i64| ((at - window.whole.start) / window.bucket) as usize;
-                for place in bucket(since)..=bucket(at - 1) {
+                let touched = held.iter_mut().enumerate().take(bucket(at - 1) + 1);
+                for (place, held) in touched.skip(bucket(since)) {
                     let edges = window.edges(place);
                     let part = at.min(edges.end) - since.max(edges.start);
-                    held[place] += (level * part) as f64;
-                    peaks[place] = level.unsigned_abs().max(peaks[place]);
+                    *held += (level * part) as f64;
                 }
             }
             level += change;
@@ -113,7 +110,6 @@ impl Concurrency {
             mean: total / window.whole.length().max(1) as f64,
             peak: peak.unsigned_abs(),
             series: held,
-            peaks,
         }
     }
 }
@@ -147,7 +143,6 @@ mod tests {
         assert_eq!(got.peak, 2);
         assert_eq!(got.mean, 1.1);
         assert_eq!(got.series, [7.0 / 4.0, 3.0 / 4.0, 1.0 / 2.0]);
-        assert_eq!(got.peaks, [2, 2, 1]);
     }
 
     #[test]
@@ -201,9 +196,6 @@ mod tests {
             prop_assert!((got.mean - mean(&levels)).abs() < 1e-9);
             let chunks: Vec<f64> = levels.chunks(bucket as usize).map(mean).collect();
             prop_assert_eq!(got.series.len(), chunks.len());
-            let most = |levels: &[u64]| *levels.iter().max().unwrap();
-            let peaks: Vec<u64> = levels.chunks(bucket as usize).map(most).collect();
-            prop_assert_eq!(&got.peaks, &peaks);
             for (a, b) in got.series.iter().zip(chunks) {
                 prop_assert!((a - b).abs() < 1e-9);
             }

@@ -1,9 +1,9 @@
 //! What is known of how a run was made.
 
 use crate::report::load::Summary;
-use crate::report::verdict::Evidence;
 
 use super::driver::Run;
+use super::verdict::Evidence;
 use super::watch::Watched;
 
 /// Of a run that is over; something is late beside how long a client typically waits.

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use crate::report::load::Summary;
-use crate::report::verdict::{Evidence, Grade, Verdict};
+use crate::report::verdict::{Grade, Verdict};
+
+use super::verdict::Evidence;
 
 /// Why a run that worked is not what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]

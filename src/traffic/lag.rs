@@ -1,11 +1,11 @@
 //! How late the generator itself was: a saturated client must not pass for a slow server.
 
 use crate::clock::{NANOS, Stamp};
-use crate::report::verdict::{Bounds, Delay, Evidence, Gaps};
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 
 use super::client::Exchange;
+use super::verdict::{Bounds, Delay, Evidence, Gaps};
 
 /// The generator's own lateness over a run.
 #[derive(Clone, Debug, Default)]
@@ -124,10 +124,11 @@ fn seconds(nanos: i64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::verdict::{Grade, judge};
+    use crate::report::verdict::Grade;
     use crate::request::endpoint::Endpoint;
     use crate::request::observer::{End, Observer};
     use crate::request::timeline::Side;
+    use crate::traffic::verdict::judge;
 
     const MS: i64 = 1_000_000;
 

@@ -193,7 +193,7 @@ mod tests {
             scheduled: 1,
             config: Value::Null,
             goodput: Vec::new(),
-            machine: None,
+            machine: serde_json::Value::Null,
         }
     }
 

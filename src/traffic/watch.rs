@@ -10,12 +10,12 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, NANOS, Stamp};
-use crate::report::verdict::{Cpu, Evidence};
 use crate::stats::Histogram;
 
 use super::dispatch::until;
 use super::lag::{delay, later};
 use super::live::Live;
+use super::verdict::{Cpu, Evidence};
 
 /// A task that sleeps this long, again and again: a hundred wake-ups a second cost nothing that could be measured.
 const TICK: Duration = Duration::from_millis(10);
@@ -150,7 +150,8 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::verdict::{Grade, judge};
+    use crate::report::verdict::Grade;
+    use crate::traffic::verdict::judge;
 
     #[test]
     fn a_loop_that_stands_still_is_late_for_as_long() {

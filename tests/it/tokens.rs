@@ -66,7 +66,7 @@ fn total(rows: &[Row]) -> serde_json::Value {
         scheduled: 1,
         config: serde_json::Value::Null,
         goodput: Vec::new(),
-        machine: None,
+        machine: serde_json::Value::Null,
     };
     Summary::of(rows, &run).to_json()["total_output_tokens"].clone()
 }

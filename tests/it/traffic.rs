@@ -128,7 +128,7 @@ fn failure(run: &Run) -> Option<String> {
         scheduled: run.schedule.len(),
         config: Value::Null,
         goodput: Vec::new(),
-        machine: None,
+        machine: serde_json::Value::Null,
     };
     Summary::of(&run.records, &facts).failure()
 }

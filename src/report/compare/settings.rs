@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Difference, FAILED, Statistic, Strata, compare, judge};
-use crate::report::files::RunState;
+use crate::report::files::{RunState, plain};
 use crate::report::findings::queue_grew;
 use crate::report::load::label;
 use crate::report::reader::{Loaded, Run};
@@ -20,8 +20,6 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     /// The settings that were sent the same, by what varies among them.
     pub groups: Vec<Vec<String>>,
-    /// Which of the runs were compared, by their places among those loaded.
-    pub compared: Vec<usize>,
     /// Which runs were not compared, and why.
     pub notes: Vec<String>,
     /// Of what too few requests have a value in both of two settings.
@@ -53,8 +51,6 @@ const SEED: &str = "seed";
 /// The server queue.
 const QUEUE: &str = "pure_queue_time";
 const RESAMPLING_SEED: u64 = 1;
-/// Times of one schedule, as two files tell them, differ by less: seconds.
-const SAME_TIME: f64 = 2e-6;
 
 /// Settings and their runs, by repeat and seed.
 struct Setting<'a> {
@@ -66,8 +62,6 @@ struct Setting<'a> {
 /// The requests of a run: their rows by their places in the schedule.
 struct Sent<'a> {
     run: &'a Run,
-    /// The run's place among those loaded.
-    at: usize,
     rows: BTreeMap<usize, usize>,
 }
 
@@ -77,15 +71,18 @@ struct Pair<'a> {
     rows: Vec<[Option<usize>; 2]>,
 }
 
+/// What was not compared, the requests that it takes, and in how many pairs of settings there were fewer.
+type TooFew = BTreeMap<(String, u32), usize>;
+
 /// Each setting against the first one that was sent the same, in [`METRICS`] and in failed requests, repeats put
 /// together; of [`FEW`], each against each. Runs that are INVALID, unfinished or stopped are not compared.
 pub fn comparison(loaded: &Loaded) -> Comparison {
     let mut made = Comparison::default();
     let mut settings: Vec<Setting<'_>> = Vec::new();
-    for (at, run) in loaded.runs.iter().enumerate() {
+    for run in &loaded.runs {
         match unfit(run) {
             Some(why) => made.not_compared(&run.name, why),
-            None => add(&mut settings, Sent::of(at, run)),
+            None => add(&mut settings, Sent::of(run)),
         }
     }
     // By the first that was sent the same.
@@ -100,7 +97,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             None => groups.push(vec![setting]),
         }
     }
-    let mut too_few = BTreeMap::new();
+    let mut too_few = TooFew::new();
     for group in &groups {
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
@@ -108,8 +105,6 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             }
             [_] => {}
             all => {
-                let runs = all.iter().flat_map(|setting| setting.runs.values());
-                made.compared.extend(runs.map(|sent| sent.at));
                 let first = made.differences.len();
                 of_group(all, &mut made.differences, &mut too_few);
                 let found = made.differences.iter_mut().skip(first);
@@ -120,10 +115,9 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             }
         }
     }
-    made.compared.sort_unstable();
-    let too_few = too_few.into_iter();
-    let too_few =
-        too_few.map(|(what, pairs): (_, Vec<String>)| format!("{what}: {}", pairs.join("; ")));
+    let too_few = too_few.into_iter().map(|((what, least), pairs)| {
+        format!("{what} is not compared in {pairs} of the pairs of settings: fewer than {least} requests have a value in both")
+    });
     made.too_few.extend(too_few);
     judge(&mut made.differences);
     made
@@ -136,11 +130,7 @@ impl Comparison {
 }
 
 /// Compares settings that were sent the same.
-fn of_group(
-    group: &[Setting<'_>],
-    differences: &mut Vec<Difference>,
-    too_few: &mut BTreeMap<String, Vec<String>>,
-) {
+fn of_group(group: &[Setting<'_>], differences: &mut Vec<Difference>, too_few: &mut TooFew) {
     for (n, a) in group.iter().enumerate() {
         let metrics = match n {
             0 => &METRICS[..],
@@ -200,17 +190,11 @@ fn add<'a>(settings: &mut Vec<Setting<'a>>, sent: Sent<'a>) {
     });
 }
 
-/// A value without the quotes of JSON.
-fn word(value: &Value) -> String {
-    let text = value.as_str().map(str::to_owned);
-    text.unwrap_or_else(|| value.to_string())
-}
-
 /// `request_rate=8, tp_size=2`: the settings of which the keys are wanted.
 fn described(settings: &Map<String, Value>, is_wanted: impl Fn(&str) -> bool) -> String {
     let wanted = settings.iter().filter(|(key, _)| is_wanted(key));
     let words: Vec<String> = wanted
-        .map(|(key, value)| format!("{key}={}", word(value)))
+        .map(|(key, value)| format!("{key}={}", plain(value)))
         .collect();
     words.join(", ")
 }
@@ -227,24 +211,20 @@ impl Setting<'_> {
     /// What it is called beside others, by what they do not all share; and what they share.
     fn names(&self, others: &[&Setting<'_>]) -> (String, String) {
         let own = &self.settings;
-        let all = |key: &str, is_so: &dyn Fn(Option<&Value>) -> bool| {
-            others.iter().all(|other| is_so(other.settings.get(key)))
+        let is_shared = |key: &str| {
+            let mut values = others.iter().map(|other| other.settings.get(key));
+            values.all(|value| value == own.get(key))
         };
-        let is_shared = |key: &str| all(key, &|value| value == own.get(key));
-        let is_word = |key: &str| all(key, &|value| value.is_some_and(Value::is_string));
-        let mut apart = own.iter().filter(|(key, _)| !is_shared(key));
-        let name = match (apart.next(), apart.next()) {
-            (None, _) => self.name.clone(),
-            // A word says what it is; a number does not.
-            (Some((key, value)), None) if value.is_string() && is_word(key) => word(value),
-            _ => described(own, |key| !is_shared(key)),
+        let name = match described(own, |key| !is_shared(key)) {
+            name if name.is_empty() => self.name.clone(),
+            name => name,
         };
         (name, described(own, is_shared))
     }
 }
 
 impl Sent<'_> {
-    fn of(at: usize, run: &Run) -> Sent<'_> {
+    fn of(run: &Run) -> Sent<'_> {
         let (table, is_counted) = (&run.table, run.is_counted());
         let mut rows = BTreeMap::new();
         for row in table.firsts().filter(|row| is_counted(*row)) {
@@ -252,28 +232,13 @@ impl Sent<'_> {
                 rows.entry(place).or_insert(row);
             }
         }
-        Sent { run, at, rows }
+        Sent { run, rows }
     }
 
-    /// By the hash of what was sent; where nobody took it, by time and length of each request.
+    /// By the hash of what was sent.
     fn is_same_workload(&self, other: &Sent<'_>) -> bool {
-        let hash = |sent: &Sent<'_>| sent.run.file.as_ref()?.workload_sha256.clone();
-        if let (Some(a), Some(b)) = (hash(self), hash(other)) {
-            return a == b;
-        }
-        let common = self.rows.iter();
-        let mut common = common
-            .filter_map(|(place, row)| Some((*row, *other.rows.get(place)?)))
-            .peekable();
-        let alike = |column: &str, a: usize, b: usize| match (
-            self.run.table.number(column, a),
-            other.run.table.number(column, b),
-        ) {
-            (Some(a), Some(b)) => (a - b).abs() < SAME_TIME,
-            (a, b) => a == b,
-        };
-        common.peek().is_some()
-            && common.all(|(a, b)| alike("scheduled_time", a, b) && alike("input_length", a, b))
+        let hash = |sent: &Sent<'_>| sent.run.workload_sha256().map(str::to_owned);
+        hash(self).is_some_and(|own| Some(own) == hash(other))
     }
 
     fn paired<'a>(&'a self, other: &'a Sent<'_>) -> Pair<'a> {
@@ -336,7 +301,7 @@ fn against(
     [first, other]: [&Setting<'_>; 2],
     pairs: &[Pair<'_>],
     metrics: &[(&str, bool)],
-    too_few: &mut BTreeMap<String, Vec<String>>,
+    too_few: &mut TooFew,
 ) -> Vec<Difference> {
     let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
@@ -346,27 +311,19 @@ fn against(
         let mean = Statistic::Mean;
         found.extend(compare(&failed, counts, FAILED, mean, RESAMPLING_SEED));
     }
-    let mut missing = STATISTICS.map(|_| Vec::new());
     for &(column, is_endless) in metrics {
         let values = of_column(pairs, column, is_endless);
         if known(&values).iter().any(Vec::is_empty) {
             continue;
         }
-        for ((statistic, ..), missing) in STATISTICS.into_iter().zip(&mut missing) {
+        for (statistic, what, least) in STATISTICS {
             match compare(&values, counts, column, statistic, RESAMPLING_SEED) {
                 Some(difference) => found.push(difference),
-                None => missing.push(label(column)),
+                None => {
+                    let what = format!("the {what} of {}", label(column));
+                    *too_few.entry((what, least)).or_default() += 1;
+                }
             }
-        }
-    }
-    for (missing, (_, what, least)) in missing.iter().zip(STATISTICS) {
-        if !missing.is_empty() {
-            let columns = missing.join(", ");
-            let what = format!(
-                "the {what} of {columns} is not compared, as fewer than {least} requests have a value in both"
-            );
-            let pairs = too_few.entry(what).or_default();
-            pairs.push(format!("{a} and {b}"));
         }
     }
     let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);

@@ -1,8 +1,6 @@
 //! How requests ended, what the rows themselves say is wrong, and what nobody saw.
 
 use crate::request::outcome::Outcome;
-use crate::request::stages::place;
-use crate::request::unseen::Unseen;
 
 use super::servers::counted;
 use super::{ENOUGH, Finding, Level, Seen, upper};
@@ -11,8 +9,6 @@ use super::{ENOUGH, Finding, Level, Seen, upper};
 const FAILED_SHARE: f64 = 0.01;
 /// Rows that hold what cannot be, from this share on.
 const INCONSISTENT_SHARE: f64 = 0.01;
-/// Kinds of failures that are named.
-const NAMED: usize = 3;
 
 /// Requests that did not go well, and where they were then.
 pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
@@ -25,28 +21,21 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         return None;
     }
     let share = failed as f64 / requests as f64;
-    // Most frequent first.
-    let kinds = &all.failures.kinds;
-    let named = kinds.iter().take(NAMED).map(|kind| {
-        let seen = kind
-            .last_seen
-            .map(|seen| format!(", last seen {}", place(seen)));
-        let (count, outcome) = (kind.requests, kind.outcome.name());
-        format!("{count} `{outcome}`{}", seen.unwrap_or_default())
-    });
-    let others = (kinds.len() > NAMED).then(|| "others".to_owned());
-    let named: Vec<String> = named.chain(others).collect();
     let (level, end) = match share >= FAILED_SHARE {
         true => (found.level, ": the slowest may be among those that failed."),
         false => (Level::Limit, "."),
     };
     let what = format!(
         "{}. Latencies below are those of the requests that went well{end}",
-        named.join("; ")
+        all.failures.words()
     );
     let percent = share * 100.0;
     let advice = match of.run.faults.is_empty() {
-        true => kinds.first().and_then(|kind| advice(kind.outcome)),
+        true => all
+            .failures
+            .kinds
+            .first()
+            .and_then(|kind| advice(kind.outcome)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
     Some(Finding {
@@ -107,17 +96,7 @@ pub fn inconsistent(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 /// What of the requests was not seen, and what to switch on to see it.
 pub fn unseen(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let spent = of.spent;
-    let note = |(name, requests): (&String, &serde_json::Value)| {
-        Some(spent.unseen_note(Unseen::named(name)?, requests.as_u64()?))
-    };
-    // The run itself knew more of its answers than its rows tell.
-    let by_summary = of
-        .told("/time_spent/unseen")
-        .and_then(|told| told.as_object());
-    let notes: Vec<String> = match by_summary {
-        Some(unseen) => unseen.iter().filter_map(note).collect(),
-        None => spent.unseen_notes(),
-    };
+    let notes = spent.unseen_notes();
     (!notes.is_empty() && spent.requests >= ENOUGH).then(|| {
         found.saying(format!(
             "{}. Stages that could not be measured separately are shown as one, hatched.",

@@ -15,7 +15,7 @@ use crate::table::{Named, Table};
 use super::clocks::Usual;
 
 /// Rows that stand in the place of a table's.
-type Rows = HashMap<usize, Row, ahash::RandomState>;
+pub(super) type Rows = HashMap<usize, Row, ahash::RandomState>;
 
 /// A request of a table.
 #[derive(Clone, Copy, Debug)]
@@ -129,14 +129,6 @@ impl<'a> Cells<'a> {
     /// From one moment to another.
     pub fn between(&self, from: impl Named, to: impl Named, row: usize) -> Option<i64> {
         Some(self.whole(to, row)? - self.whole(from, row)?)
-    }
-
-    /// The durations of a row that are within the error of their clocks.
-    pub fn within_clock_error(&self, row: usize) -> &'a str {
-        match self.replaced.get(&row) {
-            Some(row) => row.within_clock_error.as_deref().unwrap_or_default(),
-            None => self.table.text(ColumnId::within_clock_error, row),
-        }
     }
 
     /// A row, as far as stages follow from it.

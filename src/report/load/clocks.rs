@@ -214,9 +214,6 @@ mod tests {
         assert_eq!(count, 200);
         assert!((mean - 1.0).abs() < 1e-6, "{mean}");
         assert!(!whole.to_text().contains("left out"));
-        // Half of the ways are no longer than the error of 1 ms: the mean says so.
-        let figures = &whole.to_json()["latency"]["network_time"];
-        assert_eq!(figures["within_clock_error"], json!(100));
     }
 
     #[test]

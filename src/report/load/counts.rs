@@ -1,11 +1,13 @@
 //! How requests ended, and how many tokens they moved.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
 use crate::table::Table;
 
 use super::cells::{Cells, Request};
-use super::tally::Tally;
 
 /// How many requests, by how they ended.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +30,16 @@ pub struct Counts {
     pub rows: u64,
     /// Rows whose moments are out of order, and what the first of them says.
     pub inconsistent: (u64, Option<String>),
+}
+
+/// How often each of some things was.
+pub type Tally<K> = BTreeMap<K, u64>;
+
+/// Each with its count, most frequent first.
+pub fn most_frequent<K>(of: &Tally<K>) -> impl Iterator<Item = (&K, u64)> {
+    let mut all: Vec<(&K, u64)> = of.iter().map(|(what, count)| (what, *count)).collect();
+    all.sort_by_key(|(_, count)| Reverse(*count));
+    all.into_iter()
 }
 
 /// What a failed attempt is counted by.
@@ -67,7 +79,7 @@ impl Counts {
             }
             if !request.is_ok {
                 let error = table.text(ColumnId::error, row);
-                counts.errors.count(error.to_owned());
+                *counts.errors.entry(error.to_owned()).or_default() += 1;
                 counts.given_up += u64::from(is_given_up(table, row));
             }
             let attempts = table
@@ -77,9 +89,9 @@ impl Counts {
             counts.attempts += attempts;
             counts.retried += u64::from(attempts > 1);
             let failed = table.text(ColumnId::failed_attempts, row).split("; ");
-            failed
-                .filter_map(FailedAttempt::of)
-                .for_each(|of| counts.failed_attempts.count(of));
+            for of in failed.filter_map(FailedAttempt::of) {
+                *counts.failed_attempts.entry(of).or_default() += 1;
+            }
             for row in request.rows() {
                 counts.rows += 1;
                 let wrong = table.text(ColumnId::inconsistency, row);
@@ -153,8 +165,8 @@ impl Tokens {
             ColumnId::actual_output_tokens,
         ];
         for request in requests {
-            add(&mut tokens.input, told(cells, request, prompts, true));
-            let output = told(cells, request, outputs, false);
+            add(&mut tokens.input, told(cells, request, prompts));
+            let output = told(cells, request, outputs);
             tokens.output_unknown += u64::from(output.is_none());
             add(&mut tokens.output, output);
         }
@@ -173,21 +185,12 @@ fn add(total: &mut Option<u64>, part: Option<u64>) {
     }
 }
 
-/// Tokens of a request, by the column that tells them of all its rows. Rows of before there was one tell them each: samples of one
-/// prompt have as many prompt tokens each, which the prompts of a batch seldom do.
-fn told(
-    cells: Cells<'_>,
-    request: Request,
-    [of_request, of_row]: [ColumnId; 2],
-    may_be_shared: bool,
-) -> Option<u64> {
-    let tokens = |row| cells.whole(of_row, row);
+/// Tokens of a request, by the column that tells them of all its rows. Rows of before there was one tell those of one sequence.
+fn told(cells: Cells<'_>, request: Request, [of_request, of_row]: [ColumnId; 2]) -> Option<u64> {
     let of_rows = || {
-        let first = tokens(request.row());
-        match may_be_shared && request.rows().all(|row| tokens(row) == first) {
-            true => first,
-            false => request.rows().map(tokens).sum(),
-        }
+        cells
+            .whole(of_row, request.row())
+            .filter(|_| request.rows == 1)
     };
     let all = cells.whole(of_request, request.row()).or_else(of_rows);
     all.map(i64::unsigned_abs)

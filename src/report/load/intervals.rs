@@ -2,41 +2,42 @@
 
 use crate::stats::interval::{Between, TooFew};
 
-use super::latency::{Latencies, label};
+use super::latency::{Latencies, Latency, label};
 
 /// Latencies of which the terminal shows intervals. All have them in `summary.json`.
 const INTERVALS_OF: [&str; 2] = ["total_latency_from_send", "ttft_from_send"];
 
+/// A quantile, and what it lies between.
+type Named = (&'static str, Between);
+
 /// What the figures that everybody asks for lie between, in milliseconds: a line a latency, or one for all where nothing
 /// can be said of any.
 pub(super) fn intervals(latencies: &Latencies) -> Vec<String> {
-    let of = |name: &&'static str| {
-        let latency = latencies.latency(name)?;
-        latency.summary?;
-        let named = latency.intervals.named();
-        let named: Vec<Named> = named.filter(|(name, _)| *name != "p90").collect();
-        Some((label(name), named))
-    };
-    let found: Vec<(&str, Vec<Named>)> = INTERVALS_OF.iter().filter_map(of).collect();
-    let is_any = |(_, named): &(&str, Vec<Named>)| named.iter().any(|(_, found)| found.is_ok());
-    if !found.iter().any(is_any) {
-        let most = |(_, named): &(&str, Vec<Named>)| Some(named.first()?.1.err()?.count);
-        let longest = found.into_iter().max_by_key(most);
-        return longest
-            .and_then(|(_, named)| none(&named))
-            .into_iter()
-            .collect();
+    let known = INTERVALS_OF.iter();
+    let known = known.filter_map(|name| latencies.latency(name));
+    let known: Vec<&Latency> = known.filter(|of| of.summary.is_some()).collect();
+    if known
+        .iter()
+        .flat_map(|of| named(of))
+        .all(|(_, found)| found.is_err())
+    {
+        let count = |of: &&Latency| of.summary.map(|summary| summary.count);
+        let longest = known.into_iter().max_by_key(count);
+        return longest.and_then(|of| none(named(of))).into_iter().collect();
     }
-    let lines = found.into_iter().map(|(label, named)| {
-        let shown: Vec<String> = named.into_iter().map(within).collect();
-        format!("  {label}: {}", shown.join(", "))
-    });
+    let line = |of: &Latency| {
+        let shown: Vec<String> = named(of).map(within).collect();
+        format!("  {}: {}", label(of.name), shown.join(", "))
+    };
     let head = "95 % intervals, ms".to_owned();
-    [head].into_iter().chain(lines).collect()
+    std::iter::once(head)
+        .chain(known.into_iter().map(line))
+        .collect()
 }
 
-/// A quantile, and what it lies between.
-type Named = (&'static str, Between);
+fn named(of: &Latency) -> impl Iterator<Item = Named> {
+    of.intervals.named().filter(|(name, _)| *name != "p90")
+}
 
 fn within((name, interval): Named) -> String {
     match interval {
@@ -47,22 +48,21 @@ fn within((name, interval): Named) -> String {
 }
 
 /// Why there is no interval of any.
-fn none(named: &[Named]) -> Option<String> {
-    let few = named.iter().filter_map(|(_, found)| found.err());
-    let few: Vec<TooFew> = few.collect();
-    let count = few.first()?.count;
-    if few.iter().any(|few| few.count >= few.needed) {
+fn none(named: impl Iterator<Item = Named>) -> Option<String> {
+    let few = named.filter_map(|(name, found)| Some((name, found.err()?)));
+    let few: Vec<(&str, TooFew)> = few.collect();
+    let count = few.first()?.1.count;
+    if few.iter().any(|(_, few)| few.count >= few.needed) {
         return Some(format!(
             "No 95 % intervals: latencies of neighbouring requests are correlated, so {count} requests are not enough. Run longer."
         ));
     }
-    let needs = named.iter().zip(&few);
-    let needs: Vec<String> = needs
-        .map(|((name, _), few)| format!("{name} needs {}", few.needed))
-        .collect();
+    let needs = few
+        .iter()
+        .map(|(name, few)| format!("{name} needs {}", few.needed));
+    let needs = needs.collect::<Vec<_>>().join(", ");
     Some(format!(
-        "No 95 % intervals: {count} requests are too few ({})",
-        needs.join(", ")
+        "No 95 % intervals: {count} requests are too few ({needs})"
     ))
 }
 
@@ -119,7 +119,7 @@ mod tests {
         };
         assert_eq!(within(("p99", Err(few))), "p99 - (neighbours too alike)");
         let said = "No 95 % intervals: latencies of neighbouring requests are correlated, so 1000 requests are not enough. Run longer.";
-        assert_eq!(none(&[("p99", Err(few))]).unwrap(), said);
+        assert_eq!(none([("p99", Err(few))].into_iter()).unwrap(), said);
     }
 
     #[test]

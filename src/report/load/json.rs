@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::stats;
 
+use super::counts::most_frequent;
 use super::flow::{InServer, OverTime};
 use super::goodput::Goal;
 use super::run::RunFacts;
@@ -132,9 +133,9 @@ fn joined<const N: usize>(objects: [Value; N]) -> Object {
 fn counts(group: &Group) -> Value {
     let counts = &group.counts;
     let outcomes = counts.outcomes.iter();
-    let errors = counts.errors.most_frequent().take(LISTED);
+    let errors = most_frequent(&counts.errors).take(LISTED);
     let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
-    let failed = counts.failed_attempts.most_frequent().take(LISTED);
+    let failed = most_frequent(&counts.failed_attempts).take(LISTED);
     let failed = failed.map(|(of, count)| {
         json!({ "host": of.host, "outcome": of.outcome, "status": of.status, "count": count })
     });
@@ -160,7 +161,9 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
     let completed = run.a_second(group.completed as f64);
     let a_second = |tokens: Option<u64>| tokens.and_then(|n| run.a_second(n as f64));
     // bench_serving's: time in flight of the requests that went well, over the run.
-    let in_flight = latencies.e2e.and_then(|_| run.a_second(latencies.e2e_sum));
+    let in_flight = latencies
+        .e2e()
+        .and_then(|e2e| run.a_second(e2e.mean * e2e.count as f64));
     json!({
         "schedule_rate": flow.schedule_rate,
         "achieved_rate": flow.achieved_rate,
@@ -172,7 +175,6 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
         "input_throughput": a_second(tokens.input),
         "output_throughput": a_second(tokens.output),
         "total_throughput": a_second(tokens.total()),
-        "max_output_tokens_per_s": flow.peak_output_tokens,
         "concurrency": in_flight,
     })
 }
@@ -185,9 +187,6 @@ fn latencies(group: &Group) -> Object {
         let intervals = latency.intervals.named();
         let intervals = intervals.map(|(name, interval)| (name, interval.ok()));
         shown["ci95"] = object(intervals).into();
-        if let count @ 1.. = latency.within_clock_error {
-            shown["within_clock_error"] = count.into();
-        }
         (latency.name, shown)
     }))
 }
@@ -206,15 +205,15 @@ fn figures(summary: Option<&stats::Summary>) -> Value {
 fn bench_names(group: &Group) -> Object {
     let latencies = &group.latencies;
     let bench = [
-        ("e2e_latency", &latencies.e2e),
-        ("ttft", &latencies.ttft),
-        ("tpot", &latencies.tpot),
+        ("e2e_latency", latencies.e2e()),
+        ("ttft", latencies.ttft()),
+        ("tpot", latencies.get("tpot")),
     ];
     // It has no more quantiles than these, and a name of its own for the median.
     let of_bench = bench.iter().flat_map(|(name, summary)| {
         FIGURES.iter().take(6).map(move |(figure, get)| {
             let figure = if *figure == "p50" { "median" } else { figure };
-            (format!("{figure}_{name}_ms"), summary.as_ref().map(get))
+            (format!("{figure}_{name}_ms"), summary.map(get))
         })
     });
     let of_itl = [

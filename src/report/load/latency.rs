@@ -1,7 +1,5 @@
 //! Quantiles of every latency of the requests that went well.
 
-use std::collections::HashMap;
-
 use crate::clock::NANOS;
 use crate::request::column::{Scope, Unit};
 use crate::request::columns::{COLUMNS, ColumnId};
@@ -19,8 +17,6 @@ pub struct Latency {
     pub summary: Option<Summary>,
     /// What its quantiles lie between, with 95 %; values depend on each other, and are taken to.
     pub intervals: Intervals,
-    /// How many of its values are not larger than the error of the clocks they were taken with.
-    pub within_clock_error: u64,
 }
 
 /// All latencies of some requests.
@@ -28,53 +24,43 @@ pub struct Latency {
 pub struct Latencies {
     /// Every latency column, in the order of the table, then [`FROM_THE_CLIENT`].
     pub all: Vec<Latency>,
-    /// What bench_serving calls end-to-end latency: from the send to the last byte.
-    pub e2e: Option<Summary>,
-    /// What bench_serving calls TTFT: from the send to the first token read.
-    pub ttft: Option<Summary>,
-    /// Time per output token after the first.
-    pub tpot: Option<Summary>,
     /// Mean of all gaps between tokens, each request weighted by how many it had; seconds.
     pub itl_mean: Option<f64>,
     /// Longest of all gaps; seconds.
     pub itl_max: Option<f64>,
-    /// Sum of all end-to-end latencies, seconds.
-    pub e2e_sum: f64,
 }
 
-/// Latencies that are no columns, because their ends are: from the generator's send, from its schedule.
-pub const FROM_THE_CLIENT: [(&str, Scope, ColumnId, ColumnId); 3] = [
+/// Latencies that are no columns, because their ends are: from the generator's send, from its schedule; with what people call
+/// them.
+pub const FROM_THE_CLIENT: [(&str, &str, Scope, ColumnId, ColumnId); 3] = [
     (
         "total_latency_from_send",
+        "total, from send",
         Scope::Request,
         ColumnId::sent_time,
         ColumnId::finish_time,
     ),
     (
         "total_latency_from_schedule",
+        "total, from schedule",
         Scope::Request,
         ColumnId::scheduled_time,
         ColumnId::finish_time,
     ),
     (
         "ttft_from_send",
+        "TTFT, from send",
         Scope::Sequence,
         ColumnId::sent_time,
         ColumnId::first_token_time,
     ),
 ];
 
-/// What people call those.
-const LABELS: [(&str, &str); 3] = [
-    ("total_latency_from_send", "total, from send"),
-    ("total_latency_from_schedule", "total, from schedule"),
-    ("ttft_from_send", "TTFT, from send"),
-];
-
 /// What people call a latency.
 pub fn label(name: &str) -> &str {
     let columns = COLUMNS.iter().map(|column| (column.name, column.label));
-    let known = columns.chain(LABELS).find(|(known, _)| *known == name);
+    let others = FROM_THE_CLIENT.map(|(name, label, ..)| (name, label));
+    let known = columns.chain(others).find(|(known, _)| *known == name);
     known.map_or(name, |(_, label)| label)
 }
 
@@ -82,18 +68,12 @@ impl Latencies {
     /// Of requests that went well, in order of arrival.
     pub(super) fn of(cells: Cells<'_>, ok: &[Request]) -> Latencies {
         let rows = || ok.iter().flat_map(Request::rows);
-        let mut within: HashMap<&str, u64> = HashMap::new();
-        let names = rows().flat_map(|row| cells.within_clock_error(row).split(';'));
-        for name in names.filter(|name| !name.is_empty()) {
-            *within.entry(name).or_default() += 1;
-        }
         let of = |name: &'static str, scope, get: &dyn Fn(usize) -> Option<i64>| {
             let (summary, intervals) = described(values(ok, scope, get));
             Latency {
                 name,
                 summary,
                 intervals,
-                within_clock_error: within.get(name).copied().unwrap_or(0),
             }
         };
         let columns = COLUMNS.iter().enumerate();
@@ -102,11 +82,8 @@ impl Latencies {
             .map(|(place, column)| of(column.name, column.scope, &|row| cells.whole(place, row)));
         let periods = FROM_THE_CLIENT.into_iter();
         let periods = periods
-            .map(|(name, scope, from, to)| of(name, scope, &|row| cells.between(from, to, row)));
+            .map(|(name, _, scope, from, to)| of(name, scope, &|row| cells.between(from, to, row)));
         let all: Vec<Latency> = columns.chain(periods).collect();
-        let summary = |scope, get: fn(Cells<'_>, usize) -> Option<i64>| {
-            Summary::of(values(ok, scope, &|row| get(cells, row)))
-        };
         let (mut itl_sum, mut gaps) = (0.0, 0.0);
         for row in rows() {
             if let (Some(mean), Some(count @ 1..)) = (
@@ -120,17 +97,24 @@ impl Latencies {
         let itl_max = rows()
             .filter_map(|row| cells.whole(ColumnId::itl_max, row))
             .max();
-        let tpot = all.iter().find(|latency| latency.name == "tpot");
-        let e2e = summary(Scope::Request, end_to_end);
         Latencies {
-            e2e,
-            ttft: summary(Scope::Sequence, first_token),
-            tpot: tpot.and_then(|tpot| tpot.summary),
             itl_mean: (gaps > 0.0).then(|| itl_sum / gaps),
             itl_max: itl_max.map(seconds),
-            e2e_sum: e2e.map_or(0.0, |e2e| e2e.mean * e2e.count as f64),
             all,
         }
+    }
+
+    /// What bench_serving calls end-to-end latency: from the generator's send to the last byte read; in a proxy's own rows from
+    /// arrival.
+    pub fn e2e(&self) -> Option<&Summary> {
+        let sent = self.get("total_latency_from_send");
+        sent.or_else(|| self.get("total_latency"))
+    }
+
+    /// What bench_serving calls TTFT: likewise, to the first token read.
+    pub fn ttft(&self) -> Option<&Summary> {
+        let sent = self.get("ttft_from_send");
+        sent.or_else(|| self.get("ttft_observed"))
     }
 
     /// The latency of this name.

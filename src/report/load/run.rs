@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use crate::clock::Stamp;
-use crate::report::machine::Machine;
 
 use super::goodput::Goal;
 
@@ -23,7 +22,7 @@ pub struct RunFacts {
     /// What a request must keep to count as good.
     pub goodput: Vec<Goal>,
     /// The machine, where it is known.
-    pub machine: Option<Machine>,
+    pub machine: Value,
 }
 
 impl RunFacts {

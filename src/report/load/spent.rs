@@ -13,8 +13,8 @@ use crate::request::unseen::Unseen;
 use super::cells::{Cells, Request};
 use super::latency::seconds;
 
-/// The bar of all the time, columns.
-const BAR: usize = 40;
+/// The bar of all the time, columns: what the figures leave of 80.
+const BAR: usize = 39;
 /// Requests that are worth a thread.
 const LEAST: usize = 1000;
 
@@ -131,33 +131,40 @@ impl TimeSpent {
         sentence
     }
 
-    /// A line a part that is worth saying, the largest first: its mean, its share, and a bar.
+    /// A line a part that is worth saying, the largest first, of at most 80 columns: its mean, its share, a bar, and of how many
+    /// requests it is known if not of all.
     pub fn bars(&self) -> Vec<String> {
-        let line = |part: &PartSpent| {
-            let share = self.share(part).filter(|share| *share >= 0.01)?;
-            let bar = mark(part.spent).repeat((share * BAR as f64).round().max(1.0) as usize);
-            let (label, mean) = (labelled(part.spent), duration(self.mean(part)?));
-            Some(format!("{label}{mean:>10} {:>4.0} %  {bar}", share * 100.0))
+        let of = |part: &PartSpent| match self.seen(part).0 {
+            seen if seen < self.requests => format!(" of {seen} of {}", self.requests),
+            _ => String::new(),
         };
-        self.parts.iter().filter_map(line).collect()
+        let is_said = |part: &&PartSpent| self.share(part).is_some_and(|share| share >= 0.01);
+        let said = || self.parts.iter().filter(is_said);
+        let longest = said().map(|part| of(part).len()).max().unwrap_or(0);
+        let room = BAR.saturating_sub(longest).max(10);
+        let line = |part: &PartSpent| {
+            let share = self.share(part)?;
+            let bar = mark(part.spent)
+                .repeat(((share * (room + 1) as f64).round() as usize).clamp(1, room));
+            let (label, mean) = (labelled(part.spent), duration(self.mean(part)?));
+            Some(format!(
+                "{label}{mean:>10} {:>4.0} %  {bar}{}",
+                share * 100.0,
+                of(part)
+            ))
+        };
+        said().filter_map(line).collect()
     }
 
     /// What was not seen, and in how many requests if not in all.
     pub fn unseen_notes(&self) -> Vec<String> {
-        let notes = self.unseen.iter();
-        notes
-            .map(|(what, count)| self.unseen_note(*what, *count))
-            .collect()
-    }
-
-    /// That it was not seen in so many requests.
-    pub fn unseen_note(&self, what: Unseen, count: u64) -> String {
-        match what.sentence() {
-            sentence if count < self.requests => {
+        let note = |(what, count): (&Unseen, &u64)| match what.sentence() {
+            sentence if *count < self.requests => {
                 format!("{sentence} (in {count} of {} requests)", self.requests)
             }
             sentence => sentence,
-        }
+        };
+        self.unseen.iter().map(note).collect()
     }
 }
 

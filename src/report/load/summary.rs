@@ -12,7 +12,7 @@ use crate::table::window::Window;
 
 use super::cells::{Cells, Replaced, Request};
 use super::clocks::Usual;
-use super::counts::{Counts, Tokens};
+use super::counts::{Counts, Tokens, most_frequent};
 use super::failures::Failures;
 use super::flow::Flow;
 use super::goodput::Goodput;
@@ -179,7 +179,7 @@ impl Summary {
     /// of those that went well, seconds from the send.
     pub fn typical_wait(&self) -> Option<f64> {
         let latencies = &self.all.latencies;
-        let first = latencies.ttft.as_ref().or(latencies.e2e.as_ref());
+        let first = latencies.ttft().or(latencies.e2e());
         first.map(|latency| latency.p50)
     }
 
@@ -189,7 +189,7 @@ impl Summary {
         if counts.requests == 0 {
             return Some("no request was sent".to_owned());
         }
-        let shown = counts.errors.most_frequent().take(3);
+        let shown = most_frequent(&counts.errors).take(3);
         let shown: Vec<String> = shown
             .map(|(error, count)| format!("{error} ({count}×)"))
             .collect();

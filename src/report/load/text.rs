@@ -2,10 +2,11 @@
 
 use crate::report::duration;
 use crate::report::grid::Grid;
-use crate::report::words::{Block, text};
+use crate::report::words::{Block, of_servers, text};
 use crate::request::record::Outcome;
 use crate::stats;
 
+use super::counts::most_frequent;
 use super::flow::InServer;
 use super::intervals::{intervals, ms};
 use super::latency::label;
@@ -27,33 +28,35 @@ const ROWS: [&str; 11] = [
     "tpot",
 ];
 
-/// So many errors, kinds of failures, and servers are named.
-const NAMED: (usize, usize, usize) = (3, 4, 6);
+/// So many errors are named.
+const NAMED: usize = 3;
 
 impl Summary {
     /// The summary as the terminal shows it.
     pub fn to_text(&self) -> String {
-        let blocks = self.blocks();
+        let blocks = self.blocks(str::to_owned);
         let shown = blocks.iter().filter_map(|block| text(block, None, None));
         shown.collect::<Vec<String>>().join("\n")
     }
 
-    /// All that is said of it.
-    pub fn blocks(&self) -> Vec<Block> {
+    /// All that is said of it; `named`: what a host is called.
+    pub fn blocks(&self, named: impl Fn(&str) -> String) -> Vec<Block> {
         let is_answered = self.all.counts.ok() > 0;
-        let said = match is_answered {
-            true => self.all.verdict(),
-            false => unanswered(self),
+        let said = match self.all.counts.requests {
+            0 => "No request was sent, so there are no times to show.".to_owned(),
+            _ => self.all.verdict(),
         };
         let mut lines: Vec<String> = self.of_window().into_iter().collect();
         lines.push(counts(self));
         lines.extend(errors(self));
-        lines.extend(failures(self));
+        // The sentence above names them where they are many.
+        let (all, failed) = (&self.all, &self.all.failures);
+        let are_few = failed.requests > 0 && !failed.are_many(all.counts.requests);
+        lines.extend(are_few.then(|| line("failed", failed.words())));
         lines.push(rates(self));
         lines.extend(is_answered.then(|| tokens(self)));
         lines.extend(concurrency(self));
         lines.extend(goodput(self));
-        lines.extend(servers(self));
         // The answer first.
         let mut blocks = vec![
             Block::Words(vec![said]),
@@ -63,6 +66,7 @@ impl Summary {
         blocks.extend(table(self).map(Block::Table));
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
         blocks.push(Block::Words(warnings(self).collect()));
+        blocks.extend((self.hosts.len() > 1).then(|| Block::Table(of_servers(self, named))));
         blocks
     }
 
@@ -82,12 +86,6 @@ impl Summary {
 /// Figures behind their label.
 fn line(label: &str, figures: impl std::fmt::Display) -> String {
     format!("{label:<14}{figures}")
-}
-
-/// How many of `all` are not among the first `shown`, in words.
-fn more(all: usize, shown: usize, words: impl FnOnce(usize) -> String) -> Option<String> {
-    let more = all.checked_sub(shown).filter(|more| *more > 0);
-    more.map(words)
 }
 
 fn rate(rate: Option<f64>) -> String {
@@ -135,27 +133,17 @@ fn counts(summary: &Summary) -> String {
 
 fn errors(summary: &Summary) -> impl Iterator<Item = String> {
     let errors = &summary.all.counts.errors;
-    let shown = errors.most_frequent().take(NAMED.0).map(|(error, count)| {
+    let shown = most_frequent(errors).take(NAMED).map(|(error, count)| {
         let said = match error.as_str() {
             "" => "(nothing said)".to_owned(),
             error => shortened(error),
         };
         format!("  {count} × {said}")
     });
-    shown.chain(more(errors.len(), NAMED.0, |more| {
-        format!("  and {more} other errors")
+    let others = errors.len().saturating_sub(NAMED) as u64;
+    shown.chain(some(others, |others| {
+        format!("  and {others} other errors")
     }))
-}
-
-/// What stands in place of the table where there is nothing to put into it.
-fn unanswered(summary: &Summary) -> String {
-    if summary.all.counts.requests == 0 {
-        return "No request was sent, so there are no times to show.".to_owned();
-    }
-    let verdict = summary.all.verdict();
-    format!(
-        "No request succeeded. {verdict} The column ended_in has the stage in which each ended."
-    )
 }
 
 /// At most this much of an error is shown, characters.
@@ -169,36 +157,6 @@ fn shortened(text: &str) -> String {
     let kept = text.get(..most).unwrap_or(text);
     let kept = kept.rsplit_once(' ').map_or(kept, |(kept, _)| kept);
     format!("{kept} …")
-}
-
-/// What became of the failed, a line a kind.
-fn failures(summary: &Summary) -> impl Iterator<Item = String> {
-    let kinds = &summary.all.failures.kinds;
-    let shown = kinds.iter().take(NAMED.1).map(|kind| {
-        let ended_in = kind
-            .last_seen
-            .map(|seen| seen.ended_in(|stage| stage.label));
-        let waited = kind.waited.map(|waited| {
-            let [mean, max] = [waited.mean, waited.max].map(duration);
-            format!(", after {mean} (longest {max})")
-        });
-        let elsewhere = kind.elsewhere();
-        let elsewhere =
-            elsewhere.map(|(spent, share)| format!(", {share:.0} % of it {}", spent.place()));
-        let what = format!(
-            "{} {}, last seen in {}{}{}",
-            kind.requests,
-            kind.outcome.name(),
-            ended_in.unwrap_or("no stage".into()),
-            waited.unwrap_or_default(),
-            elsewhere.unwrap_or_default(),
-        );
-        line("failed", what)
-    });
-    let others = more(kinds.len(), NAMED.1, |more| {
-        line("failed", format!("and {more} other ways"))
-    });
-    shown.chain(others)
 }
 
 fn rates(summary: &Summary) -> String {
@@ -239,31 +197,30 @@ fn tokens(summary: &Summary) -> String {
 
 fn concurrency(summary: &Summary) -> Option<String> {
     let over_time = summary.all.flow.over_time.as_ref()?;
-    let at_once = |name: &str, of: Option<&InServer>, known: &str, most: &str, note: &str| {
-        let of = of?;
-        let (mean, peak) = (of.known.mean, of.known.peak);
-        Some(match of.unknown {
+    let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
+    let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
+    // Between an end and its stamp another request may run already.
+    let late = "; a request's end is stamped a little after its slot is free";
+    let places = [
+        ("queued", &over_time.queued, "", "at least", ""),
+        ("running", &over_time.running, "at most ", "about", late),
+    ];
+    for (name, place, known, most, note) in places {
+        let Some(InServer {
+            known: at_once,
+            unknown,
+        }) = place
+        else {
+            continue;
+        };
+        let (mean, peak) = (at_once.mean, at_once.peak);
+        figures.push(match unknown {
             0 => format!("{name} {mean:.1} (peak {known}{peak}{note})"),
             unknown => format!(
                 "{name} at least {mean:.1} (peak {most} {peak}; of {unknown} requests it is not known)"
             ),
-        })
-    };
-    let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
-    // Between an end and its stamp another request may run already.
-    let late = "; a request's end is stamped a little after its slot is free";
-    let figures = [
-        Some(format!("in flight {mean:.1} (peak {peak})")),
-        at_once("queued", over_time.queued.as_ref(), "", "at least", ""),
-        at_once(
-            "running",
-            over_time.running.as_ref(),
-            "at most ",
-            "about",
-            late,
-        ),
-    ];
-    let figures: Vec<String> = figures.into_iter().flatten().collect();
+        });
+    }
     Some(line("at once", figures.join(", ")))
 }
 
@@ -285,62 +242,35 @@ fn goodput(summary: &Summary) -> Option<String> {
     ))
 }
 
-fn servers(summary: &Summary) -> impl Iterator<Item = String> {
-    let shown = summary.hosts.iter().take(NAMED.2).map(|(host, group)| {
-        let (requests, ok) = (group.counts.requests, group.counts.ok());
-        let median = |name| {
-            let summary = group.latencies.get(name);
-            summary.map_or("-".to_owned(), |s| format!("{} ms", ms(s.p50)))
-        };
-        let figures = match ok {
-            0 => "none ok".to_owned(),
-            ok => format!(
-                "{ok} ok: median server queue {}, server latency {}",
-                median("pure_queue_time"),
-                median("server_latency")
-            ),
-        };
-        line("server", format!("{host}: {requests} requests, {figures}"))
-    });
-    let others = summary
-        .other_hosts
-        .as_ref()
-        .map_or(0, |(servers, _)| *servers);
-    let all = summary.hosts.len() + others;
-    shown.chain(more(all, NAMED.2, |more| {
-        line("server", format!("and {more} more"))
-    }))
-}
-
 /// The latencies of those that went well; below them, where some did not, those that everybody waits for, of all requests:
 /// those given up while they waited waited longer, and a figure that those without any answer take part in is a dash.
 fn table(summary: &Summary) -> Option<Grid> {
     let all = &summary.all;
     let (requests, ok) = (all.counts.requests, all.counts.ok());
-    let mut rows = Vec::new();
-    if ok > 0 {
-        // Without a router that column holds our own proxy's time, or nothing at all.
-        let no_router = all.spent.requests > 0 && all.spent.routed == 0;
-        // A proxy does not know when its clients sent.
-        let is_sent = all.latencies.get("total_latency_from_send").is_some();
-        let shown = ROWS.iter().filter_map(|name| match *name {
-            "queue_time_in_router" if no_router => None,
-            name if is_sent => Some(name),
-            "total_latency_from_send" => Some("total_latency"),
-            "ttft_from_send" => Some("ttft"),
-            "total_latency_from_schedule" | "ttft_from_schedule" => None,
-            name => Some(name),
-        });
-        rows.extend(shown.map(|name| row(name, all.latencies.get(name))));
+    if ok == 0 {
+        return None;
     }
-    let known = ROWS
-        .iter()
-        .filter_map(|name| Some((name, all.failures.at_least(name)?)));
+    // Without a router that column holds our own proxy's time, or nothing at all.
+    let no_router = all.spent.requests > 0 && all.spent.routed == 0;
+    // A proxy does not know when its clients sent.
+    let is_sent = all.latencies.get("total_latency_from_send").is_some();
+    let shown = ROWS.iter().filter_map(|name| match *name {
+        "queue_time_in_router" if no_router => None,
+        name if is_sent => Some(name),
+        "total_latency_from_send" => Some("total_latency"),
+        "ttft_from_send" => Some("ttft"),
+        "total_latency_from_schedule" | "ttft_from_schedule" => None,
+        name => Some(name),
+    });
+    let mut rows: Vec<Vec<String>> = shown
+        .map(|name| row(name, all.latencies.get(name)))
+        .collect();
     // Where more than half got no answer nothing could be said but dashes.
-    let known = known.filter(|(_, told)| told.p50.is_finite() && ok < requests);
+    let is_known = |told: &&stats::Summary| told.p50.is_finite() && ok < requests;
+    let known = |name| all.failures.at_least(name).filter(is_known);
+    let known = ROWS.iter().filter_map(|name| Some((name, known(name)?)));
     let known: Vec<(&&str, &stats::Summary)> = known.collect();
-    // Where none went well there is no table above whose heads it could share.
-    if !known.is_empty() && ok > 0 {
+    if !known.is_empty() {
         let sent = all.failures.at_least("total_latency_from_send");
         let sent = sent.filter(|told| told.count < requests);
         let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
@@ -351,14 +281,13 @@ fn table(summary: &Summary) -> Option<Grid> {
         rows.push(vec![format!("of all {requests}{sent}, at least{dash}")]);
     }
     rows.extend(known.iter().map(|(name, told)| row(name, Some(told))));
-    let head = match (ok, requests - ok) {
-        (0, _) => "ms, at least".to_owned(),
-        (_, 0) => "ms, ok requests".to_owned(),
+    let head = match requests - ok {
+        0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
     };
     let heads = [&head, "count", "mean", "p50", "p95", "p99"].map(str::to_owned);
     let heads = heads.into();
-    (!rows.is_empty()).then_some(Grid { heads, rows })
+    Some(Grid { heads, rows })
 }
 
 fn row(name: &str, summary: Option<&stats::Summary>) -> Vec<String> {
@@ -428,8 +357,8 @@ fn some(count: u64, words: impl FnOnce(u64) -> String) -> Option<String> {
 
 fn retries(summary: &Summary, retried: u64) -> String {
     let counts = &summary.all.counts;
-    let failed = counts.failed_attempts.most_frequent();
-    let failed = failed.take(NAMED.0).map(|(of, count)| {
+    let failed = most_frequent(&counts.failed_attempts);
+    let failed = failed.take(NAMED).map(|(of, count)| {
         let status = of
             .status
             .map_or(String::new(), |status| format!(" {status}"));

@@ -1,8 +1,6 @@
 //! What the router did on the way back, where it is worth a sentence.
 
 use crate::report::duration;
-use crate::request::stages::Spent;
-use crate::request::timeline::Period;
 
 use super::summary::Group;
 
@@ -13,20 +11,10 @@ const LEAST_SHARE: f64 = 0.05;
 
 /// One sentence, if first events were held back for a notable time on the way back.
 pub fn finding(group: &Group) -> Option<String> {
-    let ttft = group.latencies.ttft.as_ref()?.mean;
-    let share =
-        |held: f64| Some(held / ttft).filter(|share| held >= LEAST && *share >= LEAST_SHARE);
-    let Some(held) = group.latencies.get("router_return") else {
-        // A generator's rows end with the front's response head.
-        let back = way_back(group)?;
-        let percent = share(back)? * 100.0;
-        return Some(format!(
-            "the first token took {} on average from the server to here, {percent:.0} % of the TTFT: router_return \
-             in the proxy's records is the router's part",
-            duration(back)
-        ));
-    };
-    let percent = share(held.mean)? * 100.0;
+    let ttft = group.latencies.ttft()?.mean;
+    let held = group.latencies.get("router_return")?;
+    let share = Some(held.mean / ttft).filter(|share| held.mean >= LEAST && *share >= LEAST_SHARE);
+    let percent = share? * 100.0;
     let mut sentence = format!(
         "the router delayed the first event by {} on average on its way to the client (p50 {}, p99 {}), {percent:.0} % of the \
          TTFT",
@@ -44,23 +32,13 @@ pub fn finding(group: &Group) -> Option<String> {
     Some(sentence)
 }
 
-/// The mean way back where a router stands in between, seconds.
-fn way_back(group: &Group) -> Option<f64> {
-    let spent = &group.spent;
-    let is_alone = |spent: Spent| matches!(spent, Spent::Stages(set) if set.stages().count() == 1);
-    let mut parts = spent.parts.iter().filter(|_| spent.routed > 0);
-    let part = parts.find(|part| is_alone(part.spent) && part.spent.holds(Period::RETURN))?;
-    spent.mean(part)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::load::tests::{assert_says, run};
+    use crate::report::load::tests::run;
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::record::Record;
-    use crate::request::timeline::Moment;
 
     /// The first event read so many microseconds after it passed the hop, the last bytes after so many.
     fn row(first: i64, last: i64) -> Record {
@@ -99,21 +77,5 @@ mod tests {
         assert_eq!(found(&[row(800, 0)]), None);
         // 209 ms to the first token.
         assert_eq!(found(&[row(10_000, 0)]), None);
-    }
-
-    #[test]
-    fn who_cannot_see_the_router_says_who_can() {
-        let back = |ms: i64| Sample::whole().at(Moment::FirstToken, 200 + ms);
-        let said = found(&[back(20).record()]).unwrap();
-        assert_says(
-            &said,
-            "the first token took 20.0 ms on average from the server to here, 9 % of the TTFT",
-        );
-        assert_says(&said, "router_return in the proxy's records");
-        assert_eq!(found(&[back(5).record()]), None);
-        let no_router = back(20)
-            .without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
-            .with(|row| row.timeline.upstream_is_server(true));
-        assert_eq!(found(&[no_router.record()]), None);
     }
 }

@@ -31,8 +31,8 @@ pub struct Shard {
     pub is_partial: bool,
 }
 
-/// What shards of one run may differ in; what they sent is known only at a run's end.
-const OWN: [&str; 3] = ["shard", "start_at", WORKLOAD];
+/// What shards of one run may differ in.
+const OWN: [&str; 2] = ["shard", "start_at"];
 /// The member of `config` that tells what all shards together sent.
 pub const WORKLOAD: &str = "workload_sha256";
 

@@ -3,7 +3,6 @@
 use std::fs;
 
 use super::*;
-use crate::report::load::tests::assert_says;
 use crate::report::reader;
 use crate::report::sample::{Sample, at};
 use crate::request::csv;
@@ -38,12 +37,6 @@ fn shard(root: &Path, number: i64, summary: &Value) -> PathBuf {
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join(ROWS), rows(&[number, number + 2, number + 4])).unwrap();
     fs::write(dir.join(SUMMARY), summary.to_string()).unwrap();
-    let schedule: String = [0, 2, 4].map(|n| format!("{},0.1\n", n + number)).concat();
-    fs::write(
-        dir.join(SCHEDULE),
-        format!("index,scheduled_offset\n{schedule}"),
-    )
-    .unwrap();
     dir
 }
 
@@ -121,7 +114,7 @@ fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
     let root = tempfile::tempdir().unwrap();
     let whole = shard(root.path(), 0, &told("0/2", "VALID"));
     let killed = shard(root.path(), 1, &told("1/2", "VALID"));
-    for name in [SUMMARY, SCHEDULE, ROWS] {
+    for name in [SUMMARY, ROWS] {
         fs::remove_file(killed.join(name)).unwrap();
     }
     let begun = json!({
@@ -142,7 +135,6 @@ fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
     );
     let warnings = summary["warnings"].to_string();
     assert!(warnings.contains("1 rows cannot be read"), "{warnings}");
-    assert_says(&warnings, "shard 1/2 has no schedule.csv");
     // Killed before its first rows reached the disk; and before it began.
     fs::write(killed.join("requests.partial.csv"), "").unwrap();
     let dirs = [whole, killed.clone()];
@@ -162,12 +154,12 @@ fn a_merging_that_fails_leaves_nothing_in_the_way_of_the_next() {
         shard(root.path(), 0, &told("0/2", "VALID")),
         shard(root.path(), 1, &told("1/2", "VALID")),
     ];
-    let schedule = dirs[1].join(SCHEDULE);
-    fs::write(&schedule, b"\xff\n").unwrap();
     let out = root.path().join("out");
+    // In the way of the rows.
+    fs::create_dir_all(out.join("summary.json/x")).unwrap();
     merge(&dirs, &out).unwrap_err();
-    assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
-    fs::remove_file(&schedule).unwrap();
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
+    fs::remove_dir_all(out.join("summary.json")).unwrap();
     assert_eq!(merged(&dirs, &out)["requests"], 6);
     let again = merge(&dirs, &out).unwrap_err();
     assert!(again.to_string().contains("exists"), "{again}");
@@ -183,5 +175,10 @@ fn shards_that_sent_parts_of_different_requests_make_no_run() {
         shard(root.path(), 1, &other),
     ];
     let error = merge(&dirs, &root.path().join("out")).unwrap_err();
-    assert!(error.to_string().contains("different requests"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("config.workload_sha256 is \"def\""),
+        "{error}"
+    );
 }

@@ -1,20 +1,18 @@
 //! What the page's script is given: the report as `--format json` has it, and the samples that charts are drawn of.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Map, Value, json};
 
-use crate::report::load::{Group, OverTime, TimeSpent, label};
+use crate::report::load::{TimeSpent, label};
 use crate::report::reader::Run;
 use crate::report::runs::{Report, RunReport};
 use crate::report::words::max_rate;
 use crate::request::column::Scope;
 use crate::request::columns::COLUMNS;
-use crate::stats::Concurrency;
 
 use super::arrivals::{arrivals, poisson_rate};
-use super::curves::{cdf, short, shorts, sorted, thinned};
+use super::curves::{cdf, short, shorts, sorted};
 use super::lives::{Lives, stages};
+use super::over_time::series;
 
 /// The latencies that are shown as distributions.
 const SHOWN: [&str; 5] = [
@@ -30,13 +28,6 @@ const SINGLE: usize = 1200;
 
 /// The same of one run: at most, at least.
 const OF_A_RUN: (usize, usize) = (100, 15);
-
-/// Points of all series of a run together, and of one at least.
-const POINTS: usize = 12_000;
-const OF_A_SERIES: usize = 60;
-
-/// The source of series that are counted from the rows.
-const RECORDS: &str = "records";
 
 /// All of it.
 pub fn data(report: &Report<'_>) -> Value {
@@ -56,7 +47,6 @@ pub fn data(report: &Report<'_>) -> Value {
         compact(told);
     }
     data["version"] = env!("CARGO_PKG_VERSION").into();
-    data["compared"] = json!(report.comparison.compared);
     data["max_rate"] = max_rate(report).join("\n").into();
     data["shown"] = SHOWN.into_iter().map(named).collect();
     data["listed"] = listed.map(named).collect();
@@ -133,56 +123,4 @@ fn sample(run: &Run, name: &str) -> Vec<f64> {
     let rows = (0..table.len()).filter(|row| table.is_ok(*row) && is_counted(*row));
     let rows = rows.filter(|row| !is_once || table.is_first(*row));
     sorted(rows.filter_map(|row| table.number(name, row)))
-}
-
-/// A series: who says so, what, and of which server (empty: of all together).
-type Of = (String, String, String);
-
-/// What was measured over time; where nobody counted the requests, as the figures count them.
-fn series(report: &RunReport<'_>) -> Value {
-    let run = report.run;
-    let mut series: BTreeMap<Of, Vec<(f64, f64)>> = BTreeMap::new();
-    for row in &run.series {
-        let of = (row.source.clone(), row.metric.clone(), row.server.clone());
-        series.entry(of).or_default().push((row.time, row.value));
-    }
-    if !run.series.iter().any(|row| row.source == RECORDS) {
-        let figures = &report.summary;
-        // Those of a window count from its beginning.
-        let from = figures.window.as_ref().map_or(0.0, |window| window.from_s);
-        series.extend(counted("", &figures.all, from));
-        for (host, group) in &figures.hosts {
-            series.extend(counted(report.server(host), group, from));
-        }
-    }
-    let each = (POINTS / series.len().max(1)).max(OF_A_SERIES);
-    let told = series
-        .into_iter()
-        .map(|((source, metric, server), points)| {
-            let points = thinned(&points, each);
-            json!({
-                "source": source,
-                "metric": metric,
-                "server": server,
-                "times": shorts(points.iter().map(|(time, _)| *time)),
-                "values": shorts(points.iter().map(|(_, value)| *value)),
-            })
-        });
-    told.collect()
-}
-
-/// Requests by the figures of a run, or of a server: means of each stretch of time, at its middle.
-fn counted(server: &str, group: &Group, from: f64) -> Vec<(Of, Vec<(f64, f64)>)> {
-    let Some(over_time) = &group.flow.over_time else {
-        return Vec::new();
-    };
-    let of = |(metric, concurrency): (&str, Option<&Concurrency>)| {
-        let values = concurrency?.series.iter().zip(0..);
-        let middle = |at: u32| from + (f64::from(at) + 0.5) * over_time.bucket_s;
-        let points = values.map(|(value, at)| (middle(at), *value)).collect();
-        let of = (RECORDS.to_owned(), metric.to_owned(), server.to_owned());
-        Some((of, points))
-    };
-    let all = OverTime::NAMES.into_iter().zip(over_time.series());
-    all.filter_map(of).collect()
 }

@@ -43,6 +43,10 @@ const whereOption = runs => (c, width) => {
       barSeries(c, name, label, spent.map((of, at) => mean(of, name) / (sums[at] || 1) * of.mean * unit.times), { barMaxWidth: width < 600 ? 16 : 26, ...(width < 600 ? { barCategoryGap: "66%" } : {}) })) });
 };
 
+/** The axis of bars for stretches of a run, `slot` seconds each. */
+const slotAxis = (c, name, bars, slot) => [name, { type: "category", min: null, data: bars.map((_, at) => number(at * slot)), axisTick: { show: false },
+  axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => bars.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }];
+
 /** Stages by the time of arrival. */
 const overOption = (run, state) => c => {
   const { over, stages } = spentOf(run);
@@ -51,8 +55,7 @@ const overOption = (run, state) => c => {
   const value = (of, slot) => !over.requests[slot] ? null : (of[slot] ?? 0) / (sums[slot] || 1) * (state.share ? 100 : over.mean[slot] * unit.times);
   const isSeen = name => stages.some(stage => stage.name === name && stage.share >= 0.002);
   return chartOf(c, { legend: over.stages.filter(stage => isSeen(stage.name)).map(stage => stage.label),
-    x: ["arrived this many seconds into the run", { type: "category", min: null, data: over.requests.map((_, slot) => number(slot * over.slot)), axisTick: { show: false },
-      axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => over.requests.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }],
+    x: slotAxis(c, "arrived this many seconds into the run", over.requests, over.slot),
     y: [state.share ? `% of the requests' time${isFirst ? " until the first token" : ""}` : eachOf(unit), state.share ? { max: 100 } : {}],
     tip: all => tip(`${all[0].name} s: ${several(over.requests[all[0].dataIndex], "request")}, ${duration(over.mean[all[0].dataIndex])} on average`,
       all.filter(one => one.value).map(one => [one.color, one.seriesName, state.share ? `${number(one.value)} %` : duration(over.seconds[one.seriesIndex][one.dataIndex])])),
@@ -63,13 +66,11 @@ const overOption = (run, state) => c => {
 const waitingOption = over => c => {
   const slots = over.causes[0].seconds.map((_, at) => over.causes.reduce((sum, of) => sum + of.seconds[at], 0));
   const unit = unitFor(most(slots));
-  const colour = at => ({ type: "bar", name: over.causes[at].cause, stack: "all", itemStyle: { color: c.lines[at % c.lines.length] }, barCategoryGap: "8%", data: over.causes[at].seconds.map(seconds => seconds * unit.times) });
   return chartOf(c, { legend: over.causes.map(of => of.cause),
-    x: ["began to wait this many seconds into the run", { type: "category", min: null, data: slots.map((_, slot) => number(slot * over.slot)), axisTick: { show: false },
-      axisLabel: { color: c.soft, fontSize: 11, interval: [1, 2, 5, 10, 20, 50].find(step => slots.length / step <= (SMALL.matches ? 5 : 10)) - 1 } }],
+    x: slotAxis(c, "began to wait this many seconds into the run", slots, over.slot),
     y: [`${unit.name} of waiting, all requests together`],
     tip: all => tip(`${all[0].name} s: ${duration(slots[all[0].dataIndex])}`, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(one.value / unit.times)])),
-    series: over.causes.map((_, at) => colour(at)) });
+    series: over.causes.map(({ cause, seconds }, at) => ({ ...barSeries(c, cause, cause, seconds.map(seconds => seconds * unit.times), { barCategoryGap: "8%" }), itemStyle: { color: c.lines[at % c.lines.length] } })) });
 };
 
 /** Single requests, a bar each. */

@@ -155,28 +155,25 @@ function arrivalsOf(run) {
 
 const PLACES = { concurrency: "in the system", running: "running in a server", queued: "server queue", waiting: "router queue", unknown: "state unknown" };
 const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
-const SAME = { num_running_reqs: "running", num_queue_reqs: "queued" };
-const metricOf = of => SAME[of.metric.replace(/^sglang:/, "")] ?? of.metric.replace(/^sglang:/, "");
-const isMax = of => /_(max|peak)$|_most$/.test(of.metric);
 
 function overTime(run) {
-  const counts = run.series.filter(of => metricOf(of) in PLACES && !isMax(of));
+  const counts = run.series.filter(of => of.metric in PLACES);
   if (!counts.length) return null;
   const order = Object.keys(PLACES);
-  const all = counts.filter(of => of.source === "records" && !of.server && (metricOf(of) !== "unknown" || most(of.values) > 0)).sort((a, b) => order.indexOf(metricOf(a)) - order.indexOf(metricOf(b)));
-  const lines = all.map(of => ({ name: PLACES[metricOf(of)], times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: metricOf(of) === "unknown" }));
+  const all = counts.filter(of => of.source === "records" && !of.server && (of.metric !== "unknown" || most(of.values) > 0)).sort((a, b) => order.indexOf(a.metric) - order.indexOf(b.metric));
+  const lines = all.map(of => ({ name: PLACES[of.metric], times: of.times, values: of.values, colour: HUES[of.metric], dashed: of.metric === "unknown" }));
   const unknown = run.summary.state_unknown_requests;
   const state = unknown ? `Of ${several(unknown, "request")} nobody told when they were queued or running (“state unknown”): they may be waiting, or running.`
-    : all.some(of => metricOf(of) === "running") ? "The distance between “in the system” and “running” is waiting." : "";
+    : all.some(of => of.metric === "running") ? "The distance between “in the system” and “running” is waiting." : "";
   const inner = [picture({ title: "Requests in the system", grade: gradeOf(run), option: timesOption(run, lines, "requests"),
     caption: `Counted from the requests' own moments. “In the system”: sent and not ended. ${state}` + (run.faults.length ? " Red bands: a server was disturbed on purpose." : "") })];
   const servers = [...new Set(counts.map(of => of.server).filter(Boolean))];
   const shown = servers.slice(0, 8);
   if (shown.length) {
-    const limit = most(counts.filter(of => of.server && ["running", "queued"].includes(metricOf(of))).flatMap(of => of.values));
+    const limit = most(counts.filter(of => of.server && ["running", "queued"].includes(of.metric)).flatMap(of => of.values));
     inner.push(box("div", servers.length > 1 ? "pair" : "", ...shown.map(server => {
-      const of = counts.filter(of => of.server === server && ["running", "queued"].includes(metricOf(of)));
-      const lines = of.map(of => ({ name: `${metricOf(of) === "queued" ? PLACES.queued : "running"}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: HUES[metricOf(of)], dashed: of.source !== "records" }));
+      const of = counts.filter(of => of.server === server && ["running", "queued"].includes(of.metric));
+      const lines = of.map(of => ({ name: `${of.metric === "queued" ? PLACES.queued : "running"}${of.source === "records" ? "" : ", as the server says"}`, times: of.times, values: of.values, colour: HUES[of.metric], dashed: of.source !== "records" }));
       return picture({ title: `At ${server}`, grade: gradeOf(run), option: timesOption(run, lines, "requests", { max: niceMax(limit) }),
         caption: "Requests that run on this server, and in its server queue: solid from the requests' own moments, dashed from its `/metrics`. All servers have the same scale." });
     })));
@@ -218,12 +215,12 @@ function merged(lines, isMean) {
 }
 
 function gauges(run) {
-  const others = run.series.filter(of => of.source !== "records" && !(metricOf(of) in PLACES) && !isMax(of));
+  const others = run.series.filter(of => of.source !== "records" && !(of.metric in PLACES));
   const names = [...new Set(others.map(of => of.metric))].slice(0, 8);
   if (!names.length) return null;
   const pictures = names.map(name => {
     const of = others.filter(of => of.metric === name).slice(0, 64);
-    const [title, unit, max, per = 1] = GAUGES[name.replace(/^sglang:/, "")] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
+    const [title, unit, max, per = 1] = GAUGES[name] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
     const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
     const together = lines.length > LINES ? ` ${max ? "The mean" : "The sum"} of those of ${lines.length} that answered in a second; each is in series.csv.` : "";
     return picture({ title, grade: gradeOf(run), option: timesOption(run, together ? [merged(lines, Boolean(max))] : lines, unit, max ? { max } : {}),

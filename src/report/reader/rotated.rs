@@ -34,11 +34,16 @@ pub fn with_older(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// The parts of `20261120T144800Z` or `20261120T144800Z.1`.
 fn parse(suffix: &str) -> Option<(&str, u32)> {
-    let (at, number) = match suffix.split_once('.') {
-        Some((at, number)) => (at, number.parse().ok()?),
-        None => (suffix, 0),
+    let (at, number) = suffix.split_once('.').unwrap_or((suffix, "0"));
+    let is_time = |(n, c): (usize, char)| match n {
+        8 => c == 'T',
+        15 => c == 'Z',
+        _ => c.is_ascii_digit(),
     };
-    let is_digit =
-        |at: usize, c: char| c.is_ascii_digit() || matches!((at, c), (8, 'T') | (15, 'Z'));
-    (at.len() == 16 && at.char_indices().all(|(at, c)| is_digit(at, c))).then_some((at, number))
+    let is_stamp = at.len() == 16 && at.chars().enumerate().all(|(n, c)| is_time((n, c)));
+    number
+        .parse()
+        .ok()
+        .filter(|_| is_stamp)
+        .map(|number| (at, number))
 }

@@ -181,7 +181,7 @@ fn a_run_that_was_killed_is_told_as_far_as_it_came() {
     let mut cut = of_run(4);
     cut.truncate(cut.len() - 20);
     write(folder.path(), "requests.partial.csv", cut);
-    write(folder.path(), "schedule.csv", "head\n1\n2\n3\n4\n5\n6\n");
+    write(folder.path(), "begun.json", r#"{ "scheduled": 6 }"#);
     let run = load(&[folder.path().to_owned()]).unwrap().runs.remove(0);
     assert!(run.is_partial);
     assert_eq!((run.table.len(), run.scheduled), (3, Some(6)));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::report::timeline::{clock_lines, error, missing, way_back};
+use crate::report::timeline::{clock_lines, error, missing};
 use crate::report::why::first_of;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
@@ -62,7 +62,6 @@ pub fn request(ended: &Ended, lately: &[Ended]) -> Json {
         "trace_id": first.and_then(|row| row.trace_id.as_deref()),
         "missing": missing.collect::<Vec<Json>>(),
         "clocks": first.map(clock_lines).unwrap_or_default(),
-        "way_back": first.and_then(way_back),
         "waited": first_of(ended.rows.iter().chain(others)),
         "rows": rows.collect::<Vec<Json>>(),
     })

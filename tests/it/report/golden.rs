@@ -287,11 +287,6 @@ fn shards_are_merged() {
             "requests.csv",
             &format!("{header}\n{}", own.collect::<String>()),
         );
-        put(
-            &dir,
-            "schedule.csv",
-            &format!("index,time\n{shard},0.{shard}\n"),
-        );
         let summary = json!({ "duration": 4.0, "scheduled": 20, "offered_rate": 6.0, "started_at_ns": 1_795_000_000_000_000_000_i64 + 50_000_000 * shard as i64,
             "config": { "shard": format!("{shard}/2"), "workload_sha256": "abc", "request_rate": 12.0 }, "machine": { "cores": 2 },
             "goodput_goals_ms": {}, "warnings": ["of a shard"], "verdict": { "grade": if shard == 0 { "VALID" } else { "DEGRADED" }, "reasons": if shard == 0 { vec![] } else { vec!["late"] } } });
@@ -303,7 +298,7 @@ fn shards_are_merged() {
         args.output_dir = Some(out.clone());
     });
     pinned("merged.txt", &text);
-    for name in ["requests.csv", "schedule.csv", "summary.json"] {
+    for name in ["requests.csv", "summary.json"] {
         let text = std::fs::read_to_string(out.join(name)).unwrap();
         pinned(
             &format!("merged-{name}"),

@@ -164,7 +164,7 @@ impl Made {
             "host": format!("127.0.0.1:3000{n}"), "engine": "sim" })
         });
         let file = json!({ "label": "", "settings": settings, "repeat": 0, "state": "done", "error": null, "began": 1_795_000_000.25,
-            "servers": servers, "router": "builtin round_robin", "workload_sha256": null, "notes": ["the cache was not emptied"],
+            "servers": servers, "router": "builtin round_robin", "workload_sha256": "sent", "notes": ["the cache was not emptied"],
             "processes": [{ "name": "server-1", "command": "sim --max-running-requests 1", "log": "logs/server-1" }] });
         put(dir, "run.json", &file.to_string());
     }

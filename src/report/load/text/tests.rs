@@ -27,8 +27,7 @@ fn a_run_without_one_answer_has_its_errors_and_no_table() {
         // Cut between words, and said to be.
         "word …\n",
         "  1 × refused\n",
-        "server        127.0.0.1:30000: 3 requests, none ok\n",
-        "No request succeeded. 3 of 3 requests (100 %) failed: ",
+        "3 of 3 requests (100 %) failed: ",
     ] {
         assert_says(&text, said);
     }

@@ -1,5 +1,4 @@
 use super::*;
-use crate::report::load::tests::assert_says;
 
 /// A minute at 20 a second, seen well.
 fn good() -> Evidence {
@@ -114,8 +113,8 @@ fn the_worst_comes_first() {
     let [event_loop, late] = verdict.reasons.as_slice() else {
         panic!("{verdict:?}");
     };
-    assert_says(event_loop, "50 % of the run");
-    assert_says(late, "60 of 1200 requests (5.0 %)");
+    assert!(event_loop.contains("50 % of the run"), "{event_loop}");
+    assert!(late.contains("60 of 1200 requests (5.0 %)"), "{late}");
 }
 
 #[test]
@@ -174,5 +173,8 @@ fn the_terminal_says_what_was_judged() {
     evidence.loop_late = 0.5;
     let text = judge(&evidence).to_text(&evidence);
     assert!(text.starts_with("verdict       INVALID: "), "{text}");
-    assert_says(&text, "\n              the generator's event loop");
+    assert!(
+        text.contains("\n              the generator's event loop"),
+        "{text}"
+    );
 }
