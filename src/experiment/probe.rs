@@ -5,19 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bytes::Bytes;
 use clap::Parser as _;
-use http::Method;
-use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::report::timeline::{clock_lines, missing, render};
 use crate::report::why::first_of;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
-use crate::terminal::{self, one_line};
+use crate::terminal;
 use crate::traffic;
-use crate::traffic::client::{Client, ClientOptions, INSECURE, Target, TlsArgs, UpstreamKind};
+use crate::traffic::client::{INSECURE, Target, TlsArgs, UpstreamKind};
 use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::Backend;
 use crate::traffic::{Live, RunPlan, Stop, drive};
@@ -148,8 +145,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     let mut plan = plan(args, backend)?;
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
-    let options = plan.client.clone();
-    let run = drive(plan, clock.clone(), Arc::new(Live::default()), Stop::new()).await?;
+    let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
     let record = run.records.into_iter().next();
     let mut record = record.context("the request was not sent")?;
     // Nobody scheduled it but the probe itself: that wait is not a person's concern.
@@ -167,11 +163,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         args.width().unwrap_or(WIDTH),
         wrong.as_deref(),
     );
-    let version = match record.is_ok() {
-        true => version(options, clock).await,
-        false => None,
-    };
-    text.extend(engine(&record, version.as_deref()).map(|line| format!("\n{line}\n")));
+    text.extend(engine(&record).map(|line| format!("\n{line}\n")));
     if let Some(unsent) = unsent
         && let Some(note) = unsent.await?
     {
@@ -207,36 +199,16 @@ fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
     Ok(load.plan()?)
 }
 
-/// The version that the server says it is of. Routers do not pass the question on.
-async fn version(mut options: ClientOptions, clock: Clock) -> Option<String> {
-    options.request_timeout = options.request_timeout.min(Duration::from_secs(5));
-    let client = Client::new(options, clock).await.ok()?;
-    for path in ["/server_info", "/get_server_info"] {
-        if let Ok((200, body)) = client.ask(Method::GET, path, Bytes::new()).await {
-            let info: Value = serde_json::from_slice(&body).ok()?;
-            return Some(one_line(info.get("version")?.as_str()?).into_owned());
-        }
-    }
-    None
-}
-
-/// Which SGLang it is, by what its response looks like and by what it says of itself, and what that tells.
-fn engine(record: &Row, version: Option<&str>) -> Option<String> {
-    let generation = record.more.generation;
-    let says = version.map(|version| format!("it says {version}"));
-    let Some(generation) = generation else {
-        return says.map(|says| {
-            format!("the server's SGLang: {says}; this answer does not show which it is")
-        });
-    };
+/// Which SGLang it is, by what its response looks like, and what that tells.
+fn engine(record: &Row) -> Option<String> {
+    let generation = record.more.generation?;
     let metrics = match generation.metrics_on() {
         Some(true) => ", metrics on",
         Some(false) => ", metrics off",
         None => "",
     };
-    let says = says.map_or_else(String::new, |says| format!(" ({says})"));
     Some(format!(
-        "the server's SGLang: {} by the shape of its meta_info{metrics}{says}: {}",
+        "the server's SGLang: {} by the shape of its meta_info{metrics}: {}",
         generation.versions(),
         generation.help()
     ))
@@ -324,26 +296,27 @@ mod tests {
     }
 
     #[test]
-    fn the_generation_is_named_with_what_the_server_says() {
+    fn the_generation_is_named() {
         let mut record = record(200, "1795168001.0");
-        let named = |record: &Row, says| engine(record, says).unwrap_or_default();
-        record.more.generation = Some(Generation::From0_5_12);
-        let line = named(&record, Some("0.5.18"));
-        assert!(
-            line.starts_with(
-                "the server's SGLang: 0.5.12 to 0.5.20 by the shape of its meta_info, metrics on (it says 0.5.18): it tells"
+        for (generation, told) in [
+            (
+                Generation::From0_5_12,
+                "0.5.12 to 0.5.20 by the shape of its meta_info, metrics on: it tells",
             ),
-            "{line}"
-        );
-        record.more.generation = Some(Generation::From0_4_6);
-        let line = named(&record, None);
-        assert!(
-            line.contains("0.4.6 to 0.5.4.post3 by the shape of its meta_info: "),
-            "{line}"
-        );
+            (
+                Generation::From0_4_6,
+                "0.4.6 to 0.5.4.post3 by the shape of its meta_info: ",
+            ),
+        ] {
+            record.more.generation = Some(generation);
+            let line = engine(&record).unwrap();
+            assert!(
+                line.starts_with(&format!("the server's SGLang: {told}")),
+                "{line}"
+            );
+        }
         record.more.generation = None;
-        assert!(named(&record, Some("0.5.23")).contains("it says 0.5.23"));
-        assert_eq!(engine(&record, None), None);
+        assert_eq!(engine(&record), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ const HOLDS: i64 = NANOS;
 const LIMIT: Duration = Duration::from_secs(1);
 
 impl Readiness {
-    /// Whether one of these can be connected to, now or a second ago. A change is logged.
+    /// Whether one of these can be connected to, now or a second ago.
     pub async fn ask(&self, upstreams: &[Arc<Upstreams>], clock: &Clock) -> bool {
         // Other requests meanwhile wait for the same answer.
         let mut last = self.last.lock().await;
@@ -31,15 +31,6 @@ impl Readiness {
             return can;
         }
         let can = any_connects(upstreams).await;
-        match (*last, can) {
-            (Some((_, true)) | None, false) => {
-                let names: Vec<String> = upstreams.iter().flat_map(|all| all.names()).collect();
-                let names = names.join(", ");
-                log::warn!("not ready: no upstream can be connected to, of {names}");
-            }
-            (Some((_, false)), true) => log::info!("ready: an upstream can be connected to"),
-            _ => {}
-        }
         *last = Some((clock.now(), can));
         can
     }

@@ -66,32 +66,7 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         is_external || keys.servers.is_empty(),
         "servers: goes with engine = \"external\""
     );
-    ensure!(
-        !keys.has_pairs() || (keys.num_prefill > 0 && keys.num_decode > 0),
-        "num_prefill = {}, num_decode = {}: they go together; give at least one server of each",
-        keys.num_prefill,
-        keys.num_decode
-    );
-    let roles = [ServerRole::Prefill, ServerRole::Decode].map(ServerRole::name);
-    for name in roles
-        .iter()
-        .filter(|name| settings.table(name).next().is_some())
-    {
-        ensure!(
-            is_external || keys.has_pairs(),
-            "[{name}] has flags of servers that only {name}; give num_prefill and num_decode"
-        );
-    }
-    let is_mode = |key: &str| {
-        key.split_once('.')
-            .is_some_and(|(_, flag)| flag.replace('-', "_") == MODE)
-    };
-    if let Some(key) = settings
-        .names()
-        .find(|key| keys.has_pairs() && is_mode(key))
-    {
-        bail!("{key}: num_prefill and num_decode set it; leave it out");
-    }
+    fits_pairs(settings)?;
     ensure!(
         !is_external || !keys.servers.is_empty() || router == RouterName::External,
         "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
@@ -142,6 +117,38 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         !keys.find_max_rate || !settings.load.goodput.is_empty(),
         "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"
     );
+    Ok(())
+}
+
+/// The same of what is of pairs of servers.
+fn fits_pairs(settings: &Settings) -> anyhow::Result<()> {
+    let keys = &settings.keys;
+    ensure!(
+        !keys.has_pairs() || (keys.num_prefill > 0 && keys.num_decode > 0),
+        "num_prefill = {}, num_decode = {}: they go together; give at least one server of each",
+        keys.num_prefill,
+        keys.num_decode
+    );
+    let roles = [ServerRole::Prefill, ServerRole::Decode].map(ServerRole::name);
+    for name in roles
+        .iter()
+        .filter(|name| settings.table(name).next().is_some())
+    {
+        ensure!(
+            keys.engine == EngineName::External || keys.has_pairs(),
+            "[{name}] has flags of servers that only {name}; give num_prefill and num_decode"
+        );
+    }
+    let is_mode = |key: &str| {
+        key.split_once('.')
+            .is_some_and(|(_, flag)| flag.replace('-', "_") == MODE)
+    };
+    if let Some(key) = settings
+        .names()
+        .find(|key| keys.has_pairs() && is_mode(key))
+    {
+        bail!("{key}: num_prefill and num_decode set it; leave it out");
+    }
     Ok(())
 }
 

@@ -78,7 +78,7 @@ pub fn check(folder: &Folder) -> anyhow::Result<()> {
         return Ok(());
     };
     let is_there = |name: &&str| dir.join(name).symlink_metadata().is_ok();
-    match FILES.into_iter().find(|name| is_there(&name)) {
+    match FILES.into_iter().find(is_there) {
         None => Ok(()),
         Some(name) => Err(PlanError(format!(
             "--output-dir {}: holds an experiment, or another's {name}; name another folder, or leave the flag out (--resume goes \
