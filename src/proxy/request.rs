@@ -293,10 +293,10 @@ impl<'a> Request<'a> {
         &mut self,
         upstreams: &Upstreams,
         chosen: &mut Chosen,
-    ) -> Result<(HttpSession, bool), Failure> {
+    ) -> Result<(Box<HttpSession>, bool), Failure> {
         let connector = &self.service.connector;
         if let Some(kept) = connector.reused_http_session(&*chosen.peer).await {
-            return Ok((kept, true));
+            return Ok((Box::new(kept), true));
         }
         loop {
             // On the heap: it would be half of what each request holds, to its end.
@@ -306,7 +306,7 @@ impl<'a> Request<'a> {
                     if !reused {
                         chosen.connected();
                     }
-                    return Ok((session, reused));
+                    return Ok((Box::new(session), reused));
                 }
                 Err(error) => error.into_up(),
             };

@@ -59,6 +59,8 @@ enum Came {
 /// Parts of a response that are read while a write to the client is pending, and their bytes.
 const AHEAD: usize = 4;
 const AHEAD_BYTES: usize = 64 * 1024;
+/// The room for a first piece; a larger one is more than most allocators keep at hand.
+const FIRST_SPACE: usize = 1024;
 /// The room for a piece that is kept for the next.
 const SPACE: usize = 8 * 1024;
 
@@ -76,7 +78,7 @@ impl Response {
             ends_by_close: false,
             ahead: VecDeque::new(),
             ahead_bytes: 0,
-            space: Vec::new(),
+            space: Vec::with_capacity(FIRST_SPACE),
             unsent: None,
         }
     }
@@ -91,7 +93,7 @@ impl Request<'_> {
     pub(super) async fn relay(
         &mut self,
         client: &mut Exchange,
-        (mut up, peer): (HttpSession, &HttpPeer),
+        (mut up, peer): (Box<HttpSession>, &HttpPeer),
         head: RequestHeader,
     ) -> Result<(), Failure> {
         // One timer of ours is for all reads.
@@ -118,7 +120,7 @@ impl Request<'_> {
         let mut timer = pin!(tokio::time::sleep(silence.min(self.limits.client_read)));
         loop {
             if let Some(came) = self.response.ahead.pop_front() {
-                self.pass(came, client, Some(&mut up)).await?;
+                self.pass(came, client, Some(&mut *up)).await?;
                 continue;
             }
             let uploading = !self.upload.is_over;
@@ -136,7 +138,7 @@ impl Request<'_> {
                         self.release(up, peer).await;
                         return self.pass(came, client, None).await;
                     }
-                    self.pass(came, client, Some(&mut up)).await?;
+                    self.pass(came, client, Some(&mut *up)).await?;
                 }
                 piece = body_or_leaving(client, uploading) => {
                     let piece = piece?;
@@ -153,11 +155,11 @@ impl Request<'_> {
     }
 
     /// Keeps the connection for another request, if all of this one was sent.
-    async fn release(&self, up: HttpSession, peer: &HttpPeer) {
+    async fn release(&self, up: Box<HttpSession>, peer: &HttpPeer) {
         if self.response.unsent.is_none() {
             let idle = peer.options.idle_timeout;
             let connector = &self.service.connector;
-            connector.release_http_session(up, peer, idle).await;
+            connector.release_http_session(*up, peer, idle).await;
         }
     }
 
