@@ -14,6 +14,8 @@ pub const TRACESTATE: &str = "tracestate";
 /// Member of [`TRACESTATE`] in a trace that a proxy of ours began: nobody has decided yet whether it is sampled.
 pub const BEGAN: &str = "queuescope=began";
 
+/// The same as a name: a map finds that sooner than text.
+pub static ID: HeaderName = HeaderName::from_static(REQUEST_ID);
 static PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 static STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 /// The flag of W3C that a trace is sampled.
@@ -50,7 +52,7 @@ pub fn new_request_id() -> String {
 
 /// The client's request id as a record shows it; `None` when it sent none, or none that can be shown.
 pub fn request_id(headers: &HeaderMap) -> Option<String> {
-    let id = headers.get(REQUEST_ID)?.as_bytes();
+    let id = headers.get(&ID)?.as_bytes();
     let shown = String::from_utf8_lossy(&id[..id.len().min(LONGEST_ID)]);
     (!shown.trim().is_empty()).then(|| shown.into_owned())
 }

@@ -18,7 +18,7 @@ use crate::clock::Stamp;
 use crate::fault::registry::Treated;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
-use crate::proxy::identity::REQUEST_ID;
+use crate::proxy::identity::{self, REQUEST_ID};
 use crate::proxy::shared::Role;
 use crate::request::stamps::{HOP_HEADER, Stamps};
 
@@ -93,7 +93,7 @@ impl Request<'_> {
     pub(super) async fn relay(
         &mut self,
         client: &mut Exchange,
-        (mut up, peer): (Box<HttpSession>, &HttpPeer),
+        (mut up, peer): (HttpSession, &HttpPeer),
         head: RequestHeader,
     ) -> Result<(), Failure> {
         // One timer of ours is for all reads.
@@ -120,7 +120,7 @@ impl Request<'_> {
         let mut timer = pin!(tokio::time::sleep(silence.min(self.limits.client_read)));
         loop {
             if let Some(came) = self.response.ahead.pop_front() {
-                self.pass(came, client, Some(&mut *up)).await?;
+                self.pass(came, client, Some(&mut up)).await?;
                 continue;
             }
             let uploading = !self.upload.is_over;
@@ -138,7 +138,7 @@ impl Request<'_> {
                         self.release(up, peer).await;
                         return self.pass(came, client, None).await;
                     }
-                    self.pass(came, client, Some(&mut *up)).await?;
+                    self.pass(came, client, Some(&mut up)).await?;
                 }
                 piece = body_or_leaving(client, uploading) => {
                     let piece = piece?;
@@ -155,11 +155,11 @@ impl Request<'_> {
     }
 
     /// Keeps the connection for another request, if all of this one was sent.
-    async fn release(&self, up: Box<HttpSession>, peer: &HttpPeer) {
+    async fn release(&self, up: HttpSession, peer: &HttpPeer) {
         if self.response.unsent.is_none() {
             let idle = peer.options.idle_timeout;
             let connector = &self.service.connector;
-            connector.release_http_session(*up, peer, idle).await;
+            connector.release_http_session(up, peer, idle).await;
         }
     }
 
@@ -301,7 +301,7 @@ impl Request<'_> {
         let bad = |_| Failure::Internal("a header cannot be written");
         self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(bad)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
-            && !head.headers.contains_key(&heads::ID)
+            && !head.headers.contains_key(&identity::ID)
         {
             head.insert_header(REQUEST_ID, id).map_err(bad)?;
         }

@@ -29,7 +29,7 @@ const OF_STREAM: usize = 4;
 const BORROWED: usize = 1;
 
 thread_local! {
-    /// The newest first.
+    /// The one that was used longest ago first: streams of a kind go through the same in the same order.
     static KNOWN: RefCell<VecDeque<Arc<Known>>> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -100,12 +100,14 @@ impl Template {
             present.tell(document, changes, sink);
             return true;
         }
-        let same_root = |known: &&Arc<Known>| known.root.is_some_and(|of| ptr::eq(of, root));
-        let other = KNOWN.with_borrow(|all| {
-            let mut of_root = all.iter().filter(same_root);
-            of_root
-                .find(|known| known.compare(document, changes))
-                .cloned()
+        let same_root = |known: &Known| known.root.is_some_and(|of| ptr::eq(of, root));
+        let other = KNOWN.with_borrow_mut(|all| {
+            let mut all_known = all.iter();
+            let place =
+                all_known.position(|known| same_root(known) && known.compare(document, changes))?;
+            let known = all.remove(place)?;
+            all.push_back(known.clone());
+            Some(known)
         });
         let Some(known) = other else {
             return false;
@@ -138,8 +140,10 @@ impl Template {
         } else if self.shared < OF_STREAM {
             self.shared += 1;
             KNOWN.with_borrow_mut(|all| {
-                all.truncate(SHARED - 1);
-                all.push_front(Arc::new(self.own.clone()));
+                if all.len() >= SHARED {
+                    all.pop_front();
+                }
+                all.push_back(Arc::new(self.own.clone()));
             });
         }
     }
@@ -234,8 +238,6 @@ impl Known {
     /// Whether a document begins with a whole one that differs from this in values only: then these are `changes`.
     fn compare(&self, document: &[u8], changes: &mut Vec<Change>) -> bool {
         changes.clear();
-        // At once, not by and by.
-        changes.reserve(CHANGES / 2);
         !self.bytes.is_empty() && self.changes(document, changes).is_some()
     }
 
