@@ -29,7 +29,7 @@ const OF_STREAM: usize = 4;
 const BORROWED: usize = 1;
 
 thread_local! {
-    /// The one that was used longest ago first: streams of a kind go through the same in the same order.
+    /// The newest first.
     static KNOWN: RefCell<VecDeque<Arc<Known>>> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -100,14 +100,12 @@ impl Template {
             present.tell(document, changes, sink);
             return true;
         }
-        let same_root = |known: &Known| known.root.is_some_and(|of| ptr::eq(of, root));
-        let other = KNOWN.with_borrow_mut(|all| {
-            let mut all_known = all.iter();
-            let place =
-                all_known.position(|known| same_root(known) && known.compare(document, changes))?;
-            let known = all.remove(place)?;
-            all.push_back(known.clone());
-            Some(known)
+        let same_root = |known: &&Arc<Known>| known.root.is_some_and(|of| ptr::eq(of, root));
+        let other = KNOWN.with_borrow(|all| {
+            let mut of_root = all.iter().filter(same_root);
+            of_root
+                .find(|known| known.compare(document, changes))
+                .cloned()
         });
         let Some(known) = other else {
             return false;
@@ -140,10 +138,8 @@ impl Template {
         } else if self.shared < OF_STREAM {
             self.shared += 1;
             KNOWN.with_borrow_mut(|all| {
-                if all.len() >= SHARED {
-                    all.pop_front();
-                }
-                all.push_back(Arc::new(self.own.clone()));
+                all.truncate(SHARED - 1);
+                all.push_front(Arc::new(self.own.clone()));
             });
         }
     }
