@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_named_as_hosts_are() {
-        let name = HeaderName::from_static(SMG_WORKER);
+        let name = SMG_WORKER.clone();
         for (value, expected) in [
             ("http://10.0.0.7:30000/", Some("10.0.0.7:30000")),
             (" http://10.0.0.7:30000 ", Some("10.0.0.7:30000")),
