@@ -6,6 +6,7 @@ use crate::request::record::Record;
 use crate::request::row::{Row, Rows, without_quotes};
 use crate::request::timeline::{Moment, Side};
 
+use self::counted::Counted;
 use self::otlp::Traces;
 use self::otlp::sampling::UpstreamFlag;
 use self::prometheus::Metrics;
@@ -13,6 +14,7 @@ use self::recent::Recent;
 use self::recorder::Recorder;
 use self::waits::WaitLog;
 
+pub mod counted;
 pub mod family;
 pub mod loss;
 pub mod metric;
@@ -81,15 +83,16 @@ impl Telemetry {
         let rows = Rows::from(Row::all(records));
         let first = rows.first();
         let is_counted = first.is_some_and(|row| row.side() == self.counted);
-        if is_counted {
-            self.metrics.request_ended(&rows);
+        let counted = is_counted.then(|| Counted::of(&rows));
+        if let Some(counted) = &counted {
+            self.metrics.request_ended(counted);
             let end = first.and_then(|row| row.timeline.on_own_clock(Moment::End));
             if let Some(end) = end {
                 self.waits.record(&rows, end, &self.metrics);
             }
         }
         let shown = without_quotes(&rows);
-        self.recent.record(&shown, is_counted);
+        self.recent.record(&shown, counted.as_ref());
         if let Some(traces) = &self.traces {
             traces.record(&shown);
         }

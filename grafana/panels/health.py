@@ -48,7 +48,7 @@ PANELS = [
     ),
     figure(
         "Own lag, 99 %",
-        "How late a task of the proxy is run that wakes every 50 ms. From 50 ms on the proxy is the bottleneck.",
+        "How late a task of the proxy is run that wakes every 200 ms. From 50 ms on the proxy is the bottleneck.",
         quantile(0.99, LAG, select=HERE),
         unit="s",
         colors=(("green", None), ("orange", 0.01), ("red", 0.05)),

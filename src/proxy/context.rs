@@ -60,7 +60,7 @@ pub struct Context {
     info: Option<Box<ServerInfo>>,
     /// When the body of the response passed here.
     passage: Passage,
-    watch: Option<Watch>,
+    watch: Option<Box<Watch>>,
 }
 
 /// The watch over a generation request, until it ends.
@@ -158,14 +158,14 @@ impl Context {
         if self.counts() {
             self.under_way = Some(self.shared.metrics.request_began());
         }
-        self.watch = Some(Watch {
+        self.watch = Some(Box::new(Watch {
             observer,
             request_bytes: 0,
             response_bytes: 0,
             response_head: None,
             response_end: None,
             is_streaming: false,
-        });
+        }));
     }
 
     /// Takes on what the request's headers say that label it.

@@ -14,11 +14,7 @@ use crate::client::answer::Refusal;
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 
-use super::identity::REQUEST_ID;
-
 // Fields of our own: a map finds a name sooner than text.
-/// The request's id.
-pub static ID: HeaderName = HeaderName::from_static(REQUEST_ID);
 /// What asks for our stamps, and tells them.
 pub static STAMPS: HeaderName = HeaderName::from_static(FRONT_HEADER);
 /// What a hop stamped.
@@ -97,10 +93,9 @@ pub fn to_upstream(came: &RequestHeader, has_body: bool) -> pingora::Result<Requ
             .headers
             .get(UPGRADE)
             .is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
-    for name in named(&came.headers).unwrap_or_default() {
-        head.remove_header(&name);
-    }
-    for name in &OF_CONNECTION {
+    let named = named(&came.headers).unwrap_or_default();
+    let stays_here = |name: &&HeaderName| OF_CONNECTION.contains(name) || named.contains(name);
+    for name in came.headers.keys().filter(stays_here) {
         head.remove_header(name);
     }
     if asks_websocket {

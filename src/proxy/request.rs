@@ -355,8 +355,8 @@ impl<'a> Request<'a> {
     ) -> pingora::Result<RequestHeader> {
         let mut head = heads::to_upstream(came, has_body)?;
         // The record has it, and hops join by it: `Connection` may not take it away.
-        if !head.headers.contains_key(&heads::ID)
-            && let Some(id) = came.headers.get(&heads::ID)
+        if !head.headers.contains_key(&identity::ID)
+            && let Some(id) = came.headers.get(&identity::ID)
         {
             head.insert_header(REQUEST_ID, id)?;
         }
@@ -440,7 +440,7 @@ impl<'a> Request<'a> {
     async fn answer(&mut self, answer: Answer, end: End, client: &mut Exchange) {
         let outcome = self.context.answered(answer.status, end);
         let body = answer.body().into_bytes();
-        let sent_id = client.head().headers.get(&heads::ID);
+        let sent_id = client.head().headers.get(&identity::ID);
         // A made id stands for a sent one that was empty.
         let id = match &self.id {
             Some(id) if self.has_made_id => id.as_bytes(),

@@ -56,7 +56,7 @@ fn cell(value: Value<'_>, base: TimeBase, block: &mut Vec<u8>) {
 
 /// Text between quotes where it needs them: RFC 4180. A control character is spelt out before.
 fn quoted(text: &str, block: &mut Vec<u8>) {
-    if !text.bytes().any(|byte| matches!(byte, b',' | b'"')) {
+    if memchr::memchr2(b',', b'"', text.as_bytes()).is_none() {
         return block.extend_from_slice(text.as_bytes());
     }
     block.push(b'"');
@@ -70,14 +70,32 @@ fn seconds(nanos: i64, block: &mut Vec<u8>) {
         block.push(b'-');
     }
     let (nanos, second) = (nanos.unsigned_abs(), NANOS.unsigned_abs());
-    block.extend_from_slice(itoa::Buffer::new().format(nanos / second).as_bytes());
-    // With a second more there are always as many digits, the first of which gives way to the point. They fit into 32 bits, which
-    // take a fraction of the time.
-    let at = block.len();
-    let part = (second + nanos % second) as u32;
-    block.extend_from_slice(itoa::Buffer::new().format(part).as_bytes());
-    block[at] = b'.';
+    let whole = nanos / second;
+    match whole {
+        0..10 => block.push(b'0' + whole as u8),
+        _ => block.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes()),
+    }
+    // Of 32 bits, which take a fraction of the time.
+    let mut part = (nanos % second) as u32;
+    let mut digits = *b".000000000";
+    for two in digits[2..].chunks_exact_mut(2).rev() {
+        two.copy_from_slice(&PAIRS[(part % 100) as usize]);
+        part /= 100;
+    }
+    digits[1] += part as u8;
+    block.extend_from_slice(&digits);
 }
+
+/// 00 to 99.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    pairs
+};
 
 #[cfg(test)]
 mod tests {

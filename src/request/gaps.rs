@@ -20,6 +20,17 @@ pub const GAP_BOUNDS: [f64; 23] = [
     0.100, 0.200, 0.400, 0.600, 0.800, 1.0, 2.0, 4.0, 6.0, 8.0,
 ];
 
+/// The same, nanoseconds.
+const BOUNDS: [i64; GAP_BOUNDS.len()] = {
+    let mut nanos = [0; GAP_BOUNDS.len()];
+    let mut at = 0;
+    while at < nanos.len() {
+        nanos[at] = (GAP_BOUNDS[at] * NANOS as f64 + 0.5) as i64;
+        at += 1;
+    }
+    nanos
+};
+
 /// All gaps of a stream by their length, within 3.2 %.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GapCounts {
@@ -70,9 +81,8 @@ impl Gaps {
 
     /// How many there are of which length, where that is known of all.
     pub fn counts(&self) -> Option<GapCounts> {
-        let bounds = GAP_BOUNDS.map(|bound| (bound * NANOS as f64).round() as i64);
         Some(GapCounts {
-            counts: self.whole()?.counts(&bounds),
+            counts: self.whole()?.counts(&BOUNDS),
             sum_nanos: self.sum_nanos,
         })
     }

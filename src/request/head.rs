@@ -1,12 +1,12 @@
 //! What a response's head says of its body and of who served it. The proxy and the generator read heads alike.
 
-use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName};
 
 use super::outcome::Outcome;
 
 /// Header by which smg 1.13 names the worker that served.
-const SMG_WORKER: &str = "x-smg-routed-worker-id";
+static SMG_WORKER: HeaderName = HeaderName::from_static("x-smg-routed-worker-id");
 
 /// Characters of a header's value that label a request.
 const LABEL: usize = 64;
@@ -37,7 +37,7 @@ pub fn is_encoded(headers: &HeaderMap) -> bool {
 
 /// The server that smg says it chose, `host:port`.
 pub fn smg_worker(headers: &HeaderMap) -> Option<String> {
-    let value = headers.get(SMG_WORKER)?.to_str().ok()?.trim();
+    let value = headers.get(&SMG_WORKER)?.to_str().ok()?.trim();
     // Its workers are called by http, https or grpc.
     let value = value.split_once("://").map_or(value, |(_, rest)| rest);
     let value = value.strip_suffix('/').unwrap_or(value);
@@ -63,7 +63,7 @@ pub fn label_pairs(labels: &str) -> impl Iterator<Item = (&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderValue;
 
     fn headers(name: HeaderName, values: &[&'static str]) -> HeaderMap {
         let values = values.iter().map(|v| HeaderValue::from_static(v));
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_named_as_hosts_are() {
-        let name = HeaderName::from_static(SMG_WORKER);
+        let name = SMG_WORKER.clone();
         for (value, expected) in [
             ("http://10.0.0.7:30000/", Some("10.0.0.7:30000")),
             (" http://10.0.0.7:30000 ", Some("10.0.0.7:30000")),

@@ -1,10 +1,11 @@
 //! What cannot be: it stands in its row as it came, the row names it, and no figure is made of it.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use super::cell::Value;
 use super::column::Unit;
-use super::columns::{COLUMNS, Row};
+use super::columns::{COLUMNS, Column, Row};
 use super::record::TOLERANCE_NANOS;
 use super::sequence::{TimingSource, Untold};
 use super::timeline::{ClockOf, Moment, Period, Relation, Side};
@@ -95,9 +96,10 @@ impl Impossible {
     /// float's rounding.
     pub fn of(row: &Row) -> Impossible {
         let mut found = Impossible::default();
+        let raw = |moment| row.timeline.raw(moment);
         for (from, to) in ORDER {
             let period = Period { from, to };
-            let nanos = row.timeline.nanos(period);
+            let nanos = raw(to).and_then(|to| Some(to.nanos_since(raw(from)?)));
             let is_wrong = nanos.is_some_and(|nanos| nanos < -TOLERANCE_NANOS);
             if is_wrong && row.timeline.clocks(period).is_some_and(|(a, b)| a == b) {
                 found.names.push(format!("{}<{}", to.name(), from.name()));
@@ -113,7 +115,11 @@ impl Impossible {
     pub(super) fn named(&self, row: &Row, noted: Vec<String>) -> Option<String> {
         let mut names = self.names.clone();
         let tolerance = row.tolerance();
-        for column in COLUMNS.iter().filter(|column| column.unit == Unit::Latency) {
+        static LATENCIES: LazyLock<Vec<&Column>> = LazyLock::new(|| {
+            let of = COLUMNS.iter();
+            of.filter(|column| column.unit == Unit::Latency).collect()
+        });
+        for column in &**LATENCIES {
             if matches!((column.get)(row), Value::Nanos(nanos) if nanos < -tolerance) {
                 names.push(format!("{}<0", column.name));
             }
@@ -143,8 +149,13 @@ impl Impossible {
         let is_too_long =
             |nanos: i64, error| longest.is_some_and(|most| nanos.saturating_sub(error) > most);
         let tolerance = row.tolerance();
-        for (name, period) in row.periods() {
-            let Some((nanos, error)) = row.timeline.measured(period) else {
+        // Nothing is wrong with these, whatever clocks they are of.
+        let sure = tolerance - TOLERANCE_NANOS + 1..=longest.unwrap_or(i64::MAX);
+        for (column, period) in row.periods() {
+            if matches!((column.get)(row), Value::Nanos(nanos) if sure.contains(&nanos)) {
+                continue;
+            }
+            let (name, Some((nanos, error))) = (column.name, row.timeline.measured(period)) else {
                 continue;
             };
             if error > 0 && nanos.saturating_abs() <= error {

@@ -1,14 +1,14 @@
 //! A row: what is known of a generated sequence and of its request, final when that has ended.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 pub use super::columns::Row;
 pub use super::record::{More, own_error};
 pub use super::timeline::{ClockState, TtftSource};
 
 use super::column::Origin;
-use super::columns::COLUMNS;
+use super::columns::{COLUMNS, Column, ColumnId};
 use super::endpoint::Endpoint;
 use super::impossible::Impossible;
 use super::outcome::Outcome;
@@ -144,16 +144,20 @@ impl Row {
     }
 
     /// The durations that follow from two moments, by column; that of `ttft` by its source.
-    pub(super) fn periods(&self) -> impl Iterator<Item = (&'static str, Period)> + use<> {
+    pub(super) fn periods(&self) -> impl Iterator<Item = (&'static Column, Period)> + use<> {
+        static PERIODS: LazyLock<Vec<(&Column, Period)>> = LazyLock::new(|| {
+            let of = COLUMNS.iter().filter_map(|column| match column.origin {
+                Origin::Period(period) => Some((column, period)),
+                _ => None,
+            });
+            of.collect()
+        });
         let ttft = match self.ttft_source {
             Some(TtftSource::Server) => Period::TTFT_ENGINE,
             _ => Period::TTFT_OBSERVED,
         };
-        let of = COLUMNS.iter().filter_map(|column| match column.origin {
-            Origin::Period(period) => Some((column.name, period)),
-            _ => None,
-        });
-        of.chain([("ttft", ttft)])
+        let ttft = (&COLUMNS[ColumnId::ttft as usize], ttft);
+        PERIODS.iter().copied().chain([ttft])
     }
 
     /// Who watched it.

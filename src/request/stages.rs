@@ -89,11 +89,8 @@ impl Breakdown {
     pub fn until_first_token(&self) -> Option<Breakdown> {
         let decode = Spent::Stages(StageSet::of(Period::DECODE));
         let is_seen = self.parts.iter().any(|part| part.spent == decode);
-        let before = self
-            .parts
-            .iter()
-            .filter(|part| !part.spent.is_after_first_token());
-        let parts: Vec<Part> = before.copied().collect();
+        let mut parts = self.parts.clone();
+        parts.retain(|part| !part.spent.is_after_first_token());
         is_seen.then(|| Breakdown {
             total_nanos: parts.iter().map(|part| part.nanos).sum(),
             parts,
@@ -105,12 +102,14 @@ impl Breakdown {
 fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, StageSet) {
     let own = STAGES.iter().enumerate().take(before).skip(first);
     let own = own.filter_map(|(at, stage)| Some((at, timeline.period_of(stage)?)));
-    let own: Vec<(usize, Period)> = own.collect();
+    let mut places = Vec::with_capacity(STAGES.len());
+    places.extend(own);
+    let own: Vec<(usize, Period)> = places;
     let length = |from: usize, to: usize| {
         let (from, to) = (own.get(from)?.1.from, own.get(to)?.1.to);
         timeline.nanos(Period { from, to })
     };
-    let (mut parts, mut unplaced) = (Vec::new(), StageSet::default());
+    let (mut parts, mut unplaced) = (Vec::with_capacity(STAGES.len()), StageSet::default());
     let mut at = 0;
     while at < own.len() {
         // The shortest stretch of known length; it must not swallow stages that are known by themselves.

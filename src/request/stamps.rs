@@ -7,7 +7,7 @@
 
 use crate::clock::Stamp;
 
-use super::attempt::{Failed, MAX_FAILED, SpanId};
+use super::attempt::{Failed, Hex, MAX_FAILED, SpanId};
 
 /// Request header by which a client asks the front for [`FRONT_HEADER`] (value `1`).
 pub const ASK_HEADER: &str = "x-queuescope-stamps";
@@ -82,8 +82,13 @@ impl Stamps {
     fn render_into(&self, out: &mut String, prefix: &str) {
         let mut pair = |key, value: Option<&str>| {
             let Some(value) = value else { return };
-            let join = if out.is_empty() { "" } else { ";" };
-            out.extend([join, prefix, key, "=", value]);
+            if !out.is_empty() {
+                out.push(';');
+            }
+            out.push_str(prefix);
+            out.push_str(key);
+            out.push('=');
+            out.push_str(value);
         };
         pair("clock", Some(&self.clock));
         for (key, number) in [
@@ -101,7 +106,7 @@ impl Stamps {
         pair("room", self.room.map(|room| digits.format(room)));
         pair("host", self.host.as_deref());
         pair("worker", self.worker.as_deref());
-        pair("span", self.span.map(|span| span.to_string()).as_deref());
+        pair("span", self.span.map(SpanId::hex).as_ref().map(Hex::text));
         for failed in self.failed.iter().take(MAX_FAILED) {
             pair("failed", Some(&failed.render()));
         }

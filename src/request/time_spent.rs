@@ -39,17 +39,21 @@ pub struct PartSpent {
 impl TimeSpent {
     /// Of one request; of none where its time is not known.
     pub fn of_row(row: &Row) -> TimeSpent {
-        TimeSpent::of_breakdown(row, Breakdown::of(row))
+        TimeSpent::of_breakdown(Breakdown::of(row).as_ref(), row, Unseens::of(row))
     }
 
     /// Of one request: all of its time, and that until its first token.
     pub fn both(row: &Row) -> [TimeSpent; 2] {
-        let all = Breakdown::of(row);
-        let until_first = all.as_ref().and_then(Breakdown::until_first_token);
-        [all, until_first].map(|breakdown| TimeSpent::of_breakdown(row, breakdown))
+        TimeSpent::of_both(row, Breakdown::of(row).as_ref())
     }
 
-    fn of_breakdown(row: &Row, breakdown: Option<Breakdown>) -> TimeSpent {
+    /// The same, where it is known what `all` of the row's time was spent on.
+    pub fn of_both(row: &Row, all: Option<&Breakdown>) -> [TimeSpent; 2] {
+        let (until_first, unseen) = (all.and_then(Breakdown::until_first_token), Unseens::of(row));
+        [all, until_first.as_ref()].map(|of| TimeSpent::of_breakdown(of, row, unseen))
+    }
+
+    fn of_breakdown(breakdown: Option<&Breakdown>, row: &Row, unseen: Unseens) -> TimeSpent {
         let mut spent = TimeSpent::default();
         let Some(breakdown) = breakdown else {
             return spent;
@@ -61,7 +65,8 @@ impl TimeSpent {
         spent.requests = 1;
         spent.total_nanos = breakdown.total_nanos.into();
         spent.routed = is_routed.into();
-        for part in breakdown.parts {
+        spent.parts.reserve(breakdown.parts.len());
+        for part in &breakdown.parts {
             spent.add_part(PartSpent {
                 spent: part.spent,
                 nanos: part.nanos.into(),
@@ -69,7 +74,7 @@ impl TimeSpent {
                 of_nanos: spent.total_nanos,
             });
         }
-        for what in Unseens::of(row).iter() {
+        for what in unseen.iter() {
             *spent.unseen.entry(what).or_default() += 1;
         }
         spent

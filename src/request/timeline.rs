@@ -398,10 +398,13 @@ impl Timeline {
 
     /// The same, and how far it may be off: the errors of the clocks at its ends, nanoseconds; 0 within one clock.
     pub fn measured(&self, period: Period) -> Option<(i64, i64)> {
-        if let Some(known) = self.apart(period) {
-            return known.map(|nanos| (nanos, 0));
-        }
-        let period = self.of_pair(period);
+        let period = match self.prefill {
+            None => period,
+            Some(times) => match self.apart(period, times) {
+                Some(known) => return known.map(|nanos| (nanos, 0)),
+                None => self.of_pair(period),
+            },
+        };
         let (from, to) = (self.resolve(period.from)?, self.resolve(period.to)?);
         if self.clock(from) == self.clock(to) {
             let (from, to) = (self.mark(from)?, self.mark(to)?);
@@ -470,11 +473,12 @@ impl Timeline {
     /// The marked moment that stands for `moment` here.
     fn resolve(&self, moment: Moment) -> Option<Moment> {
         let marked = |m: Moment| self.mark(m).map(|_| m);
+        if self.marks[moment as usize] != UNMARKED && moment != Moment::RouterSend {
+            return Some(moment);
+        }
         match moment {
-            Moment::Arrival => marked(Moment::Arrival).or_else(|| marked(Moment::Sent)),
-            Moment::WorkerFirstToken => {
-                marked(Moment::WorkerFirstToken).or_else(|| marked(Moment::FirstToken))
-            }
+            Moment::Arrival => marked(Moment::Sent),
+            Moment::WorkerFirstToken => marked(Moment::FirstToken),
             Moment::RouterSend => marked(Moment::WorkerArrival).or_else(|| {
                 if !self.upstream_is_server {
                     return None;
@@ -485,7 +489,7 @@ impl Timeline {
                     None => marked(Moment::Sent),
                 })
             }),
-            other => marked(other),
+            _ => None,
         }
     }
 }

@@ -166,6 +166,7 @@ mod tests {
     use super::*;
     use crate::report::sample::{Sample, at};
     use crate::request::timeline::{Moment, STAGES};
+    use crate::telemetry::counted::Counted;
     use crate::telemetry::recent::Recent;
 
     #[test]
@@ -180,7 +181,8 @@ mod tests {
             Sample::starting(1).without(&engine),
             Sample::starting(2).without(&engine),
         ] {
-            recent.record(&vec![sample.row()].into(), true);
+            let rows = vec![sample.row()].into();
+            recent.record(&rows, Some(&Counted::of(&rows)));
         }
         let told = window(&recent.view(0, at(600)).figures);
         let parts = told["spent"]["all"]["parts"].as_array().unwrap();

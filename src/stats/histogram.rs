@@ -75,7 +75,9 @@ impl Histogram {
     /// exact one (values above 36 minutes: between that and the largest). `None` of no values.
     pub fn quantile(&self, q: f64) -> Option<i64> {
         // Counted anew: a bucket that is full has lost some.
-        let count = self.buckets.iter().map(|n| u64::from(*n)).sum();
+        let used = self.buckets.get(index(self.min.min(self.max))..);
+        let count = used.unwrap_or_default().iter();
+        let count = count.map(|n| u64::from(*n)).sum();
         let (below, above, part) = ranks(count, q)?;
         let at = |rank| match rank {
             0 => Some(self.min),
@@ -108,11 +110,12 @@ impl Histogram {
     /// About the value that has `rank` smaller ones before it.
     fn at_rank(&self, rank: u64) -> Option<i64> {
         let mut seen = 0;
-        let bucket = self.buckets.iter().position(|count| {
+        let from = index(self.min.min(self.max));
+        let bucket = self.buckets.get(from..)?.iter().position(|count| {
             seen += u64::from(*count);
             seen > rank
         })?;
-        Some(middle(bucket).clamp(self.min, self.max))
+        Some(middle(from + bucket).clamp(self.min, self.max))
     }
 }
 

@@ -12,6 +12,8 @@ use crate::clock::Stamp;
 use crate::request::row::{Row, Rows};
 use crate::request::timeline::Moment;
 
+use super::counted::Counted;
+
 use window::Window;
 pub use window::{Figures, SLOT_SECONDS, Slot, WINDOW_SECONDS};
 
@@ -68,7 +70,7 @@ const ROW_BYTES: usize = 64 << 10;
 impl Recent {
     /// A request has ended. `is_counted`: it is one of those that figures are taken of; others are attempts at a hop
     /// that no front here knows.
-    pub fn record(&self, rows: &Rows, is_counted: bool) {
+    pub fn record(&self, rows: &Rows, counted: Option<&Counted<'_>>) {
         let Some(first) = rows.first() else { return };
         let timeline = &first.timeline;
         let Some(at) = timeline.on_own_clock(Moment::End) else {
@@ -76,7 +78,7 @@ impl Recent {
         };
         let (kept, bytes) = to_keep(rows);
         let is_ok = first.is_ok();
-        let told = is_counted.then(|| window::Told::of(rows));
+        let told = counted.map(window::Told::of);
         let mut state = self.kept.lock();
         state.last += 1;
         let ended = Ended {

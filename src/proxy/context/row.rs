@@ -58,7 +58,7 @@ impl Context {
     /// The rows of one that was watched and has ended; `closed` is what hops of this process saw.
     pub(super) fn rows(
         &mut self,
-        mut watch: Watch,
+        mut watch: Box<Watch>,
         closed: Option<RequestAttempts>,
         end: &End,
         now: Stamp,

@@ -18,7 +18,7 @@ use crate::clock::Stamp;
 use crate::fault::registry::Treated;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
-use crate::proxy::identity::REQUEST_ID;
+use crate::proxy::identity::{self, REQUEST_ID};
 use crate::proxy::shared::Role;
 use crate::request::stamps::{HOP_HEADER, Stamps};
 
@@ -59,6 +59,8 @@ enum Came {
 /// Parts of a response that are read while a write to the client is pending, and their bytes.
 const AHEAD: usize = 4;
 const AHEAD_BYTES: usize = 64 * 1024;
+/// The room for a first piece; a larger one is more than most allocators keep at hand.
+const FIRST_SPACE: usize = 1024;
 /// The room for a piece that is kept for the next.
 const SPACE: usize = 8 * 1024;
 
@@ -76,7 +78,7 @@ impl Response {
             ends_by_close: false,
             ahead: VecDeque::new(),
             ahead_bytes: 0,
-            space: Vec::new(),
+            space: Vec::with_capacity(FIRST_SPACE),
             unsent: None,
         }
     }
@@ -299,7 +301,7 @@ impl Request<'_> {
         let bad = |_| Failure::Internal("a header cannot be written");
         self.response.ends_by_close = heads::to_client(head, is_end, request).map_err(bad)?;
         if let Some(id) = self.id.as_ref().filter(|_| self.has_made_id)
-            && !head.headers.contains_key(&heads::ID)
+            && !head.headers.contains_key(&identity::ID)
         {
             head.insert_header(REQUEST_ID, id).map_err(bad)?;
         }

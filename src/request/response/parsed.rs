@@ -113,6 +113,10 @@ impl ParsedBody {
             return;
         };
         if self.sequences.len() <= index {
+            if self.sequences.is_empty() {
+                // Most requests have one, and it is large.
+                self.sequences.reserve_exact(index + 1);
+            }
             self.sequences
                 .resize_with(index + 1, SequenceWatch::default);
         }

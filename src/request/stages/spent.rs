@@ -27,14 +27,21 @@ pub enum Spent {
 /// Whether it is the life of a request that two servers served; each kind.
 const LIVES: [bool; 2] = [false, true];
 
-/// The place of a stage in a request's life.
-fn index(period: Period) -> usize {
-    let index = STAGES.iter().position(|stage| stage.period == period);
-    index.unwrap_or(STAGES.len())
+/// The place of a stage in a request's life; constant where the period is, as mostly.
+const fn index(period: Period) -> usize {
+    let mut index = 0;
+    while index < STAGES.len() {
+        let of = STAGES[index].period;
+        if of.from as u8 == period.from as u8 && of.to as u8 == period.to as u8 {
+            break;
+        }
+        index += 1;
+    }
+    index
 }
 
 impl StageSet {
-    pub(super) fn one(index: usize) -> StageSet {
+    pub(super) const fn one(index: usize) -> StageSet {
         StageSet(1 << index)
     }
 
@@ -58,7 +65,7 @@ impl StageSet {
     }
 
     /// The stage of this period.
-    pub(super) fn of(period: Period) -> StageSet {
+    pub(super) const fn of(period: Period) -> StageSet {
         StageSet::one(index(period))
     }
 
@@ -69,9 +76,12 @@ impl StageSet {
 
     /// Its stages, in order.
     pub fn stages(self) -> impl Iterator<Item = &'static Stage> {
-        let held = STAGES.iter().zip(0..);
-        held.filter(move |(_, index)| self.0 & (1_u16 << index) != 0)
-            .map(|(stage, _)| stage)
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = STAGES.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(next)
+        })
     }
 
     /// The stages' names: `router`, or `router+network` where they are known together only.
@@ -221,7 +231,7 @@ impl Spent {
     /// Whether this stage is what it was spent on, or part of that.
     pub fn holds(self, period: Period) -> bool {
         match self {
-            Spent::Stages(stages) => stages.stages().any(|stage| stage.period == period),
+            Spent::Stages(stages) => stages != stages.without(period),
             Spent::Proxy => period == Period::QUEUE_IN_ROUTER,
             Spent::Connecting | Spent::Prompt | Spent::ClientStall => false,
         }

@@ -109,8 +109,7 @@ impl Timeline {
     }
 
     /// Of a pair: a period that is not the time between two moments, or is nobody's to know.
-    pub(super) fn apart(&self, period: Period) -> Option<Option<i64>> {
-        let times = self.prefill?;
+    pub(super) fn apart(&self, period: Period, times: PrefillTimes) -> Option<Option<i64>> {
         let leg = Period::new(Moment::QueueEnd, Moment::PrefillEnd);
         Some(match period {
             Period::PREFILL_QUEUE => times.queue,

@@ -7,12 +7,13 @@ use prometheus::Histogram;
 use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
 use crate::request::head::label_pairs;
-use crate::request::impossible::{Impossible, believed};
+use crate::request::impossible::Impossible;
 use crate::request::row::Row;
 use crate::request::sequence::Untold;
 use crate::request::stages::{Breakdown, Spent};
 use crate::request::timeline::{Moment, Period};
 use crate::request::unseen::Unseen;
+use crate::telemetry::counted::Counted;
 use crate::telemetry::family::Family;
 
 use super::Metrics;
@@ -27,19 +28,16 @@ struct Labels<'a> {
 }
 
 impl Metrics {
-    /// A generation request ended: all its rows.
-    pub fn request_ended(&self, rows: &[Row]) {
-        let believed = believed(rows);
-        if let Cow::Owned(_) = believed {
-            for kind in rows
-                .iter()
-                .map(Impossible::of)
-                .flat_map(|row| row.kinds().collect::<Vec<_>>())
-            {
-                self.impossible.with(&[kind]).inc();
+    /// A generation request ended.
+    pub fn request_ended(&self, counted: &Counted<'_>) {
+        if let Cow::Owned(_) = counted.rows {
+            for found in counted.told.iter().map(Impossible::of) {
+                found
+                    .kinds()
+                    .for_each(|kind| self.impossible.with(&[kind]).inc());
             }
         }
-        let rows = &*believed;
+        let rows = &*counted.rows;
         let Some(first) = rows.first() else { return };
         let labels = Labels::of(first);
         let (endpoint, worker) = (labels.endpoint, labels.worker);
@@ -74,7 +72,7 @@ impl Metrics {
         }
         if first.is_ok() {
             if is_timed {
-                self.went_well(rows, &labels);
+                self.went_well(counted, &labels);
             }
         } else if let Some(last_seen) = first.last_seen() {
             let stage = last_seen.ended_in(|stage| stage.metric);
@@ -83,10 +81,17 @@ impl Metrics {
         self.look_at_clocks(first);
     }
 
-    fn went_well(&self, rows: &[Row], labels: &Labels<'_>) {
-        for (stage, nanos) in rows.iter().flat_map(stages) {
+    fn went_well(&self, counted: &Counted<'_>, labels: &Labels<'_>) {
+        let tell = |stage, nanos| {
             let durations = self.stage_duration.with(&[stage, labels.worker]);
             durations.observe(seconds(nanos));
+        };
+        let rows = &*counted.rows;
+        for row in rows {
+            match row.is_first_of_request() {
+                true => stages(row, counted.breakdown.as_ref(), tell),
+                false => stages(row, Breakdown::of(row).as_ref(), tell),
+            }
         }
         let overhead = rows.first().and_then(|row| row.overhead);
         observe(&self.overhead, &[], overhead.into_iter());
@@ -140,27 +145,26 @@ impl<'a> Labels<'a> {
     }
 }
 
-/// What a row's time was spent on, nanoseconds by stage: all of its time, but for a stretch that holds a router and the
+/// Tells what a row's time was spent on, nanoseconds by stage: all of its time, but for a stretch that holds a router and the
 /// server. What is the request's is told by its first row.
-fn stages(row: &Row) -> Vec<(&'static str, i64)> {
+fn stages(row: &Row, breakdown: Option<&Breakdown>, mut tell: impl FnMut(&'static str, i64)) {
     let is_first = row.is_first_of_request();
-    // Known by itself where the engine told how long, not when.
+    // Known by itself where the engine told how long, not when; that of a pair is the sum of stages.
     let queue = row.pure_queue_time;
-    // That of a pair is the sum of stages.
     let queue = queue.filter(|_| row.timeline.prefill().is_none());
+    for part in breakdown.iter().flat_map(|all| &all.parts) {
+        if let Some((stage, is_of_request)) = stage_of(part.spent)
+            && (is_first || !is_of_request)
+        {
+            let is_queue_too = part.spent.holds(Period::PURE_QUEUE);
+            let queue = queue.filter(|_| is_queue_too).unwrap_or(0);
+            tell(stage, part.nanos - queue);
+        }
+    }
     let stall = row.client_stall.filter(|_| is_first);
-    let parts = Breakdown::of(row).map(|all| all.parts);
-    let parts = parts.unwrap_or_default().into_iter().filter_map(|part| {
-        let (stage, is_of_request) = stage_of(part.spent)?;
-        let is_queue_too = part.spent.holds(Period::PURE_QUEUE);
-        let queue = queue.filter(|_| is_queue_too).unwrap_or(0);
-        (is_first || !is_of_request).then_some((stage, part.nanos - queue))
-    });
-    let own = [("server_queue", queue), ("client_stall", stall)];
-    let own = own
-        .into_iter()
-        .filter_map(|(name, nanos)| Some((name, nanos?)));
-    parts.chain(own).collect()
+    for (stage, nanos) in [("server_queue", queue), ("client_stall", stall)] {
+        nanos.into_iter().for_each(|nanos| tell(stage, nanos));
+    }
 }
 
 /// The stage of a part in [`stages`] that is not told by itself, and whether it is the request's.

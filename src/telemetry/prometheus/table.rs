@@ -154,7 +154,7 @@ metrics! {
     bytes: IntCounter = "queuescope_bytes_total", &["direction"];
         "Body bytes of generation requests that have ended, as read: `request` from clients, `response` from upstreams.";
     runtime_lag: Histogram = "queuescope_runtime_lag_seconds", &[], buckets &LAG_BOUNDS;
-        "How much later than asked a task that wakes every 50 ms was run: up to 1 ms is the timer's own. Above that the proxy \
+        "How much later than asked a task that wakes every 200 ms was run: up to 1 ms is the timer's own. Above that the proxy \
         has no CPU left, and what it times is late by as much.";
     responses_unread: IntCounter = "queuescope_responses_unread_total", &["reason"], of Unread::ALL.map(Unread::name);
         "2xx responses whose body was not read: the column `unread` says what the reasons mean.";

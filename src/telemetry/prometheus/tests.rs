@@ -11,6 +11,7 @@ use crate::request::sequence::Sequence;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::request::token_count::TokenCountSource;
 use crate::stats::waits::Cause;
+use crate::telemetry::counted::Counted;
 use crate::telemetry::metric::Kind;
 use crate::telemetry::upstreams::UpstreamFigures;
 
@@ -97,7 +98,7 @@ fn used(metrics: &Metrics, name: &str) {
             *text = Some(format!("{name}:1"));
         }
         row.facts.labels = Some(format!("x-tenant={name}"));
-        metrics.request_ended(&rows(&[row]));
+        metrics.request_ended(&Counted::of(&rows(&[row])));
     }
     metrics.engine_joins.with(&["trace", "joined"]);
     drop(metrics.attempt_began(name));
@@ -163,7 +164,10 @@ fn what_is_counted_is_shown() {
     let second = metrics.request_began();
     first.enter(Progress::Waiting);
     drop(second);
-    metrics.request_ended(&rows(&[row(Endpoint::Chat, Outcome::ClientAbort)]));
+    metrics.request_ended(&Counted::of(&rows(&[row(
+        Endpoint::Chat,
+        Outcome::ClientAbort,
+    )])));
     metrics.rows_lost.with(&["write"]).inc_by(3);
     metrics.clone().broken_heads.with(&[]).inc();
     let shown = shown(&metrics);

@@ -44,6 +44,7 @@ mod tests {
     use crate::request::endpoint::Endpoint;
     use crate::request::outcome::Outcome;
     use crate::request::sample::rows;
+    use crate::telemetry::counted::Counted;
     use crate::telemetry::prometheus::tests::row;
 
     #[test]
@@ -59,7 +60,7 @@ mod tests {
             (Endpoint::Chat, Outcome::Timeout),
             (Endpoint::Generate, Outcome::Ok),
         ] {
-            metrics.request_ended(&rows(&[row(endpoint, outcome)]));
+            metrics.request_ended(&Counted::of(&rows(&[row(endpoint, outcome)])));
         }
         metrics.passed_through.with(&["other"]).inc();
         metrics.rows_written.with(&[]).inc_by(4);

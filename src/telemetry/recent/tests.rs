@@ -26,6 +26,10 @@ fn request(id: &str, ended: i64, took_ms: i64, end: End) -> Vec<Row> {
     Row::all(observer.finish(end, end_at).into_records(None))
 }
 
+fn record(recent: &Recent, rows: &Rows) {
+    recent.record(rows, Some(&Counted::of(rows)));
+}
+
 fn ok(ended: i64, took_ms: i64) -> Rows {
     request("r", ended, took_ms, End::Complete).into()
 }
@@ -47,9 +51,9 @@ fn median_ms(view: &View, name: &str) -> Option<i64> {
 #[test]
 fn the_last_are_kept_and_those_that_failed_longer() {
     let recent = Recent::default();
-    recent.record(&timeout(0), true);
+    record(&recent, &timeout(0));
     for _ in 0..1000 {
-        recent.record(&ok(1, 50), true);
+        record(&recent, &ok(1, 50));
     }
     let numbers = |after| -> Vec<u64> {
         let view = recent.view(after, at(1));
@@ -70,7 +74,7 @@ fn memory_is_bounded_by_bytes_too() {
     for _ in 0..1000 {
         let mut rows = request("r", 1, 1, End::Timeout("t".into()));
         rows[0].host = Some("h".repeat(100_000));
-        recent.record(&rows.into(), true);
+        record(&recent, &rows.into());
     }
     let kept = recent.view(0, at(1)).requests;
     let bytes: usize = kept.iter().map(|ended| to_keep(&ended.rows).1).sum();
@@ -80,20 +84,20 @@ fn memory_is_bounded_by_bytes_too() {
     // One that is too large by itself is not kept, and does no harm.
     let mut rows = request("r", 1, 1, End::Complete);
     rows[0].host = Some("h".repeat(5 << 20));
-    recent.record(&rows.into(), true);
+    record(&recent, &rows.into());
     assert!(recent.find(1001).is_none() && recent.find(1000).is_some());
-    recent.record(&ok(1, 1), true);
+    record(&recent, &ok(1, 1));
     assert!(recent.find(1002).is_some());
 
     let sequences = vec![request("r", 1, 1, End::Complete).remove(0); 1000];
-    recent.record(&sequences.into(), true);
+    record(&recent, &sequences.into());
     assert_eq!(recent.find(1003).unwrap().rows.len(), ROWS);
 
     // Rows that repeat a long id do not drive out the failures.
     let before = recent.view(0, at(1)).requests.len();
     let mut failed = request("r", 1, 1, End::Timeout("t".into())).remove(0);
     failed.req_id = Some("i".repeat(100_000));
-    recent.record(&vec![failed; 16].into(), true);
+    record(&recent, &vec![failed; 16].into());
     assert_eq!(recent.find(1004).unwrap().rows.len(), 1);
     assert!(recent.view(0, at(1)).requests.len() + 2 > before);
 }
@@ -108,7 +112,7 @@ fn what_the_server_said_of_an_error_is_not_kept() {
         let observed = observer.finish(End::Complete, at(1));
         let rows = Rows::from(Row::all(observed.into_records(None)));
         let recent = Recent::default();
-        recent.record(&without_quotes(&rows), true);
+        record(&recent, &without_quotes(&rows));
         let kept = recent.find(1).unwrap().rows[0].error.clone();
         (rows[0].error.clone().unwrap(), kept.unwrap())
     };
@@ -134,7 +138,7 @@ fn what_the_server_said_of_an_error_is_not_kept() {
         "no message"
     );
     let recent = Recent::default();
-    recent.record(&timeout(1), true);
+    record(&recent, &timeout(1));
     assert_eq!(
         recent.find(1).unwrap().rows[0].error.as_deref(),
         Some("too late")
@@ -145,14 +149,14 @@ fn what_the_server_said_of_an_error_is_not_kept() {
 fn the_window_forgets_what_is_older() {
     let recent = Recent::default();
     for second in 0..600 {
-        recent.record(&ok(second, 10), true);
+        record(&recent, &ok(second, 10));
     }
     for _ in 0..2000 {
-        recent.record(&ok(600, 200), true);
+        record(&recent, &ok(600, 200));
     }
-    recent.record(&timeout(600), true);
+    record(&recent, &timeout(600));
     // Rows of attempts that nobody claimed come late.
-    recent.record(&ok(595, 10), true);
+    record(&recent, &ok(595, 10));
     let view = recent.view(0, at(600));
     let outcomes: Vec<_> = view.figures.sum.outcomes().collect();
     assert_eq!(outcomes, [(Outcome::Ok, 2301), (Outcome::Timeout, 1)]);
@@ -177,9 +181,9 @@ fn the_window_forgets_what_is_older() {
 #[test]
 fn a_reader_keeps_what_it_has_read() {
     let recent = Recent::default();
-    recent.record(&ok(1, 10), true);
+    record(&recent, &ok(1, 10));
     let view = recent.view(0, at(1));
-    recent.record(&ok(1, 10), true);
+    record(&recent, &ok(1, 10));
     assert_eq!(view.figures.slots[0].1.requests(), 1);
     assert_eq!(recent.view(0, at(1)).figures.slots[0].1.requests(), 2);
 }
@@ -196,7 +200,7 @@ fn the_wait_in_a_router_is_one_that_a_hop_saw() {
         }
         rows[0].derive_anew();
         let recent = Recent::default();
-        recent.record(&rows.into(), true);
+        record(&recent, &rows.into());
         median_ms(&recent.view(0, at(1)), "queue_time_in_router")
     };
     assert_eq!((told(true), told(false)), (Some(30), None));
@@ -210,7 +214,7 @@ fn tokens_of_several_sequences_are_those_that_usage_tells() {
         row.request_output_tokens = Some(14);
     }
     let recent = Recent::default();
-    recent.record(&rows.into(), true);
+    record(&recent, &rows.into());
     assert_eq!(recent.view(0, at(1)).figures.sum.output_tokens(), 14);
 }
 
@@ -239,8 +243,8 @@ fn what_cannot_be_is_in_no_figure_of_the_window_and_in_the_row() {
     rows[0].actual_output_tokens = Some(1 << 60);
     rows[0].request_output_tokens = Some(1 << 60);
     rows[0].inconsistency = Some("pure_queue_time>elapsed".to_owned());
-    recent.record(&rows.into(), true);
-    recent.record(&ok(1, 50), true);
+    record(&recent, &rows.into());
+    record(&recent, &ok(1, 50));
     let view = recent.view(0, at(1));
     assert_eq!(median_ms(&view, "pure_queue_time"), None);
     assert_eq!(

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use crate::clock::{NANOS, Stamp};
 use crate::request::column::{Origin, Scope, Value};
 use crate::request::columns::{COLUMNS, Column, ColumnId};
-use crate::request::impossible::believed;
 use crate::request::outcome::Outcome;
-use crate::request::row::Row;
 use crate::request::time_spent::TimeSpent;
 use crate::request::timeline::{Moment, Period};
 use crate::stats::Histogram;
+use crate::telemetry::counted::Counted;
 
 /// Seconds of a slot.
 pub const SLOT_SECONDS: i64 = 10;
@@ -66,8 +65,8 @@ pub struct Figures {
 }
 
 impl Told {
-    pub fn of(rows: &[Row]) -> Told {
-        let rows = &*believed(rows);
+    pub fn of(counted: &Counted<'_>) -> Told {
+        let rows = &*counted.rows;
         let mut told = Told {
             outcome: Outcome::ProxyError,
             output_tokens: 0,
@@ -82,7 +81,7 @@ impl Told {
         if !first.is_ok() || first.is_in_background() {
             return told;
         }
-        told.spent = TimeSpent::both(first);
+        told.spent = TimeSpent::of_both(first, counted.breakdown.as_ref());
         // Where no hop saw the router's sending, it is our own: there is no router.
         let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
         let figures = FIGURES.iter().enumerate();

@@ -1,5 +1,6 @@
 use super::*;
 use crate::table::{Cell, Table};
+use crate::telemetry::counted::Counted;
 
 /// A request of a server of two slots: when it began to wait, to run, and ended, in seconds.
 fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
@@ -97,8 +98,8 @@ fn what_waited_in_the_router_or_at_an_unknown_time_is_counted_at_once() {
 #[test]
 fn requests_are_counted_by_what_their_headers_say() {
     let metrics = Metrics::with_label_sets(8).unwrap();
-    metrics.request_ended(&rows(0.0, 1.5, 2.0));
-    metrics.request_ended(&rows(0.0, 0.5, 2.0));
+    metrics.request_ended(&Counted::of(&rows(0.0, 1.5, 2.0)));
+    metrics.request_ended(&Counted::of(&rows(0.0, 0.5, 2.0)));
     let text = metrics.text();
     for line in [
         r#"queuescope_label_requests_total{header="x-tenant",outcome="ok",value="acme"} 2"#,
@@ -111,7 +112,7 @@ fn requests_are_counted_by_what_their_headers_say() {
     for n in 0..100 {
         let mut rows = rows(0.0, 1.0, 2.0);
         rows[0].labels = Some(format!("x-tenant=t{n}"));
-        metrics.request_ended(&rows);
+        metrics.request_ended(&Counted::of(&rows));
     }
     let text = metrics.text();
     let sets = text

@@ -9,6 +9,7 @@ use crate::request::response::Unread;
 use crate::request::sample::rows as all;
 use crate::request::sequence::Untold;
 use crate::request::timeline::Moment;
+use crate::telemetry::counted::Counted;
 use crate::telemetry::prometheus::Metrics;
 
 /// Rows that lack a queue time, each reason at least once, and one that has it.
@@ -58,9 +59,9 @@ fn why_there_is_no_queue_time_is_told() {
     let metrics = Metrics::new().unwrap();
     let rows = lacking();
     rows.iter()
-        .for_each(|row| metrics.request_ended(&all(std::slice::from_ref(row))));
+        .for_each(|row| metrics.request_ended(&Counted::of(&all(std::slice::from_ref(row)))));
     // Both sequences of one request lack it.
-    metrics.request_ended(&all(&rows[..2]));
+    metrics.request_ended(&Counted::of(&all(&rows[..2])));
     let shown = shown(&metrics);
     let sets = shown
         .keys()
@@ -96,7 +97,7 @@ fn what_is_generated_in_the_background_is_counted_and_not_timed() {
     let metrics = Metrics::new().unwrap();
     let mut row = row(Endpoint::Responses, Outcome::Ok);
     row.facts.unread = Some(Unread::Background);
-    metrics.request_ended(&all(&[row]));
+    metrics.request_ended(&Counted::of(&all(&[row])));
     let shown = shown(&metrics);
     let count = |family: &str| -> f64 {
         let lines = shown.iter().filter(|(name, _)| name.starts_with(family));
@@ -113,7 +114,7 @@ fn what_cannot_be_is_counted_and_in_no_other_metric() {
         let metrics = Metrics::new().unwrap();
         let mut row = row(Endpoint::Generate, Outcome::Ok);
         change(&mut row);
-        metrics.request_ended(&all(&[row]));
+        metrics.request_ended(&Counted::of(&all(&[row])));
         shown(&metrics)
     };
     let whole = sum(|_| ());

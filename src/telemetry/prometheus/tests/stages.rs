@@ -9,7 +9,7 @@ fn stages_of(lacking: &[Moment], change: impl Fn(&mut Record)) -> Vec<(String, i
         .iter()
         .for_each(|moment| row.timeline.clear(*moment));
     change(&mut row);
-    metrics.request_ended(&rows(&[row]));
+    metrics.request_ended(&Counted::of(&rows(&[row])));
     let sums = shown(&metrics).into_iter().filter_map(|(name, sum)| {
         let rest = name.strip_prefix("queuescope_stage_duration_seconds_sum{stage=\"")?;
         Some((
