@@ -23,7 +23,7 @@ mod finished;
 pub mod folder;
 pub mod lag;
 mod live;
-mod machine;
+pub mod machine;
 mod output;
 pub mod plan;
 mod progress;

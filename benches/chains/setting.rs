@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use queuescope::report::machine::Machine;
 use queuescope::stats::quantile;
+use queuescope::traffic::machine::Machine;
 
 /// A number from the environment.
 pub fn setting(name: &str, default: f64) -> f64 {

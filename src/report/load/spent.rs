@@ -197,6 +197,13 @@ mod tests {
              (0.20 s, of 5 of 10 requests), 20 % in prefill (0.10 s, of 5 of 10 requests), 16 % in the server queue \
              (80.0 ms, of 5 of 10 requests); in the router queue 3.0 ms"
         );
+        let bars = summary.all.spent.bars();
+        let unseen = "unseen in the server      0.20 s   41 %  ░░░░░░░░░░░░ of 5 of 10";
+        assert_eq!(bars[1], unseen);
+        assert!(
+            bars.iter().all(|line| line.chars().count() <= 80),
+            "{bars:?}"
+        );
         // As the table of latencies has it.
         let queue = summary.all.latencies.get("pure_queue_time").unwrap();
         assert!((queue.mean - 0.08).abs() < 1e-9, "{queue:?}");

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use crate::table::Table;
 
-use super::curves::{cdf, short, shorts, slot_of, sorted};
+use super::curves::{short, slot_of, sorted};
 
 /// Stretches of a run in which arrivals are counted, at most.
 const SLOTS: f64 = 60.0;
-/// The gaps between arrivals as distributions, and arrivals counted over time: as the schedule asked, and as sent (a
+/// The gaps between arrivals, and arrivals counted over time: as the schedule asked, and as sent (a
 /// proxy's rows: as they arrived). Null with fewer than two.
 pub fn arrivals(table: &Table) -> Value {
     let times = |column| sorted(table.numbers(column));
@@ -61,21 +61,12 @@ pub fn poisson_rate(summary: Option<&Value>) -> Option<f64> {
     (is_poisson && is_whole && is_steady && is_all).then_some(offered)
 }
 
-/// The gaps of ascending times: their distribution, mean, and standard deviation over the mean (Poisson: 1).
+/// The gaps of ascending times: their mean, and standard deviation over the mean (Poisson: 1).
 fn gaps(times: &[f64]) -> Value {
-    let gaps = sorted(
-        times
-            .windows(2)
-            .filter_map(|pair| Some(pair.get(1)? - pair.first()?)),
-    );
-    let (values, shares) = cdf(&gaps);
-    let count = gaps.len() as f64;
-    let mean = gaps.iter().sum::<f64>() / count;
-    let spread = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / count;
-    json!({
-        "values": shorts(values),
-        "shares": shorts(shares),
-        "mean": short(mean),
-        "variation": short(spread.sqrt() / mean),
-    })
+    let pairs = || times.iter().zip(times.iter().skip(1));
+    let gaps = || pairs().map(|(before, after)| after - before);
+    let count = gaps().count() as f64;
+    let mean = gaps().sum::<f64>() / count;
+    let spread = gaps().map(|gap| (gap - mean).powi(2)).sum::<f64>() / count;
+    json!({ "mean": short(mean), "variation": short(spread.sqrt() / mean) })
 }

@@ -125,24 +125,14 @@ function saved(of, kind) {
     for (const one of [made[part]].flat()) if (typeof one.top === "number") one.top += 38;
   }
   const file = of.title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") + "." + kind.toLowerCase();
-  let url;
-  if (kind === "SVG") {
-    const drawn = echarts.init(null, null, { renderer: "svg", ssr: true, ...size });
-    drawn.setOption(made);
-    url = URL.createObjectURL(new Blob([drawn.renderToSVGString()], { type: "image/svg+xml" }));
-    drawn.dispose();
-  } else {
-    const place = make("div");
-    const drawn = echarts.init(place, null, { renderer: "canvas", devicePixelRatio: 2, ...size });
-    drawn.setOption(made);
-    url = drawn.getDataURL({ type: "png", pixelRatio: 2, backgroundColor: "#ffffff" });
-    drawn.dispose();
-  }
+  const isSvg = kind === "SVG";
+  const drawn = echarts.init(isSvg ? null : make("div"), null, { renderer: isSvg ? "svg" : "canvas", ssr: isSvg, devicePixelRatio: 2, ...size });
+  drawn.setOption(made);
   const link = make("a");
-  link.href = url;
+  link.href = isSvg ? "data:image/svg+xml;charset=utf-8," + encodeURIComponent(drawn.renderToSVGString()) : drawn.getDataURL({ type: "png", pixelRatio: 2, backgroundColor: "#ffffff" });
+  drawn.dispose();
   link.download = file;
   link.click();
-  if (kind === "SVG") setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 /** Charts below the screen are drawn when they come near: a page of many opens at once. */
 const SEEN = new IntersectionObserver(entries => {

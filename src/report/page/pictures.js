@@ -113,19 +113,6 @@ const asked = c => ({ color: c.lines[1], width: 5, opacity: 0.4 });
 /** Whether the run's gaps were to be those of a Poisson process; if so, of this rate. */
 const isPoisson = run => known(run.poisson);
 
-/** The gaps between arrivals as distributions. */
-const gapsOption = run => c => {
-  const { sent, asked: wanted } = run.arrivals;
-  const end = most(sent.values), unit = unitFor(end);
-  const mean = isPoisson(run) ? 1 / run.poisson : sent.mean;
-  const theory = Array.from({ length: 121 }, (_, at) => end * at / 120);
-  const line = (name, values, shares, style) => lineSeries(c, name, pairs(values, shares.map(share => share * 100), unit.times), style);
-  return chartOf(c, { x: [`${unit.name} between two requests`], y: ["% of gaps that are no longer", { max: 100 }], tooltip: { show: false }, series: [
-    line(isPoisson(run) ? "Poisson at the asked rate" : "Poisson of the same mean, to compare", theory, theory.map(gap => 1 - Math.exp(-gap / mean)), { color: c.soft, type: "dashed" }),
-    wanted ? line("asked by the schedule", wanted.values, wanted.shares, asked(c)) : null,
-    line(wanted ? "sent" : "arrived", sent.values, sent.shares, 0) ] });
-};
-
 /** Points with a hole where nobody answered for a while: longer than four times what is usual between two. */
 function broken(points) {
   const gaps = points.slice(1).map(([time], at) => time - points[at][0]);

@@ -146,11 +146,9 @@ function arrivalsOf(run) {
   const what = config?.turns > 1 ? "conversations" : "requests";
   const about = known(rate) ? `The schedule asked for ${number(rate)} ${what} a second${config?.shard ? ` of shard ${config.shard}` : ""}. ` : "";
   const sentence = `${about}The gaps between requests were ${duration(arrivals.sent.mean)} on average and varied by ${number(arrivals.sent.variation)} times their mean${asked ? ` (asked: ${duration(asked.mean)} and ${number(asked.variation)} times)` : ""}. A Poisson process varies by 1, a steady beat by 0, bursts by more than 1.`;
-  return section("arrivals", asked ? "Did the load come as asked?" : "How the requests came", make("p", sentence), box("div", "pair",
+  return section("arrivals", asked ? "Did the load come as asked?" : "How the requests came", make("p", sentence),
     picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),
-      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : asked ? "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." : "Requests that arrived in each stretch of time." }),
-    picture({ title: "Gaps between requests", grade: gradeOf(run), option: gapsOption(run),
-      caption: `The share of gaps that are no longer than so much. ${asked ? "Where “sent” leaves “asked”, the generator was late; the" : "The"} dashed line is a Poisson process.` })));
+      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : asked ? "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." : "Requests that arrived in each stretch of time." }));
 }
 
 const PLACES = { concurrency: "in the system", running: "running in a server", queued: "server queue", waiting: "router queue", unknown: "state unknown" };

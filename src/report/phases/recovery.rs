@@ -89,11 +89,15 @@ impl Arrivals<'_> {
             told => {
                 let well = sorted.iter().filter(|ttft| ttft.is_finite()).count() as u64;
                 let needed = told.map_or_else(|few| few.needed, |_| sorted.len() as u64);
-                let least = if well >= needed { "more than " } else { "" };
-                return Outcome::none(format!(
-                    "whether TTFT recovered is unknown: a stable p95 needs {least}{needed} successful requests before the \
-                     fault; there were {well}"
-                ));
+                let why = match well >= needed {
+                    true => format!(
+                        "{well} successful requests before the fault, whose latencies are correlated, are too few for a stable p95"
+                    ),
+                    false => format!(
+                        "a stable p95 needs {needed} successful requests before the fault; there were {well}"
+                    ),
+                };
+                return Outcome::none(format!("whether TTFT recovered is unknown: {why}"));
             }
         };
         let after: Vec<(f64, f64)> = self.first_tokens(after).collect();
