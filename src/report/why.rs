@@ -70,6 +70,13 @@ const LISTED: usize = 10;
 impl Why {
     /// Of a run.
     pub fn of(run: &Run) -> Why {
+        let mut why = Why::of_servers(run);
+        why.groups = groups::of(&run.table, &why.parts().collect::<Vec<_>>());
+        why
+    }
+
+    /// The same without groups of requests.
+    pub fn of_servers(run: &Run) -> Why {
         let table = &run.table;
         let mut why = Why::default();
         let mut queues: BTreeMap<server::Key, Server> = BTreeMap::new();
@@ -106,7 +113,6 @@ impl Why {
             why.causes.add_all(&server.causes);
             why.by_nobody += server.waits.by_nobody;
         }
-        why.groups = groups::of(table, &why.parts().collect::<Vec<_>>());
         why
     }
 
@@ -208,7 +214,7 @@ impl Why {
 pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
-    Why::of(&run).of_row(&run.table, 0)?.words
+    Why::of_servers(&run).of_row(&run.table, 0)?.words
 }
 
 impl<'t> OfOne<'t> {

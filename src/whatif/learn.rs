@@ -4,7 +4,8 @@
 use crate::sim::engine::Profile;
 use crate::stats::quantile;
 
-use super::load::{Load, Request, Times};
+use super::figures::{Latency, PREFILL, TOTAL, TPOT, TTFT};
+use super::load::Load;
 use super::replay::{Deployment, Model};
 
 /// A figure as it was learnt.
@@ -42,15 +43,7 @@ const ENOUGH: f64 = 0.98;
 /// How far a figure may be from the usual engine's, once that is as fast as this one: standard deviation of the logarithm.
 const SURE: f64 = 1.0;
 /// What is compared of each sample, and by which share it may be off.
-const COMPARED: [(f64, Compared); 4] = [
-    (0.05, |_, times| times.first - times.admitted),
-    (0.015, |request, times| {
-        (times.finish - times.first) / f64::from(request.output.max(2) - 1)
-    }),
-    (0.06, |request, times| times.first - request.at),
-    (0.02, |request, times| times.finish - request.at),
-];
-type Compared = fn(&Request, Times) -> f64;
+const COMPARED: [(f64, Latency); 4] = [(0.05, PREFILL), (0.015, TPOT), (0.06, TTFT), (0.02, TOTAL)];
 /// Of each of them, beside the mean.
 const QUANTILES: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 const MARKS: usize = QUANTILES.len() + 1;

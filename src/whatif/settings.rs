@@ -48,6 +48,15 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
         }
         all.push(Sweep { key, values });
     }
+    if [FACTOR, RATE]
+        .iter()
+        .all(|key| all.iter().any(|of| of.key == *key))
+    {
+        return Err(wrong(
+            FACTOR,
+            "stands beside request_rate, which says how many requests a second too: give one of them",
+        ));
+    }
     Ok(all)
 }
 

@@ -82,6 +82,7 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
     let more = json!({
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
+        "off": run.off,
         "is_scheduled": report.summary.all.flow.is_scheduled,
         "all": spent_on(&all.spent, "a request took", lives.over_time(|[all, _]| all)),
         "until_first_token": spent_on(&all.until_first, "until the first token", lives.over_time(|[_, until_first]| until_first)),

@@ -6,8 +6,8 @@ use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
 
 use super::Made;
+use crate::whatif::figures::Figures;
 use crate::whatif::fit::{COMPARED, Errors, compared};
-use crate::whatif::rows::Figures;
 
 /// Bounds that are further apart, as a factor, say nothing.
 const MOST_APART: f64 = 100.0;
@@ -39,10 +39,10 @@ impl Made<'_> {
         let predicted = self.predictions.iter().map(|prediction| {
             let mut shown = figures(&prediction.figures);
             shown["settings"] = grid::json(&prediction.settings).into();
-            shown["error"] = errors(fit.errors());
+            shown["error"] = errors(self.errors);
             shown["refused"] = prediction.refused.into();
-            if !self.args.goodput.is_empty() {
-                shown["goodput_share"] = prediction.figures.kept.into();
+            if let Some(kept) = prediction.figures.kept {
+                shown["goodput_share"] = kept.into();
             }
             shown
         });
@@ -52,6 +52,7 @@ impl Made<'_> {
                 "parameters": learnt.collect::<serde_json::Map<_, _>>(),
                 "gpu_share": shares,
                 "error": fit.error(),
+                "error_of_second_halves": errors(self.errors),
             },
             "validation": validation.collect::<Value>(),
             "load": { "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots, "notes": self.notes },
@@ -112,45 +113,20 @@ impl Made<'_> {
     /// For the terminal.
     pub fn to_text(&self) -> String {
         let (fit, load) = (&self.fit, self.load);
-        let heads = [
-            "",
-            "TTFT p50",
-            "TTFT p99",
-            "total p50",
-            "total p99",
-            "queue mean",
-            "done a second",
-        ];
-        let heads = || heads.iter().map(|head| (*head).to_owned());
         let mut replayed = Vec::new();
         for run in &fit.validation {
-            replayed.push(line(&run.name, compared(&run.measured)));
-            replayed.push(line("  replayed", compared(&run.predicted)));
+            replayed.push(line(&run.name, &run.measured));
+            replayed.push(line("  replayed", &run.predicted));
             replayed.push(shares("  off by", run.errors(), "+"));
         }
         replayed.push(shares("error (root mean square)", fit.errors(), ""));
-        let replayed = Grid {
-            heads: heads().collect(),
-            rows: replayed,
-        };
-        // Learnt from, it has been replayed and measured.
-        let own = fit.validation.first().filter(|_| self.args.fit.is_empty());
-        let measured = own.map_or_else(|| Figures::of(&load.to_run(&[])), |own| own.measured);
-        let mut rows = vec![line(
-            &format!("measured: {}", load.name),
-            compared(&measured),
-        )];
+        let measured = Figures::of(load, &self.goals);
+        let mut predicted = vec![line(&format!("measured: {}", load.name), &measured)];
         for prediction in &self.predictions {
-            rows.push(line(
-                &format!("predicted: {}", grid::label(&prediction.settings)),
-                compared(&prediction.figures),
-            ));
-            rows.push(shares("  ±", fit.errors(), ""));
+            let label = grid::label(&prediction.settings);
+            predicted.push(line(&format!("predicted: {label}"), &prediction.figures));
+            predicted.push(shares("  ±", self.errors, ""));
         }
-        let predicted = Grid {
-            heads: heads().collect(),
-            rows,
-        };
         let notes = self.notes.iter().cloned().chain(self.too_long());
         let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
         let shared: String = fit
@@ -161,17 +137,38 @@ impl Made<'_> {
             })
             .collect();
         format!(
-            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\nPredicted (milliseconds):\n{}{notes}",
+            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\n\
+             Predicted (milliseconds; ±: what the first halves of the rows of --fit taught was off by so much in the second halves):\n\
+             {}{notes}",
             fit.requests,
             self.learnt().to_text(None),
-            replayed.to_text(None),
-            predicted.to_text(None),
+            grid_of(replayed).to_text(None),
+            grid_of(predicted).to_text(None),
         )
     }
 }
 
-fn line(name: &str, figures: Errors) -> Vec<String> {
-    let [times @ .., throughput] = figures;
+/// Figures under their heads; the last column is there where there are goals.
+fn grid_of(rows: Vec<Vec<String>>) -> Grid {
+    let heads = [
+        "",
+        "TTFT p50",
+        "TTFT p99",
+        "total p50",
+        "total p99",
+        "queue mean",
+        "done a second",
+        "kept the goal",
+    ];
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    Grid {
+        heads: heads.into_iter().take(columns).map(str::to_owned).collect(),
+        rows,
+    }
+}
+
+fn line(name: &str, figures: &Figures) -> Vec<String> {
+    let [times @ .., throughput] = compared(figures);
     let cells = times.map(|time| match throughput > 0.0 {
         true => short(time * 1e3),
         false => "–".to_owned(),
@@ -179,6 +176,7 @@ fn line(name: &str, figures: Errors) -> Vec<String> {
     std::iter::once(name.to_owned())
         .chain(cells)
         .chain([format!("{throughput:.2}")])
+        .chain(figures.kept.map(|kept| format!("{:.1} %", kept * 100.0)))
         .collect()
 }
 
