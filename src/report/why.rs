@@ -82,9 +82,10 @@ impl Why {
         let mut queues: BTreeMap<server::Key, Server> = BTreeMap::new();
         for row in 0..table.len() {
             let cell = |column| table.value(column, row);
-            if let Some((cause, nanos)) = Wait::in_router(&cell).filter(|_| table.is_first(row)) {
-                why.causes.add(cause, nanos);
-                why.in_router += nanos;
+            if table.is_first(row) {
+                let in_router = Wait::in_router(&cell);
+                why.causes.add_all(&in_router);
+                why.in_router += in_router.total();
             }
             let Some(wait) = Wait::of(&cell) else {
                 continue;

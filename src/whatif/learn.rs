@@ -99,17 +99,20 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Learnt>) {
             curvature[x] = std::array::from_fn(|y| dot(&slopes[y]));
             curvature[x][x] += SURE.powi(-2);
         }
-        let steps = DAMPED.map(|damped| {
+        let mut steps = DAMPED.into_iter().map(|damped| {
             let mut steeper = curvature;
             (0..COUNT).for_each(|n| steeper[n][n] *= 1.0 + damped);
             let way = solve(steeper, slope);
             test(std::array::from_fn(|n| at[n] + way[n].clamp(-1.0, 1.0)))
         });
-        let best = steps.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
         in_vain += 1;
-        if let Some(best) = best.filter(|best| best.0 < least) {
-            in_vain = if best.0 < ENOUGH * least { 0 } else { in_vain };
-            (least, off, at) = best;
+        if let Some(better) = steps.find(|step| step.0 < least) {
+            in_vain = if better.0 < ENOUGH * least {
+                0
+            } else {
+                in_vain
+            };
+            (least, off, at) = better;
         }
         if in_vain == MOVED.len() {
             break;

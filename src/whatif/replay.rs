@@ -106,7 +106,7 @@ impl Deployment {
         let servers = self.servers.iter();
         let mut servers: Vec<Server<'_>> = servers
             .map(|model| Server {
-                engine: Engine::new(model.profile.clone(), start),
+                engine: Engine::new(model.profile.clone(), start).brief(),
                 model,
                 coming: BinaryHeap::new(),
                 under_way: 0,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use clap::builder::Resettable;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args as _, Command, FromArgMatches as _, ValueEnum as _};
 use toml::Value;
 
@@ -148,37 +150,33 @@ fn policy(key: &str, name: &str, load: &Load) -> Result<Policy, Error> {
 /// Sets a figure of an engine, by its flag of `queuescope sim`.
 fn engine(profile: &mut Profile, key: &str, value: &Value) -> Result<(), Error> {
     let command = Profile::augment_args(Command::new("sim").no_binary_name(true));
-    let known = command.get_arguments().any(|arg| arg.get_id() == key);
-    if !known {
-        let names = command.get_arguments().map(|arg| arg.get_id().as_str());
-        let names: Vec<&str> = [FACTOR, RATE, SERVERS, SHARED, POLICY]
-            .into_iter()
-            .chain(names)
-            .collect();
-        let near = names
-            .iter()
-            .max_by(|a, b| strsim::jaro(a, key).total_cmp(&strsim::jaro(b, key)));
-        let near = near.map_or("", |near| near);
-        return Err(wrong(
-            key,
-            &format!(
-                "is no key that can be set; is {near} meant? Keys are rate, request_rate, num_gpus, servers_per_gpu, routing_policy, and those of an engine (queuescope sim --help)"
-            ),
-        ));
-    }
+    // What is not given stays as it is.
+    let command = command.mut_args(|arg| arg.default_value(Resettable::Reset));
     let long = key.replace('_', "-");
     let flag = match value {
-        Value::Boolean(true) => Some(format!("--{long}")),
-        Value::Boolean(false) => None,
-        value => Some(format!("--{long}={}", text(value))),
+        Value::Boolean(_) => format!("--{long}"),
+        value => format!("--{long}={}", text(value)),
     };
-    // What is not given stays as it is.
-    let command = command.mut_args(|arg| arg.default_value(clap::builder::Resettable::Reset));
-    let matches = command.try_get_matches_from(flag).map_err(|error| {
+    let matches = command.try_get_matches_from([flag]).map_err(|error| {
+        let near = match error.get(ContextKind::SuggestedArg) {
+            Some(ContextValue::String(flag)) => {
+                format!("; is {} meant?", flag.trim_start_matches('-').replace('-', "_"))
+            }
+            _ => ".".to_owned(),
+        };
         let said = error.to_string();
         let said = said.lines().next().unwrap_or_default();
-        wrong(key, said.rsplit_once(": ").map_or(said, |(_, said)| said))
+        wrong(key, &match error.kind() {
+            ErrorKind::UnknownArgument => format!(
+                "is no key that can be set{near} Keys are rate, request_rate, num_gpus, servers_per_gpu, routing_policy, and those of \
+                 an engine (queuescope sim --help)"
+            ),
+            _ => said.rsplit_once(": ").map_or(said, |(_, said)| said).to_owned(),
+        })
     })?;
+    if *value == Value::Boolean(false) {
+        return Ok(());
+    }
     let updated = profile.update_from_arg_matches(&matches);
     updated.map_err(|error| wrong(key, &error.to_string()))
 }

@@ -82,7 +82,6 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
     let more = json!({
         "folder": run.dir.file_name().map(|name| name.display().to_string()),
         "file": run.file,
-        "off": run.off,
         "is_scheduled": report.summary.all.flow.is_scheduled,
         "all": spent_on(&all.spent, "a request took", lives.over_time(|[all, _]| all)),
         "until_first_token": spent_on(&all.until_first, "until the first token", lives.over_time(|[_, until_first]| until_first)),
@@ -93,6 +92,9 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
         "poisson": poisson_rate(run.summary.as_ref()),
         "series": series(report),
     });
+    if !run.off.is_empty() {
+        told["off"] = json!(run.off);
+    }
     if let (Value::Object(told), Value::Object(more)) = (told, more) {
         told.extend(more);
     }

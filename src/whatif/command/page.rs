@@ -1,6 +1,6 @@
 //! Predictions as a page: that of an experiment whose runs are the load as it was measured, and each prediction's rows.
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
 use crate::experiment::plan::grid::{self, Sweep};
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
@@ -9,12 +9,12 @@ use crate::report::page;
 use crate::report::reader::{self, Loaded, Run};
 use crate::report::runs::{Report, RunReport};
 use crate::request::endpoint::Endpoint;
-use crate::request::record::{Facts, Outcome, Record};
+use crate::request::outcome::Outcome;
 use crate::request::row::Row;
-use crate::request::sequence::{Sequence, TimingSource};
+use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
-use crate::request::token_count::TokenCountSource;
 use crate::whatif::Error;
+use crate::whatif::figures::TPOT;
 use crate::whatif::fit::COMPARED;
 use crate::whatif::load::{Load, Request, Times};
 
@@ -75,21 +75,13 @@ impl Made<'_> {
             ..Run::default()
         };
         for (n, (request, times)) in made.seen().enumerate() {
-            let rows = rows(n, request, times, made);
-            rows.iter().for_each(|row| run.table.push_row(row));
+            run.table.push_row(&row(n, request, times, made));
         }
         Some(run)
     }
 }
 
-fn rows(n: usize, request: &Request, times: Times, load: &Load) -> Vec<Row> {
-    let mut facts = Facts::new(Endpoint::Generate, n.to_string());
-    facts.outcome = Outcome::Ok;
-    (facts.stream, facts.status, facts.host) = (
-        Some(true),
-        Some(200),
-        load.servers.get(times.server).cloned(),
-    );
+fn row(n: usize, request: &Request, times: Times, load: &Load) -> Row {
     let mut timeline = Timeline::new(Side::Traffic);
     for clock in [ClockOf::Front, ClockOf::Hop, ClockOf::Engine] {
         timeline.relate(clock, Relation::Same);
@@ -110,21 +102,24 @@ fn rows(n: usize, request: &Request, times: Times, load: &Load) -> Vec<Row> {
     ] {
         timeline.set(moment, Stamp::from_nanos(0).plus_seconds(at));
     }
-    let sequence = Sequence {
-        has_text: true,
-        prompt_tokens: Some(request.prompt.into()),
-        output_tokens: Some(request.output.into()),
+    let [prompt, output] = [request.prompt, request.output].map(u64::from);
+    let mut row = Row {
+        req_id: Some(n.to_string()),
+        success: Some(true),
+        host: load.servers.get(times.server).cloned(),
+        actual_prompt_tokens: Some(prompt),
+        actual_output_tokens: Some(output),
+        actual_total_tokens: Some(prompt + output),
         cached_tokens: Some(request.cached.into()),
-        token_source: Some(TokenCountSource::MetaInfo),
+        tpot: (output > 1).then(|| (TPOT(request, times) * NANOS as f64) as i64),
+        endpoint: Some(Endpoint::Generate),
+        stream: Some(true),
+        status: Some(200),
+        outcome: Some(Outcome::Ok),
         timing_source: Some(TimingSource::MetaInfo),
-        first_event_tokens: Some(1),
-        token_events: request.output.into(),
-        ..Sequence::default()
-    };
-    Row::all(vec![Record {
-        facts,
-        sequence,
-        sequences: 1,
         timeline,
-    }])
+        ..Row::default()
+    };
+    row.derive_anew();
+    row
 }
