@@ -2,7 +2,7 @@
 //! the load is put to it in its own time. The error of that is measured on the rows it was learnt from.
 
 pub mod command;
-mod figures;
+pub mod figures;
 pub mod fit;
 pub mod learn;
 pub mod load;

@@ -21,7 +21,7 @@ use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
 use crate::request::row::Row;
 use crate::request::wait::Wait;
-use crate::stats::waits::{ByCause, Cause, Stay};
+use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
 /// What is known of a run's waiting.
@@ -153,7 +153,25 @@ impl Why {
     pub fn of_row<'t>(&self, table: &'t Table, row: usize) -> Option<OfOne<'t>> {
         let stay = Wait::of(&|column| table.value(column, row))?.stay?;
         let server = self.server(table, row)?;
-        Some(OfOne::of(table, row, &stay, server))
+        let held_up_by = server.holders(&stay, NAMED);
+        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
+        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
+        let cause = server.waits.causes(&stay).main();
+        let waited_s = seconds(stay.waited());
+        let by = held_up_by.first().map_or(String::new(), |by| {
+            let tokens = by.prompt_tokens.map(groups::short);
+            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
+            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
+        });
+        let why = cause.map(|cause| words(cause, server.waits.limits.slots));
+        Some(OfOne {
+            req_id: table.text(ColumnId::req_id, row),
+            waited_s,
+            cause: cause.map(Cause::name),
+            words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
+            held_up_by,
+            held_up_others_s: server.waits.held_up(&stay),
+        })
     }
 
     /// Waiting by cause in each of `slots` stretches of so many seconds, by when a request entered its queue.
@@ -216,30 +234,6 @@ pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
     Why::of_servers(&run).of_row(&run.table, 0)?.words
-}
-
-impl<'t> OfOne<'t> {
-    fn of(table: &'t Table, row: usize, stay: &Stay, server: &Server) -> OfOne<'t> {
-        let held_up_by = server.holders(stay, NAMED);
-        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
-        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
-        let cause = server.waits.causes(stay).main();
-        let waited_s = seconds(stay.waited());
-        let by = held_up_by.first().map_or(String::new(), |by| {
-            let tokens = by.prompt_tokens.map(groups::short);
-            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
-            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
-        });
-        let why = cause.map(|cause| words(cause, server.waits.limits.slots));
-        OfOne {
-            req_id: table.text(ColumnId::req_id, row),
-            waited_s,
-            cause: cause.map(Cause::name),
-            words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
-            held_up_by,
-            held_up_others_s: server.waits.held_up(stay),
-        }
-    }
 }
 
 impl<'t> Holder<'t> {

@@ -15,8 +15,8 @@ use crate::report::reader;
 use crate::table;
 
 use super::Error;
-use super::figures::{Figures, Latency, goals};
-use super::fit::{Errors, Fit};
+use super::figures::{Compared, Figures, Latency, goals};
+use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
 use super::settings::{FACTOR, MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "ROWS", num_args = 1..)]
     pub fit: Vec<PathBuf>,
     /// What is to be changed; several values, A,B, make a grid. Keys: rate (so many times as many requests a second),
-    /// request_rate (requests a second), num_gpus (servers), servers_per_gpu, routing_policy (round_robin, random,
+    /// request_rate (requests a second), num_gpus (servers), routing_policy (round_robin, random,
     /// shortest_queue, power_of_two), and flags of queuescope sim: max_running_requests, chunked_prefill_size, …
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -102,7 +102,7 @@ struct Made<'a> {
     load: &'a Load,
     fit: Fit,
     /// How far predictions may be off.
-    errors: Errors,
+    errors: Compared,
     /// Why there are none.
     no_prediction: Option<String>,
     predictions: Vec<Prediction>,
@@ -126,13 +126,27 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
             "--goodput-share: must be from 0 to 1".to_owned(),
         ));
     }
+    let looked_for: &[&str] = match args.find {
+        None => &[],
+        Some(Find::Servers) => &[SERVERS],
+        Some(Find::Rate) => &[RATE, FACTOR],
+    };
+    if let Some(twice) = sweeps
+        .iter()
+        .find(|of| looked_for.contains(&of.key.as_str()))
+    {
+        return Err(Error::Setting(format!(
+            "--set {}: is what --find looks for; leave it out",
+            twice.key
+        )));
+    }
     let goals = goals(&args.goodput)?;
     let loads = read(&args.loads)?;
     let load = only(&loads)?;
-    // What cannot be is said before minutes of learning, and also where nothing is predicted.
+    // What cannot be is said before it is learnt what was, and also where nothing is predicted.
     for settings in &grid {
         let was = Deployment::of(&Model::default(), &load.slots);
-        deployment(was, None, load, settings)?;
+        deployment(was, load, settings)?;
     }
     let given = match args.fit.as_slice() {
         [] => None,
@@ -147,15 +161,12 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         goals,
         load,
         fit: Fit::of(fitted)?,
-        errors: Errors::default(),
+        errors: Compared::default(),
     };
     made.no_prediction = made.fit.no_prediction();
     if made.no_prediction.is_none() {
         made.errors = Fit::kept_back(fitted)?;
-    }
-    for settings in grid {
-        made.deployment(&settings)?;
-        if made.no_prediction.is_none() {
+        for settings in grid {
             made.predict(settings)?;
         }
     }
@@ -205,13 +216,9 @@ impl Made<'_> {
         Ok(())
     }
 
-    fn deployment(&self, settings: &[Entry]) -> Result<Deployment, Error> {
-        let (fit, load) = (&self.fit, self.load);
-        deployment(fit.as_it_was(load), Some(&fit.shares), load, settings)
-    }
-
     fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
-        let made = self.deployment(&settings)?.serve(self.load);
+        let was = self.fit.as_it_was(self.load);
+        let made = deployment(was, self.load, &settings)?.serve(self.load);
         Ok(Prediction {
             figures: Figures::of(&made, &self.goals),
             refused: made.requests.len() - made.seen().count(),
@@ -230,8 +237,9 @@ impl Made<'_> {
                 Find::Servers => Value::from(room as i64),
                 Find::Rate => Value::from(four_digits(own / room)),
             };
-            let found = self.under(with(settings, what.key(), value)?)?;
-            match found.figures.kept >= Some(self.args.goodput_share) {
+            let looked_for = (what.key().to_owned(), value);
+            let found = self.under([settings, &[looked_for]].concat())?;
+            match found.figures.goodput_share >= Some(self.args.goodput_share) {
                 true => kept = Some((room, found)),
                 false => missed = room,
             }
@@ -266,19 +274,6 @@ impl Made<'_> {
 fn four_digits(rate: f64) -> f64 {
     let scale = 10_f64.powi(3 - rate.log10().floor() as i32);
     (rate * scale).round() / scale
-}
-
-/// Settings and the key that is looked for.
-fn with(settings: &[Entry], key: &str, value: Value) -> Result<Vec<Entry>, Error> {
-    let is_of_rate = |key: &str| [RATE, FACTOR].contains(&key);
-    let is_same = |known: &str| known == key || is_of_rate(known) && is_of_rate(key);
-    if let Some((known, _)) = settings.iter().find(|(known, _)| is_same(known)) {
-        return Err(Error::Setting(format!(
-            "--set {known}: is what --find looks for; leave it out"
-        )));
-    }
-    let found = std::iter::once((key.to_owned(), value));
-    Ok(settings.iter().cloned().chain(found).collect())
 }
 
 fn read(given: &[PathBuf]) -> Result<Vec<Load>, Error> {

@@ -1,5 +1,7 @@
 //! What is said of a load, measured or predicted: the same functions of the same moments make both.
 
+use serde::Serialize;
+
 use crate::report::load::Goal;
 use crate::stats::Summary;
 
@@ -33,19 +35,40 @@ const OF_GOALS: [(&str, Latency); 7] = [
     ("decode_time", DECODE),
 ];
 
-/// What is said of a load: seconds, and requests a second.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// What is compared: figures, or by which share each is off.
+pub type Compared = [f64; 6];
+/// Their names.
+pub const COMPARED: [&str; 6] = [
+    "ttft_ms.p50",
+    "ttft_ms.p99",
+    "total_latency_ms.p50",
+    "total_latency_ms.p99",
+    "pure_queue_time_ms.mean",
+    "request_throughput",
+];
+
+/// What is said of a load, by the names of JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Mean, p50 and p99 from arrival to the first token.
-    pub ttft: [f64; 3],
-    /// The same to the end of the answer.
-    pub total: [f64; 3],
-    /// The same in the server's queue.
-    pub queue: [f64; 3],
-    /// Requests that ended, in the time from the first arrival to the last end.
-    pub throughput: f64,
+    /// From arrival to the first token, milliseconds.
+    pub ttft_ms: OfAll,
+    /// From arrival to the end of the answer, milliseconds.
+    pub total_latency_ms: OfAll,
+    /// In the server's queue, milliseconds.
+    pub pure_queue_time_ms: OfAll,
+    /// Requests that ended, in the time from the first arrival to the last end; a second.
+    pub request_throughput: f64,
     /// The share of all requests that kept all goals, where there are any: who is refused keeps none.
-    pub kept: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput_share: Option<f64>,
+}
+
+/// A latency of all requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct OfAll {
+    mean: f64,
+    p50: f64,
+    p99: f64,
 }
 
 /// Goals with their latencies.
@@ -71,9 +94,15 @@ pub fn goals(given: &[Goal]) -> Result<Vec<(Latency, f64)>, Error> {
 impl Figures {
     /// Of the requests of which it is known what became of them.
     pub fn of(load: &Load, goals: &[(Latency, f64)]) -> Figures {
-        let three = |latency: Latency| {
-            let all = load.seen().map(|(request, times)| latency(request, times));
-            Summary::of(all).map_or([0.0; 3], |found| [found.mean, found.p50, found.p99])
+        let all = |latency: Latency| {
+            let all = load
+                .seen()
+                .map(|(request, times)| latency(request, times) * 1e3);
+            Summary::of(all).map_or(OfAll::default(), |found| OfAll {
+                mean: found.mean,
+                p50: found.p50,
+                p99: found.p99,
+            })
         };
         let (mut first, mut last, mut done, mut good) = (f64::INFINITY, 0.0_f64, 0.0, 0.0);
         for (request, times) in load.seen() {
@@ -82,16 +111,29 @@ impl Figures {
             let is_kept = goals.iter().all(|(of, most)| of(request, times) <= *most);
             good += f64::from(is_kept);
         }
+        let of_all = good / load.requests.len().max(1) as f64;
         Figures {
-            ttft: three(TTFT),
-            total: three(TOTAL),
-            queue: three(QUEUE),
-            throughput: if done > 0.0 {
+            ttft_ms: all(TTFT),
+            total_latency_ms: all(TOTAL),
+            pure_queue_time_ms: all(QUEUE),
+            request_throughput: if done > 0.0 {
                 done / (last - first).max(1e-9)
             } else {
                 0.0
             },
-            kept: (!goals.is_empty()).then(|| good / load.requests.len().max(1) as f64),
+            goodput_share: (!goals.is_empty()).then_some(of_all),
         }
+    }
+
+    /// What is compared, in the order of [`COMPARED`].
+    pub fn compared(&self) -> Compared {
+        [
+            self.ttft_ms.p50,
+            self.ttft_ms.p99,
+            self.total_latency_ms.p50,
+            self.total_latency_ms.p99,
+            self.pure_queue_time_ms.mean,
+            self.request_throughput,
+        ]
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Error;
-use super::figures::Figures;
+use super::figures::{COMPARED, Compared, Figures};
 use super::learn::{Learnt, learn, share};
 use super::load::Load;
 use super::replay::{Deployment, Model};
@@ -36,22 +36,10 @@ pub struct Replayed {
     pub predicted: Figures,
 }
 
-/// By how much replays are off, each as a share of what was measured: the root of the mean square over runs.
-pub type Errors = [f64; 6];
-
-/// What is compared, in the order of [`Errors`].
-pub const COMPARED: [&str; 6] = [
-    "ttft_ms.p50",
-    "ttft_ms.p99",
-    "total_latency_ms.p50",
-    "total_latency_ms.p99",
-    "pure_queue_time_ms.mean",
-    "request_throughput",
-];
 /// More than this error, as a share, is no prediction.
 const MOST_ERROR: f64 = 0.2;
-/// Shorter times than this are not told apart: seconds. A step of an engine is about as long.
-const SHORTEST: f64 = 0.01;
+/// Shorter times than this are not told apart: milliseconds. A step of an engine is about as long.
+const SHORTEST: f64 = 10.0;
 
 impl Fit {
     /// Learns of runs, and replays them.
@@ -68,16 +56,11 @@ impl Fit {
     ///
     /// # Errors
     /// As [`Fit::of`].
-    pub fn kept_back(loads: &[Load]) -> Result<Errors, Error> {
+    pub fn kept_back(loads: &[Load]) -> Result<Compared, Error> {
         let samples = samples(loads);
         let fit = Fit::taught(samples.iter().map(|of| of.half(true)).collect())?;
-        let seconds = samples.iter().map(|of| of.half(false));
-        Ok(total(
-            seconds
-                .map(|half| fit.replay(&half))
-                .collect::<Vec<_>>()
-                .iter(),
-        ))
+        let replays = samples.iter().map(|of| fit.replay(&of.half(false)));
+        Ok(total(&replays.collect::<Vec<_>>()))
     }
 
     /// Learns of samples: of servers with a GPU of their own, where any run had one server.
@@ -160,8 +143,8 @@ impl Fit {
     }
 
     /// How far replays are off.
-    pub fn errors(&self) -> Errors {
-        total(self.validation.iter())
+    pub fn errors(&self) -> Compared {
+        total(&self.validation)
     }
 
     /// The same in one number: the root of the mean square over all that is compared.
@@ -172,29 +155,17 @@ impl Fit {
 
 impl Replayed {
     /// How far each figure is off, with its sign.
-    pub fn errors(&self) -> Errors {
-        let [measured, predicted] = [&self.measured, &self.predicted].map(compared);
-        let least = |at| {
-            if at == COMPARED.len() - 1 {
+    pub fn errors(&self) -> Compared {
+        let [measured, predicted] = [&self.measured, &self.predicted].map(Figures::compared);
+        std::array::from_fn(|at| {
+            let least = if at == COMPARED.len() - 1 {
                 0.0
             } else {
                 SHORTEST
-            }
-        };
-        std::array::from_fn(|at| (predicted[at] - measured[at]) / measured[at].max(least(at)))
+            };
+            (predicted[at] - measured[at]) / measured[at].max(least)
+        })
     }
-}
-
-/// What is compared, in the order of [`COMPARED`].
-pub fn compared(of: &Figures) -> Errors {
-    [
-        of.ttft[1],
-        of.ttft[2],
-        of.total[1],
-        of.total[2],
-        of.queue[0],
-        of.throughput,
-    ]
 }
 
 /// What runs teach of each server.
@@ -206,8 +177,8 @@ fn samples(loads: &[Load]) -> Vec<Load> {
         .collect()
 }
 
-fn total<'r>(replays: impl Iterator<Item = &'r Replayed>) -> Errors {
-    let all: Vec<Errors> = replays.map(Replayed::errors).collect();
+fn total(replays: &[Replayed]) -> Compared {
+    let all: Vec<Compared> = replays.iter().map(Replayed::errors).collect();
     std::array::from_fn(|figure| root_mean_square(all.iter().map(|errors| errors[figure])))
 }
 

@@ -14,8 +14,7 @@ use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::whatif::Error;
-use crate::whatif::figures::TPOT;
-use crate::whatif::fit::COMPARED;
+use crate::whatif::figures::{COMPARED, TPOT};
 use crate::whatif::load::{Load, Request, Times};
 
 use super::{Made, Prediction};
