@@ -70,7 +70,10 @@ pub fn deployment(
     settings: &[Entry],
 ) -> Result<Deployment, Error> {
     let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
-    for (key, value) in settings {
+    // How many servers there are is set before anything of each.
+    let (servers, others): (Vec<&Entry>, Vec<&Entry>) =
+        settings.iter().partition(|(key, _)| key == SERVERS);
+    for (key, value) in servers.into_iter().chain(others) {
         let positive = || {
             let number = number(value).filter(|number| *number > 0.0 && number.is_finite());
             number.ok_or_else(|| wrong(key, "must be a number above 0"))

@@ -415,6 +415,7 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
         ] {
             assert!(page.contains(said), "{said}");
         }
+        assert!(!page.contains("was not measured: no worker hop"));
         serde_json::from_str::<serde_json::Value>(&shown).unwrap()
     };
     let shown = found("servers", "rate=2");

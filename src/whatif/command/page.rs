@@ -115,6 +115,7 @@ fn row(n: usize, request: &Request, times: Times, load: &Load) -> Row {
         stream: Some(true),
         status: Some(200),
         outcome: Some(Outcome::Ok),
+        seen_by: Some(Side::Traffic),
         timing_source: Some(TimingSource::MetaInfo),
         timeline,
         ..Row::default()
