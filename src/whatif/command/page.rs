@@ -82,12 +82,11 @@ impl Made<'_> {
 
 fn row(n: usize, request: &Request, times: Times, load: &Load) -> Row {
     let mut timeline = Timeline::new(Side::Traffic);
-    for clock in [ClockOf::Front, ClockOf::Hop, ClockOf::Engine] {
-        timeline.relate(clock, Relation::Same);
-    }
+    // Nothing stands between who sends and the server.
+    timeline.upstream_is_server(true);
+    timeline.relate(ClockOf::Engine, Relation::Same);
     for (moment, at) in [
-        (Moment::Arrival, request.at),
-        (Moment::WorkerArrival, request.at),
+        (Moment::Sent, request.at),
         (Moment::ServerCreated, times.created),
         (Moment::QueueStart, times.queued),
         (Moment::QueueEnd, times.admitted),
