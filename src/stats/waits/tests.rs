@@ -1,5 +1,3 @@
-use std::io::Read as _;
-
 use proptest::prelude::*;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -118,98 +116,65 @@ fn slots(slots: usize) -> Profile {
     }
 }
 
-/// More than slots let through: from 4 to 64 slots, lengths alike and not.
-fn of_slots() -> Vec<(usize, Load)> {
-    let load = |every_s, prompt, output| Load {
+fn load(every_s: f64, prompt: (u32, u32), output: (u32, u32), requests: usize) -> Load {
+    Load {
         every_s,
         prompt,
         output,
-        requests: 600,
-    };
-    vec![
-        (4, load(0.15, (512, 512), (128, 128))),
-        (16, load(0.070, (512, 512), (128, 128))),
-        (32, load(0.045, (512, 512), (128, 128))),
-        (32, load(0.045, (100, 1000), (25, 256))),
-        (64, load(0.040, (64, 256), (256, 512))),
+        requests,
+    }
+}
+
+/// More than slots let through: from 4 to 64 slots, lengths alike and not.
+fn of_slots() -> [(usize, Load); 5] {
+    [
+        (4, load(0.15, (512, 512), (128, 128), 600)),
+        (16, load(0.070, (512, 512), (128, 128), 600)),
+        (32, load(0.045, (512, 512), (128, 128), 600)),
+        (32, load(0.045, (100, 1000), (25, 256), 600)),
+        (64, load(0.040, (64, 256), (256, 512), 600)),
     ]
 }
 
-#[test]
-fn a_server_limited_by_its_slots_is_found_with_their_number() {
-    for (n, load) in of_slots() {
-        for seed in 0..2 {
-            let stays = simulated(slots(n), &load, seed);
-            let name = format!("{n} slots, {:?}", load.output);
-            let waits = holds(&name, &stays, &Known::default(), Cause::Slots);
-            assert_eq!(waits.limits.slots, Some(n as u32));
-            let known = Known {
-                slots: Some(n as u32),
-                ..Known::default()
-            };
-            holds(&name, &stays, &known, Cause::Slots);
-        }
+/// A server's limits, as files may tell them.
+fn told(slots: usize, pool: u64) -> Known {
+    Known {
+        slots: Some(slots as u32),
+        pool: Some(pool),
+        ..Known::default()
     }
 }
 
 #[test]
-fn a_server_limited_by_its_memory_is_told_from_one_of_few_slots() {
-    let load = |every_s, prompt, output| Load {
-        every_s,
-        prompt,
-        output,
-        requests: 700,
-    };
-    for (pool, load) in [
-        (20_000, load(0.08, (100, 2_000), (32, 400))),
-        (40_000, load(0.14, (100, 6_000), (32, 200))),
-        (30_000, load(0.05, (64, 1_000), (200, 600))),
-    ] {
+fn each_limit_is_told_from_the_others_with_and_without_files_that_tell_it() {
+    let by_slots = of_slots().map(|(n, load)| (n, 800_000, load, Cause::Slots));
+    let by_memory = [
+        (20_000, load(0.08, (100, 2_000), (32, 400), 700)),
+        (40_000, load(0.14, (100, 6_000), (32, 200), 700)),
+        (30_000, load(0.05, (64, 1_000), (200, 600), 700)),
+    ];
+    let by_memory = by_memory.map(|(pool, load)| (256, pool, load, Cause::Memory));
+    // Scores, short answers, and low load.
+    let by_prefill = [
+        load(0.25, (8_000, 8_000), (1, 1), 500),
+        load(0.20, (6_000, 10_000), (2, 8), 500),
+        load(0.30, (512, 2_048), (64, 128), 500),
+    ];
+    let by_prefill = by_prefill.map(|load| (256, 800_000, load, Cause::Prefill));
+    let all = by_slots.into_iter().chain(by_memory).chain(by_prefill);
+    for (n, pool, load, cause) in all {
         for seed in 0..2 {
             let profile = Profile {
                 max_total_tokens: pool,
-                max_running_requests: 256,
-                ..Profile::default()
+                ..slots(n)
             };
             let stays = simulated(profile, &load, seed);
-            let known = Known {
-                slots: Some(256),
-                pool: Some(pool),
-                ..Known::default()
-            };
-            holds(&format!("pool {pool} told"), &stays, &known, Cause::Memory);
-            holds(
-                &format!("pool {pool}"),
-                &stays,
-                &Known::default(),
-                Cause::Memory,
-            );
-        }
-    }
-}
-
-#[test]
-fn a_server_limited_by_prefill_is_told_from_one_of_few_slots() {
-    let load = |every_s, prompt, output| Load {
-        every_s,
-        prompt,
-        output,
-        requests: 500,
-    };
-    for (name, load) in [
-        ("scores", load(0.25, (8_000, 8_000), (1, 1))),
-        ("short answers", load(0.20, (6_000, 10_000), (2, 8))),
-        ("low load", load(0.30, (512, 2_048), (64, 128))),
-    ] {
-        for seed in 0..2 {
-            let stays = simulated(slots(256), &load, seed);
-            holds(name, &stays, &Known::default(), Cause::Prefill);
-            let known = Known {
-                slots: Some(256),
-                pool: Some(800_000),
-                ..Known::default()
-            };
-            holds(name, &stays, &known, Cause::Prefill);
+            let name = format!("{n} slots, {pool} tokens, {:?}", load.output);
+            holds(&name, &stays, &told(n, pool), cause);
+            let waits = holds(&name, &stays, &Known::default(), cause);
+            if cause == Cause::Slots {
+                assert_eq!(waits.limits.slots, Some(n as u32), "{name}");
+            }
         }
     }
 }
@@ -226,81 +191,11 @@ fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
             let mut stays = simulated(slots(n), &load, seed);
             stays.retain(|_| rng.random::<f64>() >= dropped);
             let name = format!("{n} slots, {dropped} dropped");
-            let told = Known {
-                slots: Some(n as u32),
-                pool: Some(800_000),
-                ..Known::default()
-            };
-            let waits = holds(&name, &stays, &told, Cause::NotSeen);
+            let waits = holds(&name, &stays, &told(n, 800_000), Cause::NotSeen);
             let held: f64 = stays.iter().map(|stay| waits.held_up(stay)).sum();
             assert!(held <= 0.05 * (held + waits.by_nobody), "{name}");
             holds(&name, &stays, &Known::default(), Cause::NotSeen);
         }
-    }
-}
-
-/// The rows of an H200 (tests/data/h200/README.md) by run.
-fn of_h200(run: &str) -> Vec<Stay> {
-    let packed = include_bytes!("../../../tests/data/h200/runs.csv.gz");
-    let mut text = String::new();
-    let mut unpacked = flate2::read::GzDecoder::new(&packed[..]);
-    unpacked.read_to_string(&mut text).unwrap();
-    let rows = text
-        .lines()
-        .filter(|line| line.split(',').next() == Some(run));
-    let stay = |line: &str| {
-        let cells: Vec<i64> = line
-            .split(',')
-            .skip(1)
-            .map(|cell| cell.parse().unwrap())
-            .collect();
-        let [
-            arrival,
-            prompt,
-            output,
-            cached,
-            _,
-            queued,
-            admitted,
-            first,
-            finish,
-        ] = cells[..]
-        else {
-            panic!("{line}")
-        };
-        let at = |tenths: i64| (arrival + tenths) * MS / 10;
-        Stay {
-            queued: at(queued),
-            started: at(admitted),
-            first: at(first),
-            ended: at(finish),
-            prompt: (prompt - cached) as u64,
-            output: output as u64,
-        }
-    };
-    rows.map(stay).collect()
-}
-
-#[test]
-fn the_sixteen_slots_of_a_real_server_are_found() {
-    let waits = holds(
-        "slots16",
-        &of_h200("slots16"),
-        &Known::default(),
-        Cause::Slots,
-    );
-    assert_eq!(waits.limits.slots, Some(16));
-    // These never ran as many as they could: each waited for the batch under way.
-    for run in [
-        "2048-64-rate5",
-        "2048-64-rate10",
-        "128-512",
-        "mixed",
-        "shared",
-        "two-servers-server1",
-    ] {
-        let waits = holds(run, &of_h200(run), &Known::default(), Cause::Prefill);
-        assert_eq!(waits.limits.slots, None, "{run}");
     }
 }
 
