@@ -268,7 +268,7 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
         let _ = writeln!(text, "{line}");
     }
     let waited = first_of([record]);
-    text.extend(waited.map(|waited| format!("in the server queue it {waited}\n")));
+    text.extend(waited.map(|waited| format!("it {waited}\n")));
     text.extend(way_back(record));
     let advice = missing(record);
     if !advice.is_empty() {

@@ -1,6 +1,6 @@
-//! What a row tells of its wait: in its server queue, and in the router.
+//! What a row tells of its wait: in its server queue, in the router, and at the servers of a pair.
 
-use crate::stats::waits::{Cause, Stay};
+use crate::stats::waits::{ByCause, Cause, Stay};
 
 use super::cell::Value;
 use super::columns::ColumnId;
@@ -18,6 +18,13 @@ pub struct Wait {
 
 /// A router that holds a request for less only passes it on, nanoseconds.
 const ROUTER: i64 = 10_000_000;
+/// What is waited for at the servers of a pair.
+const OF_PAIR: [(Cause, ColumnId); 4] = [
+    (Cause::DecodeMemory, ColumnId::decode_bootstrap_time),
+    (Cause::PrefillQueue, ColumnId::prefill_queue_time),
+    (Cause::Transfer, ColumnId::kv_transfer_time),
+    (Cause::DecodeSlots, ColumnId::decode_queue_time),
+];
 /// Files tell times so exactly, nanoseconds: differences of two were rounded apart from them.
 const EXACT: i64 = 1_000;
 
@@ -28,7 +35,7 @@ impl Wait {
         let names = ["pure_queue_time", "queue_end<"];
         let is_wrong = names.iter().any(|name| wrong.contains(name));
         let nanos = whole(cell(ColumnId::pure_queue_time))?;
-        // What a pair waited for is not one queue: the stages tell it.
+        // What a pair waited for is not one queue: see [`Wait::told`].
         let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
         if nanos < 0 || is_wrong || is_of_pair {
             return None;
@@ -50,14 +57,22 @@ impl Wait {
         })
     }
 
-    /// What a request waited for in the router, and how long, nanoseconds.
-    pub fn in_router<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<(Cause, i64)> {
-        let nanos = whole(cell(ColumnId::queue_time_in_router))?;
-        let cause = match cell(ColumnId::failed_attempts) {
+    /// What a sequence waited for as its own row tells: in the router, which its request's first row stands for (`is_first`), and
+    /// at the servers of a pair.
+    pub fn told<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, is_first: bool) -> ByCause {
+        let in_router = match cell(ColumnId::failed_attempts) {
             Value::Empty => Cause::Router,
             _ => Cause::Down,
         };
-        (nanos >= ROUTER).then_some((cause, nanos))
+        let least = if is_first { ROUTER } else { i64::MAX };
+        let in_router = (in_router, ColumnId::queue_time_in_router, least);
+        let of_pair = OF_PAIR.map(|(cause, column)| (cause, column, 1));
+        let all = std::iter::once(in_router).chain(of_pair);
+        let told = all.filter_map(|(cause, column, least)| {
+            let nanos = whole(cell(column)).filter(|nanos| *nanos >= least);
+            Some((cause, nanos?))
+        });
+        told.collect()
     }
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -22,34 +22,10 @@ use super::driver::{Submission, Update};
 use super::engine::{Aborted, EventKind};
 use super::shared::Shared;
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany<T> {
-    One(T),
-    Many(Vec<T>),
-}
-
-#[derive(Deserialize)]
-struct Body {
-    bootstrap_host: OneOrMany<String>,
-    bootstrap_port: OneOrMany<u16>,
-    bootstrap_room: OneOrMany<u64>,
-}
-
 /// The answer to a room's number.
 const SENT: &str = "sent\n";
 /// From the hand-over to the scheduler until it looks for the other server.
 pub(super) const PREPARE_NANOS: i64 = 200_000;
-
-impl<T: Clone> OneOrMany<T> {
-    /// Of so many, the one at a place.
-    fn at(&self, place: usize) -> Option<T> {
-        match self {
-            OneOrMany::One(one) => Some(one.clone()),
-            OneOrMany::Many(many) => many.get(place).cloned(),
-        }
-    }
-}
 
 /// Reads from the body of a call where its sequences meet.
 ///
@@ -65,23 +41,24 @@ pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
             .to_owned(),
     }
     };
-    let read: Body = serde_json::from_slice(body).map_err(|_| wrong(call.stream))?;
-    let is_one = call.sequences.len() == 1;
+    let body: Value = serde_json::from_slice(body).map_err(|_| wrong(call.stream))?;
+    // One room for several sequences would be one KV cache for all.
+    let has_rooms = call.sequences.len() == 1 || body["bootstrap_room"].is_array();
     for sequence in &mut call.sequences {
-        // One room for several sequences would be one KV cache for all.
-        let at = match (&read.bootstrap_room, is_one) {
-            (OneOrMany::One(_), false) => None,
-            (rooms, _) => rooms.at(sequence.index),
+        // One for all, or one a sequence.
+        let at = |name: &str| match &body[name] {
+            Value::Array(all) => all.get(sequence.index),
+            one => Some(one),
         };
-        let place = sequence.index;
-        let bootstrap = at.and_then(|room| {
+        let bootstrap = || {
             Some(Bootstrap {
-                host: read.bootstrap_host.at(place)?,
-                port: read.bootstrap_port.at(place)?,
-                room,
+                host: at("bootstrap_host")?.as_str()?.to_owned(),
+                port: at("bootstrap_port")?.as_u64()?.try_into().ok()?,
+                room: at("bootstrap_room")?.as_u64()?,
             })
-        });
-        sequence.bootstrap = Some(bootstrap.ok_or_else(|| wrong(call.stream))?);
+        };
+        let found = bootstrap().filter(|_| has_rooms);
+        sequence.bootstrap = Some(found.ok_or_else(|| wrong(call.stream))?);
     }
     Ok(())
 }
@@ -112,10 +89,10 @@ async fn answer(stream: TcpStream, rooms: &Rooms) -> io::Result<()> {
     let Ok(number) = line.trim_end().parse() else {
         return Ok(());
     };
-    let guest = rooms.enter(number);
-    guest.room.reserved.cancel();
+    let room = rooms.enter(number);
+    room.reserved.cancel();
     tokio::select! {
-        () = guest.room.sent.cancelled() => {}
+        () = room.sent.cancelled() => {}
         // It gave the request up.
         _ = stream.read_line(&mut line) => return Ok(()),
     }
@@ -127,17 +104,14 @@ async fn answer(stream: TcpStream, rooms: &Rooms) -> io::Result<()> {
 pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, number: u64) {
     let (tap, mut told) = unbounded_channel();
     let updates = std::mem::replace(&mut submission.listener.updates, tap);
-    let guest = shared.rooms.enter(number);
-    guest
-        .room
-        .rid
-        .get_or_init(|| submission.listener.rid.clone());
+    let room = shared.rooms.enter(number);
+    room.rid.get_or_init(|| submission.listener.rid.clone());
     submission.due = submission.due.plus_nanos(PREPARE_NANOS);
     until(&shared, submission.due).await;
     let waiting = shared.rooms.wait();
     let is_aborted = tokio::select! {
-        () = guest.room.aborted.cancelled() => true,
-        () = guest.room.reserved.cancelled() => false,
+        () = room.aborted.cancelled() => true,
+        () = room.reserved.cancelled() => false,
         () = updates.closed() => return,
     };
     drop(waiting);
@@ -157,7 +131,7 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
                 .rooms
                 .transfer(&shared.config.disaggregation, tokens, update.told);
             until(&shared, ends).await;
-            guest.room.sent.cancel();
+            room.sent.cancel();
             update.told = ends;
         }
         if updates.send(update).is_err() {

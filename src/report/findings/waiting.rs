@@ -30,7 +30,7 @@ pub fn cause(why: &Why, found: Finding, took: &str) -> Finding {
              can be blamed."
         }
         Cause::Down => "Look at why a server was down; others took over what it had.",
-        Cause::Router | Cause::Unknown => {
+        _ => {
             "Look at `token_usage` over time: near 1, the KV cache is full (raise `mem_fraction_static`); else raise \
              `max_running_requests` if as many ran, or add servers."
         }

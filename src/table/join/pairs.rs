@@ -19,11 +19,13 @@ pub struct Pairs {
     alone: Vec<usize>,
 }
 
-/// The attempts at a request: first rows of the hops.
+/// The attempts at a request: first rows of the hops. The two legs of one sending are one.
 #[derive(Debug, Default)]
 pub struct Attempts {
     /// The one whose response the front read, as far as can be told.
     pub answered: Option<usize>,
+    /// The leg of it that another server prefilled.
+    pub leg: Option<usize>,
     /// The others, in their order.
     pub others: Vec<usize>,
 }
@@ -135,14 +137,24 @@ impl Attempts {
                 .unwrap_or(f64::NAN)
         };
         all.sort_by(|a, b| began(a).total_cmp(&began(b)));
+        let room = |hop: &usize| hops.text(ColumnId::bootstrap_room, *hop);
+        let took = |hop: &usize| (hops.whole(ColumnId::elapsed, *hop), *hop);
+        // The router sends what one server prefills with the same room to the one that decodes, which has it longer.
+        let is_leg = |hop: &usize| {
+            let is_longer = |other: &usize| room(other) == room(hop) && took(other) > took(hop);
+            !room(hop).is_empty() && all.iter().any(is_longer)
+        };
+        let (legs, mut all): (Vec<usize>, Vec<usize>) = all.iter().partition(|hop| is_leg(hop));
         // The front's own status is that of the response that it read; a router may answer itself where all failed.
         let status = front.number(ColumnId::status, row);
         let same =
             |hop: &&usize| hops.number(ColumnId::status, **hop) == status && status.is_some();
         let answered = all.iter().rev().find(same).copied();
         all.retain(|hop| Some(*hop) != answered);
+        let is_of_answer = |leg: &usize| answered.as_ref().map(room) == Some(room(leg));
         Attempts {
             answered,
+            leg: legs.into_iter().find(is_of_answer),
             others: all,
         }
     }
