@@ -1,9 +1,6 @@
 //! The two legs of a request that a pair of servers serves: a router sends it with one number (`bootstrap_room`) to the server that
 //! prefills, and to the one that decodes and answers. Of the first leg a hop reads what its reply tells; its row is the other's.
 
-use std::collections::BTreeMap;
-
-use parking_lot::Mutex;
 use pingora::http::ResponseHeader;
 
 use crate::clock::Stamp;
@@ -18,10 +15,6 @@ use crate::request::scan::rule::{Rule, members, scalar};
 use crate::request::scan::{Scanner, Sink};
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
-/// What servers do, by worker, as far as they told; of one that does all of a request by itself, `None`.
-#[derive(Debug, Default)]
-pub struct Roles(Mutex<BTreeMap<String, Option<ServerRole>>>);
-
 /// A hop's watch over a leg that has no row here.
 #[derive(Debug)]
 pub struct LegWatch {
@@ -34,33 +27,19 @@ pub struct LegWatch {
 #[derive(Debug)]
 pub struct ServerInfo {
     scanner: Scanner,
-    found: FoundRole,
+    /// What the server does, once that is read; of one that is none of a pair, `None` in it.
+    found: Option<Option<ServerRole>>,
 }
-
-#[derive(Debug, Default)]
-struct FoundRole(Option<Option<ServerRole>>);
 
 /// Bytes of a reply that tell whose it is, where that is not known.
 const UNKNOWN: usize = 16 * 1024;
 
 static SERVER_INFO: Rule = members(&[("disaggregation_mode", scalar(Field::DisaggregationMode))]);
 
-impl Roles {
-    /// A worker's server told what it does.
-    pub fn learn(&self, worker: &str, role: impl Into<Option<ServerRole>>) {
-        self.0.lock().insert(worker.to_owned(), role.into());
-    }
-
-    /// What it told.
-    pub fn of(&self, worker: &str) -> Option<Option<ServerRole>> {
-        self.0.lock().get(worker).copied()
-    }
-}
-
-impl Sink for FoundRole {
+impl Sink for Option<Option<ServerRole>> {
     fn scalar(&mut self, _field: Field, value: Scalar<'_>) {
         if let Scalar::Quoted(word) = value {
-            self.0 = Some(ServerRole::named(word));
+            *self = Some(ServerRole::named(word));
         }
     }
 
@@ -72,14 +51,14 @@ impl ServerInfo {
     pub fn asked_by(path: &str) -> Option<ServerInfo> {
         matches!(path, "/server_info" | "/get_server_info").then(|| ServerInfo {
             scanner: Scanner::new(&SERVER_INFO),
-            found: FoundRole::default(),
+            found: None,
         })
     }
 
     /// Takes a piece. Gives what the server does, once that is read; of one that is none of a pair, `None` in it.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Option<ServerRole>> {
         self.scanner.feed(bytes, &mut self.found);
-        self.found.0
+        self.found
     }
 }
 

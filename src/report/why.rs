@@ -83,15 +83,13 @@ impl Why {
             );
             why.told.add_all(&told);
             for (cause, nanos) in told.all() {
-                let at = match cause {
-                    Cause::PrefillQueue => (table.text(ColumnId::prefill_host, row), None),
-                    _ if cause.is_of_pair() => key,
-                    _ => {
-                        why.causes.add(cause, nanos);
-                        continue;
-                    }
+                let prefill = (table.text(ColumnId::prefill_host, row), None);
+                let causes = match cause {
+                    Cause::PrefillQueue => &mut queues.entry(prefill).or_default().causes,
+                    _ if cause.is_of_pair() => &mut queues.entry(key).or_default().causes,
+                    _ => &mut why.causes,
                 };
-                queues.entry(at).or_default().causes.add(cause, nanos);
+                causes.add(cause, nanos);
             }
             if let nanos @ 1.. = told.of_pair() {
                 why.sequences += 1;
@@ -169,16 +167,23 @@ impl Why {
         Some(OfOne::of(table, row, &stay, server))
     }
 
-    /// Waiting by cause in each of `slots` stretches of so many seconds, by when a request entered its queue.
-    pub fn over_time(&self, slot: f64, slots: usize) -> Vec<ByCause> {
+    /// Waiting by cause in each of `slots` stretches of so many seconds, by when a request entered its queue, or came to a pair.
+    pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
+        let mut add = |at: i64, causes: ByCause| {
+            let at = seconds(at) / slot;
+            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
+                sum.add_all(&causes);
+            }
+        };
         for server in &self.servers {
             for (_, stay) in server.stays() {
-                let at = seconds(stay.queued - server.shift) / slot;
-                if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
-                    sum.add_all(&server.waits.causes(stay));
-                }
+                add(stay.queued - server.shift, server.waits.causes(stay));
             }
+        }
+        for (row, _) in &self.at_pairs {
+            let told = Wait::told(&|column| table.value(column, *row), false);
+            add(table.begun(*row).unwrap_or(0), told);
         }
         sums
     }
@@ -260,6 +265,8 @@ impl<'t> OfOne<'t> {
 
     /// One that the servers of a pair served: its row alone tells what it waited for.
     fn of_pair(table: &'t Table, row: usize, told: &ByCause) -> Option<OfOne<'t>> {
+        // Without spans some of its waits are not known.
+        table.whole(ColumnId::pure_queue_time, row)?;
         let (cause, waited_s) = (told.main()?, seconds(told.total()));
         let most = duration(seconds(told.of(cause)));
         let (waited, what) = (duration(waited_s), cause.words());
@@ -267,7 +274,7 @@ impl<'t> OfOne<'t> {
             req_id: table.text(ColumnId::req_id, row),
             waited_s,
             cause: Some(cause.name()),
-            words: Some(format!("waited {waited}; longest ({most}) because {what}")),
+            words: Some(format!("waited {waited}: for {most} {what}")),
             held_up_by: Vec::new(),
             held_up_others_s: 0.0,
         })

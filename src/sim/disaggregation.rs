@@ -73,9 +73,10 @@ pub(super) struct Rooms {
     rooms: Mutex<HashMap<u64, Weak<Room>>>,
     /// The link is busy until then.
     busy: Mutex<Option<Stamp>>,
-    /// Requests that wait for a decode server's place, and those whose KV cache is on its way: each holds one.
-    waiting: Arc<()>,
-    sending: Arc<()>,
+    /// Each request that waits for a decode server's place holds one of these.
+    pub waiting: Arc<()>,
+    /// Each whose KV cache is on its way holds one of these.
+    pub sending: Arc<()>,
 }
 
 /// How far the two have come with a request.
@@ -128,26 +129,6 @@ impl Rooms {
                 room.aborted.cancel();
             }
         }
-    }
-
-    /// A request waits for a decode server to have a place for it, while what is returned lives.
-    pub(super) fn wait(&self) -> Arc<()> {
-        self.waiting.clone()
-    }
-
-    /// A request's KV cache is on its way, while what is returned lives.
-    pub(super) fn send(&self) -> Arc<()> {
-        self.sending.clone()
-    }
-
-    /// Requests that wait for a decode server to have a place for them.
-    pub(super) fn waiting(&self) -> usize {
-        Arc::strong_count(&self.waiting) - 1
-    }
-
-    /// Requests whose KV cache is on its way.
-    pub(super) fn sending(&self) -> usize {
-        Arc::strong_count(&self.sending) - 1
     }
 
     /// When a transfer that is ready at `from` ends: they go one after the other.

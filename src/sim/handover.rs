@@ -108,7 +108,7 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
     room.rid.get_or_init(|| submission.listener.rid.clone());
     submission.due = submission.due.plus_nanos(PREPARE_NANOS);
     until(&shared, submission.due).await;
-    let waiting = shared.rooms.wait();
+    let waiting = shared.rooms.waiting.clone();
     let is_aborted = tokio::select! {
         () = room.aborted.cancelled() => true,
         () = room.reserved.cancelled() => false,
@@ -126,7 +126,7 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
     }
     while let Some(mut update) = told.recv().await {
         if let EventKind::Token { .. } = update.kind {
-            let _sending = shared.rooms.send();
+            let _sending = shared.rooms.sending.clone();
             let ends = shared
                 .rooms
                 .transfer(&shared.config.disaggregation, tokens, update.told);

@@ -154,13 +154,20 @@ impl OverTime {
 fn queued(cells: Cells<'_>, row: usize) -> Option<Interval> {
     Some(Interval {
         start: cells.of_engine(ColumnId::queue_time_start, row)?,
-        end: cells.of_engine(ColumnId::queue_time_end, row)?,
+        end: started(cells, row)?,
     })
+}
+
+/// When it left its queue; of a pair that for a slot of decode's batch.
+fn started(cells: Cells<'_>, row: usize) -> Option<i64> {
+    let of_pair = || cells.of_engine(ColumnId::decode_start_time, row);
+    let of_one = cells.of_engine(ColumnId::queue_time_end, row);
+    of_one.or_else(of_pair)
 }
 
 fn running(cells: Cells<'_>, row: usize) -> Option<Interval> {
     Some(Interval {
-        start: cells.of_engine(ColumnId::queue_time_end, row)?,
+        start: started(cells, row)?,
         end: cells
             .of_engine(ColumnId::server_finish_time, row)
             .or_else(|| cells.whole(ColumnId::finish_time, row))?,

@@ -1,6 +1,7 @@
 use crate::report::findings::tests::{only, run_of, set};
 use crate::report::load::tests::assert_says;
 use crate::report::reader::Run;
+use crate::report::runs::RunReport;
 use crate::report::sample::ms;
 use crate::report::why::Why;
 use crate::request::timeline::{Moment, PrefillTimes};
@@ -91,6 +92,8 @@ fn what_is_narrow_of_a_pair_is_named() {
         let sum = told["at_pairs_s"].as_f64().unwrap();
         assert!((sum - waited).abs() < 1e-6, "{sum} {waited}");
         assert_eq!(told["waited_longest"][0]["cause"], cause.name());
+        let over_time = RunReport::of(&run).summary.all.flow.over_time.unwrap();
+        assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
         let of_one = why.of_row(&run.table, 0).unwrap().words.unwrap();
         assert!(of_one.ends_with(cause.words()), "{of_one}");
     }
