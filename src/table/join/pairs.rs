@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::request::attempt::{Failed, MAX_FAILED, shown};
+use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
@@ -138,11 +139,19 @@ impl Attempts {
         };
         all.sort_by(|a, b| began(a).total_cmp(&began(b)));
         let room = |hop: &usize| hops.text(ColumnId::bootstrap_room, *hop);
-        let took = |hop: &usize| (hops.whole(ColumnId::elapsed, *hop), *hop);
-        // The router sends what one server prefills with the same room to the one that decodes, which has it longer.
+        // The router sends what one server prefills with the same room to the one that decodes: whom the front was told of, else who
+        // told that another prefilled, else who had it longer.
+        let own = front.text(ColumnId::host, row);
+        let answers = |hop: &usize| {
+            let is_told = hops.text(ColumnId::host, *hop) == own;
+            let is_decoded = hops.value(ColumnId::disaggregated, *hop) != Value::Empty;
+            let elapsed = hops.whole(ColumnId::elapsed, *hop);
+            (is_told, is_decoded, elapsed, *hop)
+        };
         let is_leg = |hop: &usize| {
-            let is_longer = |other: &usize| room(other) == room(hop) && took(other) > took(hop);
-            !room(hop).is_empty() && all.iter().any(is_longer)
+            let is_other =
+                |other: &usize| room(other) == room(hop) && answers(other) > answers(hop);
+            !room(hop).is_empty() && all.iter().any(is_other)
         };
         let (legs, mut all): (Vec<usize>, Vec<usize>) = all.iter().partition(|hop| is_leg(hop));
         // The front's own status is that of the response that it read; a router may answer itself where all failed.
