@@ -37,17 +37,17 @@ if [ -z "${QUEUESCOPE:-}" ]; then
     need_build_tools
     build_release
 fi
-QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} exec "$REALSGL/venv/bin/python" - "$@" <<'PY'
-import collections, csv, glob, gzip, http.server, json, os, shlex, shutil, signal, socket, statistics, subprocess, sys
-import threading, time, urllib.request
+QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} \
+    exec "$REALSGL/venv/bin/python" -B - "$@" <<'PY'
+import collections, csv, glob, gzip, http.server, json, os, shlex, signal, statistics, subprocess, sys, threading, time
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from scripts.started import Started
 
 requests, rate = (sys.argv[1:] + ["24", "60"][len(sys.argv) - 1:])[:2]
 binary, real, simulated = os.environ["QUEUESCOPE"], os.path.abspath(os.environ["REALSGL"]), os.environ.get("SIM")
 out = os.environ.get("OUT", "results/real-pair")
-shutil.rmtree(out, ignore_errors=True)
-os.makedirs(out)
-started, taken = [], set()
+started = Started(out)
+port, start, ready = started.port, started.start, started.ready
 
 # What each source calls the three waits.
 WAITS = [  # name, column of a row, span, whose log has it as `queue_time`
@@ -58,46 +58,6 @@ WAITS = [  # name, column of a row, span, whose log has it as `queue_time`
 LOADS = {"chat": "sglang-oai-chat", "generate": "sglang"}
 STAGES = ["queue_time_in_router", "network_time", "tokenize_time", "decode_bootstrap_time", "prefill_queue_time", "prefill_time",
           "kv_transfer_time", "decode_queue_time", "return_time", "router_hold_time", "router_return", "decode_time"]
-
-def port():
-    while True:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            number = free.getsockname()[1]
-        if number not in taken:
-            taken.add(number)
-            return number
-
-def start(name, command, env=None):
-    print("$", shlex.join(command), "&", flush=True)
-    with open(f"{out}/{name}.log", "w") as log:
-        # A group of its own: SGLang has children that must end with it.
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
-    started.append(process)
-    return process
-
-def end():
-    for how, patience in [(signal.SIGTERM, 20), (signal.SIGKILL, 5)]:
-        for process in started:
-            # A group may outlive its first process.
-            try:
-                os.killpg(process.pid, how)
-            except ProcessLookupError:
-                pass
-        for process in started:
-            try:
-                process.wait(patience)
-            except subprocess.TimeoutExpired:
-                pass
-
-def ready(process, url, seconds, name):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            return urllib.request.urlopen(url, timeout=5).read()
-        except OSError:
-            time.sleep(0.5)
-    sys.exit(f"error: {name} is not ready; see {out}/{name}.log")
 
 # The spans of each trace, seconds by name: the proxy forwards what it got as it came.
 spans = collections.defaultdict(dict)
@@ -213,7 +173,6 @@ def check(name, rows, log):
     }
     return [f"{name}: {fault}" for fault, is_so in faults.items() if is_so]
 
-signal.signal(signal.SIGTERM, lambda *_: sys.exit("error: ended by SIGTERM"))
 try:
     servers, hops = ({role: port() for role in ["prefill", "decode"]} for _ in range(2))
     front, admin, traces, collector, router, metrics, bootstrap = (port() for _ in range(7))
@@ -267,5 +226,5 @@ try:
         print(f"WRONG: {fault}; see {out}")
     sys.exit(1 if faults else 0)
 finally:
-    end()
+    started.end()
 PY

@@ -21,37 +21,17 @@ if [ -z "${QUEUESCOPE:-}" ]; then
     need_build_tools
     build_release
 fi
-QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} exec python3 - "$@" <<'PY'
-import csv, glob, json, os, shlex, shutil, signal, socket, subprocess, sys, time, urllib.request
+QUEUESCOPE=${QUEUESCOPE:-${CARGO_TARGET_DIR:-target}/release/queuescope} \
+    exec python3 -B - "$@" <<'PY'
+import csv, glob, json, os, shlex, signal, subprocess, sys
+from scripts.started import Started
 
 requests, rate = (sys.argv[1:] + ["60", "6"][len(sys.argv) - 1:])[:2]
 binary, real = os.environ["QUEUESCOPE"], os.path.abspath(os.environ["REALSGL"])
 out = os.environ.get("OUT", "results/real-sglang")
-shutil.rmtree(out, ignore_errors=True)
+started = Started(out)
+port, start, ready = started.port, started.start, started.ready
 os.makedirs(f"{out}/server-log")
-started = []
-
-def port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-def start(name, command, env=None):
-    print("$", shlex.join(command), "&", flush=True)
-    with open(f"{out}/{name}.log", "w") as log:
-        # A group of its own: SGLang has children that must end with it.
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
-    started.append(process)
-    return process
-
-def ready(process, url, seconds, name):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            return urllib.request.urlopen(url, timeout=5).read()
-        except OSError:
-            time.sleep(0.5)
-    sys.exit(f"error: {name} is not ready; see {out}/{name}.log")
 
 def quantile(values, share):
     values = sorted(values)
@@ -119,12 +99,5 @@ try:
     right = len(rows) == int(requests) == len(both) and max(apart, default=1) < 1e-3
     sys.exit(0 if right else 1)
 finally:
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-    for process in started:
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+    started.end()
 PY

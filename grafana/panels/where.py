@@ -244,7 +244,8 @@ PANELS = [
         "Waiting in server queues by cause",
         "Requests that wait at once, by what they wait for. Slots: raise max_running_requests, or add servers. KV memory: more memory, "
         "shorter contexts. Prefill turn: shorter prompts, more cache. not_seen_here: others send to these servers too. It is "
-        "counted when those that ran meanwhile have ended, up to a minute later.",
+        "counted when those that ran meanwhile have ended, up to a minute later. Of prefill and decode servers: decode_memory, "
+        "prefill_queue, kv_transfer, decode_slots, at once.",
         (total("queuescope_wait_cause_seconds_total", "cause", WORKER), "{{cause}}"),
         size=(12, 8),
         stack="normal",

@@ -240,7 +240,7 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
         let _ = writeln!(text, "{line}");
     }
     let waited = first_of([record]);
-    text.extend(waited.map(|waited| format!("in the server queue it {waited}\n")));
+    text.extend(waited.map(|waited| format!("it {waited}\n")));
     let advice = missing(record);
     if !advice.is_empty() {
         text.push_str("\nnot measured, and what would measure it:\n");

@@ -222,8 +222,7 @@ impl Context {
                 .attempt
                 .as_ref()
                 .and_then(|attempt| attempt.told.lock().role);
-            let kind = content_type(&head.headers);
-            leg.head((status, kind), is_encoded(&head.headers), told, at);
+            leg.head(head, told, at);
         }
         if let (Some(joined), Some(span)) = (&self.joined, hop.as_ref().and_then(|hop| hop.span)) {
             joined.answered(span);
@@ -385,6 +384,7 @@ impl Context {
             forwarded: self.forwarded,
             host: self.host(),
             attempts: Some(attempts),
+            joins_engine: self.shared.engine.is_some(),
             is_direct: worker.is_some() || self.shared.upstream_kind == UpstreamKind::Server,
             worker,
             span: self.span,

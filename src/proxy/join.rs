@@ -171,22 +171,31 @@ impl Joins {
         request.0.lock().spans.push(span);
     }
 
-    /// The front's reply has this id, which the server made: the attempt whose reply had it before answers `request`, unless
-    /// this has attempts already.
+    /// The front's reply has this id: the attempt whose reply had it before answers `request`, unless this has attempts already.
+    /// A client may name several requests alike; then none is beyond doubt.
     pub fn replied(&self, request: &Joined, id: &str) {
         if !request.0.lock().attempts.is_empty() {
             return;
         }
         let mut table = self.table.lock();
-        // Nobody else knew the id when it was read first.
-        let Some(answer) = table.replies.take(&id.to_owned()).into_iter().next() else {
-            return;
+        let named = table.replies.take(&id.to_owned());
+        let room = named.first().and_then(|leg| leg.lock().room);
+        let is_one = match room {
+            None => named.len() == 1,
+            Some(_) => named.iter().all(|leg| leg.lock().room == room),
         };
-        let told = answer.lock().clone();
-        let legs = told.room.map(|room| table.rooms.take(&room));
+        if !is_one {
+            return;
+        }
+        // Of two legs with one id that of the decode server answers, once it is known which it is.
+        let answers = named.iter().map(|leg| leg.lock().clone());
+        let answers: Vec<Attempt> = answers.filter(Attempt::may_answer).collect();
         let mut request = request.0.lock();
-        request.answered_by = Some(told.span);
-        for leg in legs.unwrap_or_else(|| vec![answer]) {
+        request.answered_by = match &answers[..] {
+            [answer] => Some(answer.span),
+            _ => None,
+        };
+        for leg in room.map_or(named, |room| table.rooms.take(&room)) {
             leg.lock().is_joined = true;
             table.insert(&mut request, &leg);
             self.metrics.joins.with(&["reply"]).inc();
@@ -258,7 +267,7 @@ impl Joins {
         }
     }
 
-    /// The reply to `attempt` has this id, which the server made. The front looks for it where the attempt is nobody's here.
+    /// The reply to `attempt` has this id. The front looks for it where the attempt is nobody's here.
     pub fn has_reply(&self, attempt: &HopAttempt, id: &str, now: Stamp) {
         if attempt.needs_row && self.has_front {
             let replies = &mut self.table.lock().replies;

@@ -1,67 +1,45 @@
 //! The two legs of a request that a pair of servers serves: a router sends it with one number (`bootstrap_room`) to the server that
 //! prefills, and to the one that decodes and answers. Of the first leg a hop reads what its reply tells; its row is the other's.
 
-use std::collections::BTreeMap;
-
-use parking_lot::Mutex;
+use pingora::http::ResponseHeader;
 
 use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, ServerRole};
 use crate::request::endpoint::Endpoint;
 use crate::request::field::Field;
+use crate::request::head::{content_type, is_encoded};
 use crate::request::observer::{End, Observer};
 use crate::request::record::Record;
-use crate::request::request_body::RequestBody;
 use crate::request::scalar::Scalar;
 use crate::request::scan::rule::{Rule, members, scalar};
 use crate::request::scan::{Scanner, Sink};
-use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side};
-
-/// What servers do, by worker, as far as they told; of one that does all of a request by itself, `None`.
-#[derive(Debug, Default)]
-pub struct Roles(Mutex<BTreeMap<String, Option<ServerRole>>>);
+use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 /// A hop's watch over a leg that has no row here.
 #[derive(Debug)]
 pub struct LegWatch {
-    endpoint: Endpoint,
-    asked: RequestBody,
-    reply: Option<Observer>,
-    /// How much more of the reply is read.
-    room: usize,
+    observer: Observer,
+    /// So many more bytes of the reply are read.
+    left: usize,
 }
 
 /// Reads a reply of `/server_info`.
 #[derive(Debug)]
 pub struct ServerInfo {
     scanner: Scanner,
-    found: FoundRole,
+    /// What the server does, once that is read; of one that is none of a pair, `None` in it.
+    found: Option<Option<ServerRole>>,
 }
-
-#[derive(Debug, Default)]
-struct FoundRole(Option<Option<ServerRole>>);
 
 /// Bytes of a reply that tell whose it is, where that is not known.
 const UNKNOWN: usize = 16 * 1024;
 
 static SERVER_INFO: Rule = members(&[("disaggregation_mode", scalar(Field::DisaggregationMode))]);
 
-impl Roles {
-    /// A worker's server told what it does.
-    pub fn learn(&self, worker: &str, role: impl Into<Option<ServerRole>>) {
-        self.0.lock().insert(worker.to_owned(), role.into());
-    }
-
-    /// What it told.
-    pub fn of(&self, worker: &str) -> Option<Option<ServerRole>> {
-        self.0.lock().get(worker).copied()
-    }
-}
-
-impl Sink for FoundRole {
+impl Sink for Option<Option<ServerRole>> {
     fn scalar(&mut self, _field: Field, value: Scalar<'_>) {
         if let Scalar::Quoted(word) = value {
-            self.0 = Some(ServerRole::named(word));
+            *self = Some(ServerRole::named(word));
         }
     }
 
@@ -73,14 +51,14 @@ impl ServerInfo {
     pub fn asked_by(path: &str) -> Option<ServerInfo> {
         matches!(path, "/server_info" | "/get_server_info").then(|| ServerInfo {
             scanner: Scanner::new(&SERVER_INFO),
-            found: FoundRole::default(),
+            found: None,
         })
     }
 
     /// Takes a piece. Gives what the server does, once that is read; of one that is none of a pair, `None` in it.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<Option<ServerRole>> {
         self.scanner.feed(bytes, &mut self.found);
-        self.found.0
+        self.found
     }
 }
 
@@ -88,31 +66,23 @@ impl LegWatch {
     /// About to read a request's body.
     pub fn new(endpoint: Endpoint) -> LegWatch {
         LegWatch {
-            endpoint,
-            asked: RequestBody::of_room(),
-            reply: None,
-            room: 0,
+            observer: Observer::of_leg(endpoint),
+            left: 0,
         }
     }
 
     /// Takes a piece of the request's body. Gives its room, once that is read.
     pub fn request(&mut self, bytes: &[u8]) -> Option<u64> {
-        self.asked.feed(bytes);
-        self.asked.asked().room
+        self.observer.request_body(bytes);
+        self.observer.room()
     }
 
-    /// The head of the reply has come.
-    pub fn head(
-        &mut self,
-        (status, kind): (u16, Option<&str>),
-        encoded: bool,
-        role: Option<ServerRole>,
-        at: Stamp,
-    ) {
-        let mut reply = Observer::new(Side::Hop, self.endpoint, String::new());
-        reply.response_head(status, kind, encoded, at);
-        self.reply = Some(reply);
-        self.room = match role {
+    /// The head of the reply of a server that does this has come.
+    pub fn head(&mut self, head: &ResponseHeader, role: Option<ServerRole>, at: Stamp) {
+        let (status, headers) = (head.status.as_u16(), &head.headers);
+        let (kind, encoded) = (content_type(headers), is_encoded(headers));
+        self.observer.response_head(status, kind, encoded, at);
+        self.left = match role {
             Some(ServerRole::Prefill) => usize::MAX,
             _ => UNKNOWN,
         };
@@ -120,36 +90,24 @@ impl LegWatch {
 
     /// Takes a piece of the reply.
     pub fn response(&mut self, bytes: &[u8], at: Stamp) {
-        let more = bytes.get(..self.room.min(bytes.len())).unwrap_or_default();
-        self.room -= more.len();
-        if let Some(reply) = self.reply.as_mut().filter(|_| !more.is_empty()) {
-            reply.response_body(more, at, 0);
+        let more = bytes.get(..self.left.min(bytes.len())).unwrap_or_default();
+        self.left -= more.len();
+        if !more.is_empty() {
+            self.observer.response_body(more, at, 0);
         }
     }
 
     /// What was read of the reply.
     pub fn end(self, at: Stamp) -> Vec<Record> {
-        let observed = self.reply.map(|reply| reply.finish(End::Complete, at));
-        observed.map_or(Vec::new(), |observed| observed.into_records(None))
+        self.observer.finish(End::Complete, at).into_records(None)
     }
 }
 
 /// Notes of a leg what its reply told.
 pub fn note(attempt: &mut Attempt, reply: &[Record]) {
-    let entered = |row: &Record| {
-        let entered = row.timeline.raw(Moment::QueueEnd);
-        entered.or_else(|| row.timeline.raw(Moment::DecodeStart))
-    };
-    let times = |row: &Record| {
-        let queued = row.timeline.raw(Moment::QueueStart);
-        let queued = queued.or_else(|| row.timeline.raw(Moment::KvArrived));
-        let between = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.nanos_since(from?));
-        let end = row.timeline.raw(Moment::PrefillEnd);
-        PrefillTimes {
-            queue: between(queued, entered(row)),
-            forward: between(entered(row), end),
-            sending: None,
-        }
+    let has_run = |row: &Record| {
+        let entered = [Moment::QueueEnd, Moment::DecodeStart];
+        entered.iter().any(|at| row.timeline.raw(*at).is_some())
     };
     // One that does both makes more than the first token.
     let has_prefilled = |row: &Record| {
@@ -158,12 +116,13 @@ pub fn note(attempt: &mut Attempt, reply: &[Record]) {
     };
     let told = match () {
         () if reply.iter().any(has_prefilled) => Some(ServerRole::Prefill),
-        () if reply.iter().any(|row| entered(row).is_some()) => Some(ServerRole::Decode),
+        () if reply.iter().any(has_run) => Some(ServerRole::Decode),
         () => None,
     };
     attempt.role = attempt.role.or(told);
     if attempt.role != Some(ServerRole::Decode) {
-        attempt.prefill = reply.iter().map(times).collect();
+        let times = reply.iter().map(|row| row.timeline.as_prefill());
+        attempt.prefill = times.collect();
     }
 }
 

@@ -461,6 +461,8 @@ impl<'a> Request<'a> {
     fn put_stamps(&self, head: &mut ResponseHeader) {
         let stamps = || self.context.stamps().render();
         let (name, value) = match self.service.role {
+            // Routers ask servers what they are without the id of who asked them, and nobody reads stamps of that.
+            Role::Hop(_) if self.endpoint.is_none() => return,
             Role::Hop(_) => {
                 let id = self.id.as_deref().unwrap_or_default();
                 (HOP_HEADER, self.shared.hop_key.sign(id, &stamps()))

@@ -23,7 +23,6 @@ use crate::telemetry::prometheus::Metrics;
 
 use super::hop_key::HopKey;
 use super::join::Joins;
-use super::legs::Roles;
 
 pub use crate::request::attempt::ServerRole;
 
@@ -61,8 +60,8 @@ pub struct Shared {
     pub unsigned_stamps: Once,
     /// Which attempts at the hops belong to which requests of the front.
     pub joins: Joins,
-    /// What servers told of what they do.
-    pub roles: Roles,
+    /// What servers do, by worker, as far as they told; of one that does all of a request by itself, `None`.
+    pub roles: Mutex<BTreeMap<String, Option<ServerRole>>>,
     /// Where the proxy is in its life.
     pub phase: watch::Sender<Phase>,
 }
@@ -133,13 +132,19 @@ impl Shared {
     /// What the server of a worker does, where it is one of a pair: as the config says, else as it told.
     pub fn role(&self, worker: &str) -> Option<ServerRole> {
         let given = self.settings.load().roles.get(worker).copied();
-        given.or_else(|| self.roles.of(worker)?)
+        given.or_else(|| self.roles.lock().get(worker).copied()?)
+    }
+
+    /// A worker's server told what it does.
+    pub fn learn(&self, worker: &str, role: Option<ServerRole>) {
+        self.roles.lock().insert(worker.to_owned(), role);
     }
 
     /// Whether requests to the server of a worker may be legs of one that another serves too: not where it said that it is no server
     /// of a pair, as routers ask.
     pub fn may_have_legs(&self, worker: &str) -> bool {
-        self.settings.load().roles.contains_key(worker) || self.roles.of(worker) != Some(None)
+        let is_given = self.settings.load().roles.contains_key(worker);
+        is_given || self.roles.lock().get(worker) != Some(&None)
     }
 
     /// The present limits on the clients of such a listener. Those of a hop behind a front of this process are lifted:

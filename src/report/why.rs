@@ -21,22 +21,24 @@ use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
 use crate::request::row::Row;
 use crate::request::wait::Wait;
-use crate::stats::waits::{ByCause, Cause};
+use crate::stats::waits::{ByCause, Cause, Stay};
 use crate::table::Table;
 
 /// What is known of a run's waiting.
 #[derive(Clone, Debug, Default)]
 pub struct Why {
-    /// Sequences of which it is known how long they waited in a server queue.
+    /// Sequences of which it is known how long they waited in a server queue, or in those of a pair.
     pub sequences: u64,
     /// What they, and requests in the router, waited for.
     pub causes: ByCause,
-    /// How long requests waited in the router, all together, nanoseconds.
-    pub in_router: i64,
+    /// Of that what each row tells by itself: in the router, and at the servers of a pair.
+    pub told: ByCause,
     /// Servers, those with the most waiting first.
     pub servers: Vec<Server>,
     /// Kinds of requests with their shares.
     pub groups: Vec<Group>,
+    /// Rows of sequences of pairs, and the seconds that they waited at both servers.
+    at_pairs: Vec<(usize, f64)>,
     /// Seconds in server queues that no sequence of the run is to be blamed for.
     by_nobody: f64,
 }
@@ -79,13 +81,26 @@ impl Why {
     pub fn of_servers(run: &Run) -> Why {
         let table = &run.table;
         let mut why = Why::default();
-        let mut queues: BTreeMap<server::Key, Server> = BTreeMap::new();
+        let mut queues: BTreeMap<server::Key<'_>, Server> = BTreeMap::new();
         for row in 0..table.len() {
             let cell = |column| table.value(column, row);
-            if table.is_first(row) {
-                let in_router = Wait::in_router(&cell);
-                why.causes.add_all(&in_router);
-                why.in_router += in_router.total();
+            let (key, told) = (
+                server::key(table, row),
+                Wait::told(&cell, table.is_first(row)),
+            );
+            why.told.add_all(&told);
+            for (cause, nanos) in told.all() {
+                let prefill = (table.text(ColumnId::prefill_host, row), None);
+                let causes = match cause {
+                    Cause::PrefillQueue => &mut queues.entry(prefill).or_default().causes,
+                    _ if cause.is_of_pair() => &mut queues.entry(key).or_default().causes,
+                    _ => &mut why.causes,
+                };
+                causes.add(cause, nanos);
+            }
+            if let nanos @ 1.. = told.of_pair() {
+                why.sequences += 1;
+                why.at_pairs.push((row, seconds(nanos)));
             }
             let Some(wait) = Wait::of(&cell) else {
                 continue;
@@ -93,7 +108,7 @@ impl Why {
             why.sequences += 1;
             match wait.stay {
                 Some(stay) => {
-                    let queue = queues.entry(server::key(table, row)).or_default();
+                    let queue = queues.entry(key).or_default();
                     queue.push(row, stay, wait.shift);
                 }
                 // When that was nobody knows.
@@ -103,7 +118,7 @@ impl Why {
                 }
             }
         }
-        let keys: Vec<server::Key> = queues.keys().copied().collect();
+        let keys: Vec<server::Key<'_>> = queues.keys().copied().collect();
         let judged = queues.into_iter();
         why.servers = judged
             .map(|(key, server)| server.judged(run, key, &keys))
@@ -126,7 +141,7 @@ impl Why {
 
     /// How long sequences waited in server queues, all together, nanoseconds.
     pub fn waited(&self) -> i64 {
-        self.causes.total() - self.in_router
+        self.causes.total() - self.told.total()
     }
 
     /// The seconds that a sequence waited on average; `None` where nobody knows.
@@ -136,8 +151,7 @@ impl Why {
 
     /// What most of the waiting in server queues was for, and its share of that.
     pub fn main(&self) -> Option<(Cause, f64)> {
-        let mut of_servers = self.causes;
-        of_servers.add(Cause::Router, -self.causes.of(Cause::Router));
+        let of_servers = self.causes.less(&self.told);
         let cause = of_servers.main().filter(|_| self.waited() > 0)?;
         let share = of_servers.of(cause) as f64 / self.waited() as f64;
         Some((cause, share.min(1.0)))
@@ -146,44 +160,36 @@ impl Why {
     /// The server that a row's sequence was at, if any waited there.
     pub fn server(&self, table: &Table, row: usize) -> Option<&Server> {
         let key = server::key(table, row);
-        self.servers.iter().find(|server| server.key == key)
+        self.servers.iter().find(|server| server.key() == key)
     }
 
     /// Why a row's sequence waited.
     pub fn of_row<'t>(&self, table: &'t Table, row: usize) -> Option<OfOne<'t>> {
-        let stay = Wait::of(&|column| table.value(column, row))?.stay?;
-        let server = self.server(table, row)?;
-        let held_up_by = server.holders(&stay, NAMED);
-        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
-        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
-        let cause = server.waits.causes(&stay).main();
-        let waited_s = seconds(stay.waited());
-        let by = held_up_by.first().map_or(String::new(), |by| {
-            let tokens = by.prompt_tokens.map(groups::short);
-            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
-            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
-        });
-        let why = cause.map(|cause| words(cause, server.waits.limits.slots));
-        Some(OfOne {
-            req_id: table.text(ColumnId::req_id, row),
-            waited_s,
-            cause: cause.map(Cause::name),
-            words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
-            held_up_by,
-            held_up_others_s: server.waits.held_up(&stay),
-        })
+        let cell = |column| table.value(column, row);
+        let Some(wait) = Wait::of(&cell) else {
+            return OfOne::of_pair(table, row, &Wait::told(&cell, false));
+        };
+        let (stay, server) = (wait.stay?, self.server(table, row)?);
+        Some(OfOne::of(table, row, &stay, server))
     }
 
-    /// Waiting by cause in each of `slots` stretches of so many seconds, by when a request entered its queue.
-    pub fn over_time(&self, slot: f64, slots: usize) -> Vec<ByCause> {
+    /// Waiting by cause in each of `slots` stretches of so many seconds, by when a request entered its queue, or came to a pair.
+    pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
+        let mut add = |at: i64, causes: ByCause| {
+            let at = seconds(at) / slot;
+            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
+                sum.add_all(&causes);
+            }
+        };
         for server in &self.servers {
             for (_, stay) in server.stays() {
-                let at = seconds(stay.queued - server.shift) / slot;
-                if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
-                    sum.add_all(&server.waits.causes(stay));
-                }
+                add(stay.queued - server.shift, server.waits.causes(stay));
             }
+        }
+        for (row, _) in &self.at_pairs {
+            let told = Wait::told(&|column| table.value(column, *row), false);
+            add(table.begun(*row).unwrap_or(0), told);
         }
         sums
     }
@@ -209,7 +215,8 @@ impl Why {
         json!({
             "sequences": self.sequences,
             "waited_s": seconds(self.waited()),
-            "in_router_s": seconds(self.in_router),
+            "in_router_s": seconds(self.told.total() - self.told.of_pair()),
+            "at_pairs_s": seconds(self.told.of_pair()),
             "held_up_others_s": self.parts().map(|(_, held, _)| held).sum::<f64>(),
             "by_nobody_seen_s": self.by_nobody,
             "causes": causes(&self.causes),
@@ -222,7 +229,10 @@ impl Why {
 
     /// The sequences with the most of something.
     fn longest(&self, of: impl Fn(&groups::Part) -> f64) -> Vec<groups::Part> {
-        let mut all: Vec<groups::Part> = self.parts().filter(|part| of(part) > 0.0).collect();
+        let at_pairs = self.at_pairs.iter();
+        let at_pairs = at_pairs.map(|(row, waited)| (*row, 0.0, *waited));
+        let all = self.parts().chain(at_pairs);
+        let mut all: Vec<groups::Part> = all.filter(|part| of(part) > 0.0).collect();
         all.sort_by(|a, b| of(b).total_cmp(&of(a)));
         all.truncate(LISTED);
         all
@@ -234,6 +244,47 @@ pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
     Why::of_servers(&run).of_row(&run.table, 0)?.words
+}
+
+impl<'t> OfOne<'t> {
+    fn of(table: &'t Table, row: usize, stay: &Stay, server: &Server) -> OfOne<'t> {
+        let held_up_by = server.holders(stay, NAMED);
+        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
+        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
+        let cause = server.waits.causes(stay).main();
+        let waited_s = seconds(stay.waited());
+        let by = held_up_by.first().map_or(String::new(), |by| {
+            let tokens = by.prompt_tokens.map(groups::short);
+            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
+            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
+        });
+        let why = cause.map(|cause| words(cause, server.waits.limits.slots));
+        OfOne {
+            req_id: table.text(ColumnId::req_id, row),
+            waited_s,
+            cause: cause.map(Cause::name),
+            words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
+            held_up_by,
+            held_up_others_s: server.waits.held_up(stay),
+        }
+    }
+
+    /// One that the servers of a pair served: its row alone tells what it waited for.
+    fn of_pair(table: &'t Table, row: usize, told: &ByCause) -> Option<OfOne<'t>> {
+        // Without spans some of its waits are not known.
+        table.whole(ColumnId::pure_queue_time, row)?;
+        let (cause, waited_s) = (told.main()?, seconds(told.total()));
+        let most = duration(seconds(told.of(cause)));
+        let (waited, what) = (duration(waited_s), cause.words());
+        Some(OfOne {
+            req_id: table.text(ColumnId::req_id, row),
+            waited_s,
+            cause: Some(cause.name()),
+            words: Some(format!("waited {waited}: for {most} {what}")),
+            held_up_by: Vec::new(),
+            held_up_others_s: 0.0,
+        })
+    }
 }
 
 impl<'t> Holder<'t> {

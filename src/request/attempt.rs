@@ -199,6 +199,11 @@ impl Attempt {
         self.status.is_some_and(|status| status < 400)
     }
 
+    /// Whether its reply may be what the client gets: not that of a prefill server.
+    pub fn may_answer(&self) -> bool {
+        self.role != Some(ServerRole::Prefill)
+    }
+
     /// Whether nothing more is told of it.
     pub fn has_told(&self) -> bool {
         self.ended.is_some() || !self.prefill.is_empty()

@@ -15,8 +15,6 @@ pub enum Field {
     MaxTokens,
     /// Request: the same by chat's newer name, which wins.
     MaxCompletionTokens,
-    /// Request: the id that the server is to use.
-    NamedId,
     /// Request: by what number the servers of a pair know it.
     BootstrapRoom,
     /// `/server_info`: what the server does.

@@ -55,6 +55,14 @@ impl Observer {
         }
     }
 
+    /// The same for one of two legs, which has no row of its own: of its request nothing but the room is read.
+    pub fn of_leg(endpoint: Endpoint) -> Observer {
+        Observer {
+            request: RequestBody::of_room(),
+            ..Observer::new(Side::Hop, endpoint, String::new())
+        }
+    }
+
     /// The request-wide facts, for what only the driver knows: host, attempts, trace id, …
     pub fn facts_mut(&mut self) -> &mut Facts {
         &mut self.facts
@@ -75,11 +83,9 @@ impl Observer {
         self.request.asked().room
     }
 
-    /// The ids that the server made for its sequences, as far as its reply has told; none, where the request names one.
+    /// The server's ids of its sequences, as far as its reply has told.
     pub fn server_ids(&self) -> impl Iterator<Item = &str> {
-        let response = self.response.iter();
-        let response = response.filter(|_| !self.request.asked().names_id);
-        response.flat_map(ResponseBody::engine_ids)
+        self.response.iter().flat_map(ResponseBody::engine_ids)
     }
 
     /// Takes the head of the final response (not 1xx). `encoded` says that a `Content-Encoding` other
@@ -153,6 +159,7 @@ impl Observer {
             facts.attempts = stamps.attempts.unwrap_or(facts.attempts);
             facts.host = stamps.host.clone();
             facts.failed = stamps.failed.clone();
+            facts.front_joins_engine = stamps.joins_engine;
         }
         let (front_clock, hop) = match is_hop {
             true => (own_clock, Some(stamps)),

@@ -89,6 +89,8 @@ pub struct Facts {
     pub passage: Passage,
     /// When it passed the worker hop.
     pub worker_passage: Passage,
+    /// What servers tell by their traces or logs goes into the front's rows, not into this one.
+    pub front_joins_engine: bool,
     /// It had more sequences than are recorded ([`super::response::MAX_SEQUENCES`]).
     pub untold_sequences: bool,
     /// `usage.prompt_tokens` of the whole request.
@@ -233,6 +235,8 @@ pub struct More {
     pub generation: Option<Generation>,
     /// Why the engine's trace or log brought nothing, where it was asked.
     pub untold: Option<Untold>,
+    /// What it tells by those goes into the front's row.
+    pub front_joins_engine: bool,
     /// The gaps of `itl_mean` by their length, where all are known.
     pub gaps: Option<GapCounts>,
     /// What only traces tell.
@@ -248,6 +252,7 @@ impl More {
             error_code: facts.error_code,
             generation: sequence.generation,
             untold: sequence.untold,
+            front_joins_engine: facts.front_joins_engine,
             gaps: sequence.gap_counts.take().filter(|_| has_gaps),
             trace: std::mem::take(&mut facts.trace),
         }

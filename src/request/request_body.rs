@@ -29,8 +29,6 @@ pub struct Asked {
     max_completion_tokens: Option<u64>,
     /// By what number the servers of a pair know it: that of its first sequence. A router adds it; 0 is none.
     pub room: Option<u64>,
-    /// Whether the client names an id for the server to use.
-    pub names_id: bool,
     /// Whether a prompt in words came by.
     has_prompt: bool,
     words: WordCounter,
@@ -54,12 +52,7 @@ const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEM
 static ROOM_ELEMENT: Rule = scalar(Field::BootstrapRoom);
 static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
 
-/// One id, or one a sequence.
-const ID: Rule = scalar(Field::NamedId).or_elements(&ID_ELEMENT);
-static ID_ELEMENT: Rule = scalar(Field::NamedId);
-
 static GENERATE: Rule = members(&[
-    ("rid", ID),
     ("text", prompts()),
     ("sampling_params", SAMPLING.or_elements(&SAMPLING_ELEMENT)),
     ("stream", scalar(Field::Stream)),
@@ -85,8 +78,6 @@ static OPENAI: Rule = members(&[
     ("max_tokens", scalar(Field::MaxTokens)),
     ("max_completion_tokens", scalar(Field::MaxCompletionTokens)),
     ("max_output_tokens", scalar(Field::MaxTokens)),
-    ("rid", ID),
-    ("request_id", ID),
     ("prompt", prompts()),
     ("messages", elements(&MESSAGE)),
     ("input", text(Field::Prompt).or_elements(&MESSAGE)),
@@ -157,7 +148,6 @@ impl Sink for Asked {
             // A batch's prompts may differ: the row shows the largest.
             Field::MaxTokens => self.max_tokens = self.max_tokens.max(value.count()),
             Field::MaxCompletionTokens => self.max_completion_tokens = value.count(),
-            Field::NamedId => self.names_id |= matches!(value, Scalar::Quoted(_)),
             Field::BootstrapRoom => {
                 self.room = self.room.or(value.count().filter(|room| *room > 0))
             }

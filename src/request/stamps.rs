@@ -35,6 +35,8 @@ pub struct Stamps {
     pub attempts: Option<u32>,
     /// Its upstream is the server itself: no router stands between.
     pub is_direct: bool,
+    /// What servers tell by their traces or logs goes into the sender's rows.
+    pub joins_engine: bool,
     /// The hop's name.
     pub worker: Option<String>,
     /// The sender's own span: what it sent upstream as the parent.
@@ -98,6 +100,7 @@ impl Stamps {
             ("forwarded", self.forwarded.map(Stamp::nanos)),
             ("attempts", self.attempts.map(i64::from)),
             ("direct", self.is_direct.then_some(1)),
+            ("joins_engine", self.joins_engine.then_some(1)),
         ] {
             let mut digits = itoa::Buffer::new();
             pair(key, number.map(|number| digits.format(number)));
@@ -123,6 +126,7 @@ impl Stamps {
             "attempts" => self.attempts = value.parse().ok(),
             "room" => self.room = value.parse().ok(),
             "direct" => self.is_direct = value == "1",
+            "joins_engine" => self.joins_engine = value == "1",
             "host" if !value.is_empty() => self.host = Some(value.to_owned()),
             "worker" if !value.is_empty() => self.worker = Some(value.to_owned()),
             "span" => self.span = SpanId::parse(value),
@@ -167,6 +171,7 @@ mod tests {
             host: Some("127.0.0.1:1".into()),
             attempts: Some(2),
             is_direct: true,
+            joins_engine: true,
             hop: Some(Box::new(hop)),
             ..Stamps::default()
         };

@@ -103,22 +103,15 @@ impl Told {
         }
     }
 
-    /// What a prefill server told, as durations.
-    fn prefill_times(&self) -> PrefillTimes {
-        let between = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.nanos_since(from?));
-        PrefillTimes {
-            queue: between(self.queue_start, self.queue_end),
-            forward: between(self.queue_end, self.prefill_end),
-            sending: self.sending_nanos,
-        }
-    }
-
     /// Puts into the row what the two servers of a pair told.
     fn put_pair(&self, row: &mut Record) {
         row.facts.room = row.facts.room.or(self.room);
         let prefill = self.prefill.as_deref();
-        let times = prefill.map(Told::prefill_times).unwrap_or_default();
-        row.timeline.pair(times);
+        let times = prefill.map(|told| PrefillTimes {
+            sending: told.sending_nanos,
+            ..PrefillTimes::between([told.queue_start, told.queue_end, told.prefill_end])
+        });
+        row.timeline.pair(times.unwrap_or_default());
         let of_prefill = |attempt: &&Attempt| {
             prefill.is_some_and(|told| told.parent == Some(attempt.span.number()))
         };

@@ -31,6 +31,8 @@ names! {
         Reply = "engine_reply",
         /// prefill and decode are two servers, whose answers do not tell their waits apart
         Pair = "engine_pair",
+        /// its trace or log has them, which go to the proxy after the answer
+        InProxy = "engine_in_proxy",
         /// its trace or log had only some of its times
         Joined = "engine_joined",
         /// the body is encoded or no JSON
@@ -53,7 +55,7 @@ names! {
 pub struct Unseens(u32);
 
 /// How to get them for answers that cannot carry them.
-const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
+pub(super) const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
     --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times come after the answer, into the \
     proxy's rows and live page";
 
@@ -115,6 +117,10 @@ impl Unseen {
             Unseen::ChatReply => format!(
                 "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or {ELSEWHERE}"
             ),
+            Unseen::InProxy => {
+                "look at the proxy's rows or live page; the server must run with `--enable-trace --otlp-traces-endpoint HOST:PORT`"
+                    .to_owned()
+            }
             Unseen::Joined => {
                 "`queuescope_timing_missing_total` counts why; of an SGLang with `--tokenizer-worker-num` above 1 the log alone has \
                  them: `--engine-logs DIR`"
@@ -186,6 +192,14 @@ mod tests {
             assert!(!stream.remedy().contains("--enable-metrics`"));
             // It stands on the live page and in the proxy's own report too.
             assert!(!stream.remedy().contains("not here"));
+        }
+        // Whoever sends through a proxy that has them need not be told how to get them.
+        let in_proxy = |r: &mut Record| r.facts.front_joins_engine = true;
+        for (endpoint, why) in [
+            (Endpoint::Chat, Unseen::InProxy),
+            (Endpoint::Generate, Unseen::NoMeta),
+        ] {
+            assert_eq!(of(endpoint, true, in_proxy), why);
         }
         let reply = of(Endpoint::Chat, false, |_| ());
         assert!(reply.remedy().contains("return_meta_info"));

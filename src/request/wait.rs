@@ -1,4 +1,4 @@
-//! What a row tells of its wait: in its server queue, and in the router.
+//! What a row tells of its wait: in its server queue, in the router, and at the servers of a pair.
 
 use crate::stats::waits::{ByCause, Cause, Stay};
 
@@ -19,6 +19,13 @@ pub struct Wait {
 
 /// A router that holds a request for less only passes it on, nanoseconds.
 const ROUTER: i64 = 10_000_000;
+/// What is waited for at the servers of a pair.
+const OF_PAIR: [(Cause, ColumnId); 4] = [
+    (Cause::DecodeMemory, ColumnId::decode_bootstrap_time),
+    (Cause::PrefillQueue, ColumnId::prefill_queue_time),
+    (Cause::Transfer, ColumnId::kv_transfer_time),
+    (Cause::DecodeSlots, ColumnId::decode_queue_time),
+];
 /// Files tell times so exactly, nanoseconds: differences of two were rounded apart from them.
 const EXACT: i64 = 1_000;
 
@@ -29,7 +36,7 @@ impl Wait {
         let names = ["pure_queue_time", "queue_end<"];
         let is_wrong = names.iter().any(|name| wrong.contains(name));
         let nanos = whole(cell(ColumnId::pure_queue_time))?;
-        // What a pair waited for is not one queue: the stages tell it.
+        // What a pair waited for is not one queue: see [`Wait::told`].
         let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
         if nanos < 0 || is_wrong || is_of_pair {
             return None;
@@ -51,16 +58,24 @@ impl Wait {
         })
     }
 
-    /// What a request waited for in the router: attempts that failed, as long as they are told to have taken, else all of it.
-    pub fn in_router<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
-        let nanos = whole(cell(ColumnId::queue_time_in_router)).filter(|nanos| *nanos >= ROUTER);
-        let nanos = nanos.unwrap_or(0);
-        let failed = text(cell(ColumnId::failed_attempts));
-        let down = failed_nanos(&failed).map_or(nanos, |failed| failed.min(nanos));
-        let mut waited = ByCause::default();
-        waited.add(Cause::Down, down);
-        waited.add(Cause::Router, nanos - down);
-        waited
+    /// What a sequence waited for as its own row tells: in the router, which its request's first row stands for (`is_first`), and
+    /// at the servers of a pair.
+    pub fn told<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, is_first: bool) -> ByCause {
+        let mut told = ByCause::default();
+        if is_first {
+            let nanos = whole(cell(ColumnId::queue_time_in_router));
+            let nanos = nanos.filter(|nanos| *nanos >= ROUTER).unwrap_or(0);
+            // Attempts that failed, as long as they are told to have taken, else all of it.
+            let failed = text(cell(ColumnId::failed_attempts));
+            let down = failed_nanos(&failed).map_or(nanos, |failed| failed.min(nanos));
+            told.add(Cause::Down, down);
+            told.add(Cause::Router, nanos - down);
+        }
+        for (cause, column) in OF_PAIR {
+            let nanos = whole(cell(column)).filter(|nanos| *nanos > 0);
+            told.add(cause, nanos.unwrap_or(0));
+        }
+        told
     }
 }
 

@@ -24,7 +24,6 @@ use crate::offset::OffsetTable;
 use crate::proxy::connection;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
-use crate::proxy::legs::Roles;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
 use crate::request::csv::TimeBase;
@@ -407,7 +406,7 @@ pub(super) fn shared(
         hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::of),
         unsigned_stamps: Once::new(),
         joins: Joins::new(!config.upstream.is_empty(), metrics.clone()),
-        roles: Roles::default(),
+        roles: Mutex::default(),
         phase: watch::channel(Phase::Serving).0,
         metrics,
         clock,

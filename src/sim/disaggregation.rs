@@ -1,8 +1,7 @@
 //! What a server of a pair is told by its flags, and the rooms in which it and the other server meet; `handover.rs` has the work.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -72,16 +71,14 @@ pub(super) struct Bootstrap {
 /// The rooms of a prefill server, and its link.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
-    rooms: Mutex<HashMap<u64, Arc<Room>>>,
+    rooms: Mutex<HashMap<u64, Weak<Room>>>,
     /// The link is busy until then.
     busy: Mutex<Option<Stamp>>,
-    /// Requests that wait for a decode server's place, and those whose KV cache is on its way.
-    waiting: AtomicUsize,
-    sending: AtomicUsize,
+    /// Each request that waits for a decode server's place holds one of these.
+    pub waiting: Arc<()>,
+    /// Each whose KV cache is on its way holds one of these.
+    pub sending: Arc<()>,
 }
-
-/// Counts a request while it lives.
-pub(super) struct Counted<'a>(&'a AtomicUsize);
 
 /// How far the two have come with a request.
 #[derive(Debug, Default)]
@@ -94,13 +91,6 @@ pub(super) struct Room {
     pub rid: OnceLock<Arc<str>>,
     /// It is to wait no longer.
     pub aborted: CancellationToken,
-}
-
-/// A room that one of the two is in; it is forgotten when both have left.
-pub(super) struct Guest<'a> {
-    rooms: &'a Rooms,
-    number: u64,
-    pub room: Arc<Room>,
 }
 
 impl Default for Disaggregation {
@@ -121,42 +111,25 @@ impl Mode {
 }
 
 impl Rooms {
-    pub(super) fn enter(&self, number: u64) -> Guest<'_> {
-        let room = self.rooms.lock().entry(number).or_default().clone();
-        Guest {
-            rooms: self,
-            number,
-            room,
-        }
+    /// The room of a number; it is forgotten when both have left.
+    pub(super) fn enter(&self, number: u64) -> Arc<Room> {
+        let mut rooms = self.rooms.lock();
+        rooms.retain(|_, room| room.strong_count() > 0);
+        let known = rooms.get(&number).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let room = Arc::default();
+            rooms.insert(number, Arc::downgrade(&room));
+            room
+        })
     }
 
     /// Those wait no longer whose request id begins with `prefix`.
     pub(super) fn abort_prefix(&self, prefix: &str) {
-        for room in self.rooms.lock().values() {
+        for room in self.rooms.lock().values().filter_map(Weak::upgrade) {
             if room.rid.get().is_some_and(|rid| rid.starts_with(prefix)) {
                 room.aborted.cancel();
             }
         }
-    }
-
-    /// A request waits for a decode server to have a place for it, while what is returned lives.
-    pub(super) fn wait(&self) -> Counted<'_> {
-        Counted::new(&self.waiting)
-    }
-
-    /// A request's KV cache is on its way, while what is returned lives.
-    pub(super) fn send(&self) -> Counted<'_> {
-        Counted::new(&self.sending)
-    }
-
-    /// Requests that wait for a decode server to have a place for them.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Requests whose KV cache is on its way.
-    pub(super) fn sending(&self) -> usize {
-        self.sending.load(Ordering::Relaxed)
     }
 
     /// When a transfer that is ready at `from` ends: they go one after the other.
@@ -165,28 +138,5 @@ impl Rooms {
         let from = busy.map_or(from, |busy| busy.max(from));
         let seconds = f64::from(tokens) / flags.transfer_tokens_per_s + flags.transfer_ms / 1e3;
         *busy.insert(from.plus_seconds(seconds))
-    }
-}
-
-impl<'a> Counted<'a> {
-    fn new(count: &'a AtomicUsize) -> Counted<'a> {
-        count.fetch_add(1, Ordering::Relaxed);
-        Counted(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        let mut rooms = self.rooms.rooms.lock();
-        // The table's and ours.
-        if Arc::strong_count(&self.room) == 2 {
-            rooms.remove(&self.number);
-        }
     }
 }

@@ -9,25 +9,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::clock::Stamp;
 
-use super::call::{Call, OneOrMany, Refusal, RefusalKind};
+use super::call::{Call, Refusal, RefusalKind};
 use super::disaggregation::Bootstrap;
 use super::driver::{Command, Submission, Update};
 use super::engine::{Aborted, EventKind};
 use super::shared::Shared;
-
-#[derive(Deserialize)]
-struct Body {
-    bootstrap_host: OneOrMany<String>,
-    bootstrap_port: OneOrMany<u16>,
-    bootstrap_room: OneOrMany<u64>,
-}
 
 /// The answer to a room's number.
 const SENT: &str = "sent\n";
@@ -48,20 +41,24 @@ pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
             .to_owned(),
     }
     };
-    let read: Body = serde_json::from_slice(body).map_err(|_| wrong(call.stream))?;
-    let is_one = call.sequences.len() == 1;
+    let body: Value = serde_json::from_slice(body).map_err(|_| wrong(call.stream))?;
+    // One room for several sequences would be one KV cache for all.
+    let has_rooms = call.sequences.len() == 1 || body["bootstrap_room"].is_array();
     for sequence in &mut call.sequences {
-        // One room for several sequences would be one KV cache for all.
-        let place = sequence.index;
-        let room = Some(&read.bootstrap_room).filter(|rooms| is_one || rooms.is_many());
-        let bootstrap = room.and_then(|rooms| {
+        // One for all, or one a sequence.
+        let at = |name: &str| match &body[name] {
+            Value::Array(all) => all.get(sequence.index),
+            one => Some(one),
+        };
+        let bootstrap = || {
             Some(Bootstrap {
-                host: read.bootstrap_host.at(place)?.clone(),
-                port: *read.bootstrap_port.at(place)?,
-                room: *rooms.at(place)?,
+                host: at("bootstrap_host")?.as_str()?.to_owned(),
+                port: at("bootstrap_port")?.as_u64()?.try_into().ok()?,
+                room: at("bootstrap_room")?.as_u64()?,
             })
-        });
-        sequence.bootstrap = Some(bootstrap.ok_or_else(|| wrong(call.stream))?);
+        };
+        let found = bootstrap().filter(|_| has_rooms);
+        sequence.bootstrap = Some(found.ok_or_else(|| wrong(call.stream))?);
     }
     Ok(())
 }
@@ -76,10 +73,10 @@ pub(super) async fn answer(stream: TcpStream, shared: Arc<Shared>) {
     let Ok(number) = line.trim_end().parse() else {
         return;
     };
-    let guest = shared.rooms.enter(number);
-    guest.room.reserved.cancel();
+    let room = shared.rooms.enter(number);
+    room.reserved.cancel();
     tokio::select! {
-        () = guest.room.sent.cancelled() => {}
+        () = room.sent.cancelled() => {}
         // It gave the request up.
         _ = stream.read_line(&mut line) => return,
     }
@@ -91,17 +88,14 @@ pub(super) async fn answer(stream: TcpStream, shared: Arc<Shared>) {
 pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, number: u64) {
     let (tap, mut told) = unbounded_channel();
     let updates = std::mem::replace(&mut submission.listener.updates, tap);
-    let guest = shared.rooms.enter(number);
-    guest
-        .room
-        .rid
-        .get_or_init(|| submission.listener.rid.clone());
+    let room = shared.rooms.enter(number);
+    room.rid.get_or_init(|| submission.listener.rid.clone());
     submission.due = submission.due.plus_nanos(PREPARE_NANOS);
     until(&shared, submission.due).await;
-    let waiting = shared.rooms.wait();
+    let waiting = shared.rooms.waiting.clone();
     let is_aborted = tokio::select! {
-        () = guest.room.aborted.cancelled() => true,
-        () = guest.room.reserved.cancelled() => false,
+        () = room.aborted.cancelled() => true,
+        () = room.reserved.cancelled() => false,
         () = updates.closed() => return,
     };
     drop(waiting);
@@ -116,12 +110,12 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
     }
     while let Some(mut update) = told.recv().await {
         if let EventKind::Token { .. } = update.kind {
-            let _sending = shared.rooms.send();
+            let _sending = shared.rooms.sending.clone();
             let ends = shared
                 .rooms
                 .transfer(&shared.config.disaggregation, tokens, update.told);
             until(&shared, ends).await;
-            guest.room.sent.cancel();
+            room.sent.cancel();
             update.told = ends;
         }
         if updates.send(update).is_err() {

@@ -1,6 +1,8 @@
 //! `/metrics`: the families of SGLang that a simulation has values for, under SGLang's names, labels
 //! and buckets.
 
+use std::sync::Arc;
+
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
@@ -110,10 +112,10 @@ const HISTOGRAMS: [Histogram; 4] = [
 /// Those that only servers of a pair have, one after the other: on their way to a decode server, and on one.
 const OF_A_PAIR: [PairGauge; 4] = [
     ("num_prefill_bootstrap_queue_reqs", |_, rooms| {
-        rooms.waiting() as f64
+        Arc::strong_count(&rooms.waiting) as f64 - 1.0
     }),
     ("num_prefill_inflight_queue_reqs", |_, rooms| {
-        rooms.sending() as f64
+        Arc::strong_count(&rooms.sending) as f64 - 1.0
     }),
     ("num_decode_prealloc_queue_reqs", |load, _| {
         load.unreserved as f64

@@ -31,7 +31,7 @@ pub struct Waits {
 struct Mark {
     at: i64,
     /// By one that waited whenever any did.
-    causes: ByCause,
+    causes: [i64; Cause::AT_ONE_SERVER],
     /// Seconds that one that always ran held up one of those that waited then, and all of them.
     held: [f64; 2],
 }
@@ -56,7 +56,7 @@ impl Waits {
         let lay = |(piece, cause): (&Piece, Cause)| {
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
             mark.at = piece.to;
-            mark.causes.add(cause, piece.to - piece.from);
+            mark.causes[cause as usize] += piece.to - piece.from;
             if piece.running == 0 || matches!(cause, Cause::NotSeen | Cause::Down) {
                 by_nobody += seconds(piece) * waiting;
             } else {
@@ -75,7 +75,8 @@ impl Waits {
 
     /// What a stay waited for: all of its wait.
     pub fn causes(&self, stay: &Stay) -> ByCause {
-        self.between(stay.queued, stay.started).causes
+        let nanos = self.between(stay.queued, stay.started).causes;
+        Cause::ALL.into_iter().zip(nanos).collect()
     }
 
     /// The seconds that a stay held up others.
@@ -109,7 +110,7 @@ impl Waits {
         let (before, after) = (until(from), until(to));
         Mark {
             at: to,
-            causes: after.causes.less(&before.causes),
+            causes: std::array::from_fn(|cause| after.causes[cause] - before.causes[cause]),
             held: [0, 1].map(|which: usize| after.held[which] - before.held[which]),
         }
     }

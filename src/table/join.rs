@@ -153,6 +153,8 @@ impl<'a> Joining<'a> {
         let mut of_hop = answered
             .map_or_else(Vec::new, |hop| self.hops.request(hop))
             .into_iter();
+        let leg = attempts.leg.map(|leg| self.hops.request(leg));
+        let mut of_leg = leg.into_iter().flatten();
         for row in &mut rows {
             attempts.tell(self.hops, row);
             if let (Some(hop), Some(hop_row)) = (answered, of_hop.next()) {
@@ -161,6 +163,10 @@ impl<'a> Joining<'a> {
                 if row.worker.is_none() {
                     take(row, &hop_row, self.offset(first, hop));
                 }
+            }
+            if let Some(leg) = of_leg.next() {
+                let room = leg.bootstrap_room;
+                told::take_leg(row, leg.host, room, leg.timeline.as_prefill());
             }
             row.derive_anew();
         }

@@ -43,8 +43,7 @@ impl WaitLog {
             let cell = |column| (COLUMNS[column as usize].get)(row);
             let worker = row.worker.as_ref().or(row.host.as_ref());
             let worker = worker.map_or("", String::as_str);
-            let in_router = Some(Wait::in_router(&cell)).filter(|_| row.is_first_of_request());
-            for (cause, nanos) in in_router.unwrap_or_default().all() {
+            for (cause, nanos) in Wait::told(&cell, row.is_first_of_request()).all() {
                 metrics.waited(worker, cause, nanos);
             }
             let Some(wait) = Wait::of(&cell) else {
@@ -60,8 +59,8 @@ impl WaitLog {
             };
             if is_new {
                 // What has not happened is 0, so that its first time is seen as an increase.
-                let begin = |cause| metrics.waited(worker, cause, 0);
-                Cause::ALL.into_iter().for_each(begin);
+                let all = Cause::ALL.into_iter().take(Cause::AT_ONE_SERVER);
+                all.for_each(|cause| metrics.waited(worker, cause, 0));
             }
             all.entry(key).or_default().all.push_back((at, stay));
         }

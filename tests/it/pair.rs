@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use queuescope::proxy::shared::ServerRole;
 use queuescope::request::stages::{Breakdown, Spent};
 use queuescope::table::Table;
+use queuescope::table::join::join;
 use serde_json::Value;
 
 use crate::support::pair::{self, Dispatch, PlayedRouter, Router, took};
@@ -29,19 +30,12 @@ struct Played {
     decode: SocketAddr,
 }
 
-/// Whether to play it with a front. Behind a router that passes on no header also with hops alone, and with them alone where the
-/// client names the reply's id: the front then knows its request by nothing.
+/// Whether to play it with a front. Behind a router that passes on no header also with hops alone.
 fn fronts(dispatch: &Dispatch) -> &'static [bool] {
     match dispatch.router {
-        Router::MiniLb if names_id(dispatch) => &[false],
         Router::MiniLb => &[false, true],
         _ => &[true],
     }
-}
-
-fn names_id(dispatch: &Dispatch) -> bool {
-    let asked: Value = serde_json::from_slice(&dispatch.body).unwrap();
-    asked.get("rid").is_some()
 }
 
 /// Plays it, with responses in pieces of at most so many bytes.
@@ -231,6 +225,44 @@ async fn each_recorded_request_is_one_row_that_names_both_servers() {
     }
 }
 
+/// Each process writes rows of its own; `report --join` makes one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hops_in_processes_of_their_own_are_joined_to_one_row() {
+    let all = pair::all().into_iter();
+    // By nothing else: the mini load balancer passes on no header.
+    for dispatch in all.filter(|dispatch| dispatch.router != Router::MiniLb) {
+        let [prefill, decode] = [&dispatch.prefill, &dispatch.decode].map(|leg| leg.server(61));
+        let (prefill, decode) = (prefill.await, decode.await);
+        let hops = [
+            Front::hop(prefill.addr).await,
+            Front::hop(decode.addr).await,
+        ];
+        let [to_prefill, to_decode] = hops.each_ref().map(Front::hop_addr);
+        let router = PlayedRouter::start(&dispatch, to_prefill, to_decode).await;
+        let front = Front::with(&[router.addr], |_| ()).await;
+        let answer = front.ask(&dispatch.path, &dispatch.headers, &dispatch.body);
+        assert_eq!(answer.await.status(), 200, "{}", dispatch.name());
+        let of_front = front.records();
+        until("the front's row", || !rows(&of_front).is_empty()).await;
+        let mut files = Vec::new();
+        for hop in &hops {
+            until("the hop's row", || !rows(&hop.records()).is_empty()).await;
+            files.push(hop.records());
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("joined.csv");
+        join(&of_front, &files, &path).unwrap();
+        let played = Played {
+            rows: rows(&path),
+            parts: parts(&path),
+            spans: Vec::new(),
+            prefill: prefill.addr,
+            decode: decode.addr,
+        };
+        played.check(&dispatch, 61);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_spans_every_wait_is_known_and_the_stages_are_told_apart() {
     let (all, mut played) = (pair::all(), 0);
@@ -257,18 +289,6 @@ async fn with_spans_every_wait_is_known_and_the_stages_are_told_apart() {
         }
     }
     assert!(played >= 16);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_id_that_a_client_names_joins_nothing() {
-    let all = pair::all();
-    let of = |one: &&Dispatch| one.router == Router::MiniLb && names_id(one);
-    let dispatch = all.iter().find(of).unwrap();
-    let played = play(dispatch, true, usize::MAX, false).await;
-    let rows = played.rows.iter();
-    let workers: Vec<&str> = rows.map(|row| &*row["worker"]).collect();
-    assert_eq!(workers, ["", "w1"], "the front's row, and decode's");
-    assert_eq!(played.rows[1]["prefill_host"], played.prefill.to_string());
 }
 
 /// A streamed request of the recordings whose prefill ended half a second after decode's first token, behind `router`.

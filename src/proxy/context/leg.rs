@@ -35,7 +35,7 @@ impl Context {
         if told.room.is_some() {
             legs::note(&mut told, &leg.end(at));
             if let Some(role) = told.role {
-                self.shared.roles.learn(&told.worker, role);
+                self.shared.learn(&told.worker, Some(role));
             }
         }
     }
@@ -50,7 +50,7 @@ impl Context {
     pub(super) fn server_info(&mut self, bytes: &[u8]) {
         let role = self.info.as_mut().and_then(|info| info.feed(bytes));
         if let (Some(role), Role::Hop(worker)) = (role, &self.role) {
-            self.shared.roles.learn(worker, role);
+            self.shared.learn(worker, role);
             self.info = None;
         }
     }
@@ -74,7 +74,7 @@ impl Context {
         let is_leg = is_joined || joins.has_decoding_leg(attempt);
         let is_sure = is_leg || role == Some(ServerRole::Decode);
         if let (Some(role), Role::Hop(worker), true) = (role, &self.role, is_sure) {
-            self.shared.roles.learn(worker, role);
+            self.shared.learn(worker, Some(role));
         }
         match role {
             Some(ServerRole::Prefill) if is_leg => None,

@@ -49,10 +49,9 @@ impl Request {
     pub fn take_attempts(&mut self) -> RequestAttempts {
         let mut legs = std::mem::take(&mut self.attempts);
         let attempts: Vec<Attempt> = legs.iter().map(|leg| leg.lock().clone()).collect();
-        let answers = |attempt: &Attempt| attempt.role != Some(ServerRole::Prefill);
         let last = match self.answered_by {
             Some(by) => attempts.iter().position(|attempt| attempt.span == by),
-            None => attempts.iter().rposition(answers),
+            None => attempts.iter().rposition(Attempt::may_answer),
         };
         let last_one = last.map(|place| attempts[place].clone());
         let is_leg = |attempt: &Attempt| {

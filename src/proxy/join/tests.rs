@@ -345,10 +345,7 @@ fn the_id_of_a_reply_joins_both_legs() {
             joins.in_room(leg, 7, at(1));
             joins.has_reply(leg, &format!("reply {}", leg.span), at(1));
         }
-        // Who has read the id may name it, and gets nothing by it.
-        let other = tables.arrive(3, None, None);
         let id = format!("reply {}", span(2));
-        joins.has_reply(&other, &id, at(1));
         let over = || {
             legs.iter()
                 .map(|leg| joins.ended(leg, Some(Vec::new()), at(2)))
@@ -358,6 +355,9 @@ fn the_id_of_a_reply_joins_both_legs() {
             end();
         }
         joins.replied(&request, "another");
+        joins.replied(&request, &id);
+        // Who has read the id may name it, and gets nothing by it.
+        joins.has_reply(&tables.arrive(3, None, None), &id, at(1));
         joins.replied(&request, &id);
         joins.replied(&request, &format!("reply {}", span(1)));
         if !has_ended {
@@ -374,6 +374,51 @@ fn the_id_of_a_reply_joins_both_legs() {
         );
         let counts = ["reply", "nothing"].map(|by| tables.counted(by));
         assert_eq!(counts, [2, 0]);
+    }
+}
+
+/// A client names its requests itself: by an id that one of them has at a time its attempts are joined, by one that two have none.
+#[test]
+fn an_id_that_a_client_names_joins_what_it_names_alone() {
+    let tables = tables(true);
+    let joins = &tables.joins;
+    let pair = |first: u64, room| {
+        [
+            (first, ServerRole::Prefill),
+            (first + 1, ServerRole::Decode),
+        ]
+        .map(|(number, role)| {
+            let leg = tables.arrive(number, None, None);
+            (leg.told.lock().room, leg.told.lock().role) = (Some(room), Some(role));
+            joins.in_room(&leg, room, at(1));
+            joins.has_reply(&leg, "mine", at(1));
+            leg
+        })
+    };
+    for (first, is_alone) in [(1, true), (5, false), (9, true)] {
+        let request = tables.open("id", &[100 + first]);
+        let mut legs: Vec<HopAttempt> = pair(first, first).into();
+        if !is_alone {
+            legs.extend(pair(first + 2, first + 2));
+        }
+        joins.replied(&request, "mine");
+        let closed = joins.close(&request, at(3));
+        let joined = closed.last.map(|last| last.span);
+        assert_eq!(joined, is_alone.then_some(span(first + 1)));
+        assert_eq!(closed.leg.is_some(), is_alone);
+    }
+    // Without a room each attempt is one sending.
+    for count in [1, 2] {
+        let request = tables.open("id", &[200 + count]);
+        let attempts: Vec<HopAttempt> = (0..count)
+            .map(|number| tables.arrive(20 + 2 * count + number, None, None))
+            .collect();
+        attempts
+            .iter()
+            .for_each(|one| joins.has_reply(one, "mine", at(1)));
+        joins.replied(&request, "mine");
+        let closed = joins.close(&request, at(3));
+        assert_eq!(closed.last.is_some(), count == 1);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::{Finding, Seen};
 use crate::request::timeline::Period;
+use crate::stats::waits::Cause;
 
 /// What can be too narrow.
 struct Narrow {
@@ -11,15 +12,14 @@ struct Narrow {
     /// Where those that have decode's memory are meanwhile, and in words.
     at: (&'static [Period], &'static str),
     title: &'static str,
-    advice: &'static str,
+    cause: Cause,
 }
 
 const MEMORY: Narrow = Narrow {
     wait: (Period::DECODE_MEMORY, "until decode had memory for it"),
     at: (&[Period::DECODE], "decoding"),
     title: "Decode is full: prefill waits for its memory",
-    advice: "Give decode servers more memory for the KV cache (`mem_fraction_static`), let more requests run if these are as many as \
-             their `max_running_requests`, or add decode servers: more prefill servers do not help.",
+    cause: Cause::DecodeMemory,
 };
 const PREFILL: Narrow = Narrow {
     wait: (Period::PREFILL_QUEUE, "in prefill's queue"),
@@ -28,22 +28,19 @@ const PREFILL: Narrow = Narrow {
         "in prefill or its queue",
     ),
     title: "Prefill is too slow: requests wait in its queue",
-    advice: "Add prefill servers, send requests that begin alike to the same one (`cache_aware`), or shorten prompts: more decode \
-             servers do not help.",
+    cause: Cause::PrefillQueue,
 };
 const LINK: Narrow = Narrow {
     wait: (Period::KV_TRANSFER, "for its KV cache"),
     at: (&[Period::KV_TRANSFER], "in the transfer of their KV cache"),
     title: "The link is too slow: requests wait for their KV cache",
-    advice: "Look at the network between prefill and decode, and compare `kv_send_time`, what prefill itself needed to send: a \
-             faster link or transfer backend, a smaller `kv_cache_dtype`, or shorter prompts.",
+    cause: Cause::Transfer,
 };
 const SLOTS: Narrow = Narrow {
     wait: (Period::DECODE_SLOT, "for a slot of decode's batch"),
     at: (&[Period::DECODE_SLOT], "waiting for a slot"),
     title: "Decode's batch is full: requests wait for a slot",
-    advice: "Raise decode's `max_running_requests` while the time per output token allows it, or add decode servers: more prefill \
-             servers do not help.",
+    cause: Cause::DecodeSlots,
 };
 
 /// What requests of pairs waited for most, where that wait is `share` of their time or more.
@@ -64,7 +61,7 @@ pub fn narrow(of: &Seen<'_>, found: Finding, share: f64) -> Option<Finding> {
     }
     Some(Finding {
         title: narrow.title.to_owned(),
-        advice: narrow.advice.to_owned(),
+        advice: narrow.cause.advice().to_owned(),
         ..found.saying(format!("{what}."))
     })
 }

@@ -14,7 +14,7 @@ use super::summary::Summary;
 use super::way_back;
 
 /// The latencies of the table.
-const ROWS: [&str; 11] = [
+const ROWS: [&str; 15] = [
     "server_latency",
     "total_latency_from_send",
     "total_latency_from_schedule",
@@ -23,7 +23,11 @@ const ROWS: [&str; 11] = [
     "queue_time_in_router",
     "pure_queue_time",
     "tokenize_time",
+    "decode_bootstrap_time",
+    "prefill_queue_time",
     "prefill_time",
+    "kv_transfer_time",
+    "decode_queue_time",
     "decode_time",
     "tpot",
 ];
@@ -256,6 +260,11 @@ fn table(summary: &Summary) -> Option<Grid> {
     let is_sent = all.latencies.get("total_latency_from_send").is_some();
     let shown = ROWS.iter().filter_map(|name| match *name {
         "queue_time_in_router" if no_router => None,
+        // Only requests of pairs have them.
+        "decode_bootstrap_time"
+        | "prefill_queue_time"
+        | "kv_transfer_time"
+        | "decode_queue_time" => all.latencies.get(name).map(|_| *name),
         name if is_sent => Some(name),
         "total_latency_from_send" => Some("total_latency"),
         "ttft_from_send" => Some("ttft"),

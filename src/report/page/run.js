@@ -60,11 +60,11 @@ function shareBar(stages) {
 /** What requests waited for in server queues, and which of them held up the others. */
 function whyTheyWaited(run) {
   const { waiting, waiting_over: over } = run;
-  const { sequences, waited_s: inServers, in_router_s: inRouter } = waiting;
+  const { sequences, waited_s: inServers, in_router_s: inRouter, at_pairs_s: atPairs } = waiting;
   // Of those that hardly waited there is nothing to say.
-  if (!sequences || Math.max(inServers, inRouter) < 0.001 * sequences) return null;
+  if (!sequences || Math.max(inServers, inRouter, atPairs) < 0.001 * sequences) return null;
   const whatFor = ({ causes }) => causes.filter(of => of.share >= 0.0005).map(of => `${percent(of.share)} while ${of.words}`).join("; ");
-  const where = [inServers && `${duration(inServers)} in the server queue`, inRouter && `${duration(inRouter)} in the router queue`].filter(Boolean).join(" and ");
+  const where = [inServers && `${duration(inServers)} in the server queue`, inRouter && `${duration(inRouter)} in the router queue`, atPairs && `${duration(atPairs)} at servers of pairs`].filter(Boolean).join(" and ");
   const sentence = `${several(sequences, "sequence")} waited ${where} all together: ${whatFor(waiting)}.`;
   const servers = waiting.servers.slice(0, 8).map(of => [of.server, { n: known(of.slots) ? number(of.slots) : "–", small: known(of.slots) ? of.slots_source : null }, { n: duration(of.waited_s) },
     whatFor(of)]);
@@ -73,7 +73,7 @@ function whyTheyWaited(run) {
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
   return section("waiting", "Why they waited", words("p", sentence),
     over.causes.length ? picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
-      caption: "Waiting in the server queue by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }) : null,
+      caption: "Waiting at servers by the moment at which it began, at pairs of servers by that at which the request came: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
     groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, "Shares of all requests, of their tokens, of the waiting that they caused (it is laid equally on those that ran meanwhile) and of the waiting that they had.") : null,
     longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),

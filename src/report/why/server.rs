@@ -20,7 +20,8 @@ pub struct Server {
     pub name: String,
     /// What its requests waited for.
     pub causes: ByCause,
-    pub(super) key: Key,
+    host: String,
+    rank: Option<i64>,
     pub(super) waits: Waits,
     /// From the run's times to those of its stays, nanoseconds.
     pub(super) shift: i64,
@@ -32,8 +33,8 @@ pub struct Server {
     pool: Option<u64>,
 }
 
-/// The code of a server's word in the table, and the rank.
-pub type Key = (usize, Option<i64>);
+/// A server's address, and the rank.
+pub type Key<'t> = (&'t str, Option<i64>);
 
 /// A server's flags.
 const SLOTS_FLAG: &str = "--max-running-requests";
@@ -43,9 +44,9 @@ const TOLD: [&str; 2] = ["its command", "its /metrics"];
 const FOUND: &str = "found in the rows";
 
 /// Whose queue a row's sequence waited in.
-pub fn key(table: &Table, row: usize) -> Key {
+pub fn key(table: &Table, row: usize) -> Key<'_> {
     (
-        table.code(ColumnId::host, row),
+        table.text(ColumnId::host, row),
         table.whole(ColumnId::dp_rank, row),
     )
 }
@@ -58,6 +59,10 @@ impl Server {
         }
         self.rows.push(row);
         self.stays.push(stay);
+    }
+
+    pub(super) fn key(&self) -> Key<'_> {
+        (&self.host, self.rank)
     }
 
     /// Its rows, and what they are of.
@@ -92,13 +97,11 @@ impl Server {
     }
 
     /// With what its requests waited for; `all` are the servers of the run.
-    pub(super) fn judged(mut self, run: &Run, key: Key, all: &[Key]) -> Server {
-        let host = self.rows.first();
-        let host = host.map_or("", |row| run.table.text(ColumnId::host, *row));
+    pub(super) fn judged(mut self, run: &Run, (host, rank): Key<'_>, all: &[Key<'_>]) -> Server {
         let mut files = run.file.iter().flat_map(|file| &file.servers);
         let file = files.find(|server| server.host == host);
         let name = file.map_or(host, |file| &file.name);
-        let ranks = all.iter().filter(|of| of.0 == key.0).count();
+        let ranks = all.iter().filter(|of| of.0 == host).count();
         // Whose queues those of no known server were, and whether of one, nobody knows.
         let known = match host {
             "" => Known::default(),
@@ -110,12 +113,13 @@ impl Server {
         for stay in waited {
             self.causes.add_all(&self.waits.causes(stay));
         }
-        self.name = match key.1.filter(|_| ranks > 1) {
+        self.name = match rank.filter(|_| ranks > 1) {
             Some(rank) => format!("{name} rank {rank}"),
             None if name.is_empty() => "unknown".to_owned(),
             None => name.to_owned(),
         };
-        Server { key, ..self }
+        (self.host, self.rank) = (host.to_owned(), rank);
+        self
     }
 
     /// What the files of a run tell of it.

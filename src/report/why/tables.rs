@@ -13,7 +13,7 @@ const LEAST: f64 = 0.001;
 pub fn tables(why: &Why) -> Vec<Grid> {
     let whole = why.causes.total();
     if why.mean().is_none_or(|mean| mean < LEAST)
-        && seconds(why.in_router) <= LEAST * why.sequences as f64
+        && seconds(why.told.total()) <= LEAST * why.sequences as f64
     {
         return Vec::new();
     }
@@ -31,7 +31,7 @@ pub fn tables(why: &Why) -> Vec<Grid> {
         first.into_iter().chain(shares).collect::<Vec<String>>()
     };
     let mut rows: Vec<Vec<String>> = Vec::new();
-    if why.servers.len() != 1 || why.in_router > 0 {
+    if why.servers.len() != 1 || why.told.total() > 0 {
         rows.push(line("all", None, &why.causes));
     }
     let servers = why.servers.iter().take(super::LISTED);

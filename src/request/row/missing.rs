@@ -5,7 +5,7 @@ use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
 use crate::request::sequence::{TimingSource, Untold};
 use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation};
-use crate::request::unseen::{Unseen, Unseens};
+use crate::request::unseen::{ELSEWHERE, Unseen, Unseens};
 
 impl Unseens {
     /// What of a row was not seen: as it tells, else by what it has.
@@ -55,7 +55,7 @@ impl Unseen {
         if let Some(TimingSource::Trace | TimingSource::Log) = row.timing_source {
             return Unseen::Joined;
         }
-        match (row.more.generation, row.endpoint()) {
+        let of_answer = match (row.more.generation, row.endpoint()) {
             (Some(generation), _) if generation.is_too_old() => Unseen::TooOld,
             (Some(generation), _) if generation.metrics_on() == Some(false) => Unseen::MetricsOff,
             (Some(_), _) if row.timeline.prefill().is_some() => Unseen::Pair,
@@ -64,6 +64,10 @@ impl Unseen {
             (None, _) if streamed => Unseen::Stream,
             (None, Endpoint::Chat) => Unseen::ChatReply,
             (None, _) => Unseen::Reply,
+        };
+        match row.more.front_joins_engine && of_answer.remedy().contains(ELSEWHERE) {
+            true => Unseen::InProxy,
+            false => of_answer,
         }
     }
 

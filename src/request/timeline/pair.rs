@@ -28,6 +28,16 @@ pub struct PrefillTimes {
 }
 
 impl PrefillTimes {
+    /// Of a sequence that was queued, left the queue, and was prefilled then.
+    pub fn between([queued, entered, ended]: [Option<Stamp>; 3]) -> PrefillTimes {
+        let nanos = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.nanos_since(from?));
+        PrefillTimes {
+            queue: nanos(queued, entered),
+            forward: nanos(entered, ended),
+            sending: None,
+        }
+    }
+
     /// The same, and what it lacks from `other`.
     #[must_use]
     pub fn or(self, other: PrefillTimes) -> PrefillTimes {
@@ -58,6 +68,16 @@ impl Timeline {
     /// What prefill told of it; `None` where one server did all.
     pub fn prefill(&self) -> Option<PrefillTimes> {
         self.prefill
+    }
+
+    /// What its own server tells of a leg that it prefilled; nobody may have known yet that it is one of two.
+    pub fn as_prefill(&self) -> PrefillTimes {
+        let one = |of_one, of_pair| self.raw(of_one).or_else(|| self.raw(of_pair));
+        PrefillTimes::between([
+            one(Moment::QueueStart, Moment::KvArrived),
+            one(Moment::QueueEnd, Moment::DecodeStart),
+            self.raw(Moment::PrefillEnd),
+        ])
     }
 
     /// The moments that its server can tell.

@@ -32,6 +32,7 @@ pub fn bar(ended: &Ended) -> Option<Json> {
         "endpoint": row.endpoint().path(),
         "model": row.model,
         "worker": worker,
+        "prefill_host": row.prefill_host,
         "outcome": row.outcome().name(),
         "error": row.error.as_deref().unwrap_or_default(),
         "last_seen": row.last_seen().map(place),

@@ -17,6 +17,14 @@ pub enum Cause {
     Down,
     /// What is known does not tell.
     Unknown,
+    /// The decode server of a pair had no memory for it.
+    DecodeMemory,
+    /// It waited in the queue of a pair's prefill server.
+    PrefillQueue,
+    /// Its KV cache was on its way from one server of a pair to the other.
+    Transfer,
+    /// The batch of the decode server of a pair was full.
+    DecodeSlots,
 }
 
 /// Nanoseconds of waiting by what they were for.
@@ -65,13 +73,41 @@ const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
         "what it waited for is not known",
         LOOK,
     ],
+    [
+        "decode_memory",
+        "decode memory",
+        "the decode server had no memory for it",
+        "Give decode servers more memory for the KV cache (`mem_fraction_static`), let more requests run if these are as many as \
+         their `max_running_requests`, or add decode servers: more prefill servers do not help.",
+    ],
+    [
+        "prefill_queue",
+        "prefill queue",
+        "it was in the prefill server's queue",
+        "Add prefill servers, send requests that begin alike to the same one (`cache_aware`), or shorten prompts: more decode \
+         servers do not help.",
+    ],
+    [
+        "kv_transfer",
+        "KV transfer",
+        "its KV cache was on the way",
+        "Look at the network between prefill and decode, and compare `kv_send_time`, what prefill itself needed to send: a \
+         faster link or transfer backend, a smaller `kv_cache_dtype`, or shorter prompts.",
+    ],
+    [
+        "decode_slots",
+        "decode slots",
+        "the decode server's batch was full",
+        "Raise decode's `max_running_requests` while the time per output token allows it, or add decode servers: more prefill \
+         servers do not help.",
+    ],
 ];
 const LOOK: &str = "Look at `token_usage` over time: near 1, the KV cache is full (raise `mem_fraction_static`); else raise \
                     `max_running_requests` if as many ran, or add servers.";
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 7] = [
+    pub const ALL: [Cause; 11] = [
         Cause::Slots,
         Cause::Memory,
         Cause::Prefill,
@@ -79,7 +115,13 @@ impl Cause {
         Cause::Router,
         Cause::Down,
         Cause::Unknown,
+        Cause::DecodeMemory,
+        Cause::PrefillQueue,
+        Cause::Transfer,
+        Cause::DecodeSlots,
     ];
+    /// The first so many of them are those of a queue at one server.
+    pub const AT_ONE_SERVER: usize = 7;
 
     /// Its name, in files and as a label.
     pub const fn name(self) -> &'static str {
@@ -91,6 +133,11 @@ impl Cause {
         TEXTS[self as usize][1]
     }
 
+    /// Whether it is a wait at one of two servers that serve a request together.
+    pub const fn is_of_pair(self) -> bool {
+        self as usize >= Cause::AT_ONE_SERVER
+    }
+
     /// What it is, in a few words.
     pub const fn words(self) -> &'static str {
         TEXTS[self as usize][2]
@@ -99,6 +146,15 @@ impl Cause {
     /// What helps against it.
     pub const fn advice(self) -> &'static str {
         TEXTS[self as usize][3]
+    }
+}
+
+impl FromIterator<(Cause, i64)> for ByCause {
+    fn from_iter<I: IntoIterator<Item = (Cause, i64)>>(all: I) -> ByCause {
+        let mut causes = ByCause::default();
+        all.into_iter()
+            .for_each(|(cause, nanos)| causes.add(cause, nanos));
+        causes
     }
 }
 
@@ -136,6 +192,12 @@ impl ByCause {
     /// All of it together.
     pub fn total(&self) -> i64 {
         self.0.iter().sum()
+    }
+
+    /// What was waited at the servers of pairs.
+    pub fn of_pair(&self) -> i64 {
+        let of_pairs = self.all().filter(|(cause, _)| cause.is_of_pair());
+        of_pairs.map(|(_, nanos)| nanos).sum()
     }
 
     /// What most of it was for.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::request::attempt::{Failed, MAX_FAILED, shown};
+use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
@@ -19,11 +20,13 @@ pub struct Pairs {
     alone: Vec<usize>,
 }
 
-/// The attempts at a request: first rows of the hops.
+/// The attempts at a request: first rows of the hops. The two legs of one sending are one.
 #[derive(Debug, Default)]
 pub struct Attempts {
     /// The one whose response the front read, as far as can be told.
     pub answered: Option<usize>,
+    /// The leg of it that another server prefilled.
+    pub leg: Option<usize>,
     /// The others, in their order.
     pub others: Vec<usize>,
 }
@@ -135,14 +138,32 @@ impl Attempts {
                 .unwrap_or(f64::NAN)
         };
         all.sort_by(|a, b| began(a).total_cmp(&began(b)));
+        let room = |hop: &usize| hops.text(ColumnId::bootstrap_room, *hop);
+        // The router sends what one server prefills with the same room to the one that decodes: whom the front was told of, else who
+        // told that another prefilled, else who had it longer.
+        let own = front.text(ColumnId::host, row);
+        let answers = |hop: &usize| {
+            let is_told = hops.text(ColumnId::host, *hop) == own;
+            let is_decoded = hops.value(ColumnId::disaggregated, *hop) != Value::Empty;
+            let elapsed = hops.whole(ColumnId::elapsed, *hop);
+            (is_told, is_decoded, elapsed, *hop)
+        };
+        let is_leg = |hop: &usize| {
+            let is_other =
+                |other: &usize| room(other) == room(hop) && answers(other) > answers(hop);
+            !room(hop).is_empty() && all.iter().any(is_other)
+        };
+        let (legs, mut all): (Vec<usize>, Vec<usize>) = all.iter().partition(|hop| is_leg(hop));
         // The front's own status is that of the response that it read; a router may answer itself where all failed.
         let status = front.number(ColumnId::status, row);
         let same =
             |hop: &&usize| hops.number(ColumnId::status, **hop) == status && status.is_some();
         let answered = all.iter().rev().find(same).copied();
         all.retain(|hop| Some(*hop) != answered);
+        let is_of_answer = |leg: &usize| answered.as_ref().map(room) == Some(room(leg));
         Attempts {
             answered,
+            leg: legs.into_iter().find(is_of_answer),
             others: all,
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::offset::Offset;
 use crate::request::columns::Row;
-use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, Relation};
+use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes, Relation};
 use crate::request::unseen::Unseens;
 use crate::table::Table;
 
@@ -28,20 +28,27 @@ pub fn tell_pairs(rows: &mut Table, front: &Table) {
 }
 
 fn take(row: &mut Row, front: &Row) {
-    row.prefill_host = row.prefill_host.take().or(front.prefill_host.clone());
-    row.bootstrap_room = row.bootstrap_room.take().or(front.bootstrap_room.clone());
-    row.timeline
-        .pair(front.timeline.prefill().unwrap_or_default());
-    let clock = match row.timeline.relation(ClockOf::Front) {
-        Relation::Apart(offset) => Some(offset),
-        Relation::Same | Relation::Unknown => None,
-    };
-    take_engine(row, front, clock);
+    let (host, room) = (front.prefill_host.clone(), front.bootstrap_room.clone());
+    let times = front.timeline.prefill().unwrap_or_default();
+    take_leg(row, host, room, times);
+    take_engine(row, front, row.timeline.offset(ClockOf::Front));
     if front.unseen.and_then(Unseens::engine).is_none() {
         // Nothing of the servers is unseen any more.
         row.unseen = None;
     }
     row.derive_anew();
+}
+
+/// Puts the leg that another server prefilled into a row.
+pub(super) fn take_leg(
+    row: &mut Row,
+    host: Option<String>,
+    room: Option<String>,
+    times: PrefillTimes,
+) {
+    row.prefill_host = row.prefill_host.take().or(host);
+    row.bootstrap_room = row.bootstrap_room.take().or(room);
+    row.timeline.pair(times);
 }
 
 /// Puts the moments of the server that another process knows into a row that lacks them; that one's clock is so far ahead.

@@ -111,6 +111,27 @@ fn what_waited_in_the_router_or_at_an_unknown_time_is_counted_at_once() {
 }
 
 #[test]
+fn the_waits_of_a_pair_are_counted_at_once_each_by_its_cause() {
+    let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
+    let mut rows = rows(0.0, 1.0, 2.0);
+    rows[0].disaggregated = Some(true);
+    rows[0].decode_bootstrap_time = Some(NANOS / 2);
+    rows[0].prefill_queue_time = Some(NANOS / 4);
+    rows[0].kv_transfer_time = Some(-NANOS);
+    rows[0].decode_queue_time = Some(NANOS / 8);
+    log.record(&rows, at(2.0), &metrics);
+    log.count(at(100.0), &metrics);
+    let told = told(&metrics);
+    let told: Vec<(&str, f64)> = told.iter().map(|of| (of.0.as_str(), of.1)).collect();
+    let expected = [
+        ("gpu:1 decode_memory", 0.5),
+        ("gpu:1 decode_slots", 0.125),
+        ("gpu:1 prefill_queue", 0.25),
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn requests_are_counted_by_what_their_headers_say() {
     let metrics = Metrics::with_label_sets(8).unwrap();
     metrics.request_ended(&Counted::of(&rows(0.0, 1.5, 2.0)));

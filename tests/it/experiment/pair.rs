@@ -36,7 +36,7 @@ fn loaded(plan: &Planned) -> reader::Run {
 /// Each of these makes one part of a pair the narrow one, and the report names it, by the rows of generator and proxy.
 #[test]
 fn what_is_narrow_is_named() {
-    for (lines, title) in [
+    let narrow = [
         ("decode.max_total_tokens = 200", "Decode is full"),
         ("decode.max_running_requests = 2", "Decode's batch is full"),
         (
@@ -44,9 +44,11 @@ fn what_is_narrow_is_named() {
             "Prefill is too slow",
         ),
         ("prefill.transfer_ms = 40", "The link is too slow"),
-    ] {
+    ];
+    let both = Which::ALL.map(|which| narrow.map(|(lines, title)| (which, lines, title)));
+    for (which, lines, title) in both.into_iter().flatten() {
         let lines = format!("num_prompts = 40\nbackend = 'sglang-oai-chat'\n{lines}");
-        let plan = plan(Which::Sglang032, &lines);
+        let plan = plan(which, &lines);
         plan.run("node", &["--random-output-len", "30"])
             .assert_status(&[0, 3]);
         let run = loaded(&plan);
@@ -54,7 +56,7 @@ fn what_is_narrow_is_named() {
         let titles: Vec<&str> = report.findings.iter().map(|of| &of.title[..]).collect();
         assert!(
             titles.iter().any(|found| found.starts_with(title)),
-            "{lines}: {titles:#?}"
+            "{which:?}: {lines}: {titles:#?}"
         );
         let unseen = words(&run.table, "unseen");
         let is_told = |why: &String| !why.contains("engine_stream");

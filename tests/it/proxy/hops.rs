@@ -6,6 +6,7 @@ use queuescope::proxy::shared::StampsPolicy;
 use queuescope::request::stamps::Stamps;
 
 use crate::support::proxy::{Front, Row, assert_cells, assert_outcome, number, playing, workers};
+use crate::support::router::free_port;
 use crate::support::upstream::{Step, Upstream, begun, done};
 use crate::support::wire::{Client, headers, json_response, until};
 
@@ -107,7 +108,11 @@ async fn a_hop_passes_what_a_router_asks_at_registration() {
             .await;
         let response = client.response().await;
         assert_eq!(response.body, format!("GET {path} HTTP/1.1").as_bytes());
-        assert!(Stamps::parse(&response.header("x-queuescope-hop").unwrap()).is_some());
+        let stamps = response.header("x-queuescope-hop");
+        assert_eq!(
+            stamps, None,
+            "{path}: the router sends no id to sign them for"
+        );
     }
     // gRPC detection must be told no, so that the router falls back to HTTP/1.1.
     let mut client = Client::connect(addr).await;
@@ -157,6 +162,21 @@ async fn a_client_on_this_machine_gets_stamps_when_it_asks() {
     let row = front.only_row().await;
     let arrival = queuescope::clock::Stamp::from_seconds(row["arrival_time"].parse().unwrap());
     assert!(arrival.unwrap().nanos_since(stamps.arrival.unwrap()).abs() < 1_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_front_says_whether_it_joins_what_servers_tell_later() {
+    let server = Upstream::ok().await;
+    for listen in [None, Some(free_port())] {
+        let front = Front::with(&[server.addr], |config| {
+            config.engine.traces.listen = listen;
+        })
+        .await;
+        let answer = front.ask("/generate", "x-queuescope-stamps: 1\r\n", b"{}");
+        let stamps = answer.await.header("x-queuescope-stamps").unwrap();
+        let stamps = Stamps::parse(&stamps).unwrap();
+        assert_eq!(stamps.joins_engine, listen.is_some());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

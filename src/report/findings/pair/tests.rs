@@ -1,9 +1,11 @@
 use crate::report::findings::tests::{only, run_of, set};
 use crate::report::load::tests::assert_says;
 use crate::report::reader::Run;
+use crate::report::runs::RunReport;
 use crate::report::sample::ms;
 use crate::report::why::Why;
 use crate::request::timeline::{Moment, PrefillTimes};
+use crate::stats::waits::Cause;
 
 /// Requests of a pair: when decode had memory for each, the KV cache was there, and decode's batch had a slot, ms after it was sent;
 /// prefill had it queued and at work for so many ms meanwhile. It then decodes until 500.
@@ -30,43 +32,69 @@ fn paired(reserved: i64, (queue, forward): (i64, i64), arrived: i64, entered: i6
 
 #[test]
 fn what_is_narrow_of_a_pair_is_named() {
-    for (run, title, what) in [
+    for (run, title, what, cause) in [
         // Those that had its memory decoded.
         (
             paired(230, (1, 20), 255, 256),
             "Decode is full",
             "0.21 s of 0.50 s on average (42 %) until decode had memory for it; those that had it were decoding for",
+            Cause::DecodeMemory,
         ),
         (
             paired(30, (300, 20), 360, 361),
             "Prefill is too slow",
             "0.30 s of 0.50 s on average (60 %) in prefill's queue",
+            Cause::PrefillQueue,
         ),
         (
             paired(30, (1, 20), 350, 351),
             "The link is too slow",
             "0.30 s of 0.50 s on average (60 %) for its KV cache",
+            Cause::Transfer,
         ),
         (
             paired(30, (1, 20), 60, 350),
             "Decode's batch is full",
             "0.29 s of 0.50 s on average (58 %) for a slot of decode's batch",
+            Cause::DecodeSlots,
         ),
         // Memory is waited for, and those that have it wait for something else.
         (
             paired(230, (1, 20), 400, 401),
             "The link is too slow",
             "those that had it were in the transfer of their KV cache",
+            Cause::DecodeMemory,
         ),
         (
             paired(230, (1, 20), 255, 400),
             "Decode's batch is full",
             "those that had it were waiting for a slot",
+            Cause::DecodeMemory,
         ),
     ] {
         let finding = only(&run, "pair");
         assert!(finding.title.starts_with(title), "{finding:?}");
         assert_says(&finding.what, what);
-        assert_eq!(Why::of(&run).sequences, 0, "no server's queue is blamed");
+        let why = Why::of(&run);
+        assert_eq!(why.waited(), 0, "no server's queue is blamed");
+        assert_eq!(why.causes.main(), Some(cause), "{finding:?}");
+        let told = why.to_json(&run.table);
+        let waited = |column| run.table.numbers(column).iter().sum::<f64>();
+        let waited: f64 = [
+            "decode_bootstrap_time",
+            "prefill_queue_time",
+            "kv_transfer_time",
+            "decode_queue_time",
+        ]
+        .map(waited)
+        .iter()
+        .sum();
+        let sum = told["at_pairs_s"].as_f64().unwrap();
+        assert!((sum - waited).abs() < 1e-6, "{sum} {waited}");
+        assert_eq!(told["waited_longest"][0]["cause"], cause.name());
+        let over_time = RunReport::of(&run).summary.all.flow.over_time.unwrap();
+        assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
+        let of_one = why.of_row(&run.table, 0).unwrap().words.unwrap();
+        assert!(of_one.ends_with(cause.words()), "{of_one}");
     }
 }
