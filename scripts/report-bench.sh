@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a report of many rows costs: time and memory of reading, of the page, and of Parquet with the query of docs/REPORT.md.
+# What a report of many rows costs: time and memory of reading, of the page, and of Parquet with the query of docs/REPORT.md; and what
+# a prediction of so many requests does, of rows of a real GPU.
 #   scripts/report-bench.sh [ROWS]      QUEUESCOPE: the program (target/release/queuescope)
 # Rows are those of a demo run, again and again, each with ids and times of its own. Needs python3; the query needs duckdb
 # (pip install duckdb) and is left out without it.
@@ -12,7 +13,9 @@ trap 'rm -rf "$folder"' EXIT
 "$program" demo --num-prompts 300 --output-dir "$folder/demo" >/dev/null 2>&1
 mkdir "$folder/run"
 
-python3 - "$folder/demo/traffic/requests.csv" "$folder/run/requests.csv" "$rows" <<'PYTHON'
+# repeated FROM TO: as many rows as are asked for.
+repeated() {
+    python3 - "$1" "$2" "$rows" <<'PYTHON'
 import csv, random, sys
 
 source, target, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -43,6 +46,8 @@ with open(target, "w", newline="") as file:
         row[at["span_id"]] = f"{random.getrandbits(64):016x}"
         file.write(",".join(f'"{cell}"' if "," in cell else cell for cell in row) + "\n")
 PYTHON
+}
+repeated "$folder/demo/traffic/requests.csv" "$folder/run/requests.csv"
 echo "$rows rows, $(du -m "$folder/run/requests.csv" | cut -f1) MB, $(nproc) processors"
 
 measured() {
@@ -63,6 +68,9 @@ measured page "$program" report --html "$folder/report.html" "$folder/run"
 echo "           the page has $(($(stat -c %s "$folder/report.html") / 1000)) kB"
 measured parquet "$program" report --format parquet --output "$folder/rows.parquet" "$folder/run"
 echo "           the file has $(($(stat -c %s "$folder/rows.parquet") / 1000000)) MB"
+gzip -dc tests/data/h200/rows/random-512-128-slots16-rate12.csv.gz >"$folder/h200.csv"
+repeated "$folder/h200.csv" "$folder/load.csv"
+measured whatif "$program" whatif "$folder/load.csv" --set num_gpus=2
 cd "$folder"
 python3 - <<'PYTHON'
 import time

@@ -2,11 +2,11 @@
 //! the load is put to it in its own time. The error of that is measured on the rows it was learnt from.
 
 pub mod command;
+pub mod figures;
 pub mod fit;
 pub mod learn;
 pub mod load;
 pub mod replay;
-pub mod rows;
 pub mod settings;
 
 /// Why nothing is predicted.
@@ -23,6 +23,12 @@ pub enum Error {
         "LOAD: no request went well and tells its arrival and numbers of tokens (arrival_time, actual_prompt_tokens, actual_output_tokens)"
     )]
     Empty,
+    /// A load of pairs of servers.
+    #[error(
+        "{0}: its requests were prefilled by one server and decoded by another (column disaggregated): pairs are not predicted; \
+         give rows of servers that do both"
+    )]
+    Pairs(String),
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),

@@ -1,6 +1,6 @@
 //! Folders of runs and of experiments, read: what `queuescope report` is told of.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +62,8 @@ pub struct Run {
     pub scheduled: Option<u64>,
     /// What the reader of its figures must know.
     pub notes: Vec<String>,
+    /// Of a prediction: by which share of it a figure may be off.
+    pub off: BTreeMap<&'static str, f64>,
 }
 
 /// What programs write into folders of runs and of experiments beside reports.

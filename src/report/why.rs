@@ -21,7 +21,7 @@ use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
 use crate::request::row::Row;
 use crate::request::wait::Wait;
-use crate::stats::waits::{ByCause, Cause, Stay};
+use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
 /// What is known of a run's waiting.
@@ -70,14 +70,22 @@ const LISTED: usize = 10;
 impl Why {
     /// Of a run.
     pub fn of(run: &Run) -> Why {
+        let mut why = Why::of_servers(run);
+        why.groups = groups::of(&run.table, &why.parts().collect::<Vec<_>>());
+        why
+    }
+
+    /// The same without groups of requests.
+    pub fn of_servers(run: &Run) -> Why {
         let table = &run.table;
         let mut why = Why::default();
         let mut queues: BTreeMap<server::Key, Server> = BTreeMap::new();
         for row in 0..table.len() {
             let cell = |column| table.value(column, row);
-            if let Some((cause, nanos)) = Wait::in_router(&cell).filter(|_| table.is_first(row)) {
-                why.causes.add(cause, nanos);
-                why.in_router += nanos;
+            if table.is_first(row) {
+                let in_router = Wait::in_router(&cell);
+                why.causes.add_all(&in_router);
+                why.in_router += in_router.total();
             }
             let Some(wait) = Wait::of(&cell) else {
                 continue;
@@ -106,7 +114,6 @@ impl Why {
             why.causes.add_all(&server.causes);
             why.by_nobody += server.waits.by_nobody;
         }
-        why.groups = groups::of(table, &why.parts().collect::<Vec<_>>());
         why
     }
 
@@ -146,7 +153,25 @@ impl Why {
     pub fn of_row<'t>(&self, table: &'t Table, row: usize) -> Option<OfOne<'t>> {
         let stay = Wait::of(&|column| table.value(column, row))?.stay?;
         let server = self.server(table, row)?;
-        Some(OfOne::of(table, row, &stay, server))
+        let held_up_by = server.holders(&stay, NAMED);
+        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
+        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
+        let cause = server.waits.causes(&stay).main();
+        let waited_s = seconds(stay.waited());
+        let by = held_up_by.first().map_or(String::new(), |by| {
+            let tokens = by.prompt_tokens.map(groups::short);
+            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
+            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
+        });
+        let why = cause.map(|cause| words(cause, server.waits.limits.slots));
+        Some(OfOne {
+            req_id: table.text(ColumnId::req_id, row),
+            waited_s,
+            cause: cause.map(Cause::name),
+            words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
+            held_up_by,
+            held_up_others_s: server.waits.held_up(&stay),
+        })
     }
 
     /// Waiting by cause in each of `slots` stretches of so many seconds, by when a request entered its queue.
@@ -208,31 +233,7 @@ impl Why {
 pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
-    Why::of(&run).of_row(&run.table, 0)?.words
-}
-
-impl<'t> OfOne<'t> {
-    fn of(table: &'t Table, row: usize, stay: &Stay, server: &Server) -> OfOne<'t> {
-        let held_up_by = server.holders(stay, NAMED);
-        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
-        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
-        let cause = server.waits.causes(stay).main();
-        let waited_s = seconds(stay.waited());
-        let by = held_up_by.first().map_or(String::new(), |by| {
-            let tokens = by.prompt_tokens.map(groups::short);
-            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
-            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
-        });
-        let why = cause.map(|cause| words(cause, server.waits.limits.slots));
-        OfOne {
-            req_id: table.text(ColumnId::req_id, row),
-            waited_s,
-            cause: cause.map(Cause::name),
-            words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
-            held_up_by,
-            held_up_others_s: server.waits.held_up(stay),
-        }
-    }
+    Why::of_servers(&run).of_row(&run.table, 0)?.words
 }
 
 impl<'t> Holder<'t> {

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 
 use crate::clock::{NANOS, Stamp};
 
-use super::cell::{Value, cells};
+use super::cell::{Value, cells, nanos};
 use super::outcome::Outcome;
 use super::passage::Passage;
 use super::timeline::PrefillTimes;
@@ -245,6 +245,13 @@ cells! {
 pub fn shown(failed: &[Failed]) -> Option<String> {
     let all: Vec<String> = failed.iter().map(Failed::to_string).collect();
     (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// How long attempts took all together that [`shown`] told, nanoseconds; `None` where it does not tell of each.
+pub fn failed_nanos(shown: &str) -> Option<i64> {
+    let each = shown.split("; ").filter(|one| !one.is_empty());
+    each.map(|one| nanos(one.rsplit_once(" after ")?.1.strip_suffix(" s")?))
+        .sum()
 }
 
 #[cfg(test)]

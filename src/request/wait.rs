@@ -1,7 +1,8 @@
 //! What a row tells of its wait: in its server queue, and in the router.
 
-use crate::stats::waits::{Cause, Stay};
+use crate::stats::waits::{ByCause, Cause, Stay};
 
+use super::attempt::failed_nanos;
 use super::cell::Value;
 use super::columns::ColumnId;
 
@@ -50,14 +51,16 @@ impl Wait {
         })
     }
 
-    /// What a request waited for in the router, and how long, nanoseconds.
-    pub fn in_router<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<(Cause, i64)> {
-        let nanos = whole(cell(ColumnId::queue_time_in_router))?;
-        let cause = match cell(ColumnId::failed_attempts) {
-            Value::Empty => Cause::Router,
-            _ => Cause::Down,
-        };
-        (nanos >= ROUTER).then_some((cause, nanos))
+    /// What a request waited for in the router: attempts that failed, as long as they are told to have taken, else all of it.
+    pub fn in_router<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
+        let nanos = whole(cell(ColumnId::queue_time_in_router)).filter(|nanos| *nanos >= ROUTER);
+        let nanos = nanos.unwrap_or(0);
+        let failed = text(cell(ColumnId::failed_attempts));
+        let down = failed_nanos(&failed).map_or(nanos, |failed| failed.min(nanos));
+        let mut waited = ByCause::default();
+        waited.add(Cause::Down, down);
+        waited.add(Cause::Router, nanos - down);
+        waited
     }
 }
 

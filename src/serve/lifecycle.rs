@@ -16,6 +16,7 @@ use crate::config::proxy::Config;
 use crate::engine::Engine;
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
+use crate::telemetry::waits::JUDGED;
 
 use super::admin;
 use super::error::Error;
@@ -193,6 +194,10 @@ impl Proxy {
             if let Some(engine) = &shared.engine {
                 engine.close();
             }
+            // Nothing more comes that a wait could be judged by.
+            shared
+                .telemetry
+                .count_waits(shared.clock.now().plus_nanos(JUDGED));
             shared.telemetry.close();
         };
         // Joining a thread would hold up the runtime.

@@ -67,6 +67,12 @@ impl Engine {
         }
     }
 
+    /// The same, which tells of a request's tokens the first and the last alone.
+    pub fn brief(mut self) -> Engine {
+        self.scheduler.is_brief = true;
+        self
+    }
+
     /// One that decodes what another server prefills: as many requests as run may have room, and `extra` more.
     pub fn decode_only(profile: Profile, extra: usize, now: Stamp) -> Engine {
         Engine {

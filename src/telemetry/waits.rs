@@ -33,7 +33,7 @@ const WORKERS: usize = 256;
 const MOST: usize = 20_000;
 const KEPT: usize = 2_000;
 /// After so long at most a wait is judged, and what a worker had is forgotten; nanoseconds.
-const JUDGED: i64 = 60 * NANOS;
+pub const JUDGED: i64 = 60 * NANOS;
 const FORGOTTEN: i64 = 600 * NANOS;
 
 impl WaitLog {
@@ -43,8 +43,8 @@ impl WaitLog {
             let cell = |column| (COLUMNS[column as usize].get)(row);
             let worker = row.worker.as_ref().or(row.host.as_ref());
             let worker = worker.map_or("", String::as_str);
-            let in_router = Wait::in_router(&cell).filter(|_| row.is_first_of_request());
-            if let Some((cause, nanos)) = in_router {
+            let in_router = Some(Wait::in_router(&cell)).filter(|_| row.is_first_of_request());
+            for (cause, nanos) in in_router.unwrap_or_default().all() {
                 metrics.waited(worker, cause, nanos);
             }
             let Some(wait) = Wait::of(&cell) else {
@@ -74,9 +74,9 @@ impl WaitLog {
             Some((key.0.clone(), stays, due))
         };
         let mut all = self.0.lock();
-        all.retain(|_, of| of.all.back().is_some_and(|last| age(last, now) < FORGOTTEN));
         let judged: Vec<(String, Vec<Stay>, Range<usize>)> =
             all.iter_mut().filter_map(due).collect();
+        all.retain(|_, of| of.all.back().is_some_and(|last| age(last, now) < FORGOTTEN));
         drop(all);
         for (worker, stays, due) in judged {
             let waits = Waits::of(&stays, &Known::default());

@@ -2,25 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
+mod page;
 mod show;
+
+use toml::Value;
 
 use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
-use crate::experiment::run::search::{Search, Trial};
-use crate::report::compare::Comparison;
 use crate::report::load::Goal;
-use crate::report::page;
-use crate::report::reader::{self, Loaded, Run};
-use crate::report::runs::{Report, RunReport};
+use crate::report::reader;
 use crate::table;
 
 use super::Error;
-use super::fit::{COMPARED, Fit};
+use super::figures::{Compared, Figures, Latency, goals};
+use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
-use super::rows::Figures;
-use super::settings::{MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
+use super::settings::{FACTOR, MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
 
 /// What is to be predicted, of what, and from what.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -32,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "ROWS", num_args = 1..)]
     pub fit: Vec<PathBuf>,
     /// What is to be changed; several values, A,B, make a grid. Keys: rate (so many times as many requests a second),
-    /// request_rate (requests a second), num_gpus (servers), servers_per_gpu, routing_policy (round_robin, random,
+    /// request_rate (requests a second), num_gpus (servers), routing_policy (round_robin, random,
     /// shortest_queue, power_of_two), and flags of queuescope sim: max_running_requests, chunked_prefill_size, …
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -75,22 +74,35 @@ pub enum Find {
     Rate,
 }
 
+impl Find {
+    /// The key of `--set` that is looked for.
+    const fn key(self) -> &'static str {
+        match self {
+            Find::Servers => SERVERS,
+            Find::Rate => RATE,
+        }
+    }
+}
+
 /// A prediction.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Prediction {
     settings: Vec<Entry>,
     figures: Figures,
     /// Requests that no server takes: longer than its KV cache.
     refused: usize,
-    /// Its rows, where a page is made of them.
-    run: Option<Run>,
+    /// What becomes of the requests, where a page is made of them.
+    made: Option<Load>,
 }
 
 /// What all predictions are made of.
 struct Made<'a> {
     args: &'a Args,
+    goals: Vec<(Latency, f64)>,
     load: &'a Load,
     fit: Fit,
+    /// How far predictions may be off.
+    errors: Compared,
     /// Why there are none.
     no_prediction: Option<String>,
     predictions: Vec<Prediction>,
@@ -100,9 +112,6 @@ struct Made<'a> {
 
 /// A rate is looked for until it is known to this share.
 const PRECISION: f64 = 0.02;
-
-/// More than this error, as a share, is no prediction.
-pub const MOST_ERROR: f64 = 0.2;
 
 /// Predicts: what is shown, and why nothing is predicted, where that is so.
 ///
@@ -117,36 +126,55 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
             "--goodput-share: must be from 0 to 1".to_owned(),
         ));
     }
+    let looked_for: &[&str] = match args.find {
+        None => &[],
+        Some(Find::Servers) => &[SERVERS],
+        Some(Find::Rate) => &[RATE, FACTOR],
+    };
+    if let Some(twice) = sweeps
+        .iter()
+        .find(|of| looked_for.contains(&of.key.as_str()))
+    {
+        return Err(Error::Setting(format!(
+            "--set {}: is what --find looks for; leave it out",
+            twice.key
+        )));
+    }
+    let goals = goals(&args.goodput)?;
     let loads = read(&args.loads)?;
-    let load = joined(&loads)?;
-    // What cannot be is said before minutes of learning, and also where nothing is predicted.
+    let load = only(&loads)?;
+    // What cannot be is said before it is learnt what was, and also where nothing is predicted.
     for settings in &grid {
         let was = Deployment::of(&Model::default(), &load.slots);
-        deployment(was, None, load, settings)?;
+        deployment(was, load, settings)?;
     }
-    let fit = match args.fit.as_slice() {
-        [] => Fit::of(&loads)?,
-        given => Fit::of(&read(given)?)?,
+    let given = match args.fit.as_slice() {
+        [] => None,
+        given => Some(read(given)?),
     };
+    let fitted = given.as_deref().unwrap_or(&loads);
     let mut made = Made {
-        notes: notes(load),
-        no_prediction: no_prediction(&fit),
+        notes: notes(load, given.iter().flatten()),
+        no_prediction: None,
         predictions: Vec::new(),
         args,
+        goals,
         load,
-        fit,
+        fit: Fit::of(fitted)?,
+        errors: Compared::default(),
     };
-    for settings in grid {
-        made.deployment(&settings)?;
-        if made.no_prediction.is_none() {
+    made.no_prediction = made.fit.no_prediction();
+    if made.no_prediction.is_none() {
+        made.errors = Fit::kept_back(fitted)?;
+        for settings in grid {
             made.predict(settings)?;
         }
     }
     if let Some(path) = &args.profile {
-        write(path, &profile(&made.fit))?;
+        write(path, &made.fit.profile())?;
     }
     if let Some(path) = &args.html {
-        write(path, &made.page())?;
+        write(path, &made.page(&sweeps)?)?;
     }
     let shown = match args.format {
         Format::Json => format!("{:#}\n", made.to_json()),
@@ -163,217 +191,126 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 impl Made<'_> {
     /// Under these settings, or of what is looked for under them.
     fn predict(&mut self, settings: Vec<Entry>) -> Result<(), Error> {
-        let keeps = |of: &Prediction| of.figures.kept >= self.args.goodput_share;
-        let found = match self.args.find {
-            None => Some(self.under(settings.clone())?),
-            Some(Find::Servers) => self.fewest(&settings, &keeps)?,
-            Some(Find::Rate) => self.highest(&settings, &keeps)?,
+        let Some(what) = self.args.find else {
+            self.predictions.push(self.under(settings)?);
+            return Ok(());
         };
-        let goals: Vec<String> = self
-            .args
-            .goodput
-            .iter()
+        if let Some(found) = self.find(&settings, what)? {
+            self.predictions.push(found);
+            return Ok(());
+        }
+        let looked_for = match what {
+            Find::Servers => format!("number of servers up to {MOST_SERVERS}"),
+            Find::Rate => "rate".to_owned(),
+        };
+        let goals = self.args.goodput.iter();
+        let goals: Vec<String> = goals
             .map(|goal| format!("{}:{}", goal.name, goal.most_ms))
             .collect();
-        let looked_for = match self.args.find {
-            Some(Find::Servers) => format!("number of servers up to {MOST_SERVERS}"),
-            _ => "rate".to_owned(),
-        };
-        match found {
-            Some(found) => self.predictions.push(found),
-            None => self.notes.push(format!(
-                "{}: no {looked_for} keeps {} in {:.1} % of the requests",
-                grid::label(&settings),
-                goals.join(" "),
-                self.args.goodput_share * 100.0
-            )),
-        }
+        self.notes.push(format!(
+            "{}: no {looked_for} keeps {} in {:.1} % of the requests",
+            grid::label(&settings),
+            goals.join(" "),
+            self.args.goodput_share * 100.0
+        ));
         Ok(())
     }
 
-    fn deployment(&self, settings: &[Entry]) -> Result<Deployment, Error> {
-        let (fit, load) = (&self.fit, self.load);
-        deployment(fit.as_it_was(load), Some(&fit.shares), load, settings)
-    }
-
     fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
-        let mut made = self.deployment(&settings)?.serve(self.load);
-        let (served, all) = (made.seen().count(), made.requests.len());
-        made.name = format!("predicted: {}", grid::label(&settings));
-        let mut run = made.to_run(&self.args.goodput);
-        let off = COMPARED.iter().zip(self.fit.errors());
-        let off: Vec<String> = off
-            .map(|(name, error)| format!("{name} ± {:.1} %", error * 100.0))
-            .collect();
-        run.notes
-            .push(format!("predicted, not measured: {}", off.join(", ")));
-        let mut figures = Figures::of(&run);
-        // Who is refused keeps no goal.
-        figures.kept *= served as f64 / all.max(1) as f64;
+        let was = self.fit.as_it_was(self.load);
+        let made = deployment(was, self.load, &settings)?.serve(self.load);
         Ok(Prediction {
-            figures,
-            refused: all - served,
+            figures: Figures::of(&made, &self.goals),
+            refused: made.requests.len() - made.seen().count(),
+            made: self.args.html.is_some().then_some(made),
             settings,
-            run: self.args.html.is_some().then_some(run),
         })
     }
 
-    fn fewest(
-        &self,
-        settings: &[Entry],
-        keeps: &dyn Fn(&Prediction) -> bool,
-    ) -> Result<Option<Prediction>, Error> {
-        let with = |servers: usize| self.under(with(settings, SERVERS, (servers as i64).into())?);
-        let (mut too_few, mut servers) = (0, 1);
-        let mut found = with(servers)?;
-        while !keeps(&found) {
-            (too_few, servers) = (servers, servers * 2);
-            if servers > MOST_SERVERS {
-                return Ok(None);
+    /// The fewest servers, or the highest rate, that keep the goals. Looked for is the least room that does: servers, or by how
+    /// much the load's own rate is divided.
+    fn find(&self, settings: &[Entry], what: Find) -> Result<Option<Prediction>, Error> {
+        let own = self.load.rate();
+        let (mut missed, mut kept, mut room) = (0.0, None, 1.0);
+        while room <= MOST_SERVERS as f64 {
+            let value = match what {
+                Find::Servers => Value::from(room as i64),
+                Find::Rate => Value::from(four_digits(own / room)),
+            };
+            let looked_for = (what.key().to_owned(), value);
+            let found = self.under([settings, &[looked_for]].concat())?;
+            match found.figures.goodput_share >= Some(self.args.goodput_share) {
+                true => kept = Some((room, found)),
+                false => missed = room,
             }
-            found = with(servers)?;
-        }
-        while servers - too_few > 1 {
-            let middle = usize::midpoint(too_few, servers);
-            let tried = with(middle)?;
-            match keeps(&tried) {
-                true => (servers, found) = (middle, tried),
-                false => too_few = middle,
+            let Some((enough, _)) = &kept else {
+                room *= 2.0;
+                continue;
+            };
+            let is_close = match what {
+                Find::Servers => enough - missed <= 1.0,
+                Find::Rate => enough - missed <= PRECISION * missed,
+            };
+            if is_close {
+                break;
             }
-        }
-        Ok(Some(found))
-    }
-
-    fn highest(
-        &self,
-        settings: &[Entry],
-        keeps: &dyn Fn(&Prediction) -> bool,
-    ) -> Result<Option<Prediction>, Error> {
-        let mut search = Search::new(self.load.rate(), PRECISION);
-        let mut best = None;
-        while let Some(rate) = search.next() {
-            if rate > MOST_RATE {
-                return Err(Error::Setting(
-                    "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
-                        .to_owned(),
-                ));
-            }
-            let tried = self.under(with(settings, RATE, rate.into())?)?;
-            let is_met = keeps(&tried);
-            search.tell(rate, if is_met { Trial::Met } else { Trial::Missed });
-            if search.met == Some(rate) {
-                best = Some(tried);
+            room = f64::midpoint(missed, *enough);
+            match what {
+                Find::Servers => room = room.floor(),
+                Find::Rate if own / room > MOST_RATE => {
+                    return Err(Error::Setting(
+                        "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
+                            .to_owned(),
+                    ));
+                }
+                Find::Rate => {}
             }
         }
-        Ok(best)
-    }
-
-    /// The load and the predictions, as a report of runs shows them. What differs is not tested: chance is not what it is off by.
-    fn page(&self) -> String {
-        let measured = self.load.to_run(&self.args.goodput);
-        let runs = std::iter::once(measured)
-            .chain(self.predictions.iter().filter_map(|of| of.run.clone()));
-        let loaded = Loaded {
-            runs: runs.collect(),
-            ..Loaded::default()
-        };
-        page::render(&Report {
-            runs: loaded.runs.iter().map(RunReport::of).collect(),
-            comparison: Comparison::default(),
-            loaded: &loaded,
-        })
+        Ok(kept.map(|(_, found)| found))
     }
 }
 
-/// Settings and the key that is looked for.
-fn with(settings: &[Entry], key: &str, value: toml::Value) -> Result<Vec<Entry>, Error> {
-    if settings.iter().any(|(known, _)| known == key) {
-        return Err(Error::Setting(format!(
-            "--set {key}: is what --find looks for; leave it out"
-        )));
-    }
-    let found = std::iter::once((key.to_owned(), value));
-    Ok(settings.iter().cloned().chain(found).collect())
+/// A rate as a person would write it.
+fn four_digits(rate: f64) -> f64 {
+    let scale = 10_f64.powi(3 - rate.log10().floor() as i32);
+    (rate * scale).round() / scale
 }
 
 fn read(given: &[PathBuf]) -> Result<Vec<Load>, Error> {
-    let loaded = reader::load(given)?;
-    Ok(loaded
-        .runs
-        .iter()
-        .map(Load::of)
-        .filter(|load| !load.requests.is_empty())
-        .collect())
+    let loads = reader::load(given)?.runs;
+    let loads = loads.iter().map(Load::of);
+    let has_any =
+        |load: &Result<Load, Error>| !matches!(load, Ok(load) if load.requests.is_empty());
+    loads.filter(has_any).collect()
 }
 
 /// Several loads are one after the other: only one can be replayed.
-fn joined(loads: &[Load]) -> Result<&Load, Error> {
+fn only(loads: &[Load]) -> Result<&Load, Error> {
     match loads {
         [] => Err(Error::Empty),
         [load] => Ok(load),
-        several => Err(Error::Setting(format!(
-            "LOAD: {} runs were given ({}): one is replayed at a time, as FOLDER/runs/NAME; the others can teach by --fit",
-            several.len(),
-            several
-                .iter()
-                .map(|of| of.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", ")
-        ))),
+        several => {
+            let names: Vec<&str> = several.iter().map(|of| of.name.as_str()).collect();
+            Err(Error::Setting(format!(
+                "LOAD: {} runs were given ({}): one is replayed at a time, as FOLDER/runs/NAME; the others can teach by --fit",
+                several.len(),
+                names.join(", ")
+            )))
+        }
     }
 }
 
-/// Why nothing is to be predicted from this.
-fn no_prediction(fit: &Fit) -> Option<String> {
-    let error = fit.error();
-    (error > MOST_ERROR || error.is_nan()).then(|| {
-        let errors = fit.errors();
-        let worst = COMPARED.iter().zip(errors).max_by(|a, b| a.1.total_cmp(&b.1));
-        let (name, worst) = worst.unwrap_or((&"", error));
-        format!(
-            "no prediction is to be had: replayed, the rows of --fit are off by {:.0} %, more than {:.0} % ({name} most, by {:.0} %): \
-             the engine does not explain what these servers did",
-            error * 100.0,
-            MOST_ERROR * 100.0,
-            worst * 100.0
-        )
-    })
-}
-
-/// What was learnt, as a plan's `[sim]`.
-fn profile(fit: &Fit) -> String {
-    let model = &fit.model.profile;
-    let mut figures: Vec<(&str, f64)> = fit
-        .learnt
-        .iter()
-        .map(|learnt| (learnt.name, learnt.value))
-        .collect();
-    figures.extend([
-        ("tokenize_ms", model.tokenize_ms),
-        ("tokenize_token_us", model.tokenize_token_us),
-        ("schedule_ms", model.schedule_ms),
-    ]);
-    let flags = figures
-        .iter()
-        .map(|(name, value)| format!(" --{} {value:.6}", name.replace('_', "-")));
-    let lines = figures
-        .iter()
-        .map(|(name, value)| format!("{name} = {value:.6}\n"));
-    format!(
-        "# queuescope sim{}\n[sim]\n{}",
-        flags.collect::<String>(),
-        lines.collect::<String>()
-    )
-}
-
-/// What the reader must know of the load.
-fn notes(load: &Load) -> Vec<String> {
+/// What the reader must know of the load, and of what taught.
+fn notes<'l>(load: &'l Load, taught: impl Iterator<Item = &'l Load>) -> Vec<String> {
     let mut notes = Vec::new();
-    if load.left_out > 0 {
-        notes.push(format!(
-            "{} rows of {} are left out: they failed, or tell no arrival or no numbers of tokens",
-            load.left_out, load.name
-        ));
+    for of in std::iter::once(load).chain(taught) {
+        notes.extend(of.notes.iter().map(|note| format!("{}: {note}", of.name)));
+        if of.left_out > 0 {
+            notes.push(format!(
+                "{}: {} rows are left out: they failed, or tell no arrival or no numbers of tokens",
+                of.name, of.left_out
+            ));
+        }
     }
     if load.slots.iter().all(Option::is_none) {
         notes.push(

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Error;
+use super::figures::{COMPARED, Compared, Figures};
 use super::learn::{Learnt, learn, share};
 use super::load::Load;
 use super::replay::{Deployment, Model};
-use super::rows::Figures;
 
 /// What was learnt.
 #[derive(Clone, Debug)]
@@ -36,65 +36,56 @@ pub struct Replayed {
     pub predicted: Figures,
 }
 
-/// By how much replays are off, each as a share of what was measured: the root of the mean square over runs.
-pub type Errors = [f64; 6];
-
-/// What is compared, in the order of [`Errors`].
-pub const COMPARED: [&str; 6] = [
-    "ttft_ms.p50",
-    "ttft_ms.p99",
-    "total_latency_ms.p50",
-    "total_latency_ms.p99",
-    "pure_queue_time_ms.mean",
-    "request_throughput",
-];
-/// Shorter times than this are not told apart: seconds. A step of an engine is about as long.
-const SHORTEST: f64 = 0.01;
+/// More than this error, as a share, is no prediction.
+const MOST_ERROR: f64 = 0.2;
+/// Shorter times than this are not told apart: milliseconds. A step of an engine is about as long.
+const SHORTEST: f64 = 10.0;
 
 impl Fit {
-    /// Learns of runs: of servers with a GPU of their own, where any run had one server.
+    /// Learns of runs, and replays them.
     ///
     /// # Errors
     /// They do not tell what a server does.
     pub fn of(loads: &[Load]) -> Result<Fit, Error> {
-        let servers: usize = loads.iter().map(|load| load.servers.len()).sum();
-        let of = |load: &Load| {
-            (0..load.servers.len())
-                .filter_map(move |server| load.sample(server, servers))
-                .collect::<Vec<_>>()
-        };
-        let samples: Vec<Load> = loads.iter().flat_map(of).collect();
-        let (own, shared): (Vec<Load>, Vec<Load>) = samples
-            .into_iter()
-            .partition(|sample| sample.servers.len() == 1);
-        let (taught, shared) = if own.is_empty() {
-            (shared, own)
-        } else {
-            (own, shared)
-        };
+        let mut fit = Fit::taught(samples(loads))?;
+        fit.validation = loads.iter().map(|load| fit.replay(load)).collect();
+        Ok(fit)
+    }
+
+    /// How far predictions are off of what did not teach: what the first halves of samples taught, held against the second ones.
+    ///
+    /// # Errors
+    /// As [`Fit::of`].
+    pub fn kept_back(loads: &[Load]) -> Result<Compared, Error> {
+        let samples = samples(loads);
+        let fit = Fit::taught(samples.iter().map(|of| of.half(true)).collect())?;
+        let replays = samples.iter().map(|of| fit.replay(&of.half(false)));
+        Ok(total(&replays.collect::<Vec<_>>()))
+    }
+
+    /// Learns of samples: of servers with a GPU of their own, where any run had one server.
+    fn taught(samples: Vec<Load>) -> Result<Fit, Error> {
+        let is_own = |sample: &Load| sample.servers.len() == 1;
+        let (mut taught, mut shared): (Vec<Load>, Vec<Load>) =
+            samples.into_iter().partition(is_own);
+        if taught.is_empty() {
+            std::mem::swap(&mut taught, &mut shared);
+        }
         if taught.is_empty() {
             return Err(Error::NothingToLearn);
         }
         let (model, learnt) = learn(&taught);
-        let mut by_servers: BTreeMap<usize, Vec<Load>> = BTreeMap::new();
-        for sample in shared {
-            by_servers
-                .entry(sample.servers.len())
-                .or_default()
-                .push(sample);
-        }
-        let shares = by_servers
-            .iter()
-            .map(|(servers, samples)| (*servers, share(&model, samples)));
-        let mut fit = Fit {
+        shared.sort_by_key(|sample| sample.servers.len());
+        let shares = shared.chunk_by(|a, b| a.servers.len() == b.servers.len());
+        let of_shares =
+            |samples: &[Load]| Some((samples.first()?.servers.len(), share(&model, samples)));
+        Ok(Fit {
             requests: taught.iter().map(|sample| sample.seen().count()).sum(),
-            shares: shares.collect(),
+            shares: shares.filter_map(of_shares).collect(),
             model,
             learnt,
             validation: Vec::new(),
-        };
-        fit.validation = loads.iter().map(|load| fit.replay(load)).collect();
-        Ok(fit)
+        })
     }
 
     /// A run replayed as it was; compared is what the server told of.
@@ -106,8 +97,8 @@ impl Fit {
         Replayed {
             name: load.name.clone(),
             slots: load.slots.clone(),
-            measured: Figures::of(&load.to_run(&[])),
-            predicted: Figures::of(&made.to_run(&[])),
+            measured: Figures::of(load, &[]),
+            predicted: Figures::of(&made, &[]),
         }
     }
 
@@ -118,10 +109,42 @@ impl Fit {
         Deployment::of(&model, &load.slots)
     }
 
+    /// Why nothing is to be predicted from this.
+    pub fn no_prediction(&self) -> Option<String> {
+        let error = self.error();
+        let by_name = COMPARED.iter().zip(self.errors());
+        let (name, worst) = by_name.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (error > MOST_ERROR || error.is_nan()).then(|| {
+            format!(
+                "no prediction is to be had: replayed, the rows of --fit are off by {:.0} %, more than {:.0} % ({name} most, by {:.0} %): \
+                 the engine does not explain what these servers did",
+                error * 100.0,
+                MOST_ERROR * 100.0,
+                worst * 100.0
+            )
+        })
+    }
+
+    /// What was learnt, as a plan's `[sim]`.
+    pub fn profile(&self) -> String {
+        let model = &self.model.profile;
+        let learnt = self.learnt.iter().map(|learnt| (learnt.name, learnt.value));
+        let figures = learnt.chain([
+            ("tokenize_ms", model.tokenize_ms),
+            ("tokenize_token_us", model.tokenize_token_us),
+            ("schedule_ms", model.schedule_ms),
+        ]);
+        let (mut flags, mut lines) = (String::new(), String::new());
+        for (name, value) in figures {
+            flags += &format!(" --{} {value:.6}", name.replace('_', "-"));
+            lines += &format!("{name} = {value:.6}\n");
+        }
+        format!("# queuescope sim{flags}\n[sim]\n{lines}")
+    }
+
     /// How far replays are off.
-    pub fn errors(&self) -> Errors {
-        let all: Vec<Errors> = self.validation.iter().map(Replayed::errors).collect();
-        std::array::from_fn(|figure| root_mean_square(all.iter().map(|errors| errors[figure])))
+    pub fn errors(&self) -> Compared {
+        total(&self.validation)
     }
 
     /// The same in one number: the root of the mean square over all that is compared.
@@ -132,29 +155,31 @@ impl Fit {
 
 impl Replayed {
     /// How far each figure is off, with its sign.
-    pub fn errors(&self) -> Errors {
-        let [measured, predicted] = [&self.measured, &self.predicted].map(compared);
-        let least = |at| {
-            if at == COMPARED.len() - 1 {
+    pub fn errors(&self) -> Compared {
+        let [measured, predicted] = [&self.measured, &self.predicted].map(Figures::compared);
+        std::array::from_fn(|at| {
+            let least = if at == COMPARED.len() - 1 {
                 0.0
             } else {
                 SHORTEST
-            }
-        };
-        std::array::from_fn(|at| (predicted[at] - measured[at]) / measured[at].max(least(at)))
+            };
+            (predicted[at] - measured[at]) / measured[at].max(least)
+        })
     }
 }
 
-/// What is compared, in the order of [`COMPARED`].
-pub fn compared(of: &Figures) -> Errors {
-    [
-        of.ttft[1],
-        of.ttft[2],
-        of.total[1],
-        of.total[2],
-        of.queue[0],
-        of.throughput,
-    ]
+/// What runs teach of each server.
+fn samples(loads: &[Load]) -> Vec<Load> {
+    let servers: usize = loads.iter().map(|load| load.servers.len()).sum();
+    let all = loads.iter();
+    let all = all.flat_map(|load| (0..load.servers.len()).map(move |server| (load, server)));
+    all.filter_map(|(load, server)| load.sample(server, servers))
+        .collect()
+}
+
+fn total(replays: &[Replayed]) -> Compared {
+    let all: Vec<Compared> = replays.iter().map(Replayed::errors).collect();
+    std::array::from_fn(|figure| root_mean_square(all.iter().map(|errors| errors[figure])))
 }
 
 fn root_mean_square(all: impl ExactSizeIterator<Item = f64>) -> f64 {

@@ -4,7 +4,8 @@
 use crate::sim::engine::Profile;
 use crate::stats::quantile;
 
-use super::load::{Load, Request, Times};
+use super::figures::{Latency, PREFILL, TOTAL, TPOT, TTFT};
+use super::load::Load;
 use super::replay::{Deployment, Model};
 
 /// A figure as it was learnt.
@@ -42,15 +43,7 @@ const ENOUGH: f64 = 0.98;
 /// How far a figure may be from the usual engine's, once that is as fast as this one: standard deviation of the logarithm.
 const SURE: f64 = 1.0;
 /// What is compared of each sample, and by which share it may be off.
-const COMPARED: [(f64, Compared); 4] = [
-    (0.05, |_, times| times.first - times.admitted),
-    (0.015, |request, times| {
-        (times.finish - times.first) / f64::from(request.output.max(2) - 1)
-    }),
-    (0.06, |request, times| times.first - request.at),
-    (0.02, |request, times| times.finish - request.at),
-];
-type Compared = fn(&Request, Times) -> f64;
+const COMPARED: [(f64, Latency); 4] = [(0.05, PREFILL), (0.015, TPOT), (0.06, TTFT), (0.02, TOTAL)];
 /// Of each of them, beside the mean.
 const QUANTILES: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 const MARKS: usize = QUANTILES.len() + 1;
@@ -106,17 +99,20 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Learnt>) {
             curvature[x] = std::array::from_fn(|y| dot(&slopes[y]));
             curvature[x][x] += SURE.powi(-2);
         }
-        let steps = DAMPED.map(|damped| {
+        let mut steps = DAMPED.into_iter().map(|damped| {
             let mut steeper = curvature;
             (0..COUNT).for_each(|n| steeper[n][n] *= 1.0 + damped);
             let way = solve(steeper, slope);
             test(std::array::from_fn(|n| at[n] + way[n].clamp(-1.0, 1.0)))
         });
-        let best = steps.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
         in_vain += 1;
-        if let Some(best) = best.filter(|best| best.0 < least) {
-            in_vain = if best.0 < ENOUGH * least { 0 } else { in_vain };
-            (least, off, at) = best;
+        if let Some(better) = steps.find(|step| step.0 < least) {
+            in_vain = if better.0 < ENOUGH * least {
+                0
+            } else {
+                in_vain
+            };
+            (least, off, at) = better;
         }
         if in_vain == MOVED.len() {
             break;

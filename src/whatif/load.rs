@@ -5,6 +5,8 @@ use crate::report::why::Why;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 
+use super::Error;
+
 /// The requests of a run, by arrival, without those whose rows do not tell what they asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
@@ -18,6 +20,8 @@ pub struct Load {
     pub slots: Vec<Option<usize>>,
     /// Rows that are no such request.
     pub left_out: usize,
+    /// What its reader must know.
+    pub notes: Vec<String>,
 }
 
 /// A request: times in seconds.
@@ -63,53 +67,43 @@ const MOST: (usize, u64) = (2_000, 400_000);
 
 impl Load {
     /// Of a run.
-    pub fn of(run: &Run) -> Load {
-        let (table, why) = (&run.table, Why::of(run));
+    ///
+    /// # Errors
+    /// It is of pairs of servers.
+    pub fn of(run: &Run) -> Result<Load, Error> {
+        let table = &run.table;
+        if table.has(ColumnId::disaggregated) {
+            return Err(Error::Pairs(run.name.clone()));
+        }
         let mut load = Load {
             name: run.name.clone(),
+            notes: run.notes.clone(),
             ..Load::default()
         };
+        let mut places = vec![None; table.codes(ColumnId::host)];
+        let why = Why::of_servers(run);
         for row in 0..table.len() {
-            match load.request(table, row) {
-                Some(request) => {
-                    load.slots.resize(load.servers.len(), None);
-                    let slots = why
-                        .server(table, row)
-                        .and_then(|server| server.slots())
-                        .map(|(slots, _)| slots);
-                    load.slots[request.server] = slots.map(|slots| slots as usize);
-                    load.requests.push(request);
-                }
-                None => load.left_out += 1,
-            }
+            let Some(request) = request(table, row) else {
+                load.left_out += 1;
+                continue;
+            };
+            let place = &mut places[table.code(ColumnId::host, row)];
+            let server = *place.get_or_insert_with(|| {
+                let host = table.text(ColumnId::host, row);
+                load.servers.push(host.to_owned());
+                let server = why.server(table, row).and_then(|server| server.slots());
+                load.slots.push(server.map(|(slots, _)| slots as usize));
+                load.slots.len() - 1
+            });
+            let seen = request.seen.map(|seen| Times { server, ..seen });
+            load.requests.push(Request {
+                server,
+                seen,
+                ..request
+            });
         }
         load.requests.sort_by(|a, b| a.at.total_cmp(&b.at));
-        load
-    }
-
-    fn request(&mut self, table: &Table, row: usize) -> Option<Request> {
-        if !table.is_ok(row) {
-            return None;
-        }
-        let count = |column| Some(u32::try_from(table.whole(column, row)?).unwrap_or(u32::MAX));
-        let at = table.number(ColumnId::arrival_time, row)?;
-        let prompt = count(ColumnId::actual_prompt_tokens)?.max(1);
-        let made = count(ColumnId::actual_output_tokens);
-        let output = made.or_else(|| count(ColumnId::decode_length))?.max(1);
-        let host = table.text(ColumnId::host, row);
-        let known = self.servers.iter().position(|known| known == host);
-        let server = known.unwrap_or_else(|| {
-            self.servers.push(host.to_owned());
-            self.servers.len() - 1
-        });
-        Some(Request {
-            at,
-            prompt,
-            cached: count(ColumnId::cached_tokens).unwrap_or(0).min(prompt),
-            output,
-            server,
-            seen: seen(table, row, at, server),
-        })
+        Ok(load)
     }
 
     /// The requests of which the server told, with what it told.
@@ -127,13 +121,24 @@ impl Load {
 
     /// Whether the prefix cache had any tokens worth a word.
     pub fn shares_prefixes(&self) -> bool {
-        let sum = |of: fn(&Request) -> u32| {
-            self.requests
-                .iter()
-                .map(|request| u64::from(of(request)))
-                .sum::<u64>()
+        let sum = |of: fn(&Request) -> u32| -> u64 {
+            let all = self.requests.iter();
+            all.map(|request| u64::from(of(request))).sum()
         };
         sum(|request| request.cached) * 100 > sum(|request| request.prompt)
+    }
+
+    /// With what became of its first half, or of its second one, alone.
+    pub fn half(&self, first: bool) -> Load {
+        let middle = self.requests.len() / 2;
+        let of = |(n, request): (usize, &Request)| Request {
+            seen: request.seen.filter(|_| (n < middle) == first),
+            ..*request
+        };
+        Load {
+            requests: self.requests.iter().enumerate().map(of).collect(),
+            ..self.clone()
+        }
     }
 
     /// Of a server's requests those that came closest together; `of` servers share the room for samples. Who met others that are
@@ -178,8 +183,25 @@ impl Load {
     }
 }
 
+/// What a row tells; its server is not told yet.
+fn request(table: &Table, row: usize) -> Option<Request> {
+    let count = |column| Some(u32::try_from(table.whole(column, row)?).unwrap_or(u32::MAX));
+    let at = table.number(ColumnId::arrival_time, row)?;
+    let prompt = count(ColumnId::actual_prompt_tokens)?.max(1);
+    let made = count(ColumnId::actual_output_tokens);
+    let request = Request {
+        at,
+        prompt,
+        cached: count(ColumnId::cached_tokens).unwrap_or(0).min(prompt),
+        output: made.or_else(|| count(ColumnId::decode_length))?.max(1),
+        server: 0,
+        seen: seen(table, row, at),
+    };
+    table.is_ok(row).then_some(request)
+}
+
 /// What the server told of a request, unless its clock is not known.
-fn seen(table: &Table, row: usize, at: f64, server: usize) -> Option<Times> {
+fn seen(table: &Table, row: usize, at: f64) -> Option<Times> {
     if table.text(ColumnId::clock_state, row) == "raw" {
         return None;
     }
@@ -193,7 +215,7 @@ fn seen(table: &Table, row: usize, at: f64, server: usize) -> Option<Times> {
         prefilled: time(ColumnId::prefill_end_time).unwrap_or(first),
         first,
         finish: time(ColumnId::finish_time)?,
-        server,
+        server: 0,
     };
     let in_order = [at, queued, times.admitted, first, times.finish];
     in_order.is_sorted().then_some(times)

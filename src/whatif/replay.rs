@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use rand::{Rng as _, SeedableRng as _};
+use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
 use crate::clock::Stamp;
 use crate::sim::engine::{self, Engine, EventKind, Profile, Prompt};
+use crate::upstream::policy::{Candidate, Chooser, Policy};
 
 use super::load::{Load, Request, Times};
 
@@ -20,20 +21,6 @@ pub struct Model {
     pub way_in: f64,
     /// From a token's step until the server has it, and from the last one's until the answer has come back.
     pub way_back: f64,
-}
-
-/// Which server gets the next request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub enum Policy {
-    /// In turn.
-    RoundRobin,
-    /// Any.
-    Random,
-    /// That with the fewest requests under way.
-    ShortestQueue,
-    /// Of two any that with fewer under way.
-    PowerOfTwo,
 }
 
 /// What serves the requests.
@@ -102,11 +89,13 @@ impl Deployment {
     /// What becomes of each request; `None` of those that are refused.
     pub fn replay(&self, requests: &[Request]) -> Vec<Option<Times>> {
         let start = Stamp::from_nanos(0);
-        let mut random = ChaCha8Rng::seed_from_u64(1);
+        let random = ChaCha8Rng::seed_from_u64(1);
+        let chooser = |policy| Chooser::new(policy, self.servers.len(), random);
+        let mut chooser = self.policy.map(chooser);
         let servers = self.servers.iter();
         let mut servers: Vec<Server<'_>> = servers
             .map(|model| Server {
-                engine: Engine::new(model.profile.clone(), start),
+                engine: Engine::new(model.profile.clone(), start).brief(),
                 model,
                 coming: BinaryHeap::new(),
                 under_way: 0,
@@ -121,7 +110,20 @@ impl Deployment {
                     server.run(arrived, requests, &mut all);
                 }
             }
-            let place = self.choose(&servers, id, request, &mut random);
+            let place = match &mut chooser {
+                None => request.server % servers.len(),
+                Some(chooser) => {
+                    let all = servers.iter().enumerate();
+                    let all = all.map(|(index, server)| Candidate {
+                        index,
+                        is_out: false,
+                        in_flight: server.under_way,
+                        shared: 0,
+                        cached: 0,
+                    });
+                    chooser.choose(&all.collect::<Vec<_>>()).unwrap_or(0)
+                }
+            };
             let server = &mut servers[place];
             let profile = &server.model.profile;
             let received = at + server.model.way_in;
@@ -146,33 +148,6 @@ impl Deployment {
             }
         }
         all
-    }
-
-    fn choose(
-        &self,
-        servers: &[Server<'_>],
-        id: usize,
-        request: &Request,
-        random: &mut ChaCha8Rng,
-    ) -> usize {
-        let count = servers.len();
-        let shortest = |among: &mut dyn Iterator<Item = usize>| {
-            let least = among.min_by_key(|place| servers[*place].under_way);
-            least.unwrap_or(0)
-        };
-        match self.policy {
-            None => request.server % count,
-            Some(Policy::RoundRobin) => id % count,
-            Some(Policy::Random) => random.random_range(0..count),
-            // The first of equals is another one each time.
-            Some(Policy::ShortestQueue) => {
-                shortest(&mut (0..count).map(|place| (place + id) % count))
-            }
-            Some(Policy::PowerOfTwo) => {
-                let any = [(); 2].map(|()| random.random_range(0..count));
-                shortest(&mut any.into_iter())
-            }
-        }
     }
 }
 

@@ -1,22 +1,22 @@
 //! What is to be changed: `--set KEY=VALUE`, of which several values of a key make a grid.
 
-use std::collections::BTreeMap;
-
-use clap::{Args as _, Command, FromArgMatches as _, ValueEnum as _};
+use clap::builder::Resettable;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
 use crate::experiment::plan::grid::Sweep;
 use crate::experiment::plan::line::text;
 use crate::experiment::plan::read::{Entry, flag};
 use crate::sim::engine::Profile;
+use crate::upstream::policy::Policy;
 
 use super::Error;
 use super::load::Load;
-use super::replay::{Deployment, Policy};
+use super::replay::Deployment;
 
 /// Keys that are no figure of an engine.
 pub const SERVERS: &str = "num_gpus";
-const SHARED: &str = "servers_per_gpu";
 const POLICY: &str = "routing_policy";
 /// So many times the load's own rate.
 pub const FACTOR: &str = "rate";
@@ -48,17 +48,24 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
         }
         all.push(Sweep { key, values });
     }
+    if [FACTOR, RATE]
+        .iter()
+        .all(|key| all.iter().any(|of| of.key == *key))
+    {
+        return Err(wrong(
+            FACTOR,
+            "stands beside request_rate, which says how many requests a second too: give one of them",
+        ));
+    }
     Ok(all)
 }
 
-/// What would serve a load under these settings, in place of what did; `shares`: what servers have of a GPU, by how many share it, once
-/// that is learnt.
+/// What would serve a load under these settings, in place of what did.
 ///
 /// # Errors
 /// A key that nobody knows, or a value that it cannot have.
 pub fn deployment(
     mut made: Deployment,
-    shares: Option<&BTreeMap<usize, f64>>,
     load: &Load,
     settings: &[Entry],
 ) -> Result<Deployment, Error> {
@@ -87,12 +94,11 @@ pub fn deployment(
                     made.servers = vec![server; count];
                     made.policy.get_or_insert(Policy::RoundRobin);
                 }
-                // Each has a GPU of its own, unless servers_per_gpu says otherwise.
+                // Each has a GPU of its own.
                 let servers = made.servers.iter_mut();
                 servers.for_each(|server| server.profile.gpu_share = 1.0);
             }
-            POLICY => made.policy = Some(policy(key, &text(value), load)?),
-            SHARED => {}
+            POLICY => made.policy = Some(policy(key, value)?),
             _ => {
                 for server in &mut made.servers {
                     engine(&mut server.profile, key, value)?;
@@ -100,34 +106,13 @@ pub fn deployment(
             }
         }
     }
-    let Some(shares) = shares else {
-        return Ok(made);
-    };
-    for (key, value) in settings.iter().filter(|(key, _)| key == SHARED) {
-        let count = value.as_integer().and_then(|n| usize::try_from(n).ok());
-        let share = match count {
-            Some(1) => Some(1.0),
-            count => count.and_then(|count| shares.get(&count).copied()),
-        };
-        let share = share.ok_or_else(|| {
-            wrong(key, "must be 1, or as many servers as a run of --fit had: what they have of a GPU is learnt there")
-        })?;
-        made.servers
-            .iter_mut()
-            .for_each(|server| server.profile.gpu_share = share);
-    }
     Ok(made)
 }
 
-fn policy(key: &str, name: &str, load: &Load) -> Result<Policy, Error> {
-    if name == "cache_aware" && load.shares_prefixes() {
-        return Err(wrong(
-            key,
-            "cache_aware cannot be predicted: rows do not tell which prompts share a beginning; use round_robin, random, \
-             shortest_queue or power_of_two",
-        ));
-    }
-    Policy::from_str(name, false).map_err(|_| {
+fn policy(key: &str, value: &Value) -> Result<Policy, Error> {
+    let policy = value.clone().try_into().ok();
+    let policy = policy.filter(|policy| *policy != Policy::CacheAware);
+    policy.ok_or_else(|| {
         wrong(
             key,
             "must be round_robin, random, shortest_queue or power_of_two (rows do not tell which prompts share a beginning, \
@@ -139,37 +124,33 @@ fn policy(key: &str, name: &str, load: &Load) -> Result<Policy, Error> {
 /// Sets a figure of an engine, by its flag of `queuescope sim`.
 fn engine(profile: &mut Profile, key: &str, value: &Value) -> Result<(), Error> {
     let command = Profile::augment_args(Command::new("sim").no_binary_name(true));
-    let known = command.get_arguments().any(|arg| arg.get_id() == key);
-    if !known {
-        let names = command.get_arguments().map(|arg| arg.get_id().as_str());
-        let names: Vec<&str> = [FACTOR, RATE, SERVERS, SHARED, POLICY]
-            .into_iter()
-            .chain(names)
-            .collect();
-        let near = names
-            .iter()
-            .max_by(|a, b| strsim::jaro(a, key).total_cmp(&strsim::jaro(b, key)));
-        let near = near.map_or("", |near| near);
-        return Err(wrong(
-            key,
-            &format!(
-                "is no key that can be set; is {near} meant? Keys are rate, request_rate, num_gpus, servers_per_gpu, routing_policy, and those of an engine (queuescope sim --help)"
-            ),
-        ));
-    }
+    // What is not given stays as it is.
+    let command = command.mut_args(|arg| arg.default_value(Resettable::Reset));
     let long = key.replace('_', "-");
     let flag = match value {
-        Value::Boolean(true) => Some(format!("--{long}")),
-        Value::Boolean(false) => None,
-        value => Some(format!("--{long}={}", text(value))),
+        Value::Boolean(_) => format!("--{long}"),
+        value => format!("--{long}={}", text(value)),
     };
-    // What is not given stays as it is.
-    let command = command.mut_args(|arg| arg.default_value(clap::builder::Resettable::Reset));
-    let matches = command.try_get_matches_from(flag).map_err(|error| {
+    let matches = command.try_get_matches_from([flag]).map_err(|error| {
+        let near = match error.get(ContextKind::SuggestedArg) {
+            Some(ContextValue::String(flag)) => {
+                format!("; is {} meant?", flag.trim_start_matches('-').replace('-', "_"))
+            }
+            _ => ".".to_owned(),
+        };
         let said = error.to_string();
         let said = said.lines().next().unwrap_or_default();
-        wrong(key, said.rsplit_once(": ").map_or(said, |(_, said)| said))
+        wrong(key, &match error.kind() {
+            ErrorKind::UnknownArgument => format!(
+                "is no key that can be set{near} Keys are rate, request_rate, num_gpus, routing_policy, and those of \
+                 an engine (queuescope sim --help)"
+            ),
+            _ => said.rsplit_once(": ").map_or(said, |(_, said)| said).to_owned(),
+        })
     })?;
+    if *value == Value::Boolean(false) {
+        return Ok(());
+    }
     let updated = profile.update_from_arg_matches(&matches);
     updated.map_err(|error| wrong(key, &error.to_string()))
 }

@@ -137,11 +137,34 @@ async fn histograms_hold_what_the_rows_say() {
     let path = front.records();
     until("all rows", || rows(&path).len() == 4 * (asked.len() + 2)).await;
     let scrape = scrape(&front);
+    let metrics = front.proxy.metrics().clone();
     let rows = front.rows().await;
     let all: Vec<&Row> = rows.iter().collect();
     let ok: Vec<&Row> = rows.iter().filter(|row| row["outcome"] == "ok").collect();
     let failed: Vec<&Row> = rows.iter().filter(|row| row["outcome"] != "ok").collect();
     assert_eq!((ok.len(), failed.len()), (24, 4), "{failed:?}");
+
+    // What each sequence waited for is judged when the proxy ends, at the latest.
+    let ended = parsed(&metrics.text());
+    let causes = [
+        "slots",
+        "kv_memory",
+        "prefill_turn",
+        "not_seen_here",
+        "unknown",
+    ];
+    let judged = causes.map(|cause| {
+        let cause = format!("cause=\"{cause}\"");
+        total(&ended, "queuescope_wait_cause_seconds_total", &[&cause])
+    });
+    let (judged, waited) = (
+        judged.iter().sum::<f64>(),
+        values(&all, "pure_queue_time", false).iter().sum::<f64>(),
+    );
+    assert!(
+        waited > 0.01 && (judged - waited).abs() < 1e-5,
+        "{judged} {waited}"
+    );
 
     let duration = "gen_ai_server_request_duration_seconds";
     assert_holds(&scrape, duration, &[], &values(&all, "elapsed", true));

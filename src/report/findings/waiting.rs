@@ -1,7 +1,6 @@
 //! What a run says of its waiting in server queues: what was full, and which requests caused it.
 
 use crate::report::why::{Why, lopsided, words};
-use crate::stats::waits::Cause;
 
 use super::{Finding, upper};
 
@@ -13,32 +12,10 @@ pub fn cause(why: &Why, found: Finding, took: &str) -> Finding {
     };
     let slots = why.servers.first().and_then(|server| server.slots());
     let what = words(cause, slots.map(|(slots, _)| slots));
-    let advice = match cause {
-        Cause::Slots => {
-            "Raise `max_running_requests` while the time per output token allows it, or add servers."
-        }
-        Cause::Memory => {
-            "Give the KV cache more memory (`mem_fraction_static`, a smaller `kv_cache_dtype`), ask for shorter contexts and \
-             answers, or add servers: more slots do not help."
-        }
-        Cause::Prefill => {
-            "Send requests that begin alike to the same server (`cache_aware`), shorten prompts, or add servers; a smaller \
-             `chunked_prefill_size` lets others in between: more slots do not help."
-        }
-        Cause::NotSeen => {
-            "Find out who else sends requests to these servers, and send those through the same proxy: only what is seen \
-             can be blamed."
-        }
-        Cause::Down => "Look at why a server was down; others took over what it had.",
-        Cause::Router | Cause::Unknown => {
-            "Look at `token_usage` over time: near 1, the KV cache is full (raise `mem_fraction_static`); else raise \
-             `max_running_requests` if as many ran, or add servers."
-        }
-    };
     let share = share * 100.0;
     Finding {
         what: format!("{waited} {} for {share:.0} % of that time.", upper(&what)),
-        advice: advice.to_owned(),
+        advice: cause.advice().to_owned(),
         ..found
     }
 }

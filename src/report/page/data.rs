@@ -92,6 +92,9 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
         "poisson": poisson_rate(run.summary.as_ref()),
         "series": series(report),
     });
+    if !run.off.is_empty() {
+        told["off"] = json!(run.off);
+    }
     if let (Value::Object(told), Value::Object(more)) = (told, more) {
         told.extend(more);
     }

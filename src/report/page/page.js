@@ -6,7 +6,7 @@ const failedOf = run => requestsOf(run) - run.summary.completed;
 function headline() {
   const keys = EXPERIMENT?.keys ?? [];
   const total = RUNS.reduce((sum, run) => sum + requestsOf(run), 0);
-  const title = EXPERIMENT && keys.length ? `${upper(EXPERIMENT.kind || "experiment")} test: ${keys.map(key => `${new Set(RUNS.map(run => written(run.file?.settings?.[key] ?? ""))).size} values of ${key}`).join(", ")}`
+  const title = EXPERIMENT?.kind === "what-if" ? `What if${keys.length ? `: ${keys.join(", ")}` : ""}` : EXPERIMENT && keys.length ? `${upper(EXPERIMENT.kind || "experiment")} test: ${keys.map(key => `${new Set(RUNS.map(run => written(run.file?.settings?.[key] ?? ""))).size} values of ${key}`).join(", ")}`
     : EXPERIMENT ? `${upper(EXPERIMENT.kind || "experiment")} test` : RUNS.length === 1 ? `Run ${RUNS[0].run}` : `${RUNS.length} runs`;
   $("title").textContent = title;
   document.title = `${title} · queuescope`;
@@ -88,16 +88,16 @@ function compared() {
 
 function runsTable() {
   if (RUNS.length < 2) return null;
-  const cells = (run, name) => [{ n: duration(figuresOf(run, name)?.p50) }, { n: duration(figuresOf(run, name)?.p99) }];
+  const cells = (run, name) => ["p50", "p99"].map(part => ({ n: duration(figuresOf(run, name)?.[part]), small: offOf(run, `${name}_ms.${part}`) }));
   const rows = RUNS.map(run => {
     const link = make("a", briefOf(run));
     link.href = "#detail";
     link.onclick = () => choose(run);
-    return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.summary.completed_rate) }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
+    return [box("span", "", link, " ", markOf(gradeOf(run))), { n: number(requestsOf(run)) }, { n: number(failedOf(run)) }, { n: number(run.summary.completed_rate), small: offOf(run, "request_throughput") }, ...cells(run, "ttft"), ...cells(run, "pure_queue_time"), ...cells(run, "total_latency")];
   });
   const heads = ["run", { n: "requests" }, { n: "failed" }, { n: "finished a second" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }];
   const missing = (EXPERIMENT?.runs ?? []).filter(of => of.state !== "done");
-  return section("runs", "The runs", make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows),
+  return section("runs", "The runs", make("p", "Choose one to see it in detail below.", "soft"), table(heads, rows, isPredicted() ? "±: by so much predictions of rows that taught nothing were off, as a share (docs/WHATIF.md)." : ""),
     missing.length ? box("ul", "", ...missing.map(of => make("li", `${of.label}: ${of.state === "planned" ? "not begun" : of.state === "running" ? "was cut short while it ran" : of.state}`))) : null);
 }
 
@@ -130,26 +130,29 @@ function faultsByRun() {
 /** A setting's values against queue, first token and rate. */
 function sweep() {
   const keys = EXPERIMENT?.keys ?? [];
-  if (!keys.length || RUNS.length < 2) return null;
+  if (!keys.length || RUNS.length < 2 || isPredicted() && RUNS.length < 3) return null;
   const place = make("div");
   const state = { key: keys[keys.length - 1], figure: "p50" };
   const settings = run => run.file?.settings ?? {};
+  // The load that predictions are of has no settings.
+  const runs = RUNS.filter(run => keys.some(key => key in settings(run)));
   const show = () => {
-    const values = [...new Map(RUNS.map(run => [written(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
+    const values = [...new Map(runs.map(run => [written(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
     if (values.every(value => typeof value === "number")) values.sort((a, b) => a - b);
     const others = run => keys.filter(key => key !== state.key).map(key => `${key} = ${written(settings(run)[key] ?? "")}`).join(", ");
-    const lines = get => [...new Set(RUNS.map(others))].map(name => ({ name: name || "all runs", figures: values.map(value => {
-      const found = RUNS.filter(run => others(run) === name && written(settings(run)[state.key] ?? "") === written(value)).map(get).filter(known);
+    const lines = (get, of) => [...new Set(runs.map(others))].map(name => ({ name: name || "all runs", off: runs[0].off?.[of] ?? 0, figures: values.map(value => {
+      const found = runs.filter(run => others(run) === name && written(settings(run)[state.key] ?? "") === written(value)).map(get).filter(known);
       return found.length ? found.reduce((sum, figure) => sum + figure, 0) / found.length : null;
     }) }));
     const repeats = RUNS.some(run => run.file?.repeat) ? " The mean of the repeats." : "";
     const words = { p50: "median", p99: "99th percentile", mean: "mean" }[state.figure];
-    const one = (title, get, count, caption) => picture({ title, grade: worst(RUNS), caption: caption + repeats, option: sweepOption(lines(get), values, state.key, count, Boolean(count)) });
+    const bars = isPredicted() ? " Bars: by so much predictions are off, where that is known." : "";
+    const one = (title, get, of, count, caption) => picture({ title, grade: worst(RUNS), caption: caption + repeats + bars, option: sweepOption(lines(get, of), values, state.key, count, Boolean(count)) });
     const latency = name => run => figuresOf(run, name)?.[state.figure];
     place.replaceChildren(box("div", "trio",
-      RUNS.some(run => figuresOf(run, "pure_queue_time")) ? one("Server queue", latency("pure_queue_time"), null, `How long a request waited for a place in a batch, ${words}.`) : "",
-      one("Time to first token", latency("ttft"), null, `From arrival to the first token, ${words}.`),
-      one("Finished", run => run.summary.completed_rate, "requests a second", "Requests that went well, a second.")));
+      RUNS.some(run => figuresOf(run, "pure_queue_time")) ? one("Server queue", latency("pure_queue_time"), `pure_queue_time_ms.${state.figure}`, null, `How long a request waited for a place in a batch, ${words}.`) : "",
+      one("Time to first token", latency("ttft"), `ttft_ms.${state.figure}`, null, `From arrival to the first token, ${words}.`),
+      one("Finished", run => run.summary.completed_rate, "request_throughput", "requests a second", "Requests that went well, a second.")));
     forget();
     watch();
   };

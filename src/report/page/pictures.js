@@ -137,6 +137,9 @@ const timesOption = (run, lines, unit, more) => c => chartOf(c, { x: ["seconds i
   series: [...lines.map((line, at) => lineSeries(c, line.name, broken(pairs(line.times, line.values)),
     { ...lineOf(c, line.colour ?? at), ...(line.dashed ? { type: "dashed", width: 1.5 } : {}) }, { connectNulls: false })), ...bands(run, c, most(lines.flatMap(line => line.times)))] });
 
+/** By how much the figures of a line may be off: a bar each. */
+const errorBars = (c, line, unit) => ({ silent: true, symbol: "rect", symbolSize: [12, 2], label: { show: false }, lineStyle: { type: "solid", color: c.ink, width: 1.5 },
+  data: line.figures.flatMap((figure, at) => !known(figure) || !line.off ? [] : [[-1, 1].map(side => ({ coord: [at, figure * (1 + side * line.off) * unit.times] }))]) });
 /** A figure against the values of a setting: a line a combination of the others. */
 const sweepOption = (lines, values, name, times, isCount) => c => {
   const isNumber = values.every(value => typeof value === "number");
@@ -148,5 +151,6 @@ const sweepOption = (lines, values, name, times, isCount) => c => {
     tip: all => tip(`${name} ${all[0].name}`, all.filter(one => known(one.value)).map(one => [one.color, one.seriesName, said(one.value)])),
     series: lines.map((line, at) => lineSeries(c, line.name, line.figures.map(figure => known(figure) ? figure * unit.times : null), at,
       { type: isNumber ? "line" : "bar", symbol: "emptyCircle", symbolSize: 7, barMaxWidth: 34,
+        markLine: isNumber || lines.length === 1 ? errorBars(c, line, unit) : undefined,
         label: { show: lines.length === 1, position: "top", color: c.ink, textBorderColor: c.paper, textBorderWidth: 3, fontSize: 11, formatter: of => said(of.value) } })) });
 };

@@ -51,5 +51,8 @@ function niceMax(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find(step => step * power >= value) * power;
 }
+/** By how much a figure of a prediction may be off, as a share; and whether any run is one. */
+const offOf = (run, figure) => known(run.off?.[figure]) ? `± ${number(run.off[figure] * 100, 1)} %` : "";
+const isPredicted = () => RUNS.some(run => run.off);
 const figuresOf = (run, name) => run.summary.latency[name] ?? null;
 const labelOf = name => [...DATA.listed, ...DATA.shown].find(of => of.name === name)?.label ?? name;

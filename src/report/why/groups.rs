@@ -59,28 +59,26 @@ pub type Part = (usize, f64, f64);
 
 /// The groups of a run's requests, where there are several.
 pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
-    let prompt = |row| {
-        Some(
-            table
-                .whole(ColumnId::actual_prompt_tokens, row)?
-                .unsigned_abs(),
-        )
+    let count = |column, row| table.whole(column, row).map(i64::unsigned_abs);
+    let prompt = |row| count(ColumnId::actual_prompt_tokens, row);
+    let word = |column, row| match table.text(column, row) {
+        "" => None,
+        word => Some((0, word.to_owned())),
     };
     let kinds: [(&str, &dyn Fn(usize) -> Class); 5] = [
         ("prompt", &|row| Some(class(&PROMPTS, prompt(row)?))),
         ("output", &|row| {
-            let tokens = table.whole(ColumnId::actual_output_tokens, row)?;
-            Some(class(&OUTPUTS, tokens.unsigned_abs()))
+            Some(class(&OUTPUTS, count(ColumnId::actual_output_tokens, row)?))
         }),
         ("cached", &|row| {
-            let cached = table.whole(ColumnId::cached_tokens, row)?.unsigned_abs();
-            let share = cached * 100 / prompt(row)?.max(1);
+            let share =
+                count(ColumnId::cached_tokens, row)?.saturating_mul(100) / prompt(row)?.max(1);
             let (at, _) = class(&CACHED, share);
             let names = ["nothing", "less than half", "half or more"];
             Some((at, names.get(at)?.to_string()))
         }),
-        ("endpoint", &|row| word(table, ColumnId::endpoint, row)),
-        ("model", &|row| word(table, ColumnId::model, row)),
+        ("endpoint", &|row| word(ColumnId::endpoint, row)),
+        ("model", &|row| word(ColumnId::model, row)),
     ];
     let mut all = kinds
         .map(|(by, of)| by_class(table, parts, by, of))
@@ -94,11 +92,6 @@ pub fn of(table: &Table, parts: &[Part]) -> Vec<Group> {
         all.extend(by_class(table, parts, header, &class));
     }
     all
-}
-
-fn word(table: &Table, column: ColumnId, row: usize) -> Class {
-    let word = table.text(column, row);
-    (!word.is_empty()).then(|| (0, word.to_owned()))
 }
 
 fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class) -> Vec<Group> {

@@ -45,6 +45,8 @@ pub(super) struct Scheduler {
     computed_tokens: u64,
     decoding: Decoding,
     pub(super) events: VecDeque<Event>,
+    /// Of a request's tokens only the first and the last are told.
+    pub(super) is_brief: bool,
 }
 
 /// How fast it decodes, told anew after [`Decoding::STEPS`] steps.
@@ -144,6 +146,7 @@ impl Scheduler {
             computed_tokens: 0,
             decoding: Decoding::default(),
             events: VecDeque::new(),
+            is_brief: false,
         }
     }
 
@@ -215,7 +218,9 @@ impl Scheduler {
             }
             task.made += 1;
             let last = task.made >= task.wanted;
-            self.tell(member.id, at, EventKind::Token { last });
+            if last || task.made == 1 || !self.is_brief {
+                self.tell(member.id, at, EventKind::Token { last });
+            }
             if last {
                 self.leave(member.id);
             }

@@ -23,28 +23,51 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByCause([i64; Cause::ALL.len()]);
 
-/// Of each: its name in files and as a label, as a table's head, and what it is in a few words.
-const TEXTS: [[&str; 3]; Cause::ALL.len()] = [
-    ["slots", "slots full", "all slots were taken"],
-    ["kv_memory", "KV memory", "the KV memory was full"],
+/// Of each: its name in files and as a label, as a table's head, what it is in a few words, and what helps against it.
+const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
+    [
+        "slots",
+        "slots full",
+        "all slots were taken",
+        "Raise `max_running_requests` while the time per output token allows it, or add servers.",
+    ],
+    [
+        "kv_memory",
+        "KV memory",
+        "the KV memory was full",
+        "Give the KV cache more memory (`mem_fraction_static`, a smaller `kv_cache_dtype`), ask for shorter contexts and \
+         answers, or add servers: more slots do not help.",
+    ],
     [
         "prefill_turn",
         "prefill turn",
         "its turn of prefill had not come",
+        "Send requests that begin alike to the same server (`cache_aware`), shorten prompts, or add servers; a smaller \
+         `chunked_prefill_size` lets others in between: more slots do not help.",
     ],
     [
         "not_seen_here",
         "not seen here",
         "requests that are not seen here had the server",
+        "Find out who else sends requests to these servers, and send those through the same proxy: only what is seen \
+         can be blamed.",
     ],
-    ["router", "router", "the router held it back"],
+    ["router", "router", "the router held it back", LOOK],
     [
         "server_down",
         "server down",
         "the server was down or starting",
+        "Look at why a server was down; others took over what it had.",
     ],
-    ["unknown", "unknown", "what it waited for is not known"],
+    [
+        "unknown",
+        "unknown",
+        "what it waited for is not known",
+        LOOK,
+    ],
 ];
+const LOOK: &str = "Look at `token_usage` over time: near 1, the KV cache is full (raise `mem_fraction_static`); else raise \
+                    `max_running_requests` if as many ran, or add servers.";
 
 impl Cause {
     /// All of them.
@@ -71,6 +94,11 @@ impl Cause {
     /// What it is, in a few words.
     pub const fn words(self) -> &'static str {
         TEXTS[self as usize][2]
+    }
+
+    /// What helps against it.
+    pub const fn advice(self) -> &'static str {
+        TEXTS[self as usize][3]
     }
 }
 

@@ -1,5 +1,3 @@
-use std::io::Read as _;
-
 use proptest::prelude::*;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -236,71 +234,6 @@ fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
             assert!(held <= 0.05 * (held + waits.by_nobody), "{name}");
             holds(&name, &stays, &Known::default(), Cause::NotSeen);
         }
-    }
-}
-
-/// The rows of an H200 (tests/data/h200/README.md) by run.
-fn of_h200(run: &str) -> Vec<Stay> {
-    let packed = include_bytes!("../../../tests/data/h200/runs.csv.gz");
-    let mut text = String::new();
-    let mut unpacked = flate2::read::GzDecoder::new(&packed[..]);
-    unpacked.read_to_string(&mut text).unwrap();
-    let rows = text
-        .lines()
-        .filter(|line| line.split(',').next() == Some(run));
-    let stay = |line: &str| {
-        let cells: Vec<i64> = line
-            .split(',')
-            .skip(1)
-            .map(|cell| cell.parse().unwrap())
-            .collect();
-        let [
-            arrival,
-            prompt,
-            output,
-            cached,
-            _,
-            queued,
-            admitted,
-            first,
-            finish,
-        ] = cells[..]
-        else {
-            panic!("{line}")
-        };
-        let at = |tenths: i64| (arrival + tenths) * MS / 10;
-        Stay {
-            queued: at(queued),
-            started: at(admitted),
-            first: at(first),
-            ended: at(finish),
-            prompt: (prompt - cached) as u64,
-            output: output as u64,
-        }
-    };
-    rows.map(stay).collect()
-}
-
-#[test]
-fn the_sixteen_slots_of_a_real_server_are_found() {
-    let waits = holds(
-        "slots16",
-        &of_h200("slots16"),
-        &Known::default(),
-        Cause::Slots,
-    );
-    assert_eq!(waits.limits.slots, Some(16));
-    // These never ran as many as they could: each waited for the batch under way.
-    for run in [
-        "2048-64-rate5",
-        "2048-64-rate10",
-        "128-512",
-        "mixed",
-        "shared",
-        "two-servers-server1",
-    ] {
-        let waits = holds(run, &of_h200(run), &Known::default(), Cause::Prefill);
-        assert_eq!(waits.limits.slots, None, "{run}");
     }
 }
 

@@ -57,11 +57,16 @@ impl Metrics {
             observe(&self.per_token, gen_ai, tpot);
         }
         let waited = rows.iter().filter_map(|row| row.pure_queue_time);
-        let waited = seconds(waited.sum());
+        let waited = waited.reduce(|sum, nanos| sum + nanos);
         for (header, value) in label_pairs(first.labels.as_deref().unwrap_or_default()) {
             let outcome = labels.outcome;
             self.label_requests.with(&[header, value, outcome]).inc();
-            self.label_wait.with(&[header, value]).inc_by(waited);
+            // Of whom no server told how long they waited there is no number, rather than 0.
+            if let Some(waited) = waited {
+                self.label_wait
+                    .with(&[header, value])
+                    .inc_by(seconds(waited));
+            }
         }
         for (kind, tokens) in [
             ("prompt", first.request_prompt_tokens),

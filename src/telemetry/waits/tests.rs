@@ -83,15 +83,30 @@ fn what_waits_to_be_judged_is_bounded() {
 
 #[test]
 fn what_waited_in_the_router_or_at_an_unknown_time_is_counted_at_once() {
-    let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
     let mut rows = rows(0.0, 1.0, 2.0);
     rows[0].queue_time_in_router = Some(NANOS / 4);
     rows[0].queue_time_start = None;
-    log.record(&rows, at(2.0), &metrics);
-    let expected = [("gpu:1 router", 0.25), ("gpu:1 unknown", 1.0)];
-    let told = told(&metrics);
-    let told: Vec<(&str, f64)> = told.iter().map(|of| (of.0.as_str(), of.1)).collect();
-    assert_eq!(told, expected);
+    let one = "gpu:0 server_error 500 after 0.100000 s";
+    for (failed, expected) in [
+        ("", vec![("gpu:1 router", 0.25)]),
+        (
+            one,
+            vec![("gpu:1 router", 0.15), ("gpu:1 server_down", 0.1)],
+        ),
+        (
+            "gpu:0 timeout after 0.100000 s; gpu:2 timeout after 0.050000 s",
+            vec![("gpu:1 router", 0.1), ("gpu:1 server_down", 0.15)],
+        ),
+        // Of one nobody knows how long it took.
+        ("gpu:0 open", vec![("gpu:1 server_down", 0.25)]),
+    ] {
+        let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
+        rows[0].failed_attempts = Some(failed.to_owned()).filter(|failed| !failed.is_empty());
+        log.record(&rows, at(2.0), &metrics);
+        let told = told(&metrics);
+        let told: Vec<(&str, f64)> = told.iter().map(|of| (of.0.as_str(), of.1)).collect();
+        assert_eq!(told, [expected, vec![("gpu:1 unknown", 1.0)]].concat());
+    }
 }
 
 #[test]
@@ -107,6 +122,18 @@ fn requests_are_counted_by_what_their_headers_say() {
     ] {
         assert!(text.contains(line), "{line} not in {text}");
     }
+    // Of whom no server told its times there is no wait, rather than one of 0.
+    let mut untold = rows(0.0, 0.0, 2.0);
+    untold[0].pure_queue_time = None;
+    untold[0].labels = Some("x-tenant=untold".to_owned());
+    metrics.request_ended(&untold);
+    let text = metrics.text();
+    let of_untold = text.lines().filter(|line| line.contains("untold"));
+    let of_untold: Vec<&str> = of_untold.collect();
+    assert!(
+        matches!(of_untold[..], [line] if line.starts_with("queuescope_label_requests_total")),
+        "{of_untold:?}"
+    );
     // However many tenants come, the metric has so many sets.
     for n in 0..100 {
         let mut rows = rows(0.0, 1.0, 2.0);

@@ -1,13 +1,13 @@
 //! What was learnt, replayed and predicted, for people and for programs.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
+use super::Made;
 use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
-
-use super::Made;
-use crate::whatif::fit::{COMPARED, Errors, compared};
-use crate::whatif::rows::Figures;
+use crate::whatif::figures::{COMPARED, Compared, Figures};
 
 /// Bounds that are further apart, as a factor, say nothing.
 const MOST_APART: f64 = 100.0;
@@ -17,40 +17,31 @@ impl Made<'_> {
     pub fn to_json(&self) -> Value {
         let (fit, load) = (&self.fit, self.load);
         let learnt = fit.learnt.iter().map(|learnt| {
-            (
-                learnt.name.to_owned(),
-                json!({ "value": learnt.value, "low": learnt.bounds[0], "high": learnt.bounds[1] }),
-            )
+            let [low, high] = learnt.bounds;
+            let told = json!({ "value": learnt.value, "low": low, "high": high });
+            (learnt.name, told)
         });
-        let shares: serde_json::Map<String, Value> = fit
-            .shares
-            .iter()
-            .map(|(servers, share)| (servers.to_string(), json!(share)))
-            .collect();
         let validation = fit.validation.iter().map(|run| {
             json!({
                 "file": run.name,
                 "max_running_requests": run.slots,
-                "measured": figures(&run.measured),
-                "predicted": figures(&run.predicted),
-                "error": errors(run.errors()),
+                "measured": run.measured,
+                "predicted": run.predicted,
+                "error": named(run.errors()),
             })
         });
         let predicted = self.predictions.iter().map(|prediction| {
-            let mut shown = figures(&prediction.figures);
+            let mut shown = json!(prediction.figures);
             shown["settings"] = grid::json(&prediction.settings).into();
-            shown["error"] = errors(fit.errors());
+            shown["error"] = json!(named(self.errors));
             shown["refused"] = prediction.refused.into();
-            if !self.args.goodput.is_empty() {
-                shown["goodput_share"] = prediction.figures.kept.into();
-            }
             shown
         });
         json!({
             "fit": {
                 "requests": fit.requests,
-                "parameters": learnt.collect::<serde_json::Map<_, _>>(),
-                "gpu_share": shares,
+                "parameters": learnt.collect::<BTreeMap<_, _>>(),
+                "gpu_share": fit.shares,
                 "error": fit.error(),
             },
             "validation": validation.collect::<Value>(),
@@ -59,100 +50,22 @@ impl Made<'_> {
             "no_prediction": self.no_prediction,
         })
     }
-}
-
-fn figures(figures: &Figures) -> Value {
-    let three =
-        |of: [f64; 3]| json!({ "mean": of[0] * 1e3, "p50": of[1] * 1e3, "p99": of[2] * 1e3 });
-    json!({
-        "ttft_ms": three(figures.ttft),
-        "total_latency_ms": three(figures.total),
-        "pure_queue_time_ms": three(figures.queue),
-        "request_throughput": figures.throughput,
-    })
-}
-
-fn errors(errors: Errors) -> Value {
-    let named = COMPARED.iter().zip(errors);
-    named
-        .map(|(name, error)| ((*name).to_owned(), json!(error)))
-        .collect::<serde_json::Map<_, _>>()
-        .into()
-}
-
-impl Made<'_> {
-    /// Of how many requests no server would take.
-    fn too_long(&self) -> impl Iterator<Item = String> + '_ {
-        let all = self.load.requests.len();
-        let some = self.predictions.iter().filter(|of| of.refused > 0);
-        some.map(move |of| {
-            let (label, refused) = (grid::label(&of.settings), of.refused);
-            format!("{label}: {refused} of {all} requests are refused, as they are longer than the KV cache")
-        })
-    }
-
-    fn learnt(&self) -> Grid {
-        let learnt = self.fit.learnt.iter().map(|learnt| {
-            let [low, high] = learnt.bounds;
-            vec![
-                learnt.name.to_owned(),
-                short(learnt.value),
-                match high / low {
-                    ..=MOST_APART => format!("{} – {}", short(low), short(high)),
-                    _ => "not told".to_owned(),
-                },
-            ]
-        });
-        Grid {
-            heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
-            rows: learnt.collect(),
-        }
-    }
 
     /// For the terminal.
     pub fn to_text(&self) -> String {
         let (fit, load) = (&self.fit, self.load);
-        let heads = [
-            "",
-            "TTFT p50",
-            "TTFT p99",
-            "total p50",
-            "total p99",
-            "queue mean",
-            "done a second",
-        ];
-        let heads = || heads.iter().map(|head| (*head).to_owned());
-        let mut replayed = Vec::new();
-        for run in &fit.validation {
-            replayed.push(line(&run.name, compared(&run.measured)));
-            replayed.push(line("  replayed", compared(&run.predicted)));
-            replayed.push(shares("  off by", run.errors(), "+"));
-        }
-        replayed.push(shares("error (root mean square)", fit.errors(), ""));
-        let replayed = Grid {
-            heads: heads().collect(),
-            rows: replayed,
+        let learnt = fit.learnt.iter().map(|learnt| {
+            let [low, high] = learnt.bounds;
+            let bounds = match high / low {
+                ..=MOST_APART => format!("{} – {}", short(low), short(high)),
+                _ => "not told".to_owned(),
+            };
+            vec![learnt.name.to_owned(), short(learnt.value), bounds]
+        });
+        let learnt = Grid {
+            heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
+            rows: learnt.collect(),
         };
-        // Learnt from, it has been replayed and measured.
-        let own = fit.validation.first().filter(|_| self.args.fit.is_empty());
-        let measured = own.map_or_else(|| Figures::of(&load.to_run(&[])), |own| own.measured);
-        let mut rows = vec![line(
-            &format!("measured: {}", load.name),
-            compared(&measured),
-        )];
-        for prediction in &self.predictions {
-            rows.push(line(
-                &format!("predicted: {}", grid::label(&prediction.settings)),
-                compared(&prediction.figures),
-            ));
-            rows.push(shares("  ±", fit.errors(), ""));
-        }
-        let predicted = Grid {
-            heads: heads().collect(),
-            rows,
-        };
-        let notes = self.notes.iter().cloned().chain(self.too_long());
-        let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
         let shared: String = fit
             .shares
             .iter()
@@ -160,36 +73,88 @@ impl Made<'_> {
                 format!("{servers} servers: each as fast as with {share:.2} of a GPU\n")
             })
             .collect();
+        let mut replayed = Vec::new();
+        for run in &fit.validation {
+            replayed.push(line(&run.name, &run.measured));
+            replayed.push(line("  replayed", &run.predicted));
+            replayed.push(cells(
+                "  off by",
+                run.errors().map(|off| format!("{:+.1} %", off * 100.0)),
+            ));
+        }
+        replayed.push(cells("error (root mean square)", fit.errors().map(percent)));
+        let measured = Figures::of(load, &self.goals);
+        let mut predicted = vec![line(&format!("measured: {}", load.name), &measured)];
+        let mut notes: String = self
+            .notes
+            .iter()
+            .map(|note| format!("note: {note}\n"))
+            .collect();
+        for prediction in &self.predictions {
+            let (label, refused) = (grid::label(&prediction.settings), prediction.refused);
+            predicted.push(line(&format!("predicted: {label}"), &prediction.figures));
+            predicted.push(cells("  ±", self.errors.map(percent)));
+            if refused > 0 {
+                notes += &format!(
+                    "note: {label}: {refused} of {} requests are refused, as they are longer than the KV cache\n",
+                    load.requests.len()
+                );
+            }
+        }
         format!(
-            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\nPredicted (milliseconds):\n{}{notes}",
+            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\n\
+             Predicted (milliseconds; ±: what the first halves of the rows of --fit taught was off by so much in the second halves):\n\
+             {}{notes}",
             fit.requests,
-            self.learnt().to_text(None),
-            replayed.to_text(None),
-            predicted.to_text(None),
+            learnt.to_text(None),
+            grid_of(replayed).to_text(None),
+            grid_of(predicted).to_text(None),
         )
     }
 }
 
-fn line(name: &str, figures: Errors) -> Vec<String> {
-    let [times @ .., throughput] = figures;
-    let cells = times.map(|time| match throughput > 0.0 {
-        true => short(time * 1e3),
-        false => "–".to_owned(),
-    });
-    std::iter::once(name.to_owned())
-        .chain(cells)
-        .chain([format!("{throughput:.2}")])
-        .collect()
+/// Figures under their heads; the last column is there where there are goals.
+fn grid_of(rows: Vec<Vec<String>>) -> Grid {
+    let heads = [
+        "",
+        "TTFT p50",
+        "TTFT p99",
+        "total p50",
+        "total p99",
+        "queue mean",
+        "done a second",
+        "kept the goal",
+    ];
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    Grid {
+        heads: heads.into_iter().take(columns).map(str::to_owned).collect(),
+        rows,
+    }
 }
 
-fn shares(name: &str, errors: Errors, sign: &str) -> Vec<String> {
-    let cell = |error: f64| match sign {
-        "" => format!("{:.1} %", error * 100.0),
-        _ => format!("{:+.1} %", error * 100.0),
-    };
-    std::iter::once(name.to_owned())
-        .chain(errors.map(cell))
-        .collect()
+fn line(name: &str, figures: &Figures) -> Vec<String> {
+    let [times @ .., throughput] = figures.compared();
+    let times = times.map(|time| match throughput > 0.0 {
+        true => short(time),
+        false => "–".to_owned(),
+    });
+    let more = [
+        Some(format!("{throughput:.2}")),
+        figures.goodput_share.map(percent),
+    ];
+    cells(name, times.into_iter().chain(more.into_iter().flatten()))
+}
+
+fn cells(name: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
+    std::iter::once(name.to_owned()).chain(cells).collect()
+}
+
+fn named(errors: Compared) -> BTreeMap<&'static str, f64> {
+    COMPARED.into_iter().zip(errors).collect()
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
 }
 
 fn short(value: f64) -> String {

@@ -1,0 +1,139 @@
+//! What is said of a load, measured or predicted: the same functions of the same moments make both.
+
+use serde::Serialize;
+
+use crate::report::load::Goal;
+use crate::stats::Summary;
+
+use super::Error;
+use super::load::{Load, Request, Times};
+
+/// A latency of a request, seconds.
+pub type Latency = fn(&Request, Times) -> f64;
+
+/// From arrival to the first token.
+pub const TTFT: Latency = |request, times| times.first - request.at;
+/// From arrival to the end of the answer.
+pub const TOTAL: Latency = |request, times| times.finish - request.at;
+/// In prefill: from the queue's end to the first token.
+pub const PREFILL: Latency = |_, times| times.first - times.admitted;
+/// From each token to the next.
+pub const TPOT: Latency = |request, times| {
+    (times.finish - times.first) / f64::from(request.output.saturating_sub(1).max(1))
+};
+const QUEUE: Latency = |_, times| times.admitted - times.queued;
+const DECODE: Latency = |_, times| times.finish - times.first;
+
+/// What goals may be of, by their names there.
+const OF_GOALS: [(&str, Latency); 7] = [
+    ("ttft", TTFT),
+    ("e2el", TOTAL),
+    ("tpot", TPOT),
+    ("total_latency", TOTAL),
+    ("pure_queue_time", QUEUE),
+    ("prefill_time", PREFILL),
+    ("decode_time", DECODE),
+];
+
+/// What is compared: figures, or by which share each is off.
+pub type Compared = [f64; 6];
+/// Their names.
+pub const COMPARED: [&str; 6] = [
+    "ttft_ms.p50",
+    "ttft_ms.p99",
+    "total_latency_ms.p50",
+    "total_latency_ms.p99",
+    "pure_queue_time_ms.mean",
+    "request_throughput",
+];
+
+/// What is said of a load, by the names of JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// From arrival to the first token, milliseconds.
+    pub ttft_ms: OfAll,
+    /// From arrival to the end of the answer, milliseconds.
+    pub total_latency_ms: OfAll,
+    /// In the server's queue, milliseconds.
+    pub pure_queue_time_ms: OfAll,
+    /// Requests that ended, in the time from the first arrival to the last end; a second.
+    pub request_throughput: f64,
+    /// The share of all requests that kept all goals, where there are any: who is refused keeps none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goodput_share: Option<f64>,
+}
+
+/// A latency of all requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct OfAll {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+}
+
+/// Goals with their latencies.
+///
+/// # Errors
+/// One is of a latency that is not predicted.
+pub fn goals(given: &[Goal]) -> Result<Vec<(Latency, f64)>, Error> {
+    let of = |goal: &Goal| {
+        let found = OF_GOALS.iter().find(|(name, _)| *name == goal.name);
+        let names = || OF_GOALS.map(|(name, _)| name).join(", ");
+        let (_, latency) = found.ok_or_else(|| {
+            Error::Setting(format!(
+                "--goodput {}: is not predicted; what can be a goal here is {}",
+                goal.name,
+                names()
+            ))
+        })?;
+        Ok((*latency, goal.most_ms / 1e3))
+    };
+    given.iter().map(of).collect()
+}
+
+impl Figures {
+    /// Of the requests of which it is known what became of them.
+    pub fn of(load: &Load, goals: &[(Latency, f64)]) -> Figures {
+        let all = |latency: Latency| {
+            let all = load
+                .seen()
+                .map(|(request, times)| latency(request, times) * 1e3);
+            Summary::of(all).map_or(OfAll::default(), |found| OfAll {
+                mean: found.mean,
+                p50: found.p50,
+                p99: found.p99,
+            })
+        };
+        let (mut first, mut last, mut done, mut good) = (f64::INFINITY, 0.0_f64, 0.0, 0.0);
+        for (request, times) in load.seen() {
+            (first, last) = (first.min(request.at), last.max(times.finish));
+            done += 1.0;
+            let is_kept = goals.iter().all(|(of, most)| of(request, times) <= *most);
+            good += f64::from(is_kept);
+        }
+        let of_all = good / load.requests.len().max(1) as f64;
+        Figures {
+            ttft_ms: all(TTFT),
+            total_latency_ms: all(TOTAL),
+            pure_queue_time_ms: all(QUEUE),
+            request_throughput: if done > 0.0 {
+                done / (last - first).max(1e-9)
+            } else {
+                0.0
+            },
+            goodput_share: (!goals.is_empty()).then_some(of_all),
+        }
+    }
+
+    /// What is compared, in the order of [`COMPARED`].
+    pub fn compared(&self) -> Compared {
+        [
+            self.ttft_ms.p50,
+            self.ttft_ms.p99,
+            self.total_latency_ms.p50,
+            self.total_latency_ms.p99,
+            self.pure_queue_time_ms.mean,
+            self.request_throughput,
+        ]
+    }
+}
