@@ -41,7 +41,7 @@ const SPEED: usize = 2;
 /// Rounds that make less of it than this have found the least.
 const ENOUGH: f64 = 0.98;
 /// How far a figure may be from the usual engine's, once that is as fast as this one: standard deviation of the logarithm.
-const SURE: f64 = 1.0;
+const SURE: f64 = 0.2;
 /// What is compared of each sample, and by which share it may be off.
 const COMPARED: [(f64, Latency); 4] = [(0.05, PREFILL), (0.015, TPOT), (0.06, TTFT), (0.02, TOTAL)];
 /// Of each of them, beside the mean.

@@ -21,8 +21,9 @@ pub struct Limits {
 
 /// Long waits that a limit is found of, at least.
 const ENOUGH: usize = 5;
-/// The share of the waiting that is at a limit, where it is one.
+/// The share of the waiting that is at a limit, where it is one; of that beside the prefills' turns, and of all.
 const NEARLY_ALL: f64 = 0.85;
+const OF_ALL: f64 = 0.5;
 /// The share of the time at a limit or above in which it may seem to be passed: ends are stamped after their place is free.
 const PASSED: f64 = 0.10;
 /// Where less of those that ran decoded, prefill keeps others out, and not the places.
@@ -82,12 +83,16 @@ fn slots(sweep: &Sweep) -> Option<u32> {
         .filter(|of| band.contains(&of.0))
         .map(|of| of.1)
         .sum();
+    // Where many end at once, their places are taken a prefill batch at a time: below the limit the turn is waited for.
+    let is_turn = |piece: &&Piece| piece.prefilling > 0 && piece.running < *band.start();
+    let turns: f64 = pieces().filter(is_turn).map(weight).sum();
     let ran = |least: u32| -> f64 {
         let above = sweep.ran.all().filter(|(running, _)| *running >= least);
         above.map(|(_, time)| time).sum()
     };
     let is_limit = most > 0
-        && inside >= NEARLY_ALL * waited.total()
+        && inside >= NEARLY_ALL * (waited.total() - turns)
+        && inside >= OF_ALL * waited.total()
         && ran(band.end() + 1) <= PASSED * ran(*band.start())
         && decode(pieces().filter(|piece| piece.running == most));
     is_limit.then_some(most)
