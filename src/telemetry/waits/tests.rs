@@ -148,7 +148,7 @@ fn requests_are_counted_by_what_their_headers_say() {
     let mut untold = rows(0.0, 0.0, 2.0);
     untold[0].pure_queue_time = None;
     untold[0].labels = Some("x-tenant=untold".to_owned());
-    metrics.request_ended(&untold);
+    metrics.request_ended(&Counted::of(&untold));
     let text = metrics.text();
     let of_untold = text.lines().filter(|line| line.contains("untold"));
     let of_untold: Vec<&str> = of_untold.collect();
