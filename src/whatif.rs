@@ -15,7 +15,8 @@ pub enum Error {
     /// Rows that tell nothing of servers.
     #[error(
         "--fit: no server has 20 requests whose rows tell when they entered and left its queue and had their first token \
-         (queue_time_start, queue_time_end, server_first_token_time): SGLang tells it with --enable-metrics"
+         (queue_time_start, queue_time_end, server_first_token_time) on a clock that is known (clock_state): SGLang tells it with \
+         --enable-metrics; `traffic --upstream-kind server` or a proxy's hops relate its clock"
     )]
     NothingToLearn,
     /// A load without requests.
