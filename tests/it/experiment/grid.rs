@@ -64,7 +64,7 @@ fn the_example_of_routing_has_a_best_policy_and_queues_in_both_places() {
         assert!(more > 0.05 * total, "{column}: {more}\n{}", done.out);
     }
     // A machine that is too busy to send in time compares nothing.
-    let best = "cache_aware, shown against random";
+    let best = "routing_policy=cache_aware, shown against routing_policy=random";
     assert!(
         done.out.contains(best) || done.code == Some(3),
         "{}",
