@@ -101,6 +101,8 @@ curve="0:7 15:8.5 15:18.7 20:19.5 20:8.9 60:11 65:10.9 65:24 70:23.8 70:10.8 120
 SECONDS=0
 for ((day = 0; ; day++)); do
     number=0
+    # Those of the day before have ended, or soon will.
+    loads=(${loads[@]+"${loads[@]: -6}"})
     # The share of all, and flags. Clients of the last but one lose patience; the last has a prompt twice, which the server refuses.
     while read -r share flags; do
         number=$((number + 1))

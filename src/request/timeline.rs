@@ -162,9 +162,6 @@ impl Period {
     pub const TO_PROXY: Period = Period::new(Moment::Sent, Moment::Arrival);
     /// What the router held.
     pub const QUEUE_IN_ROUTER: Period = Period::new(Moment::Arrival, Moment::RouterSend);
-    /// The server's receipt to its first token.
-    pub const QUEUE_IN_SERVER: Period =
-        Period::new(Moment::ServerCreated, Moment::ServerFirstToken);
     /// Tokenizing and the hand-over to the scheduler.
     pub const TOKENIZE: Period = Period::new(Moment::ServerCreated, Moment::QueueStart);
     /// The server queue, which is the scheduler's waiting queue and nothing else.

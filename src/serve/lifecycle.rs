@@ -50,7 +50,7 @@ const ENGINE_TRACES: &str = "engine.traces: listen";
 /// How often the join tables are looked through.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often is looked how late tasks are run.
-const LAG_PAUSE: Duration = Duration::from_millis(50);
+const LAG_PAUSE: Duration = Duration::from_millis(200);
 /// How often is counted what requests waited for.
 const COUNTED: Duration = Duration::from_secs(5);
 

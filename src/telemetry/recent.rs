@@ -68,8 +68,8 @@ const ROWS: usize = 16;
 const ROW_BYTES: usize = 64 << 10;
 
 impl Recent {
-    /// A request has ended. `is_counted`: it is one of those that figures are taken of; others are attempts at a hop
-    /// that no front here knows.
+    /// A request has ended. `counted`: what is made of it, if it is one of those that figures are taken of; others are attempts
+    /// at a hop that no front here knows.
     pub fn record(&self, rows: &Rows, counted: Option<&Counted<'_>>) {
         let Some(first) = rows.first() else { return };
         let timeline = &first.timeline;

@@ -118,9 +118,7 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Learnt>) {
             break;
         }
     }
-    // What chance makes of as many samples widens the bounds; and all that is compared of one sample hangs together.
-    let spread = (cost(&off) / off.len().max(1) as f64).max(1.0) * off.len() as f64
-        / samples.len().max(1) as f64;
+    let spread = spread(&off, samples.len());
     let learnt = |n: usize| {
         let variance = solve(curvature, std::array::from_fn(|x| f64::from(x == n)))[n];
         let wide = 1.96 * (variance.max(0.0) * spread).sqrt();
@@ -131,6 +129,12 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Learnt>) {
         }
     };
     (with(&at), (0..COUNT).map(learnt).collect())
+}
+
+/// What chance makes of as many samples widens the bounds; and all that is compared of one sample hangs together.
+fn spread(off: &[f64], samples: usize) -> f64 {
+    let by_chance = (cost(off) / off.len().max(1) as f64).max(1.0);
+    by_chance * off.len() as f64 / samples.max(1) as f64
 }
 
 /// What the moments tell at once, and of all else the usual engine, its prefill and its steps made as fast as this one's.

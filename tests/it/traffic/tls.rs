@@ -124,7 +124,11 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
         (&ours, of_a_ca, true, "CaUsedAsEndEntity"),
     ] {
         let face = issuer.face_of(params, server.addr).await;
-        let flags = trusted.then(|| trusting(&ours)).unwrap_or_default();
+        let flags = if trusted {
+            trusting(&ours)
+        } else {
+            Default::default()
+        };
         let error = one("localhost", face.addr, &flags).await.unwrap_err();
         assert!(!error.is_usage());
         let error = error.to_string();
