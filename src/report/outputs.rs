@@ -17,6 +17,8 @@ pub const TEXT: &str = "queuescope report\n\n";
 const PAGE: &str = "<meta name=\"generator\" content=\"queuescope\">";
 const MARKDOWN: &str = "# Report\n\n| run |";
 const JSON: &str = "{\n  \"answers\": [";
+/// What `queuescope whatif --profile` begins with.
+const PROFILE: &str = "# queuescope sim";
 const OLDER_JSON: &str = "{\n  \"comparison\": [";
 /// So many bytes tell.
 const LOOKED_AT: u64 = 4096;
@@ -69,7 +71,7 @@ fn is_ours(path: &Path) -> io::Result<bool> {
     }
     Ok(match head.first() {
         Some(b'P') => is_our_parquet(file),
-        _ => [TEXT, &SHEET.join(","), MARKDOWN, JSON, OLDER_JSON]
+        _ => [TEXT, &SHEET.join(","), MARKDOWN, JSON, OLDER_JSON, PROFILE]
             .iter()
             .any(|mark| text.starts_with(mark)),
     })

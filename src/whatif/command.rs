@@ -11,7 +11,8 @@ use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
 use crate::report::load::Goal;
-use crate::report::reader;
+use crate::report::outputs;
+use crate::report::reader::{self, inputs};
 use crate::table;
 
 use super::Error;
@@ -50,6 +51,9 @@ pub struct Args {
     /// File of a page of the load and the predictions, as `queuescope report` makes it
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Replace the files of --html and --profile, whatever they are
+    #[arg(long)]
+    pub force: bool,
     /// How it is shown
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
@@ -141,6 +145,13 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         )));
     }
     let goals = goals(&args.goodput)?;
+    let all = |of: &[&[PathBuf]]| of.concat();
+    let written = all(&[args.html.as_slice(), args.profile.as_slice()]);
+    outputs::check(
+        &written,
+        &inputs(&all(&[&args.loads, &args.fit])),
+        args.force,
+    )?;
     let loads = read(&args.loads)?;
     let load = only(&loads)?;
     // What cannot be is said before it is learnt what was, and also where nothing is predicted.

@@ -187,6 +187,31 @@ fn is_in_the_docs(name: &str, table: &str) {
 }
 
 #[test]
+fn what_is_read_is_not_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = folder.path().join("rows.csv.gz");
+    std::fs::copy(file("slots16"), &rows).unwrap();
+    let (load, before) = (rows.to_str().unwrap(), std::fs::read(&rows).unwrap());
+    let notes = folder.path().join("notes.txt");
+    std::fs::write(&notes, "mine").unwrap();
+    let mine = notes.to_str().unwrap();
+    for (flags, wrong) in [
+        (["--html", load, "--set", "rate=1"], "is the same file as"),
+        (["--profile", load, "--html", mine], "is there already"),
+        (["--fit", load, "--profile", mine], "is there already"),
+    ] {
+        let error = run(&[&[load][..], &flags].concat()).unwrap_err();
+        assert!(error.contains(wrong), "{error}");
+    }
+    let page = folder.path().join("page.html");
+    let page = page.to_str().unwrap();
+    let error = run(&[load, "--html", page, "--profile", page]).unwrap_err();
+    assert!(error.contains("two outputs"), "{error}");
+    assert_eq!(std::fs::read(&rows).unwrap(), before);
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
+}
+
+#[test]
 fn predictions_for_programs_have_every_setting_of_the_grid() {
     let load = file("slots16");
     let flags = [
