@@ -8,7 +8,7 @@ mod show;
 use toml::Value;
 
 use crate::disk;
-use crate::experiment::plan::grid;
+use crate::experiment::plan::grid::{self, Sweep};
 use crate::experiment::plan::read::Entry;
 use crate::report::load::Goal;
 use crate::report::outputs;
@@ -130,28 +130,11 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
             "--goodput-share: must be from 0 to 1".to_owned(),
         ));
     }
-    let looked_for: &[&str] = match args.find {
-        None => &[],
-        Some(Find::Servers) => &[SERVERS],
-        Some(Find::Rate) => &[RATE, FACTOR],
-    };
-    if let Some(twice) = sweeps
-        .iter()
-        .find(|of| looked_for.contains(&of.key.as_str()))
-    {
-        return Err(Error::Setting(format!(
-            "--set {}: is what --find looks for; leave it out",
-            twice.key
-        )));
-    }
+    not_looked_for(&sweeps, args.find)?;
     let goals = goals(&args.goodput)?;
-    let all = |of: &[&[PathBuf]]| of.concat();
-    let written = all(&[args.html.as_slice(), args.profile.as_slice()]);
-    outputs::check(
-        &written,
-        &inputs(&all(&[&args.loads, &args.fit])),
-        args.force,
-    )?;
+    let written = [args.html.as_slice(), args.profile.as_slice()].concat();
+    let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
+    outputs::check(&written, &inputs(&given), args.force)?;
     let loads = read(&args.loads)?;
     let load = only(&loads)?;
     // What cannot be is said before it is learnt what was, and also where nothing is predicted.
@@ -192,6 +175,24 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         Format::Text => made.to_text(),
     };
     Ok((shown, made.no_prediction))
+}
+
+/// Refuses a setting of what is looked for.
+fn not_looked_for(sweeps: &[Sweep], find: Option<Find>) -> Result<(), Error> {
+    let looked_for: &[&str] = match find {
+        None => &[],
+        Some(Find::Servers) => &[SERVERS],
+        Some(Find::Rate) => &[RATE, FACTOR],
+    };
+    let twice = sweeps
+        .iter()
+        .find(|of| looked_for.contains(&of.key.as_str()));
+    twice.map_or(Ok(()), |twice| {
+        Err(Error::Setting(format!(
+            "--set {}: is what --find looks for; leave it out",
+            twice.key
+        )))
+    })
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {

@@ -1,7 +1,5 @@
 //! What the table of rows that wait promises.
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::engine::span::{Part, Scheduler, Stage};
 use crate::offset::Offset;
@@ -11,6 +9,8 @@ use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
+
+mod any_order;
 
 const TRACE: u128 = 0xab_u128 << 64 | 7;
 const TRACED: TimingSource = TimingSource::Trace;
@@ -449,64 +449,4 @@ fn a_line_of_a_row_that_went_out_is_no_other_rows() {
     assert_eq!(table.told(told(x), at(2)).1.len(), 1);
     assert!(!table.told(line(told(x)), at(3)).0);
     assert_eq!(table.spans.held(), 0);
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Ended(u8, u8, u8),
-    Told(u8, bool),
-    Due(u8),
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
-        (0..12u8, 0..12u8, 0..50u8).prop_map(|(a, b, wait)| Step::Ended(a, b, wait)),
-        (0..12u8, any::<bool>()).prop_map(|(rid, log)| Step::Told(rid, log)),
-        (0..50u8).prop_map(Step::Due),
-    ];
-    prop::collection::vec(step, 0..60)
-}
-
-proptest! {
-    #[test]
-    fn every_request_comes_out_once_whatever_the_order(steps in steps()) {
-        let mut table = Table::new(5);
-        let (mut now, mut went_in) = (0, 0);
-        let mut out: Vec<String> = Vec::new();
-        let name = |joined: &Joined| joined.of.rows[0].facts.req_id.clone();
-        for step in steps {
-            match step {
-                Step::Ended(a, b, wait) => {
-                    let (a, b) = (a.to_string(), b.to_string());
-                    // An id of 11 is none, and ids may be there twice.
-                    let rids = [a, b].map(|rid| Some(rid).filter(|rid| rid != "11"));
-                    let rids: Vec<_> = rids.iter().map(Option::as_deref).collect();
-                    let rows = rows(&went_in.to_string(), &rids);
-                    went_in += 1;
-                    let ended = Ended { rows, wanted: TRACED, at: at(now) };
-                    match table.ended(ended, at(now + i64::from(wait))) {
-                        Ok(joined) => out.extend(joined.iter().map(name)),
-                        Err(rows) => out.push(rows[0].facts.req_id.clone()),
-                    }
-                }
-                Step::Told(rid, is_log) => {
-                    let told = told(&rid.to_string());
-                    let told = if is_log { line(told) } else { told };
-                    out.extend(table.told(told, at(now)).1.iter().map(name));
-                }
-                Step::Due(later) => {
-                    now += i64::from(later);
-                    out.extend(table.due(at(now)).iter().map(name));
-                    table.forget(at(now));
-                    prop_assert!(table.spans.held() <= 5 * SPANS_EACH);
-                }
-            }
-            prop_assert!(table.waiting() <= 5);
-        }
-        out.extend(table.due(at(now + 1000)).iter().map(name));
-        prop_assert_eq!((table.waiting(), table.by_rid.len()), (0, 0));
-        out.sort_by_key(|id| id.parse::<u32>().unwrap());
-        let all: Vec<String> = (0..went_in).map(|id: u32| id.to_string()).collect();
-        prop_assert_eq!(out, all);
-    }
 }

@@ -1,0 +1,153 @@
+//! What rows of a real GPU teach, and how near predictions of the other runs come.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use queuescope::report::reader;
+use queuescope::whatif::fit::{Fit, Replayed};
+use queuescope::whatif::load::Load;
+
+use super::files;
+
+/// Each run, and what the others taught of it.
+fn predicted_by_others(loads: &[Load]) -> Vec<Replayed> {
+    let one = |at: usize| {
+        let others: Vec<Load> = loads
+            .iter()
+            .enumerate()
+            // Two servers that share a GPU are in one run alone: what that costs is of itself.
+            .filter(|(other, load)| *other != at || load.servers.len() > 1)
+            .map(|(_, load)| load.clone())
+            .collect();
+        Fit::of(&others).unwrap().replay(&loads[at])
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..loads.len())
+            .map(|at| scope.spawn(move || one(at)))
+            .collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn runs_of_a_real_gpu_are_predicted_by_the_others() {
+    let loaded = reader::load(&files("rows")).unwrap();
+    let loads = loaded.runs.iter().map(Load::of);
+    let loads: Vec<Load> = loads.map(Result::unwrap).collect();
+    let limits: Vec<_> = loads.iter().flat_map(|load| load.slots.clone()).collect();
+    assert_eq!(
+        limits,
+        [None, None, None, None, Some(16), None, None, None],
+        "the only run that waited had 16 slots"
+    );
+    let runs = predicted_by_others(&loads);
+    let quiet = [
+        (0.15, 15.0),
+        (0.3, 50.0),
+        (0.15, 15.0),
+        (0.3, 50.0),
+        (0.15, 15.0),
+        (0.02, 0.0),
+    ];
+    let off = beyond(&runs, quiet);
+    assert!(off.is_empty(), "{off:?}\n{}", table(&runs));
+    is_in_the_docs("whatif", &table(&runs));
+}
+
+/// Another H200 with slower processors: what runs below saturation teach of runs at and beyond it, and of other limits.
+#[test]
+fn saturation_is_predicted_by_runs_below_it() {
+    let loaded = reader::load(&files("full")).unwrap();
+    let loads = loaded.runs.iter().map(Load::of).map(Result::unwrap);
+    let below = [
+        "2048-64-rate5",
+        "2048-64-rate10",
+        "512-128-rate12",
+        "128-512-rate4",
+        "mixed-rate8",
+    ];
+    let is_below = |load: &Load| below.iter().any(|name| load.name.contains(name));
+    let (taught, kept): (Vec<Load>, Vec<Load>) = loads.partition(is_below);
+    let slots: Vec<_> = kept.iter().map(|load| load.slots[0]).collect();
+    let [full, unlimited] = [Some(32), None];
+    assert_eq!(
+        slots,
+        [
+            full,
+            full,
+            unlimited,
+            full,
+            full,
+            full,
+            full,
+            Some(4),
+            Some(4),
+            Some(64)
+        ],
+        "64 slots were never full where 10 came a second"
+    );
+    let fit = Fit::of(&taught).unwrap();
+    let runs: Vec<Replayed> = kept.iter().map(|load| fit.replay(load)).collect();
+    let shown = table(&runs);
+    let mut bounds = [(f64::INFINITY, 0.0); 6];
+    (bounds[0], bounds[5]) = ((0.3, 15.0), (0.03, 0.0));
+    let off = beyond(&runs, bounds);
+    // One run each: a burst that just filled four slots, and one in which this host was slower than in the others.
+    assert!(off.len() <= 2, "{off:?}\n{shown}");
+    is_in_the_docs("whatif full", &shown);
+}
+
+/// What of runs is farther off than this share and than this many milliseconds.
+fn beyond(runs: &[Replayed], bounds: [(f64, f64); 6]) -> Vec<(String, usize)> {
+    let of = |run: &Replayed| {
+        let (measured, predicted) = (run.measured.compared(), run.predicted.compared());
+        let is_off = move |at: &usize| {
+            let ((share, most), apart) = (bounds[*at], (predicted[*at] - measured[*at]).abs());
+            apart > share * measured[*at] && apart > most
+        };
+        let name = run.name.clone();
+        (0..bounds.len())
+            .filter(is_off)
+            .map(move |at| (name.clone(), at))
+            .collect::<Vec<_>>()
+    };
+    runs.iter().flat_map(of).collect()
+}
+
+fn table(runs: &[Replayed]) -> String {
+    let mut table =
+        "| run | | TTFT p50 | TTFT p99 | total p50 | total p99 | queue mean | done a second |\n"
+            .to_owned();
+    table += "|---|---|---|---|---|---|---|---|\n";
+    for run in runs {
+        for (name, what, figures) in [
+            (run.name.as_str(), "H200", run.measured.compared()),
+            ("", "predicted", run.predicted.compared()),
+        ] {
+            let _ = write!(table, "| {name} | {what} |");
+            for shown in figures {
+                let digits = if shown < 100.0 { 2 } else { 0 };
+                let _ = write!(table, " {shown:.digits$} |");
+            }
+            table += "\n";
+        }
+    }
+    table
+}
+
+/// Holds a table of docs/WHATIF.md to what was found, or writes it.
+fn is_in_the_docs(name: &str, table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/WHATIF.md");
+    let written = std::fs::read_to_string(&path).unwrap();
+    let begin = format!("<!-- table: {name} -->\n");
+    let (before, rest) = written.split_once(&begin).unwrap();
+    let (_, after) = rest.split_once("<!-- end -->\n").unwrap();
+    let page = format!("{before}{begin}{table}<!-- end -->\n{after}");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        return std::fs::write(&path, &page).unwrap();
+    }
+    assert!(
+        page == written,
+        "docs/WHATIF.md is stale: run `UPDATE_DOCS=1 cargo test whatif -- --test-threads 1`\n{table}"
+    );
+}
