@@ -24,6 +24,7 @@ def shape(text):
     text = re.sub(r":#", ":#", text)
     text = re.sub(r"# ?(µs|ms|s)\b", "#", text)
     text = re.sub(r"± #", "", text)
+    text = text.replace("within the clock error", "# # %")
     text = re.sub(r" - ", " # ", text + " ").replace("[DEGRADED]", "").replace(" DEGRADED ", " ")
     return " ".join(text.split())
 
