@@ -11,7 +11,7 @@ figures: they differ from run to run.
 import re
 import sys
 
-POLICY = r"\b(cache_aware|round_robin|shortest_queue|power_of_two|random)\b"
+POLICY = r"\b(routing_policy=)?(cache_aware|round_robin|shortest_queue|power_of_two|random)\b"
 
 
 def shape(text):
