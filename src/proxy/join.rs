@@ -66,16 +66,23 @@ struct Table {
     by_span: HashMap<SpanId, Joined>,
     /// Spans that are to be forgotten, by when they came to their end.
     ended: VecDeque<(Stamp, SpanId)>,
-    /// Rows of attempts that are nobody's here, by when they ended.
-    own: VecDeque<(Stamp, Leg, Vec<Record>)>,
+    /// Rows that wait, by when they ended.
+    waiting: VecDeque<Waiting>,
     /// Legs that are nobody's here, by room, and by the id of the reply.
     rooms: Named<u64>,
     replies: Named<String>,
-    /// Rows that wait for what another leg tells, by when they ended.
-    held: VecDeque<(Stamp, Leg, Vec<Record>)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
+}
+
+/// Rows that wait: of an attempt that is nobody's here, for whoever may take it; else for what the other leg tells.
+#[derive(Debug)]
+struct Waiting {
+    since: Stamp,
+    leg: Leg,
+    is_own: bool,
+    rows: Vec<Record>,
 }
 
 /// The open requests of one id. Several are never told apart by it, nor is the last that is left of them.
@@ -243,8 +250,8 @@ impl Joins {
     ) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
         if self.has_front {
-            table.own.push_back((now, attempt.told.clone(), rows?));
-            let is_full = table.own.len() > CAPACITY;
+            table.wait(now, attempt.told.clone(), true, rows?);
+            let is_full = table.waiting.len() > CAPACITY;
             return is_full.then(|| table.give_oldest(&self.metrics))?;
         }
         if let (Some(request), Some(span)) = (&attempt.request, attempt.parent) {
@@ -300,8 +307,8 @@ impl Joins {
     /// [`Joins::sweep`].
     pub fn with_leg(&self, leg: Leg, mut rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
-        if !leg.lock().has_told() && table.held.len() < CAPACITY {
-            table.held.push_back((now, leg, rows));
+        if !leg.lock().has_told() && table.waiting.len() < CAPACITY {
+            table.wait(now, leg, false, rows);
             return None;
         }
         drop(table);
@@ -313,14 +320,12 @@ impl Joins {
     pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Record>> {
         leg.lock().room?;
         let mut table = self.table.lock();
-        let place = table
-            .held
-            .iter()
-            .position(|(_, of, _)| Arc::ptr_eq(of, leg))?;
-        let (_, leg, mut rows) = table.held.remove(place)?;
+        let is_it = |of: &Waiting| !of.is_own && Arc::ptr_eq(&of.leg, leg);
+        let place = table.waiting.iter().position(is_it)?;
+        let mut waited = table.waiting.remove(place)?;
         drop(table);
-        legs::put(&leg.lock(), &mut rows);
-        Some(rows)
+        legs::put(&leg.lock(), &mut waited.rows);
+        Some(waited.rows)
     }
 
     /// Forgets what is old and tells how full the tables are; gives the rows that have waited.
@@ -338,15 +343,9 @@ impl Joins {
             table.forget_oldest();
         }
         let mut rows = Vec::new();
-        while let Some((at, ..)) = table.own.front()
-            && now.nanos_since(*at) > WAIT
-        {
+        let has_waited = |of: &Waiting| now.nanos_since(of.since) > WAIT;
+        while table.waiting.front().is_some_and(has_waited) {
             rows.extend(table.give_oldest(&self.metrics));
-        }
-        while let Some((at, ..)) = table.held.front()
-            && now.nanos_since(*at) > WAIT
-        {
-            rows.extend(table.give_held());
         }
         rows
     }
@@ -354,10 +353,9 @@ impl Joins {
     /// Gives all rows that wait.
     pub fn flush(&self) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
-        let held: Vec<_> = std::iter::from_fn(|| table.give_held()).collect();
-        let waiting = 0..table.own.len();
-        let own = waiting.filter_map(|_| table.give_oldest(&self.metrics));
-        held.into_iter().chain(own).collect()
+        let waiting = 0..table.waiting.len();
+        let rows = waiting.filter_map(|_| table.give_oldest(&self.metrics));
+        rows.collect()
     }
 }
 
@@ -446,10 +444,29 @@ impl Table {
         Some(other)
     }
 
+    fn wait(&mut self, since: Stamp, leg: Leg, is_own: bool, rows: Vec<Record>) {
+        let waiting = Waiting {
+            since,
+            leg,
+            is_own,
+            rows,
+        };
+        self.waiting.push_back(waiting);
+    }
+
     /// The rows that have waited longest, unless the front has them, or they are another process's to tell.
     fn give_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
-        let (at, leg, mut rows) = self.own.pop_front()?;
+        let Waiting {
+            since,
+            leg,
+            is_own,
+            mut rows,
+        } = self.waiting.pop_front()?;
         let told = leg.lock().clone();
+        if !is_own {
+            legs::put(&told, &mut rows);
+            return Some(rows);
+        }
         if told.is_joined {
             return None;
         }
@@ -458,17 +475,10 @@ impl Table {
             legs::put(&other.lock(), &mut rows);
         }
         let is_elsewhere =
-            self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
+            self.has_successor || self.predecessor_until.is_some_and(|end| since <= end);
         let by = if is_elsewhere { "elsewhere" } else { "nothing" };
         metrics.joins.with(&[by]).inc();
         (!is_elsewhere).then_some(rows)
-    }
-
-    /// The rows that have waited longest for another leg, with what that has told.
-    fn give_held(&mut self) -> Option<Vec<Record>> {
-        let (_, leg, mut rows) = self.held.pop_front()?;
-        legs::put(&leg.lock(), &mut rows);
-        Some(rows)
     }
 
     fn forget_later(&mut self, span: SpanId, now: Stamp) {

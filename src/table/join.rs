@@ -4,6 +4,7 @@
 //! read what the front had not sent, nor the front what the hop had not read. So what is measured from one clock to the other
 //! has an error, which each row tells (`hop_clock_offset_error`).
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
@@ -76,21 +77,28 @@ pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error>
         errors.extend(clocks.map(|nanos| nanos as f64 / 1e9));
         all
     });
-    let write = || {
-        let began = TimeBase::Since(Stamp::from_nanos(-zero));
-        let mut file = RowWriter::new(New::first(out)?, began)?;
-        for (front, at, row) in rows {
-            match row {
-                Some(row) => file.write(&row)?,
-                None => file.write_cells((0..COLUMNS.len()).map(|place| front.value(place, at)))?,
-            }
-        }
-        file.finish()?.put()
-    };
-    write().map_err(|cause| Error::write(out, cause))?;
+    let file = New::first(out).and_then(|file| write(file, zero, rows));
+    file.map_err(|cause| Error::write(out, cause))?;
     joined.notes.extend(pairs.notes(&front, &hop_rows));
     joined.clocks = Summary::of(errors);
     Ok(joined)
+}
+
+/// Writes rows, those in their place that were joined; their times count from `zero`, nanoseconds since what those of the file do.
+fn write<'t>(
+    file: New,
+    zero: i64,
+    rows: impl Iterator<Item = (&'t Table, usize, Option<Row>)>,
+) -> io::Result<()> {
+    let began = TimeBase::Since(Stamp::from_nanos(-zero));
+    let mut file = RowWriter::new(file, began)?;
+    for (table, at, row) in rows {
+        match row {
+            Some(row) => file.write(&row)?,
+            None => file.write_cells((0..COLUMNS.len()).map(|place| table.value(place, at)))?,
+        }
+    }
+    file.finish()?.put()
 }
 
 /// A file's rows are all of one side, and their times compare with those of others.
