@@ -59,6 +59,13 @@ fn what_is_narrow_of_a_pair_is_named() {
             "0.29 s of 0.50 s on average (58 %) for a slot of decode's batch",
             Cause::DecodeSlots,
         ),
+        // None of them is a third of the time, but all are.
+        (
+            paired(130, (1, 20), 155, 250),
+            "Decode is full",
+            "0.11 s of 0.50 s on average (22 %) until decode had memory for it; those that had it were decoding for",
+            Cause::DecodeMemory,
+        ),
         // Memory is waited for, and those that have it wait for something else.
         (
             paired(230, (1, 20), 400, 401),
