@@ -76,14 +76,9 @@ struct Table {
     has_successor: bool,
 }
 
-/// Rows that wait: of an attempt that is nobody's here, for whoever may take it; else for what the other leg tells.
-#[derive(Debug)]
-struct Waiting {
-    since: Stamp,
-    leg: Leg,
-    is_own: bool,
-    rows: Vec<Record>,
-}
+/// Rows that wait: since when, for which leg, and whether they are that leg's own, which is nobody's here: for whoever may take it.
+/// Others wait for what the leg tells.
+type Waiting = (Stamp, Leg, bool, Vec<Record>);
 
 /// The open requests of one id. Several are never told apart by it, nor is the last that is left of them.
 #[derive(Debug)]
@@ -250,7 +245,8 @@ impl Joins {
     ) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
         if self.has_front {
-            table.wait(now, attempt.told.clone(), true, rows?);
+            let own = (now, attempt.told.clone(), true, rows?);
+            table.waiting.push_back(own);
             let is_full = table.waiting.len() > CAPACITY;
             return is_full.then(|| table.give_oldest(&self.metrics))?;
         }
@@ -308,7 +304,7 @@ impl Joins {
     pub fn with_leg(&self, leg: Leg, mut rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
         if !leg.lock().has_told() && table.waiting.len() < CAPACITY {
-            table.wait(now, leg, false, rows);
+            table.waiting.push_back((now, leg, false, rows));
             return None;
         }
         drop(table);
@@ -320,12 +316,12 @@ impl Joins {
     pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Record>> {
         leg.lock().room?;
         let mut table = self.table.lock();
-        let is_it = |of: &Waiting| !of.is_own && Arc::ptr_eq(&of.leg, leg);
+        let is_it = |(_, of, is_own, _): &Waiting| !is_own && Arc::ptr_eq(of, leg);
         let place = table.waiting.iter().position(is_it)?;
-        let mut waited = table.waiting.remove(place)?;
+        let (.., mut rows) = table.waiting.remove(place)?;
         drop(table);
-        legs::put(&leg.lock(), &mut waited.rows);
-        Some(waited.rows)
+        legs::put(&leg.lock(), &mut rows);
+        Some(rows)
     }
 
     /// Forgets what is old and tells how full the tables are; gives the rows that have waited.
@@ -343,7 +339,7 @@ impl Joins {
             table.forget_oldest();
         }
         let mut rows = Vec::new();
-        let has_waited = |of: &Waiting| now.nanos_since(of.since) > WAIT;
+        let has_waited = |(since, ..): &Waiting| now.nanos_since(*since) > WAIT;
         while table.waiting.front().is_some_and(has_waited) {
             rows.extend(table.give_oldest(&self.metrics));
         }
@@ -444,24 +440,9 @@ impl Table {
         Some(other)
     }
 
-    fn wait(&mut self, since: Stamp, leg: Leg, is_own: bool, rows: Vec<Record>) {
-        let waiting = Waiting {
-            since,
-            leg,
-            is_own,
-            rows,
-        };
-        self.waiting.push_back(waiting);
-    }
-
     /// The rows that have waited longest, unless the front has them, or they are another process's to tell.
     fn give_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
-        let Waiting {
-            since,
-            leg,
-            is_own,
-            mut rows,
-        } = self.waiting.pop_front()?;
+        let (since, leg, is_own, mut rows) = self.waiting.pop_front()?;
         let told = leg.lock().clone();
         if !is_own {
             legs::put(&told, &mut rows);

@@ -1,45 +1,12 @@
 //! What a proxy knows of requests that a pair of servers served, and their sender does not: servers tell the proxy by traces.
 
-use std::collections::HashMap;
-use std::path::Path;
-
-use super::super::{Error, rows};
-use super::write;
-use crate::disk::New;
 use crate::offset::Offset;
 use crate::request::columns::Row;
 use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes, Relation};
 use crate::request::unseen::Unseens;
 
-/// Puts into the file of a generator's rows what those of its front say of pairs of servers. Its run began then, Unix seconds.
-///
-/// # Errors
-/// A file cannot be read, or the generator's not be written.
-pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<(), Error> {
-    let (rows, told) = rows::read(&[path.to_owned()], began, &[])?;
-    let (front, _) = rows::read(&[front.to_owned()], began, &[])?;
-    let all = front.firsts().flat_map(|first| front.request(first));
-    let of_pairs = all.filter(|row| row.disaggregated == Some(true));
-    let of_pairs: HashMap<String, Row> = of_pairs
-        .filter_map(|row| Some((row.req_id.clone()?, row)))
-        .collect();
-    let told_row = |(at, mut row): (usize, Row)| {
-        let front = row.req_id.as_ref().and_then(|id| of_pairs.get(id));
-        let row = front.map(|front| {
-            take(&mut row, front);
-            row
-        });
-        (&rows, at, row)
-    };
-    let all = rows
-        .firsts()
-        .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
-    let zero = told.zero.map_or(0, |zero| zero.nanos);
-    let file = New::beside(path).and_then(|file| write(file, zero, all.map(told_row)));
-    file.map_err(|cause| Error::write(path, cause))
-}
-
-fn take(row: &mut Row, front: &Row) {
+/// Puts into a row of a generator what that of its front says of a pair of servers.
+pub(super) fn take(row: &mut Row, front: &Row) {
     let (host, room) = (front.prefill_host.clone(), front.bootstrap_room.clone());
     let times = front.timeline.prefill().unwrap_or_default();
     take_leg(row, host, room, times);

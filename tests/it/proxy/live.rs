@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use queuescope::proxy::shared::ServerRole;
 use queuescope::request::columns::COLUMNS;
 use serde_json::{Value, json};
 
