@@ -192,9 +192,13 @@ impl Outlet {
                 (false, _) => Some(Untold::NoSpans),
             };
         }
-        let prefill = rows.first().and_then(|row| row.facts.prefill_host.clone());
-        for row in &mut rows {
-            row.facts.prefill_host.clone_from(&prefill);
+        if let [first, others @ ..] = &mut rows[..] {
+            for row in others {
+                row.facts.prefill_host.clone_from(&first.facts.prefill_host);
+                row.facts
+                    .prefill_worker
+                    .clone_from(&first.facts.prefill_worker);
+            }
         }
         self.telemetry.record(rows);
     }

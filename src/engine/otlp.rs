@@ -162,7 +162,7 @@ fn is_root(name: &[u8]) -> bool {
 
 /// What stands before a root's name.
 fn role(name: &[u8]) -> Option<ServerRole> {
-    ServerRole::named(name.split(|byte| *byte == b' ').next()?)
+    ServerRole::named(str::from_utf8(name).ok()?.split(' ').next()?)
 }
 
 /// `0xa0e9da65514fc1c`; 0 is none.

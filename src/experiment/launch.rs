@@ -211,16 +211,15 @@ impl Deployment {
         admin: SocketAddr,
     ) -> anyhow::Result<String> {
         let front = spec.port()?;
-        let hop = |(number, server): (usize, &Server)| {
+        let hop = |server: &Server| {
             Some(Worker {
                 name: server.file.name.clone(),
                 listen: server.hop?,
                 upstream: server.file.url.clone(),
-                role: spec.role(number),
+                role: server.file.role,
             })
         };
-        let servers = self.servers.iter().enumerate();
-        let hops: Vec<Worker> = servers.filter_map(hop).collect();
+        let hops: Vec<Worker> = self.servers.iter().filter_map(hop).collect();
         let path = spec.dir.join(PROXY_CONFIG);
         let text = proxy_file::text(spec, front, admin, upstream, &hops)?;
         // Also the user in the URL of a key that is no secret's.
@@ -262,7 +261,8 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
     };
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
-        let prefills = spec.role(number) == Some(ServerRole::Prefill);
+        let role = spec.role(number);
+        let prefills = role == Some(ServerRole::Prefill);
         let bootstrap = prefills.then(|| spec.port()).transpose()?;
         let bootstrap = bootstrap.map(|addr| addr.port());
         let (url, process) = match server {
@@ -280,7 +280,7 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
             process,
             file: ServerFile {
                 engine: spec.engine.name(),
-                role: spec.role(number),
+                role,
                 name,
                 url,
                 host: target.host_and_port(),

@@ -20,7 +20,7 @@ use crate::telemetry::prometheus::{Progress, UnderWay};
 
 use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, Joined};
-use super::legs::{LegWatch, ServerInfo};
+use super::legs::{SHOWN, ServerInfo};
 use super::shared::{Role, Shared, UpstreamKind};
 
 use self::timing::Timing;
@@ -54,10 +54,8 @@ pub struct Context {
     joined: Option<Joined>,
     /// The hop's attempt.
     attempt: Option<HopAttempt>,
-    /// The hop's watch over one of two legs, where it has no other.
-    leg: Option<Box<LegWatch>>,
     /// The hop's reading of what its server is.
-    info: Option<Box<ServerInfo>>,
+    info: Option<ServerInfo>,
     /// When the body of the response passed here.
     passage: Passage,
     watch: Option<Box<Watch>>,
@@ -67,6 +65,8 @@ pub struct Context {
 #[derive(Debug)]
 struct Watch {
     observer: Observer,
+    /// At a hop whose front has the row: it may be one of two legs. So many bytes of the reply tell.
+    leg: Option<u64>,
     /// Body bytes of the request.
     request_bytes: u64,
     /// Body bytes of the response.
@@ -75,6 +75,20 @@ struct Watch {
     /// The last of the response was read, or we answered ourselves: the client may still be sending.
     response_end: Option<Stamp>,
     is_streaming: bool,
+}
+
+impl Watch {
+    fn over(observer: Observer, leg: Option<u64>) -> Box<Watch> {
+        Box::new(Watch {
+            observer,
+            leg,
+            request_bytes: 0,
+            response_bytes: 0,
+            response_head: None,
+            response_end: None,
+            is_streaming: false,
+        })
+    }
 }
 
 impl Context {
@@ -97,7 +111,6 @@ impl Context {
             span: None,
             joined: None,
             attempt: None,
-            leg: None,
             info: None,
             passage: Passage::default(),
             watch: None,
@@ -128,7 +141,7 @@ impl Context {
             if let Role::Hop(worker) = &self.role
                 && self.shared.may_have_legs(worker)
             {
-                self.leg = Some(Box::new(LegWatch::new(endpoint)));
+                self.watch = Some(Watch::over(Observer::of_leg(endpoint), Some(SHOWN)));
             }
             return;
         }
@@ -158,14 +171,7 @@ impl Context {
         if self.counts() {
             self.under_way = Some(self.shared.metrics.request_began());
         }
-        self.watch = Some(Box::new(Watch {
-            observer,
-            request_bytes: 0,
-            response_bytes: 0,
-            response_head: None,
-            response_end: None,
-            is_streaming: false,
-        }));
+        self.watch = Some(Watch::over(observer, None));
     }
 
     /// Takes on what the request's headers say that label it.
@@ -181,10 +187,6 @@ impl Context {
         if is_end && self.request_end.is_none() {
             self.request_end = Some(self.shared.clock.now());
         }
-        if let Some(leg) = &mut self.leg {
-            let room = leg.request(bytes);
-            self.room_read(room, is_end);
-        }
         let Some(watch) = &mut self.watch else { return };
         watch.observer.request_body(bytes);
         let room = watch.observer.room().filter(|_| self.role != Role::Front);
@@ -193,8 +195,8 @@ impl Context {
             let timeline = watch.observer.timeline_mut();
             timeline.first(Moment::RequestEnd, at);
         }
-        if room.is_some() {
-            self.room_read(room, is_end);
+        if room.is_some() || (is_end && watch.leg.is_some()) {
+            self.room_read(room);
         }
     }
 
@@ -217,13 +219,6 @@ impl Context {
     pub fn response_head(&mut self, head: &ResponseHeader, hop: Option<Stamps>, at: Stamp) {
         let status = head.status.as_u16();
         self.attempt_has(status, End::Complete, at);
-        if let Some(leg) = &mut self.leg {
-            let told = self
-                .attempt
-                .as_ref()
-                .and_then(|attempt| attempt.told.lock().role);
-            leg.head(head, told, at);
-        }
         if let (Some(joined), Some(span)) = (&self.joined, hop.as_ref().and_then(|hop| hop.span)) {
             joined.answered(span);
         }
@@ -234,7 +229,11 @@ impl Context {
         });
         self.hop = hop;
         let host = self.host();
+        let prefills = self.told().is_some_and(|told| !told.may_answer());
         let Some(watch) = &mut self.watch else { return };
+        if prefills {
+            watch.leg = watch.leg.map(|_| u64::MAX);
+        }
         let observer = &mut watch.observer;
         observer.facts_mut().host = host;
         if let Some(hop) = &self.hop {
@@ -259,15 +258,7 @@ impl Context {
 
     /// A piece of the response body was read from upstream.
     pub fn response_body(&mut self, bytes: &[u8], is_end: bool, at: Stamp) {
-        if self.info.is_some() {
-            self.server_info(bytes);
-        }
-        if let Some(leg) = &mut self.leg {
-            leg.response(bytes, at);
-            if is_end {
-                self.leg_ended(at);
-            }
-        }
+        self.server_info(bytes, is_end);
         let Some(watch) = &mut self.watch else { return };
         if bytes.is_empty() && !is_end {
             return;
@@ -301,6 +292,10 @@ impl Context {
             watch.observer.response_end(at);
             watch.response_end = Some(at);
             self.time.back(at);
+        }
+        let read = watch.response_bytes;
+        if watch.leg.is_some_and(|most| is_end || read >= most) {
+            self.leg_ended(at);
         }
     }
 

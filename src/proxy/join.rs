@@ -66,17 +66,19 @@ struct Table {
     by_span: HashMap<SpanId, Joined>,
     /// Spans that are to be forgotten, by when they came to their end.
     ended: VecDeque<(Stamp, SpanId)>,
-    /// Rows of attempts that are nobody's here, by when they ended.
-    own: VecDeque<(Stamp, Leg, Vec<Record>)>,
+    /// Rows that wait, by when they ended.
+    waiting: VecDeque<Waiting>,
     /// Legs that are nobody's here, by room, and by the id of the reply.
     rooms: Named<u64>,
     replies: Named<String>,
-    /// Rows that wait for what another leg tells, by when they ended.
-    held: VecDeque<(Stamp, Leg, Vec<Record>)>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
 }
+
+/// Rows that wait: since when, for which leg, and whether they are that leg's own, which is nobody's here: for whoever may take it.
+/// Others wait for what the leg tells.
+type Waiting = (Stamp, Leg, bool, Vec<Record>);
 
 /// The open requests of one id. Several are never told apart by it, nor is the last that is left of them.
 #[derive(Debug)]
@@ -243,8 +245,9 @@ impl Joins {
     ) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
         if self.has_front {
-            table.own.push_back((now, attempt.told.clone(), rows?));
-            let is_full = table.own.len() > CAPACITY;
+            let own = (now, attempt.told.clone(), true, rows?);
+            table.waiting.push_back(own);
+            let is_full = table.waiting.len() > CAPACITY;
             return is_full.then(|| table.give_oldest(&self.metrics))?;
         }
         if let (Some(request), Some(span)) = (&attempt.request, attempt.parent) {
@@ -300,8 +303,8 @@ impl Joins {
     /// [`Joins::sweep`].
     pub fn with_leg(&self, leg: Leg, mut rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
-        if !leg.lock().has_told() && table.held.len() < CAPACITY {
-            table.held.push_back((now, leg, rows));
+        if !leg.lock().has_told() && table.waiting.len() < CAPACITY {
+            table.waiting.push_back((now, leg, false, rows));
             return None;
         }
         drop(table);
@@ -313,11 +316,9 @@ impl Joins {
     pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Record>> {
         leg.lock().room?;
         let mut table = self.table.lock();
-        let place = table
-            .held
-            .iter()
-            .position(|(_, of, _)| Arc::ptr_eq(of, leg))?;
-        let (_, leg, mut rows) = table.held.remove(place)?;
+        let is_it = |(_, of, is_own, _): &Waiting| !is_own && Arc::ptr_eq(of, leg);
+        let place = table.waiting.iter().position(is_it)?;
+        let (.., mut rows) = table.waiting.remove(place)?;
         drop(table);
         legs::put(&leg.lock(), &mut rows);
         Some(rows)
@@ -338,15 +339,9 @@ impl Joins {
             table.forget_oldest();
         }
         let mut rows = Vec::new();
-        while let Some((at, ..)) = table.own.front()
-            && now.nanos_since(*at) > WAIT
-        {
+        let has_waited = |(since, ..): &Waiting| now.nanos_since(*since) > WAIT;
+        while table.waiting.front().is_some_and(has_waited) {
             rows.extend(table.give_oldest(&self.metrics));
-        }
-        while let Some((at, ..)) = table.held.front()
-            && now.nanos_since(*at) > WAIT
-        {
-            rows.extend(table.give_held());
         }
         rows
     }
@@ -354,10 +349,9 @@ impl Joins {
     /// Gives all rows that wait.
     pub fn flush(&self) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
-        let held: Vec<_> = std::iter::from_fn(|| table.give_held()).collect();
-        let waiting = 0..table.own.len();
-        let own = waiting.filter_map(|_| table.give_oldest(&self.metrics));
-        held.into_iter().chain(own).collect()
+        let waiting = 0..table.waiting.len();
+        let rows = waiting.filter_map(|_| table.give_oldest(&self.metrics));
+        rows.collect()
     }
 }
 
@@ -448,8 +442,12 @@ impl Table {
 
     /// The rows that have waited longest, unless the front has them, or they are another process's to tell.
     fn give_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
-        let (at, leg, mut rows) = self.own.pop_front()?;
+        let (since, leg, is_own, mut rows) = self.waiting.pop_front()?;
         let told = leg.lock().clone();
+        if !is_own {
+            legs::put(&told, &mut rows);
+            return Some(rows);
+        }
         if told.is_joined {
             return None;
         }
@@ -458,17 +456,10 @@ impl Table {
             legs::put(&other.lock(), &mut rows);
         }
         let is_elsewhere =
-            self.has_successor || self.predecessor_until.is_some_and(|end| at <= end);
+            self.has_successor || self.predecessor_until.is_some_and(|end| since <= end);
         let by = if is_elsewhere { "elsewhere" } else { "nothing" };
         metrics.joins.with(&[by]).inc();
         (!is_elsewhere).then_some(rows)
-    }
-
-    /// The rows that have waited longest for another leg, with what that has told.
-    fn give_held(&mut self) -> Option<Vec<Record>> {
-        let (_, leg, mut rows) = self.held.pop_front()?;
-        legs::put(&leg.lock(), &mut rows);
-        Some(rows)
     }
 
     fn forget_later(&mut self, span: SpanId, now: Stamp) {

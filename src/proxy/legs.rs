@@ -1,105 +1,38 @@
 //! The two legs of a request that a pair of servers serves: a router sends it with one number (`bootstrap_room`) to the server that
 //! prefills, and to the one that decodes and answers. Of the first leg a hop reads what its reply tells; its row is the other's.
 
-use pingora::http::ResponseHeader;
+use serde_json::Value;
 
-use crate::clock::Stamp;
 use crate::request::attempt::{Attempt, ServerRole};
-use crate::request::endpoint::Endpoint;
-use crate::request::field::Field;
-use crate::request::head::{content_type, is_encoded};
-use crate::request::observer::{End, Observer};
 use crate::request::record::Record;
-use crate::request::scalar::Scalar;
-use crate::request::scan::rule::{Rule, members, scalar};
-use crate::request::scan::{Scanner, Sink};
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
-/// A hop's watch over a leg that has no row here.
-#[derive(Debug)]
-pub struct LegWatch {
-    observer: Observer,
-    /// So many more bytes of the reply are read.
-    left: usize,
-}
-
-/// Reads a reply of `/server_info`.
-#[derive(Debug)]
-pub struct ServerInfo {
-    scanner: Scanner,
-    /// What the server does, once that is read; of one that is none of a pair, `None` in it.
-    found: Option<Option<ServerRole>>,
-}
+/// The reply of `/server_info`, as far as it has come.
+#[derive(Debug, Default)]
+pub struct ServerInfo(Vec<u8>);
 
 /// Bytes of a reply that tell whose it is, where that is not known.
-const UNKNOWN: usize = 16 * 1024;
-
-static SERVER_INFO: Rule = members(&[("disaggregation_mode", scalar(Field::DisaggregationMode))]);
-
-impl Sink for Option<Option<ServerRole>> {
-    fn scalar(&mut self, _field: Field, value: Scalar<'_>) {
-        if let Scalar::Quoted(word) = value {
-            *self = Some(ServerRole::named(word));
-        }
-    }
-
-    fn text(&mut self, _field: Field, _piece: &[u8]) {}
-}
+pub const SHOWN: u64 = 16 * 1024;
+/// Bytes of a `/server_info` that are read; that of a real server has some 20,000.
+const INFO: usize = 1 << 20;
 
 impl ServerInfo {
     /// Reads it if that is what is asked for.
     pub fn asked_by(path: &str) -> Option<ServerInfo> {
-        matches!(path, "/server_info" | "/get_server_info").then(|| ServerInfo {
-            scanner: Scanner::new(&SERVER_INFO),
-            found: None,
-        })
+        matches!(path, "/server_info" | "/get_server_info").then(ServerInfo::default)
     }
 
-    /// Takes a piece. Gives what the server does, once that is read; of one that is none of a pair, `None` in it.
-    pub fn feed(&mut self, bytes: &[u8]) -> Option<Option<ServerRole>> {
-        self.scanner.feed(bytes, &mut self.found);
-        self.found
-    }
-}
-
-impl LegWatch {
-    /// About to read a request's body.
-    pub fn new(endpoint: Endpoint) -> LegWatch {
-        LegWatch {
-            observer: Observer::of_leg(endpoint),
-            left: 0,
-        }
+    /// Takes a piece.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let room = INFO - self.0.len();
+        self.0.extend(bytes.iter().take(room));
     }
 
-    /// Takes a piece of the request's body. Gives its room, once that is read.
-    pub fn request(&mut self, bytes: &[u8]) -> Option<u64> {
-        self.observer.request_body(bytes);
-        self.observer.room()
-    }
-
-    /// The head of the reply of a server that does this has come.
-    pub fn head(&mut self, head: &ResponseHeader, role: Option<ServerRole>, at: Stamp) {
-        let (status, headers) = (head.status.as_u16(), &head.headers);
-        let (kind, encoded) = (content_type(headers), is_encoded(headers));
-        self.observer.response_head(status, kind, encoded, at);
-        self.left = match role {
-            Some(ServerRole::Prefill) => usize::MAX,
-            _ => UNKNOWN,
-        };
-    }
-
-    /// Takes a piece of the reply.
-    pub fn response(&mut self, bytes: &[u8], at: Stamp) {
-        let more = bytes.get(..self.left.min(bytes.len())).unwrap_or_default();
-        self.left -= more.len();
-        if !more.is_empty() {
-            self.observer.response_body(more, at, 0);
-        }
-    }
-
-    /// What was read of the reply.
-    pub fn end(self, at: Stamp) -> Vec<Record> {
-        self.observer.finish(End::Complete, at).into_records(None)
+    /// What the server does, once all has come; of one that is none of a pair, `None` in it.
+    pub fn role(&self) -> Option<Option<ServerRole>> {
+        let info: Value = serde_json::from_slice(&self.0).ok()?;
+        let word = info.get("disaggregation_mode")?.as_str()?;
+        Some(ServerRole::named(word))
     }
 }
 
@@ -131,6 +64,7 @@ pub fn put(leg: &Attempt, rows: &mut [Record]) {
     for row in rows.iter_mut() {
         row.facts.room = row.facts.room.or(leg.room);
         row.facts.prefill_host = Some(leg.host.clone()).filter(|host| !host.is_empty());
+        row.facts.prefill_worker = Some(leg.worker.clone());
         let times = usize::try_from(row.sequence.index).ok();
         let times = times.and_then(|index| leg.prefill.get(index));
         row.timeline.pair(times.copied().unwrap_or_default());
@@ -169,7 +103,10 @@ fn hold(leg: &Attempt, row: &mut Record) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Stamp;
     use crate::request::attempt::SpanId;
+    use crate::request::endpoint::Endpoint;
+    use crate::request::observer::{End, Observer};
 
     #[test]
     fn what_a_server_does_is_read_of_its_server_info() {
@@ -183,8 +120,11 @@ mod tests {
                 "{{\"a\":{{\"disaggregation_mode\":\"decode\"}},\"disaggregation_mode\":{word}}}"
             );
             let mut info = ServerInfo::asked_by("/server_info").unwrap();
-            let found = body.as_bytes().chunks(1).find_map(|byte| info.feed(byte));
-            assert_eq!(found, role, "{word}");
+            body.as_bytes().chunks(1).for_each(|byte| {
+                assert_eq!(info.role(), None);
+                info.feed(byte);
+            });
+            assert_eq!(info.role(), role, "{word}");
         }
         assert!(ServerInfo::asked_by("/model_info").is_none());
     }

@@ -21,7 +21,6 @@ use super::files::{
 };
 use super::verdict::Verdict;
 use crate::request::columns::ColumnId;
-use crate::table::join::tell_pairs;
 use crate::table::parquet::Source;
 use crate::table::rows::{self, Told, UNSAID};
 use crate::table::window::Window;
@@ -268,7 +267,6 @@ impl Run {
             Ok((table, told)) => {
                 self.table = table;
                 self.note(&told);
-                self.tell_pairs();
             }
             Err(error) if go_on => {
                 self.is_partial = true;
@@ -305,22 +303,6 @@ impl Run {
                 "columns that this version does not know are left out: {}",
                 told.unknown.join(", ")
             ));
-        }
-    }
-
-    /// Puts into its rows what the proxy's say of pairs of servers: of an experiment's run, which has them.
-    fn tell_pairs(&mut self) {
-        let file = self.file.as_ref();
-        if file.is_none_or(|file| file.servers.iter().all(|server| server.role.is_none())) {
-            return;
-        }
-        match rows::read(&[self.dir.join(PROXY_ROWS)], self.began(), &UNSAID) {
-            Ok((front, _)) => {
-                tell_pairs(&mut self.table, &front);
-            }
-            Err(error) => self
-                .notes
-                .push(format!("{error}: most waits of a pair are not known")),
         }
     }
 }

@@ -7,7 +7,7 @@ mod groups;
 mod server;
 pub mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
 use crate::request::row::Row;
 use crate::request::wait::Wait;
-use crate::stats::waits::{ByCause, Cause, Stay};
+use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
 /// What is known of a run's waiting.
@@ -37,9 +37,7 @@ pub struct Why {
     pub servers: Vec<Server>,
     /// Kinds of requests with their shares.
     pub groups: Vec<Group>,
-    /// Rows of sequences of pairs, and the seconds that they waited at both servers.
-    at_pairs: Vec<(usize, f64)>,
-    /// Seconds in server queues that no sequence of the run is to be blamed for.
+    /// Seconds at servers that no sequence of the run is to be blamed for.
     by_nobody: f64,
 }
 
@@ -73,7 +71,7 @@ impl Why {
     /// Of a run.
     pub fn of(run: &Run) -> Why {
         let mut why = Why::of_servers(run);
-        why.groups = groups::of(&run.table, &why.parts().collect::<Vec<_>>());
+        why.groups = groups::of(&run.table, &why.parts());
         why
     }
 
@@ -84,38 +82,29 @@ impl Why {
         let mut queues: BTreeMap<server::Key<'_>, Server> = BTreeMap::new();
         for row in 0..table.len() {
             let cell = |column| table.value(column, row);
-            let (key, told) = (
-                server::key(table, row),
-                Wait::told(&cell, table.is_first(row)),
-            );
-            why.told.add_all(&told);
-            for (cause, nanos) in told.all() {
-                let prefill = (table.text(ColumnId::prefill_host, row), None);
-                let causes = match cause {
-                    Cause::PrefillQueue => &mut queues.entry(prefill).or_default().causes,
-                    _ if cause.is_of_pair() => &mut queues.entry(key).or_default().causes,
-                    _ => &mut why.causes,
-                };
-                causes.add(cause, nanos);
+            if table.is_first(row) {
+                let in_router = Wait::in_router(&cell);
+                why.told.add_all(&in_router);
+                why.causes.add_all(&in_router);
             }
-            if let nanos @ 1.. = told.of_pair() {
-                why.sequences += 1;
-                why.at_pairs.push((row, seconds(nanos)));
-            }
-            let Some(wait) = Wait::of(&cell) else {
-                continue;
-            };
-            why.sequences += 1;
-            match wait.stay {
-                Some(stay) => {
-                    let queue = queues.entry(key).or_default();
-                    queue.push(row, stay, wait.shift);
+            let waits = Wait::all(&cell);
+            why.sequences += u64::from(!waits.is_empty());
+            for wait in waits {
+                if let Some(cause) = wait.cause {
+                    why.told.add(cause, wait.nanos);
+                }
+                let key = server::key(table, row, wait.cause);
+                if let Some(stay) = wait.stay {
+                    queues.entry(key).or_default().push(row, &wait, stay);
+                    continue;
                 }
                 // When that was nobody knows.
-                None => {
-                    why.causes.add(Cause::Unknown, wait.nanos);
-                    why.by_nobody += seconds(wait.nanos);
-                }
+                why.by_nobody += seconds(wait.nanos);
+                let (causes, cause) = match wait.cause {
+                    Some(cause) => (&mut queues.entry(key).or_default().causes, cause),
+                    None => (&mut why.causes, Cause::Unknown),
+                };
+                causes.add(cause, wait.nanos);
             }
         }
         let keys: Vec<server::Key<'_>> = queues.keys().copied().collect();
@@ -127,16 +116,23 @@ impl Why {
             .sort_by_key(|server| std::cmp::Reverse(server.causes.total()));
         for server in &why.servers {
             why.causes.add_all(&server.causes);
-            why.by_nobody += server.waits.by_nobody;
+            why.by_nobody += server.by_nobody();
         }
         why
     }
 
-    /// Rows, the seconds that their sequences held up others, and those that they waited.
-    fn parts(&self) -> impl Iterator<Item = groups::Part> + '_ {
-        let all = self.servers.iter();
-        let all = all.flat_map(|of| of.stays().map(move |(row, stay)| (of, row, stay)));
-        all.map(|(of, row, stay)| (row, of.waits.held_up(stay), seconds(stay.waited())))
+    /// Rows, the seconds that their sequences held up others, and those that they waited: at both servers, if two had them.
+    fn parts(&self) -> Vec<groups::Part> {
+        let (mut places, mut parts) = (HashMap::new(), Vec::<groups::Part>::new());
+        for (queue, row, stay) in self.servers.iter().flat_map(Server::stays) {
+            let place = *places.entry(row).or_insert(parts.len());
+            if place == parts.len() {
+                parts.push((row, 0.0, 0.0));
+            }
+            parts[place].1 += queue.waits.held_up(stay);
+            parts[place].2 += seconds(stay.waited());
+        }
+        parts
     }
 
     /// How long sequences waited in server queues, all together, nanoseconds.
@@ -157,39 +153,59 @@ impl Why {
         Some((cause, share.min(1.0)))
     }
 
-    /// The server that a row's sequence was at, if any waited there.
-    pub fn server(&self, table: &Table, row: usize) -> Option<&Server> {
-        let key = server::key(table, row);
+    /// The server at which a row's sequence may have waited for this, if any did.
+    pub fn server(&self, table: &Table, row: usize, cause: Option<Cause>) -> Option<&Server> {
+        let key = server::key(table, row, cause);
         self.servers.iter().find(|server| server.key() == key)
     }
 
     /// Why a row's sequence waited.
     pub fn of_row<'t>(&self, table: &'t Table, row: usize) -> Option<OfOne<'t>> {
-        let cell = |column| table.value(column, row);
-        let Some(wait) = Wait::of(&cell) else {
-            return OfOne::of_pair(table, row, &Wait::told(&cell, false));
+        // Without spans some waits of a pair are not known.
+        table.whole(ColumnId::pure_queue_time, row)?;
+        let waits = Wait::all(&|column| table.value(column, row));
+        let longest = waits.iter().max_by_key(|wait| wait.nanos)?;
+        let queue_of = |wait: &Wait| {
+            let server = self.server(table, row, wait.cause)?;
+            Some((server.queue(wait.cause)?, wait.stay?))
         };
-        let (stay, server) = (wait.stay?, self.server(table, row)?);
-        Some(OfOne::of(table, row, &stay, server))
+        let (queue, stay) = queue_of(longest)?;
+        let held_up_by = queue.holders(&stay, NAMED);
+        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
+        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
+        let cause = queue.waits.causes(&stay).main();
+        let waited_s = seconds(waits.iter().map(|wait| wait.nanos).sum());
+        let most = match waits.len() {
+            1 => String::new(),
+            _ => format!("for {} ", duration(seconds(longest.nanos))),
+        };
+        let by = held_up_by.first().map_or(String::new(), |by| {
+            let tokens = by.prompt_tokens.map(groups::short);
+            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
+            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
+        });
+        let why = cause.map(|cause| words(cause, queue.waits.limits.slots));
+        let held_up = waits.iter().filter_map(queue_of);
+        Some(OfOne {
+            req_id: table.text(ColumnId::req_id, row),
+            waited_s,
+            cause: cause.map(Cause::name),
+            words: why.map(|why| format!("waited {}: {most}{why}{by}", duration(waited_s))),
+            held_up_by,
+            held_up_others_s: held_up
+                .map(|(queue, stay)| queue.waits.held_up(&stay))
+                .sum(),
+        })
     }
 
-    /// Waiting by cause in each of `slots` stretches of so many seconds, by when a request entered its queue, or came to a pair.
-    pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
+    /// Waiting by cause in each of `slots` stretches of so many seconds, by when it began.
+    pub fn over_time(&self, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
-        let mut add = |at: i64, causes: ByCause| {
-            let at = seconds(at) / slot;
+        for (queue, _, stay) in self.servers.iter().flat_map(Server::stays) {
+            let at = seconds(stay.queued - queue.shift) / slot;
             if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
-                sum.add_all(&causes);
+                sum.add_all(&queue.waits.causes(stay));
             }
-        };
-        for server in &self.servers {
-            for (_, stay) in server.stays() {
-                add(stay.queued - server.shift, server.waits.causes(stay));
-            }
-        }
-        for (row, _) in &self.at_pairs {
-            let told = Wait::told(&|column| table.value(column, *row), false);
-            add(table.begun(*row).unwrap_or(0), told);
         }
         sums
     }
@@ -217,7 +233,7 @@ impl Why {
             "waited_s": seconds(self.waited()),
             "in_router_s": seconds(self.told.total() - self.told.of_pair()),
             "at_pairs_s": seconds(self.told.of_pair()),
-            "held_up_others_s": self.parts().map(|(_, held, _)| held).sum::<f64>(),
+            "held_up_others_s": self.parts().iter().map(|(_, held, _)| held).sum::<f64>(),
             "by_nobody_seen_s": self.by_nobody,
             "causes": causes(&self.causes),
             "servers": servers.collect::<Value>(),
@@ -229,10 +245,8 @@ impl Why {
 
     /// The sequences with the most of something.
     fn longest(&self, of: impl Fn(&groups::Part) -> f64) -> Vec<groups::Part> {
-        let at_pairs = self.at_pairs.iter();
-        let at_pairs = at_pairs.map(|(row, waited)| (*row, 0.0, *waited));
-        let all = self.parts().chain(at_pairs);
-        let mut all: Vec<groups::Part> = all.filter(|part| of(part) > 0.0).collect();
+        let mut all = self.parts();
+        all.retain(|part| of(part) > 0.0);
         all.sort_by(|a, b| of(b).total_cmp(&of(a)));
         all.truncate(LISTED);
         all
@@ -244,47 +258,6 @@ pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
     Why::of_servers(&run).of_row(&run.table, 0)?.words
-}
-
-impl<'t> OfOne<'t> {
-    fn of(table: &'t Table, row: usize, stay: &Stay, server: &Server) -> OfOne<'t> {
-        let held_up_by = server.holders(stay, NAMED);
-        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
-        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
-        let cause = server.waits.causes(stay).main();
-        let waited_s = seconds(stay.waited());
-        let by = held_up_by.first().map_or(String::new(), |by| {
-            let tokens = by.prompt_tokens.map(groups::short);
-            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
-            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
-        });
-        let why = cause.map(|cause| words(cause, server.waits.limits.slots));
-        OfOne {
-            req_id: table.text(ColumnId::req_id, row),
-            waited_s,
-            cause: cause.map(Cause::name),
-            words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
-            held_up_by,
-            held_up_others_s: server.waits.held_up(stay),
-        }
-    }
-
-    /// One that the servers of a pair served: its row alone tells what it waited for.
-    fn of_pair(table: &'t Table, row: usize, told: &ByCause) -> Option<OfOne<'t>> {
-        // Without spans some of its waits are not known.
-        table.whole(ColumnId::pure_queue_time, row)?;
-        let (cause, waited_s) = (told.main()?, seconds(told.total()));
-        let most = duration(seconds(told.of(cause)));
-        let (waited, what) = (duration(waited_s), cause.words());
-        Some(OfOne {
-            req_id: table.text(ColumnId::req_id, row),
-            waited_s,
-            cause: Some(cause.name()),
-            words: Some(format!("waited {waited}: for {most} {what}")),
-            held_up_by: Vec::new(),
-            held_up_others_s: 0.0,
-        })
-    }
 }
 
 impl<'t> Holder<'t> {

@@ -7,18 +7,20 @@ use std::num::NonZeroU64;
 use crate::clock::{NANOS, Stamp};
 
 use super::cell::{Value, cells, nanos};
+use super::names::names;
 use super::outcome::Outcome;
 use super::passage::Passage;
 use super::timeline::PrefillTimes;
 
-/// What a server of a pair does, by SGLang's `--disaggregation-mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ServerRole {
-    /// It prefills.
-    Prefill,
-    /// It decodes, and answers.
-    Decode,
+names! {
+    /// What a server of a pair does, by SGLang's `--disaggregation-mode`.
+    #[serde(rename_all = "lowercase")]
+    pub enum ServerRole {
+        /// It prefills.
+        Prefill = "prefill",
+        /// It decodes, and answers.
+        Decode = "decode",
+    }
 }
 
 /// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
@@ -90,25 +92,6 @@ pub struct Failed {
 pub const MAX_FAILED: usize = 8;
 /// Nobody has an attempt for as long as a year: such a number was never measured.
 const LONGEST: i64 = 366 * 86_400 * NANOS;
-
-impl ServerRole {
-    /// Its word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ServerRole::Prefill => "prefill",
-            ServerRole::Decode => "decode",
-        }
-    }
-
-    /// By its word.
-    pub fn named(word: &[u8]) -> Option<ServerRole> {
-        match word {
-            b"prefill" => Some(ServerRole::Prefill),
-            b"decode" => Some(ServerRole::Decode),
-            _ => None,
-        }
-    }
-}
 
 impl SpanId {
     /// From a number; `None` for 0, which W3C forbids.

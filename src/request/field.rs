@@ -17,8 +17,6 @@ pub enum Field {
     MaxCompletionTokens,
     /// Request: by what number the servers of a pair know it.
     BootstrapRoom,
-    /// `/server_info`: what the server does.
-    DisaggregationMode,
 
     /// `/generate`: one sequence's object (a stream event, or an element of a reply's list).
     Item,

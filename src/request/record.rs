@@ -24,6 +24,8 @@ pub struct Facts {
     pub host: Option<String>,
     /// The server that prefilled it, where that was another.
     pub prefill_host: Option<String>,
+    /// The name of the hop before that.
+    pub prefill_worker: Option<String>,
     /// By what number its two servers, and no other request's, know it; 0 is none.
     pub room: Option<u64>,
     /// Where it was sent.
@@ -237,6 +239,8 @@ pub struct More {
     pub untold: Option<Untold>,
     /// What it tells by those goes into the front's row.
     pub front_joins_engine: bool,
+    /// The name of the hop before the server that prefilled it.
+    pub prefill_worker: Option<String>,
     /// The gaps of `itl_mean` by their length, where all are known.
     pub gaps: Option<GapCounts>,
     /// What only traces tell.
@@ -253,6 +257,7 @@ impl More {
             generation: sequence.generation,
             untold: sequence.untold,
             front_joins_engine: facts.front_joins_engine,
+            prefill_worker: facts.prefill_worker.take(),
             gaps: sequence.gap_counts.take().filter(|_| has_gaps),
             trace: std::mem::take(&mut facts.trace),
         }

@@ -118,6 +118,7 @@ impl Told {
         let attempt = row.facts.trace.attempts.iter().find(of_prefill);
         if let Some(attempt) = attempt.filter(|_| row.facts.prefill_host.is_none()) {
             row.facts.prefill_host = Some(attempt.host.clone());
+            row.facts.prefill_worker = Some(attempt.worker.clone());
         }
     }
 

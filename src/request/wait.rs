@@ -6,37 +6,46 @@ use super::attempt::failed_nanos;
 use super::cell::Value;
 use super::columns::ColumnId;
 
-/// A sequence's wait in its server queue.
+/// A sequence's wait at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// How long it was, nanoseconds: column `pure_queue_time`, where that can be.
+    /// How long it was, nanoseconds.
     pub nanos: i64,
     /// Its way through the server, on the server's clock; `None` where nobody knows when it waited.
     pub stay: Option<Stay>,
     /// From the row's times to those of its stay, nanoseconds.
     pub shift: i64,
+    /// What it was for, where the row tells: at the servers of a pair.
+    pub cause: Option<Cause>,
 }
 
 /// A router that holds a request for less only passes it on, nanoseconds.
 const ROUTER: i64 = 10_000_000;
-/// What is waited for at the servers of a pair.
-const OF_PAIR: [(Cause, ColumnId); 4] = [
-    (Cause::DecodeMemory, ColumnId::decode_bootstrap_time),
-    (Cause::PrefillQueue, ColumnId::prefill_queue_time),
-    (Cause::Transfer, ColumnId::kv_transfer_time),
-    (Cause::DecodeSlots, ColumnId::decode_queue_time),
+/// What the waits of a request of a pair are told in, in their order.
+pub const OF_PAIR: [ColumnId; 4] = [
+    ColumnId::decode_bootstrap_time,
+    ColumnId::prefill_queue_time,
+    ColumnId::kv_transfer_time,
+    ColumnId::decode_queue_time,
 ];
 /// Files tell times so exactly, nanoseconds: differences of two were rounded apart from them.
 const EXACT: i64 = 1_000;
 
 impl Wait {
-    /// Of the cells of a row.
+    /// Of the cells of a row: that in its server queue, or those at the servers of a pair.
+    pub fn all<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
+        match cell(ColumnId::disaggregated) {
+            Value::Empty => Wait::of(cell).into_iter().collect(),
+            _ => Wait::at_pair(cell),
+        }
+    }
+
+    /// That in the server queue: column `pure_queue_time`, where that can be. What a pair waited for is not one queue.
     pub fn of<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Wait> {
         let wrong = text(cell(ColumnId::inconsistency));
         let names = ["pure_queue_time", "queue_end<"];
         let is_wrong = names.iter().any(|name| wrong.contains(name));
         let nanos = whole(cell(ColumnId::pure_queue_time))?;
-        // What a pair waited for is not one queue: see [`Wait::told`].
         let is_of_pair = !matches!(cell(ColumnId::disaggregated), Value::Empty);
         if nanos < 0 || is_wrong || is_of_pair {
             return None;
@@ -55,27 +64,60 @@ impl Wait {
             nanos,
             stay: stay.map(exact),
             shift,
+            cause: None,
         })
     }
 
-    /// What a sequence waited for as its own row tells: in the router, which its request's first row stands for (`is_first`), and
-    /// at the servers of a pair.
-    pub fn told<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, is_first: bool) -> ByCause {
-        let mut told = ByCause::default();
-        if is_first {
-            let nanos = whole(cell(ColumnId::queue_time_in_router));
-            let nanos = nanos.filter(|nanos| *nanos >= ROUTER).unwrap_or(0);
-            // Attempts that failed, as long as they are told to have taken, else all of it.
-            let failed = text(cell(ColumnId::failed_attempts));
-            let down = failed_nanos(&failed).map_or(nanos, |failed| failed.min(nanos));
-            told.add(Cause::Down, down);
-            told.add(Cause::Router, nanos - down);
-        }
-        for (cause, column) in OF_PAIR {
-            let nanos = whole(cell(column)).filter(|nanos| *nanos > 0);
-            told.add(cause, nanos.unwrap_or(0));
-        }
-        told
+    /// Those at the servers of a pair, each with who has meanwhile what is waited for. Of a transfer nobody is to be blamed.
+    fn at_pair<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> Vec<Wait> {
+        let time = |column| whole(cell(column));
+        let after = |from: Option<i64>, column| Some(from? + time(column)?);
+        let reserved = time(ColumnId::kv_reserved_time);
+        let admitted = after(reserved, ColumnId::prefill_queue_time);
+        let prefilled = after(admitted, ColumnId::prefill_time);
+        let arrived = time(ColumnId::kv_arrived_time);
+        let ended = [
+            ColumnId::server_finish_time,
+            ColumnId::finish_time,
+            ColumnId::end_time,
+        ];
+        let ended = ended.into_iter().find_map(time);
+        let queued = time(ColumnId::queue_time_start);
+        let all = [
+            (Cause::DecodeMemory, queued, ended),
+            (Cause::PrefillQueue, reserved, prefilled),
+            (Cause::Transfer, prefilled, None),
+            (Cause::DecodeSlots, arrived, ended),
+        ];
+        let nanos = OF_PAIR.map(|column| time(column).filter(|nanos| *nanos >= 0));
+        let wait = |((cause, queued, ended), nanos): ((Cause, Option<i64>, Option<i64>), _)| {
+            let nanos: i64 = nanos?;
+            let stay = queued.map(|queued| Stay {
+                queued,
+                started: queued + nanos,
+                first: queued + nanos,
+                ended: ended.unwrap_or(queued),
+                ..Stay::default()
+            });
+            Some(Wait {
+                nanos,
+                stay,
+                shift: 0,
+                cause: Some(cause),
+            })
+        };
+        all.into_iter().zip(nanos).filter_map(wait).collect()
+    }
+
+    /// What a request waited for in the router, as its first row tells.
+    pub fn in_router<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
+        let nanos = whole(cell(ColumnId::queue_time_in_router));
+        let nanos = nanos.filter(|nanos| *nanos >= ROUTER).unwrap_or(0);
+        // Attempts that failed, as long as they are told to have taken, else all of it.
+        let failed = text(cell(ColumnId::failed_attempts));
+        let down = failed_nanos(&failed).map_or(nanos, |failed| failed.min(nanos));
+        let told = [(Cause::Down, down), (Cause::Router, nanos - down)];
+        told.into_iter().collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a server of a pair is told by its flags, and the rooms in which it and the other server meet; `handover.rs` has the work.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -9,18 +9,20 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Stamp;
 
 use super::flags;
+use crate::request::names::names;
 use crate::units::between;
 
-/// What a server does of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Mode {
-    /// All of it.
-    #[default]
-    Null,
-    /// Its prefill; the KV cache goes to a server that decodes.
-    Prefill,
-    /// Its decode.
-    Decode,
+names! {
+    /// What a server does of a request.
+    #[derive(clap::ValueEnum)]
+    pub enum Mode {
+        /// All of it.
+        Null = "null",
+        /// Its prefill; the KV cache goes to a server that decodes.
+        Prefill = "prefill",
+        /// Its decode.
+        Decode = "decode",
+    }
 }
 
 /// The flags of a server of a pair.
@@ -31,7 +33,7 @@ pub struct Disaggregation {
     #[arg(
         long = "disaggregation-mode",
         value_enum,
-        default_value_t,
+        default_value = "null",
         value_name = "MODE"
     )]
     pub mode: Mode,
@@ -87,26 +89,11 @@ pub(super) struct Room {
     pub reserved: CancellationToken,
     /// Its KV cache is there.
     pub sent: CancellationToken,
-    /// The request id that the prefill server has it by, which `/abort_request` matches.
-    pub rid: OnceLock<Arc<str>>,
-    /// It is to wait no longer.
-    pub aborted: CancellationToken,
 }
 
 impl Default for Disaggregation {
     fn default() -> Disaggregation {
         flags::default()
-    }
-}
-
-impl Mode {
-    /// As SGLang writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Null => "null",
-            Mode::Prefill => "prefill",
-            Mode::Decode => "decode",
-        }
     }
 }
 
@@ -121,15 +108,6 @@ impl Rooms {
             rooms.insert(number, Arc::downgrade(&room));
             room
         })
-    }
-
-    /// Those wait no longer whose request id begins with `prefix`.
-    pub(super) fn abort_prefix(&self, prefix: &str) {
-        for room in self.rooms.lock().values().filter_map(Weak::upgrade) {
-            if room.rid.get().is_some_and(|rid| rid.starts_with(prefix)) {
-                room.aborted.cancel();
-            }
-        }
     }
 
     /// When a transfer that is ready at `from` ends: they go one after the other.

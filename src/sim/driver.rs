@@ -20,6 +20,9 @@ use super::engine::{Aborted, Engine, EventKind, Load, Profile, Request};
 /// How often the driver looks at a manual clock.
 const MANUAL_POLL: Duration = Duration::from_millis(1);
 
+/// When a sequence is due that waits for a decode server: not before [`Command::Arrived`].
+pub(super) const HELD: Stamp = Stamp::from_nanos(i64::MAX);
+
 /// The engine's own clock: the clock handed in, moved by a constant.
 #[derive(Clone, Debug)]
 pub(super) struct EngineClock {
@@ -77,7 +80,7 @@ pub(super) struct Update {
 pub(super) enum Command {
     /// Take over the sequences of one HTTP request.
     Submit(Vec<Submission>),
-    /// What another server has prefilled of a sequence is there.
+    /// What a sequence waited for of another server is there: its place to decode, or what was prefilled of it.
     Arrived(u64),
     /// Take out sequences whose client has gone; nothing is told.
     Abort(Vec<u64>),
@@ -217,6 +220,12 @@ impl Thread {
                 if let Some(listener) = self.listeners.get(&id) {
                     self.engines[listener.rank].arrive(id, now);
                 }
+                let mut waiting = self.tokenizing.iter();
+                let held = waiting.find(|(_, held)| held.request.id == id);
+                let held = held.map(|(key, _)| *key);
+                if let Some(held) = held.and_then(|key| self.tokenizing.remove(&key)) {
+                    self.enqueue(Submission { due: now, ..held });
+                }
             }
             Command::Abort(ids) => {
                 let now = self.settle();
@@ -233,7 +242,7 @@ impl Thread {
                 self.settle();
                 let mut loads: Vec<Load> = self.engines.iter().map(Engine::load).collect();
                 // The next of them goes there, and most often there is but one.
-                loads[self.next_rank].waiting += self.tokenizing.len();
+                loads[self.next_rank].waiting += self.tokenizing.range(..(HELD, 0)).count();
                 let _ = answer.send(loads);
             }
             Command::Flush(answer) => {

@@ -18,8 +18,8 @@ use crate::clock::Stamp;
 
 use super::call::{Call, Refusal, RefusalKind};
 use super::disaggregation::Bootstrap;
-use super::driver::{Command, Submission, Update};
-use super::engine::{Aborted, EventKind};
+use super::driver::{Command, HELD, Submission, Update};
+use super::engine::EventKind;
 use super::shared::Shared;
 
 /// The answer to a room's number.
@@ -89,31 +89,29 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
     let (tap, mut told) = unbounded_channel();
     let updates = std::mem::replace(&mut submission.listener.updates, tap);
     let room = shared.rooms.enter(number);
-    room.rid.get_or_init(|| submission.listener.rid.clone());
-    submission.due = submission.due.plus_nanos(PREPARE_NANOS);
-    until(&shared, submission.due).await;
-    let waiting = shared.rooms.waiting.clone();
-    let is_aborted = tokio::select! {
-        () = room.aborted.cancelled() => true,
-        () = room.reserved.cancelled() => false,
-        () = updates.closed() => return,
-    };
-    drop(waiting);
-    let tokens = submission.request.prompt.tokens() as u32;
-    let now = shared.clock.now();
-    submission.due = now;
-    if is_aborted {
-        let listener = submission.listener;
-        listener.tell(now, now, EventKind::Aborted(Aborted::Waiting));
-    } else {
-        shared.driver.send(Command::Submit(vec![submission]));
-    }
-    while let Some(mut update) = told.recv().await {
+    let (id, tokens) = (submission.request.id, submission.request.prompt.tokens());
+    let prepared = std::mem::replace(&mut submission.due, HELD).plus_nanos(PREPARE_NANOS);
+    shared.driver.send(Command::Submit(vec![submission]));
+    until(&shared, prepared).await;
+    let mut waiting = Some(shared.rooms.waiting.clone());
+    loop {
+        let update = tokio::select! {
+            () = room.reserved.cancelled(), if waiting.is_some() => {
+                waiting = None;
+                shared.driver.send(Command::Arrived(id));
+                continue;
+            }
+            update = told.recv() => update,
+            () = updates.closed() => return,
+        };
+        let Some(mut update) = update else { return };
+        waiting = None;
         if let EventKind::Token { .. } = update.kind {
             let _sending = shared.rooms.sending.clone();
-            let ends = shared
-                .rooms
-                .transfer(&shared.config.disaggregation, tokens, update.told);
+            let ends =
+                shared
+                    .rooms
+                    .transfer(&shared.config.disaggregation, tokens as u32, update.told);
             until(&shared, ends).await;
             room.sent.cancel();
             update.told = ends;

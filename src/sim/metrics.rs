@@ -35,7 +35,6 @@ pub(super) struct Metrics {
     counters: Vec<IntCounterVec>,
     histograms: Vec<HistogramVec>,
     gauges: Vec<GaugeVec>,
-    pair: Vec<GaugeVec>,
     max_tokens: u64,
     /// The gauges name the data-parallel rank.
     is_ranked: bool,
@@ -54,10 +53,8 @@ type Histogram = (
     &'static [f64],
     fn(&Served, &Sequence) -> Option<(f64, u32)>,
 );
-/// What the scheduler tells of one rank, given the tokens of the KV cache: family, value.
-type SchedulerGauge = (&'static str, fn(&Load, u64) -> f64);
-/// What a server of a pair tells of one rank, and of all: family, value.
-type PairGauge = (&'static str, fn(&Load, &Rooms) -> f64);
+/// What the scheduler tells of one rank, given the tokens of the KV cache, and of a pair's rooms: family, value.
+type Gauge = (&'static str, fn(&Load, u64, &Rooms) -> f64);
 
 const STREAMING: [&str; 2] = ["is_streaming", ""];
 const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
@@ -109,40 +106,37 @@ const HISTOGRAMS: [Histogram; 4] = [
     }),
 ];
 
-/// Those that only servers of a pair have, one after the other: on their way to a decode server, and on one.
-const OF_A_PAIR: [PairGauge; 4] = [
-    ("num_prefill_bootstrap_queue_reqs", |_, rooms| {
-        Arc::strong_count(&rooms.waiting) as f64 - 1.0
-    }),
-    ("num_prefill_inflight_queue_reqs", |_, rooms| {
-        Arc::strong_count(&rooms.sending) as f64 - 1.0
-    }),
-    ("num_decode_prealloc_queue_reqs", |load, _| {
-        load.unreserved as f64
-    }),
-    ("num_decode_transfer_queue_reqs", |load, _| {
-        load.coming as f64
-    }),
-];
-
-const GAUGES: [SchedulerGauge; 11] = [
-    ("num_running_reqs", |load, _| load.running as f64),
-    ("num_queue_reqs", |load, _| load.waiting as f64),
-    ("num_retracted_reqs", |load, _| load.retracted as f64),
-    ("num_used_tokens", |load, _| load.used_tokens as f64),
-    ("token_usage", |load, most| {
+/// The last four are of servers of a pair: on their way to a decode server, and on one.
+const GAUGES: [Gauge; 15] = [
+    ("num_running_reqs", |load, _, _| load.running as f64),
+    ("num_queue_reqs", |load, _, _| load.waiting as f64),
+    ("num_retracted_reqs", |load, _, _| load.retracted as f64),
+    ("num_used_tokens", |load, _, _| load.used_tokens as f64),
+    ("token_usage", |load, most, _| {
         load.used_tokens as f64 / most as f64
     }),
-    ("cache_hit_rate", |load, _| load.cache_hit_rate()),
-    ("gen_throughput", |load, _| load.gen_throughput()),
-    ("kv_used_tokens", |load, _| load.used_tokens as f64),
-    ("kv_evictable_tokens", |load, _| {
+    ("cache_hit_rate", |load, _, _| load.cache_hit_rate()),
+    ("gen_throughput", |load, _, _| load.gen_throughput()),
+    ("kv_used_tokens", |load, _, _| load.used_tokens as f64),
+    ("kv_evictable_tokens", |load, _, _| {
         load.evictable_tokens as f64
     }),
-    ("kv_available_tokens", |load, most| {
+    ("kv_available_tokens", |load, most, _| {
         (most - load.used_tokens - load.evictable_tokens) as f64
     }),
-    ("max_total_num_tokens", |_, most| most as f64),
+    ("max_total_num_tokens", |_, most, _| most as f64),
+    ("num_prefill_bootstrap_queue_reqs", |_, _, rooms| {
+        Arc::strong_count(&rooms.waiting) as f64 - 1.0
+    }),
+    ("num_prefill_inflight_queue_reqs", |_, _, rooms| {
+        Arc::strong_count(&rooms.sending) as f64 - 1.0
+    }),
+    ("num_decode_prealloc_queue_reqs", |load, _, _| {
+        load.unreserved as f64
+    }),
+    ("num_decode_transfer_queue_reqs", |load, _, _| {
+        load.coming as f64
+    }),
 ];
 
 impl Metrics {
@@ -179,14 +173,15 @@ impl Metrics {
                 .fold(opts(name), |opts, rank| opts.const_label(*rank, "0"));
             registered(&registry, GaugeVec::new(opts, by_rank)?)
         };
-        let gauges = GAUGES.iter().map(|(name, _)| gauge(name));
-        let pair = OF_A_PAIR.iter().filter(|_| mode != Mode::Null);
-        let pair = pair.map(|(name, _)| gauge(name));
+        let told = match mode {
+            Mode::Null => GAUGES.len() - 4,
+            _ => GAUGES.len(),
+        };
+        let gauges = GAUGES.iter().take(told).map(|(name, _)| gauge(name));
         Ok(Metrics {
             counters: counters.collect::<Result<_, _>>()?,
             histograms: histograms.collect::<Result<_, _>>()?,
             gauges: gauges.collect::<Result<_, _>>()?,
-            pair: pair.collect::<Result<_, _>>()?,
             registry,
             max_tokens: config.profile.max_total_tokens,
             is_ranked,
@@ -231,12 +226,8 @@ impl Metrics {
             let rank = rank.to_string();
             let labels: &[&str] = if self.is_ranked { &[&rank] } else { &[] };
             for (gauge, (_, value)) in self.gauges.iter().zip(&GAUGES) {
-                gauge
-                    .with_label_values(labels)
-                    .set(value(load, self.max_tokens));
-            }
-            for (gauge, (_, value)) in self.pair.iter().zip(&OF_A_PAIR) {
-                gauge.with_label_values(labels).set(value(load, rooms));
+                let value = value(load, self.max_tokens, rooms);
+                gauge.with_label_values(labels).set(value);
             }
         }
         let mut out = Vec::new();

@@ -178,7 +178,6 @@ async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     };
     let prefix = wanted.rid.filter(|_| !wanted.abort_all);
     let prefix = prefix.unwrap_or_default();
-    shared.rooms.abort_prefix(&prefix);
     shared.driver.send(Command::AbortPrefix(prefix));
     respond(StatusCode::OK, "", "")
 }

@@ -31,7 +31,7 @@ pub struct Waits {
 struct Mark {
     at: i64,
     /// By one that waited whenever any did.
-    causes: [i64; Cause::AT_ONE_SERVER],
+    causes: [i64; Cause::ALL.len()],
     /// Seconds that one that always ran held up one of those that waited then, and all of them.
     held: [f64; 2],
 }
@@ -51,7 +51,10 @@ impl Waits {
         let batch = Limits::batch(stays);
         let sweep = Sweep::of(stays, batch);
         let limits = Limits::of(stays, &sweep, batch, known);
-        let causes = Judge { limits, known }.causes(&sweep.pieces);
+        let causes = match known.cause {
+            Some(cause) => vec![cause; sweep.pieces.len()],
+            None => Judge { limits, known }.causes(&sweep.pieces),
+        };
         let (mut by_nobody, mut mark) = (0.0, Mark::default());
         let lay = |(piece, cause): (&Piece, Cause)| {
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));

@@ -4,6 +4,8 @@
 //! read what the front had not sent, nor the front what the hop had not read. So what is measured from one clock to the other
 //! has an error, which each row tells (`hop_clock_offset_error`).
 
+use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::clock::Stamp;
@@ -23,7 +25,6 @@ mod pairs;
 mod told;
 
 use pairs::Pairs;
-pub use told::tell_pairs;
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
@@ -76,21 +77,56 @@ pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error>
         errors.extend(clocks.map(|nanos| nanos as f64 / 1e9));
         all
     });
-    let write = || {
-        let began = TimeBase::Since(Stamp::from_nanos(-zero));
-        let mut file = RowWriter::new(New::first(out)?, began)?;
-        for (front, at, row) in rows {
-            match row {
-                Some(row) => file.write(&row)?,
-                None => file.write_cells((0..COLUMNS.len()).map(|place| front.value(place, at)))?,
-            }
-        }
-        file.finish()?.put()
-    };
-    write().map_err(|cause| Error::write(out, cause))?;
+    let file = New::first(out).and_then(|file| write(file, zero, rows));
+    file.map_err(|cause| Error::write(out, cause))?;
     joined.notes.extend(pairs.notes(&front, &hop_rows));
     joined.clocks = Summary::of(errors);
     Ok(joined)
+}
+
+/// Puts into the file of a generator's rows what those of its front say of pairs of servers. Its run began then, Unix seconds.
+///
+/// # Errors
+/// A file cannot be read, or the generator's not be written.
+pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<(), Error> {
+    let (rows, told) = rows::read(&[path.to_owned()], began, &[])?;
+    let (front, _) = rows::read(&[front.to_owned()], began, &[])?;
+    let all = front.firsts().flat_map(|first| front.request(first));
+    let of_pairs = all.filter(|row| row.disaggregated == Some(true));
+    let of_pairs: HashMap<String, Row> = of_pairs
+        .filter_map(|row| Some((row.req_id.clone()?, row)))
+        .collect();
+    let told_row = |(at, mut row): (usize, Row)| {
+        let front = row.req_id.as_ref().and_then(|id| of_pairs.get(id));
+        let row = front.map(|front| {
+            told::take(&mut row, front);
+            row
+        });
+        (&rows, at, row)
+    };
+    let all = rows
+        .firsts()
+        .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
+    let zero = told.zero.map_or(0, |zero| zero.nanos);
+    let file = New::beside(path).and_then(|file| write(file, zero, all.map(told_row)));
+    file.map_err(|cause| Error::write(path, cause))
+}
+
+/// Writes rows, those in their place that were joined; their times count from `zero`, nanoseconds since what those of the file do.
+fn write<'t>(
+    file: New,
+    zero: i64,
+    rows: impl Iterator<Item = (&'t Table, usize, Option<Row>)>,
+) -> io::Result<()> {
+    let began = TimeBase::Since(Stamp::from_nanos(-zero));
+    let mut file = RowWriter::new(file, began)?;
+    for (table, at, row) in rows {
+        match row {
+            Some(row) => file.write(&row)?,
+            None => file.write_cells((0..COLUMNS.len()).map(|place| table.value(place, at)))?,
+        }
+    }
+    file.finish()?.put()
 }
 
 /// A file's rows are all of one side, and their times compare with those of others.

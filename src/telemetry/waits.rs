@@ -43,10 +43,31 @@ impl WaitLog {
             let cell = |column| (COLUMNS[column as usize].get)(row);
             let worker = row.worker.as_ref().or(row.host.as_ref());
             let worker = worker.map_or("", String::as_str);
-            for (cause, nanos) in Wait::told(&cell, row.is_first_of_request()).all() {
-                metrics.waited(worker, cause, nanos);
+            if row.is_first_of_request() {
+                let in_router = Wait::in_router(&cell);
+                in_router
+                    .all()
+                    .for_each(|(cause, nanos)| metrics.waited(worker, cause, nanos));
             }
-            let Some(wait) = Wait::of(&cell) else {
+            let mut waits = Wait::all(&cell);
+            for (cause, nanos) in waits
+                .iter()
+                .filter_map(|wait| Some((wait.cause?, wait.nanos)))
+            {
+                let prefill = || {
+                    row.more
+                        .prefill_worker
+                        .as_ref()
+                        .or(row.prefill_host.as_ref())
+                };
+                let at = match cause {
+                    Cause::PrefillQueue => prefill().map_or(worker, String::as_str),
+                    _ => worker,
+                };
+                metrics.waited(at, cause, nanos);
+            }
+            waits.retain(|wait| wait.cause.is_none());
+            let Some(wait) = waits.pop() else {
                 continue;
             };
             let key = (worker.to_owned(), row.dp_rank);

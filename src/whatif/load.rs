@@ -91,7 +91,9 @@ impl Load {
             let server = *place.get_or_insert_with(|| {
                 let host = table.text(ColumnId::host, row);
                 load.servers.push(host.to_owned());
-                let server = why.server(table, row).and_then(|server| server.slots());
+                let server = why
+                    .server(table, row, None)
+                    .and_then(|server| server.slots());
                 load.slots.push(server.map(|(slots, _)| slots as usize));
                 load.slots.len() - 1
             });

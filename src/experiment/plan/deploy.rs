@@ -123,30 +123,26 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
 /// The same of what is of pairs of servers.
 fn fits_pairs(settings: &Settings) -> anyhow::Result<()> {
     let keys = &settings.keys;
+    if !keys.has_pairs() {
+        let roles = ServerRole::ALL.map(ServerRole::name);
+        let given = roles
+            .iter()
+            .find(|name| settings.table(name).next().is_some());
+        match given.filter(|_| keys.engine != EngineName::External) {
+            Some(name) => bail!(
+                "[{name}] has flags of servers that only {name}; give num_prefill and num_decode"
+            ),
+            None => return Ok(()),
+        }
+    }
     ensure!(
-        !keys.has_pairs() || (keys.num_prefill > 0 && keys.num_decode > 0),
+        keys.num_prefill > 0 && keys.num_decode > 0,
         "num_prefill = {}, num_decode = {}: they go together; give at least one server of each",
         keys.num_prefill,
         keys.num_decode
     );
-    let roles = [ServerRole::Prefill, ServerRole::Decode].map(ServerRole::name);
-    for name in roles
-        .iter()
-        .filter(|name| settings.table(name).next().is_some())
-    {
-        ensure!(
-            keys.engine == EngineName::External || keys.has_pairs(),
-            "[{name}] has flags of servers that only {name}; give num_prefill and num_decode"
-        );
-    }
-    let is_mode = |key: &str| {
-        key.split_once('.')
-            .is_some_and(|(_, flag)| flag.replace('-', "_") == MODE)
-    };
-    if let Some(key) = settings
-        .names()
-        .find(|key| keys.has_pairs() && is_mode(key))
-    {
+    let is_mode = |key: &&str| key.replace('-', "_").ends_with(".disaggregation_mode");
+    if let Some(key) = settings.names().find(is_mode) {
         bail!("{key}: num_prefill and num_decode set it; leave it out");
     }
     Ok(())
@@ -154,8 +150,7 @@ fn fits_pairs(settings: &Settings) -> anyhow::Result<()> {
 
 /// Whether the simulator takes its flags, and those that only servers of one role get.
 fn check_sim(settings: &Settings) -> Result<(), PlanError> {
-    let roles = [ServerRole::Prefill, ServerRole::Decode].map(Some);
-    for role in [None].into_iter().chain(roles) {
+    for role in [None].into_iter().chain(ServerRole::ALL.map(Some)) {
         let name = role.map_or("sim", ServerRole::name);
         let mut own = settings.table(name);
         if let Some((key, _)) = own.find(|(key, _)| !line::SIM.contains(&format!("sim.{key}"))) {

@@ -12,7 +12,8 @@ use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, rout
 use crate::experiment::plan::line::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::{Place, Scraper};
-use crate::report::files::{FAULTS, RUN, RunFile, RunState};
+use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState};
+use crate::table::join;
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
 use super::folder;
@@ -84,6 +85,18 @@ impl RunEnd {
     }
 }
 
+/// Puts into a run's rows what its proxy, which has ended, knows of pairs of servers: those tell it by traces.
+fn tell_pairs(end: &mut RunEnd) {
+    let mut rows = [ROWS, PARTIAL].into_iter().map(|name| end.dir.join(name));
+    let front = end.dir.join(PROXY_ROWS);
+    if let Some(rows) = rows.find(|rows| rows.is_file())
+        && let Err(error) = join::tell_pairs(&rows, &front, end.file.began)
+    {
+        let note = format!("{error}: most waits of a pair are not known");
+        end.file.notes.push(note);
+    }
+}
+
 impl RunContext {
     /// Does a run, whose folder is not there yet. What goes wrong is in its end.
     ///
@@ -139,6 +152,9 @@ impl RunContext {
             () = deployment.stop() => {}
             // Asked a second time: dropped, it kills what was started.
             () = self.stop.aborted() => {}
+        }
+        if spec.prefill > 0 {
+            tell_pairs(end);
         }
         ended
     }

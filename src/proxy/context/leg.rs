@@ -4,13 +4,14 @@ use crate::clock::Stamp;
 use crate::proxy::join::HopAttempt;
 use crate::proxy::legs::{self, ServerInfo};
 use crate::proxy::shared::{Role, ServerRole};
+use crate::request::observer::End;
 use crate::request::record::Record;
 
 use super::Context;
 
 impl Context {
-    /// A hop has read of its request's body so far that it is one of two legs, or not.
-    pub(super) fn room_read(&mut self, room: Option<u64>, is_end: bool) {
+    /// A hop has read in its request's body that it is one of two legs, or all of it and that it is none.
+    pub(super) fn room_read(&mut self, room: Option<u64>) {
         let Some(attempt) = &self.attempt else { return };
         let mut told = attempt.told.lock();
         let room = room.filter(|_| self.shared.may_have_legs(&told.worker));
@@ -20,20 +21,22 @@ impl Context {
             drop(told);
             let now = self.shared.clock.now();
             self.shared.joins.in_room(attempt, room, now);
-        } else if is_end && told.room.is_none() {
+        } else if told.room.is_none() {
             drop(told);
-            self.leg = None;
+            self.watch.take_if(|watch| watch.leg.is_some());
         }
     }
 
     /// What a reply has told of a leg that has no row here, once all of it has come.
     pub(super) fn leg_ended(&mut self, at: Stamp) {
-        let (Some(leg), Some(attempt)) = (self.leg.take(), &self.attempt) else {
+        let leg = self.watch.take_if(|watch| watch.leg.is_some());
+        let (Some(leg), Some(attempt)) = (leg, &self.attempt) else {
             return;
         };
         let mut told = attempt.told.lock();
         if told.room.is_some() {
-            legs::note(&mut told, &leg.end(at));
+            let reply = leg.observer.finish(End::Complete, at).into_records(None);
+            legs::note(&mut told, &reply);
             if let Some(role) = told.role {
                 self.shared.learn(&told.worker, Some(role));
             }
@@ -43,15 +46,15 @@ impl Context {
     /// A hop's server is asked what it is.
     pub fn asks_server_info(&mut self, path: &str) {
         if self.role != Role::Front {
-            self.info = ServerInfo::asked_by(path).map(Box::new);
+            self.info = ServerInfo::asked_by(path);
         }
     }
 
-    pub(super) fn server_info(&mut self, bytes: &[u8]) {
-        let role = self.info.as_mut().and_then(|info| info.feed(bytes));
-        if let (Some(role), Role::Hop(worker)) = (role, &self.role) {
+    pub(super) fn server_info(&mut self, bytes: &[u8], is_end: bool) {
+        let Some(info) = &mut self.info else { return };
+        info.feed(bytes);
+        if let (Some(role), Role::Hop(worker), true) = (info.role(), &self.role, is_end) {
             self.shared.learn(worker, role);
-            self.info = None;
         }
     }
 

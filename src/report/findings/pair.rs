@@ -43,12 +43,15 @@ const SLOTS: Narrow = Narrow {
     cause: Cause::DecodeSlots,
 };
 
-/// What requests of pairs waited for most, where that wait is `share` of their time or more.
+/// What requests of pairs waited for most, where the four waits are `share` of their time or more.
 pub fn narrow(of: &Seen<'_>, found: Finding, share: f64) -> Option<Finding> {
     let all = [MEMORY, PREFILL, LINK, SLOTS];
     let nanos = |period: &Period| of.alone(*period).map_or(0, |part| part.nanos);
     let longest = all.iter().max_by_key(|one| nanos(&one.wait.0))?;
-    let took = of.stage(longest.wait.0, share)?;
+    let shares = all
+        .iter()
+        .filter_map(|one| of.spent.share(of.alone(one.wait.0)?));
+    let took = (shares.sum::<f64>() >= share).then(|| of.stage(longest.wait.0, 0.0))??;
     let mut what = format!("A request waited {took} {}", longest.wait.1);
     let mut narrow = longest;
     if longest.wait.0 == Period::DECODE_MEMORY {

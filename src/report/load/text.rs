@@ -3,7 +3,9 @@
 use crate::report::duration;
 use crate::report::grid::Grid;
 use crate::report::words::{Block, of_servers, text};
+use crate::request::columns::COLUMNS;
 use crate::request::record::Outcome;
+use crate::request::wait::OF_PAIR;
 use crate::stats;
 
 use super::counts::most_frequent;
@@ -261,10 +263,9 @@ fn table(summary: &Summary) -> Option<Grid> {
     let shown = ROWS.iter().filter_map(|name| match *name {
         "queue_time_in_router" if no_router => None,
         // Only requests of pairs have them.
-        "decode_bootstrap_time"
-        | "prefill_queue_time"
-        | "kv_transfer_time"
-        | "decode_queue_time" => all.latencies.get(name).map(|_| *name),
+        name if OF_PAIR.iter().any(|of| COLUMNS[*of as usize].name == name) => {
+            all.latencies.get(name).map(|_| name)
+        }
         name if is_sent => Some(name),
         "total_latency_from_send" => Some("total_latency"),
         "ttft_from_send" => Some("ttft"),

@@ -91,8 +91,8 @@ impl Lives {
     }
 
     /// What requests waited for in servers, by when that began: a row of seconds a cause that took a part of it.
-    pub fn waiting(&self, table: &Table, why: &Why) -> Value {
-        let sums = why.over_time(table, self.slot, SLOTS);
+    pub fn waiting(&self, why: &Why) -> Value {
+        let sums = why.over_time(self.slot, SLOTS);
         let last = sums.iter().rposition(|sums| sums.total() > 0);
         let sums = sums.get(..last.map_or(0, |last| last + 1));
         let sums = sums.unwrap_or_default();

@@ -70,7 +70,7 @@ const waitingOption = over => c => {
     x: slotAxis(c, "began to wait this many seconds into the run", slots, over.slot),
     y: [`${unit.name} of waiting, all requests together`],
     tip: all => tip(`${all[0].name} s: ${duration(slots[all[0].dataIndex])}`, all.filter(one => one.value).map(one => [one.color, one.seriesName, duration(one.value / unit.times)])),
-    series: over.causes.map(({ cause, seconds }, at) => ({ ...barSeries(c, cause, cause, seconds.map(seconds => seconds * unit.times), { barCategoryGap: "8%" }), itemStyle: { color: c.lines[at % c.lines.length] } })) });
+    series: over.causes.map(({ cause, seconds }, at) => ({ ...barSeries(c, cause, cause, seconds.map(seconds => seconds * unit.times), { barCategoryGap: "8%" }), itemStyle: { color: c.stages[cause] ?? c.lines[at % c.lines.length] } })) });
 };
 
 /** Single requests, a bar each. */

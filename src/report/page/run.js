@@ -73,7 +73,7 @@ function whyTheyWaited(run) {
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
   return section("waiting", "Why they waited", words("p", sentence),
     over.causes.length ? picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
-      caption: "Waiting at servers by the moment at which it began, at pairs of servers by that at which the request came: all requests of a stretch of time together, by what was full meanwhile." }) : null,
+      caption: "Waiting at servers by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
     groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, "Shares of all requests, of their tokens, of the waiting that they caused (it is laid equally on those that ran meanwhile) and of the waiting that they had.") : null,
     longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),

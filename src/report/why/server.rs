@@ -1,5 +1,6 @@
 //! A server of a run: its limits, who told them, and what its requests waited for.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use serde_json::{Value, json};
@@ -9,8 +10,9 @@ use crate::report::files::SeriesRow;
 use crate::report::reader::Run;
 use crate::report::series::{METRICS, POOL};
 use crate::request::columns::ColumnId;
+use crate::request::wait::Wait;
 use crate::stats::Interval;
-use crate::stats::waits::{ByCause, Known, Stay, Waits};
+use crate::stats::waits::{ByCause, Cause, Known, Stay, Waits};
 use crate::table::Table;
 
 /// A server, or one of its data-parallel ranks: what has a queue and slots of its own.
@@ -22,15 +24,22 @@ pub struct Server {
     pub causes: ByCause,
     host: String,
     rank: Option<i64>,
+    /// By what is waited for there, where the rows tell.
+    queues: BTreeMap<Option<Cause>, Queue>,
+    /// Where its slots and its pool of tokens are known from.
+    sources: [Option<&'static str>; 2],
+    /// Tokens that its KV cache holds.
+    pool: Option<u64>,
+}
+
+/// Those that wait for the same, and have it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
     pub(super) waits: Waits,
     /// From the run's times to those of its stays, nanoseconds.
     pub(super) shift: i64,
     rows: Vec<usize>,
     stays: Vec<Stay>,
-    /// Where its slots and its pool of tokens are known from.
-    sources: [Option<&'static str>; 2],
-    /// Tokens that its KV cache holds.
-    pool: Option<u64>,
 }
 
 /// A server's address, and the rank.
@@ -43,33 +52,18 @@ const POOL_FLAG: &str = "--max-total-tokens";
 const TOLD: [&str; 2] = ["its command", "its /metrics"];
 const FOUND: &str = "found in the rows";
 
-/// Whose queue a row's sequence waited in.
-pub fn key(table: &Table, row: usize) -> Key<'_> {
-    (
-        table.text(ColumnId::host, row),
-        table.whole(ColumnId::dp_rank, row),
-    )
+/// Where a row's sequence waited for this.
+pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
+    match cause {
+        Some(Cause::PrefillQueue) => (table.text(ColumnId::prefill_host, row), None),
+        _ => (
+            table.text(ColumnId::host, row),
+            table.whole(ColumnId::dp_rank, row),
+        ),
+    }
 }
 
-impl Server {
-    /// Adds a row; its clock is `shift` nanoseconds ahead of the run's.
-    pub(super) fn push(&mut self, row: usize, stay: Stay, shift: i64) {
-        if self.rows.is_empty() {
-            self.shift = shift;
-        }
-        self.rows.push(row);
-        self.stays.push(stay);
-    }
-
-    pub(super) fn key(&self) -> Key<'_> {
-        (&self.host, self.rank)
-    }
-
-    /// Its rows, and what they are of.
-    pub(super) fn stays(&self) -> impl Iterator<Item = (usize, &Stay)> {
-        self.rows.iter().copied().zip(&self.stays)
-    }
-
+impl Queue {
     /// Rows of those that held up a stay longest, and for how many seconds.
     pub(super) fn holders(
         &self,
@@ -80,10 +74,48 @@ impl Server {
         let row = |(place, seconds): (usize, f64)| Some((*self.rows.get(place)?, seconds));
         places.into_iter().filter_map(row)
     }
+}
+
+impl Server {
+    /// Adds a wait of a row.
+    pub(super) fn push(&mut self, row: usize, wait: &Wait, stay: Stay) {
+        let queue = self.queues.entry(wait.cause).or_default();
+        if queue.rows.is_empty() {
+            queue.shift = wait.shift;
+        }
+        queue.rows.push(row);
+        queue.stays.push(stay);
+    }
+
+    pub(super) fn key(&self) -> Key<'_> {
+        (&self.host, self.rank)
+    }
+
+    pub(super) fn queue(&self, of: Option<Cause>) -> Option<&Queue> {
+        self.queues.get(&of)
+    }
+
+    /// Seconds that none of its rows is to be blamed for.
+    pub(super) fn by_nobody(&self) -> f64 {
+        self.queues
+            .values()
+            .map(|queue| queue.waits.by_nobody)
+            .sum()
+    }
+
+    /// What its rows are of.
+    pub(super) fn stays(&self) -> impl Iterator<Item = (&Queue, usize, &Stay)> + '_ {
+        self.queues.values().flat_map(|queue| {
+            let all = queue.rows.iter().zip(&queue.stays);
+            all.map(move |(row, stay)| (queue, *row, stay))
+        })
+    }
 
     /// How many requests it runs at once, and where that is known from.
     pub fn slots(&self) -> Option<(u32, &'static str)> {
-        Some((self.waits.limits.slots?, self.sources[0].unwrap_or(FOUND)))
+        let mut queues = [None, Some(Cause::DecodeSlots)].into_iter();
+        let queue = queues.find_map(|of| self.queue(of))?;
+        Some((queue.waits.limits.slots?, self.sources[0].unwrap_or(FOUND)))
     }
 
     /// Its limits, for programs.
@@ -103,15 +135,18 @@ impl Server {
         let name = file.map_or(host, |file| &file.name);
         let ranks = all.iter().filter(|of| of.0 == host).count();
         // Whose queues those of no known server were, and whether of one, nobody knows.
-        let known = match host {
+        let mut known = match host {
             "" => Known::default(),
             _ => self.told(run, name, ranks as u32),
         };
         self.pool = known.pool;
-        self.waits = Waits::of(&self.stays, &known);
-        let waited = self.stays.iter().filter(|stay| stay.waited() > 0);
-        for stay in waited {
-            self.causes.add_all(&self.waits.causes(stay));
+        for (cause, queue) in &mut self.queues {
+            known.cause = *cause;
+            queue.waits = Waits::of(&queue.stays, &known);
+            let waited = queue.stays.iter().filter(|stay| stay.waited() > 0);
+            for stay in waited {
+                self.causes.add_all(&queue.waits.causes(stay));
+            }
         }
         self.name = match rank.filter(|_| ranks > 1) {
             Some(rank) => format!("{name} rank {rank}"),
@@ -129,7 +164,8 @@ impl Server {
         // Servers of a run are alike, unless they are told apart.
         let any = || processes().find(|process| process.command.contains(SLOTS_FLAG));
         let command = own.or_else(any).map_or("", |process| &process.command);
-        let at = |seconds: f64| (seconds * NANOS as f64) as i64 + self.shift;
+        let shift = self.queues.values().next().map_or(0, |queue| queue.shift);
+        let at = |seconds: f64| (seconds * NANOS as f64) as i64 + shift;
         let of = |metric: &'static str| {
             let is_it = move |row: &&SeriesRow| {
                 row.source == METRICS && row.metric == metric && row.server == name
@@ -167,6 +203,7 @@ impl Server {
             pool: pool.map(|(pool, _)| pool),
             usage,
             down,
+            cause: None,
         }
     }
 }

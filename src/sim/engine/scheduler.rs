@@ -32,9 +32,10 @@ pub(super) struct Scheduler {
     profile: Profile,
     memory: Memory,
     tasks: HashMap<u64, Task, ahash::RandomState>,
+    /// The queue; of a server that decodes only, that for memory.
     waiting: VecDeque<u64>,
     running: Vec<u64>,
-    /// Of a server that decodes only: what waits there.
+    /// Of a server that decodes only: what has memory and does not run.
     prefilled: Option<Prefilled>,
     /// The running one whose prompt is prefilled piece by piece.
     chunked: Option<u64>,
@@ -156,11 +157,7 @@ impl Scheduler {
         let wanted = request.output_tokens.max(1);
         let most = request.prompt.tokens() + u64::from(wanted);
         let limit = self.profile.max_queued_requests.unwrap_or(usize::MAX);
-        let waiting = match &self.prefilled {
-            Some(prefilled) => prefilled.unreserved.len(),
-            None => self.waiting.len(),
-        };
-        if waiting >= limit || most >= self.profile.max_total_tokens {
+        if self.waiting.len() >= limit || most >= self.profile.max_total_tokens {
             self.tell(id, at, EventKind::Rejected);
             return;
         }
@@ -175,10 +172,7 @@ impl Scheduler {
             is_decoding: false,
         };
         self.tasks.insert(id, task);
-        match &mut self.prefilled {
-            Some(prefilled) => prefilled.unreserved.push_back(id),
-            None => self.waiting.push_back(id),
-        }
+        self.waiting.push_back(id);
     }
 
     /// The next step, decided at `at`, whose requests start at `starts`.
@@ -260,17 +254,16 @@ impl Scheduler {
     }
 
     pub(super) fn load(&self) -> Load {
-        let prefilled = self.prefilled.as_ref();
-        let ready = prefilled.map(|prefilled| &prefilled.ready);
-        let waiting = || {
-            let all = self.waiting.iter().chain(ready.into_iter().flatten());
-            all.filter_map(|id| self.tasks.get(id))
+        let (queue, unreserved, coming) = match &self.prefilled {
+            Some(prefilled) => (&prefilled.ready, self.waiting.len(), prefilled.coming.len()),
+            None => (&self.waiting, 0, 0),
         };
+        let waiting = || queue.iter().filter_map(|id| self.tasks.get(id));
         Load {
             running: self.running.len(),
             waiting: waiting().count(),
-            unreserved: prefilled.map_or(0, |prefilled| prefilled.unreserved.len()),
-            coming: prefilled.map_or(0, |prefilled| prefilled.coming.len()),
+            unreserved,
+            coming,
             retracted: waiting().filter(|task| task.retractions > 0).count(),
             waiting_tokens: waiting().map(Task::tokens).sum(),
             used_tokens: self.memory.used(),
@@ -303,7 +296,8 @@ impl Scheduler {
             chunk_left: u64::try_from(self.profile.chunked_prefill_size).unwrap_or(u64::MAX),
             ..Filling::default()
         };
-        if self.chunked.is_none() && (self.is_full || self.waiting.is_empty()) {
+        let is_empty = self.waiting.is_empty() || self.prefilled.is_some();
+        if self.chunked.is_none() && (self.is_full || is_empty) {
             return filling;
         }
         let running = self.running.iter().filter_map(|id| self.tasks.get(id));

@@ -96,7 +96,7 @@ const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
     ],
     [
         "decode_slots",
-        "decode slots",
+        "decode slot",
         "the decode server's batch was full",
         "Raise decode's `max_running_requests` while the time per output token allows it, or add decode servers: more prefill \
          servers do not help.",

@@ -1,5 +1,6 @@
 //! What waits are made of.
 
+use super::Cause;
 use crate::stats::Interval;
 
 /// A sequence's way through a server, nanoseconds on any one clock.
@@ -30,6 +31,8 @@ pub struct Known {
     pub usage: Vec<(i64, f64)>,
     /// When it was down or starting, in order of time.
     pub down: Vec<Interval>,
+    /// What all of its requests waited for, where they tell.
+    pub cause: Option<Cause>,
 }
 
 impl Stay {

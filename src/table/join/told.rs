@@ -1,33 +1,12 @@
 //! What a proxy knows of requests that a pair of servers served, and their sender does not: servers tell the proxy by traces.
 
-use std::collections::HashMap;
-
 use crate::offset::Offset;
 use crate::request::columns::Row;
 use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes, Relation};
 use crate::request::unseen::Unseens;
-use crate::table::Table;
 
-/// Puts into the rows of a generator what those of its front say of pairs of servers.
-pub fn tell_pairs(rows: &mut Table, front: &Table) {
-    let all = front.firsts().flat_map(|first| front.request(first));
-    let of_pairs = all.filter(|row| row.disaggregated == Some(true));
-    let of_pairs: HashMap<String, Row> = of_pairs
-        .filter_map(|row| Some((row.req_id.clone()?, row)))
-        .collect();
-    let mut told = Table::default();
-    for first in rows.firsts() {
-        for mut row in rows.request(first) {
-            if let Some(front) = row.req_id.as_ref().and_then(|id| of_pairs.get(id)) {
-                take(&mut row, front);
-            }
-            told.push_row(&row);
-        }
-    }
-    *rows = told;
-}
-
-fn take(row: &mut Row, front: &Row) {
+/// Puts into a row of a generator what that of its front says of a pair of servers.
+pub(super) fn take(row: &mut Row, front: &Row) {
     let (host, room) = (front.prefill_host.clone(), front.bootstrap_room.clone());
     let times = front.timeline.prefill().unwrap_or_default();
     take_leg(row, host, room, times);

@@ -111,7 +111,7 @@ fn what_waited_in_the_router_or_at_an_unknown_time_is_counted_at_once() {
 }
 
 #[test]
-fn the_waits_of_a_pair_are_counted_at_once_each_by_its_cause() {
+fn the_waits_of_a_pair_are_counted_at_once_each_by_its_cause_and_server() {
     let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
     let mut rows = rows(0.0, 1.0, 2.0);
     rows[0].disaggregated = Some(true);
@@ -119,6 +119,11 @@ fn the_waits_of_a_pair_are_counted_at_once_each_by_its_cause() {
     rows[0].prefill_queue_time = Some(NANOS / 4);
     rows[0].kv_transfer_time = Some(-NANOS);
     rows[0].decode_queue_time = Some(NANOS / 8);
+    rows[0].prefill_host = Some("gpu:2".to_owned());
+    log.record(&rows, at(2.0), &metrics);
+    rows[0].decode_bootstrap_time = None;
+    rows[0].decode_queue_time = None;
+    rows[0].more.prefill_worker = Some("p0".to_owned());
     log.record(&rows, at(2.0), &metrics);
     log.count(at(100.0), &metrics);
     let told = told(&metrics);
@@ -126,7 +131,8 @@ fn the_waits_of_a_pair_are_counted_at_once_each_by_its_cause() {
     let expected = [
         ("gpu:1 decode_memory", 0.5),
         ("gpu:1 decode_slots", 0.125),
-        ("gpu:1 prefill_queue", 0.25),
+        ("gpu:2 prefill_queue", 0.25),
+        ("p0 prefill_queue", 0.25),
     ];
     assert_eq!(told, expected);
 }

@@ -64,6 +64,10 @@ fn what_is_narrow_is_named() {
             unseen.iter().all(is_told),
             "the proxy's rows tell of chat, too"
         );
+        // Its generator's own file has what only traces tell, too.
+        let rows = Table::read(&run.files[0]).unwrap();
+        let told = |row: &usize| rows.number("kv_transfer_time", *row).is_some();
+        assert!((0..rows.len()).any(|row| told(&row)), "{which:?}: {lines}");
         plan.assert_nothing_is_left();
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use queuescope::proxy::shared::ServerRole;
 use queuescope::request::columns::COLUMNS;
 use serde_json::{Value, json};
 
@@ -174,6 +175,27 @@ async fn what_is_in_flight_is_told_by_worker_and_router() {
     straight.response().await;
     present([0; 3], 0, [0; 2]).await;
     until_metrics(&direct, &its_server, [0; 3], [0; 2]).await;
+}
+
+/// What a prefill server has a decode server has too: nothing of that is taken from those in the router.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_at_a_prefill_server_is_no_other_request() {
+    let held = Gate::new();
+    let stuck = || Upstream::playing(vec![Step::Gate(held.clone())]);
+    let (server, router) = (stuck().await, stuck().await);
+    let (hops, mut workers) = known_workers(&[server.addr]);
+    workers[0].role = Some(ServerRole::Prefill);
+    let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+    let _in_router = front.asked("/generate", "", b"{}").await;
+    let mut leg = Client::connect(hops[0]).await;
+    leg.post("/generate", "", b"{}").await;
+    let admin = front.proxy.admin_addr();
+    let both_wait = async || {
+        let present = get(admin, "/live.json").await.json()["present"].take();
+        present["workers"][0]["phases"]["waiting"] == 1 && present["in_router"] == 1
+    };
+    until_async("one in the router, one at the server", both_wait).await;
+    held.open();
 }
 
 /// Every cell of the request's page is that of its row.

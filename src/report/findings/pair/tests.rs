@@ -6,6 +6,7 @@ use crate::report::sample::ms;
 use crate::report::why::Why;
 use crate::request::timeline::{Moment, PrefillTimes};
 use crate::stats::waits::Cause;
+use crate::table::{Cell, Table};
 
 /// Requests of a pair: when decode had memory for each, the KV cache was there, and decode's batch had a slot, ms after it was sent;
 /// prefill had it queued and at work for so many ms meanwhile. It then decodes until 500.
@@ -58,6 +59,13 @@ fn what_is_narrow_of_a_pair_is_named() {
             "0.29 s of 0.50 s on average (58 %) for a slot of decode's batch",
             Cause::DecodeSlots,
         ),
+        // None of them is a third of the time, but all are.
+        (
+            paired(130, (1, 20), 155, 250),
+            "Decode is full",
+            "0.11 s of 0.50 s on average (22 %) until decode had memory for it; those that had it were decoding for",
+            Cause::DecodeMemory,
+        ),
         // Memory is waited for, and those that have it wait for something else.
         (
             paired(230, (1, 20), 400, 401),
@@ -95,6 +103,60 @@ fn what_is_narrow_of_a_pair_is_named() {
         let over_time = RunReport::of(&run).summary.all.flow.over_time.unwrap();
         assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
         let of_one = why.of_row(&run.table, 0).unwrap().words.unwrap();
-        assert!(of_one.ends_with(cause.words()), "{of_one}");
+        assert!(of_one.contains(cause.words()), "{of_one}");
+        // Nobody has the link: of what passes there none is told apart.
+        let mut words = (0..100).filter_map(|row| why.of_row(&run.table, row)?.words);
+        let is_held = words.any(|words| words.contains("; longest by "));
+        assert_eq!(is_held, cause != Cause::Transfer, "{of_one}");
+        // What each held up others, and what nobody did, is all that was waited.
+        let seconds = |key: &str| told[key].as_f64().unwrap();
+        let laid = seconds("held_up_others_s") + seconds("by_nobody_seen_s");
+        assert!((laid - sum).abs() < 1e-6, "{told}");
     }
+}
+
+#[test]
+fn who_has_what_a_request_of_a_pair_waits_for_holds_it_up() {
+    let mut table = Table::default();
+    // Decode has memory for one: the first has it from 1 to 9 s; the second, which came at 2 s, from then on.
+    for (id, queued, reserved, ended) in [("a", 0.0, 1.0, 9.0), ("b", 2.0, 9.0, 12.0)] {
+        let at = |name: &'static str, seconds| (name, Cell::Number(seconds));
+        table.push([
+            ("req_id", Cell::Id(id)),
+            ("host", Cell::Word("d:1")),
+            ("prefill_host", Cell::Word("p:1")),
+            ("disaggregated", Cell::Word("True")),
+            at("actual_prompt_tokens", 96_000.0),
+            at("queue_time_start", queued),
+            at("decode_bootstrap_time", reserved - queued),
+            at("kv_reserved_time", reserved),
+            at("prefill_queue_time", 0.0),
+            at("prefill_time", 0.5),
+            at("kv_transfer_time", 0.0),
+            at("kv_arrived_time", reserved + 0.5),
+            at("decode_queue_time", 0.25),
+            at("decode_start_time", reserved + 0.75),
+            at("pure_queue_time", reserved - queued + 0.25),
+            at("finish_time", ended),
+        ]);
+    }
+    let run = Run {
+        table,
+        ..Run::default()
+    };
+    let why = Why::of(&run);
+    let words = |row| why.of_row(&run.table, row).unwrap().words.unwrap();
+    assert_eq!(
+        words(0),
+        "waited 1.25 s: for 1.00 s the decode server had no memory for it"
+    );
+    assert_eq!(
+        words(1),
+        "waited 7.25 s: for 7.00 s the decode server had no memory for it; longest by a (96k-token prompt)"
+    );
+    let told = why.to_json(&run.table);
+    assert_eq!(told["held_up_others"][0]["seconds"], 7.0, "{told}");
+    assert_eq!(told["sequences"], 2);
+    let servers: Vec<&str> = why.servers.iter().map(|server| &*server.name).collect();
+    assert_eq!(servers, ["d:1", "p:1"]);
 }

@@ -12,9 +12,7 @@ use super::{EventKind, ROOM_STEPS, Scheduler, Task};
 pub(super) struct Prefilled {
     /// So many may have room beside those that may run.
     extra: usize,
-    /// They wait for room.
-    pub(super) unreserved: VecDeque<u64>,
-    /// They have it; their KV cache has not come yet.
+    /// They have room; their KV cache has not come yet.
     pub(super) coming: Vec<u64>,
     /// It has; they wait for a slot. Those that were retracted have lost their room again.
     pub(super) ready: VecDeque<u64>,
@@ -24,7 +22,6 @@ impl Prefilled {
     pub(super) fn new(extra: usize) -> Prefilled {
         Prefilled {
             extra,
-            unreserved: VecDeque::new(),
             coming: Vec::new(),
             ready: VecDeque::new(),
         }
@@ -32,7 +29,6 @@ impl Prefilled {
 
     /// Takes one out that does not run.
     pub(super) fn remove(&mut self, id: u64) {
-        self.unreserved.retain(|other| *other != id);
         self.coming.retain(|other| *other != id);
         self.ready.retain(|other| *other != id);
     }
@@ -104,7 +100,7 @@ impl Scheduler {
     /// The first that waits for room, if there is room for it, and the tokens of its prompt.
     fn next_unreserved(&mut self) -> Option<(u64, u64)> {
         let prefilled = self.prefilled.as_ref()?;
-        let id = *prefilled.unreserved.front()?;
+        let id = *self.waiting.front()?;
         let task = self.tasks.get(&id)?;
         let held = prefilled.coming.iter().chain(&prefilled.ready);
         let held = held
@@ -121,9 +117,8 @@ impl Scheduler {
         if held.count() >= most || (needs >= self.memory.available() as f64 && !is_alone) {
             return None;
         }
-        let prefilled = self.prefilled.as_mut()?;
-        prefilled.unreserved.pop_front();
-        prefilled.coming.push(id);
+        self.prefilled.as_mut()?.coming.push(id);
+        self.waiting.pop_front();
         Some((id, tokens))
     }
 }
