@@ -57,6 +57,8 @@ pub struct Rules {
 /// The time limits on an upstream.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
+    /// On a request's wait for its turn, where there is a limit on requests; zero: none.
+    pub queue: Duration,
     /// On connecting to it.
     pub connect: Duration,
     /// On its silence, before its response and within it.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Parser;
 
-use super::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
+use super::launch::{CommandLine, Deployment, DeploymentSpec, PROXY_CONFIG, Router, ServerSpec};
 use crate::clock::Clock;
+use crate::report::files::{LOGS, PROXY_ROWS, ROWS};
 use crate::report::verdict::Grade;
 use crate::traffic::folder::{Folder, Made};
 use crate::{report, terminal, traffic};
@@ -40,9 +41,13 @@ const AT_ONCE: i64 = 20;
 /// Where demos go that are given no folder.
 const RESULTS: &str = "results/demo";
 /// The proxy's own rows.
-const RECORDS: &str = "proxy.csv";
+const RECORDS: &str = PROXY_ROWS;
 /// The report on them.
 const PAGE: &str = "report.html";
+/// The folder of the generator's files.
+const TRAFFIC: &str = "traffic";
+/// What it writes into a folder that may be given; and rows, of a run.
+const FILES: [&str; 6] = [RECORDS, PAGE, TRAFFIC, LOGS, PROXY_CONFIG, ROWS];
 
 /// Runs the demo; prints what it shows, and then what ran.
 ///
@@ -53,10 +58,10 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let clock = Clock::system();
     let folder = Folder::new(args.output_dir.as_deref(), false, RESULTS);
     runtime.block_on(async {
-        let Made { dir, note } = folder.make(&[RECORDS], clock.now())?;
+        let Made { dir, note } = folder.make(&FILES, clock.now())?;
         let deployment = Deployment::start(&spec(&dir)?).await?;
         let flags = traffic_flags(args, &deployment.target);
-        let to = dir.join("traffic").display().to_string();
+        let to = dir.join(TRAFFIC).display().to_string();
         let commands = format!("{}\n$ queuescope {flags} {to}", picture(&deployment));
         let flags = flags.split_whitespace().filter(|flag| *flag != "\\");
         let flags = traffic::Args::try_parse_from(flags.chain([to.as_str()]))?;

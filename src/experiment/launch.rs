@@ -56,7 +56,7 @@ pub struct Deployment {
 }
 
 /// The proxy's config in the run's folder.
-const PROXY_CONFIG: &str = "proxy.toml";
+pub const PROXY_CONFIG: &str = "proxy.toml";
 
 impl Deployment {
     /// Starts all of it. It is ready when this returns; what did start is ended again where something did not.

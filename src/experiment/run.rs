@@ -19,7 +19,7 @@ pub mod search;
 
 use super::plan::error::PlanError;
 use super::plan::{Plan, Run, announcement, grid};
-use folder::PLAN;
+use folder::{FILES, PLAN};
 use one::{RunContext, RunEnd};
 use search::{Search, Trial};
 
@@ -90,7 +90,7 @@ pub async fn run(
 
 async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<Finished> {
     if let OutputDir::New(folder) = &to {
-        folder::check(folder)?;
+        folder.check(&FILES)?;
     }
     let is_done = |run: &&Run| match &to {
         OutputDir::New(_) => false,
@@ -120,7 +120,7 @@ impl ExperimentRunner {
                 notes.extend(made.note);
                 let lock = locked(&made.dir)?;
                 // What came since the first look, before the lock.
-                folder::check(&folder)?;
+                folder.check(&FILES)?;
                 folder::write_plan(&made.dir, &plan)?;
                 (made.dir, ExperimentFile::default(), lock)
             }

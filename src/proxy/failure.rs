@@ -25,6 +25,8 @@ pub enum Failure {
     ClientTookNothing,
     /// Writes to the client took too long in sum.
     ClientStalled,
+    /// Its turn did not come within `queue_timeout_s`.
+    QueuedTooLong,
     /// No socket or port of our own is left.
     Shortage(Box<Error>),
     /// No connection to an upstream came about: nothing was sent.
@@ -75,6 +77,14 @@ impl Failure {
             }
             Failure::ClientTookNothing => (None, of_client("took no bytes for too long")),
             Failure::ClientStalled => (None, of_client("held up the response for too long")),
+            Failure::QueuedTooLong => {
+                let message =
+                    "the request waited for too long in the queue of this proxy; try again later";
+                (
+                    answer(503, message),
+                    End::Rejected(format!("503 {message}")),
+                )
+            }
             Failure::Shortage(error) => {
                 let message = "the proxy could not open a connection to the upstream";
                 let why = format!("could not open a connection: {}", shortage::reason(error));

@@ -12,6 +12,7 @@ use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
+use tokio::time::sleep;
 
 use crate::client::answer::{Answer, Refusal};
 use crate::client::exchange::Exchange;
@@ -279,10 +280,18 @@ impl<'a> Request<'a> {
             return Ok(None);
         }
         let began = self.shared.clock.now();
+        let limit = upstreams.rules().timeouts.queue;
+        let too_long = async {
+            match limit.is_zero() {
+                true => pending().await,
+                false => sleep(limit).await,
+            }
+        };
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),
             () = client.left() => Err(Failure::ClientGone),
+            () = too_long => Err(Failure::QueuedTooLong),
         };
         self.context.held(began);
         slot

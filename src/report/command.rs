@@ -7,7 +7,7 @@ use crate::table::{Error, join::join, parquet};
 use crate::terminal::shown;
 
 use super::duration;
-use super::files::ROWS;
+use super::files::{ROWS, SUMMARY as FIGURES};
 use super::merge::merge;
 use super::outputs;
 use super::page;
@@ -160,6 +160,7 @@ fn put_together(args: &Args) -> Result<(Args, Vec<String>), Error> {
     let Some(dir) = args.output_dir.clone().filter(|_| args.merge || args.join) else {
         return Ok((args.clone(), Vec::new()));
     };
+    outputs::check_folder(&dir, &[ROWS, FIGURES])?;
     let mut notes = Vec::new();
     if args.merge {
         // What is to be said of it stands in the summary that it writes.

@@ -30,21 +30,13 @@ const APART: f64 = 0.1;
 /// Makes one run's folder of the folders of its shards.
 ///
 /// # Errors
-/// They are not shards of one schedule, one is given twice, `out` holds a run already, or a file cannot be read or written.
+/// They are not shards of one schedule, one is given twice, or a file cannot be read or written.
 pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     let shards = dirs.iter().map(|dir| Shard::open(dir));
     let mut shards = shards.collect::<Result<Vec<Shard>, Error>>()?;
     shards.sort_by_key(|shard| shard.number);
     check(&shards)?;
     std::fs::create_dir_all(out).map_err(|cause| Error::write(out, cause))?;
-    for path in [ROWS, SUMMARY].map(|name| out.join(name)) {
-        if path.exists() {
-            return Err(Error::write(
-                &path,
-                io::Error::from(io::ErrorKind::AlreadyExists),
-            ));
-        }
-    }
     let making = Draft::folder(out).map_err(|cause| Error::write(out, cause))?;
     make(&shards, making.path())?;
     put(making.path(), out)

@@ -9,6 +9,7 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use crate::disk;
 use crate::table::Error;
 
+use super::files::EXPERIMENT;
 use super::runs::SHEET;
 
 /// What the text of a report begins with in a file.
@@ -55,6 +56,25 @@ pub fn check(outputs: &[PathBuf], inputs: &[PathBuf], force: bool) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Looks, before anything is written, whether `files` may be made in a folder that was given: it must hold none of them, nor be an
+/// experiment's, whose runs have folders of their own.
+///
+/// # Errors
+/// It may not.
+pub fn check_folder(dir: &Path, files: &[&str]) -> Result<(), Error> {
+    let mut names = files.to_vec();
+    names.push(EXPERIMENT);
+    names.retain(|name| dir.join(name).symlink_metadata().is_ok());
+    names.dedup();
+    match names.is_empty() {
+        true => Ok(()),
+        false => Err(Error::read(
+            dir,
+            format!("holds {} already; name another folder", names.join(", ")),
+        )),
+    }
 }
 
 /// Whether a file is a report, in any form, or nothing.

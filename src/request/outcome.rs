@@ -17,7 +17,7 @@ names! {
         /// The server (or the router) failed: 5xx, a 1xx in place of an answer, or an error event inside a 200 (one whose code
         /// is another outcome's is that).
         ServerError = "server_error",
-        /// Too much to do: 429, 503, a full queue, or 408 from a router queue.
+        /// Too much to do: 429, 503, a full queue, or too long in a router queue (408, of our front 503).
         Rejected = "rejected",
         /// The client went away before the last event. In the generator's rows: it gave the request up because its run was
         /// stopped (`error`: `given up: the run was stopped`), which `summary.json` does not count as failed.
@@ -55,6 +55,8 @@ pub enum End {
     GivenUp,
     /// The client sent what is no valid request.
     BadRequest(String),
+    /// A proxy of ours had too much to do.
+    Rejected(String),
     /// The upstream connection broke after the request was sent.
     UpstreamDied(String),
     /// No upstream took the request, or we failed ourselves.
@@ -144,6 +146,7 @@ pub fn judge(end: End, seen: &Seen<'_>) -> (Outcome, String) {
         End::ClientGone => (Outcome::ClientAbort, "the client went away".to_owned()),
         End::GivenUp => (Outcome::ClientAbort, GIVEN_UP.to_owned()),
         End::BadRequest(why) => (Outcome::ClientError, why),
+        End::Rejected(why) => (Outcome::Rejected, why),
         End::UpstreamDied(why) => (Outcome::UpstreamDied, cut(why)),
         End::ProxyError(why) => (Outcome::ProxyError, why),
         End::NoConnection(why) => (Outcome::ConnectError, why),

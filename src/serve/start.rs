@@ -262,6 +262,7 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
         resend_broken: config.resend_broken,
         most: config.max_concurrent_requests,
         timeouts: Timeouts {
+            queue: config.queue_timeout_s.get(),
             connect: config.upstream_connect_timeout_s.get(),
             read: config.upstream_read_timeout_s.get(),
             write: config.upstream_write_timeout_s.get(),

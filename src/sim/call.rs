@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use crate::request::endpoint::Endpoint;
@@ -117,8 +117,8 @@ impl Call {
     /// What the real server would refuse before its engine sees it.
     pub(super) fn parse(endpoint: Endpoint, body: &[u8], config: &Config) -> Result<Call, Refusal> {
         match endpoint {
-            Endpoint::Generate => generate(parse(body)?, config),
-            _ => openai(endpoint, parse(body)?, config),
+            Endpoint::Generate => generate(parse(body, endpoint)?, config),
+            _ => openai(endpoint, parse(body, endpoint)?, config),
         }
     }
 
@@ -168,22 +168,45 @@ impl Call {
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+fn parse<T: DeserializeOwned>(body: &[u8], endpoint: Endpoint) -> Result<T, Refusal> {
+    // A list's values would be taken for the fields, in their order.
+    let is_object = body.trim_ascii_start().starts_with(b"{");
+    if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
+        let (kind, wanted) = match endpoint {
+            Endpoint::Generate => (
+                "dataclass_type",
+                "a dictionary or an instance of GenerateReqInput",
+            ),
+            _ => (
+                "model_attributes_type",
+                "a valid dictionary or object to extract fields from",
+            ),
+        };
+        let wrong =
+            format!("'type': '{kind}', 'loc': ('body',), 'msg': 'Input should be {wanted}'");
+        return Err(invalid(false, &wrong));
+    }
     let wrong = |error: &serde_json::Error, what: &dyn Display| {
         // Wrong JSON is told before `stream` could be read.
         let place = body.len().min(error.column());
         let what = what.to_string().replace('\'', "`");
-        let message = format!(
-            "1 validation error:\n  {{'type': 'json_invalid', 'loc': ('body', {place}), \
-             'msg': 'JSON decode error', 'input': {{}}, 'ctx': {{'error': '{what}'}}}}"
+        let wrong = format!(
+            "'type': 'json_invalid', 'loc': ('body', {place}), 'msg': 'JSON decode error', 'input': {{}}, \
+             'ctx': {{'error': '{what}'}}"
         );
-        Refusal::new(false, RefusalKind::Invalid, message)
+        invalid(false, &wrong)
     };
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut json);
     let read = read.map_err(|error| wrong(error.inner(), &error))?;
     json.end().map_err(|error| wrong(&error, &error))?;
     Ok(read)
+}
+
+/// What FastAPI says of a body that is not of the schema.
+fn invalid(stream: bool, wrong: &str) -> Refusal {
+    let message = format!("1 validation error:\n  {{{wrong}}}");
+    Refusal::new(stream, RefusalKind::Invalid, message)
 }
 
 fn generate(body: GenerateBody, config: &Config) -> Result<Call, Refusal> {
@@ -270,11 +293,8 @@ fn openai(endpoint: Endpoint, body: OpenAiBody, config: &Config) -> Result<Call,
 }
 
 fn missing(stream: bool, field: &str) -> Refusal {
-    let message = format!(
-        "1 validation error:\n  {{'type': 'missing', 'loc': ('body', '{field}'), \
-         'msg': 'Field required'}}"
-    );
-    Refusal::new(stream, RefusalKind::Invalid, message)
+    let wrong = format!("'type': 'missing', 'loc': ('body', '{field}'), 'msg': 'Field required'");
+    invalid(stream, &wrong)
 }
 
 /// Prompt and output tokens of one sequence, within the context.

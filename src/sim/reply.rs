@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, Stream};
+use http::HeaderMap;
 use hyper::body::Frame;
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
@@ -24,7 +25,7 @@ use super::engine::{EventKind, Request};
 use super::failures::Fate;
 use super::sequence::{Ending, Sequence};
 use super::served::{KEPT, Outcome, Served};
-use super::shared::{Exchange, Headers, Shared};
+use super::shared::{Exchange, Shared};
 use super::wire::DONE;
 use super::{handover, openai, request_log, spans, wire};
 
@@ -115,7 +116,7 @@ impl Reply {
     pub(super) fn begin(
         shared: Arc<Shared>,
         mut call: Call,
-        (headers, body): (Headers, Bytes),
+        (headers, body): (HeaderMap, Bytes),
         received: Stamp,
         fate: Fate,
     ) -> Reply {
@@ -263,14 +264,15 @@ impl Reply {
     }
 
     fn served(&self, ended_at: Stamp) -> Served {
-        let Exchange { call, headers, .. } = &self.exchange;
+        let call = &self.exchange.call;
+        let header = |name| self.exchange.header(name).map(str::to_owned);
         let earliest =
             |moment: fn(&Sequence) -> Option<Stamp>| call.sequences.iter().filter_map(moment).min();
         let last = call.sequences.iter().filter_map(|s| s.moments.finish).max();
         Served {
             rid: call.sequences[0].rid.to_string(),
-            x_request_id: headers.x_request_id.clone(),
-            traceparent: headers.traceparent.clone(),
+            x_request_id: header("x-request-id"),
+            traceparent: header("traceparent"),
             endpoint: call.endpoint.path(),
             stream: call.stream,
             sequences: call.sequences.len(),

@@ -16,12 +16,9 @@ use super::shared::Exchange;
 pub(super) fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
     let is_openai = exchange.call.endpoint != Endpoint::Generate;
     let is_one_chat = exchange.call.endpoint == Endpoint::Chat && exchange.call.n == 1;
-    let headers = [
-        ("traceparent", &exchange.headers.traceparent),
-        ("tracestate", &exchange.headers.tracestate),
-    ];
-    let headers = headers.into_iter().filter_map(|(name, value)| {
-        let value = Value::from(value.as_deref()?);
+    let headers = ["traceparent", "tracestate"].into_iter();
+    let headers = headers.filter_map(|name| {
+        let value = Value::from(exchange.header(name)?);
         Some(format!("\"{name}\":{value}"))
     });
     let received = exchange.shared.perf(exchange.received);

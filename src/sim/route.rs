@@ -21,7 +21,7 @@ use super::driver::Command;
 use super::failures::Fate;
 use super::reply::{EngineStopped, Reply};
 use super::sequence::QUEUE_FULL;
-use super::shared::{Headers, Shared};
+use super::shared::Shared;
 use super::wire::{DONE, error_body};
 use super::{handover, info, spans};
 
@@ -97,8 +97,9 @@ async fn generation(
     endpoint: Endpoint,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, EngineStopped> {
-    let headers = Headers::of(request.headers());
-    let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
+    let (head, body) = request.into_parts();
+    let headers = head.headers;
+    let body = match Limited::new(body, MAX_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
             let message = format!("The request body cannot be read: {error}");

@@ -7,10 +7,6 @@ use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use opentelemetry::propagation::TextMapPropagator as _;
-use opentelemetry::trace::{SpanContext, TraceContextExt as _};
-use opentelemetry_http::HeaderExtractor;
-use opentelemetry_sdk::propagation::TraceContextPropagator;
 use parking_lot::Mutex;
 
 use crate::clock::Stamp;
@@ -53,21 +49,11 @@ pub(super) struct Shared {
 pub(super) struct Exchange {
     pub shared: Arc<Shared>,
     pub call: Call,
-    pub headers: Headers,
+    pub headers: HeaderMap,
     pub body: Bytes,
     pub received: Stamp,
     /// Tokenized and handed to the scheduler.
     pub dispatched: Stamp,
-}
-
-/// What a request's headers call it.
-#[derive(Debug)]
-pub(super) struct Headers {
-    pub x_request_id: Option<String>,
-    pub traceparent: Option<String>,
-    pub tracestate: Option<String>,
-    /// The span that the request is to be a child of; none where no `traceparent` can be read.
-    pub parent: SpanContext,
 }
 
 impl Shared {
@@ -82,15 +68,9 @@ impl Shared {
     }
 }
 
-impl Headers {
-    pub(super) fn of(headers: &HeaderMap) -> Headers {
-        let text = |name| Some(headers.get(name)?.to_str().ok()?.to_owned());
-        let remote = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
-        Headers {
-            x_request_id: text("x-request-id"),
-            traceparent: text("traceparent"),
-            tracestate: text("tracestate"),
-            parent: remote.span().span_context().clone(),
-        }
+impl Exchange {
+    /// A header of the request.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
     }
 }

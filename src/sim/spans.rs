@@ -6,10 +6,15 @@
 
 use std::time::{Duration, SystemTime};
 
+use http::HeaderMap;
+use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
-    Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+    Event, Link, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
+    TraceState,
 };
 use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_http::HeaderExtractor;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use serde_json::Value;
 
@@ -19,7 +24,7 @@ use crate::request::endpoint::Endpoint;
 use super::disaggregation::Mode;
 use super::export::{Process, Tracer};
 use super::sequence::{Ending, QUEUE_FULL, Sequence};
-use super::shared::{Exchange, Headers, Shared};
+use super::shared::{Exchange, Shared};
 
 /// The spans of one answer.
 struct Spans<'a> {
@@ -65,8 +70,7 @@ const FRACTIONS: [&str; 2] = ["top_p", "temperature"];
 
 /// Sends the spans of an answer that ended, or whose client left, at `finish`.
 pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
-    let headers = &exchange.headers;
-    let Some(spans) = Spans::new(&exchange.shared, headers, exchange.received) else {
+    let Some(spans) = Spans::new(&exchange.shared, &exchange.headers, exchange.received) else {
         return;
     };
     spans.stages(exchange, sequence, finish);
@@ -99,7 +103,7 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
 
 /// Sends the spans of a request that was refused when it had been tokenized: nothing closes them, and their root is
 /// lost.
-pub(super) fn send_refused(shared: &Shared, headers: &Headers, received: Stamp) {
+pub(super) fn send_refused(shared: &Shared, headers: &HeaderMap, received: Stamp) {
     let Some(spans) = Spans::new(shared, headers, received) else {
         return;
     };
@@ -113,10 +117,12 @@ pub(super) fn send_refused(shared: &Shared, headers: &Headers, received: Stamp) 
 
 impl<'a> Spans<'a> {
     /// `None` where nothing is to be told of a request with these headers.
-    fn new(shared: &'a Shared, headers: &Headers, received: Stamp) -> Option<Spans<'a>> {
+    fn new(shared: &'a Shared, headers: &HeaderMap, received: Stamp) -> Option<Spans<'a>> {
         let tracer = shared.tracer.as_ref()?;
         let level = tracer.level;
-        let parent = Some(&headers.parent).filter(|parent| parent.is_valid());
+        let remote = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
+        let remote = remote.span().span_context().clone();
+        let parent = Some(&remote).filter(|parent| parent.is_valid());
         if level == 0 || parent.is_some_and(|parent| !parent.is_sampled()) {
             return None;
         }
@@ -127,7 +133,7 @@ impl<'a> Spans<'a> {
             level,
             scope: InstrumentationScope::builder("sglang server").build(),
             trace: parent.map_or_else(own, SpanContext::trace_id),
-            state: headers.parent.trace_state().clone(),
+            state: remote.trace_state().clone(),
             remote: parent.map(SpanContext::span_id),
             root: new_id(),
             tokenizer: new_id(),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::Error;
 use crate::clock::Stamp;
+use crate::report::outputs;
 
 /// Where a run's files shall go.
 #[derive(Clone, Debug)]
@@ -47,25 +48,21 @@ impl Folder {
         }
     }
 
-    /// Looks whether a given folder holds any of a run's `files`; changes nothing.
+    /// Looks whether a given folder holds any of `files`, or is an experiment's; changes nothing.
     ///
     /// # Errors
     /// It does, and they may not be replaced.
-    pub fn check(&self, files: &[&'static str]) -> Result<(), Error> {
+    pub fn check(&self, files: &[&str]) -> Result<(), Error> {
         let Folder::Given { dir, force } = self else {
             return Ok(());
         };
-        let is_there = |file: &&&'static str| dir.join(file).symlink_metadata().is_ok();
-        let files: Vec<&'static str> = files.iter().filter(is_there).copied().collect();
-        if files.is_empty() || *force {
-            return Ok(());
-        }
-        Err(Error::Usage(format!(
-            "--output-dir {}: holds a run already ({}); name another folder, leave the flag out, or (queuescope traffic) replace \
-             that run with --force",
-            dir.display(),
-            files.join(", ")
-        )))
+        let files = if *force { &[] } else { files };
+        outputs::check_folder(dir, files).map_err(|wrong| {
+            Error::Usage(format!(
+                "--output-dir {wrong}, or leave the flag out (traffic replaces its own run with --force; node and routing go \
+                 on with theirs by --resume)"
+            ))
+        })
     }
 
     /// Makes the folder of a run that begins `now`. Of a given one that may be replaced `files` are removed,
@@ -73,7 +70,7 @@ impl Folder {
     ///
     /// # Errors
     /// As [`Folder::check`], or the folder cannot be made.
-    pub fn make(&self, files: &[&'static str], now: Stamp) -> Result<Made, Error> {
+    pub fn make(&self, files: &[&str], now: Stamp) -> Result<Made, Error> {
         self.check(files)?;
         match self {
             Folder::Given { dir, .. } => {
@@ -204,7 +201,8 @@ mod tests {
         std::fs::write(dir.join("b.json"), "old").unwrap();
         let error = given(false).make(&FILES, NOW).unwrap_err().to_string();
         assert!(
-            error.contains("holds a run already (b.json)") && error.contains("--force"),
+            error.contains("a/b: holds b.json already; name another folder")
+                && error.contains("--force"),
             "{error}"
         );
         assert!(dir.join("b.json").exists(), "nothing was touched");

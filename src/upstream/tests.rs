@@ -23,6 +23,7 @@ fn rules(policy: Policy) -> Rules {
         resend_broken: false,
         most: 0,
         timeouts: Timeouts {
+            queue: Duration::ZERO,
             connect: limit,
             read: limit,
             write: limit,

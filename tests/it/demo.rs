@@ -108,7 +108,40 @@ fn a_folder_that_holds_a_demo_is_not_replaced() {
     assert_whole(folder.path(), dir, &shown);
     let (code, shown, said) = demo(&flags);
     assert_eq!((code, shown.as_str()), (2, ""));
-    assert!(said.contains("holds a run already (proxy.csv)"), "{said}");
+    assert!(
+        said.contains("/demo: holds proxy.csv, report.html"),
+        "{said}"
+    );
+}
+
+#[test]
+fn no_command_writes_into_a_folder_of_anothers() {
+    for (line, file) in [
+        ("demo", "experiment.json"),
+        ("demo", "requests.csv"),
+        ("demo", "logs"),
+        ("demo", "traffic"),
+        ("node", "experiment.json"),
+        ("node", "requests.csv"),
+        ("routing", "proxy.csv"),
+        ("traffic", "experiment.json"),
+        ("traffic --force", "experiment.json"),
+        ("traffic", "requests.csv"),
+        ("report --merge .", "summary.json"),
+        ("report --join . .", "requests.csv"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(file), "mine").unwrap();
+        let dir = folder.path().display().to_string();
+        let line: Vec<&str> = line.split(' ').chain(["--output-dir", &dir]).collect();
+        let Done { code, err, .. } = run(queuescope(&line));
+        assert_eq!(code, Some(2), "{line:?}: {err}");
+        let told = format!("{dir}: holds {file} already; name another folder");
+        assert!(err.contains(&told), "{line:?}: {err}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        let kept = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        assert_eq!(kept, "mine");
+    }
 }
 
 #[test]

@@ -9,20 +9,19 @@ use serde::de::DeserializeOwned;
 
 use crate::disk;
 use crate::experiment::plan::Plan;
-use crate::experiment::plan::error::PlanError;
-use crate::report::files::{EXPERIMENT, RUN, RUNS, RunFile};
-use crate::traffic::folder::Folder;
+use crate::report::files::{PROXY_ROWS, ROWS, RUN, RUNS, RunFile};
 
 /// The plan, every key with its value.
 pub const PLAN: &str = "experiment.toml";
-/// What an experiment writes into a folder that may be given.
-const FILES: [&str; 6] = [
-    EXPERIMENT,
+/// What an experiment writes into a folder that may be given; and rows, of a run or a demo.
+pub const FILES: [&str; 7] = [
     PLAN,
     RUNS,
     "report.html",
     "comparison.json",
     "summary.csv",
+    ROWS,
+    PROXY_ROWS,
 ];
 /// Where the files of runs go that are done again.
 const ASIDE: &str = "aside";
@@ -67,26 +66,6 @@ pub fn of_run(dir: &Path, run: &str) -> PathBuf {
 /// What is known of a run; `None` where it was never begun.
 pub fn run_file(dir: &Path, run: &str) -> Option<RunFile> {
     read_json(&of_run(dir, run).join(RUN)).ok()
-}
-
-/// Whether nothing in a folder that is given could be an experiment's: none is replaced.
-///
-/// # Errors
-/// Something is.
-pub fn check(folder: &Folder) -> anyhow::Result<()> {
-    let Folder::Given { dir, .. } = folder else {
-        return Ok(());
-    };
-    let is_there = |name: &&str| dir.join(name).symlink_metadata().is_ok();
-    match FILES.into_iter().find(is_there) {
-        None => Ok(()),
-        Some(name) => Err(PlanError(format!(
-            "--output-dir {}: holds an experiment, or another's {name}; name another folder, or leave the flag out (--resume goes \
-             on with an experiment)",
-            dir.display()
-        ))
-        .into()),
-    }
 }
 
 /// Puts what a run left aside; gives where.

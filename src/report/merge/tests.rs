@@ -161,8 +161,6 @@ fn a_merging_that_fails_leaves_nothing_in_the_way_of_the_next() {
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
     fs::remove_dir_all(out.join("summary.json")).unwrap();
     assert_eq!(merged(&dirs, &out)["requests"], 6);
-    let again = merge(&dirs, &out).unwrap_err();
-    assert!(again.to_string().contains("exists"), "{again}");
 }
 
 #[test]

@@ -80,7 +80,10 @@ fn request_ids_are_the_clients_where_the_real_server_keeps_them() {
 
 /// Endpoint, kind, a piece of what is said, body.
 const REFUSALS: &str = r#"generate | Invalid | EOF | {
-generate | Invalid | JSON | [1]
+generate | Invalid | 'msg': 'Input should be a dictionary or an instance of GenerateReqInput' | []
+generate | Invalid | instance of GenerateReqInput | ["a",null,null,null,null]
+generate | Invalid | 'json_invalid' | [1
+chat | Invalid | 'msg': 'Input should be a valid dictionary or object to extract fields from' | 5
 generate | Invalid | trailing characters | {"text":"a"}}
 generate | Invalid | text: must be one value or a list | {"text":5}
 generate | Invalid | input_ids: must be one value or a list | {"input_ids":"x"}

@@ -150,7 +150,11 @@ fn every_setting_gets_the_same_load_in_a_folder_of_its_own() {
 
     let again = plan.run("node", &[]);
     assert_eq!(again.code, Some(2), "{}", again.err);
-    assert!(again.err.contains("holds an experiment"), "{}", again.err);
+    assert!(
+        again.err.contains(": holds experiment.toml, runs, "),
+        "{}",
+        again.err
+    );
 }
 
 #[test]

@@ -203,6 +203,31 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_too_long_in_the_front_is_refused() {
+    let gate = Gate::new();
+    let server = gated(&gate).await;
+    let front = front(&[server.addr], Policy::RoundRobin, |config| {
+        config.max_concurrent_requests = 1;
+        config.queue_timeout_s = 0.05.try_into().unwrap();
+    })
+    .await;
+    let mut first = asking(&front).await;
+    until("it is sent on", || server.seen().len() == 1).await;
+    let mut second = front
+        .asked("/generate", "x-request-id: second\r\n", b"{}")
+        .await;
+    let refused = second.response().await;
+    assert_eq!(refused.status(), 503);
+    gate.open();
+    assert_eq!(first.response().await.status(), 200);
+    assert_eq!(server.seen().len(), 1);
+    let rows = front.rows().await;
+    let row = rows.iter().find(|row| row["req_id"] == "second").unwrap();
+    assert_outcome(row, "rejected", "503 the request waited for too long");
+    assert_eq!(row["router_send_time"], "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_ends_a_request_it_is_in_flight_no_more() {
     let never = Gate::new();
     let server = {

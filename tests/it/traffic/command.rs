@@ -119,7 +119,7 @@ async fn a_wrong_value_is_one_line_that_names_it() {
         ),
         (
             &format!("--output-dir|{}", taken.display()),
-            "taken: holds a run already (requests.partial.csv); name another folder",
+            "taken: holds requests.partial.csv already; name another folder",
         ),
     ] {
         let more: Vec<&str> = flags.split('|').collect();
