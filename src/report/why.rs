@@ -9,7 +9,6 @@ pub mod tables;
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use groups::{Group, lopsided};
@@ -21,7 +20,7 @@ use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
 use crate::request::row::Row;
 use crate::request::wait::Wait;
-use crate::stats::waits::{ByCause, Cause, Stay};
+use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
 /// What is known of a run's waiting.
@@ -41,27 +40,6 @@ pub struct Why {
     at_pairs: Vec<(usize, f64)>,
     /// Seconds in server queues that no sequence of the run is to be blamed for.
     by_nobody: f64,
-}
-
-/// Why one sequence waited, and what it held up others; as in JSON.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OfOne<'a> {
-    req_id: &'a str,
-    waited_s: f64,
-    cause: Option<&'static str>,
-    /// `waited 0.81 s: all 32 slots were taken; longest by req-17 (96k-token prompt)`; `None` of one that did not wait.
-    pub words: Option<String>,
-    /// Those that held it up longest.
-    held_up_by: Vec<Holder<'a>>,
-    held_up_others_s: f64,
-}
-
-/// A sequence that held up another.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Holder<'a> {
-    req_id: &'a str,
-    prompt_tokens: Option<u64>,
-    seconds: f64,
 }
 
 /// Of one wait so many are named that held it up.
@@ -163,14 +141,44 @@ impl Why {
         self.servers.iter().find(|server| server.key() == key)
     }
 
-    /// Why a row's sequence waited.
-    pub fn of_row<'t>(&self, table: &'t Table, row: usize) -> Option<OfOne<'t>> {
+    /// Why a row's sequence waited, and what it held up others, for programs; `words` are null of one that did not wait:
+    /// `waited 0.81 s: all 32 slots were taken; longest by req-17 (96k-token prompt)`.
+    pub fn of_row(&self, table: &Table, row: usize) -> Option<Value> {
         let cell = |column| table.value(column, row);
-        let Some(wait) = Wait::of(&cell) else {
-            return OfOne::of_pair(table, row, &Wait::told(&cell, false));
+        let (nanos, why, holders, held_up) = if let Some(wait) = Wait::of(&cell) {
+            let (stay, server) = (wait.stay?, self.server(table, row)?);
+            let (waits, slots) = (&server.waits, server.waits.limits.slots);
+            let cause = waits.causes(&stay).main();
+            let why = cause.map(|cause| (cause, words(cause, slots)));
+            let holders = server.holders(&stay, NAMED);
+            (stay.waited(), why, holders, waits.held_up(&stay))
+        } else {
+            // Of one that the servers of a pair served: without spans some of its waits are not known.
+            table.whole(ColumnId::pure_queue_time, row)?;
+            let told = Wait::told(&cell, false);
+            let cause = told.main()?;
+            let most = duration(seconds(told.of(cause)));
+            let why = format!("for {most} {}", cause.words());
+            (told.total(), Some((cause, why)), Vec::new(), 0.0)
         };
-        let (stay, server) = (wait.stay?, self.server(table, row)?);
-        Some(OfOne::of(table, row, &stay, server))
+        let by = holders.first().map_or(String::new(), |(row, _)| {
+            let tokens = table.whole(ColumnId::actual_prompt_tokens, *row);
+            let tokens = tokens.map(|tokens| groups::short(tokens.unsigned_abs()));
+            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
+            let id = table.text(ColumnId::req_id, *row);
+            format!("; longest by {id}{}", tokens.unwrap_or_default())
+        });
+        let holders = holders.into_iter();
+        let holders = holders.map(|(row, seconds)| holder(table, row, seconds));
+        let waited = duration(seconds(nanos));
+        Some(json!({
+            "req_id": table.text(ColumnId::req_id, row),
+            "waited_s": seconds(nanos),
+            "cause": why.as_ref().map(|(cause, _)| cause.name()),
+            "words": why.map(|(_, why)| format!("waited {waited}: {why}{by}")),
+            "held_up_by": holders.collect::<Value>(),
+            "held_up_others_s": held_up,
+        }))
     }
 
     /// Waiting by cause in each of `slots` stretches of so many seconds, by when a request entered its queue, or came to a pair.
@@ -209,7 +217,7 @@ impl Why {
             told
         });
         let held_up = self.longest(|(_, held, _)| *held).into_iter();
-        let held_up = held_up.map(|(row, held, _)| Holder::of(table, row, held));
+        let held_up = held_up.map(|(row, held, _)| holder(table, row, held));
         let waited = self.longest(|(_, _, waited)| *waited).into_iter();
         let waited = waited.filter_map(|(row, ..)| self.of_row(table, row));
         json!({
@@ -222,8 +230,8 @@ impl Why {
             "causes": causes(&self.causes),
             "servers": servers.collect::<Value>(),
             "groups": self.groups,
-            "held_up_others": held_up.collect::<Vec<_>>(),
-            "waited_longest": waited.collect::<Vec<_>>(),
+            "held_up_others": held_up.collect::<Value>(),
+            "waited_longest": waited.collect::<Value>(),
         })
     }
 
@@ -243,68 +251,17 @@ impl Why {
 pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
-    Why::of_servers(&run).of_row(&run.table, 0)?.words
+    let told = Why::of_servers(&run).of_row(&run.table, 0)?;
+    told["words"].as_str().map(str::to_owned)
 }
 
-impl<'t> OfOne<'t> {
-    fn of(table: &'t Table, row: usize, stay: &Stay, server: &Server) -> OfOne<'t> {
-        let held_up_by = server.holders(stay, NAMED);
-        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
-        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
-        let cause = server.waits.causes(stay).main();
-        let waited_s = seconds(stay.waited());
-        let by = held_up_by.first().map_or(String::new(), |by| {
-            let tokens = by.prompt_tokens.map(groups::short);
-            let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
-            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
-        });
-        let why = cause.map(|cause| words(cause, server.waits.limits.slots));
-        OfOne {
-            req_id: table.text(ColumnId::req_id, row),
-            waited_s,
-            cause: cause.map(Cause::name),
-            words: why.map(|why| format!("waited {}: {why}{by}", duration(waited_s))),
-            held_up_by,
-            held_up_others_s: server.waits.held_up(stay),
-        }
-    }
-
-    /// One that the servers of a pair served: its row alone tells what it waited for.
-    fn of_pair(table: &'t Table, row: usize, told: &ByCause) -> Option<OfOne<'t>> {
-        // Without spans some of its waits are not known.
-        table.whole(ColumnId::pure_queue_time, row)?;
-        let (cause, waited_s) = (told.main()?, seconds(told.total()));
-        let most = duration(seconds(told.of(cause)));
-        let (waited, what) = (duration(waited_s), cause.words());
-        Some(OfOne {
-            req_id: table.text(ColumnId::req_id, row),
-            waited_s,
-            cause: Some(cause.name()),
-            words: Some(format!("waited {waited}: for {most} {what}")),
-            held_up_by: Vec::new(),
-            held_up_others_s: 0.0,
-        })
-    }
-}
-
-impl<'t> Holder<'t> {
-    fn of(table: &'t Table, row: usize, seconds: f64) -> Holder<'t> {
-        let prompt = table.whole(ColumnId::actual_prompt_tokens, row);
-        Holder {
-            req_id: table.text(ColumnId::req_id, row),
-            prompt_tokens: prompt.map(i64::unsigned_abs),
-            seconds,
-        }
-    }
-}
-
-impl OfOne<'_> {
-    /// In few bytes: the sentence, the seconds that it held up others, and who but the first held it up so many seconds.
-    pub fn short(&self) -> Value {
-        let by = self.held_up_by.iter().skip(1);
-        let by = by.map(|by| json!([by.req_id, by.seconds]));
-        json!([self.words, self.held_up_others_s, by.collect::<Value>()])
-    }
+/// A sequence that held up others.
+fn holder(table: &Table, row: usize, seconds: f64) -> Value {
+    json!({
+        "req_id": table.text(ColumnId::req_id, row),
+        "prompt_tokens": table.whole(ColumnId::actual_prompt_tokens, row),
+        "seconds": seconds,
+    })
 }
 
 /// What a cause is, of a server that runs so many requests at once.

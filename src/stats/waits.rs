@@ -75,8 +75,7 @@ impl Waits {
 
     /// What a stay waited for: all of its wait.
     pub fn causes(&self, stay: &Stay) -> ByCause {
-        let nanos = self.between(stay.queued, stay.started).causes;
-        Cause::ALL.into_iter().zip(nanos).collect()
+        ByCause::at_server(self.between(stay.queued, stay.started).causes)
     }
 
     /// The seconds that a stay held up others.

@@ -21,7 +21,7 @@ use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
-use super::settings::{MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
+use super::settings::{LEAST_RATE, MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
 
 /// What is to be predicted, of what, and from what.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -216,7 +216,7 @@ impl Made<'_> {
     fn find(&self, settings: &[Entry], what: Find) -> Result<Option<Prediction>, Error> {
         let slower = |rate: &f64| Some(rate / (1.0 + PRECISION));
         let rates = std::iter::successors(Some(MOST_RATE), slower);
-        let least = self.load.rate() / MOST_SERVERS as f64;
+        let least = (self.load.rate() / MOST_SERVERS as f64).max(LEAST_RATE);
         let all: Vec<Value> = match what {
             Find::Servers => (1..=MOST_SERVERS as i64).map(Value::from).collect(),
             Find::Rate => rates

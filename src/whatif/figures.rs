@@ -1,5 +1,7 @@
 //! What is said of a load, measured or predicted: the same functions of the same moments make both.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::report::load::Goal;
@@ -45,6 +47,11 @@ pub const COMPARED: [&str; 6] = [
     "pure_queue_time_ms.mean",
     "request_throughput",
 ];
+
+/// The same by their names.
+pub fn named(compared: Compared) -> BTreeMap<&'static str, f64> {
+    COMPARED.into_iter().zip(compared).collect()
+}
 
 /// What is said of a load, by the names of JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -22,7 +22,8 @@ use super::replay::Deployment;
 pub const SERVERS: &str = "num_gpus";
 /// Requests a second.
 pub const RATE: &str = "request_rate";
-/// Requests a second that are none.
+/// Between these requests a second can be set.
+pub const LEAST_RATE: f64 = 0.001;
 pub const MOST_RATE: f64 = 1e6;
 /// More servers are taken for a slip.
 pub const MOST_SERVERS: usize = 1024;
@@ -35,7 +36,7 @@ struct Changed {
     #[arg(long, value_parser = between(0.001, 1000.0))]
     rate: Option<f64>,
     /// Requests a second.
-    #[arg(long, value_parser = between(0.001, MOST_RATE), conflicts_with = "rate")]
+    #[arg(long, value_parser = between(LEAST_RATE, MOST_RATE), conflicts_with = "rate")]
     request_rate: Option<f64>,
     /// Servers.
     #[arg(long, value_parser = between(1, MOST_SERVERS))]

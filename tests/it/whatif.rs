@@ -394,7 +394,7 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
         assert_eq!(refused, None);
         let page = std::fs::read_to_string(page).unwrap();
         for said in [
-            "predicted, not measured: ttft_ms.p50",
+            "predicted, not measured",
             r#""kind":"what-if""#,
             r#""off":{"#,
         ] {

@@ -149,16 +149,14 @@ impl Cause {
     }
 }
 
-impl FromIterator<(Cause, i64)> for ByCause {
-    fn from_iter<I: IntoIterator<Item = (Cause, i64)>>(all: I) -> ByCause {
-        let mut causes = ByCause::default();
-        all.into_iter()
-            .for_each(|(cause, nanos)| causes.add(cause, nanos));
-        causes
-    }
-}
-
 impl ByCause {
+    /// Of a wait at one server.
+    pub fn at_server(nanos: [i64; Cause::AT_ONE_SERVER]) -> ByCause {
+        let mut all = ByCause::default();
+        all.0[..nanos.len()].copy_from_slice(&nanos);
+        all
+    }
+
     /// What was for this.
     pub const fn of(&self, cause: Cause) -> i64 {
         self.0[cause as usize]

@@ -13,7 +13,7 @@ use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
-use crate::whatif::figures::{COMPARED, TPOT};
+use crate::whatif::figures::{TPOT, named};
 use crate::whatif::load::{Load, Request, Times};
 
 use super::{Made, Prediction};
@@ -50,11 +50,6 @@ impl Made<'_> {
     fn run(&self, prediction: &Prediction) -> Option<Run> {
         let made = prediction.made.as_ref()?;
         let name = format!("predicted: {}", grid::label(&prediction.settings));
-        let off: Vec<String> = COMPARED
-            .iter()
-            .zip(self.errors)
-            .map(|(name, error)| format!("{name} ± {:.1} %", error * 100.0))
-            .collect();
         let mut run = Run {
             file: Some(RunFile {
                 label: name.clone(),
@@ -63,8 +58,8 @@ impl Made<'_> {
                 ..RunFile::default()
             }),
             name,
-            off: COMPARED.into_iter().zip(self.errors).collect(),
-            notes: vec![format!("predicted, not measured: {}", off.join(", "))],
+            off: named(self.errors),
+            notes: vec!["predicted, not measured".to_owned()],
             ..Run::default()
         };
         for (n, (request, times)) in made.seen().enumerate() {

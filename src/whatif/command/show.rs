@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Made;
 use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
-use crate::whatif::figures::{COMPARED, Compared, Figures};
+use crate::whatif::figures::{Figures, named};
 
 /// Bounds that are further apart, as a factor, say nothing.
 const MOST_APART: f64 = 100.0;
@@ -153,10 +153,6 @@ fn line(name: &str, figures: &Figures) -> Vec<String> {
 
 fn cells(name: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(cells).collect()
-}
-
-fn named(errors: Compared) -> BTreeMap<&'static str, f64> {
-    COMPARED.into_iter().zip(errors).collect()
 }
 
 fn percent(share: f64) -> String {

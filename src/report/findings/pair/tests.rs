@@ -94,7 +94,10 @@ fn what_is_narrow_of_a_pair_is_named() {
         assert_eq!(told["waited_longest"][0]["cause"], cause.name());
         let over_time = RunReport::of(&run).summary.all.flow.over_time.unwrap();
         assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
-        let of_one = why.of_row(&run.table, 0).unwrap().words.unwrap();
-        assert!(of_one.ends_with(cause.words()), "{of_one}");
+        let of_one = why.of_row(&run.table, 0).unwrap()["words"].take();
+        assert!(
+            of_one.as_str().unwrap().ends_with(cause.words()),
+            "{of_one}"
+        );
     }
 }
