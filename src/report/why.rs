@@ -9,7 +9,6 @@ pub mod tables;
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use groups::{Group, lopsided};
@@ -39,27 +38,6 @@ pub struct Why {
     pub groups: Vec<Group>,
     /// Seconds at servers that no sequence of the run is to be blamed for.
     by_nobody: f64,
-}
-
-/// Why one sequence waited, and what it held up others; as in JSON.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OfOne<'a> {
-    req_id: &'a str,
-    waited_s: f64,
-    cause: Option<&'static str>,
-    /// `waited 0.81 s: all 32 slots were taken; longest by req-17 (96k-token prompt)`; `None` of one that did not wait.
-    pub words: Option<String>,
-    /// Those that held it up longest.
-    held_up_by: Vec<Holder<'a>>,
-    held_up_others_s: f64,
-}
-
-/// A sequence that held up another.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Holder<'a> {
-    req_id: &'a str,
-    prompt_tokens: Option<u64>,
-    seconds: f64,
 }
 
 /// Of one wait so many are named that held it up.
@@ -159,8 +137,9 @@ impl Why {
         self.servers.iter().find(|server| server.key() == key)
     }
 
-    /// Why a row's sequence waited.
-    pub fn of_row<'t>(&self, table: &'t Table, row: usize) -> Option<OfOne<'t>> {
+    /// Why a row's sequence waited, and what it held up others, for programs; `words` are null of one that did not wait:
+    /// `waited 0.81 s: all 32 slots were taken; longest by req-17 (96k-token prompt)`.
+    pub fn of_row(&self, table: &Table, row: usize) -> Option<Value> {
         // Without spans some waits of a pair are not known.
         table.whole(ColumnId::pure_queue_time, row)?;
         let waits = Wait::all(&|column| table.value(column, row));
@@ -170,32 +149,33 @@ impl Why {
             Some((server.queue(wait.cause)?, wait.stay?))
         };
         let (queue, stay) = queue_of(longest)?;
-        let held_up_by = queue.holders(&stay, NAMED);
-        let held_up_by = held_up_by.map(|(row, seconds)| Holder::of(table, row, seconds));
-        let held_up_by: Vec<Holder<'t>> = held_up_by.collect();
+        let holders = queue.holders(&stay, NAMED);
         let cause = queue.waits.causes(&stay).main();
         let waited_s = seconds(waits.iter().map(|wait| wait.nanos).sum());
         let most = match waits.len() {
             1 => String::new(),
             _ => format!("for {} ", duration(seconds(longest.nanos))),
         };
-        let by = held_up_by.first().map_or(String::new(), |by| {
-            let tokens = by.prompt_tokens.map(groups::short);
+        let by = holders.first().map_or(String::new(), |(row, _)| {
+            let tokens = table.whole(ColumnId::actual_prompt_tokens, *row);
+            let tokens = tokens.map(|tokens| groups::short(tokens.unsigned_abs()));
             let tokens = tokens.map(|tokens| format!(" ({tokens}-token prompt)"));
-            format!("; longest by {}{}", by.req_id, tokens.unwrap_or_default())
+            let id = table.text(ColumnId::req_id, *row);
+            format!("; longest by {id}{}", tokens.unwrap_or_default())
         });
         let why = cause.map(|cause| words(cause, queue.waits.limits.slots));
         let held_up = waits.iter().filter_map(queue_of);
-        Some(OfOne {
-            req_id: table.text(ColumnId::req_id, row),
-            waited_s,
-            cause: cause.map(Cause::name),
-            words: why.map(|why| format!("waited {}: {most}{why}{by}", duration(waited_s))),
-            held_up_by,
-            held_up_others_s: held_up
-                .map(|(queue, stay)| queue.waits.held_up(&stay))
-                .sum(),
-        })
+        let held_up = held_up.map(|(queue, stay)| queue.waits.held_up(&stay));
+        let holders = holders.into_iter();
+        let holders = holders.map(|(row, seconds)| holder(table, row, seconds));
+        Some(json!({
+            "req_id": table.text(ColumnId::req_id, row),
+            "waited_s": waited_s,
+            "cause": cause.map(Cause::name),
+            "words": why.map(|why| format!("waited {}: {most}{why}{by}", duration(waited_s))),
+            "held_up_by": holders.collect::<Value>(),
+            "held_up_others_s": held_up.sum::<f64>(),
+        }))
     }
 
     /// Waiting by cause in each of `slots` stretches of so many seconds, by when it began.
@@ -225,7 +205,7 @@ impl Why {
             told
         });
         let held_up = self.longest(|(_, held, _)| *held).into_iter();
-        let held_up = held_up.map(|(row, held, _)| Holder::of(table, row, held));
+        let held_up = held_up.map(|(row, held, _)| holder(table, row, held));
         let waited = self.longest(|(_, _, waited)| *waited).into_iter();
         let waited = waited.filter_map(|(row, ..)| self.of_row(table, row));
         json!({
@@ -238,8 +218,8 @@ impl Why {
             "causes": causes(&self.causes),
             "servers": servers.collect::<Value>(),
             "groups": self.groups,
-            "held_up_others": held_up.collect::<Vec<_>>(),
-            "waited_longest": waited.collect::<Vec<_>>(),
+            "held_up_others": held_up.collect::<Value>(),
+            "waited_longest": waited.collect::<Value>(),
         })
     }
 
@@ -257,27 +237,17 @@ impl Why {
 pub fn first_of<'r>(rows: impl IntoIterator<Item = &'r Row>) -> Option<String> {
     let mut run = Run::default();
     rows.into_iter().for_each(|row| run.table.push_row(row));
-    Why::of_servers(&run).of_row(&run.table, 0)?.words
+    let told = Why::of_servers(&run).of_row(&run.table, 0)?;
+    told["words"].as_str().map(str::to_owned)
 }
 
-impl<'t> Holder<'t> {
-    fn of(table: &'t Table, row: usize, seconds: f64) -> Holder<'t> {
-        let prompt = table.whole(ColumnId::actual_prompt_tokens, row);
-        Holder {
-            req_id: table.text(ColumnId::req_id, row),
-            prompt_tokens: prompt.map(i64::unsigned_abs),
-            seconds,
-        }
-    }
-}
-
-impl OfOne<'_> {
-    /// In few bytes: the sentence, the seconds that it held up others, and who but the first held it up so many seconds.
-    pub fn short(&self) -> Value {
-        let by = self.held_up_by.iter().skip(1);
-        let by = by.map(|by| json!([by.req_id, by.seconds]));
-        json!([self.words, self.held_up_others_s, by.collect::<Value>()])
-    }
+/// A sequence that held up others.
+fn holder(table: &Table, row: usize, seconds: f64) -> Value {
+    json!({
+        "req_id": table.text(ColumnId::req_id, row),
+        "prompt_tokens": table.whole(ColumnId::actual_prompt_tokens, row),
+        "seconds": seconds,
+    })
 }
 
 /// What a cause is, of a server that runs so many requests at once.

@@ -116,8 +116,10 @@ impl Wait {
         // Attempts that failed, as long as they are told to have taken, else all of it.
         let failed = text(cell(ColumnId::failed_attempts));
         let down = failed_nanos(&failed).map_or(nanos, |failed| failed.min(nanos));
-        let told = [(Cause::Down, down), (Cause::Router, nanos - down)];
-        told.into_iter().collect()
+        let mut told = ByCause::default();
+        told.add(Cause::Down, down);
+        told.add(Cause::Router, nanos - down);
+        told
     }
 }
 

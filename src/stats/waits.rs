@@ -31,7 +31,7 @@ pub struct Waits {
 struct Mark {
     at: i64,
     /// By one that waited whenever any did.
-    causes: [i64; Cause::ALL.len()],
+    causes: ByCause,
     /// Seconds that one that always ran held up one of those that waited then, and all of them.
     held: [f64; 2],
 }
@@ -59,7 +59,7 @@ impl Waits {
         let lay = |(piece, cause): (&Piece, Cause)| {
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
             mark.at = piece.to;
-            mark.causes[cause as usize] += piece.to - piece.from;
+            mark.causes.add(cause, piece.to - piece.from);
             if piece.running == 0 || matches!(cause, Cause::NotSeen | Cause::Down) {
                 by_nobody += seconds(piece) * waiting;
             } else {
@@ -78,8 +78,7 @@ impl Waits {
 
     /// What a stay waited for: all of its wait.
     pub fn causes(&self, stay: &Stay) -> ByCause {
-        let nanos = self.between(stay.queued, stay.started).causes;
-        Cause::ALL.into_iter().zip(nanos).collect()
+        self.between(stay.queued, stay.started).causes
     }
 
     /// The seconds that a stay held up others.
@@ -113,7 +112,7 @@ impl Waits {
         let (before, after) = (until(from), until(to));
         Mark {
             at: to,
-            causes: std::array::from_fn(|cause| after.causes[cause] - before.causes[cause]),
+            causes: after.causes.less(&before.causes),
             held: [0, 1].map(|which: usize| after.held[which] - before.held[which]),
         }
     }

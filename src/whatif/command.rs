@@ -8,19 +8,20 @@ mod show;
 use toml::Value;
 
 use crate::disk;
-use crate::experiment::plan::grid::{self, Sweep};
+use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
 use crate::report::load::Goal;
 use crate::report::outputs;
-use crate::report::reader::{self, inputs};
+use crate::report::reader::{Run, inputs, load};
 use crate::table;
+use crate::units::between;
 
 use super::Error;
-use super::figures::{Compared, Figures, Latency, goals};
+use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
-use super::settings::{FACTOR, MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
+use super::settings::{LEAST_RATE, MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
 
 /// What is to be predicted, of what, and from what.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -43,10 +44,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHAT", requires = "goodput")]
     pub find: Option<Find>,
     /// What a good request keeps: NAME:MILLISECONDS, such as ttft:500 e2el:4000
-    #[arg(long, value_name = "GOAL", num_args = 1..)]
+    #[arg(long, value_name = "GOAL", num_args = 1.., value_parser = goal)]
     pub goodput: Vec<Goal>,
     /// Share of all requests that must keep it
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, value_parser = between(0.0, 1.0), requires = "goodput")]
     pub goodput_share: f64,
     /// File of a page of the load and the predictions, as `queuescope report` makes it
     #[arg(long, value_name = "FILE")]
@@ -55,8 +56,17 @@ pub struct Args {
     #[arg(long)]
     pub force: bool,
     /// How it is shown
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        default_value_if("json", "true", "json")
+    )]
     pub format: Format,
+    /// Print it as JSON, as --format json does
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
 }
 
 /// How a prediction is shown.
@@ -102,7 +112,6 @@ struct Prediction {
 /// What all predictions are made of.
 struct Made<'a> {
     args: &'a Args,
-    goals: Vec<(Latency, f64)>,
     load: &'a Load,
     fit: Fit,
     /// How far predictions may be off.
@@ -110,14 +119,16 @@ struct Made<'a> {
     /// Why there are none.
     no_prediction: Option<String>,
     predictions: Vec<Prediction>,
+    /// Settings under which nothing was found that is looked for.
+    not_found: Vec<Vec<Entry>>,
     /// What is to be known.
     notes: Vec<String>,
 }
 
-/// A rate is looked for until it is known to this share.
+/// Rates that are looked at differ by this share.
 const PRECISION: f64 = 0.02;
 
-/// Predicts: what is shown, and why nothing is predicted, where that is so.
+/// Predicts: what is shown, and why nothing is predicted or found, where that is so.
 ///
 /// # Errors
 /// What was given cannot be read, or is wrong.
@@ -125,34 +136,33 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     let sweeps = sweeps(&args.set)?;
     let grid = grid::combinations(&sweeps, 1)
         .map_err(|error| Error::Setting(format!("--set: {error}")))?;
-    if !(0.0..=1.0).contains(&args.goodput_share) {
-        return Err(Error::Setting(
-            "--goodput-share: must be from 0 to 1".to_owned(),
-        ));
-    }
-    not_looked_for(&sweeps, args.find)?;
-    let goals = goals(&args.goodput)?;
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
-    let loads = read(&args.loads)?;
+    let mut runs = load(&args.loads)?.runs;
+    let loads = loads(&runs)?;
     let load = only(&loads)?;
+    runs.retain(|run| args.html.is_some() && run.name == load.name);
     // What cannot be is said before it is learnt what was, and also where nothing is predicted.
     for settings in &grid {
         let was = Deployment::of(&Model::default(), &load.slots);
-        deployment(was, load, settings)?;
+        let looked_for = args
+            .find
+            .map(|what| (what.key().to_owned(), Value::from(1)));
+        let all: Vec<Entry> = settings.iter().cloned().chain(looked_for).collect();
+        deployment(was, load, &all)?;
     }
     let given = match args.fit.as_slice() {
         [] => None,
-        given => Some(read(given)?),
+        given => Some(self::loads(&self::load(given)?.runs)?),
     };
     let fitted = given.as_deref().unwrap_or(&loads);
     let mut made = Made {
         notes: notes(load, given.iter().flatten()),
         no_prediction: None,
         predictions: Vec::new(),
+        not_found: Vec::new(),
         args,
-        goals,
         load,
         fit: Fit::of(fitted)?,
         errors: Compared::default(),
@@ -161,38 +171,28 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     if made.no_prediction.is_none() {
         made.errors = Fit::kept_back(fitted)?;
         for settings in grid {
-            made.predict(settings)?;
+            let prediction = match args.find {
+                None => Some(made.under(settings.clone())?),
+                Some(what) => made.find(&settings, what)?,
+            };
+            match prediction {
+                Some(prediction) => made.predictions.push(prediction),
+                None => made.not_found.push(settings),
+            }
         }
     }
     if let Some(path) = &args.profile {
         write(path, &made.fit.profile())?;
     }
     if let Some(path) = &args.html {
-        write(path, &made.page(&sweeps)?)?;
+        write(path, &made.page(runs, &sweeps))?;
     }
     let shown = match args.format {
         Format::Json => format!("{:#}\n", made.to_json()),
         Format::Text => made.to_text(),
     };
-    Ok((shown, made.no_prediction))
-}
-
-/// Refuses a setting of what is looked for.
-fn not_looked_for(sweeps: &[Sweep], find: Option<Find>) -> Result<(), Error> {
-    let looked_for: &[&str] = match find {
-        None => &[],
-        Some(Find::Servers) => &[SERVERS],
-        Some(Find::Rate) => &[RATE, FACTOR],
-    };
-    let twice = sweeps
-        .iter()
-        .find(|of| looked_for.contains(&of.key.as_str()));
-    twice.map_or(Ok(()), |twice| {
-        Err(Error::Setting(format!(
-            "--set {}: is what --find looks for; leave it out",
-            twice.key
-        )))
-    })
+    let nothing = made.predictions.is_empty().then(|| made.none_keeps());
+    Ok((shown, made.no_prediction.or(nothing)))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
@@ -201,99 +201,77 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 }
 
 impl Made<'_> {
-    /// Under these settings, or of what is looked for under them.
-    fn predict(&mut self, settings: Vec<Entry>) -> Result<(), Error> {
-        let Some(what) = self.args.find else {
-            self.predictions.push(self.under(settings)?);
-            return Ok(());
-        };
-        if let Some(found) = self.find(&settings, what)? {
-            self.predictions.push(found);
-            return Ok(());
-        }
-        let looked_for = match what {
-            Find::Servers => format!("number of servers up to {MOST_SERVERS}"),
-            Find::Rate => "rate".to_owned(),
-        };
-        let goals = self.args.goodput.iter();
-        let goals: Vec<String> = goals
-            .map(|goal| format!("{}:{}", goal.name, goal.most_ms))
-            .collect();
-        self.notes.push(format!(
-            "{}: no {looked_for} keeps {} in {:.1} % of the requests",
-            grid::label(&settings),
-            goals.join(" "),
-            self.args.goodput_share * 100.0
-        ));
-        Ok(())
-    }
-
     fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
         let was = self.fit.as_it_was(self.load);
         let made = deployment(was, self.load, &settings)?.serve(self.load);
         Ok(Prediction {
-            figures: Figures::of(&made, &self.goals),
+            figures: Figures::of(&made, &self.args.goodput),
             refused: made.requests.len() - made.seen().count(),
             made: self.args.html.is_some().then_some(made),
             settings,
         })
     }
 
-    /// The fewest servers, or the highest rate, that keep the goals. Looked for is the least room that does: servers, or by how
-    /// much the load's own rate is divided.
+    /// The fewest servers, or the highest rate, that keep the goals: the first that does, as each has more room than the one before.
     fn find(&self, settings: &[Entry], what: Find) -> Result<Option<Prediction>, Error> {
-        let own = self.load.rate();
-        let (mut missed, mut kept, mut room) = (0.0, None, 1.0);
-        while room <= MOST_SERVERS as f64 {
-            let value = match what {
-                Find::Servers => Value::from(room as i64),
-                Find::Rate => Value::from(four_digits(own / room)),
-            };
-            let looked_for = (what.key().to_owned(), value);
-            let found = self.under([settings, &[looked_for]].concat())?;
-            match found.figures.goodput_share >= Some(self.args.goodput_share) {
-                true => kept = Some((room, found)),
-                false => missed = room,
-            }
-            let Some((enough, _)) = &kept else {
-                room *= 2.0;
-                continue;
-            };
-            let is_close = match what {
-                Find::Servers => enough - missed <= 1.0,
-                Find::Rate => enough - missed <= PRECISION * missed,
-            };
-            if is_close {
-                break;
-            }
-            room = f64::midpoint(missed, *enough);
-            match what {
-                Find::Servers => room = room.floor(),
-                Find::Rate if own / room > MOST_RATE => {
-                    return Err(Error::Setting(
-                        "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
-                            .to_owned(),
-                    ));
-                }
-                Find::Rate => {}
+        let slower = |rate: &f64| Some(rate / (1.0 + PRECISION));
+        let rates = std::iter::successors(Some(MOST_RATE), slower);
+        let least = (self.load.rate() / MOST_SERVERS as f64).max(LEAST_RATE);
+        let all: Vec<Value> = match what {
+            Find::Servers => (1..=MOST_SERVERS as i64).map(Value::from).collect(),
+            Find::Rate => rates
+                .take_while(|rate| *rate > least)
+                .map(four_digits)
+                .collect(),
+        };
+        let (mut missed, mut enough, mut found) = (0, all.len(), None);
+        while missed < enough {
+            let middle = usize::midpoint(missed, enough);
+            let looked_for = (what.key().to_owned(), all[middle].clone());
+            let made = self.under([settings, &[looked_for]].concat())?;
+            if made.figures.goodput_share >= Some(self.args.goodput_share) {
+                (enough, found) = (middle, Some(made));
+            } else {
+                missed = middle + 1;
             }
         }
-        Ok(kept.map(|(_, found)| found))
+        if enough == 0 && what == Find::Rate {
+            return Err(Error::Setting(
+                "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
+                    .to_owned(),
+            ));
+        }
+        Ok(found)
+    }
+
+    /// Why nothing was found.
+    fn none_keeps(&self) -> String {
+        let goals = self.args.goodput.iter();
+        let goals: Vec<String> = goals
+            .map(|goal| format!("{}:{}", goal.name, goal.most_ms))
+            .collect();
+        let looked_for = match self.args.find {
+            Some(Find::Servers) => format!("number of servers up to {MOST_SERVERS}"),
+            _ => "rate".to_owned(),
+        };
+        let share = self.args.goodput_share * 100.0;
+        format!(
+            "no {looked_for} keeps {} in {share:.1} % of the requests",
+            goals.join(" ")
+        )
     }
 }
 
 /// A rate as a person would write it.
-fn four_digits(rate: f64) -> f64 {
+fn four_digits(rate: f64) -> Value {
     let scale = 10_f64.powi(3 - rate.log10().floor() as i32);
-    (rate * scale).round() / scale
+    Value::from((rate * scale).round() / scale)
 }
 
-fn read(given: &[PathBuf]) -> Result<Vec<Load>, Error> {
-    let loads = reader::load(given)?.runs;
-    let loads = loads.iter().map(Load::of);
+fn loads(runs: &[Run]) -> Result<Vec<Load>, Error> {
     let has_any =
         |load: &Result<Load, Error>| !matches!(load, Ok(load) if load.requests.is_empty());
-    loads.filter(has_any).collect()
+    runs.iter().map(Load::of).filter(has_any).collect()
 }
 
 /// Several loads are one after the other: only one can be replayed.
@@ -304,7 +282,8 @@ fn only(loads: &[Load]) -> Result<&Load, Error> {
         several => {
             let names: Vec<&str> = several.iter().map(|of| of.name.as_str()).collect();
             Err(Error::Setting(format!(
-                "LOAD: {} runs were given ({}): one is replayed at a time, as FOLDER/runs/NAME; the others can teach by --fit",
+                "LOAD: {} runs were given ({}): one is replayed at a time; give the folder or the file of that one alone, the others \
+                 can teach by --fit",
                 several.len(),
                 names.join(", ")
             )))
@@ -314,16 +293,8 @@ fn only(loads: &[Load]) -> Result<&Load, Error> {
 
 /// What the reader must know of the load, and of what taught.
 fn notes<'l>(load: &'l Load, taught: impl Iterator<Item = &'l Load>) -> Vec<String> {
-    let mut notes = Vec::new();
-    for of in std::iter::once(load).chain(taught) {
-        notes.extend(of.notes.iter().map(|note| format!("{}: {note}", of.name)));
-        if of.left_out > 0 {
-            notes.push(format!(
-                "{}: {} rows are left out: they failed, or tell no arrival or no numbers of tokens",
-                of.name, of.left_out
-            ));
-        }
-    }
+    let all = std::iter::once(load).chain(taught);
+    let mut notes: Vec<String> = all.flat_map(|of| of.notes.clone()).collect();
     if load.slots.iter().all(Option::is_none) {
         notes.push(
             "no request waited for a slot: how many the servers run at once is not known, and no limit is assumed; \

@@ -1,11 +1,12 @@
 //! What is said of a load, measured or predicted: the same functions of the same moments make both.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::report::load::Goal;
 use crate::stats::Summary;
 
-use super::Error;
 use super::load::{Load, Request, Times};
 
 /// A latency of a request, seconds.
@@ -47,6 +48,11 @@ pub const COMPARED: [&str; 6] = [
     "request_throughput",
 ];
 
+/// The same by their names.
+pub fn named(compared: Compared) -> BTreeMap<&'static str, f64> {
+    COMPARED.into_iter().zip(compared).collect()
+}
+
 /// What is said of a load, by the names of JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
@@ -63,7 +69,7 @@ pub struct Figures {
     pub goodput_share: Option<f64>,
 }
 
-/// A latency of all requests.
+/// A latency of all requests; of none no number, which is null in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct OfAll {
     mean: f64,
@@ -71,45 +77,47 @@ pub struct OfAll {
     p99: f64,
 }
 
-/// Goals with their latencies.
+/// Reads a goal of a latency that is predicted.
 ///
 /// # Errors
-/// One is of a latency that is not predicted.
-pub fn goals(given: &[Goal]) -> Result<Vec<(Latency, f64)>, Error> {
-    let of = |goal: &Goal| {
-        let found = OF_GOALS.iter().find(|(name, _)| *name == goal.name);
-        let names = || OF_GOALS.map(|(name, _)| name).join(", ");
-        let (_, latency) = found.ok_or_else(|| {
-            Error::Setting(format!(
-                "--goodput {}: is not predicted; what can be a goal here is {}",
-                goal.name,
-                names()
+/// It is none.
+pub fn goal(text: &str) -> Result<Goal, String> {
+    match text.split_once(':') {
+        Some((name, _)) if latency(name.trim()).is_none() => {
+            let names = OF_GOALS.map(|(name, _)| name).join(", ");
+            Err(format!(
+                "`{name}` is no latency that is predicted: use one of {names}"
             ))
-        })?;
-        Ok((*latency, goal.most_ms / 1e3))
-    };
-    given.iter().map(of).collect()
+        }
+        _ => text.parse(),
+    }
+}
+
+fn latency(name: &str) -> Option<Latency> {
+    let found = OF_GOALS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, latency)| *latency)
 }
 
 impl Figures {
     /// Of the requests of which it is known what became of them.
-    pub fn of(load: &Load, goals: &[(Latency, f64)]) -> Figures {
+    pub fn of(load: &Load, goals: &[Goal]) -> Figures {
         let all = |latency: Latency| {
             let all = load
                 .seen()
                 .map(|(request, times)| latency(request, times) * 1e3);
-            Summary::of(all).map_or(OfAll::default(), |found| OfAll {
-                mean: found.mean,
-                p50: found.p50,
-                p99: found.p99,
-            })
+            let found = Summary::of(all).map(|all| [all.mean, all.p50, all.p99]);
+            let [mean, p50, p99] = found.unwrap_or([f64::NAN; 3]);
+            OfAll { mean, p50, p99 }
         };
         let (mut first, mut last, mut done, mut good) = (f64::INFINITY, 0.0_f64, 0.0, 0.0);
         for (request, times) in load.seen() {
             (first, last) = (first.min(request.at), last.max(times.finish));
             done += 1.0;
-            let is_kept = goals.iter().all(|(of, most)| of(request, times) <= *most);
-            good += f64::from(is_kept);
+            let keeps = |goal: &Goal| {
+                let latency = latency(&goal.name).map(|of| of(request, times) * 1e3);
+                latency.is_some_and(|ms| ms <= goal.most_ms)
+            };
+            good += f64::from(goals.iter().all(keeps));
         }
         let of_all = good / load.requests.len().max(1) as f64;
         Figures {

@@ -48,7 +48,8 @@ impl Fit {
     /// They do not tell what a server does.
     pub fn of(loads: &[Load]) -> Result<Fit, Error> {
         let mut fit = Fit::taught(samples(loads))?;
-        fit.validation = loads.iter().map(|load| fit.replay(load)).collect();
+        let told = loads.iter().filter(|load| load.seen().next().is_some());
+        fit.validation = told.map(|load| fit.replay(load)).collect();
         Ok(fit)
     }
 
@@ -163,7 +164,9 @@ impl Replayed {
             } else {
                 SHORTEST
             };
-            (predicted[at] - measured[at]) / measured[at].max(least)
+            let off = (predicted[at] - measured[at]) / measured[at].max(least);
+            // All of it, where all requests are refused: no number is less than any.
+            off.max(-1.0)
         })
     }
 }

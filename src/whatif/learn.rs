@@ -154,28 +154,15 @@ fn usual(samples: &[Load]) -> Model {
             ..Profile::default()
         },
     };
-    // Who comes meets a step under way, so that the least of the delays is tokenizing: of the shorter prompts and the longer ones.
-    let mut prompts: Vec<(u32, f64)> = seen()
-        .map(|(request, times)| (request.prompt, times.queued - times.created))
-        .collect();
-    prompts.sort_by_key(|(prompt, _)| *prompt);
-    let (shorter, longer) = prompts.split_at(prompts.len() / 2);
-    let [shorter, longer] = [shorter, longer].map(|half| {
-        let tokens: f64 = half.iter().map(|(prompt, _)| f64::from(*prompt)).sum();
-        (
-            tokens / half.len().max(1) as f64,
-            of_all(half.iter().map(|(_, delay)| *delay), 0.1),
-        )
+    // Who comes meets a step under way, so that the least of the delays is tokenizing.
+    let usual = model.profile.clone();
+    let slower = seen().map(|(request, times)| {
+        let tokenized = usual.tokenize_s(u64::from(request.prompt));
+        (times.queued - times.created) / tokenized
     });
-    let is_told = longer.0 > 1.1 * shorter.0;
-    let token = if is_told {
-        (longer.1 - shorter.1) / (longer.0 - shorter.0)
-    } else {
-        0.0
-    };
-    let token = token.clamp(0.0, longer.1 / longer.0.max(1.0));
-    (model.profile.tokenize_ms, model.profile.tokenize_token_us) =
-        ((longer.1 - token * longer.0) * 1e3, token * 1e6);
+    let slower = of_all(slower, 0.1);
+    model.profile.tokenize_ms *= slower;
+    model.profile.tokenize_token_us *= slower;
     // What waits for what changes with the speed: a few rounds.
     for _ in 0..3 {
         let off = residuals(&model, samples);
@@ -184,7 +171,7 @@ fn usual(samples: &[Load]) -> Model {
                 .iter()
                 .skip(compared * MARKS + MEDIAN)
                 .step_by(COMPARED.len() * MARKS);
-            (-COMPARED[compared].0 * median(of_samples.copied()))
+            (-COMPARED[compared].0 * of_all(of_samples.copied(), 0.5))
                 .clamp(-3.0, 3.0)
                 .exp()
         };
@@ -195,10 +182,6 @@ fn usual(samples: &[Load]) -> Model {
         }
     }
     model
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    of_all(values, 0.5)
 }
 
 fn of_all(values: impl Iterator<Item = f64>, q: f64) -> f64 {
@@ -234,7 +217,7 @@ fn residuals(model: &Model, samples: &[Load]) -> Vec<f64> {
         let made = Deployment::of(model, &sample.slots).replay(&sample.requests);
         let both = || {
             let both = sample.requests.iter().zip(&made);
-            both.filter_map(|(request, made)| Some((request, (*made)?, request.seen?)))
+            both.filter_map(|(request, made)| Some((request, made.seen?, request.seen?)))
         };
         for (off, of) in COMPARED {
             let made = marks(both().map(|(request, made, _)| of(request, made)));

@@ -18,9 +18,7 @@ pub struct Load {
     pub servers: Vec<String>,
     /// How many requests each server runs at once, where that was told, or their waiting shows it.
     pub slots: Vec<Option<usize>>,
-    /// Rows that are no such request.
-    pub left_out: usize,
-    /// What its reader must know.
+    /// What its reader must know, each with its name.
     pub notes: Vec<String>,
 }
 
@@ -56,8 +54,6 @@ pub struct Times {
     pub first: f64,
     /// All of the answer had come.
     pub finish: f64,
-    /// The place of the server that had it.
-    pub server: usize,
 }
 
 /// Fewer requests tell nothing of a server.
@@ -77,14 +73,14 @@ impl Load {
         }
         let mut load = Load {
             name: run.name.clone(),
-            notes: run.notes.clone(),
             ..Load::default()
         };
+        let (mut notes, mut left_out) = (run.notes.clone(), 0);
         let mut places = vec![None; table.codes(ColumnId::host)];
         let why = Why::of_servers(run);
         for row in 0..table.len() {
             let Some(request) = request(table, row) else {
-                load.left_out += 1;
+                left_out += 1;
                 continue;
             };
             let place = &mut places[table.code(ColumnId::host, row)];
@@ -97,13 +93,15 @@ impl Load {
                 load.slots.push(server.map(|(slots, _)| slots as usize));
                 load.slots.len() - 1
             });
-            let seen = request.seen.map(|seen| Times { server, ..seen });
-            load.requests.push(Request {
-                server,
-                seen,
-                ..request
-            });
+            load.requests.push(Request { server, ..request });
         }
+        if left_out > 0 {
+            notes.push(format!(
+                "{left_out} rows are left out: they failed, or tell no arrival or no numbers of tokens"
+            ));
+        }
+        let named = |note| format!("{}: {note}", run.name);
+        load.notes = notes.into_iter().map(named).collect();
         load.requests.sort_by(|a, b| a.at.total_cmp(&b.at));
         Ok(load)
     }
@@ -217,7 +215,6 @@ fn seen(table: &Table, row: usize, at: f64) -> Option<Times> {
         prefilled: time(ColumnId::prefill_end_time).unwrap_or(first),
         first,
         finish: time(ColumnId::finish_time)?,
-        server: 0,
     };
     let in_order = [at, queued, times.admitted, first, times.finish];
     in_order.is_sorted().then_some(times)

@@ -1,8 +1,5 @@
 //! Requests put to the simulator's engine in its own time: what becomes of them under other settings.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
@@ -23,160 +20,126 @@ pub struct Model {
     pub way_back: f64,
 }
 
-/// What serves the requests.
+/// What serves the requests: servers that are alike but for how many requests each runs at once.
 #[derive(Clone, Debug)]
 pub struct Deployment {
     /// Each server.
-    pub servers: Vec<Model>,
+    pub model: Model,
+    /// How many requests each runs at once.
+    pub slots: Vec<usize>,
     /// Who gets a request; `None`: who had it.
     pub policy: Option<Policy>,
     /// Requests come so many times as fast.
     pub pace: f64,
 }
 
-/// A server under way.
-struct Server<'a> {
-    model: &'a Model,
-    engine: Engine,
-    /// Requests on their way to the engine: when they come there.
-    coming: BinaryHeap<Reverse<(Stamp, usize)>>,
-    /// Requests that have not ended.
-    under_way: usize,
-}
-
 impl Deployment {
-    /// Servers that are alike but for how many requests each runs at once, and that get what they got.
+    /// Servers that get what they got.
     pub fn of(model: &Model, slots: &[Option<usize>]) -> Deployment {
-        let server = |slots: &Option<usize>| {
-            let mut model = model.clone();
-            model.profile.max_running_requests = slots.unwrap_or(usize::MAX);
-            model
-        };
+        let slots = slots.iter().map(|slots| slots.unwrap_or(usize::MAX));
         Deployment {
-            servers: slots.iter().map(server).collect(),
+            model: model.clone(),
+            slots: slots.collect(),
             policy: None,
             pace: 1.0,
         }
     }
 
-    /// When a request arrives, seconds.
-    fn arrives(&self, requests: &[Request], request: &Request) -> f64 {
-        let first = requests.first().map_or(0.0, |first| first.at);
-        first + (request.at - first) / self.pace
-    }
-
     /// A load with what becomes of its requests.
     pub fn serve(&self, load: &Load) -> Load {
-        let made = self.replay(&load.requests);
-        let served = |(request, seen): (&Request, Option<Times>)| Request {
-            at: self.arrives(&load.requests, request),
-            seen,
-            ..*request
-        };
-        let servers = match self.servers.len() == load.servers.len() {
+        let servers = match self.slots.len() == load.servers.len() {
             true => load.servers.clone(),
-            false => (1..=self.servers.len())
+            false => (1..=self.slots.len())
                 .map(|n| format!("server-{n}"))
                 .collect(),
         };
         Load {
-            requests: load.requests.iter().zip(made).map(served).collect(),
+            name: load.name.clone(),
+            requests: self.replay(&load.requests),
             servers,
-            ..load.clone()
+            slots: load.slots.clone(),
+            ..Load::default()
         }
     }
 
-    /// What becomes of each request; `None` of those that are refused.
-    pub fn replay(&self, requests: &[Request]) -> Vec<Option<Times>> {
+    /// Requests as they come here, with what becomes of each; nothing of those that are refused.
+    pub fn replay(&self, requests: &[Request]) -> Vec<Request> {
         let start = Stamp::from_nanos(0);
         let random = ChaCha8Rng::seed_from_u64(1);
-        let chooser = |policy| Chooser::new(policy, self.servers.len(), random);
+        let chooser = |policy| Chooser::new(policy, self.slots.len(), random);
         let mut chooser = self.policy.map(chooser);
-        let servers = self.servers.iter();
-        let mut servers: Vec<Server<'_>> = servers
-            .map(|model| Server {
-                engine: Engine::new(model.profile.clone(), start).brief(),
-                model,
-                coming: BinaryHeap::new(),
-                under_way: 0,
-            })
-            .collect();
-        let mut all = vec![None; requests.len()];
-        for (id, request) in requests.iter().enumerate() {
-            let at = self.arrives(requests, request);
-            let arrived = start.plus_seconds(at);
-            if let Some(Policy::ShortestQueue | Policy::PowerOfTwo) = self.policy {
-                for server in &mut servers {
-                    server.run(arrived, requests, &mut all);
-                }
+        let profile = &self.model.profile;
+        let engine = |slots: &usize| {
+            let mut profile = profile.clone();
+            profile.max_running_requests = *slots;
+            Engine::new(profile, start).brief()
+        };
+        let mut engines: Vec<Engine> = self.slots.iter().map(engine).collect();
+        let server = |index| Candidate {
+            index,
+            is_out: false,
+            in_flight: 0,
+            shared: 0,
+            cached: 0,
+        };
+        let mut servers: Vec<Candidate> = (0..self.slots.len()).map(server).collect();
+        let first = requests.first().map_or(0.0, |first| first.at);
+        let paced = |request: &Request| Request {
+            at: first + (request.at - first) / self.pace,
+            seen: None,
+            ..*request
+        };
+        let mut all: Vec<Request> = requests.iter().map(paced).collect();
+        let mut coming: Vec<(Stamp, usize)> = Vec::with_capacity(all.len());
+        for (id, request) in all.iter().enumerate() {
+            let tokenized = profile.tokenize_s(u64::from(request.prompt));
+            coming.push((
+                start.plus_seconds(request.at + self.model.way_in + tokenized),
+                id,
+            ));
+        }
+        coming.sort();
+        for (comes, id) in coming {
+            // Those that come at one moment start as one batch.
+            let before = comes.plus_nanos(-1);
+            for (engine, server) in engines.iter_mut().zip(&mut servers) {
+                server.in_flight -= self.run(engine, before, &mut all);
             }
-            let place = match &mut chooser {
-                None => request.server % servers.len(),
-                Some(chooser) => {
-                    let all = servers.iter().enumerate();
-                    let all = all.map(|(index, server)| Candidate {
-                        index,
-                        is_out: false,
-                        in_flight: server.under_way,
-                        shared: 0,
-                        cached: 0,
-                    });
-                    chooser.choose(&all.collect::<Vec<_>>()).unwrap_or(0)
-                }
-            };
-            let server = &mut servers[place];
-            let profile = &server.model.profile;
-            let received = at + server.model.way_in;
-            let tokenized = received + profile.tokenize_s(u64::from(request.prompt));
-            all[id] = Some(Times {
-                created: received,
-                server: place,
+            let request = &mut all[id];
+            let chosen = chooser
+                .as_mut()
+                .and_then(|chooser| chooser.choose(&servers));
+            request.server = chosen.unwrap_or(request.server % servers.len());
+            request.seen = Some(Times {
+                created: request.at + self.model.way_in,
                 ..Times::default()
             });
-            let comes = start.plus_seconds(tokenized);
-            server.coming.push(Reverse((comes, id)));
-            server.under_way += 1;
-            server.run(arrived, requests, &mut all);
+            servers[request.server].in_flight += 1;
+            let prompt = Prompt::Counted {
+                tokens: request.prompt,
+                cached: request.cached,
+            };
+            let submitted = engine::Request {
+                id: id as u64,
+                prompt,
+                output_tokens: request.output,
+            };
+            engines[request.server].submit(submitted, comes);
         }
-        for mut server in servers {
-            // Little by little: what the engine tells of is kept until it is asked.
-            while let Some(Reverse((next, _))) = server.coming.peek().copied() {
-                server.run(next, requests, &mut all);
-            }
-            while let Some(next) = server.engine.next_event_at() {
-                server.run(next.plus_seconds(1.0), requests, &mut all);
+        for mut engine in engines {
+            while let Some(next) = engine.next_event_at() {
+                self.run(&mut engine, next.plus_seconds(1.0), &mut all);
             }
         }
         all
     }
-}
 
-impl Server<'_> {
-    /// Lets all happen up to a moment.
-    fn run(&mut self, until: Stamp, requests: &[Request], all: &mut [Option<Times>]) {
-        while let Some(Reverse((comes, id))) = self.coming.peek().copied()
-            && comes <= until
-        {
-            self.coming.pop();
-            let Request {
-                prompt,
-                cached,
-                output,
-                ..
-            } = requests[id];
-            let request = engine::Request {
-                id: id as u64,
-                prompt: Prompt::Counted {
-                    tokens: prompt,
-                    cached,
-                },
-                output_tokens: output,
-            };
-            self.engine.submit(request, comes);
-        }
-        for event in self.engine.advance(until) {
-            let place = event.id as usize;
-            let Some(times) = &mut all[place] else {
+    /// Lets all happen at a server up to a moment; says how many requests ended.
+    fn run(&self, engine: &mut Engine, until: Stamp, all: &mut [Request]) -> usize {
+        let mut ended = 0;
+        for event in engine.advance(until) {
+            let seen = &mut all[event.id as usize].seen;
+            let Some(times) = seen else {
                 continue;
             };
             let at = event.at.seconds();
@@ -190,12 +153,13 @@ impl Server<'_> {
                 _ => {}
             }
             if event.kind.is_end() {
-                self.under_way -= 1;
+                ended += 1;
                 times.finish = at + self.model.way_back;
             }
             if event.kind == EventKind::Rejected {
-                all[place] = None;
+                *seen = None;
             }
         }
+        ended
     }
 }

@@ -1,39 +1,60 @@
 //! What is to be changed: `--set KEY=VALUE`, of which several values of a key make a grid.
 
+use std::collections::HashSet;
+
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args as _, Command, FromArgMatches as _};
+use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
 use crate::experiment::plan::grid::Sweep;
-use crate::experiment::plan::line::text;
+use crate::experiment::plan::line::{text, wrong_value};
 use crate::experiment::plan::read::{Entry, flag};
 use crate::sim::engine::Profile;
+use crate::units::between;
 use crate::upstream::policy::Policy;
 
 use super::Error;
 use super::load::Load;
 use super::replay::Deployment;
 
-/// Keys that are no figure of an engine.
+/// How many servers there are.
 pub const SERVERS: &str = "num_gpus";
-const POLICY: &str = "routing_policy";
-/// So many times the load's own rate.
-pub const FACTOR: &str = "rate";
 /// Requests a second.
 pub const RATE: &str = "request_rate";
-/// Requests a second that are none.
+/// Between these requests a second can be set.
+pub const LEAST_RATE: f64 = 0.001;
 pub const MOST_RATE: f64 = 1e6;
 /// More servers are taken for a slip.
 pub const MOST_SERVERS: usize = 1024;
+const SLOTS: &str = "max_running_requests";
+
+/// What can be changed: each key is a flag here.
+#[derive(Clone, Debug, Default, clap::Args)]
+struct Changed {
+    /// So many times as many requests a second.
+    #[arg(long, value_parser = between(0.001, 1000.0))]
+    rate: Option<f64>,
+    /// Requests a second.
+    #[arg(long, value_parser = between(LEAST_RATE, MOST_RATE), conflicts_with = "rate")]
+    request_rate: Option<f64>,
+    /// Servers.
+    #[arg(long, value_parser = between(1, MOST_SERVERS))]
+    num_gpus: Option<usize>,
+    /// Who gets a request.
+    #[arg(long, value_parser = policy)]
+    routing_policy: Option<Policy>,
+    /// The engine of each server.
+    #[command(flatten)]
+    profile: Profile,
+}
 
 /// Reads `--set`, in its order.
 ///
 /// # Errors
-/// One is no `KEY=VALUE`, or a key stands twice.
+/// One is no `KEY=VALUE`, or has a value twice.
 pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
-    let mut all: Vec<Sweep> = Vec::new();
-    for given in given {
+    let sweep = |given: &String| {
         let (key, value) = given
             .split_once('=')
             .ok_or_else(|| wrong(given, "must be KEY=VALUE, such as max_running_requests=64"))?;
@@ -43,21 +64,16 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
             Value::Array(values) => values,
             value => vec![value],
         };
-        if all.iter().any(|known| known.key == key) {
-            return Err(wrong(&key, "stands twice: several values are KEY=A,B"));
+        let mut known = HashSet::new();
+        // 1 and 1.0 are one number.
+        let number = |text: String| text.parse().map_or(text, |number: f64| number.to_string());
+        let mut all = values.iter();
+        match all.find(|value| !known.insert(number(text(value)))) {
+            Some(twice) => Err(wrong(&key, &format!("has {} twice", text(twice)))),
+            None => Ok(Sweep { key, values }),
         }
-        all.push(Sweep { key, values });
-    }
-    if [FACTOR, RATE]
-        .iter()
-        .all(|key| all.iter().any(|of| of.key == *key))
-    {
-        return Err(wrong(
-            FACTOR,
-            "stands beside request_rate, which says how many requests a second too: give one of them",
-        ));
-    }
-    Ok(all)
+    };
+    given.iter().map(sweep).collect()
 }
 
 /// What would serve a load under these settings, in place of what did.
@@ -69,93 +85,87 @@ pub fn deployment(
     load: &Load,
     settings: &[Entry],
 ) -> Result<Deployment, Error> {
-    let number = |value: &Value| value.as_float().or(value.as_integer().map(|n| n as f64));
-    // How many servers there are is set before anything of each.
-    let (servers, others): (Vec<&Entry>, Vec<&Entry>) =
-        settings.iter().partition(|(key, _)| key == SERVERS);
-    for (key, value) in servers.into_iter().chain(others) {
-        let positive = || {
-            let number = number(value).filter(|number| *number > 0.0 && number.is_finite());
-            number.ok_or_else(|| wrong(key, "must be a number above 0"))
-        };
-        match key.as_str() {
-            FACTOR => made.pace = positive()?,
-            RATE if load.rate() > MOST_RATE => {
-                return Err(wrong(
-                    key,
-                    "the load's requests all come at once: there is no rate to change",
-                ));
-            }
-            RATE => made.pace = positive()? / load.rate(),
-            SERVERS => {
-                let count = value.as_integer().and_then(|n| usize::try_from(n).ok());
-                let count = count.filter(|n| (1..=MOST_SERVERS).contains(n));
-                let count =
-                    count.ok_or_else(|| wrong(key, "must be a whole number from 1 to 1024"))?;
-                if count != made.servers.len() {
-                    let server = made.servers.first().cloned().ok_or(Error::Empty)?;
-                    made.servers = vec![server; count];
-                    made.policy.get_or_insert(Policy::RoundRobin);
-                }
-                // Each has a GPU of its own.
-                let servers = made.servers.iter_mut();
-                servers.for_each(|server| server.profile.gpu_share = 1.0);
-            }
-            POLICY => made.policy = Some(policy(key, value)?),
-            _ => {
-                for server in &mut made.servers {
-                    engine(&mut server.profile, key, value)?;
-                }
-            }
-        }
+    let is_set = |wanted: &str| settings.iter().any(|(key, _)| key == wanted);
+    if is_set(SERVERS) {
+        // Each has a GPU of its own.
+        made.model.profile.gpu_share = 1.0;
     }
-    Ok(made)
-}
-
-fn policy(key: &str, value: &Value) -> Result<Policy, Error> {
-    let policy = value.clone().try_into().ok();
-    let policy = policy.filter(|policy| *policy != Policy::CacheAware);
-    policy.ok_or_else(|| {
-        wrong(
-            key,
-            "must be round_robin, random, shortest_queue or power_of_two (rows do not tell which prompts share a beginning, \
-             which cache_aware goes by)",
-        )
+    let changed = read(made.model.profile, settings)?;
+    if is_set(SLOTS) {
+        made.slots.fill(changed.profile.max_running_requests);
+    }
+    if let Some(count) = changed.num_gpus.filter(|count| *count != made.slots.len()) {
+        made.slots = vec![*made.slots.first().ok_or(Error::Empty)?; count];
+        made.policy = Some(Policy::RoundRobin);
+    }
+    let own = load.rate();
+    let pace = changed.rate.or(changed.request_rate.map(|rate| rate / own));
+    if pace.is_some() && own > MOST_RATE {
+        return Err(wrong(
+            if is_set(RATE) { RATE } else { "rate" },
+            "the load's requests all come at once: there is no rate to change",
+        ));
+    }
+    made.model.profile = changed.profile;
+    Ok(Deployment {
+        pace: pace.unwrap_or(made.pace),
+        policy: changed.routing_policy.or(made.policy),
+        ..made
     })
 }
 
-/// Sets a figure of an engine, by its flag of `queuescope sim`.
-fn engine(profile: &mut Profile, key: &str, value: &Value) -> Result<(), Error> {
-    let command = Profile::augment_args(Command::new("sim").no_binary_name(true));
-    // What is not given stays as it is.
-    let command = command.mut_args(|arg| arg.default_value(Resettable::Reset));
-    let long = key.replace('_', "-");
-    let flag = match value {
-        Value::Boolean(_) => format!("--{long}"),
-        value => format!("--{long}={}", text(value)),
+/// Settings as a command line; what is not given of a profile stays as it is.
+fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
+    let command = Changed::augment_args(Command::new("sim").no_binary_name(true));
+    let plain = |arg: clap::Arg| {
+        let arg = arg.action(ArgAction::Set);
+        arg.default_value(Resettable::Reset)
     };
-    let matches = command.try_get_matches_from([flag]).map_err(|error| {
-        let near = match error.get(ContextKind::SuggestedArg) {
-            Some(ContextValue::String(flag)) => {
-                format!("; is {} meant?", flag.trim_start_matches('-').replace('-', "_"))
-            }
-            _ => ".".to_owned(),
-        };
-        let said = error.to_string();
-        let said = said.lines().next().unwrap_or_default();
-        wrong(key, &match error.kind() {
-            ErrorKind::UnknownArgument => format!(
-                "is no key that can be set{near} Keys are rate, request_rate, num_gpus, routing_policy, and those of \
-                 an engine (queuescope sim --help)"
-            ),
-            _ => said.rsplit_once(": ").map_or(said, |(_, said)| said).to_owned(),
-        })
-    })?;
-    if *value == Value::Boolean(false) {
-        return Ok(());
-    }
-    let updated = profile.update_from_arg_matches(&matches);
-    updated.map_err(|error| wrong(key, &error.to_string()))
+    let flag = |(key, value): &Entry| format!("--{}={}", key.replace('_', "-"), text(value));
+    let read = command.mut_args(plain);
+    let read = read.try_get_matches_from(settings.iter().map(flag));
+    let mut changed = Changed {
+        profile,
+        ..Changed::default()
+    };
+    let read = read.and_then(|matches| changed.update_from_arg_matches(&matches));
+    read.map_err(|error| explained(&error))?;
+    Ok(changed)
+}
+
+/// What is wrong with a setting, by its key.
+fn explained(error: &clap::Error) -> Error {
+    let key = |flag: &str| {
+        let flag = flag.split([' ', '=']).next().unwrap_or_default();
+        flag.trim_start_matches('-').replace('-', "_")
+    };
+    let shown = |kind| match error.get(kind) {
+        Some(ContextValue::String(flag)) => Some(key(flag)),
+        _ => None,
+    };
+    let near = shown(ContextKind::SuggestedArg);
+    let near = near.map_or(".".to_owned(), |near| format!("; is {near} meant?"));
+    let what = match (wrong_value(error), error.kind()) {
+        (Some((.., right)), _) => right,
+        (None, ErrorKind::ArgumentConflict) => {
+            "is said twice, by another --set or by --find; several values are KEY=A,B".to_owned()
+        }
+        _ => format!(
+            "is no key that can be set{near} Keys are rate, request_rate, num_gpus, routing_policy, and those of an engine \
+             (queuescope sim --help)"
+        ),
+    };
+    wrong(&shown(ContextKind::InvalidArg).unwrap_or_default(), &what)
+}
+
+fn policy(name: &str) -> Result<Policy, String> {
+    let policy = Value::from(name).try_into().ok();
+    let policy = policy.filter(|policy| *policy != Policy::CacheAware);
+    policy.ok_or_else(|| {
+        "must be round_robin, random, shortest_queue or power_of_two (rows do not tell which prompts share a beginning, \
+         which cache_aware goes by)"
+            .to_owned()
+    })
 }
 
 fn wrong(key: &str, what: &str) -> Error {

@@ -39,9 +39,8 @@ fn file(name: &str) -> String {
 }
 
 fn run(flags: &[&str]) -> Result<(String, Option<String>), String> {
-    let args = Flags::try_parse_from([&["whatif"], flags].concat())
-        .unwrap()
-        .args;
+    let flags = Flags::try_parse_from([&["whatif"], flags].concat());
+    let args = flags.map_err(|error| error.to_string())?.args;
     command::run(&args).map_err(|error| error.to_string())
 }
 
@@ -79,8 +78,7 @@ fn predictions_for_programs_have_every_setting_of_the_grid() {
         "num_gpus=1,2",
         "--set",
         "rate=1.5",
-        "--format",
-        "json",
+        "--json",
     ];
     let (shown, refused) = run(&flags).unwrap();
     assert_eq!(refused, None);
@@ -122,7 +120,7 @@ fn predictions_for_programs_have_every_setting_of_the_grid() {
 
 #[test]
 fn what_cannot_be_predicted_is_named() {
-    let load = file("shared");
+    let (load, other) = (file("shared"), file("slots16"));
     let find = ["--find", "rate", "--goodput", "ttft:500", "--set"];
     for (flags, said) in [
         (&["--set", "slots"][..], "--set slots: must be KEY=VALUE"),
@@ -140,15 +138,32 @@ fn what_cannot_be_predicted_is_named() {
         ),
         (
             &["--set", "num_gpus=0"],
-            "--set num_gpus: must be a whole number from 1 to 1024",
+            "--set num_gpus: must be a number from 1 to 1024",
         ),
         (
             &["--set", "rate=-1"],
-            "--set rate: must be a number above 0",
+            "--set rate: must be a number from 0.001 to 1000",
         ),
         (
+            &["--set", "rate=1e300"],
+            "--set rate: must be a number from 0.001 to 1000",
+        ),
+        (
+            &["--set", "request_rate=1e300"],
+            "--set request_rate: must be a number from 0.001 to 1000000",
+        ),
+        (
+            &["--set", "disable_radix_cache=3"],
+            "--set disable_radix_cache: must be one of true, false",
+        ),
+        (&["--set", "rate=1,2,1.0"], "--set rate: has 1.0 twice"),
+        (
             &["--set", "rate=2", "--set", "request_rate=3"],
-            "--set rate: stands beside request_rate",
+            "--set rate: is said twice, by another --set",
+        ),
+        (
+            &["--set", "rate=2", "--set", "rate=3"],
+            "--set rate: is said twice, by another --set",
         ),
         (
             &["--set", "routing_policy=cache_aware"],
@@ -156,15 +171,29 @@ fn what_cannot_be_predicted_is_named() {
         ),
         (
             &["--goodput", "client_stall:3"],
-            "--goodput client_stall: is not predicted; what can be a goal here is ttft, e2el, tpot,",
+            "`client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,",
+        ),
+        (
+            &["--goodput", "foo:3"],
+            "`foo` is no latency that is predicted: use one of ttft, e2el, tpot,",
+        ),
+        (&["--goodput", "ttft"], "write NAME:MILLISECONDS"),
+        (&["--goodput-share", "0.9"], "--goodput <GOAL>"),
+        (
+            &["--goodput", "ttft:9", "--goodput-share", "2"],
+            "must be a number from 0 to 1",
         ),
         (
             &[&find[..], &["request_rate=3"]].concat(),
-            "--set request_rate: is what --find looks for",
+            "--set request_rate: is said twice, by another --set or by --find",
         ),
         (
             &[&find[..], &["rate=3"]].concat(),
-            "--set rate: is what --find looks for",
+            "is said twice, by another --set or by --find",
+        ),
+        (
+            &[other.as_str()],
+            "give the folder or the file of that one alone",
         ),
     ] {
         let error = run(&[&[load.as_str()], flags].concat()).unwrap_err();
@@ -224,6 +253,12 @@ fn predictions_hold_together() {
     let made = json(&["--set", "max_total_tokens=10", "--goodput", "ttft:100000"]);
     assert_eq!(made[0]["refused"], 300);
     assert_eq!(made[0]["goodput_share"], 0.0);
+    // Of no request there is no latency.
+    for latency in ["ttft_ms", "total_latency_ms", "pure_queue_time_ms"] {
+        for figure in ["mean", "p50", "p99"] {
+            assert!(made[0][latency][figure].is_null(), "{made}");
+        }
+    }
 }
 
 #[test]
@@ -359,7 +394,7 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
         assert_eq!(refused, None);
         let page = std::fs::read_to_string(page).unwrap();
         for said in [
-            "predicted, not measured: ttft_ms.p50",
+            "predicted, not measured",
             r#""kind":"what-if""#,
             r#""off":{"#,
         ] {
@@ -376,4 +411,21 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
     let shown = found("rate", "num_gpus=1");
     let rate = shown["predictions"][0]["settings"]["request_rate"].as_f64();
     assert!((8.0..13.0).contains(&rate.unwrap()), "{shown:#}");
+}
+
+/// What is not found is said with its reason, and is no success, in words as in JSON.
+#[test]
+fn nothing_is_found_for_a_reason() {
+    let load = file("slots16");
+    let flags = ["--find", "servers", "--goodput", "ttft:0.001"];
+    let none = "no number of servers up to 1024 keeps ttft:0.001 in 95.0 % of the requests";
+    let (shown, failed) = run(&[&[load.as_str(), "--json"][..], &flags].concat()).unwrap();
+    assert_eq!(failed.as_deref(), Some(none));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["predictions"], serde_json::json!([]));
+    let said = serde_json::json!([{ "settings": {}, "reason": none }]);
+    assert_eq!(shown["not_found"], said);
+    let (shown, failed) = run(&[&[load.as_str()][..], &flags].concat()).unwrap();
+    assert_eq!(failed.as_deref(), Some(none));
+    assert!(shown.contains(none), "{shown}");
 }

@@ -143,7 +143,7 @@ impl Lives {
                 "cached": cell("cached_tokens"),
                 "ttft": cell("ttft"),
                 "even": even.contains(row),
-                "waiting": why.of_row(table, *row).map(|of| of.short()),
+                "waiting": why.of_row(table, *row).map(|of| in_few_bytes(&of)),
                 "parts": parts.collect::<Value>(),
             })
         });
@@ -153,6 +153,13 @@ impl Lives {
             "requests": requests.collect::<Value>(),
         })
     }
+}
+
+/// Why a request waited: the sentence, the seconds that it held up others, and who but the first held it up so many seconds.
+fn in_few_bytes(why: &Value) -> Value {
+    let by = why["held_up_by"].as_array().into_iter().flatten().skip(1);
+    let by = by.map(|by| json!([by["req_id"], by["seconds"]]));
+    json!([why["words"], why["held_up_others_s"], by.collect::<Value>()])
 }
 
 /// What the time of requests was spent on, the most first.

@@ -158,38 +158,35 @@ pub fn short(tokens: u64) -> String {
 
 /// Few requests that caused much of the waiting, in words: those of the group, or of it and all of longer ones, that caused most.
 pub fn lopsided(groups: &[Group]) -> Option<(&str, String)> {
-    let mut found: Option<(f64, &str, String)> = None;
     let known: Vec<&Group> = groups.iter().filter(|of| of.name != UNKNOWN).collect();
-    for (at, first) in known.iter().enumerate() {
-        let is_length = first.is_length();
+    let few = |at: usize| {
+        let first = *known.get(at)?;
         let longer = known.iter().skip(at).take_while(|of| of.by == first.by);
-        let of: Vec<&&Group> = longer
-            .take(if is_length { usize::MAX } else { 1 })
-            .collect();
-        let sum = |share: fn(&Group) -> f64| of.iter().map(|of| share(of)).sum::<f64>();
+        let all: Vec<&&Group> = match first.is_length() {
+            true => longer.collect(),
+            false => longer.take(1).collect(),
+        };
+        let sum = |share: fn(&Group) -> f64| all.iter().map(|of| share(of)).sum::<f64>();
         let (requests, caused) = (sum(|of| of.share_of_requests), sum(|of| of.caused));
         let is_one = requests <= FEW && caused >= CAUSED && caused >= TIMES * requests;
-        if is_one
-            && found
-                .as_ref()
-                .is_none_or(|(most, ..)| caused / requests > *most)
-        {
-            let percent = |share: f64| match share * 100.0 {
-                percent @ ..9.95 => format!("{percent:.1} %"),
-                percent => format!("{percent:.0} %"),
-            };
-            let low = first.name.split(" to ").next().unwrap_or_default();
-            let low = low.trim_start_matches("above ");
-            let who = match first.by.as_str() {
-                "prompt" => format!("Prompts above {low} tokens"),
-                "output" => format!("Answers above {low} tokens"),
-                "cached" => format!("Requests of which the cache had {}", first.name),
-                by => format!("Requests of the {by} {}", first.name),
-            };
-            let (few, most) = (percent(requests), percent(caused));
-            let said = format!("{who} are {few} of the requests and caused {most} of the waiting.");
-            found = Some((caused / requests, &first.by, said));
-        }
-    }
-    found.map(|(_, by, said)| (by, said))
+        is_one.then_some((first, requests, caused))
+    };
+    // Of equals the first.
+    let all = (0..known.len()).rev().filter_map(few);
+    let (first, requests, caused) = all.max_by(|a, b| (a.2 / a.1).total_cmp(&(b.2 / b.1)))?;
+    let percent = |share: f64| match share * 100.0 {
+        percent @ ..9.95 => format!("{percent:.1} %"),
+        percent => format!("{percent:.0} %"),
+    };
+    let low = first.name.split(" to ").next().unwrap_or_default();
+    let low = low.trim_start_matches("above ");
+    let who = match first.by.as_str() {
+        "prompt" => format!("Prompts above {low} tokens"),
+        "output" => format!("Answers above {low} tokens"),
+        "cached" => format!("Requests of which the cache had {}", first.name),
+        by => format!("Requests of the {by} {}", first.name),
+    };
+    let (few, most) = (percent(requests), percent(caused));
+    let said = format!("{who} are {few} of the requests and caused {most} of the waiting.");
+    Some((&first.by, said))
 }

@@ -26,10 +26,10 @@ pub struct Server {
     rank: Option<i64>,
     /// By what is waited for there, where the rows tell.
     queues: BTreeMap<Option<Cause>, Queue>,
-    /// Where its slots and its pool of tokens are known from.
-    sources: [Option<&'static str>; 2],
-    /// Tokens that its KV cache holds.
-    pool: Option<u64>,
+    /// Whether its command tells its slots.
+    is_told: bool,
+    /// Tokens that its KV cache holds, and where that is known from.
+    pool: Option<(u64, &'static str)>,
 }
 
 /// Those that wait for the same, and have it.
@@ -48,8 +48,9 @@ pub type Key<'t> = (&'t str, Option<i64>);
 /// A server's flags.
 const SLOTS_FLAG: &str = "--max-running-requests";
 const POOL_FLAG: &str = "--max-total-tokens";
-/// Sources of limits: the server's command, its `/metrics`, and the rows.
-const TOLD: [&str; 2] = ["its command", "its /metrics"];
+/// Where limits are known from.
+const COMMAND: &str = "its command";
+const METRICS_PAGE: &str = "its /metrics";
 const FOUND: &str = "found in the rows";
 
 /// Where a row's sequence waited for this.
@@ -65,14 +66,11 @@ pub fn key(table: &Table, row: usize, cause: Option<Cause>) -> Key<'_> {
 
 impl Queue {
     /// Rows of those that held up a stay longest, and for how many seconds.
-    pub(super) fn holders(
-        &self,
-        stay: &Stay,
-        most: usize,
-    ) -> impl Iterator<Item = (usize, f64)> + '_ {
-        let places = self.waits.holders(&self.stays, stay, most);
-        let row = |(place, seconds): (usize, f64)| Some((*self.rows.get(place)?, seconds));
-        places.into_iter().filter_map(row)
+    pub(super) fn holders(&self, stay: &Stay, most: usize) -> Vec<(usize, f64)> {
+        let places = self.waits.holders(&self.stays, stay, most).into_iter();
+        places
+            .map(|(place, seconds)| (self.rows[place], seconds))
+            .collect()
     }
 }
 
@@ -115,7 +113,8 @@ impl Server {
     pub fn slots(&self) -> Option<(u32, &'static str)> {
         let mut queues = [None, Some(Cause::DecodeSlots)].into_iter();
         let queue = queues.find_map(|of| self.queue(of))?;
-        Some((queue.waits.limits.slots?, self.sources[0].unwrap_or(FOUND)))
+        let source = if self.is_told { COMMAND } else { FOUND };
+        Some((queue.waits.limits.slots?, source))
     }
 
     /// Its limits, for programs.
@@ -123,8 +122,8 @@ impl Server {
         json!({
             "slots": self.slots().map(|(slots, _)| slots),
             "slots_source": self.slots().map(|(_, source)| source),
-            "pool_tokens": self.pool,
-            "pool_source": self.sources[1],
+            "pool_tokens": self.pool.map(|(pool, _)| pool),
+            "pool_source": self.pool.map(|(_, source)| source),
         })
     }
 
@@ -139,7 +138,6 @@ impl Server {
             "" => Known::default(),
             _ => self.told(run, name, ranks as u32),
         };
-        self.pool = known.pool;
         for (cause, queue) in &mut self.queues {
             known.cause = *cause;
             queue.waits = Waits::of(&queue.stays, &known);
@@ -189,18 +187,13 @@ impl Server {
             }
         }
         let slots = flag(command, SLOTS_FLAG).map(|slots: u32| slots / ranks.max(1));
-        let pools = [
-            flag(command, POOL_FLAG),
-            of(POOL).map(|row| row.value as u64).next_back(),
-        ];
-        let pool = pools
-            .iter()
-            .zip(TOLD)
-            .find_map(|(of, by)| Some(((*of)?, by)));
-        self.sources = [slots.map(|_| TOLD[0]), pool.map(|(_, by)| by)];
+        let scraped = of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
+        let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
+        self.pool = pool.or(scraped.last());
+        self.is_told = slots.is_some();
         Known {
             slots,
-            pool: pool.map(|(pool, _)| pool),
+            pool: self.pool.map(|(pool, _)| pool),
             usage,
             down,
             cause: None,

@@ -149,15 +149,6 @@ impl Cause {
     }
 }
 
-impl FromIterator<(Cause, i64)> for ByCause {
-    fn from_iter<I: IntoIterator<Item = (Cause, i64)>>(all: I) -> ByCause {
-        let mut causes = ByCause::default();
-        all.into_iter()
-            .for_each(|(cause, nanos)| causes.add(cause, nanos));
-        causes
-    }
-}
-
 impl ByCause {
     /// What was for this.
     pub const fn of(&self, cause: Cause) -> i64 {

@@ -6,27 +6,21 @@ use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
 use crate::report::load::goals_ms;
 use crate::report::page;
-use crate::report::reader::{self, Loaded, Run};
+use crate::report::reader::{Loaded, Run};
 use crate::report::runs::{Report, RunReport};
 use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
-use crate::whatif::Error;
-use crate::whatif::figures::{COMPARED, TPOT};
+use crate::whatif::figures::{TPOT, named};
 use crate::whatif::load::{Load, Request, Times};
 
 use super::{Made, Prediction};
 
 impl Made<'_> {
-    /// The load and the predictions, as a report of an experiment shows its runs.
-    ///
-    /// # Errors
-    /// The load cannot be read again.
-    pub fn page(&self, sweeps: &[Sweep]) -> Result<String, Error> {
-        let mut runs = reader::load(&self.args.loads)?.runs;
-        runs.retain(|run| run.name == self.load.name);
+    /// The runs of the load and the predictions, as a report of an experiment shows them.
+    pub fn page(&self, mut runs: Vec<Run>, sweeps: &[Sweep]) -> String {
         runs.extend(self.predictions.iter().filter_map(|of| self.run(of)));
         if !self.args.goodput.is_empty() {
             let goals = goals_ms(&self.args.goodput);
@@ -46,21 +40,16 @@ impl Made<'_> {
             runs,
         };
         // What differs is not tested: chance is not what predictions are off by.
-        Ok(page::render(&Report {
+        page::render(&Report {
             runs: loaded.runs.iter().map(RunReport::of).collect(),
             comparison: Comparison::default(),
             loaded: &loaded,
-        }))
+        })
     }
 
     fn run(&self, prediction: &Prediction) -> Option<Run> {
         let made = prediction.made.as_ref()?;
         let name = format!("predicted: {}", grid::label(&prediction.settings));
-        let off: Vec<String> = COMPARED
-            .iter()
-            .zip(self.errors)
-            .map(|(name, error)| format!("{name} ± {:.1} %", error * 100.0))
-            .collect();
         let mut run = Run {
             file: Some(RunFile {
                 label: name.clone(),
@@ -69,8 +58,8 @@ impl Made<'_> {
                 ..RunFile::default()
             }),
             name,
-            off: COMPARED.into_iter().zip(self.errors).collect(),
-            notes: vec![format!("predicted, not measured: {}", off.join(", "))],
+            off: named(self.errors),
+            notes: vec!["predicted, not measured".to_owned()],
             ..Run::default()
         };
         for (n, (request, times)) in made.seen().enumerate() {
@@ -104,7 +93,7 @@ fn row(n: usize, request: &Request, times: Times, load: &Load) -> Row {
     let mut row = Row {
         req_id: Some(n.to_string()),
         success: Some(true),
-        host: load.servers.get(times.server).cloned(),
+        host: load.servers.get(request.server).cloned(),
         actual_prompt_tokens: Some(prompt),
         actual_output_tokens: Some(output),
         actual_total_tokens: Some(prompt + output),

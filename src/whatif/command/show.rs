@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Made;
 use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
-use crate::whatif::figures::{COMPARED, Compared, Figures};
+use crate::whatif::figures::{Figures, named};
 
 /// Bounds that are further apart, as a factor, say nothing.
 const MOST_APART: f64 = 100.0;
@@ -37,6 +37,9 @@ impl Made<'_> {
             shown["refused"] = prediction.refused.into();
             shown
         });
+        let not_found = self.not_found.iter().map(
+            |settings| json!({ "settings": grid::json(settings), "reason": self.none_keeps() }),
+        );
         json!({
             "fit": {
                 "requests": fit.requests,
@@ -47,6 +50,7 @@ impl Made<'_> {
             "validation": validation.collect::<Value>(),
             "load": { "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots, "notes": self.notes },
             "predictions": predicted.collect::<Value>(),
+            "not_found": not_found.collect::<Value>(),
             "no_prediction": self.no_prediction,
         })
     }
@@ -62,17 +66,14 @@ impl Made<'_> {
             };
             vec![learnt.name.to_owned(), short(learnt.value), bounds]
         });
+        let shared = fit.shares.iter().map(|(servers, share)| {
+            let name = format!("gpu_share, {servers} servers");
+            vec![name, format!("{share:.2}"), String::new()]
+        });
         let learnt = Grid {
             heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
-            rows: learnt.collect(),
+            rows: learnt.chain(shared).collect(),
         };
-        let shared: String = fit
-            .shares
-            .iter()
-            .map(|(servers, share)| {
-                format!("{servers} servers: each as fast as with {share:.2} of a GPU\n")
-            })
-            .collect();
         let mut replayed = Vec::new();
         for run in &fit.validation {
             replayed.push(line(&run.name, &run.measured));
@@ -83,13 +84,16 @@ impl Made<'_> {
             ));
         }
         replayed.push(cells("error (root mean square)", fit.errors().map(percent)));
-        let measured = Figures::of(load, &self.goals);
+        let measured = Figures::of(load, &self.args.goodput);
         let mut predicted = vec![line(&format!("measured: {}", load.name), &measured)];
         let mut notes: String = self
             .notes
             .iter()
             .map(|note| format!("note: {note}\n"))
             .collect();
+        for settings in &self.not_found {
+            notes += &format!("note: {}: {}\n", grid::label(settings), self.none_keeps());
+        }
         for prediction in &self.predictions {
             let (label, refused) = (grid::label(&prediction.settings), prediction.refused);
             predicted.push(line(&format!("predicted: {label}"), &prediction.figures));
@@ -102,7 +106,7 @@ impl Made<'_> {
             }
         }
         format!(
-            "Learnt of {} requests:\n{}{shared}\nReplayed (milliseconds):\n{}\n\
+            "Learnt of {} requests:\n{}\nReplayed (milliseconds):\n{}\n\
              Predicted (milliseconds; ±: what the first halves of the rows of --fit taught was off by so much in the second halves):\n\
              {}{notes}",
             fit.requests,
@@ -134,23 +138,21 @@ fn grid_of(rows: Vec<Vec<String>>) -> Grid {
 
 fn line(name: &str, figures: &Figures) -> Vec<String> {
     let [times @ .., throughput] = figures.compared();
-    let times = times.map(|time| match throughput > 0.0 {
-        true => short(time),
-        false => "–".to_owned(),
-    });
     let more = [
         Some(format!("{throughput:.2}")),
         figures.goodput_share.map(percent),
     ];
-    cells(name, times.into_iter().chain(more.into_iter().flatten()))
+    cells(
+        name,
+        times
+            .map(short)
+            .into_iter()
+            .chain(more.into_iter().flatten()),
+    )
 }
 
 fn cells(name: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(cells).collect()
-}
-
-fn named(errors: Compared) -> BTreeMap<&'static str, f64> {
-    COMPARED.into_iter().zip(errors).collect()
 }
 
 fn percent(share: f64) -> String {
@@ -162,6 +164,7 @@ fn short(value: f64) -> String {
         1000.0.. => format!("{value:.0}"),
         100.0.. => format!("{value:.1}"),
         1.0.. => format!("{value:.2}"),
+        _ if value.is_nan() => "–".to_owned(),
         _ => format!("{value:.4}"),
     }
 }
