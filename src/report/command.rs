@@ -44,14 +44,14 @@ pub struct Args {
     #[arg(long)]
     pub no_html: bool,
     /// Put the folders of the shards of one run (`traffic --shard`) together into --output-dir, and report on that
-    #[arg(long, requires = "output_dir")]
+    #[arg(long, requires = "output_dir", group = "together")]
     pub merge: bool,
     /// Put records of a front (the first file) and of its hops in other processes (the others) together, by request, into
     /// --output-dir, and report on that
-    #[arg(long, requires = "output_dir", conflicts_with = "merge")]
+    #[arg(long, requires = "output_dir", group = "together")]
     pub join: bool,
     /// New folder that --merge or --join makes
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "together")]
     pub output_dir: Option<PathBuf>,
     /// Replace files that are no reports of queuescope as well; never one that is read
     #[arg(long)]
@@ -173,7 +173,6 @@ fn put_together(args: &Args) -> Result<(Args, Vec<String>), Error> {
                 "--join takes the front's file first and then those of its hops, at least one";
             return Err(Error::read(front, what));
         }
-        std::fs::create_dir_all(&dir).map_err(|cause| Error::write(&dir, cause))?;
         let joined = join(front, hops, &dir.join(ROWS))?;
         notes = joined.notes;
         notes.extend(joined.clocks.map(|errors| {

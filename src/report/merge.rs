@@ -164,6 +164,18 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
              (--start-at lets them begin at one moment)"
         ));
     }
+    let whole = shards.iter().filter(|shard| !shard.is_partial);
+    notes.extend(whole.filter_map(|shard| {
+        let rows = shard.table.firsts().count() as u64;
+        let all = shard.told("requests").and_then(Value::as_u64);
+        let all = all.unwrap_or(rows.max(1));
+        (rows < all).then(|| {
+            format!(
+                "{} has rows of {rows} of its {all} requests: the others are in no figure",
+                shard.name()
+            )
+        })
+    }));
     let partial = shards.iter().filter(|shard| shard.is_partial);
     notes.extend(partial.map(|shard| {
         format!(

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::clock::Stamp;
 use crate::disk::New;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
-use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::cell::Value;
+use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::csv::TimeBase;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
@@ -36,6 +37,15 @@ pub struct Joined {
 
 /// Bounds on a clock from requests up to so long after one count for it as well: half of what the filter remembers.
 const AHEAD: i64 = crate::offset::MEMORY / 2;
+
+/// What is taken from other columns where a file lacks these, as those of older versions do: see [`Row::settle`].
+const ESTIMATED: [ColumnId; 5] = [
+    ColumnId::last_token_time,
+    ColumnId::client_stall_until_finish,
+    ColumnId::request_prompt_tokens,
+    ColumnId::request_cached_tokens,
+    ColumnId::request_output_tokens,
+];
 
 /// Joins the rows of hops to those of their front and writes them to `out`, which reads as a front's file whose hops were
 /// known to it.
@@ -77,11 +87,23 @@ pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error>
         all
     });
     let write = || {
+        // Made when all is read: what cannot be joined leaves no folder.
+        std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))?;
         let began = TimeBase::Since(Stamp::from_nanos(-zero));
         let mut file = RowWriter::new(New::first(out)?, began)?;
         for (front, at, row) in rows {
             match row {
-                Some(row) => file.write(&row)?,
+                Some(row) => {
+                    let is_estimate = |id: &ColumnId, at| *id as usize == at && !front.has(*id);
+                    let cell = |(at, column): (usize, &Column)| match ESTIMATED
+                        .iter()
+                        .any(|id| is_estimate(id, at))
+                    {
+                        true => Value::Empty,
+                        false => (column.get)(&row),
+                    };
+                    file.write_cells(COLUMNS.iter().enumerate().map(cell))?;
+                }
                 None => file.write_cells((0..COLUMNS.len()).map(|place| front.value(place, at)))?,
             }
         }

@@ -56,7 +56,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
         "Raise `max_running_requests` or add servers.",
         |of, found| {
             let took = of.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
-            Some(waiting::cause(of.why, found, &took))
+            Some(waiting::causes(of.why, found, &took))
         },
     ),
     ("pair", Level::Limit, "", "", |of, found| {

@@ -13,6 +13,7 @@ use crate::request::csv;
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::stats::waits::Cause;
 use crate::table::{Cell, Table};
 
 const ENGINE: [Moment; 6] = [
@@ -125,6 +126,32 @@ fn nothing_is_found_in_a_handful_or_in_nothing() {
 fn queued(sample: Sample, start: i64) -> Sample {
     let moments = moments("QueueEnd 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430");
     set(sample, start, &moments)
+}
+
+#[test]
+fn a_second_cause_of_much_of_the_waiting_is_named_too() {
+    let run = run_of(100, |sample, _, start| queued(sample, start));
+    let told = |prefill| {
+        let mut why = Why::default();
+        let causes = [(Cause::Slots, 100 - prefill), (Cause::Prefill, prefill)];
+        why.causes = causes.into_iter().collect();
+        let all = findings(&run, &RunReport::of(&run).summary, &[], &why);
+        let found = all
+            .into_iter()
+            .find(|of| of.kind == "server_queue")
+            .unwrap();
+        (found.what, found.advice)
+    };
+    let (what, advice) = told(38);
+    assert_says(
+        &what,
+        "All slots were taken for 62 % of that time, and its turn of prefill had not come for 38 %.",
+    );
+    let [slots, prefill] = [Cause::Slots, Cause::Prefill].map(Cause::advice);
+    assert_eq!(advice, format!("{slots} For the 38 %: {prefill}"));
+    let (what, advice) = told(19);
+    assert_says(&what, "for 81 % of that time.");
+    assert_eq!(advice, slots);
 }
 
 #[test]
