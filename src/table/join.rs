@@ -47,12 +47,19 @@ const ESTIMATED: [ColumnId; 5] = [
     ColumnId::request_output_tokens,
 ];
 
-/// Joins the rows of hops to those of their front and writes them to `out`, which reads as a front's file whose hops were
-/// known to it.
+/// Joins the rows of hops to those of their front, whose file is the first, and writes them to `out`, which reads as a front's file
+/// whose hops were known to it.
 ///
 /// # Errors
-/// A file cannot be read, is of another kind of process, counts its times from another base, or `out` cannot be written.
-pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error> {
+/// There is no file of a hop; one cannot be read, is of another kind of process, counts its times from another base, or `out` cannot be written.
+pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
+    let [front, hops @ ..] = files else {
+        return Ok(Joined::default());
+    };
+    if hops.is_empty() {
+        let what = "--join takes the front's file first and then those of its hops, at least one";
+        return Err(Error::read(front, what));
+    }
     let mut joined = Joined::default();
     let mut zero = None;
     let mut read = |path: &Path, side| {

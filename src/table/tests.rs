@@ -54,7 +54,7 @@ fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
         let front = format!("{newer}{}\n{row}{}\n", last[0], last[1]);
         std::fs::write(at("front.csv"), front).unwrap();
         let out = at(&format!("{}.csv", last[0].len()));
-        join::join(&at("front.csv"), &[at("hop.csv")], &out).unwrap();
+        join::join(&[at("front.csv"), at("hop.csv")], &out).unwrap();
         let joined = Table::read(&out).unwrap();
         assert_eq!(joined.number("queue_time_in_router", 0), None);
         assert_eq!(joined.text("seen_by", 0), "front");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
-use crate::report::files::BEGUN;
+use crate::report::files::{BEGUN, PARTIAL, ROWS, SCHEDULE, SUMMARY};
 use crate::report::load::{RunFacts, goals_ms};
 use crate::request::cell::shown_text;
 use crate::request::row::Row;
@@ -35,13 +35,8 @@ pub(super) struct RowFile {
     out: io::Result<RowWriter<File>>,
 }
 
-const SCHEDULE: &str = "schedule.csv";
-const REQUESTS: &str = "requests.csv";
-const SUMMARY: &str = "summary.json";
-/// The rows while the run goes on; left where it was killed.
-pub(super) const PARTIAL: &str = "requests.partial.csv";
 /// What a run leaves in its folder, whatever ends it and when.
-pub(super) const FILES: [&str; 5] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
+pub(super) const FILES: [&str; 5] = [ROWS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
 const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
@@ -157,7 +152,7 @@ impl RowFile {
     /// Hands all rows to the disk and gives the file its name; where it is, and why it is not whole.
     pub(super) fn finish(mut self) -> (PathBuf, Result<(), Error>) {
         let partial = self.dir.join(PARTIAL);
-        let whole = self.dir.join(REQUESTS);
+        let whole = self.dir.join(ROWS);
         self.flush();
         // On the disk before they have the name: after a power cut it must not lead to half a file.
         self.go_on(|out| out.get_ref().sync_all());

@@ -136,8 +136,8 @@ fn counts(group: &Group) -> Value {
     let errors = most_frequent(&counts.errors).take(LISTED);
     let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
     let failed = most_frequent(&counts.failed_attempts).take(LISTED);
-    let failed = failed.map(|(of, count)| {
-        json!({ "host": of.host, "outcome": of.outcome, "status": of.status, "count": count })
+    let failed = failed.map(|((host, outcome, status), count)| {
+        json!({ "host": host, "outcome": outcome, "status": status, "count": count })
     });
     json!({
         "requests": counts.requests,

@@ -367,11 +367,9 @@ fn some(count: u64, words: impl FnOnce(u64) -> String) -> Option<String> {
 fn retries(summary: &Summary, retried: u64) -> String {
     let counts = &summary.all.counts;
     let failed = most_frequent(&counts.failed_attempts);
-    let failed = failed.take(NAMED).map(|(of, count)| {
-        let status = of
-            .status
-            .map_or(String::new(), |status| format!(" {status}"));
-        format!("{count} x {} {}{status}", of.host, of.outcome)
+    let failed = failed.take(NAMED).map(|((host, outcome, status), count)| {
+        let status = status.map_or(String::new(), |status| format!(" {status}"));
+        format!("{count} x {host} {outcome}{status}")
     });
     let failed: Vec<String> = failed.collect();
     let what = match failed.is_empty() {
