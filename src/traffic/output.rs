@@ -240,7 +240,7 @@ mod tests {
             assert!(known.contains("\"started_at\": 1.0"), "{known}");
             rows.flush();
             let (path, written) = rows.finish();
-            let name = if is_full { PARTIAL } else { REQUESTS };
+            let name = if is_full { PARTIAL } else { ROWS };
             assert_eq!(path, root.path().join(name));
             assert!(path.exists());
             assert_eq!(written.is_err(), is_full);

@@ -304,6 +304,29 @@ fn a_router_that_holds_requests_is_told() {
 }
 
 #[test]
+fn first_tokens_that_the_router_held_back_are_told() {
+    let held = |first: i64| {
+        run_of(100, move |sample, _, start| {
+            sample.with(|record| {
+                let (worker, here) = (&mut record.facts.worker_passage, &mut record.facts.passage);
+                here.piece(at(start + 210), 0);
+                here.piece(at(start + 490), 0);
+                worker.piece(at(start + 210 - first), 0);
+                worker.piece(at(start + 490), 0);
+            })
+        })
+    };
+    let finding = only(&held(40), "router_return");
+    assert_says(&finding.what, "40.0 ms on its way back");
+    assert_says(
+        &finding.what,
+        "(p50 40.0 ms, p99 40.0 ms): 19 % of the TTFT.",
+    );
+    // Of 209 ms to the first token.
+    assert_eq!(kinds(&held(10)), ["fine"]);
+}
+
+#[test]
 fn prefill_and_decode_are_told_apart() {
     let prefill = with("QueueEnd 21, PrefillEnd 349, ServerFirstToken 350, FirstToken 360");
     let finding = only(&run_of(100, prefill), "prefill_bound");

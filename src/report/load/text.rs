@@ -11,7 +11,6 @@ use super::flow::InServer;
 use super::intervals::{intervals, ms};
 use super::latency::label;
 use super::summary::Summary;
-use super::way_back;
 
 /// The latencies of the table.
 const ROWS: [&str; 15] = [
@@ -346,12 +345,10 @@ fn warnings(summary: &Summary) -> impl Iterator<Item = String> {
             counts.ok()
         )
     });
-    let held = way_back::finding(&summary.all).map(|finding| format!("note: {finding}"));
     let all = [
         contradictions,
         some(counts.retried, |retried| retries(summary, retried)),
         left_out,
-        held,
         missing,
         unknown,
         unsteady(summary),
