@@ -11,13 +11,13 @@ use crate::disk::New;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
 use crate::request::cell::Value;
 use crate::request::columns::{COLUMNS, Column, ColumnId};
-use crate::request::csv::TimeBase;
+use crate::request::csv::{Base, TimeBase};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::stats::Summary;
 
 use super::cells::RowWriter;
-use super::rows::{self, Base};
+use super::rows;
 use super::{Error, Table};
 
 mod pairs;

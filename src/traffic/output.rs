@@ -10,10 +10,10 @@ use crate::clock::{NANOS, Stamp};
 use crate::report::files::{BEGUN, PARTIAL, ROWS, SCHEDULE, SUMMARY};
 use crate::report::load::{RunFacts, goals_ms};
 use crate::request::cell::shown_text;
+use crate::request::csv::Base;
 use crate::request::row::Row;
 use crate::table::cells::RowWriter;
 
-use super::args::TimeOrigin;
 use super::error::Error;
 use super::folder::{Folder, Made};
 use super::plan::{Planned, RunPlan};
@@ -24,7 +24,7 @@ pub(super) struct Files {
     dir: PathBuf,
     rows: File,
     known: Value,
-    times_from: TimeOrigin,
+    times_from: Base,
 }
 
 /// A file of rows under way. One that takes no more is left as it is: the run goes on without it.
@@ -106,11 +106,7 @@ impl Files {
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn new(
-        dir: &Path,
-        facts: &RunFacts,
-        times_from: TimeOrigin,
-    ) -> Result<Files, Error> {
+    pub(super) fn new(dir: &Path, facts: &RunFacts, times_from: Base) -> Result<Files, Error> {
         let path = dir.join(PARTIAL);
         Ok(Files {
             dir: dir.to_owned(),
@@ -133,7 +129,7 @@ impl Files {
         let _ = std::fs::write(self.dir.join(BEGUN), format!("{:#}\n", self.known));
         RowFile {
             dir: self.dir,
-            out: RowWriter::new(self.rows, self.times_from.of(started)),
+            out: RowWriter::new(self.rows, self.times_from.of_run(started)),
         }
     }
 }
@@ -223,7 +219,7 @@ mod tests {
         }
         let folder = Folder::new(Some(root.path()), true, "unused");
         begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
-        Files::new(root.path(), &facts(), TimeOrigin::Run).unwrap();
+        Files::new(root.path(), &facts(), Base::Run).unwrap();
     }
 
     #[test]
@@ -231,7 +227,7 @@ mod tests {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
             begun(root.path(), "");
-            let mut files = Files::new(root.path(), &facts(), TimeOrigin::Epoch).unwrap();
+            let mut files = Files::new(root.path(), &facts(), Base::Epoch).unwrap();
             if is_full {
                 files.rows = File::options().write(true).open("/dev/full").unwrap();
             }
