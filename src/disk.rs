@@ -19,9 +19,9 @@ pub struct New {
     is_first: bool,
 }
 
-/// A file or folder that this process has made beside others, and that is gone when this is dropped.
+/// A file that this process has made beside others, and that is gone when this is dropped.
 #[derive(Debug)]
-pub struct Draft(PathBuf);
+struct Draft(PathBuf);
 
 /// What [`abandon`] removes.
 static DRAFTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -36,7 +36,10 @@ const USUAL: u32 = 0o666;
 
 /// Removes what is under way. For a process that ends while a thread of it still writes.
 pub fn abandon() {
-    DRAFTS.lock().iter().for_each(|path| remove(path));
+    let drafts = DRAFTS.lock();
+    drafts
+        .iter()
+        .for_each(|path| drop(std::fs::remove_file(path)));
 }
 
 /// Replaces a file in one step.
@@ -136,12 +139,10 @@ impl New {
         }
         // Nobody reads it before it has the permissions of the former.
         let first = if former.is_some() { PRIVATE } else { mode };
-        let make = |path: &Path| {
-            let mut options = OpenOptions::new();
-            options.write(true).create_new(true).mode(first).open(path)
-        };
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(first);
         let folder = to.parent().unwrap_or(Path::new(""));
-        let (draft, file) = Draft::make(folder, make)?;
+        let (draft, file) = Draft::make(folder, &options)?;
         if let (Some(former), true) = (former, mode != PRIVATE) {
             let mode = former.permissions().mode() & 0o777;
             file.set_permissions(Permissions::from_mode(mode))?;
@@ -152,6 +153,11 @@ impl New {
             to,
             is_first: false,
         })
+    }
+
+    /// Where it is meanwhile.
+    pub fn draft(&self) -> &Path {
+        &self.draft.0
     }
 
     /// Puts it in its place, once it is on the disk: after a power cut the name must not lead to half a file.
@@ -182,28 +188,14 @@ impl Write for New {
 }
 
 impl Draft {
-    /// A folder in `folder`.
-    ///
-    /// # Errors
-    /// What the system answers.
-    pub fn folder(folder: &Path) -> io::Result<Draft> {
-        let made = Draft::make(folder, |path| std::fs::create_dir(path));
-        made.map(|(draft, ())| draft)
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    fn make<T>(folder: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(Draft, T)> {
+    fn make(folder: &Path, options: &OpenOptions) -> io::Result<(Draft, File)> {
         // Held, so that nothing is made behind the back of `abandon`.
         let mut drafts = DRAFTS.lock();
         loop {
             let number = MADE.fetch_add(1, Ordering::Relaxed);
             let name = format!("{BEGIN}{}-{number}{END}", std::process::id());
             let path = folder.join(name);
-            match make(&path) {
+            match options.open(&path) {
                 // Left by a process that was killed and had our number.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => {
@@ -219,17 +211,10 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         let mut drafts = DRAFTS.lock();
-        remove(&self.0);
+        // What is left behind has a name that says what it is.
+        let _ = std::fs::remove_file(&self.0);
         drafts.remove(&self.0);
     }
-}
-
-/// What is left behind has a name that says what it is.
-fn remove(path: &Path) {
-    let _ = match path.is_dir() {
-        true => std::fs::remove_dir_all(path),
-        false => std::fs::remove_file(path),
-    };
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub mod workload;
 use client::INSECURE;
 
 pub use args::values::{rate, seconds};
-pub use args::{Args, ArrivalSource, DataArgs, DatasetName, TimeOrigin};
+pub use args::{Args, ArrivalSource, DataArgs, DatasetName};
 pub use dispatch::Ready;
 pub use driver::{Run, drive};
 use engine_logs::EngineLogs;

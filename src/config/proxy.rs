@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use toml::Value;
 
 use crate::proxy::shared::{ServerRole, StampsPolicy, UpstreamKind};
+use crate::request::csv::Base;
 use crate::secret::Secret;
 use crate::upstream::{Address, Policy};
 
@@ -182,16 +182,6 @@ Worker {
     /// the server's `/server_info`, which routers ask for, and of its replies.
     role: Option<ServerRole> = None, Reload like "prefill";
 }}
-
-/// What time columns count from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Base {
-    /// The Unix epoch.
-    Epoch,
-    /// The start of this process.
-    Run,
-}
 
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()

@@ -44,14 +44,14 @@ pub struct Args {
     #[arg(long)]
     pub no_html: bool,
     /// Put the folders of the shards of one run (`traffic --shard`) together into --output-dir, and report on that
-    #[arg(long, requires = "output_dir")]
+    #[arg(long, requires = "output_dir", group = "together")]
     pub merge: bool,
     /// Put records of a front (the first file) and of its hops in other processes (the others) together, by request, into
     /// --output-dir, and report on that
-    #[arg(long, requires = "output_dir", conflicts_with = "merge")]
+    #[arg(long, requires = "output_dir", group = "together")]
     pub join: bool,
     /// New folder that --merge or --join makes
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "together")]
     pub output_dir: Option<PathBuf>,
     /// Replace files that are no reports of queuescope as well; never one that is read
     #[arg(long)]
@@ -91,21 +91,23 @@ pub fn is_usage(error: &Error) -> bool {
 /// # Errors
 /// What was given cannot be read, or a file cannot be written.
 pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
-    check(args)?;
-    let (args, notes) = &put_together(args)?;
+    check(args, &args.dirs)?;
+    let notes = put_together(args)?;
+    let made = args.output_dir.as_ref().map(std::slice::from_ref);
     // What was put together is read as well.
-    check(args)?;
+    let dirs = made.unwrap_or(&args.dirs);
+    check(args, dirs)?;
     if args.format == Format::Parquet {
-        return as_parquet(args);
+        return as_parquet(args, dirs);
     }
-    let loaded = load(&args.dirs)?;
+    let loaded = load(dirs)?;
     let report = Report::of(&loaded);
     let mut files = Vec::new();
-    if let ([dir], Some(_)) = (args.dirs.as_slice(), &loaded.experiment) {
+    if let ([dir], Some(_)) = (dirs, &loaded.experiment) {
         files.push((dir.join(SUMMARY), report.to_csv()));
         files.push((dir.join(COMPARISON), format!("{:#}\n", report.to_json())));
     }
-    files.extend(page_of(args).map(|path| (path, page::render(&report))));
+    files.extend(page_of(args, dirs).map(|path| (path, page::render(&report))));
     let text = match args.format {
         Format::Json => format!("{:#}\n", report.to_json()),
         Format::Csv => report.to_csv(),
@@ -143,74 +145,59 @@ fn written(path: &Path) -> String {
     format!("written: {}\n", path.display())
 }
 
-/// Looks whether all that will be written may be, before anything is.
-fn check(args: &Args) -> Result<(), Error> {
+/// Looks whether all that will be written of `dirs` may be, before anything is.
+fn check(args: &Args, dirs: &[PathBuf]) -> Result<(), Error> {
     let mut all: Vec<PathBuf> = args.output.iter().cloned().collect();
-    all.extend(page_of(args));
-    if let ([dir], true) = (args.dirs.as_slice(), args.format != Format::Parquet)
+    all.extend(page_of(args, dirs));
+    if let ([dir], true) = (dirs, args.format != Format::Parquet)
         && is_experiment(dir)
     {
         all.extend([SUMMARY, COMPARISON].map(|name| dir.join(name)));
     }
-    outputs::check(&all, &inputs(&args.dirs), args.force)
+    outputs::check(&all, &inputs(dirs), args.force)
 }
 
-/// What is to be reported on, which `--merge` and `--join` make first, with what is to be said of that.
-fn put_together(args: &Args) -> Result<(Args, Vec<String>), Error> {
-    let Some(dir) = args.output_dir.clone().filter(|_| args.merge || args.join) else {
-        return Ok((args.clone(), Vec::new()));
-    };
-    outputs::check_folder(&dir, &[ROWS, FIGURES])?;
-    let mut notes = Vec::new();
-    if args.merge {
-        // What is to be said of it stands in the summary that it writes.
-        merge(&args.dirs, &dir)?;
-    } else {
-        let [front, hops @ ..] = args.dirs.as_slice() else {
-            return Ok((args.clone(), notes));
-        };
-        if hops.is_empty() {
-            let what =
-                "--join takes the front's file first and then those of its hops, at least one";
-            return Err(Error::read(front, what));
-        }
-        std::fs::create_dir_all(&dir).map_err(|cause| Error::write(&dir, cause))?;
-        let joined = join(front, hops, &dir.join(ROWS))?;
-        notes = joined.notes;
-        notes.extend(joined.clocks.map(|errors| {
-            format!(
-                "clocks of hops are known to ± {} (median; at worst ± {}): so far may router and network times be off",
-                duration(errors.p50),
-                duration(errors.max)
-            )
-        }));
+/// Makes what is to be reported on, where `--merge` or `--join` asks for it; what is to be said of that.
+fn put_together(args: &Args) -> Result<Vec<String>, Error> {
+    if let Some(dir) = &args.output_dir {
+        outputs::check_folder(dir, &[ROWS, FIGURES])?;
     }
-    let args = Args {
-        dirs: vec![dir],
-        merge: false,
-        join: false,
-        ..args.clone()
-    };
-    Ok((args, notes))
+    let mut notes = Vec::new();
+    match &args.output_dir {
+        // What is to be said of it stands in the summary that it writes.
+        Some(dir) if args.merge => merge(&args.dirs, dir)?,
+        Some(dir) if args.join => {
+            let joined = join(&args.dirs, &dir.join(ROWS))?;
+            notes = joined.notes;
+            notes.extend(joined.clocks.map(|errors| {
+                format!(
+                    "clocks of hops are known to ± {} (median; at worst ± {}): so far may router and network times be off",
+                    duration(errors.p50),
+                    duration(errors.max)
+                )
+            }));
+        }
+        _ => {}
+    }
+    Ok(notes)
 }
 
 /// Where the page goes: by itself only beside what the terminal shows, and into the one folder that was given or is made.
-fn page_of(args: &Args) -> Option<PathBuf> {
+fn page_of(args: &Args, dirs: &[PathBuf]) -> Option<PathBuf> {
     if args.html.is_some() || args.no_html || args.format != Format::Text {
         return args.html.clone();
     }
-    let made = args.output_dir.as_ref().filter(|_| args.merge || args.join);
-    match (made, args.dirs.as_slice()) {
+    match (&args.output_dir, dirs) {
         (Some(dir), _) => Some(dir.join(PAGE)),
         (None, [dir]) if dir.is_dir() => Some(dir.join(PAGE)),
         _ => None,
     }
 }
 
-fn as_parquet(args: &Args) -> Result<String, Error> {
+fn as_parquet(args: &Args, dirs: &[PathBuf]) -> Result<String, Error> {
     // Clap asks for it.
     let path = args.output.as_deref().unwrap_or(Path::new(""));
-    let sources = sources(&args.dirs)?;
+    let sources = sources(dirs)?;
     let told = parquet::write(&sources, path)?;
     let mut text = String::new();
     for (source, told) in sources.iter().zip(&told) {

@@ -38,9 +38,6 @@ pub fn of_file(
     let window = Window::choose(Arrived::all(&table), seconds, first, last);
     let mut summary = Summary::of_table(&table, &of_rows, Some(window));
     summary.began = facts.started;
-    for moment in [&mut summary.run.started, &mut summary.run.ended] {
-        *moment = moment.plus_nanos(facts.started.nanos());
-    }
     Ok(summary)
 }
 

@@ -16,7 +16,6 @@ mod run;
 mod spent;
 mod summary;
 mod text;
-mod way_back;
 
 pub use counts::{Counts, FailedAttempt, Tally, Tokens};
 pub use failures::{Failures, Kind};

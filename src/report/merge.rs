@@ -1,23 +1,23 @@
 //! The folders of the shards of a run, made into the folder of one.
 
-use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::clock::NANOS;
-use crate::disk::Draft;
+use crate::disk::New;
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::csv::TimeBase;
 use crate::table::Error;
 use crate::table::cells::RowWriter;
+use crate::table::rows::{self, UNSAID};
 use crate::table::window::Window;
 
 use super::figures::figures;
 use super::files::{ROWS, SUMMARY};
-use super::reader::{Run, load};
+use super::reader::Run;
 use super::verdict::{Grade, Verdict};
 
 mod shard;
@@ -37,29 +37,21 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     shards.sort_by_key(|shard| shard.number);
     check(&shards)?;
     std::fs::create_dir_all(out).map_err(|cause| Error::write(out, cause))?;
-    let making = Draft::folder(out).map_err(|cause| Error::write(out, cause))?;
-    make(&shards, making.path())?;
-    put(making.path(), out)
-}
-
-/// Makes the files of the run in `dir`.
-fn make(shards: &[Shard], dir: &Path) -> Result<(), Error> {
     let began = shards.iter().map(|shard| shard.began).min().unwrap_or(0);
-    let mut notes = Vec::new();
-    let broken = shards.iter().map(|shard| shard.broken).sum::<u64>();
-    if broken > 0 {
-        notes.push(format!("{broken} rows cannot be read and are left out"));
-    }
-    let path = dir.join(ROWS);
-    merge_rows(shards, began, &path).map_err(|cause| Error::write(&path, cause))?;
-    let summary = summary(shards, began, notes, dir)?;
-    let path = dir.join(SUMMARY);
-    let text = format!("{summary:#}\n");
-    std::fs::write(&path, text).map_err(|cause| Error::write(&path, cause))
+    let [rows, told] = [ROWS, SUMMARY].map(|name| out.join(name));
+    let merged = merge_rows(&shards, began, &rows).map_err(|cause| Error::write(&rows, cause))?;
+    let summary = format!("{:#}\n", summary(&shards, began, merged.draft())?);
+    let written = New::first(&told).and_then(|mut new| {
+        new.write_all(summary.as_bytes())?;
+        new.put()
+    });
+    written.map_err(|cause| Error::write(&told, cause))?;
+    // The rows last, as with them the folder is a run's.
+    merged.put().map_err(|cause| Error::write(&rows, cause))
 }
 
-/// Writes all rows, by their arrival.
-fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<()> {
+/// All rows, by their arrival.
+fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
     let mut rows = Vec::new();
     for shard in shards {
         // Times of the epoch are every shard's already.
@@ -76,7 +68,7 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<()> {
     }
     // Those of a request, and of a shard, stay as they stood.
     rows.sort_by_key(|(came, ..)| *came);
-    let mut out = RowWriter::new(File::create_new(path)?, TimeBase::Epoch)?;
+    let mut out = RowWriter::new(New::first(path)?, TimeBase::Epoch)?;
     for (_, table, zero, row) in rows {
         let cell = |place| match table.value(place, row) {
             Cell::Time(at) => Cell::Time(at.plus_nanos(zero)),
@@ -84,17 +76,7 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<()> {
         };
         out.write_cells((0..COLUMNS.len()).map(cell))?;
     }
-    out.flush()
-}
-
-/// Moves the files to where they belong: the rows last, as with them the folder is a run's.
-fn put(made: &Path, out: &Path) -> Result<(), Error> {
-    for name in [SUMMARY, ROWS] {
-        let path = out.join(name);
-        let moved = std::fs::rename(made.join(name), &path);
-        moved.map_err(|cause| Error::write(&path, cause))?;
-    }
-    Ok(())
+    out.finish()
 }
 
 /// Whether these are different shards of one schedule.
@@ -156,6 +138,18 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
              (--start-at lets them begin at one moment)"
         ));
     }
+    let whole = shards.iter().filter(|shard| !shard.is_partial);
+    notes.extend(whole.filter_map(|shard| {
+        let rows = shard.table.firsts().count() as u64;
+        let all = shard.told("requests").and_then(Value::as_u64);
+        let all = all.unwrap_or(rows.max(1));
+        (rows < all).then(|| {
+            format!(
+                "{} has rows of {rows} of its {all} requests: the others are in no figure",
+                shard.name()
+            )
+        })
+    }));
     let partial = shards.iter().filter(|shard| shard.is_partial);
     notes.extend(partial.map(|shard| {
         format!(
@@ -166,11 +160,9 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
     notes
 }
 
-/// The summary of all rows, as one run's.
-fn summary(shards: &[Shard], began: i64, notes: Vec<String>, dir: &Path) -> Result<Value, Error> {
-    let Some(run) = load(&[dir.to_owned()])?.runs.into_iter().next() else {
-        return Ok(Value::Null);
-    };
+/// The summary of all rows, which are in this file, as one run's.
+fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
+    let (table, _) = rows::read(&[rows.to_owned()], None, &UNSAID)?;
     let end = |shard: &Shard| {
         let after = (shard.began - began) as f64 / NANOS as f64;
         // Figures of shards together are of all that they sent, and a window's length is not a run's.
@@ -192,9 +184,10 @@ fn summary(shards: &[Shard], began: i64, notes: Vec<String>, dir: &Path) -> Resu
         "config": config,
     });
     let run = Run {
+        table,
         summary: Some(facts),
-        scheduled: scheduled.sum::<Option<u64>>().or(run.scheduled),
-        ..run
+        scheduled: scheduled.sum(),
+        ..Run::default()
     };
     let mut summary = figures(&run).to_json();
     let of_shard = |shard: &Shard| {
@@ -213,7 +206,7 @@ fn summary(shards: &[Shard], began: i64, notes: Vec<String>, dir: &Path) -> Resu
         ("started_at", (began as f64 / NANOS as f64).into()),
         ("started_at_ns", began.into()),
         ("merged_from", shards.iter().map(of_shard).collect()),
-        ("warnings", warnings(shards, notes).into()),
+        ("warnings", warnings(shards).into()),
         ("verdict", json!(verdict(shards))),
     ] {
         summary[name] = value;
@@ -221,7 +214,10 @@ fn summary(shards: &[Shard], began: i64, notes: Vec<String>, dir: &Path) -> Resu
     Ok(summary)
 }
 
-fn warnings(shards: &[Shard], mut warnings: Vec<String>) -> Vec<String> {
+fn warnings(shards: &[Shard]) -> Vec<String> {
+    let broken = shards.iter().map(|shard| shard.broken).sum::<u64>();
+    let left_out = format!("{broken} rows cannot be read and are left out");
+    let mut warnings: Vec<String> = (broken > 0).then_some(left_out).into_iter().collect();
     for shard in shards {
         let own = shard.told("warnings").and_then(Value::as_array);
         let own = own.into_iter().flatten().filter_map(Value::as_str);

@@ -91,7 +91,17 @@ pub fn load(given: &[PathBuf]) -> Result<Loaded, Error> {
     let is_of_experiment = experiment.is_some();
     let mut runs = Vec::new();
     for run in found {
-        runs.push(run.read(is_of_experiment)?);
+        let run = run.read(is_of_experiment)?;
+        // A folder tells more of its run than rows do.
+        let mut files = run.files.iter().filter(|_| run.table.is_empty());
+        if let Some(file) = files.find(|file| given.contains(file)) {
+            let why = run.notes.join("; ");
+            let what = format!(
+                "nothing to report on: {why}; must hold a row a request below the names of its columns"
+            );
+            return Err(Error::read(file, what));
+        }
+        runs.push(run);
     }
     if given.len() > 1 {
         experiment = None;

@@ -123,12 +123,14 @@ impl Why {
         (self.sequences > 0).then(|| seconds(self.waited()) / self.sequences as f64)
     }
 
-    /// What most of the waiting in server queues was for, and its share of that.
-    pub fn main(&self) -> Option<(Cause, f64)> {
-        let of_servers = self.causes.less(&self.told);
-        let cause = of_servers.main().filter(|_| self.waited() > 0)?;
-        let share = of_servers.of(cause) as f64 / self.waited() as f64;
-        Some((cause, share.min(1.0)))
+    /// What the waiting in server queues was for, each with its share of that, the largest first.
+    pub fn shares(&self) -> Vec<(Cause, f64)> {
+        let (of_servers, waited) = (self.causes.less(&self.told), self.waited() as f64);
+        let shares = of_servers.all().filter(|_| waited > 0.0);
+        let share = |(cause, nanos)| (cause, (nanos as f64 / waited).min(1.0));
+        let mut shares: Vec<(Cause, f64)> = shares.map(share).collect();
+        shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+        shares
     }
 
     /// The server at which a row's sequence may have waited for this, if any did.

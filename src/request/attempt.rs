@@ -270,11 +270,19 @@ pub fn shown(failed: &[Failed]) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// How long attempts took all together that [`shown`] told, nanoseconds; `None` where it does not tell of each.
-pub fn failed_nanos(shown: &str) -> Option<i64> {
-    let each = shown.split("; ").filter(|one| !one.is_empty());
-    each.map(|one| nanos(one.rsplit_once(" after ")?.1.strip_suffix(" s")?))
-        .sum()
+/// Those that [`shown`] told; it names no hop.
+pub fn told(shown: &str) -> impl Iterator<Item = Failed> {
+    shown.split("; ").filter_map(|one| {
+        let (what, took) = one.split_once(" after ").unwrap_or((one, ""));
+        let mut words = what.split_whitespace();
+        Some(Failed {
+            worker: String::new(),
+            host: words.next()?.to_owned(),
+            outcome: words.next().and_then(Outcome::named),
+            status: words.next().and_then(|status| status.parse().ok()),
+            nanos: took.strip_suffix(" s").and_then(nanos),
+        })
+    })
 }
 
 #[cfg(test)]

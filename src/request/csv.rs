@@ -1,5 +1,7 @@
 //! Rows as CSV: the columns of [`COLUMNS`], a line a row.
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::{NANOS, Stamp};
 
 use super::cell::{Value, shown_text};
@@ -12,6 +14,26 @@ pub enum TimeBase {
     Epoch,
     /// The moment the run began.
     Since(Stamp),
+}
+
+/// What times are asked to count from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Base {
+    /// The start of the run
+    Run,
+    /// The Unix epoch
+    Epoch,
+}
+
+impl Base {
+    /// The moment, of a run that began at `started`.
+    pub fn of_run(self, started: Stamp) -> TimeBase {
+        match self {
+            Base::Run => TimeBase::Since(started),
+            Base::Epoch => TimeBase::Epoch,
+        }
+    }
 }
 
 /// Appends the header line to `block`.

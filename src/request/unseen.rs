@@ -7,7 +7,7 @@ names! {
     /// Something of a request that nobody saw, so that stages run together; of the engine's moments, why some or all of them are
     /// unknown. What stands above each is told to users.
     pub enum Unseen {
-        /// the router's part was not measured: no worker hop (`--upstream-kind server` if there is no router)
+        /// the router's part was not measured: no worker hop (if there is no router: `--upstream-kind server`, which also names the server and relates its clock)
         Router = "router",
         /// it runs without `--enable-metrics`
         MetricsOff = "engine_metrics_off",

@@ -2,7 +2,7 @@
 
 use crate::stats::waits::{ByCause, Cause, Stay};
 
-use super::attempt::failed_nanos;
+use super::attempt;
 use super::cell::Value;
 use super::columns::ColumnId;
 
@@ -115,7 +115,8 @@ impl Wait {
         let nanos = nanos.filter(|nanos| *nanos >= ROUTER).unwrap_or(0);
         // Attempts that failed, as long as they are told to have taken, else all of it.
         let failed = text(cell(ColumnId::failed_attempts));
-        let down = failed_nanos(&failed).map_or(nanos, |failed| failed.min(nanos));
+        let took: Option<i64> = attempt::told(&failed).map(|failed| failed.nanos).sum();
+        let down = took.map_or(nanos, |took| took.min(nanos));
         let mut told = ByCause::default();
         told.add(Cause::Down, down);
         told.add(Cause::Router, nanos - down);

@@ -113,7 +113,7 @@ mod tests {
             (
                 |c| {
                     c.threads = 7.try_into().unwrap();
-                    c.time_base = crate::config::proxy::Base::Run;
+                    c.time_base = crate::request::csv::Base::Run;
                 },
                 2,
                 &["time_base", "threads"],

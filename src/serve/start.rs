@@ -15,7 +15,7 @@ use crate::client::phase::Phase;
 use crate::client::takeover::Inherited;
 use crate::clock::{Clock, NANOS};
 use crate::config::check::Credentials;
-use crate::config::proxy::{Base, Config};
+use crate::config::proxy::Config;
 use crate::config::values::Share;
 use crate::engine::joiner::Outlet;
 use crate::engine::{self, Engine, forward};
@@ -26,7 +26,6 @@ use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::proxy::service::Service;
 use crate::proxy::shared::{Role, Settings, Shared};
-use crate::request::csv::TimeBase;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::sampling::UpstreamFlag;
@@ -331,10 +330,7 @@ fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<
     let Some(path) = config.records.clone() else {
         return Ok(None);
     };
-    let base = match config.time_base {
-        Base::Epoch => TimeBase::Epoch,
-        Base::Run => TimeBase::Since(clock.now()),
-    };
+    let base = config.time_base.of_run(clock.now());
     let rotation = Rotation {
         bytes: (config.records_rotate_mb * 1e6).round() as u64,
         age_nanos: (config.records_rotate_hours * 3600.0 * NANOS as f64).round() as i64,

@@ -11,14 +11,15 @@ use std::path::{Path, PathBuf};
 use crate::clock::Stamp;
 use crate::disk::New;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
-use crate::request::columns::{COLUMNS, ColumnId};
-use crate::request::csv::TimeBase;
+use crate::request::cell::Value;
+use crate::request::columns::{COLUMNS, Column, ColumnId};
+use crate::request::csv::{Base, TimeBase};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::stats::Summary;
 
 use super::cells::RowWriter;
-use super::rows::{self, Base};
+use super::rows;
 use super::{Error, Table};
 
 mod pairs;
@@ -38,12 +39,28 @@ pub struct Joined {
 /// Bounds on a clock from requests up to so long after one count for it as well: half of what the filter remembers.
 const AHEAD: i64 = crate::offset::MEMORY / 2;
 
-/// Joins the rows of hops to those of their front and writes them to `out`, which reads as a front's file whose hops were
-/// known to it.
+/// What is taken from other columns where a file lacks these, as those of older versions do: see [`Row::settle`].
+const ESTIMATED: [ColumnId; 5] = [
+    ColumnId::last_token_time,
+    ColumnId::client_stall_until_finish,
+    ColumnId::request_prompt_tokens,
+    ColumnId::request_cached_tokens,
+    ColumnId::request_output_tokens,
+];
+
+/// Joins the rows of hops to those of their front, whose file is the first, and writes them to `out`, which reads as a front's file
+/// whose hops were known to it.
 ///
 /// # Errors
-/// A file cannot be read, is of another kind of process, counts its times from another base, or `out` cannot be written.
-pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error> {
+/// There is no file of a hop; one cannot be read, is of another kind of process, counts its times from another base, or `out` cannot be written.
+pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
+    let [front, hops @ ..] = files else {
+        return Ok(Joined::default());
+    };
+    if hops.is_empty() {
+        let what = "--join takes the front's file first and then those of its hops, at least one";
+        return Err(Error::read(front, what));
+    }
     let mut joined = Joined::default();
     let mut zero = None;
     let mut read = |path: &Path, side| {
@@ -77,7 +94,9 @@ pub fn join(front: &Path, hops: &[PathBuf], out: &Path) -> Result<Joined, Error>
         errors.extend(clocks.map(|nanos| nanos as f64 / 1e9));
         all
     });
-    let file = New::first(out).and_then(|file| write(file, zero, rows));
+    // Made when all is read: what cannot be joined leaves no folder.
+    let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
+        .and_then(|()| write(New::first(out)?, zero, rows));
     file.map_err(|cause| Error::write(out, cause))?;
     joined.notes.extend(pairs.notes(&front, &hop_rows));
     joined.clocks = Summary::of(errors);
@@ -121,8 +140,17 @@ fn write<'t>(
     let began = TimeBase::Since(Stamp::from_nanos(-zero));
     let mut file = RowWriter::new(file, began)?;
     for (table, at, row) in rows {
+        // What a file of an older version lacks stays empty: nobody measured it.
+        let is_lacking = |id: &ColumnId, place| *id as usize == place && !table.has(*id);
+        let lacks = |place| ESTIMATED.iter().any(|id| is_lacking(id, place));
         match row {
-            Some(row) => file.write(&row)?,
+            Some(row) => {
+                let cell = |(place, column): (usize, &Column)| match lacks(place) {
+                    true => Value::Empty,
+                    false => (column.get)(&row),
+                };
+                file.write_cells(COLUMNS.iter().enumerate().map(cell))?;
+            }
             None => file.write_cells((0..COLUMNS.len()).map(|place| table.value(place, at)))?,
         }
     }

@@ -15,6 +15,7 @@ use crate::disk;
 use crate::request::cell::{Value, nanos};
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
+use crate::request::csv::Base;
 
 use super::cells::Cells;
 use super::{Error, Named as _, Table};
@@ -43,15 +44,6 @@ pub struct Zero {
     pub base: Base,
     /// Nanoseconds since then.
     pub nanos: i64,
-}
-
-/// What the times of a file count from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Base {
-    /// The Unix epoch.
-    Epoch,
-    /// The beginning of its run.
-    Run,
 }
 
 /// Columns that no report says: read, they would take a third of the memory.

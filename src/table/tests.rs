@@ -39,6 +39,31 @@ fn rows_of_a_request_are_told_from_requests_that_look_alike() {
 }
 
 #[test]
+fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let hop = "req_id,arrival_time,router_send_time,outcome,status,seen_by\n\
+        x-1,1795000000.1,1795000000.1,ok,200,hop\n";
+    std::fs::write(at("hop.csv"), hop).unwrap();
+    let newer = "req_id,arrival_time,first_token_time,tpot,actual_prompt_tokens,actual_output_tokens,outcome,status,seen_by";
+    let row = "x-1,1795000000,1795000001,0.5,8,3,ok,200,front";
+    for (last, told) in [
+        (["", ""], None),
+        ([",last_token_time", ",1795000002"], Some(2.0)),
+    ] {
+        let front = format!("{newer}{}\n{row}{}\n", last[0], last[1]);
+        std::fs::write(at("front.csv"), front).unwrap();
+        let out = at(&format!("{}.csv", last[0].len()));
+        join::join(&[at("front.csv"), at("hop.csv")], &out).unwrap();
+        let joined = Table::read(&out).unwrap();
+        assert_eq!(joined.number("queue_time_in_router", 0), None);
+        assert_eq!(joined.text("seen_by", 0), "front");
+        assert_eq!(joined.number("last_token_time", 0), told);
+        assert!(!joined.has("request_prompt_tokens"));
+    }
+}
+
+#[test]
 fn what_a_row_lacks_is_empty_wherever_it_stands() {
     let mut table = Table::default();
     table.push([("ttft", Cell::Number(1.0))]);

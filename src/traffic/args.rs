@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
 use crate::report::load::Goal;
-use crate::request::csv::TimeBase;
+use crate::request::csv::Base;
 use crate::table::window::Edge;
 use crate::units::{at_least, between};
 
@@ -221,7 +221,7 @@ pub struct Args {
     /// What times in requests.csv count from
     #[arg(long, value_enum, value_name = "BASE", default_value = "run")]
     #[arg(help_heading = "What is written")]
-    pub time_base: TimeOrigin,
+    pub time_base: Base,
     /// Where spans go
     #[command(flatten)]
     pub otlp: OtlpArgs,
@@ -229,25 +229,6 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
     #[arg(help_heading = "What is written")]
     pub request_id_prefix: Option<String>,
-}
-
-/// `--time-base`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TimeOrigin {
-    /// The start of the run
-    Run,
-    /// The Unix epoch
-    Epoch,
-}
-
-impl TimeOrigin {
-    /// The moment, of a run that began at `started`.
-    pub(super) fn of(self, started: Stamp) -> TimeBase {
-        match self {
-            TimeOrigin::Run => TimeBase::Since(started),
-            TimeOrigin::Epoch => TimeBase::Epoch,
-        }
-    }
 }
 
 /// A header of the user's; those that the client sets itself are not his to set.

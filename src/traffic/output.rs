@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
-use crate::report::files::BEGUN;
+use crate::report::files::{BEGUN, PARTIAL, ROWS, SCHEDULE, SUMMARY};
 use crate::report::load::{RunFacts, goals_ms};
 use crate::request::cell::shown_text;
+use crate::request::csv::Base;
 use crate::request::row::Row;
 use crate::table::cells::RowWriter;
 
-use super::args::TimeOrigin;
 use super::error::Error;
 use super::folder::{Folder, Made};
 use super::plan::{Planned, RunPlan};
@@ -24,7 +24,7 @@ pub(super) struct Files {
     dir: PathBuf,
     rows: File,
     known: Value,
-    times_from: TimeOrigin,
+    times_from: Base,
 }
 
 /// A file of rows under way. One that takes no more is left as it is: the run goes on without it.
@@ -35,13 +35,8 @@ pub(super) struct RowFile {
     out: io::Result<RowWriter<File>>,
 }
 
-const SCHEDULE: &str = "schedule.csv";
-const REQUESTS: &str = "requests.csv";
-const SUMMARY: &str = "summary.json";
-/// The rows while the run goes on; left where it was killed.
-pub(super) const PARTIAL: &str = "requests.partial.csv";
 /// What a run leaves in its folder, whatever ends it and when.
-pub(super) const FILES: [&str; 5] = [REQUESTS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
+pub(super) const FILES: [&str; 5] = [ROWS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
 const SCHEDULE_HEADER: &str =
     "index,scheduled_offset,input_length,output_length,request_id,data_id";
 
@@ -111,11 +106,7 @@ impl Files {
     ///
     /// # Errors
     /// What the system answers.
-    pub(super) fn new(
-        dir: &Path,
-        facts: &RunFacts,
-        times_from: TimeOrigin,
-    ) -> Result<Files, Error> {
+    pub(super) fn new(dir: &Path, facts: &RunFacts, times_from: Base) -> Result<Files, Error> {
         let path = dir.join(PARTIAL);
         Ok(Files {
             dir: dir.to_owned(),
@@ -138,7 +129,7 @@ impl Files {
         let _ = std::fs::write(self.dir.join(BEGUN), format!("{:#}\n", self.known));
         RowFile {
             dir: self.dir,
-            out: RowWriter::new(self.rows, self.times_from.of(started)),
+            out: RowWriter::new(self.rows, self.times_from.of_run(started)),
         }
     }
 }
@@ -157,7 +148,7 @@ impl RowFile {
     /// Hands all rows to the disk and gives the file its name; where it is, and why it is not whole.
     pub(super) fn finish(mut self) -> (PathBuf, Result<(), Error>) {
         let partial = self.dir.join(PARTIAL);
-        let whole = self.dir.join(REQUESTS);
+        let whole = self.dir.join(ROWS);
         self.flush();
         // On the disk before they have the name: after a power cut it must not lead to half a file.
         self.go_on(|out| out.get_ref().sync_all());
@@ -228,7 +219,7 @@ mod tests {
         }
         let folder = Folder::new(Some(root.path()), true, "unused");
         begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
-        Files::new(root.path(), &facts(), TimeOrigin::Run).unwrap();
+        Files::new(root.path(), &facts(), Base::Run).unwrap();
     }
 
     #[test]
@@ -236,7 +227,7 @@ mod tests {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
             begun(root.path(), "");
-            let mut files = Files::new(root.path(), &facts(), TimeOrigin::Epoch).unwrap();
+            let mut files = Files::new(root.path(), &facts(), Base::Epoch).unwrap();
             if is_full {
                 files.rows = File::options().write(true).open("/dev/full").unwrap();
             }
@@ -245,7 +236,7 @@ mod tests {
             assert!(known.contains("\"started_at\": 1.0"), "{known}");
             rows.flush();
             let (path, written) = rows.finish();
-            let name = if is_full { PARTIAL } else { REQUESTS };
+            let name = if is_full { PARTIAL } else { ROWS };
             assert_eq!(path, root.path().join(name));
             assert!(path.exists());
             assert_eq!(written.is_err(), is_full);

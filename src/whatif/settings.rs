@@ -24,6 +24,7 @@ pub const SERVERS: &str = "num_gpus";
 pub const RATE: &str = "request_rate";
 /// Between these requests a second can be set.
 pub const LEAST_RATE: f64 = 0.001;
+/// And these.
 pub const MOST_RATE: f64 = 1e6;
 /// More servers are taken for a slip.
 pub const MOST_SERVERS: usize = 1024;

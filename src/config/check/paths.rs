@@ -3,8 +3,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::config::proxy::{Base, Config};
+use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
+use crate::request::csv::Base;
 
 /// The path of a Unix socket is at most this long, bytes: `sun_path` of unix(7), its final zero left out.
 const SOCKET_MOST: usize = 107;

@@ -1,6 +1,6 @@
 //! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
-use super::{Finding, Level, Seen, client, ends, pair, servers, waiting};
+use super::{ENOUGH, Finding, Level, Seen, client, ends, pair, servers, waiting};
 use crate::report::duration;
 use crate::request::timeline::Period;
 
@@ -13,13 +13,16 @@ const QUEUE_SHARE: f64 = 1.0 / 3.0;
 const WAITING_SHARE: f64 = 0.1;
 /// A router only passes on: a tenth of the time is more than that.
 const ROUTER_SHARE: f64 = 0.1;
+/// On the way back it only passes on, too: seconds, and the share of the TTFT.
+const RETURN: f64 = 1e-3;
+const RETURN_SHARE: f64 = 0.05;
 /// Prefill is normally a small part: from here on it is what a request's time goes to.
 const PREFILL_SHARE: f64 = 0.4;
 /// Decoding is normally the largest part: from here on it is nearly all.
 const DECODE_SHARE: f64 = 0.7;
 
 /// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
     (
         "verdict",
         Level::Problem,
@@ -56,7 +59,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
         "Raise `max_running_requests` or add servers.",
         |of, found| {
             let took = of.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
-            Some(waiting::cause(of.why, found, &took))
+            Some(waiting::causes(of.why, found, &took))
         },
     ),
     ("pair", Level::Limit, "", "", |of, found| {
@@ -91,6 +94,27 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
             Some(found.saying(format!(
                 "The router held a request {took} before it sent it on."
             )))
+        },
+    ),
+    (
+        "router_return",
+        Level::Limit,
+        "The router holds first tokens back",
+        "Try another router, or version of it. The time between tokens is measured behind the router: it is too short by what first \
+         tokens are held back longer than last ones.",
+        |of, found| {
+            let latencies = &of.figures.all.latencies;
+            let (ttft, held) = (latencies.ttft()?.mean, latencies.get("router_return")?);
+            let share = held.mean / ttft;
+            let is_long = held.count >= ENOUGH && held.mean >= RETURN && share >= RETURN_SHARE;
+            let [mean, p50, p99] = [held.mean, held.p50, held.p99].map(duration);
+            is_long.then(|| {
+                found.saying(format!(
+                    "A first token was {mean} on its way back through the router on average (p50 {p50}, p99 {p99}): \
+                     {:.0} % of the TTFT.",
+                    share * 100.0
+                ))
+            })
         },
     ),
     (

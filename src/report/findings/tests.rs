@@ -13,6 +13,7 @@ use crate::request::csv;
 use crate::request::outcome::Outcome;
 use crate::request::record::Record;
 use crate::request::timeline::Moment;
+use crate::stats::waits::Cause;
 use crate::table::{Cell, Table};
 
 const ENGINE: [Moment; 6] = [
@@ -125,6 +126,32 @@ fn nothing_is_found_in_a_handful_or_in_nothing() {
 fn queued(sample: Sample, start: i64) -> Sample {
     let moments = moments("QueueEnd 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430");
     set(sample, start, &moments)
+}
+
+#[test]
+fn a_second_cause_of_much_of_the_waiting_is_named_too() {
+    let run = run_of(100, |sample, _, start| queued(sample, start));
+    let told = |prefill| {
+        let mut why = Why::default();
+        let causes = [(Cause::Slots, 100 - prefill), (Cause::Prefill, prefill)];
+        causes.into_iter().for_each(|(cause, nanos)| why.causes.add(cause, nanos));
+        let all = findings(&run, &RunReport::of(&run).summary, &[], &why);
+        let found = all
+            .into_iter()
+            .find(|of| of.kind == "server_queue")
+            .unwrap();
+        (found.what, found.advice)
+    };
+    let (what, advice) = told(38);
+    assert_says(
+        &what,
+        "All slots were taken for 62 % of that time, and its turn of prefill had not come for 38 %.",
+    );
+    let [slots, prefill] = [Cause::Slots, Cause::Prefill].map(Cause::advice);
+    assert_eq!(advice, format!("{slots} For the 38 %: {prefill}"));
+    let (what, advice) = told(19);
+    assert_says(&what, "for 81 % of that time.");
+    assert_eq!(advice, slots);
 }
 
 #[test]
@@ -274,6 +301,29 @@ fn a_router_that_holds_requests_is_told() {
         held(sample, n, start).without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
     };
     assert_eq!(kinds(&run_of(100, unseen)), ["unseen", "nothing_found"]);
+}
+
+#[test]
+fn first_tokens_that_the_router_held_back_are_told() {
+    let held = |first: i64| {
+        run_of(100, move |sample, _, start| {
+            sample.with(|record| {
+                let (worker, here) = (&mut record.facts.worker_passage, &mut record.facts.passage);
+                here.piece(at(start + 210), 0);
+                here.piece(at(start + 490), 0);
+                worker.piece(at(start + 210 - first), 0);
+                worker.piece(at(start + 490), 0);
+            })
+        })
+    };
+    let finding = only(&held(40), "router_return");
+    assert_says(&finding.what, "40.0 ms on its way back");
+    assert_says(
+        &finding.what,
+        "(p50 40.0 ms, p99 40.0 ms): 19 % of the TTFT.",
+    );
+    // Of 209 ms to the first token.
+    assert_eq!(kinds(&held(10)), ["fine"]);
 }
 
 #[test]

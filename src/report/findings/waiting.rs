@@ -1,22 +1,35 @@
 //! What a run says of its waiting in server queues: what was full, and which requests caused it.
 
 use crate::report::why::{Why, lopsided, words};
+use crate::stats::waits::Cause;
 
 use super::{Finding, upper};
 
-/// What most of the waiting was for, and what helps against that.
-pub fn cause(why: &Why, found: Finding, took: &str) -> Finding {
+/// From this share of the waiting on a cause is named beside the main one: a fifth.
+const MUCH: f64 = 0.2;
+
+/// What most of the waiting was for, and what else much of it, and what helps against each.
+pub fn causes(why: &Why, found: Finding, took: &str) -> Finding {
     let waited = format!("A request waited {took} for a place in a batch.");
-    let Some((cause, share)) = why.main() else {
+    let shares = why.shares();
+    let Some(((main, share), others)) = shares.split_first() else {
         return found.saying(waited);
     };
     let slots = why.servers.first().and_then(|server| server.slots());
-    let what = words(cause, slots.map(|(slots, _)| slots));
-    let share = share * 100.0;
+    let slots = slots.map(|(slots, _)| slots);
+    let percent = |share: &f64| format!("{:.0} %", share * 100.0);
+    let (first, share) = (upper(&words(*main, slots)), percent(share));
+    let mut what = format!("{waited} {first} for {share} of that time");
+    let mut advice = main.advice().to_owned();
+    let is_much = |(cause, share): &&(Cause, f64)| *share >= MUCH && *cause != Cause::Unknown;
+    for (cause, share) in others.iter().filter(is_much) {
+        let share = percent(share);
+        what += &format!(", and {} for {share}", words(*cause, slots));
+        advice += &format!(" For the {share}: {}", cause.advice());
+    }
     Finding {
-        what: format!("{waited} {} for {share:.0} % of that time.", upper(&what)),
-        advice: cause.advice().to_owned(),
-        ..found
+        advice,
+        ..found.saying(what + ".")
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
 use crate::table::Table;
@@ -42,16 +43,9 @@ pub fn most_frequent<K>(of: &Tally<K>) -> impl Iterator<Item = (&K, u64)> {
     all.into_iter()
 }
 
-/// What a failed attempt is counted by.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FailedAttempt {
-    /// The server, `host:port`.
-    pub host: String,
-    /// The outcome's name; `open` when it was not over at the last look.
-    pub outcome: &'static str,
-    /// Status of its response.
-    pub status: Option<u16>,
-}
+/// What a failed attempt is counted by: the server, `host:port`; the outcome's name, `open` when it was not over at the last
+/// look; and the status of its response.
+pub type FailedAttempt = (String, &'static str, Option<u16>);
 
 /// Tokens of requests that went well.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,8 +82,9 @@ impl Counts {
                 .unsigned_abs();
             counts.attempts += attempts;
             counts.retried += u64::from(attempts > 1);
-            let failed = table.text(ColumnId::failed_attempts, row).split("; ");
-            for of in failed.filter_map(FailedAttempt::of) {
+            for failed in told(table.text(ColumnId::failed_attempts, row)) {
+                let outcome = failed.outcome.map_or("open", Outcome::name);
+                let of = (failed.host, outcome, failed.status);
                 *counts.failed_attempts.entry(of).or_default() += 1;
             }
             for row in request.rows() {
@@ -138,21 +133,6 @@ pub(super) fn is_given_up(table: &Table, row: usize) -> bool {
     outcome_of(table, row) == Outcome::ClientAbort && table.text(ColumnId::error, row) == GIVEN_UP
 }
 
-impl FailedAttempt {
-    /// Of `127.0.0.1:30001 server_error 500 after 0.010000 s`.
-    fn of(words: &str) -> Option<FailedAttempt> {
-        let mut words = words.split(' ').filter(|word| !word.is_empty());
-        Some(FailedAttempt {
-            host: words.next()?.to_owned(),
-            outcome: words
-                .next()
-                .and_then(Outcome::named)
-                .map_or("open", Outcome::name),
-            status: words.next().and_then(|status| status.parse().ok()),
-        })
-    }
-}
-
 impl Tokens {
     pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> Tokens {
         let mut tokens = Tokens::default();
@@ -165,8 +145,8 @@ impl Tokens {
             ColumnId::actual_output_tokens,
         ];
         for request in requests {
-            add(&mut tokens.input, told(cells, request, prompts));
-            let output = told(cells, request, outputs);
+            add(&mut tokens.input, of_request(cells, request, prompts));
+            let output = of_request(cells, request, outputs);
             tokens.output_unknown += u64::from(output.is_none());
             add(&mut tokens.output, output);
         }
@@ -186,7 +166,11 @@ fn add(total: &mut Option<u64>, part: Option<u64>) {
 }
 
 /// Tokens of a request, by the column that tells them of all its rows. Rows of before there was one tell those of one sequence.
-fn told(cells: Cells<'_>, request: Request, [of_request, of_row]: [ColumnId; 2]) -> Option<u64> {
+fn of_request(
+    cells: Cells<'_>,
+    request: Request,
+    [of_request, of_row]: [ColumnId; 2],
+) -> Option<u64> {
     let of_rows = || {
         cells
             .whole(of_row, request.row())

@@ -11,7 +11,6 @@ use super::goodput::Goal;
 use super::run::RunFacts;
 use super::spent::TimeSpent;
 use super::summary::{Group, Summary};
-use super::way_back;
 
 type Object = Map<String, Value>;
 type Figure = fn(&stats::Summary) -> f64;
@@ -96,7 +95,6 @@ fn group(group: &Group, run: &RunFacts) -> Object {
             "parts": parts(spent),
             "unseen": object(unseen.map(|(what, requests)| (what.name(), requests))),
             "sentence": group.verdict(),
-            "findings": way_back::finding(group).into_iter().collect::<Value>(),
             "until_first_token": {
                 "requests": group.until_first.requests,
                 "mean": group.until_first.mean_total(),
@@ -136,8 +134,8 @@ fn counts(group: &Group) -> Value {
     let errors = most_frequent(&counts.errors).take(LISTED);
     let errors = errors.map(|(error, count)| json!({ "error": error, "count": count }));
     let failed = most_frequent(&counts.failed_attempts).take(LISTED);
-    let failed = failed.map(|(of, count)| {
-        json!({ "host": of.host, "outcome": of.outcome, "status": of.status, "count": count })
+    let failed = failed.map(|((host, outcome, status), count)| {
+        json!({ "host": host, "outcome": outcome, "status": status, "count": count })
     });
     json!({
         "requests": counts.requests,

@@ -258,7 +258,7 @@ fn the_sentence_says_what_was_not_seen() {
     }
     let sentence = Summary::of_records(&records, &run()).all.verdict();
     assert!(
-        sentence.ends_with("; the router's part was not measured: no worker hop (`--upstream-kind server` if there is no router)."),
+        sentence.ends_with("; the router's part was not measured: no worker hop (if there is no router: `--upstream-kind server`, which also names the server and relates its clock)."),
         "{sentence}"
     );
     assert_says(

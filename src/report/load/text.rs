@@ -13,7 +13,6 @@ use super::flow::InServer;
 use super::intervals::{intervals, ms};
 use super::latency::label;
 use super::summary::Summary;
-use super::way_back;
 
 /// The latencies of the table.
 const ROWS: [&str; 15] = [
@@ -347,12 +346,10 @@ fn warnings(summary: &Summary) -> impl Iterator<Item = String> {
             counts.ok()
         )
     });
-    let held = way_back::finding(&summary.all).map(|finding| format!("note: {finding}"));
     let all = [
         contradictions,
         some(counts.retried, |retried| retries(summary, retried)),
         left_out,
-        held,
         missing,
         unknown,
         unsteady(summary),
@@ -368,11 +365,9 @@ fn some(count: u64, words: impl FnOnce(u64) -> String) -> Option<String> {
 fn retries(summary: &Summary, retried: u64) -> String {
     let counts = &summary.all.counts;
     let failed = most_frequent(&counts.failed_attempts);
-    let failed = failed.take(NAMED).map(|(of, count)| {
-        let status = of
-            .status
-            .map_or(String::new(), |status| format!(" {status}"));
-        format!("{count} x {} {}{status}", of.host, of.outcome)
+    let failed = failed.take(NAMED).map(|((host, outcome, status), count)| {
+        let status = status.map_or(String::new(), |status| format!(" {status}"));
+        format!("{count} x {host} {outcome}{status}")
     });
     let failed: Vec<String> = failed.collect();
     let what = match failed.is_empty() {

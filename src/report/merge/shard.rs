@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::report::reader::{Run, run_of};
-use crate::table::rows::{self, Base};
+use crate::request::csv::Base;
+use crate::table::rows;
 use crate::table::{Error, Table};
 
 /// A shard of a schedule.

@@ -148,6 +148,26 @@ fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
 }
 
 #[test]
+fn a_shard_without_rows_of_all_its_requests_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let mut counted = told("1/2", "VALID");
+    counted["requests"] = 3.into();
+    let dirs = [
+        shard(root.path(), 0, &told("0/2", "VALID")),
+        shard(root.path(), 1, &counted),
+    ];
+    for (left, said) in [
+        (&[1, 5][..], "shard 1/2 has rows of 2 of its 3 requests"),
+        (&[], "shard 1/2 has rows of 0 of its 3 requests"),
+    ] {
+        fs::write(dirs[1].join(ROWS), rows(left)).unwrap();
+        let summary = merged(&dirs, &root.path().join(format!("out-{}", left.len())));
+        assert_eq!(summary["verdict"]["grade"], "INVALID");
+        assert!(reasons(&summary).contains(said), "{summary}");
+    }
+}
+
+#[test]
 fn a_merging_that_fails_leaves_nothing_in_the_way_of_the_next() {
     let root = tempfile::tempdir().unwrap();
     let dirs = [

@@ -2,6 +2,7 @@
 
 use super::{Arrivals, Arrived, FaultOf, Outcome};
 use crate::report::duration;
+use crate::request::attempt::told;
 use crate::stats::interval::series_interval;
 
 /// The quantile of TTFT that has to be back.
@@ -52,13 +53,13 @@ impl Arrivals<'_> {
             is_by_hop: false,
         };
         for &(arrival, row) in &self.rows {
-            let mut attempts = table.text("failed_attempts", row).split("; ");
+            let mut failed = told(table.text("failed_attempts", row));
             let hosts = ["host", "prefill_host"].map(|column| table.text(column, row));
             let (at, is_ok) = if hosts.contains(&host) {
                 sent.is_by_hop |= !table.text("worker", row).is_empty();
                 let at = table.number("router_send_time", row).unwrap_or(arrival);
                 (at, table.is_ok(row))
-            } else if attempts.any(|attempt| is_at(attempt, host) || is_at(attempt, server)) {
+            } else if failed.any(|failed| [host, server].contains(&&*failed.host)) {
                 sent.is_by_hop = true;
                 // When it was tried there is not told: not before it arrived.
                 (arrival, false)
@@ -196,10 +197,4 @@ impl Sent {
             }),
         }
     }
-}
-
-/// An attempt begins with its server.
-fn is_at(attempt: &str, host: &str) -> bool {
-    let rest = attempt.strip_prefix(host);
-    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }

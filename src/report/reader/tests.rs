@@ -90,13 +90,17 @@ fn what_is_no_file_of_rows_is_said_to_be_none() {
     assert!(none.to_string().contains("absent: No such file"), "{none}");
     let empty = folder.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    let none = load(&[empty]).unwrap_err();
+    let none = load(std::slice::from_ref(&empty)).unwrap_err();
     assert!(
         none.to_string().contains("it has no requests.csv"),
         "{none}"
     );
     let path = write(folder.path(), "head.csv", of_run(0));
-    let run = load(&[path]).unwrap().runs.remove(0);
+    let none = load(&[path]).unwrap_err().to_string();
+    assert!(none.contains("not one request was recorded"), "{none}");
+    // Of a run's folder it is still known that there was one.
+    write(&empty, "requests.csv", of_run(0));
+    let run = load(&[empty]).unwrap().runs.remove(0);
     assert_eq!(run.notes, ["no row: not one request was recorded"]);
 }
 

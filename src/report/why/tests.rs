@@ -146,7 +146,7 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
                 .filter_map(Server::slots)
                 .map(|of| of.0)
                 .collect();
-            let (cause, share) = why.main().unwrap();
+            let (cause, share) = why.shares()[0];
             let expected = match name.contains("slots16") {
                 true => (Cause::Slots, vec![16]),
                 false => (Cause::Prefill, vec![]),

@@ -110,7 +110,7 @@ async fn idle_upstream_connections_are_closed_by_us_and_cost_no_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_columns_count_from_where_they_are_told() {
     let upstream = Upstream::always(json_response("{}")).await;
-    let run = queuescope::config::proxy::Base::Run;
+    let run = queuescope::request::csv::Base::Run;
     let front = Front::with(&[upstream.addr], |config| config.time_base = run).await;
     front.ask("/generate", "", b"{}").await;
     let row = front.only_row().await;

@@ -268,7 +268,7 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("blind.csv"), front_lines.join("\n") + "\n").unwrap();
     std::fs::write(at("hop.csv"), hop_lines.join("\n") + "\n").unwrap();
-    let joined = join::join(&at("blind.csv"), &[at("hop.csv")], &at("joined.csv")).unwrap();
+    let joined = join::join(&[at("blind.csv"), at("hop.csv")], &at("joined.csv")).unwrap();
     let said =
         "28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id";
     let lacks = "2 requests of the front that no hop has a row of: 2 ok";
@@ -302,7 +302,7 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
     // What was joined reads as any run does.
     let loaded = reader::load(&[at("joined.csv")]).unwrap();
     assert_eq!(loaded.runs[0].table.len(), 30);
-    let error = join::join(&at("hop.csv"), &[at("blind.csv")], &at("no.csv")).unwrap_err();
+    let error = join::join(&[at("hop.csv"), at("blind.csv")], &at("no.csv")).unwrap_err();
     assert!(
         error.to_string().contains("takes the front's file first"),
         "{error}"

@@ -176,6 +176,29 @@ fn what_is_no_file_is_refused_at_once() {
 }
 
 #[test]
+fn what_cannot_be_reported_on_is_refused_and_leaves_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::write(dir.join("r.csv"), rows()).unwrap();
+    std::fs::write(dir.join("head.csv"), HEAD).unwrap();
+    refused(dir, &["head.csv"], "not one request was recorded; must");
+    let join = ["--join", "--output-dir", "out", "r.csv", "r.csv"];
+    refused(dir, &join, "its rows are of a process that did not tell");
+    let merge = ["--merge", "--output-dir", "out", "r.csv"];
+    refused(dir, &merge, "nothing was sent");
+    let alone = report(dir, &["r.csv", "--output-dir", "out"]);
+    alone.assert_status(&[2]);
+    assert!(alone.err.contains("--merge|--join"), "{}", alone.err);
+    assert!(!dir.join("out").exists());
+    // A run of no request still is one.
+    std::fs::create_dir(dir.join("run")).unwrap();
+    std::fs::write(dir.join("run/requests.csv"), HEAD).unwrap();
+    let run = report(dir, &["run"]);
+    run.assert_status(&[0]);
+    assert!(run.out.contains("No request was sent"), "{}", run.out);
+}
+
+#[test]
 fn a_folder_called_as_a_formula_is_none_in_a_sheet() {
     let folder = tempfile::tempdir().unwrap();
     let name = "=cmd|' C calc'!A1";
