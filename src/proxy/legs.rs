@@ -38,8 +38,8 @@ static SERVER_INFO: Rule = members(&[("disaggregation_mode", scalar(Field::Disag
 
 impl Sink for Option<Option<ServerRole>> {
     fn scalar(&mut self, _field: Field, value: Scalar<'_>) {
-        if let Scalar::Quoted(word) = value {
-            *self = Some(ServerRole::named(word));
+        if let Some(word) = value.string() {
+            *self = Some(ServerRole::named(&word));
         }
     }
 

@@ -7,18 +7,20 @@ use std::num::NonZeroU64;
 use crate::clock::{NANOS, Stamp};
 
 use super::cell::{Value, cells, nanos};
+use super::names::names;
 use super::outcome::Outcome;
 use super::passage::Passage;
 use super::timeline::PrefillTimes;
 
-/// What a server of a pair does, by SGLang's `--disaggregation-mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ServerRole {
-    /// It prefills.
-    Prefill,
-    /// It decodes, and answers.
-    Decode,
+names! {
+    /// What a server of a pair does, by SGLang's `--disaggregation-mode`.
+    #[serde(rename_all = "lowercase")]
+    pub enum ServerRole {
+        /// It prefills.
+        Prefill = "prefill",
+        /// It decodes, and answers.
+        Decode = "decode",
+    }
 }
 
 /// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
@@ -90,25 +92,6 @@ pub struct Failed {
 pub const MAX_FAILED: usize = 8;
 /// Nobody has an attempt for as long as a year: such a number was never measured.
 const LONGEST: i64 = 366 * 86_400 * NANOS;
-
-impl ServerRole {
-    /// Its word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ServerRole::Prefill => "prefill",
-            ServerRole::Decode => "decode",
-        }
-    }
-
-    /// By its word.
-    pub fn named(word: &[u8]) -> Option<ServerRole> {
-        match word {
-            b"prefill" => Some(ServerRole::Prefill),
-            b"decode" => Some(ServerRole::Decode),
-            _ => None,
-        }
-    }
-}
 
 impl SpanId {
     /// From a number; `None` for 0, which W3C forbids.
@@ -278,7 +261,7 @@ impl fmt::Display for Failed {
 }
 
 cells! {
-    SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.to_string().into());
+    SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.hex().text().to_owned().into());
 }
 
 /// What a row says of them: joined by `; `.
@@ -290,7 +273,7 @@ pub fn shown(failed: &[Failed]) -> Option<String> {
 /// How long attempts took all together that [`shown`] told, nanoseconds; `None` where it does not tell of each.
 pub fn failed_nanos(shown: &str) -> Option<i64> {
     let each = shown.split("; ").filter(|one| !one.is_empty());
-    each.map(|one| nanos(one.rsplit_once(" after ")?.1.strip_suffix(" s")?))
+    each.map(|one| nanos(one.rsplit_once(" after ")?.1.strip_suffix(" s")?.as_bytes()))
         .sum()
 }
 

@@ -9,8 +9,8 @@ macro_rules! names {
     ($name:ident, $named:ident: $(#[$meta:meta])* pub enum $type:ident {
         $($(#[doc = $about:literal])+ $variant:ident = $word:literal,)+
     }) => {
-        $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+        $(#[$meta])*
         pub enum $type {
             $($(#[doc = $about])+ $variant,)+
         }
