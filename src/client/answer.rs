@@ -44,25 +44,23 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 impl Refusal {
     /// The answer to the client.
     pub fn answer(self) -> Answer {
-        use Refusal::*;
-        let status = match self {
-            BrokenHead | BadTarget => 400,
-            Tunnel => 405,
-            HeadTooSlow | BodyTooSlow => 408,
-            BodyTooLarge => 413,
-            HeadTooLarge => 431,
-            UnknownCoding => 501,
-            TooManyConnections => 503,
-        };
-        let message = match self {
-            BrokenHead => "the request is not valid HTTP/1.1",
-            BadTarget => "the request target holds a control byte",
-            Tunnel => "this proxy makes no tunnels (CONNECT)",
-            HeadTooSlow | BodyTooSlow => "the request did not come in time",
-            BodyTooLarge => "the request body is larger than this proxy takes",
-            HeadTooLarge => "the request head is larger than this proxy takes",
-            UnknownCoding => "the only Transfer-Encoding that this proxy takes is chunked",
-            TooManyConnections => "this proxy has as many connections as it takes; try again later",
+        let (status, message) = match self {
+            Refusal::BrokenHead => (400, "the request is not valid HTTP/1.1"),
+            Refusal::BadTarget => (400, "the request target holds a control byte"),
+            Refusal::Tunnel => (405, "this proxy makes no tunnels (CONNECT)"),
+            Refusal::HeadTooSlow | Refusal::BodyTooSlow => {
+                (408, "the request did not come in time")
+            }
+            Refusal::BodyTooLarge => (413, "the request body is larger than this proxy takes"),
+            Refusal::HeadTooLarge => (431, "the request head is larger than this proxy takes"),
+            Refusal::UnknownCoding => (
+                501,
+                "the only Transfer-Encoding that this proxy takes is chunked",
+            ),
+            Refusal::TooManyConnections => (
+                503,
+                "this proxy has as many connections as it takes; try again later",
+            ),
         };
         Answer { status, message }
     }

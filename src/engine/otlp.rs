@@ -162,7 +162,8 @@ fn is_root(name: &[u8]) -> bool {
 
 /// What stands before a root's name.
 fn role(name: &[u8]) -> Option<ServerRole> {
-    ServerRole::named(str::from_utf8(name).ok()?.split(' ').next()?)
+    let word = name.split(|byte| *byte == b' ').next()?;
+    ServerRole::named(str::from_utf8(word).ok()?)
 }
 
 /// `0xa0e9da65514fc1c`; 0 is none.

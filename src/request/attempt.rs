@@ -261,7 +261,7 @@ impl fmt::Display for Failed {
 }
 
 cells! {
-    SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.to_string().into());
+    SpanId: Value::Text(text) => SpanId::parse(&text), |id| Value::Text(id.hex().text().to_owned().into());
 }
 
 /// What a row says of them: joined by `; `.
@@ -280,7 +280,7 @@ pub fn told(shown: &str) -> impl Iterator<Item = Failed> {
             host: words.next()?.to_owned(),
             outcome: words.next().and_then(Outcome::named),
             status: words.next().and_then(|status| status.parse().ok()),
-            nanos: took.strip_suffix(" s").and_then(nanos),
+            nanos: took.strip_suffix(" s").and_then(|took| nanos(took.as_bytes())),
         })
     })
 }

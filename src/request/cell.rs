@@ -71,36 +71,50 @@ cells! {
     Stamp: Value::Time(at) => Some(at), |at| Value::Time(*at);
 }
 
-/// Decimal seconds, in nanoseconds. Exact, which a float of epoch seconds is not.
-pub fn nanos(cell: &str) -> Option<i64> {
-    let (sign, digits) = match cell.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, cell),
-    };
-    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || whole.len() > 10 || part.len() > 9 || !is_plain(whole) || !is_plain(part)
-    {
-        // As other programs write it: 1e-05, or with more digits.
-        let value: f64 = cell.parse().ok()?;
+/// Decimal seconds, in nanoseconds: exact, which a float of epoch seconds is not, and rounded from the tenth digit on.
+pub fn nanos(cell: &[u8]) -> Option<i64> {
+    exact(cell).or_else(|| {
+        // As other programs write it: 1e-05.
+        let value: f64 = str::from_utf8(cell).ok()?.parse().ok()?;
         let nanos = value * NANOS as f64;
-        return (nanos.abs() < i64::MAX as f64).then_some(nanos.round() as i64);
-    }
-    let number = |text: &str| {
-        text.bytes()
-            .fold(0, |n: i64, byte| n * 10 + i64::from(byte - b'0'))
+        (nanos.abs() < i64::MAX as f64).then_some(nanos.round() as i64)
+    })
+}
+
+fn exact(cell: &[u8]) -> Option<i64> {
+    let (sign, digits) = match cell {
+        [b'-', digits @ ..] => (-1, digits),
+        digits => (1, digits),
     };
-    let scale = 10_i64.pow(9 - part.len() as u32);
-    Some(sign * (number(whole) * NANOS + number(part) * scale))
+    let dot = digits.iter().position(|byte| *byte == b'.');
+    let (whole, part) = digits.split_at(dot.unwrap_or(digits.len()));
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0_i64, |number, byte| {
+            let digit = byte.wrapping_sub(b'0');
+            (digit < 10).then(|| number * 10 + i64::from(digit))
+        })
+    };
+    let part = part.get(1..).unwrap_or_default();
+    let (part, rest) = part.split_at(part.len().min(9));
+    if !(1..=10).contains(&whole.len()) || !rest.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let up = i64::from(rest.first().is_some_and(|digit| *digit >= b'5'));
+    let part = number(part)? * 10_i64.pow(9 - part.len() as u32) + up;
+    Some(sign * number(whole)?.checked_mul(NANOS)?.checked_add(part)?)
+}
+
+/// Whether text stands in a CSV as it is. Nearly all does; to ask all its bytes at once costs a fraction.
+pub fn is_plain(text: &str) -> bool {
+    let is_odd = |odd, byte| odd | !matches!(byte, b' '..=b'~') | matches!(byte, b',' | b'"');
+    !is_formula(text) && !text.bytes().fold(false, is_odd)
 }
 
 /// Text as a cell. Control characters are spelt out, so that any reader takes the file and a row is one line of it;
 /// a `'` stands before what a spreadsheet would run.
 pub fn shown_text(text: Cow<'_, str>) -> Cow<'_, str> {
-    // Nearly all text is; to ask all its bytes at once costs a fraction.
-    let is_odd = |odd, byte: u8| odd | !matches!(byte, b' '..=b'~');
     let is_formula = is_formula(&text);
-    if !is_formula && (!text.bytes().fold(false, is_odd) || !text.contains(is_control)) {
+    if is_plain(&text) || !is_formula && !text.contains(is_control) {
         return text;
     }
     let mut shown = String::with_capacity(text.len() + 8);
@@ -146,14 +160,19 @@ mod tests {
             ("1.5", Some(1_500_000_000)),
             ("1e-05", Some(10_000)),
             ("0.1234567891", Some(123_456_789)),
+            ("-0.00034999847412109375", Some(-349_998)),
+            ("0.9999999995", Some(1_000_000_000)),
+            ("0.123456789x", None),
+            ("0.12345678901e1", Some(1_234_567_890)),
             ("nan", None),
             ("inf", None),
             ("", None),
             ("-", None),
             ("1.2.3", None),
             ("99999999999999", None),
+            ("9999999999.5", None),
         ] {
-            assert_eq!(nanos(cell), expected, "{cell:?}");
+            assert_eq!(nanos(cell.as_bytes()), expected, "{cell:?}");
         }
     }
 }

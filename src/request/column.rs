@@ -103,6 +103,11 @@ macro_rules! columns {
                 }
             }
 
+            /// Gives its cells, in the order of the columns.
+            pub fn cells<'a>(&'a self, mut take: impl FnMut(Value<'a>)) {
+                $(take(self.$name.as_ref().map_or(Value::Empty, Cell::value));)+
+            }
+
             /// What follows from moments, anew.
             pub(super) fn derive(&mut self) {
                 $(columns!(@derive self $name $origin);)+

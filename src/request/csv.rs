@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::{NANOS, Stamp};
 
-use super::cell::{Value, shown_text};
+use super::cell::{Value, is_plain, shown_text};
 use super::columns::{COLUMNS, Row};
 
 /// What the time columns of a file count from.
@@ -45,7 +45,15 @@ pub fn header(block: &mut Vec<u8>) {
 
 /// Appends a row's line to `block`.
 pub fn row(of: &Row, base: TimeBase, block: &mut Vec<u8>) {
-    line(COLUMNS.iter().map(|column| (column.get)(of)), base, block);
+    of.cells(|value| {
+        // Of most nobody knows.
+        if !matches!(value, Value::Empty) {
+            cell(value, base, block);
+        }
+        block.push(b',');
+    });
+    block.pop();
+    block.push(b'\n');
 }
 
 /// Appends a line of these cells, which are in the order of the columns, to `block`.
@@ -62,6 +70,7 @@ pub fn line<'a>(cells: impl Iterator<Item = Value<'a>>, base: TimeBase, block: &
 fn cell(value: Value<'_>, base: TimeBase, block: &mut Vec<u8>) {
     match value {
         Value::Empty => {}
+        Value::Text(text) if is_plain(&text) => block.extend_from_slice(text.as_bytes()),
         Value::Text(text) => quoted(&shown_text(text), block),
         Value::Bool(true) => block.extend_from_slice(b"True"),
         Value::Bool(false) => block.extend_from_slice(b"False"),

@@ -2,7 +2,7 @@
 //!
 //! What each generation gives, and where it stamps it: docs/dev/GENERATIONS.md.
 
-use crate::clock::Stamp;
+use crate::clock::{NANOS, Stamp};
 
 use super::field::Field;
 use super::scalar::Scalar;
@@ -30,6 +30,9 @@ struct Cell {
 
 /// The fields that are kept: they follow each other.
 const CELLS: usize = Field::QueueTimeEnd as usize - Field::PromptTokens as usize + 1;
+
+/// A billion seconds, nanoseconds: in 2001.
+const BILLION: i64 = 1_000_000_000 * NANOS;
 
 /// What a `meta_info` says, read. Stamps are on the engine's clock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -148,16 +151,16 @@ impl MetaInfo {
 
     /// Numbers above 1e9 are epoch stamps; smaller ones are another clock's, or no stamp at all.
     fn epoch(&self, field: Field) -> Option<Stamp> {
-        let seconds = self.scalar(field)?.number()?;
-        (seconds > 1.0e9)
-            .then(|| Stamp::from_seconds(seconds))
-            .flatten()
+        let nanos = self.scalar(field)?.nanos()?;
+        (BILLION..6 * BILLION)
+            .contains(&nanos)
+            .then(|| Stamp::from_nanos(nanos))
     }
 
     /// A duration of less than 30 years.
     fn nanos(&self, field: Field) -> Option<i64> {
-        let seconds = self.scalar(field)?.number()?;
-        (seconds.abs() < 1.0e9).then(|| (seconds * crate::clock::NANOS as f64).round() as i64)
+        let nanos = self.scalar(field)?.nanos()?;
+        (nanos.saturating_abs() < BILLION).then_some(nanos)
     }
 
     fn scalar(&self, field: Field) -> Option<Scalar<'_>> {

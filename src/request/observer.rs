@@ -245,19 +245,22 @@ impl Observer {
             parsed.sequences.push(SequenceWatch::default());
         }
         // Sums count a request at its first row, so that stands whatever came; other places may be empty.
-        let places = parsed.sequences.into_iter().zip(0..);
-        let watched: Vec<_> = places
-            .filter(|(watch, index)| *index == 0 || watch.has_events())
-            .collect();
-        let first_writes = watched.iter().filter_map(|(watch, _)| watch.first_write());
+        let is_told = |watch: &SequenceWatch, index: u32| index == 0 || watch.has_events();
+        let watched = parsed.sequences.iter();
+        let first_writes = watched.clone().filter_map(SequenceWatch::first_write);
         let first_writes = first_writes.collect();
-        let sequences = u32::try_from(watched.len()).unwrap_or(u32::MAX);
+        let told = watched
+            .zip(0..)
+            .filter(|(watch, index)| is_told(watch, *index));
+        let told = told.count();
+        let sequences = u32::try_from(told).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row has it for all of them.
         let trace = std::mem::take(&mut self.facts.trace);
-        let facts = std::iter::repeat_n(self.facts, watched.len());
+        let facts = std::iter::repeat_n(self.facts, told);
+        let watched = parsed.sequences.into_iter().zip(0..);
         let records = watched
-            .into_iter()
+            .filter(|(watch, index)| is_told(watch, *index))
             .zip(facts)
             .map(|((watch, index), facts)| {
                 let mut timeline = self.timeline.clone();

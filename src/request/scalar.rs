@@ -1,5 +1,7 @@
 //! A number, literal or string of a JSON document, and how it is read.
 
+use super::cell::nanos;
+
 /// A scalar as it stands in the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar<'a> {
@@ -25,16 +27,12 @@ impl Scalar<'_> {
         })
     }
 
-    /// A finite number.
-    pub fn number(self) -> Option<f64> {
-        let Scalar::Bare(bytes) = self else {
-            return None;
-        };
-        std::str::from_utf8(bytes)
-            .ok()?
-            .parse()
-            .ok()
-            .filter(|n: &f64| n.is_finite())
+    /// A number of seconds, in nanoseconds.
+    pub fn nanos(self) -> Option<i64> {
+        match self {
+            Scalar::Bare(bytes) => nanos(bytes),
+            Scalar::Quoted(_) => None,
+        }
     }
 
     /// `true` or `false`.
@@ -70,10 +68,10 @@ mod tests {
         assert_eq!(Scalar::Bare(b"-1").count(), None);
         assert_eq!(Scalar::Bare(b"1.0").count(), None);
         assert_eq!(Scalar::Bare(b"99999999999999999999999").count(), None);
-        assert_eq!(Scalar::Bare(b"null").number(), None);
-        assert_eq!(Scalar::Bare(b"NaN").number(), None);
-        assert_eq!(Scalar::Bare(b"1e999").number(), None);
-        assert_eq!(Scalar::Bare(b"1.5e2").number(), Some(150.0));
+        assert_eq!(Scalar::Bare(b"null").nanos(), None);
+        assert_eq!(Scalar::Bare(b"NaN").nanos(), None);
+        assert_eq!(Scalar::Bare(b"1e999").nanos(), None);
+        assert_eq!(Scalar::Bare(b"1.5e2").nanos(), Some(150_000_000_000));
         assert_eq!(
             Scalar::Quoted(b"a\\u00e9\\n").string().as_deref(),
             Some("aé\n")

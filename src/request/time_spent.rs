@@ -39,45 +39,52 @@ pub struct PartSpent {
 impl TimeSpent {
     /// Of one request; of none where its time is not known.
     pub fn of_row(row: &Row) -> TimeSpent {
-        TimeSpent::of_breakdown(Breakdown::of(row).as_ref(), row, Unseens::of(row))
+        let mut spent = TimeSpent::default();
+        spent.count(Breakdown::of(row).as_ref(), row, Unseens::of(row));
+        spent
     }
 
     /// Of one request: all of its time, and that until its first token.
     pub fn both(row: &Row) -> [TimeSpent; 2] {
-        TimeSpent::of_both(row, Breakdown::of(row).as_ref())
+        let mut both = <[TimeSpent; 2]>::default();
+        TimeSpent::count_both(&mut both, row, Breakdown::of(row).as_ref());
+        both
     }
 
-    /// The same, where it is known what `all` of the row's time was spent on.
-    pub fn of_both(row: &Row, all: Option<&Breakdown>) -> [TimeSpent; 2] {
+    /// Adds a request to [`both`](Self::both) of others, where it is known what `all` of its time was spent on.
+    pub fn count_both([spent, first]: &mut [TimeSpent; 2], row: &Row, all: Option<&Breakdown>) {
         let (until_first, unseen) = (all.and_then(Breakdown::until_first_token), Unseens::of(row));
-        [all, until_first.as_ref()].map(|of| TimeSpent::of_breakdown(of, row, unseen))
+        spent.count(all, row, unseen);
+        first.count(until_first.as_ref(), row, unseen);
     }
 
-    fn of_breakdown(breakdown: Option<&Breakdown>, row: &Row, unseen: Unseens) -> TimeSpent {
-        let mut spent = TimeSpent::default();
-        let Some(breakdown) = breakdown else {
-            return spent;
-        };
+    fn count(&mut self, breakdown: Option<&Breakdown>, row: &Row, unseen: Unseens) {
+        let Some(breakdown) = breakdown else { return };
         let is_router =
             |part: &Part| part.spent != Spent::Proxy && part.spent.holds(Period::QUEUE_IN_ROUTER);
         // A hop stands behind a router, of whose time it sees nothing.
         let is_routed = row.side() == Side::Hop || breakdown.parts.iter().any(is_router);
-        spent.requests = 1;
-        spent.total_nanos = breakdown.total_nanos.into();
-        spent.routed = is_routed.into();
-        spent.parts.reserve(breakdown.parts.len());
+        let total_nanos = i128::from(breakdown.total_nanos);
+        self.requests += 1;
+        self.total_nanos += total_nanos;
+        self.routed += u64::from(is_routed);
         for part in &breakdown.parts {
-            spent.add_part(PartSpent {
+            self.add_part(PartSpent {
                 spent: part.spent,
                 nanos: part.nanos.into(),
                 requests: 1,
-                of_nanos: spent.total_nanos,
+                of_nanos: total_nanos,
             });
         }
+        self.sort();
         for what in unseen.iter() {
-            *spent.unseen.entry(what).or_default() += 1;
+            *self.unseen.entry(what).or_default() += 1;
         }
-        spent
+    }
+
+    fn sort(&mut self) {
+        self.parts
+            .sort_by_key(|part| (Reverse(part.nanos), part.spent));
     }
 
     fn add_part(&mut self, more: PartSpent) {
@@ -106,8 +113,7 @@ impl TimeSpent {
         for part in more.parts {
             self.add_part(part);
         }
-        self.parts
-            .sort_by_key(|part| (Reverse(part.nanos), part.spent));
+        self.sort();
         for (what, count) in more.unseen {
             *self.unseen.entry(what).or_default() += count;
         }

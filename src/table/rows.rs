@@ -320,7 +320,7 @@ fn first_time(text: &[u8], header: &Header) -> Option<i64> {
         let line = std::str::from_utf8(line).ok()?;
         let cells = Cells::of(line.trim_end()).zip(header);
         let mut times = cells.filter(|(_, of)| of.is_some_and(|(_, unit)| unit == Unit::Time));
-        times.find_map(|(cell, _)| nanos(&cell))
+        times.find_map(|(cell, _)| nanos(cell.as_bytes()))
     })
 }
 
@@ -376,8 +376,8 @@ fn row<'l>(
         let value = match unit {
             Unit::Text | Unit::Bool => Some(Value::Text(cell.clone())),
             Unit::Count => cell.parse().ok().map(Value::Count),
-            Unit::Latency | Unit::Seconds => nanos(&cell).map(Value::Nanos),
-            Unit::Time => match (nanos(&cell), zero) {
+            Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
+            Unit::Time => match (nanos(cell.as_bytes()), zero) {
                 (Some(at), Some(zero)) if Base::of(at) != zero.base => {
                     return Err(format!(
                         "{} {cell} counts from {}, those of rows before it do not",

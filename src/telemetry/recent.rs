@@ -1,6 +1,6 @@
 //! What is remembered of requests that ended lately: the last of them, and figures of the last minutes.
 //!
-//! Memory is bounded, and so is the lock at a request's end: what can be made before it is.
+//! Memory is bounded, and so is the lock at a request's end.
 
 mod window;
 
@@ -78,7 +78,6 @@ impl Recent {
         };
         let (kept, bytes) = to_keep(rows);
         let is_ok = first.is_ok();
-        let told = counted.map(window::Told::of);
         let mut state = self.kept.lock();
         state.last += 1;
         let ended = Ended {
@@ -89,8 +88,8 @@ impl Recent {
             state.failed.push(ended.clone(), bytes);
         }
         state.all.push(ended, bytes);
-        if let Some(told) = told {
-            state.window.count(at, told);
+        if let Some(counted) = counted {
+            state.window.count(at, counted);
         }
     }
 

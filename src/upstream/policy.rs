@@ -73,17 +73,13 @@ impl Chooser {
                 *candidates.iter().min_by_key(turn)?
             }
             Policy::Random => *candidates.choose(&mut self.rng)?,
-            Policy::ShortestQueue => {
-                let fewest = candidates.iter().map(|c| c.in_flight).min()?;
-                let shortest = candidates.iter().filter(|c| c.in_flight == fewest);
-                *shortest.choose(&mut self.rng)?
-            }
             // The pair comes in random order, and the first of equals is taken: ties are even.
             Policy::PowerOfTwo => {
                 let two = candidates.choose_multiple(&mut self.rng, 2);
                 *two.min_by_key(|c| c.in_flight)?
             }
-            Policy::CacheAware => {
+            // Only the second knows of caches.
+            Policy::ShortestQueue | Policy::CacheAware => {
                 let load = |c: &Candidate| (c.in_flight, c.cached);
                 let least = candidates.iter().map(load).min()?;
                 let least = candidates.iter().filter(|c| load(c) == least);

@@ -39,7 +39,7 @@ pub struct Message {
     pub _held: Held,
 }
 
-/// A share of the bytes that may be held; given back when dropped.
+/// A share of the bytes that may be held, of each of an intake's rooms; given back when dropped.
 pub type Held = Vec<OwnedSemaphorePermit>;
 
 /// Why a message tells nothing.
@@ -96,9 +96,16 @@ impl Intake {
     /// Takes room for so many more bytes; `false` where there is none.
     pub fn grow(&self, held: &mut Held, bytes: usize) -> bool {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.room.iter().all(|room| {
-            let taken = room.clone().try_acquire_many_owned(bytes);
-            taken.map(|taken| held.push(taken)).is_ok()
+        self.room.iter().enumerate().all(|(place, room)| {
+            let Ok(taken) = room.clone().try_acquire_many_owned(bytes) else {
+                return false;
+            };
+            // A body may come byte by byte.
+            match held.get_mut(place) {
+                Some(before) => before.merge(taken),
+                None => held.push(taken),
+            }
+            true
         })
     }
 
@@ -234,5 +241,17 @@ mod tests {
         assert!(all.iter().all(Option::is_some));
         let (another, _) = intakes.of_connection();
         assert!(!another.grow(&mut Held::new(), 1));
+    }
+
+    #[tokio::test]
+    async fn a_message_that_comes_byte_by_byte_takes_its_bytes_and_no_more() {
+        let (intakes, _) = intakes();
+        let (intake, _) = intakes.of_connection();
+        let mut held = Held::new();
+        assert!((0..10_000).all(|_| intake.grow(&mut held, 1)));
+        assert_eq!(held.len(), 2);
+        assert_eq!(intakes.room.available_permits(), MOST_HELD[1] - 10_000);
+        drop(held);
+        assert_eq!(intakes.room.available_permits(), MOST_HELD[1]);
     }
 }

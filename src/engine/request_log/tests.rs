@@ -71,12 +71,11 @@ fn what_a_line_tells_is_what_meta_info_tells() {
             1_795_170_105 * NANOS + millis * 1_000_000,
         ))
     };
-    let left = Stamp::from_seconds(1_795_170_105.125);
     let wanted = Told {
         rid: Some("a".into()),
         received: at(0),
-        queue_start: left.map(|left| left.plus_nanos(-62_500_000)),
-        queue_end: left,
+        queue_start: Some(at(62).unwrap().plus_nanos(500_000)),
+        queue_end: at(125),
         queue_nanos: Some(62_500_000),
         prefill_end: at(500),
         first_token: Some(at(562).unwrap().plus_nanos(500_000)),

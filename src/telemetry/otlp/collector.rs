@@ -85,7 +85,10 @@ impl Collector {
         let mut builder = Client::builder(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
-            .pool_max_idle_per_host(IDLE);
+            .pool_max_idle_per_host(IDLE)
+            // One of gRPC that went silent is given up, or all messages would wait on it until the kernel does.
+            .http2_keep_alive_interval(to.timeout / 2)
+            .http2_keep_alive_timeout(to.timeout / 4);
         let client = match to.protocol {
             Protocol::Grpc => builder
                 .http2_only(true)
@@ -248,4 +251,49 @@ pub fn causes(error: &(dyn Error + 'static)) -> String {
         next = error.source();
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::otlp::settings::Given;
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// Answers the first message of a connection, and takes in no more of it.
+    async fn answer_once(stream: TcpStream) {
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+        let head = http::Response::builder().header("grpc-status", "0");
+        respond.send_response(head.body(()).unwrap(), true).unwrap();
+        let silent = tokio::time::timeout(Duration::from_millis(100), connection.accept());
+        let _ = silent.await;
+        std::mem::forget(connection);
+    }
+
+    #[tokio::test]
+    async fn a_collector_that_went_silent_is_connected_to_anew() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let given = Given {
+            endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),
+            protocol: Some(Protocol::Grpc),
+            ..Given::default()
+        };
+        let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
+        let collector = Collector::new(&Settings {
+            timeout: Duration::from_secs(2),
+            ..resolved.settings.unwrap()
+        });
+        let collector = collector.unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer_once(stream));
+            }
+        });
+        assert_eq!(collector.send(Bytes::new()).await, Ok(()));
+        let mut again = Vec::new();
+        while again.len() < 10 && !again.contains(&Ok(())) {
+            again.push(collector.send(Bytes::new()).await);
+        }
+        assert!(again.contains(&Ok(())), "{again:?}");
+    }
 }

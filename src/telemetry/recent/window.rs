@@ -46,15 +46,6 @@ pub struct Slot {
     quantiles: Vec<Histogram>,
 }
 
-/// What is counted of a request, made before the lock is taken.
-pub struct Told {
-    outcome: Outcome,
-    output_tokens: u64,
-    spent: [TimeSpent; 2],
-    /// By place in [`FIGURES`].
-    values: Vec<(usize, i64)>,
-}
-
 /// All of the window.
 #[derive(Clone, Debug)]
 pub struct Figures {
@@ -64,47 +55,9 @@ pub struct Figures {
     pub sum: Slot,
 }
 
-impl Told {
-    pub fn of(counted: &Counted<'_>) -> Told {
-        let rows = &*counted.rows;
-        let mut told = Told {
-            outcome: Outcome::ProxyError,
-            output_tokens: 0,
-            spent: <[TimeSpent; 2]>::default(),
-            values: Vec::new(),
-        };
-        let Some(first) = rows.first() else {
-            return told;
-        };
-        told.outcome = first.outcome();
-        told.output_tokens = first.request_output_tokens.unwrap_or(0);
-        if !first.is_ok() || first.is_in_background() {
-            return told;
-        }
-        told.spent = TimeSpent::of_both(first, counted.breakdown.as_ref());
-        // Where no hop saw the router's sending, it is our own: there is no router.
-        let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
-        let figures = FIGURES.iter().enumerate();
-        for (place, column) in
-            figures.filter(|(_, column)| has_router || column.origin != IN_ROUTER)
-        {
-            let rows = rows.iter().take(match column.scope {
-                Scope::Request => 1,
-                Scope::Sequence => rows.len(),
-            });
-            let values = rows.filter_map(|row| match (column.get)(row) {
-                Value::Nanos(nanos) => Some((place, nanos)),
-                _ => None,
-            });
-            told.values.extend(values);
-        }
-        told
-    }
-}
-
 impl Window {
     /// Counts a request that ended at `at`.
-    pub fn count(&mut self, at: Stamp, told: Told) {
+    pub fn count(&mut self, at: Stamp, counted: &Counted<'_>) {
         let index = index(at);
         // They come nearly in order, so the place is near the end.
         let place = self.0.iter().rposition(|slot| slot.index <= index);
@@ -118,7 +71,7 @@ impl Window {
             }
         };
         if let Some(slot) = self.0.get_mut(place) {
-            Arc::make_mut(slot).count(told);
+            Arc::make_mut(slot).count(counted);
         }
         while self.0.len() > SLOTS as usize {
             self.0.pop_front();
@@ -144,13 +97,30 @@ impl Slot {
         }
     }
 
-    fn count(&mut self, told: Told) {
-        self.outcomes[told.outcome as usize] += 1;
-        self.output_tokens = self.output_tokens.saturating_add(told.output_tokens);
-        TimeSpent::add_both(&mut self.spent, told.spent);
-        for (place, nanos) in told.values {
-            if let Some(histogram) = self.quantiles.get_mut(place) {
-                histogram.record(nanos, 1);
+    fn count(&mut self, counted: &Counted<'_>) {
+        let rows = &*counted.rows;
+        let Some(first) = rows.first() else { return };
+        self.outcomes[first.outcome() as usize] += 1;
+        let tokens = first.request_output_tokens.unwrap_or(0);
+        self.output_tokens = self.output_tokens.saturating_add(tokens);
+        if !first.is_ok() || first.is_in_background() {
+            return;
+        }
+        TimeSpent::count_both(&mut self.spent, first, counted.breakdown.as_ref());
+        // Where no hop saw the router's sending, it is our own: there is no router.
+        let has_router = first.timeline.raw(Moment::WorkerArrival).is_some();
+        let figures = FIGURES.iter().zip(&mut self.quantiles);
+        for (column, histogram) in
+            figures.filter(|(column, _)| has_router || column.origin != IN_ROUTER)
+        {
+            let rows = rows.iter().take(match column.scope {
+                Scope::Request => 1,
+                Scope::Sequence => rows.len(),
+            });
+            for row in rows {
+                if let Value::Nanos(nanos) = (column.get)(row) {
+                    histogram.record(nanos, 1);
+                }
             }
         }
     }
