@@ -83,38 +83,42 @@ fn what_is_narrow_of_a_pair_is_named() {
         let finding = only(&run, "pair");
         assert!(finding.title.starts_with(title), "{finding:?}");
         assert_says(&finding.what, what);
-        let why = Why::of(&run);
-        assert_eq!(why.waited(), 0, "no server's queue is blamed");
-        assert_eq!(why.causes.main(), Some(cause), "{finding:?}");
-        let told = why.to_json(&run.table);
-        let waited = |column| run.table.numbers(column).iter().sum::<f64>();
-        let waited: f64 = [
-            "decode_bootstrap_time",
-            "prefill_queue_time",
-            "kv_transfer_time",
-            "decode_queue_time",
-        ]
-        .map(waited)
-        .iter()
-        .sum();
-        let sum = told["at_pairs_s"].as_f64().unwrap();
-        assert!((sum - waited).abs() < 1e-6, "{sum} {waited}");
-        assert_eq!(told["waited_longest"][0]["cause"], cause.name());
-        let over_time = RunReport::of(&run).summary.all.flow.over_time.unwrap();
-        assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
-        let of_one = why.of_row(&run.table, 0).unwrap();
-        let of_one = of_one["words"].as_str().unwrap();
-        assert!(of_one.contains(cause.words()), "{of_one}");
-        // Nobody has the link: of what passes there none is told apart.
-        let is_held = (0..100)
-            .filter_map(|row| why.of_row(&run.table, row))
-            .any(|of| of["held_up_by"][0].is_object());
-        assert_eq!(is_held, cause != Cause::Transfer, "{of_one}");
-        // What each held up others, and what nobody did, is all that was waited.
-        let seconds = |key: &str| told[key].as_f64().unwrap();
-        let laid = seconds("held_up_others_s") + seconds("by_nobody_seen_s");
-        assert!((laid - sum).abs() < 1e-6, "{told}");
+        assert_told(&run, cause);
     }
+}
+
+/// What such a run's requests waited for most, and that all of it is told.
+fn assert_told(run: &Run, cause: Cause) {
+    let why = Why::of(run);
+    assert_eq!(why.waited(), 0, "no server's queue is blamed");
+    let told = why.to_json(&run.table);
+    assert_eq!(why.causes.main(), Some(cause), "{told}");
+    let waited = |column| run.table.numbers(column).iter().sum::<f64>();
+    let waited: f64 = [
+        "decode_bootstrap_time",
+        "prefill_queue_time",
+        "kv_transfer_time",
+        "decode_queue_time",
+    ]
+    .map(waited)
+    .iter()
+    .sum();
+    let sum = told["at_pairs_s"].as_f64().unwrap();
+    assert!((sum - waited).abs() < 1e-6, "{sum} {waited}");
+    assert_eq!(told["waited_longest"][0]["cause"], cause.name());
+    let over_time = RunReport::of(run).summary.all.flow.over_time.unwrap();
+    assert_eq!(over_time.unknown.1, 0, "all were in a queue, then ran");
+    let of_one = why.of_row(&run.table, 0).unwrap();
+    let of_one = of_one["words"].as_str().unwrap();
+    assert!(of_one.contains(cause.words()), "{of_one}");
+    // Nobody has the link: of what passes there none is told apart.
+    let mut all = (0..100).filter_map(|row| why.of_row(&run.table, row));
+    let is_held = all.any(|of| of["held_up_by"][0].is_object());
+    assert_eq!(is_held, cause != Cause::Transfer, "{of_one}");
+    // What each held up others, and what nobody did, is all that was waited.
+    let seconds = |key: &str| told[key].as_f64().unwrap();
+    let laid = seconds("held_up_others_s") + seconds("by_nobody_seen_s");
+    assert!((laid - sum).abs() < 1e-6, "{told}");
 }
 
 #[test]
