@@ -48,8 +48,7 @@ impl Fit {
     /// They do not tell what a server does.
     pub fn of(loads: &[Load]) -> Result<Fit, Error> {
         let mut fit = Fit::taught(samples(loads))?;
-        let told = loads.iter().filter(|load| load.seen().next().is_some());
-        fit.validation = told.map(|load| fit.replay(load)).collect();
+        fit.validation = fit.replays(loads);
         Ok(fit)
     }
 
@@ -60,8 +59,8 @@ impl Fit {
     pub fn kept_back(loads: &[Load]) -> Result<Compared, Error> {
         let samples = samples(loads);
         let fit = Fit::taught(samples.iter().map(|of| of.half(true)).collect())?;
-        let replays = samples.iter().map(|of| fit.replay(&of.half(false)));
-        Ok(total(&replays.collect::<Vec<_>>()))
+        let seconds: Vec<Load> = samples.iter().map(|of| of.half(false)).collect();
+        Ok(total(&fit.replays(&seconds)))
     }
 
     /// Learns of samples: of servers with a GPU of their own, where any run had one server.
@@ -87,6 +86,11 @@ impl Fit {
             learnt,
             validation: Vec::new(),
         })
+    }
+
+    fn replays(&self, loads: &[Load]) -> Vec<Replayed> {
+        let told = loads.iter().filter(|load| load.seen().next().is_some());
+        told.map(|load| self.replay(load)).collect()
     }
 
     /// A run replayed as it was; compared is what the server told of.

@@ -22,9 +22,9 @@ use super::replay::Deployment;
 pub const SERVERS: &str = "num_gpus";
 /// Requests a second.
 pub const RATE: &str = "request_rate";
-/// Between these requests a second can be set.
+/// The least requests a second that can be set.
 pub const LEAST_RATE: f64 = 0.001;
-/// And these.
+/// The most.
 pub const MOST_RATE: f64 = 1e6;
 /// More servers are taken for a slip.
 pub const MOST_SERVERS: usize = 1024;

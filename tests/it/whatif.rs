@@ -9,6 +9,7 @@ use queuescope::whatif::command::{self, Args};
 use queuescope::whatif::fit::Fit;
 use queuescope::whatif::load::{Load, Request};
 use queuescope::whatif::replay::{Deployment, Model};
+use queuescope::whatif::settings::{deployment, sweeps};
 
 mod h200;
 
@@ -201,6 +202,19 @@ fn what_cannot_be_predicted_is_named() {
     }
 }
 
+#[test]
+fn a_setting_does_not_undo_another() {
+    let [cache, slots] = ["disable_radix_cache=true", "max_running_requests=4"];
+    for given in [[cache, slots], [slots, cache]] {
+        let sweeps = sweeps(&given.map(str::to_owned)).unwrap().into_iter();
+        let settings: Vec<_> = sweeps.map(|mut of| (of.key, of.values.remove(0))).collect();
+        let was = Deployment::of(&Model::default(), &[Some(2)]);
+        let made = deployment(was, &Load::default(), &settings).unwrap();
+        assert!(made.model.profile.disable_radix_cache, "{given:?}");
+        assert_eq!(made.slots, [4]);
+    }
+}
+
 /// A server that is twice as slow as the usual one in prefill and three times in decode, with what it made of some requests.
 fn simulated(model: &Model, pace: f64) -> Load {
     let request = |n: u32| Request {
@@ -235,6 +249,20 @@ fn a_server_that_was_always_full_is_learnt_too() {
     for (at, error) in fit.errors().into_iter().enumerate() {
         assert!(error < 0.1, "{at}: {:?}", fit.validation);
     }
+}
+
+/// Neither a run nor half a sample of which nobody told anything is held against what comes out.
+#[test]
+fn what_nobody_told_is_no_error() {
+    let mut load = simulated(&Model::default(), 5.0);
+    let second = load.requests.iter_mut().skip(75);
+    second.for_each(|request| request.seen = None);
+    assert_eq!(Fit::kept_back(&[load.clone()]).unwrap(), [0.0; 6]);
+    let mut untold = load.clone();
+    untold.requests.iter_mut().for_each(|of| of.seen = None);
+    let fit = Fit::of(&[load, untold]).unwrap();
+    assert_eq!(fit.validation.len(), 1);
+    assert!(fit.error() < 0.1, "{:?}", fit.validation);
 }
 
 /// Servers that shared a GPU have one each where their number is set, were it the same; and who is refused is not forgotten.

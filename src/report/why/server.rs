@@ -187,9 +187,9 @@ impl Server {
             }
         }
         let slots = flag(command, SLOTS_FLAG).map(|slots: u32| slots / ranks.max(1));
-        let scraped = of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
+        let mut scraped = of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
         let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
-        self.pool = pool.or(scraped.last());
+        self.pool = pool.or(scraped.next_back());
         self.is_told = slots.is_some();
         Known {
             slots,
