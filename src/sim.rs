@@ -67,6 +67,10 @@ pub enum Error {
 }
 
 impl Error {
+    fn other(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+        Error::Start(std::io::Error::other(error))
+    }
+
     /// Whether the command line is wrong, rather than the machine in the way.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Value { .. })

@@ -19,6 +19,8 @@ use target::Target;
 
 /// How often is asked.
 const EVERY: Duration = Duration::from_secs(1);
+/// Of [`SERIES`].
+const COLUMNS: [&str; 5] = ["time", "source", "server", "metric", "value"];
 
 /// Who is asked of a run, and what came of it.
 #[derive(Debug)]
@@ -59,7 +61,7 @@ impl Scraper {
         Ok(Scraper {
             targets: servers.chain(gpus).collect(),
             access,
-            rows: rows(dir, began, clock)?,
+            rows: TimedRows::new(&dir.join(SERIES), &COLUMNS, began, clock)?,
             lost: None,
         })
     }
@@ -82,12 +84,6 @@ impl Scraper {
         notes.sort();
         notes
     }
-}
-
-/// A file without rows says what it would hold.
-fn rows(dir: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<TimedRows> {
-    let columns = ["time", "source", "server", "metric", "value"];
-    TimedRows::new(&dir.join(SERIES), &columns, began, clock)
 }
 
 #[cfg(test)]

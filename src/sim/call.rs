@@ -406,7 +406,7 @@ impl Message {
 }
 
 impl Refusal {
-    fn new(stream: bool, kind: RefusalKind, message: String) -> Refusal {
+    pub(super) fn new(stream: bool, kind: RefusalKind, message: String) -> Refusal {
         Refusal {
             stream,
             kind,

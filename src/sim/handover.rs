@@ -27,20 +27,16 @@ const SENT: &str = "sent\n";
 /// From the hand-over to the scheduler until it looks for the other server.
 pub(super) const PREPARE_NANOS: i64 = 200_000;
 
+/// What is said of a body that does not name them.
+const NO_ROOM: &str = "A server with --disaggregation-mode needs bootstrap_host, bootstrap_port and bootstrap_room in the body, \
+                       one a sequence: send it through a router of prefill and decode servers";
+
 /// Reads from the body of a call where its sequences meet.
 ///
 /// # Errors
 /// The body does not say.
 pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
-    let wrong = |stream| {
-        Refusal {
-        stream,
-        kind: RefusalKind::Unfit,
-        message: "A server with --disaggregation-mode needs bootstrap_host, bootstrap_port and bootstrap_room in the body, \
-                  one a sequence: send it through a router of prefill and decode servers"
-            .to_owned(),
-    }
-    };
+    let wrong = |stream| Refusal::new(stream, RefusalKind::Unfit, NO_ROOM.to_owned());
     let body: Value = serde_json::from_slice(body).map_err(|_| wrong(call.stream))?;
     // One room for several sequences would be one KV cache for all.
     let has_rooms = call.sequences.len() == 1 || body["bootstrap_room"].is_array();

@@ -47,16 +47,13 @@ impl Sim {
     /// Tokio runtime around (which must have IO and time enabled).
     pub fn start(config: Config, clock: Clock) -> Result<Sim, Error> {
         config.failures.validate()?;
-        let runtime = tokio::runtime::Handle::try_current()
-            .map_err(|error| Error::Start(std::io::Error::other(error)))?;
+        let runtime = tokio::runtime::Handle::try_current().map_err(Error::other)?;
         let listener = bind(&config.host, "--port", config.port)?;
         let addr = listener.local_addr().map_err(Error::Start)?;
         let stop = CancellationToken::new();
         let telemetry = &config.telemetry;
-        let tracer = telemetry.enable_trace.then(|| {
-            let tracer = Tracer::start(telemetry);
-            tracer.map_err(|error| Error::Start(std::io::Error::other(error)))
-        });
+        let tracer = telemetry.enable_trace.then(|| Tracer::start(telemetry));
+        let tracer = tracer.transpose().map_err(Error::other)?;
         let folder = telemetry.export_metrics_to_file_dir.clone();
         let folder = folder.filter(|_| telemetry.export_metrics_to_file);
         let request_log = folder.map(|path| {
@@ -81,15 +78,14 @@ impl Sim {
         let bootstrap_addr = bootstrap
             .as_ref()
             .and_then(|listener| listener.local_addr().ok());
-        let metrics =
-            Metrics::new(&config).map_err(|error| Error::Start(std::io::Error::other(error)))?;
+        let metrics = Metrics::new(&config).map_err(Error::other)?;
         let shared = Arc::new(Shared {
             addr,
             bootstrap_addr,
             driver,
             metrics,
             served: Mutex::default(),
-            tracer: tracer.transpose()?,
+            tracer,
             request_log: request_log.transpose()?,
             rooms: Rooms::default(),
             requests: AtomicU64::new(0),

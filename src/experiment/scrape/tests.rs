@@ -233,7 +233,8 @@ async fn a_program_that_cannot_tell_is_spoken_of() {
         (fails, "(the last: exit status: 9)"),
         ("/nowhere/nvidia-smi".into(), "(the last: No such file"),
     ] {
-        let rows = rows(dir.path(), Stamp::from_nanos(0), &Clock::system()).unwrap();
+        let (path, zero) = (dir.path().join(SERIES), Stamp::from_nanos(0));
+        let rows = TimedRows::new(&path, &COLUMNS, zero, &Clock::system()).unwrap();
         let mut target = Target::new("GPUs", Place::NvidiaSmi(program), "");
         // Asked again: the first answer has been taken in.
         while target.note().is_none() {
