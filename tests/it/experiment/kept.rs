@@ -57,7 +57,7 @@ fn a_folder_with_runs_of_anothers_is_left_alone() {
     let before = all(&plan.path(""));
     let told = plan.run("node", &[]);
     told.assert_status(&[2]);
-    assert!(told.err.contains("another's runs"), "{}", told.err);
+    assert!(told.err.contains(": holds runs already"), "{}", told.err);
     assert_eq!(all(&plan.path("")), before);
     // `aside` alone is in nobody's way.
     std::fs::remove_dir_all(plan.path("runs")).unwrap();

@@ -168,7 +168,7 @@ fn what_is_no_file_is_refused_at_once() {
     refused(dir, &["r.csv", "--html", "pipe", "--force"], why);
     refused(
         dir,
-        &["--join", "--output-dir", "run", "pipe", "r.csv"],
+        &["--join", "--output-dir", "new", "pipe", "r.csv"],
         why,
     );
     refused(dir, &["r.csv", "--output", "/dev/null"], "is a device");
