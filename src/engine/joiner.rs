@@ -194,10 +194,7 @@ impl Outlet {
         }
         if let [first, others @ ..] = &mut rows[..] {
             for row in others {
-                row.facts.prefill_host.clone_from(&first.facts.prefill_host);
-                row.facts
-                    .prefill_worker
-                    .clone_from(&first.facts.prefill_worker);
+                row.facts.prefilled_by.clone_from(&first.facts.prefilled_by);
             }
         }
         self.telemetry.record(rows);

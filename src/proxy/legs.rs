@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::request::attempt::{Attempt, ServerRole};
-use crate::request::record::Record;
+use crate::request::record::{PrefilledBy, Record};
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 /// The reply of `/server_info`, as far as it has come.
@@ -63,14 +63,13 @@ pub fn note(attempt: &mut Attempt, reply: &[Record]) {
 pub fn put(leg: &Attempt, rows: &mut [Record]) {
     for row in rows.iter_mut() {
         row.facts.room = row.facts.room.or(leg.room);
-        row.facts.prefill_host = Some(leg.host.clone()).filter(|host| !host.is_empty());
-        row.facts.prefill_worker = Some(leg.worker.clone());
+        row.facts.prefilled_by = Some(PrefilledBy::of(leg));
         let times = usize::try_from(row.sequence.index).ok();
         let times = times.and_then(|index| leg.prefill.get(index));
         row.timeline.pair(times.copied().unwrap_or_default());
         hold(leg, row);
-        if let (Some(host), true) = (&row.facts.prefill_host, row.facts.error.contains(LOST)) {
-            row.facts.error = format!("{} ({host})", row.facts.error);
+        if !leg.host.is_empty() && row.facts.error.contains(LOST) {
+            row.facts.error = format!("{} ({})", row.facts.error, leg.host);
         }
     }
     let attempts = rows.first_mut().map(|row| &mut row.facts.trace.attempts);

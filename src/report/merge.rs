@@ -47,7 +47,10 @@ pub fn merge(dirs: &[PathBuf], out: &Path) -> Result<(), Error> {
     });
     written.map_err(|cause| Error::write(&told, cause))?;
     // The rows last, as with them the folder is a run's.
-    merged.put().map_err(|cause| Error::write(&rows, cause))
+    merged.put().map_err(|cause| {
+        let _ = std::fs::remove_file(&told);
+        Error::write(&rows, cause)
+    })
 }
 
 /// All rows, by their arrival.

@@ -280,7 +280,9 @@ pub fn told(shown: &str) -> impl Iterator<Item = Failed> {
             host: words.next()?.to_owned(),
             outcome: words.next().and_then(Outcome::named),
             status: words.next().and_then(|status| status.parse().ok()),
-            nanos: took.strip_suffix(" s").and_then(|took| nanos(took.as_bytes())),
+            nanos: took
+                .strip_suffix(" s")
+                .and_then(|took| nanos(took.as_bytes())),
         })
     })
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 pub use super::outcome::Outcome;
 
-use super::attempt::{Failed, SpanId};
+use super::attempt::{Attempt, Failed, SpanId};
 use super::endpoint::Endpoint;
 use super::gaps::{GapCounts, GapFigures};
 use super::generation::Generation;
@@ -15,6 +15,15 @@ use super::timeline::{Period, Timeline};
 use super::token_count::TokenCountSource;
 use super::trace::TraceFacts;
 
+/// A server that prefilled a request which another answered.
+#[derive(Clone, Debug)]
+pub struct PrefilledBy {
+    /// The server, `host:port`; empty where nobody told.
+    pub host: String,
+    /// The name of the hop before it.
+    pub worker: String,
+}
+
 /// What is known of a whole request, shared by its sequences.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -22,10 +31,8 @@ pub struct Facts {
     pub req_id: String,
     /// The server that served it, `host:port`.
     pub host: Option<String>,
-    /// The server that prefilled it, where that was another.
-    pub prefill_host: Option<String>,
-    /// The name of the hop before that.
-    pub prefill_worker: Option<String>,
+    /// Who prefilled it, where that was another server.
+    pub prefilled_by: Option<Box<PrefilledBy>>,
     /// By what number its two servers, and no other request's, know it; 0 is none.
     pub room: Option<u64>,
     /// Where it was sent.
@@ -247,17 +254,28 @@ pub struct More {
     pub trace: TraceFacts,
 }
 
+impl PrefilledBy {
+    /// The server of this attempt.
+    pub fn of(leg: &Attempt) -> Box<PrefilledBy> {
+        Box::new(PrefilledBy {
+            host: leg.host.clone(),
+            worker: leg.worker.clone(),
+        })
+    }
+}
+
 impl More {
     pub(super) fn of(record: &mut Record) -> More {
         let has_gaps = record.itl().mean_nanos.is_some();
         let (facts, sequence) = (&mut record.facts, &mut record.sequence);
+        let by = facts.prefilled_by.as_mut();
         More {
             error_quotes_server: facts.error_quotes_server,
             error_code: facts.error_code,
             generation: sequence.generation,
             untold: sequence.untold,
             front_joins_engine: facts.front_joins_engine,
-            prefill_worker: facts.prefill_worker.take(),
+            prefill_worker: by.map(|by| std::mem::take(&mut by.worker)),
             gaps: sequence.gap_counts.take().filter(|_| has_gaps),
             trace: std::mem::take(&mut facts.trace),
         }

@@ -4,7 +4,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::offset::OffsetBound;
 
 use super::attempt::{Attempt, ServerRole};
-use super::record::Record;
+use super::record::{PrefilledBy, Record};
 use super::sequence::TimingSource;
 use super::timeline::{Moment, PrefillTimes};
 use super::token_count::TokenCountSource;
@@ -116,9 +116,10 @@ impl Told {
             prefill.is_some_and(|told| told.parent == Some(attempt.span.number()))
         };
         let attempt = row.facts.trace.attempts.iter().find(of_prefill);
-        if let Some(attempt) = attempt.filter(|_| row.facts.prefill_host.is_none()) {
-            row.facts.prefill_host = Some(attempt.host.clone());
-            row.facts.prefill_worker = Some(attempt.worker.clone());
+        let by = row.facts.prefilled_by.as_ref();
+        let is_unknown = by.is_none_or(|by| by.host.is_empty());
+        if let Some(attempt) = attempt.filter(|_| is_unknown) {
+            row.facts.prefilled_by = Some(PrefilledBy::of(attempt));
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::proxy::shared::{ServerRole, Shared, UpstreamKind};
+use crate::proxy::shared::{Shared, UpstreamKind};
 use crate::report::page::{BASE, DOM, filled};
 use crate::request::outcome::Outcome;
 use crate::request::time_spent::{PartSpent, TimeSpent};
@@ -58,10 +58,7 @@ fn present(shared: &Shared) -> Value {
     for (worker, phase, count) in shared.metrics.in_flight_by_worker() {
         workers.entry(worker).or_default().insert(phase, count);
     }
-    // Of the two servers of a pair the one that answers has the request.
-    let answers = |worker: &str| shared.role(worker) != Some(ServerRole::Prefill);
-    let at_workers = workers.iter().filter(|(worker, _)| answers(worker));
-    let at_workers: i64 = at_workers.filter_map(|(_, of)| of.get(WAITING)).sum();
+    let at_workers: i64 = workers.values().filter_map(|of| of.get(WAITING)).sum();
     let has_router = shared.joins.has_front() && shared.upstream_kind == UpstreamKind::Router;
     // Not taken at one moment: about.
     let in_router = (has_router && !workers.is_empty())

@@ -98,7 +98,11 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
                 continue;
             }
             update = told.recv() => update,
-            () = updates.closed() => return,
+            () = updates.closed() => {
+                // Its own abort may have come before it was submitted here.
+                shared.driver.send(Command::Abort(vec![id]));
+                return;
+            }
         };
         let Some(mut update) = update else { return };
         waiting = None;

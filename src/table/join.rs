@@ -109,6 +109,10 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
 /// A file cannot be read, or the generator's not be written.
 pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<(), Error> {
     let (rows, told) = rows::read(&[path.to_owned()], began, &[])?;
+    if let Some(what) = told.left_out() {
+        // They would be gone from the file.
+        return Err(Error::read(path, what));
+    }
     let (front, _) = rows::read(&[front.to_owned()], began, &[])?;
     let all = front.firsts().flat_map(|first| front.request(first));
     let of_pairs = all.filter(|row| row.disaggregated == Some(true));

@@ -189,7 +189,8 @@ fn total(replays: &[Replayed]) -> Compared {
     std::array::from_fn(|figure| root_mean_square(all.iter().map(|errors| errors[figure])))
 }
 
+/// Not a number of none.
 fn root_mean_square(all: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = all.len().max(1) as f64;
+    let count = all.len() as f64;
     (all.map(|one| one * one).sum::<f64>() / count).sqrt()
 }

@@ -257,7 +257,8 @@ fn what_nobody_told_is_no_error() {
     let mut load = simulated(&Model::default(), 5.0);
     let second = load.requests.iter_mut().skip(75);
     second.for_each(|request| request.seen = None);
-    assert_eq!(Fit::kept_back(&[load.clone()]).unwrap(), [0.0; 6]);
+    let unknown = Fit::kept_back(&[load.clone()]).unwrap();
+    assert!(unknown.iter().all(|off| off.is_nan()), "{unknown:?}");
     let mut untold = load.clone();
     untold.requests.iter_mut().for_each(|of| of.seen = None);
     let fit = Fit::of(&[load, untold]).unwrap();

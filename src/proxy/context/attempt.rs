@@ -4,7 +4,7 @@ use parking_lot::MutexGuard;
 
 use crate::clock::Stamp;
 use crate::proxy::identity::new_span_id;
-use crate::proxy::shared::Role;
+use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{Attempt, CameWith, MAX_FAILED, SpanId};
 use crate::request::timeline::Moment;
 use crate::request::trace::Sending;
@@ -20,7 +20,11 @@ impl Context {
         };
         let (span, worker) = (new_span_id(), worker.to_string());
         self.span = Some(span);
-        self.at_worker = Some(self.shared.metrics.attempt_began(&worker));
+        let metrics = &self.shared.metrics;
+        self.at_worker = Some(match self.shared.role(&worker) {
+            Some(ServerRole::Prefill) => metrics.leg_began(&worker),
+            _ => metrics.attempt_began(&worker),
+        });
         let mut attempt = Attempt::new(span, worker, String::new(), self.arrival);
         attempt.came_with = self.trace.as_ref().and_then(|trace| {
             let (trace, span) = (trace.id, trace.parent?);

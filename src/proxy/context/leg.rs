@@ -53,7 +53,9 @@ impl Context {
     pub(super) fn server_info(&mut self, bytes: &[u8], is_end: bool) {
         let Some(info) = &mut self.info else { return };
         info.feed(bytes);
-        if let (Some(role), Role::Hop(worker), true) = (info.role(), &self.role, is_end) {
+        if let (true, Role::Hop(worker)) = (is_end, &self.role)
+            && let Some(role) = info.role()
+        {
             self.shared.learn(worker, role);
         }
     }

@@ -299,7 +299,7 @@ fn a_row_waits_for_its_other_leg() {
         );
         (prefill, found)
     };
-    let host = |rows: Option<Vec<Record>>| rows.unwrap()[0].facts.prefill_host.clone().unwrap();
+    let host = |rows: Option<Vec<Record>>| rows.unwrap()[0].facts.prefilled_by.take().unwrap().host;
 
     // It has told: the row is there at once.
     let (prefill, leg) = legs(1);
@@ -439,5 +439,8 @@ fn legs_that_no_front_takes_are_one_row() {
     let rows = vec![Sample::whole().record()];
     assert!(tables.joins.ended(&decode, Some(rows), at(2)).is_none());
     let rows = tables.joins.sweep(at(8)).pop().unwrap();
-    assert_eq!(rows[0].facts.prefill_host.as_deref(), Some("server:1"));
+    assert_eq!(
+        rows[0].facts.prefilled_by.as_ref().unwrap().host,
+        "server:1"
+    );
 }

@@ -280,7 +280,7 @@ mod tests {
         };
         let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
         let collector = Collector::new(&Settings {
-            timeout: Duration::from_secs(2),
+            timeout: Duration::from_secs(5),
             ..resolved.settings.unwrap()
         });
         let collector = collector.unwrap();

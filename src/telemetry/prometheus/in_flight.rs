@@ -4,6 +4,10 @@ use prometheus::IntGauge;
 
 use super::{Metrics, Progress};
 
+/// The phase of a leg to a pair's prefill server, from its beginning to its end: the request waits at, or streams from, the
+/// server that decodes.
+const PREFILLING: &str = "prefilling";
+
 /// One request or attempt that is under way. Once dropped it is no more.
 #[derive(Debug)]
 pub struct UnderWay {
@@ -23,6 +27,12 @@ impl Metrics {
         let level = |phase: Progress| self.worker_in_flight.with(&[worker, phase.name()]);
         let (waiting, streaming) = (level(Progress::Waiting), level(Progress::Streaming));
         UnderWay::new([waiting.clone(), waiting, streaming], Progress::Waiting)
+    }
+
+    /// A leg to the prefill server `worker` of a pair began.
+    pub fn leg_began(&self, worker: &str) -> UnderWay {
+        let level = self.worker_in_flight.with(&[worker, PREFILLING]);
+        UnderWay::new([level.clone(), level.clone(), level], Progress::Waiting)
     }
 
     /// There may be attempts at `worker`: shows that there have been none yet.

@@ -143,7 +143,8 @@ metrics! {
         server queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.";
     worker_in_flight: IntGauge = "queuescope_worker_in_flight", &["worker", "phase"];
         "Attempts at each worker, as its hop sees them (without hops, where the upstream is the server itself, by upstream): \
-        `waiting`, or `streaming` once the first bytes came back. Requests in the router queue now: \
+        `waiting`, or `streaming` once the first bytes came back; `prefilling` is a pair's leg to its prefill server, while the \
+        request waits at decode. Requests in the router queue now: \
         `queuescope_in_flight{phase=\"waiting\"}` less the sum of these that wait.";
     attempts: IntCounter = "queuescope_attempts_total", &["worker", "outcome"];
         "Attempts at servers that have ended, as the hops saw them; without hops, where the upstream is the server itself, our \

@@ -156,7 +156,10 @@ fn cells(name: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
 }
 
 fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+    match share.is_nan() {
+        true => "unknown".to_owned(),
+        false => format!("{:.1} %", share * 100.0),
+    }
 }
 
 fn short(value: f64) -> String {

@@ -67,7 +67,8 @@ fn what_is_narrow_is_named() {
         // Its generator's own file has what only traces tell, too.
         let rows = Table::read(&run.files[0]).unwrap();
         let told = |row: &usize| rows.number("kv_transfer_time", *row).is_some();
-        assert!((0..rows.len()).any(|row| told(&row)), "{which:?}: {lines}");
+        let count = (0..rows.len()).filter(told).count();
+        assert!(count * 10 >= rows.len() * 9, "{which:?}: {lines}: {count}");
         plan.assert_nothing_is_left();
     }
 }

@@ -192,7 +192,7 @@ async fn what_waits_at_a_prefill_server_is_no_other_request() {
     let admin = front.proxy.admin_addr();
     let both_wait = async || {
         let present = get(admin, "/live.json").await.json()["present"].take();
-        present["workers"][0]["phases"]["waiting"] == 1 && present["in_router"] == 1
+        present["workers"][0]["phases"]["prefilling"] == 1 && present["in_router"] == 1
     };
     until_async("one in the router, one at the server", both_wait).await;
     held.open();

@@ -1,0 +1,124 @@
+//! Findings of waiting in server queues.
+
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+
+#[test]
+fn a_second_cause_of_much_of_the_waiting_is_named_too() {
+    let run = run_of(100, |sample, _, start| queued(sample, start));
+    let told = |prefill| {
+        let mut why = Why::default();
+        let causes = [(Cause::Slots, 100 - prefill), (Cause::Prefill, prefill)];
+        causes
+            .into_iter()
+            .for_each(|(cause, nanos)| why.causes.add(cause, nanos));
+        let all = findings(&run, &RunReport::of(&run).summary, &[], &why);
+        let found = all
+            .into_iter()
+            .find(|of| of.kind == "server_queue")
+            .unwrap();
+        (found.what, found.advice)
+    };
+    let (what, advice) = told(38);
+    assert_says(
+        &what,
+        "All slots were taken for 62 % of that time, and its turn of prefill had not come for 38 %.",
+    );
+    let [slots, prefill] = [Cause::Slots, Cause::Prefill].map(Cause::advice);
+    assert_eq!(advice, format!("{slots} For the 38 %: {prefill}"));
+    let (what, advice) = told(19);
+    assert_says(&what, "for 81 % of that time.");
+    assert_eq!(advice, slots);
+}
+
+#[test]
+fn a_server_queue_is_told_with_what_limits_it() {
+    let run = run_of(100, |sample, _, start| queued(sample, start));
+    let finding = only(&run, "server_queue");
+    assert_says(&finding.what, "0.38 s of 0.50 s on average (76 %)");
+    assert!(!finding.advice.is_empty());
+    // A request runs for 100 ms, and each server gets one every 74 ms.
+    let limited = |most: u32| {
+        let process = ProcessFile {
+            command: format!("queuescope sim --max-running-requests {most} --port 1"),
+            ..ProcessFile::default()
+        };
+        let mut file = RunFile::default();
+        file.processes.push(process);
+        only(&changed(&run, |run| run.file = Some(file)), "server_queue")
+    };
+    let reached = limited(1);
+    assert_says(&reached.what, "The only slot was taken for");
+    assert_says(&reached.advice, "Raise `max_running_requests` while");
+    let other = limited(256);
+    // It runs far fewer than it could, and has run more.
+    assert_says(
+        &other.what,
+        "Requests that are not seen here had the server",
+    );
+    assert_says(&other.advice, "who else sends requests");
+}
+
+#[test]
+fn a_queue_that_grows_is_told() {
+    let growing = |sample, n: i64, start| {
+        let wait = 100 + n * 100;
+        let moments = [
+            (Moment::QueueEnd, wait),
+            (Moment::PrefillEnd, wait + 99),
+            (Moment::ServerFirstToken, wait + 100),
+            (Moment::FirstToken, wait + 110),
+            (Moment::LastToken, wait + 390),
+            (Moment::ServerFinish, wait + 395),
+            (Moment::Finish, wait + 400),
+            (Moment::End, wait + 400),
+        ];
+        set(sample, start, &moments)
+    };
+    let run = run_of(100, growing);
+    assert_eq!(kinds(&run), ["server_queue", "queue_growth"]);
+    // A third is too few for a mean to say anything.
+    assert_eq!(kinds(&run_of(60, growing)), ["server_queue"]);
+}
+
+/// A run at so many requests a second, of servers with 32 slots that do 21.9 a second and take the earliest first.
+fn loaded(rate: f64, count: usize, seed: u64) -> Run {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut gap = move |mean: f64| -mean * (1.0 - rng.random::<f64>()).ln();
+    let mut slots = [0.0_f64; 32];
+    let mut table = Table::default();
+    let mut at = 0.0;
+    for _ in 0..count {
+        at += gap(1.0 / rate);
+        slots.sort_by(f64::total_cmp);
+        let start = slots[0].max(at);
+        slots[0] = start + gap(32.0 / 21.9);
+        let cell = |column: &'static str, seconds| (column, Cell::Number(seconds));
+        table.push([
+            ("success", Cell::Word("True")),
+            cell("scheduled_time", at),
+            cell("end_time", slots[0]),
+            cell("pure_queue_time", start - at),
+        ]);
+    }
+    Run {
+        table,
+        ..Run::default()
+    }
+}
+
+/// At the limit of what can be served one run of 100 may be told to grow: five or more of 100 in less than one of 200 sets.
+#[test]
+fn a_queue_grows_only_where_more_comes_than_ends() {
+    let told = |rate: f64, count| {
+        let runs = (0..100).map(|seed| servers::growth(&loaded(rate, count, seed)));
+        runs.flatten().count()
+    };
+    for count in [300, 1000] {
+        assert_eq!(told(19.5, count), 0, "of {count}");
+        assert!(told(21.9, count) < 5, "of {count}");
+    }
+    assert!(told(30.0, 1000) > 95, "{}", told(30.0, 1000));
+}
