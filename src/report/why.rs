@@ -150,9 +150,14 @@ impl Why {
             let server = self.server(table, row, wait.cause)?;
             Some((server.queue(wait.cause)?, wait.stay?))
         };
-        let (queue, stay) = queue_of(longest)?;
-        let holders = queue.holders(&stay, NAMED);
-        let cause = queue.waits.causes(&stay).main();
+        let (cause, slots, holders) = match queue_of(longest) {
+            Some((queue, stay)) => {
+                let cause = queue.waits.causes(&stay).main();
+                (cause, queue.waits.limits.slots, queue.holders(&stay, NAMED))
+            }
+            // When that was nobody knows.
+            None => (Some(longest.cause?), None, Vec::new()),
+        };
         let waited_s = seconds(waits.iter().map(|wait| wait.nanos).sum());
         let most = match waits.len() {
             1 => String::new(),
@@ -165,7 +170,7 @@ impl Why {
             let id = table.text(ColumnId::req_id, *row);
             format!("; longest by {id}{}", tokens.unwrap_or_default())
         });
-        let why = cause.map(|cause| words(cause, queue.waits.limits.slots));
+        let why = cause.map(|cause| words(cause, slots));
         let held_up = waits.iter().filter_map(queue_of);
         let held_up = held_up.map(|(queue, stay)| queue.waits.held_up(&stay));
         let holders = holders.into_iter();

@@ -106,7 +106,10 @@ const HISTOGRAMS: [Histogram; 4] = [
     }),
 ];
 
-/// The last four are of servers of a pair: on their way to a decode server, and on one.
+/// So many at the end of [`GAUGES`] are of servers of a pair.
+const OF_PAIR: usize = 4;
+
+/// The last are those of a pair: on their way to a decode server, and on one.
 const GAUGES: [Gauge; 15] = [
     ("num_running_reqs", |load, _, _| load.running as f64),
     ("num_queue_reqs", |load, _, _| load.waiting as f64),
@@ -174,7 +177,7 @@ impl Metrics {
             registered(&registry, GaugeVec::new(opts, by_rank)?)
         };
         let told = match mode {
-            Mode::Null => GAUGES.len() - 4,
+            Mode::Null => GAUGES.len() - OF_PAIR,
             _ => GAUGES.len(),
         };
         let gauges = GAUGES.iter().take(told).map(|(name, _)| gauge(name));

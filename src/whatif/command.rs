@@ -216,7 +216,7 @@ impl Made<'_> {
     fn find(&self, settings: &[Entry], what: Find) -> Result<Option<Prediction>, Error> {
         let slower = |rate: &f64| Some(rate / (1.0 + PRECISION));
         let rates = std::iter::successors(Some(MOST_RATE), slower);
-        let least = (self.load.rate() / MOST_SERVERS as f64).max(LEAST_RATE);
+        let least = self.least_rate();
         let all: Vec<Value> = match what {
             Find::Servers => (1..=MOST_SERVERS as i64).map(Value::from).collect(),
             Find::Rate => rates
@@ -249,6 +249,11 @@ impl Made<'_> {
         Ok(found)
     }
 
+    /// The lowest that is looked at, requests a second.
+    fn least_rate(&self) -> f64 {
+        (self.load.rate() / MOST_SERVERS as f64).max(LEAST_RATE)
+    }
+
     /// Why nothing was found.
     fn none_keeps(&self) -> String {
         let goals = self.args.goodput.iter();
@@ -257,7 +262,10 @@ impl Made<'_> {
             .collect();
         let looked_for = match self.args.find {
             Some(Find::Servers) => format!("number of servers up to {MOST_SERVERS}"),
-            _ => "rate".to_owned(),
+            _ => format!(
+                "rate from {} requests a second on",
+                four_digits(self.least_rate())
+            ),
         };
         let share = self.args.goodput_share * 100.0;
         format!(

@@ -138,9 +138,7 @@ async fn json_alone_comes_out_and_words_beside_it() {
             "",
         ),
         (
-            format!(
-                "whatif tests/data/h200/rows/random-512-128-slots16-rate12.csv.gz --set max_running_requests=64"
-            ),
+            "whatif tests/data/h200/rows/random-512-128-slots16-rate12.csv.gz --set max_running_requests=64".into(),
             "/predictions/0/settings/max_running_requests",
             64.into(),
             "",

@@ -27,6 +27,12 @@ pub(super) fn of(config: &Config, credentials: &Credentials) -> Vec<String> {
             config.upstream_idle_timeout_s.get().as_secs_f64()
         ));
     }
+    if !config.queue_timeout_s.get().is_zero() && config.max_concurrent_requests == 0 {
+        all.push(format!(
+            "queue_timeout_s = {}: nothing waits, as max_concurrent_requests is 0",
+            config.queue_timeout_s.get().as_secs_f64()
+        ));
+    }
     if config.upstream.is_empty() && credentials.hop_secret.is_none() {
         all.push(
             "hop_secret: is not given, so the front will take off what these hops stamp and not use it; give the same \
