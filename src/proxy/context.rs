@@ -209,6 +209,14 @@ impl Context {
         }
     }
 
+    /// It is held back for others to end, from now on.
+    pub fn waits_for_turn(&mut self) -> Stamp {
+        if let Some(under_way) = &mut self.under_way {
+            under_way.enter(Progress::Waiting);
+        }
+        self.shared.clock.now()
+    }
+
     /// It was held back since `began`, for others to end.
     pub fn held(&mut self, began: Stamp) {
         let nanos = self.shared.clock.now().nanos_since(began);

@@ -279,7 +279,7 @@ impl<'a> Request<'a> {
         if self.endpoint.is_none() || upstreams.rules().most == 0 {
             return Ok(None);
         }
-        let began = self.shared.clock.now();
+        let began = self.context.waits_for_turn();
         let limit = upstreams.rules().timeouts.queue;
         let too_long = async {
             match limit.is_zero() {

@@ -21,7 +21,9 @@ use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
 use super::load::Load;
 use super::replay::{Deployment, Model};
-use super::settings::{LEAST_RATE, MOST_RATE, MOST_SERVERS, RATE, SERVERS, deployment, sweeps};
+use super::settings::{
+    LEAST_RATE, MOST_RATE, MOST_SERVERS, RATE, SERVERS, SLOTS, deployment, sweeps,
+};
 
 /// What is to be predicted, of what, and from what.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -157,8 +159,10 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         given => Some(self::loads(&self::load(given)?.runs)?),
     };
     let fitted = given.as_deref().unwrap_or(&loads);
+    let is_said = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
+    let is_said = grid.iter().all(is_said);
     let mut made = Made {
-        notes: notes(load, given.iter().flatten()),
+        notes: notes(load, given.iter().flatten(), !is_said),
         no_prediction: None,
         predictions: Vec::new(),
         not_found: Vec::new(),
@@ -305,10 +309,14 @@ fn only(loads: &[Load]) -> Result<&Load, Error> {
 }
 
 /// What the reader must know of the load, and of what taught.
-fn notes<'l>(load: &'l Load, taught: impl Iterator<Item = &'l Load>) -> Vec<String> {
+fn notes<'l>(
+    load: &'l Load,
+    taught: impl Iterator<Item = &'l Load>,
+    needs_slots: bool,
+) -> Vec<String> {
     let all = std::iter::once(load).chain(taught);
     let mut notes: Vec<String> = all.flat_map(|of| of.notes.clone()).collect();
-    if load.slots.iter().all(Option::is_none) {
+    if needs_slots && load.slots.iter().all(Option::is_none) {
         notes.push(
             "no request waited for a slot: how many the servers run at once is not known, and no limit is assumed; \
              --set max_running_requests=N says it"

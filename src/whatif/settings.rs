@@ -28,7 +28,8 @@ pub const LEAST_RATE: f64 = 0.001;
 pub const MOST_RATE: f64 = 1e6;
 /// More servers are taken for a slip.
 pub const MOST_SERVERS: usize = 1024;
-const SLOTS: &str = "max_running_requests";
+/// How many requests a server runs at once.
+pub const SLOTS: &str = "max_running_requests";
 
 /// What can be changed: each key is a flag here.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -138,6 +138,10 @@ pub fn imbalance(run: &Run, found: Finding) -> Option<Finding> {
         host.models.insert(table.text("model", row));
         host.waits.extend(wait(run, row));
     }
+    // A failed request may have ended where it was to be prefilled.
+    for row in table.firsts() {
+        hosts.remove(table.text("prefill_host", row));
+    }
     // Of a request that nobody answered the server is unknown.
     hosts.remove("");
     let unequal = of_one_model(hosts).iter().find_map(|hosts| {

@@ -139,8 +139,8 @@ metrics! {
     clock_offset_error: Gauge = "queuescope_clock_offset_error_seconds", &["clock"];
         "The true offset lies within ± this. Stages across the two clocks are no better than it.";
     in_flight: IntGauge = "queuescope_in_flight", &["phase"];
-        "Generation requests under way. `receiving`: not yet sent on; `waiting`: sent, and no token back (in the router queue, the \
-        server queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.";
+        "Generation requests under way. `receiving`: not yet sent on; `waiting`: sent or held back by `max_concurrent_requests`, and no \
+        token back (in the router queue, the server queue or prefill); `streaming`: a token was seen. Replies that are no stream wait to their end.";
     worker_in_flight: IntGauge = "queuescope_worker_in_flight", &["worker", "phase"];
         "Attempts at each worker, as its hop sees them (without hops, where the upstream is the server itself, by upstream): \
         `waiting`, or `streaming` once the first bytes came back; `prefilling` is a pair's leg to its prefill server, while the \

@@ -174,6 +174,11 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
     assert_eq!(front.ask("/tokenize", "", b"{}").await.status(), 200);
     drop(clients.remove(2));
     until("it left", || in_flight(4)).await;
+    // Those that are held back are in the router queue as the metrics count it.
+    until("all wait", || {
+        front.counter("queuescope_in_flight{phase=\"waiting\"}") == 4
+    })
+    .await;
     // The wait is no time of the proxy's own.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert_eq!(server.seen().len(), 2);
