@@ -4,6 +4,7 @@ pub mod admin;
 pub mod clients;
 pub mod collector;
 pub mod delays;
+pub mod docs;
 pub mod generator;
 pub mod http;
 pub mod http2;

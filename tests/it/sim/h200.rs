@@ -3,12 +3,16 @@
 mod replay;
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use queuescope::clock::Stamp;
 use queuescope::sim::engine::{Engine, Event, EventKind, Profile, Prompt, Request};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use crate::support::docs::has_table;
+
+/// Where the tables are.
+const PAGE: &str = "docs/dev/CALIBRATION.md";
 
 /// What was measured on one H200 at an offered rate: requests in 30 s, 512 tokens in, 128 out.
 struct Measured {
@@ -225,24 +229,5 @@ fn the_defaults_come_out_as_a_real_gpu_server() {
     for (row, share) in [(0, 0.35), (1, 0.35), (2, 0.35), (3, 0.6), (4, 0.10)] {
         near(row, 1, share);
     }
-    written("h200", &table);
-}
-
-/// Holds the page's table of this name to `table`.
-fn written(name: &str, table: &str) {
-    static PAGE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _alone = PAGE.lock();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dev/CALIBRATION.md");
-    let begin = format!("<!-- table: {name} -->\n");
-    let written = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = written.split_once(&begin).unwrap();
-    let (_, after) = rest.split_once("<!-- end -->\n").unwrap();
-    let page = format!("{before}{begin}{table}<!-- end -->\n{after}");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        return std::fs::write(&path, &page).unwrap();
-    }
-    assert!(
-        page == written,
-        "docs/dev/CALIBRATION.md is stale: run `UPDATE_DOCS=1 cargo test h200`\n{table}"
-    );
+    has_table(PAGE, "h200", &table);
 }

@@ -1,13 +1,13 @@
 //! What rows of a real GPU teach, and how near predictions of the other runs come.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use queuescope::report::reader;
 use queuescope::whatif::fit::{Fit, Replayed};
 use queuescope::whatif::load::Load;
 
 use super::files;
+use crate::support::docs::has_table;
 
 /// Each run, and what the others taught of it.
 fn predicted_by_others(loads: &[Load]) -> Vec<Replayed> {
@@ -51,7 +51,7 @@ fn runs_of_a_real_gpu_are_predicted_by_the_others() {
     ];
     let off = beyond(&runs, quiet);
     assert!(off.is_empty(), "{off:?}\n{}", table(&runs));
-    is_in_the_docs("whatif", &table(&runs));
+    has_table("docs/WHATIF.md", "whatif", &table(&runs));
 }
 
 /// Another H200 with slower processors: what runs below saturation teach of runs at and beyond it, and of other limits.
@@ -94,7 +94,7 @@ fn saturation_is_predicted_by_runs_below_it() {
     let off = beyond(&runs, bounds);
     // One run each: a burst that just filled four slots, and one in which this host was slower than in the others.
     assert!(off.len() <= 2, "{off:?}\n{shown}");
-    is_in_the_docs("whatif full", &shown);
+    has_table("docs/WHATIF.md", "whatif full", &shown);
 }
 
 /// What of runs is farther off than this share and than this many milliseconds.
@@ -133,21 +133,4 @@ fn table(runs: &[Replayed]) -> String {
         }
     }
     table
-}
-
-/// Holds a table of docs/WHATIF.md to what was found, or writes it.
-fn is_in_the_docs(name: &str, table: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/WHATIF.md");
-    let written = std::fs::read_to_string(&path).unwrap();
-    let begin = format!("<!-- table: {name} -->\n");
-    let (before, rest) = written.split_once(&begin).unwrap();
-    let (_, after) = rest.split_once("<!-- end -->\n").unwrap();
-    let page = format!("{before}{begin}{table}<!-- end -->\n{after}");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        return std::fs::write(&path, &page).unwrap();
-    }
-    assert!(
-        page == written,
-        "docs/WHATIF.md is stale: run `UPDATE_DOCS=1 cargo test whatif -- --test-threads 1`\n{table}"
-    );
 }

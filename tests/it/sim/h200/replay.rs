@@ -232,5 +232,5 @@ fn replayed_rows_come_out_as_on_the_real_gpu() {
     // The bounds tell models apart: the one of before keeps them in no run.
     assert_eq!(was_off, RUNS.len(), "{table}");
     assert!(off.is_empty(), "{off:?}\n{table}");
-    written("replay", &table);
+    has_table(PAGE, "replay", &table);
 }
