@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{HeaderValue, Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::HttpTask;
@@ -45,6 +46,8 @@ pub(super) struct Response {
     ahead_bytes: usize,
     /// Room for the next piece, used again and again.
     space: Vec<u8>,
+    /// Why no more of it can be read, once what came before has been passed on.
+    broken: Option<Box<Error>>,
     /// The request's body could not be sent.
     unsent: Option<Box<Error>>,
 }
@@ -53,7 +56,6 @@ pub(super) struct Response {
 enum Came {
     Head(Box<ResponseHeader>, bool),
     Piece(Vec<u8>, bool, Treated),
-    Broken(Box<Error>),
 }
 
 /// Parts of a response that are read while a write to the client is pending, and their bytes.
@@ -63,6 +65,8 @@ const AHEAD_BYTES: usize = 64 * 1024;
 const FIRST_SPACE: usize = 1024;
 /// The room for a piece that is kept for the next.
 const SPACE: usize = 8 * 1024;
+/// A piece of more bytes is passed on as it is.
+const GATHERED: usize = SPACE / 2;
 
 impl Response {
     pub(super) fn new(client: &Exchange, at: Stamp) -> Response {
@@ -79,7 +83,46 @@ impl Response {
             ahead: VecDeque::new(),
             ahead_bytes: 0,
             space: Vec::with_capacity(FIRST_SPACE),
+            broken: None,
             unsent: None,
+        }
+    }
+
+    /// What comes next from `up`: a head, or a piece of the body in `space`; and whether it is the end. If it `gathers`,
+    /// a piece has all that has come by now, for one write of many events that were read at once.
+    async fn read(
+        &mut self,
+        up: &mut HttpSession,
+        gathers: bool,
+    ) -> pingora::Result<(Option<Box<ResponseHeader>>, bool)> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
+        let is_final =
+            |head: StatusCode| !head.is_informational() || head == StatusCode::SWITCHING_PROTOCOLS;
+        if !up.get_status().is_some_and(is_final)
+            && let HttpTask::Header(head, is_end) = up.read_response_task().await?
+        {
+            return Ok((Some(head), is_end));
+        }
+        self.space.clear();
+        let mut read = up.read_body_ref().await;
+        while let Ok(Some(piece)) = read {
+            self.space.extend_from_slice(piece);
+            if !gathers || self.space.len() > GATHERED || up.is_body_done() {
+                return Ok((None, up.is_body_done()));
+            }
+            let Some(next) = up.read_body_ref().now_or_never() else {
+                return Ok((None, false));
+            };
+            read = next;
+        }
+        match read {
+            Err(error) if self.space.is_empty() => Err(error),
+            read => {
+                self.broken = read.err();
+                Ok((None, up.is_body_done() && self.broken.is_none()))
+            }
         }
     }
 
@@ -130,7 +173,7 @@ impl Request<'_> {
             }
             tokio::select! {
                 biased;
-                read = read(&mut up, &mut self.response.space), if !self.response.is_whole => {
+                read = self.response.read(&mut up, self.fault.is_none()), if !self.response.is_whole => {
                     let at = self.shared.clock.now();
                     let came = self.came(read, up.was_upgraded(), at)?;
                     if self.response.is_whole && self.upload.is_over {
@@ -380,7 +423,6 @@ impl Request<'_> {
                 // Either end of an upgraded connection is the end of both.
                 self.upload.is_over |= is_end && client.session.was_upgraded();
             }
-            Came::Broken(error) => return Err(Failure::Upstream(error.into_up())),
         }
         Ok(())
     }
@@ -421,14 +463,14 @@ impl Request<'_> {
                 self.context.time.full(clock.now());
                 break;
             }
-            let read = read(up, &mut self.response.space).await;
+            let read = self.response.read(up, true).await;
             let at = clock.now();
             let came = match self.came(read, up.was_upgraded(), at) {
                 Ok(came) => came,
                 // What was read before goes first.
                 Err(Failure::Upstream(error)) => {
-                    self.response.is_whole = true;
-                    Came::Broken(error)
+                    self.response.broken = Some(error);
+                    break;
                 }
                 Err(failure) => return failure,
             };
@@ -439,25 +481,6 @@ impl Request<'_> {
         }
         pending().await
     }
-}
-
-/// What comes next from upstream: a head, or a piece of the body in `space`; and whether it is the end.
-async fn read(
-    up: &mut HttpSession,
-    space: &mut Vec<u8>,
-) -> pingora::Result<(Option<Box<ResponseHeader>>, bool)> {
-    let is_final =
-        |head: StatusCode| !head.is_informational() || head == StatusCode::SWITCHING_PROTOCOLS;
-    if !up.get_status().is_some_and(is_final)
-        && let HttpTask::Header(head, is_end) = up.read_response_task().await?
-    {
-        return Ok((Some(head), is_end));
-    }
-    space.clear();
-    if let Some(piece) = up.read_body_ref().await? {
-        space.extend_from_slice(piece);
-    }
-    Ok((None, up.is_body_done()))
 }
 
 /// The next piece of a request's body; or, where it is over, the client's leaving.

@@ -2,7 +2,8 @@
 //! read ahead.
 
 use crate::support::proxy::{Front, answering};
-use crate::support::wire::{chunk, until};
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{chunk, stream_head, until};
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\n";
@@ -90,4 +91,28 @@ async fn a_tunnel_is_refused_in_our_words_and_is_no_broken_head() {
     })
     .await;
     assert!(upstream.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_were_read_at_once_are_written_at_once_and_before_what_ends_them() {
+    let events: Vec<_> = (0..20).map(|at| format!("data: {at}\n\n")).collect();
+    let chunks: Vec<u8> = events.iter().flat_map(chunk).collect();
+    for (end, is_whole) in [
+        (&b"0\r\n\r\n"[..], true),
+        (b"", false),
+        (b"nonsense\r\n", false),
+    ] {
+        let steps = vec![
+            Step::Send([&stream_head(), &chunks[..], end].concat()),
+            Step::Close,
+        ];
+        let upstream = Upstream::playing(steps).await;
+        let front = Front::start(upstream.addr).await;
+        let mut client = front
+            .asked("/v1/embeddings", "connection: close\r\n", b"{}")
+            .await;
+        let raw = String::from_utf8(client.read_to_close().await).unwrap();
+        assert!(raw.contains(&events.concat()), "{raw}");
+        assert_eq!(raw.ends_with("\r\n0\r\n\r\n"), is_whole, "{raw}");
+    }
 }
