@@ -112,11 +112,11 @@ fn submit(shared: &Arc<Shared>, sequences: &[Sequence], due: Stamp) -> Source {
 }
 
 impl Reply {
-    /// Hands the call, whose body is `body`, to the engine.
+    /// Hands the call to the engine.
     pub(super) fn begin(
         shared: Arc<Shared>,
         mut call: Call,
-        (headers, body): (HeaderMap, Bytes),
+        headers: HeaderMap,
         received: Stamp,
         fate: Fate,
     ) -> Reply {
@@ -146,15 +146,12 @@ impl Reply {
         } else {
             submit(&shared, &call.sequences, dispatched)
         };
-        // It is read again for the spans only.
-        let body = shared.tracer.as_ref().map(|_| body).unwrap_or_default();
         Reply {
             cut: Cut::of(fate, &call.sequences),
             exchange: Exchange {
                 shared,
                 call,
                 headers,
-                body,
                 received,
                 dispatched,
             },

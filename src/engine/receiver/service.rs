@@ -68,7 +68,7 @@ const RESOURCE_EXHAUSTED: u8 = 8;
 const UNIMPLEMENTED: u8 = 12;
 const UNAVAILABLE: u8 = 14;
 
-const TOO_LARGE: Refusal = (413, RESOURCE_EXHAUSTED, "a message may have 16 MiB");
+const TOO_LARGE: Refusal = (413, RESOURCE_EXHAUSTED, "a message may have 4 MiB");
 const NO_ROOM: Refusal = (503, UNAVAILABLE, "too much waits to be read; send it again");
 const TOO_SLOW: Refusal = (408, DEADLINE_EXCEEDED, "the body took too long");
 const BROKEN: Refusal = (400, INVALID_ARGUMENT, "not one whole message");

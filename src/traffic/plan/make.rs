@@ -32,6 +32,7 @@ impl Args {
         let end = self.rate_curve.as_ref().map(Curve::end);
         let end = end.filter(|_| self.num_prompts.is_none());
         args.duration = self.duration.or(end.map(Duration::from_secs_f64));
+        args.check_goals()?;
         let arrival = args.arrival()?;
         let turns = args.turns()?;
         let (mut dataset, source) = args.dataset(&arrival, turns)?;
@@ -144,6 +145,18 @@ impl Args {
             )));
         }
         Ok(stored)
+    }
+
+    /// One limit for each latency.
+    fn check_goals(&self) -> Result<(), Error> {
+        let names = self.goodput.iter().map(|goal| &goal.name);
+        let mut known = std::collections::BTreeSet::new();
+        let twice = names.into_iter().find(|name| !known.insert(*name));
+        twice.map_or(Ok(()), |name| {
+            Err(Error::Usage(format!(
+                "--goodput: names {name} twice; give one limit for it"
+            )))
+        })
     }
 
     /// Turns of each conversation, at most.
