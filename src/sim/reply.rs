@@ -270,11 +270,6 @@ impl Reply {
             rid: call.sequences[0].rid.to_string(),
             x_request_id: header("x-request-id"),
             traceparent: header("traceparent"),
-            endpoint: call.endpoint.path(),
-            stream: call.stream,
-            sequences: call.sequences.len(),
-            prompt_tokens: call.prompt_tokens(),
-            output_tokens: call.made(),
             received: Some(self.exchange.received),
             queue_start: earliest(|s| s.moments.queue_start),
             queue_end: earliest(|s| s.moments.queue_end),
@@ -342,7 +337,9 @@ impl Drop for Reply {
             shared.driver.send(Command::Abort(left));
         }
         let served = self.served(now);
-        shared.metrics.count(&served, &exchange.call.sequences);
+        if served.outcome == Outcome::Finished {
+            shared.metrics.count(&exchange.call, exchange.received);
+        }
         let mut kept = shared.served.lock();
         if kept.len() == KEPT {
             kept.pop_front();
