@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::support::process::{limited, run};
 
 /// A file of `tests/data/datasets`, all of which are synthetic.
 fn file(name: &str) -> PathBuf {
@@ -13,26 +12,6 @@ fn file(name: &str) -> PathBuf {
 
 fn planned(line: &str) -> Result<RunPlan, Error> {
     generator::plan("http://127.0.0.1:1", &flags(line))
-}
-
-#[test]
-fn a_workload_that_is_not_whole_is_not_there() {
-    let folder = tempfile::tempdir().unwrap();
-    // 8 blocks of 512 bytes are a fraction of it.
-    let mut command = limited("-f 8");
-    command.args([
-        "traffic",
-        "--save-workload",
-        "load",
-        "--dataset-name",
-        "random-ids",
-    ]);
-    command.args(["--num-prompts", "200", "--base-url", "http://127.0.0.1:1"]);
-    command.current_dir(folder.path());
-    let done = run(command);
-    done.assert_status(&[1]);
-    assert!(done.err.contains("load: "), "{}", done.err);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,10 +150,6 @@ fn flags_that_do_not_go_together_are_told() {
             "--turns 2: goes with --dataset-name conversations or sharegpt",
         ),
         (
-            "--workload /nowhere/w",
-            "--workload /nowhere/w: No such file",
-        ),
-        (
             &format!("{azure} --arrival trace --request-rate 3"),
             "--request-rate: the trace says when",
         ),
@@ -197,21 +172,6 @@ fn flags_that_do_not_go_together_are_told() {
             error.is_usage() && error.to_string().contains(said),
             "{line}: {error}"
         );
-    }
-}
-
-#[test]
-fn a_stored_workload_says_itself_what_is_sent_and_when() {
-    for more in [
-        ["--request-rate", "3"],
-        ["--dataset-name", "random"],
-        ["--arrival", "constant"],
-        ["--rate-curve", "0:1,9:9"],
-    ] {
-        let line = [&["traffic", "--workload", "w"], &more[..]].concat();
-        let error = traffic::Args::try_parse_from(line).unwrap_err().to_string();
-        let said = format!("'--workload <FILE>' cannot be used with '{} <", more[0]);
-        assert!(error.contains(&said), "{error}");
     }
 }
 
