@@ -62,10 +62,8 @@ fn message() -> Vec<u8> {
     spans::message(&all)
 }
 
-fn told(message: &[u8]) -> usize {
-    let mut found = Vec::new();
-    otlp::spans(message, &mut found).unwrap();
-    joined(found)
+fn told(message: &Bytes) -> usize {
+    joined(otlp::spans(message.clone()).unwrap())
 }
 
 /// How many whole requests there are among these spans, as a join finds them.
@@ -116,7 +114,7 @@ fn of_thread() -> u64 {
 }
 
 /// Nanoseconds a span of the receiver's thread, for messages by gRPC on one connection.
-async fn received(message: &[u8], forward: Option<forward::Settings>) -> u64 {
+async fn received(message: &Bytes, forward: Option<forward::Settings>) -> u64 {
     let sink: Sink = Arc::new(|spans| {
         black_box(joined(spans));
         true
@@ -132,7 +130,7 @@ async fn received(message: &[u8], forward: Option<forward::Settings>) -> u64 {
     let mut frame = BytesMut::new();
     frame.put_u8(0);
     frame.put_u32(message.len() as u32);
-    frame.put(message);
+    frame.put_slice(message);
     let frame = frame.freeze();
     let before = of_thread();
     let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new())
@@ -173,14 +171,10 @@ async fn collector() -> SocketAddr {
 }
 
 fn main() {
-    let message = message();
+    let message = Bytes::from(message());
     println!("{SPANS} spans, {} bytes; CPU a span:", message.len());
     assert_eq!(told(&message), 2);
-    let walk = cpu(|| {
-        let mut found = Vec::new();
-        otlp::spans(black_box(&message), &mut found).unwrap();
-        found.len()
-    });
+    let walk = cpu(|| otlp::spans(black_box(message.clone())).unwrap().len());
     let both = cpu(|| told(black_box(&message)));
     println!("walk: {walk} ns; walk and join: {both} ns");
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -28,7 +28,6 @@ mod output;
 pub mod plan;
 mod progress;
 mod rows;
-mod saved;
 pub mod shard;
 pub mod spans;
 pub mod stop;
@@ -164,10 +163,6 @@ async fn made_ready(
     let mut plan = aside(move || args.plan()).await??;
     if let Some(at) = plan.args.start_at {
         Error::if_past(at, clock.now())?;
-    }
-    if let Some(path) = plan.args.save_workload.clone() {
-        let saved = plan.clone();
-        aside(move || saved.save_workload(&path)).await??;
     }
     let spans = plan.args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);

@@ -158,7 +158,8 @@ impl Joiner {
         for found in &joined.found {
             self.count(found.report.told.source, Join::Joined, 1);
         }
-        self.outlet.finish(joined);
+        let rows = joined.into_rows(&mut self.outlet.clocks.lock());
+        self.outlet.telemetry.record(rows);
     }
 }
 
@@ -170,16 +171,18 @@ impl Outlet {
         }
         self.telemetry.record(rows);
     }
+}
 
-    /// A request goes out with what was told of it.
-    fn finish(&self, joined: Joined) {
-        let Joined { of, mut found } = joined;
+impl Joined {
+    /// The rows, with what was told of them, and the clock of the engine with what they tell of it.
+    pub fn into_rows(self, clocks: &mut OffsetTable) -> Vec<Record> {
+        let Joined { of, mut found } = self;
         let Ended {
             mut rows, wanted, ..
         } = of;
         // The trace is trusted before the log.
         found.sort_by_key(|found| found.report.told.source == TimingSource::Log);
-        self.relate(&mut rows, &found);
+        relate(&mut rows, &found, clocks);
         for (row, number) in rows.iter_mut().zip(0..) {
             let mut is_told = false;
             for found in found.iter().filter(|found| found.row == number) {
@@ -197,34 +200,31 @@ impl Outlet {
                 row.facts.prefilled_by.clone_from(&first.facts.prefilled_by);
             }
         }
-        self.telemetry.record(rows);
+        rows
     }
+}
 
-    /// Puts the engine's clock on ours, with what these requests tell of it.
-    fn relate(&self, rows: &mut [Record], found: &[Match]) {
-        let Some(clock) = rows.first().and_then(|row| row.facts.engine_clock.clone()) else {
-            return;
-        };
-        // What may be of an earlier attempt at another server, or of another request with the same id, bounds nothing.
-        let sure = found.iter().filter(|found| found.is_sure);
-        let bounds = sure.flat_map(|sure| {
-            let row = rows.get(sure.row);
-            row.map(|row| sure.report.told.bounds(row))
-                .unwrap_or_default()
-        });
-        let bounds: Vec<_> = bounds.collect();
-        let Some(with_engine) = with_engine(rows).filter(|_| !found.is_empty()) else {
-            return;
-        };
-        let mut clocks = self.clocks.lock();
-        clocks.add(&clock, &bounds);
-        let offset = clocks.get_over(&clock, with_engine);
-        drop(clocks);
-        if let Some(offset) = offset {
-            for row in rows {
-                row.timeline
-                    .relate(ClockOf::Engine, Relation::Apart(offset));
-            }
+/// Puts the engine's clock on ours, with what these requests tell of it.
+fn relate(rows: &mut [Record], found: &[Match], clocks: &mut OffsetTable) {
+    let Some(clock) = rows.first().and_then(|row| row.facts.engine_clock.clone()) else {
+        return;
+    };
+    // What may be of an earlier attempt at another server, or of another request with the same id, bounds nothing.
+    let sure = found.iter().filter(|found| found.is_sure);
+    let bounds = sure.flat_map(|sure| {
+        let row = rows.get(sure.row);
+        row.map(|row| sure.report.told.bounds(row))
+            .unwrap_or_default()
+    });
+    let bounds: Vec<_> = bounds.collect();
+    let Some(with_engine) = with_engine(rows).filter(|_| !found.is_empty()) else {
+        return;
+    };
+    clocks.add(&clock, &bounds);
+    if let Some(offset) = clocks.get_over(&clock, with_engine) {
+        for row in rows {
+            row.timeline
+                .relate(ClockOf::Engine, Relation::Apart(offset));
         }
     }
 }

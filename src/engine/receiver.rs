@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::telemetry::prometheus::{Batch, Metrics};
 
 use super::forward::{self, Forward};
-use super::otlp::{self, Malformed};
+use super::otlp;
 use super::span::EngineSpan;
 
 mod intake;
@@ -122,13 +122,12 @@ impl Reader {
     }
 
     fn read(&self, message: Message) {
-        let mut spans = Vec::new();
         let read = message.plain().and_then(|plain| {
-            otlp::spans(&plain, &mut spans).map_err(|Malformed| Unread::Malformed)?;
-            Ok(plain)
+            let spans = otlp::spans(plain.clone()).map_err(|_| Unread::Malformed)?;
+            Ok((plain, spans))
         });
         let outcome = match read {
-            Ok(plain) => {
+            Ok((plain, spans)) => {
                 if let Some(forward) = &self.forward {
                     forward.push(plain);
                 }

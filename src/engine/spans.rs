@@ -12,7 +12,7 @@ use crate::request::attempt::ServerRole;
 use crate::request::told::Told;
 
 use super::fifo::{Fifo, Held};
-use super::span::{EngineSpan, Part, Stage};
+use super::span::{EngineSpan, Part};
 
 mod report;
 mod share;
@@ -165,12 +165,6 @@ impl Spans {
         }
         let mut found: Vec<Report> = ids.into_iter().map(|id| self.request(trace, id)).collect();
         found.retain(|report| report.told.role != Some(ServerRole::Prefill));
-        let loose = self.loose(trace);
-        match (&mut found[..], &loose[..]) {
-            ([request], [stages]) => self.adopt(request, stages),
-            ([], [_]) => return loose,
-            _ => {}
-        }
         found
     }
 
@@ -223,16 +217,19 @@ impl Spans {
             Origin::Line(number) => {
                 rid.map(|rid| self.all.retain(&rid, |held| held.number != number));
             }
-            Origin::Stages(trace, scheduler) => self.remove(trace, |span| span.parent == scheduler),
             Origin::Request(trace, id) => {
                 let schedulers: Vec<u64> = self
                     .schedulers(trace, id)
                     .map(|(_, span)| span.id)
                     .collect();
-                self.remove(trace, |span| {
+                let is_part = |span: &EngineSpan| {
                     let is_root = span.id == id && span.root().is_some();
                     is_root || span.is_scheduler_of(id) || schedulers.contains(&span.parent)
-                });
+                };
+                self.all.retain(
+                    &Key::Trace(trace),
+                    |held| !matches!(&held.value, Item::Span(span) if is_part(span)),
+                );
                 if let Some(rid) = rid {
                     let mut is_first = true;
                     self.all.retain(&rid, |held| {
@@ -335,46 +332,6 @@ impl Spans {
         report
     }
 
-    /// Stages whose scheduler's span is lost, or that still run. What was never in the queue is what follows a retraction.
-    fn loose(&self, trace: u128) -> Vec<Report> {
-        let mut schedulers: BTreeSet<u64> = BTreeSet::new();
-        for (_, span) in self.spans(trace) {
-            if span.part == Part::Stage(Stage::Waiting) {
-                schedulers.insert(span.parent);
-            }
-        }
-        for (_, span) in self.spans(trace) {
-            if matches!(span.part, Part::Scheduler(_)) {
-                schedulers.remove(&span.id);
-            }
-        }
-        let all = schedulers.into_iter().take(ALIKE).map(|id| {
-            let mut report = Report::new(Origin::Stages(trace, id), trace);
-            let (last, share) = self.share(trace, id);
-            report.came = last;
-            share.tell(&mut report.told);
-            report
-        });
-        all.collect()
-    }
-
-    /// Gives a request without a scheduler the stages that were meanwhile.
-    fn adopt(&self, request: &mut Report, stages: &Report) {
-        let (Origin::Request(trace, id), Some(start)) = (request.of, stages.told.queue_start)
-        else {
-            return;
-        };
-        let (told, of) = (&mut request.told, &stages.told);
-        let is_within = told
-            .received
-            .zip(told.finished)
-            .is_some_and(|(from, to)| (from..=to).contains(&start));
-        if is_within && self.schedulers(trace, id).next().is_none() {
-            (told.queue_start, told.queue_end) = (of.queue_start, of.queue_end);
-            told.prefill_end = of.prefill_end;
-        }
-    }
-
     /// The requests with such a root in the traces that are known by `key`.
     fn in_traces(&self, key: &Key, is_wanted: impl Fn(&Told) -> bool) -> Vec<Report> {
         let traces = self
@@ -392,13 +349,6 @@ impl Spans {
             roots.map(move |(_, root)| (trace, root.id)).take(ALIKE)
         });
         roots.map(|(trace, id)| self.request(trace, id)).collect()
-    }
-
-    fn remove(&mut self, trace: u128, is_part: impl Fn(&EngineSpan) -> bool) {
-        self.all.retain(
-            &Key::Trace(trace),
-            |held| !matches!(&held.value, Item::Span(span) if is_part(span)),
-        );
     }
 }
 

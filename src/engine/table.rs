@@ -40,6 +40,14 @@ pub struct Joined {
     pub found: Vec<Match>,
 }
 
+impl Joined {
+    /// A request of which nothing is told.
+    pub fn without(of: Ended) -> Joined {
+        let found = Vec::new();
+        Joined { of, found }
+    }
+}
+
 /// Spans that a request has, and what they are found by.
 const SPANS_EACH: usize = 8;
 /// Rows that are remembered when they have gone out.

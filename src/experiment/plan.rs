@@ -147,10 +147,6 @@ impl Plan {
             self.value("duration").is_none(),
             "duration: a search sets how long each rate is tried; give probe_s in its place"
         );
-        ensure!(
-            self.value("workload").is_none(),
-            "workload: says when its requests are sent, and a search tries rates; leave one of the two out"
-        );
         Ok(())
     }
 

@@ -3,8 +3,6 @@
 //! The proxy and the generator both hold one observer a request and feed it what passes; it keeps no
 //! bytes and never fails: what it cannot read stays unknown in the record.
 
-use std::collections::HashMap;
-
 use crate::clock::Stamp;
 use crate::offset::{Offset, OffsetBound};
 
@@ -18,7 +16,6 @@ use super::response::{ParsedBody, ResponseBody};
 use super::sequence::SequenceWatch;
 use super::stamps::Stamps;
 use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};
-use super::told::Told;
 
 /// Watches one request.
 #[derive(Debug)]
@@ -300,29 +297,6 @@ impl Observed {
     /// The moments of its first sequence.
     pub fn timeline(&self) -> Option<&Timeline> {
         self.records.first().map(|record| &record.timeline)
-    }
-
-    /// Takes in what the engine told outside of its responses, by its ids of sequences, of those that told nothing themselves.
-    pub fn take_told(&mut self, told: &HashMap<String, Told>) {
-        for record in &mut self.records {
-            let rid = record.sequence.engine_id.as_ref();
-            let Some(told) = rid.and_then(|rid| told.get(rid)) else {
-                continue;
-            };
-            let read = record.timeline.raw(Moment::FirstToken);
-            let made = told.first_token.or(told.prefill_end);
-            self.first_writes.extend(made.zip(read));
-            told.put(record);
-        }
-    }
-
-    /// The engine's ids of its sequences, as far as responses told them.
-    pub fn engine_ids(&self) -> impl Iterator<Item = &str> {
-        let ids = self
-            .records
-            .iter()
-            .map(|row| row.sequence.engine_id.as_deref());
-        ids.flatten()
     }
 
     /// Puts another text in place of what is said of how it went wrong.

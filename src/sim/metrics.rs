@@ -8,11 +8,13 @@ use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
+use crate::clock::Stamp;
+
+use super::call::Call;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
 use super::engine::Load;
 use super::sequence::Sequence;
-use super::served::{Outcome, Served};
 
 const LATENCY_BUCKETS: [f64; 22] = [
     0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
@@ -41,17 +43,13 @@ pub(super) struct Metrics {
 }
 
 /// Family, label (of [`STREAMING`] the value follows from the request) and its value, what a request adds.
-type Counter = (
-    &'static str,
-    [&'static str; 2],
-    fn(&Served, &[Sequence]) -> u64,
-);
-/// Family, labels, buckets, what a sequence is counted as (and how often).
+type Counter = (&'static str, [&'static str; 2], fn(&Call) -> u64);
+/// Family, labels, buckets, what a sequence of a request that was received then is counted as (and how often).
 type Histogram = (
     &'static str,
     &'static [&'static str],
     &'static [f64],
-    fn(&Served, &Sequence) -> Option<(f64, u32)>,
+    fn(Stamp, &Sequence) -> Option<(f64, u32)>,
 );
 /// What the scheduler tells of one rank, given the tokens of the KV cache, and of a pair's rooms: family, value.
 type Gauge = (&'static str, fn(&Load, u64, &Rooms) -> f64);
@@ -62,18 +60,14 @@ const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
 const HELP: &str = include_str!("metrics.txt");
 
 const COUNTERS: [Counter; 4] = [
-    ("prompt_tokens_total", STREAMING, |served, _| {
-        served.prompt_tokens
+    ("prompt_tokens_total", STREAMING, Call::prompt_tokens),
+    ("generation_tokens_total", STREAMING, Call::made),
+    ("num_requests_total", STREAMING, |call| {
+        call.sequences.len() as u64
     }),
-    ("generation_tokens_total", STREAMING, |served, _| {
-        served.output_tokens
+    ("cached_tokens_total", ["cache_source", "device"], |call| {
+        call.sequences.iter().map(|one| u64::from(one.cached)).sum()
     }),
-    ("num_requests_total", STREAMING, |_, all| all.len() as u64),
-    (
-        "cached_tokens_total",
-        ["cache_source", "device"],
-        |_, all| all.iter().map(|one| u64::from(one.cached)).sum(),
-    ),
 ];
 
 const HISTOGRAMS: [Histogram; 4] = [
@@ -81,13 +75,13 @@ const HISTOGRAMS: [Histogram; 4] = [
         "time_to_first_token_seconds",
         &["is_streaming"],
         LATENCY_BUCKETS.split_at(18).0,
-        |served, one| Some((one.moments.first_token?.since(served.received?), 1)),
+        |received, one| Some((one.moments.first_token?.since(received), 1)),
     ),
     (
         "e2e_request_latency_seconds",
         &["is_streaming"],
         &LATENCY_BUCKETS,
-        |served, one| Some((one.moments.finish?.since(served.received?), 1)),
+        |received, one| Some((one.moments.finish?.since(received), 1)),
     ),
     (
         "inter_token_latency_seconds",
@@ -191,21 +185,16 @@ impl Metrics {
         })
     }
 
-    /// Counts a request that has ended.
-    pub(super) fn count(&self, served: &Served, sequences: &[Sequence]) {
-        if served.outcome != Outcome::Finished {
-            return;
-        }
-        let streaming = if served.stream { "true" } else { "false" };
+    /// Counts a request that has ended well.
+    pub(super) fn count(&self, call: &Call, received: Stamp) {
+        let streaming = if call.stream { "true" } else { "false" };
         for (counter, (_, label, value)) in self.counters.iter().zip(&COUNTERS) {
             let label = if *label == STREAMING {
                 streaming
             } else {
                 label[1]
             };
-            counter
-                .with_label_values(&[label])
-                .inc_by(value(served, sequences));
+            counter.with_label_values(&[label]).inc_by(value(call));
         }
         for (family, (_, labels, _, value)) in self.histograms.iter().zip(&HISTOGRAMS) {
             let of = |label: &&str| {
@@ -217,7 +206,8 @@ impl Metrics {
             };
             let labels: Vec<&str> = labels.iter().map(of).collect();
             let histogram = family.with_label_values(&labels);
-            for (value, times) in sequences.iter().filter_map(|one| value(served, one)) {
+            let counted = call.sequences.iter();
+            for (value, times) in counted.filter_map(|one| value(received, one)) {
                 (0..times).for_each(|_| histogram.observe(value));
             }
         }

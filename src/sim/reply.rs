@@ -112,11 +112,11 @@ fn submit(shared: &Arc<Shared>, sequences: &[Sequence], due: Stamp) -> Source {
 }
 
 impl Reply {
-    /// Hands the call, whose body is `body`, to the engine.
+    /// Hands the call to the engine.
     pub(super) fn begin(
         shared: Arc<Shared>,
         mut call: Call,
-        (headers, body): (HeaderMap, Bytes),
+        headers: HeaderMap,
         received: Stamp,
         fate: Fate,
     ) -> Reply {
@@ -146,15 +146,12 @@ impl Reply {
         } else {
             submit(&shared, &call.sequences, dispatched)
         };
-        // It is read again for the spans only.
-        let body = shared.tracer.as_ref().map(|_| body).unwrap_or_default();
         Reply {
             cut: Cut::of(fate, &call.sequences),
             exchange: Exchange {
                 shared,
                 call,
                 headers,
-                body,
                 received,
                 dispatched,
             },
@@ -273,11 +270,6 @@ impl Reply {
             rid: call.sequences[0].rid.to_string(),
             x_request_id: header("x-request-id"),
             traceparent: header("traceparent"),
-            endpoint: call.endpoint.path(),
-            stream: call.stream,
-            sequences: call.sequences.len(),
-            prompt_tokens: call.prompt_tokens(),
-            output_tokens: call.made(),
             received: Some(self.exchange.received),
             queue_start: earliest(|s| s.moments.queue_start),
             queue_end: earliest(|s| s.moments.queue_end),
@@ -345,7 +337,9 @@ impl Drop for Reply {
             shared.driver.send(Command::Abort(left));
         }
         let served = self.served(now);
-        shared.metrics.count(&served, &exchange.call.sequences);
+        if served.outcome == Outcome::Finished {
+            shared.metrics.count(&exchange.call, exchange.received);
+        }
         let mut kept = shared.served.lock();
         if kept.len() == KEPT {
             kept.pop_front();

@@ -4,52 +4,20 @@ use bytes::BytesMut;
 use serde_json::Value;
 
 use crate::clock::Stamp;
-use crate::request::endpoint::Endpoint;
 
-use super::disaggregation::Bootstrap;
 use super::meta_info;
 use super::sequence::Sequence;
 use super::shared::Exchange;
 
-/// The line of an answer that has ended: what SGLang's own request holds, in its order and without what is unset or
-/// a prompt, and `meta_info`.
+/// The line of an answer that has ended: of what SGLang's own request holds who it is and its trace, and `meta_info`.
 pub(super) fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
-    let is_openai = exchange.call.endpoint != Endpoint::Generate;
-    let is_one_chat = exchange.call.endpoint == Endpoint::Chat && exchange.call.n == 1;
     let headers = ["traceparent", "tracestate"].into_iter();
-    let headers = headers.filter_map(|name| {
-        let value = Value::from(exchange.header(name)?);
-        Some(format!("\"{name}\":{value}"))
-    });
-    let received = exchange.shared.perf(exchange.received);
+    let headers = headers.filter_map(|name| Some((name.to_owned(), exchange.header(name)?.into())));
     let parameters = format!(
-        "{{\"rid\":{},\"use_audio_in_video\":false,\"return_logprob\":false,\"logprob_start_len\":-1,\
-         \"top_logprobs_num\":0,\"return_sampling_mask\":false,\"return_text_in_logprobs\":{is_openai},\
-         \"return_flat_raw_top_logprobs\":false,\"return_flat_raw_output_top_logprobs\":false,\
-         \"return_flat_raw_top_logprobs_b64\":false,\"stream\":{},\"log_metrics\":true,\
-         \"return_hidden_states\":false,\"return_routed_experts\":false,\"routed_experts_start_len\":0,\
-         \"return_indexer_topk\":false,{}{}\"background\":false,\"require_reasoning\":false,\
-         \"no_logs\":false,\"return_bytes\":false,\"return_entropy\":false,\
-         \"return_prompt_token_ids\":false,\"external_trace_header\":{{{}}}{}}}",
+        "{{\"rid\":{},\"stream\":{},\"external_trace_header\":{}}}",
         sequence.rid_json,
         exchange.call.stream,
-        if is_one_chat {
-            "\"modalities\":[],"
-        } else {
-            ""
-        },
-        match &sequence.bootstrap {
-            Some(Bootstrap { host, port, room }) => format!(
-                "\"bootstrap_host\":{},\"bootstrap_port\":{port},\"bootstrap_room\":{room},",
-                Value::from(host.as_str())
-            ),
-            None => String::new(),
-        },
-        headers.collect::<Vec<_>>().join(","),
-        match is_openai {
-            true => format!(",\"received_time\":{received:?}"),
-            false => String::new(),
-        },
+        Value::Object(headers.collect())
     );
     let mut out = BytesMut::new();
     meta_info::write(&mut out, exchange, sequence, now);

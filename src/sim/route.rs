@@ -142,7 +142,7 @@ async fn generation(
         }
     };
     let stream = call.stream;
-    let reply = Reply::begin(shared, call, (headers, body), received, fate);
+    let reply = Reply::begin(shared, call, headers, received, fate);
     if stream {
         let events = match is_generate {
             true => reply.events(),

@@ -14,16 +14,6 @@ pub struct Served {
     pub x_request_id: Option<String>,
     /// The `traceparent` that it came with.
     pub traceparent: Option<String>,
-    /// Path of the endpoint.
-    pub endpoint: &'static str,
-    /// Whether it was a stream.
-    pub stream: bool,
-    /// Sequences asked for (prompts times n).
-    pub sequences: usize,
-    /// Tokens of its prompts, each prompt once.
-    pub prompt_tokens: u64,
-    /// Tokens made, of all sequences.
-    pub output_tokens: u64,
     /// The request was read.
     pub received: Option<Stamp>,
     /// Its first sequence entered the waiting queue.

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use bytes::Bytes;
 use http::HeaderMap;
 use parking_lot::Mutex;
 
@@ -50,7 +49,6 @@ pub(super) struct Exchange {
     pub shared: Arc<Shared>,
     pub call: Call,
     pub headers: HeaderMap,
-    pub body: Bytes,
     pub received: Stamp,
     /// Tokenized and handed to the scheduler.
     pub dispatched: Stamp,

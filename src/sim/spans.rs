@@ -16,10 +16,8 @@ use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
-use serde_json::Value;
 
 use crate::clock::Stamp;
-use crate::request::endpoint::Endpoint;
 
 use super::disaggregation::Mode;
 use super::export::{Process, Tracer};
@@ -52,22 +50,6 @@ const TOKENS: u8 = 3;
 /// How the real one marks a thread's span that nothing closed.
 const UNCLOSED: &str = "have unclosed span, auto closed";
 
-/// What a request asked for: the attribute, its other names in a body, and what the OpenAI endpoints put in where the
-/// client leaves it out.
-const SAMPLING: [(&str, &[&str], Option<f64>); 5] = [
-    (
-        "max_tokens",
-        &["max_new_tokens", "max_completion_tokens"],
-        None,
-    ),
-    ("top_p", &[], Some(1.0)),
-    ("temperature", &[], Some(1.0)),
-    ("top_k", &[], Some(-1.0)),
-    ("n", &[], Some(1.0)),
-];
-/// Those of them that are no whole numbers.
-const FRACTIONS: [&str; 2] = ["top_p", "temperature"];
-
 /// Sends the spans of an answer that ended, or whose client left, at `finish`.
 pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
     let Some(spans) = Spans::new(&exchange.shared, &exchange.headers, exchange.received) else {
@@ -89,7 +71,7 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
     }
     // The stages are all behind it as it is retracted: the thread's span gets the event.
     let retracted = sequence.retractions.iter();
-    let retracted = retracted.map(|one| event("retract", one.at, Vec::new()));
+    let retracted = retracted.map(|one| Event::new("retract", system(one.at), Vec::new(), 0));
     thread.events.events.extend(retracted);
     spans.send(Process::Scheduler, thread);
     let closes = match spans.level >= PARTS {
@@ -174,14 +156,6 @@ impl<'a> Spans<'a> {
             // Each is linked to the one before.
             let link = before.replace(id).map(|id| self.context(id));
             span.links.links.extend(link.map(Link::with_context));
-            if let ("prefill_forward", Some(end), TOKENS..) = (name, made, self.level) {
-                span.events.events.push(schedule(from, "prefill"));
-                if sequence.wanted > 1 && self.mode == Mode::Null {
-                    // The real one schedules the next batch before this one has ended.
-                    let at = end.plus_nanos(-1).max(from);
-                    span.events.events.push(schedule(at, "decode"));
-                }
-            }
             if name == "decode_forward" {
                 if let (Mode::Decode, Some(made)) = (self.mode, made) {
                     let span = self.span("fake_output", new_id(), Some(id), from, made);
@@ -252,9 +226,6 @@ impl<'a> Spans<'a> {
                 let mut span = self.span("decode_loop", new_id(), Some(decode), from, to);
                 span.attributes = vec![KeyValue::new("decode_ct", count)];
                 count += 1;
-                if made + 1 < sequence.wanted as usize {
-                    span.events.events.push(schedule(from, "decode"));
-                }
                 self.send(Process::Scheduler, span);
             }
         }
@@ -398,7 +369,6 @@ fn usage(to: &mut Vec<KeyValue>, exchange: &Exchange, sequence: &Sequence) {
         to.push(KeyValue::new(name, i64::from(count)));
     }
     to.push(KeyValue::new("gen_ai.request.id", sequence.rid.to_string()));
-    to.extend(sampling(exchange));
     let reason = match sequence.ending {
         Some(Ending::Length) => "[\"length\"]",
         _ => "[\"abort\"]",
@@ -408,47 +378,9 @@ fn usage(to: &mut Vec<KeyValue>, exchange: &Exchange, sequence: &Sequence) {
     to.push(KeyValue::new("gen_ai.response.finish_reasons", reason));
 }
 
-/// What the request asked for; what is 0 is left out, as the real one does.
-fn sampling(exchange: &Exchange) -> Vec<KeyValue> {
-    let body: Value = serde_json::from_slice(&exchange.body).unwrap_or_default();
-    let is_generate = exchange.call.endpoint == Endpoint::Generate;
-    let params = match &body["sampling_params"] {
-        _ if !is_generate => &body,
-        Value::Array(many) => many.first().unwrap_or(&Value::Null),
-        one => one,
-    };
-    let attribute = |(name, others, default): &(&str, &[&str], Option<f64>)| {
-        let mut keys = others.iter().chain([name]);
-        let given = keys.find_map(|key| params[key].as_f64());
-        let value = given.or(default.filter(|_| !is_generate))?;
-        let name_of = format!("gen_ai.request.{name}");
-        (value != 0.0).then(|| match FRACTIONS.contains(name) {
-            true => KeyValue::new(name_of, value),
-            false => KeyValue::new(name_of, value as i64),
-        })
-    };
-    SAMPLING.iter().filter_map(attribute).collect()
-}
-
 fn unclosed(span: &mut SpanData, reason: &'static str) {
     span.status = Status::error("");
     span.attributes.push(KeyValue::new("reason", reason));
-}
-
-/// A batch was put together. Its size is not known here: told is the smallest.
-fn schedule(at: Stamp, mode: &'static str) -> Event {
-    let batch = format!("{:08x}", rand::random::<u32>());
-    let attributes = vec![
-        KeyValue::new("bid", batch),
-        KeyValue::new("batch_size", 1_i64),
-        KeyValue::new("forward_mode", mode),
-    ];
-    event("schedule", at, attributes)
-}
-
-/// Something that happened within a span.
-fn event(name: &'static str, at: Stamp, attributes: Vec<KeyValue>) -> Event {
-    Event::new(name, system(at), attributes, 0)
 }
 
 fn new_id() -> SpanId {

@@ -142,9 +142,6 @@ pub struct Args {
     /// No flag: a trial of a search sets it. The drawn gaps are scaled so that their mean is that of the rate.
     #[arg(skip)]
     pub exact_rate: bool,
-    /// Write what is sent and when to a new file, for --workload
-    #[arg(long, value_name = "FILE", help_heading = "What is written")]
-    pub save_workload: Option<PathBuf>,
     /// Ids of random-ids are below this
     #[arg(long, value_name = "N", default_value = "32000",
         value_parser = at_least(2_u32))]

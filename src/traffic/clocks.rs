@@ -1,6 +1,7 @@
 //! Puts the moments that proxies and engines gave on the generator's clock, as far as the run has told by then.
 
 use crate::clock::Stamp;
+use crate::engine::table::Joined;
 use crate::offset::{OffsetBound, OffsetTable};
 use crate::request::record::Record;
 use crate::request::timeline::{ClockOf, Moment, Relation};
@@ -54,11 +55,21 @@ impl Clocks {
             Some(told) => told.engine_clock(host),
             None => host.to_owned(),
         });
-        let offset = engine.zip(observed.with_engine()).and_then(|(clock, at)| {
-            self.engines.add(&clock, &observed.engine_bounds());
-            self.engines.get_over(&clock, at)
+        let with_engine = engine.as_ref().zip(observed.with_engine());
+        let offset = with_engine.and_then(|(clock, at)| {
+            self.engines.add(clock, &observed.engine_bounds());
+            self.engines.get_over(clock, at)
         });
-        observed.into_records(offset)
+        let mut records = observed.into_records(offset);
+        for record in &mut records {
+            record.facts.engine_clock.clone_from(&engine);
+        }
+        records
+    }
+
+    /// The records of an exchange that waited for what the server's log tells.
+    pub(super) fn told(&mut self, joined: Joined) -> Vec<Record> {
+        joined.into_rows(&mut self.engines)
     }
 
     /// How the clock of a process of ours stood to our own, over some time.

@@ -19,8 +19,7 @@ use super::workload::source::Source;
 /// Everything a run needs.
 #[derive(Clone, Debug)]
 pub struct RunPlan {
-    /// The flags, with what follows from them: how long a curve is, whose API stored bodies are for, what a server calls
-    /// its model.
+    /// The flags, with what follows from them: how long a curve is, what a server calls its model.
     pub args: Args,
     /// How to send.
     pub client: ClientOptions,

@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Stamp};
+use crate::engine::table::Joined;
+use crate::request::record::Record;
 use crate::request::row::Row;
 
 use super::client::Exchange;
@@ -92,29 +94,39 @@ impl Recorder {
     fn take(&mut self, done: Done) {
         self.lag
             .add(done.scheduled, done.slot_nanos, &done.exchange);
+        let records = self.clocks.relate(done.exchange);
         match &mut self.logs {
-            Some(logs) => logs.wait(done.exchange, self.clock.now()),
-            None => self.write(done.exchange),
+            Some(logs) => {
+                let ready = logs.wait(records, self.clock.now());
+                self.write_told(ready);
+            }
+            None => self.write(records),
         }
     }
 
     /// Writes the rows that wait no longer for servers' logs.
     fn take_told(&mut self) {
-        let logs = self.logs.as_mut();
-        let ready = logs.map(|logs| logs.ready(self.clock.now()));
-        for exchange in ready.into_iter().flatten() {
-            self.write(exchange);
+        if let Some(logs) = &mut self.logs {
+            let ready = logs.ready(self.clock.now());
+            self.write_told(ready);
         }
     }
 
-    fn write(&mut self, exchange: Exchange) {
-        let records = Row::all(self.clocks.relate(exchange));
+    fn write_told(&mut self, ready: impl IntoIterator<Item = Joined>) {
+        for joined in ready {
+            let records = self.clocks.told(joined);
+            self.write(records);
+        }
+    }
+
+    fn write(&mut self, records: Vec<Record>) {
+        let rows = Row::all(records);
         if let Some(spans) = &self.spans {
-            spans.add(&records);
+            spans.add(&rows);
         }
         match &mut self.file {
-            Some(file) => file.write(&records),
-            None => self.kept.extend(records),
+            Some(file) => file.write(&rows),
+            None => self.kept.extend(rows),
         }
     }
 

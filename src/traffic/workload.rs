@@ -18,7 +18,7 @@ pub mod jsonl;
 pub mod shared_prefix;
 pub mod sharegpt;
 pub mod source;
-pub mod stored;
+mod sum;
 pub mod trace;
 pub mod words;
 
@@ -92,7 +92,6 @@ impl RunPlan {
         match &self.dataset.entry(number).later {
             Later::Drawn => self.most_turns,
             Later::Said(texts) => self.most_turns.min(1 + texts.len()),
-            Later::Stored(turns) => 1 + turns.len(),
         }
     }
 
@@ -103,14 +102,11 @@ impl RunPlan {
         }
         let nth = turn.checked_sub(1)?;
         let later = &self.dataset.entry(number).later;
-        if let Later::Stored(turns) = later {
-            return turns.get(nth).cloned();
-        }
         let mut rng = self.rng(TURNS | number << TURN_BITS | turn as u64);
         let think_ns = self.args.talk.think(&mut rng);
         let (text, output_length) = match later {
             Later::Said(texts) => texts.get(nth)?.clone(),
-            _ => {
+            Later::Drawn => {
                 let words = self.drawn(self.args.talk.follow_up_len, &mut rng);
                 let output = self.drawn(self.args.random_output_len, &mut rng);
                 let mut text = String::new();
@@ -194,9 +190,6 @@ impl RunPlan {
             Content::Ids(below) => json!(ids(lengths.input, *below, &mut rng)),
             Content::Text(text) => text.as_str().into(),
             Content::Messages(messages) => messages.as_slice().into(),
-            Content::Body(body) => {
-                return stored::with_model(body, self.args.model.as_deref());
-            }
         };
         self.body(prompt, lengths.output)
     }

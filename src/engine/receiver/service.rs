@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -68,7 +68,7 @@ const RESOURCE_EXHAUSTED: u8 = 8;
 const UNIMPLEMENTED: u8 = 12;
 const UNAVAILABLE: u8 = 14;
 
-const TOO_LARGE: Refusal = (413, RESOURCE_EXHAUSTED, "a message may have 16 MiB");
+const TOO_LARGE: Refusal = (413, RESOURCE_EXHAUSTED, "a message may have 4 MiB");
 const NO_ROOM: Refusal = (503, UNAVAILABLE, "too much waits to be read; send it again");
 const TOO_SLOW: Refusal = (408, DEADLINE_EXCEEDED, "the body took too long");
 const BROKEN: Refusal = (400, INVALID_ARGUMENT, "not one whole message");
@@ -246,12 +246,7 @@ async fn whole(
     intake: &Intake,
 ) -> Result<Message, Refusal> {
     let most = LONGEST + GRPC_PREFIX;
-    let (head, mut rest) = request.into_parts();
-    let length = head.headers.get(CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > most) {
-        return Err(TOO_LARGE);
-    }
+    let mut rest = request.into_body();
     let (mut held, mut body) = (Held::new(), BytesMut::new());
     while let Some(frame) = rest.frame().await {
         let Ok(data) = frame.map_err(|_| BROKEN)?.into_data() else {

@@ -24,8 +24,6 @@ pub struct Report {
 pub enum Origin {
     /// The spans at and below this one, trace and id.
     Request(u128, u64),
-    /// The stages below a scheduler's span that has not come.
-    Stages(u128, u64),
     /// A line of the log, by its number.
     Line(u64),
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::span::Scheduler;
+use crate::engine::span::{Scheduler, Stage};
 use crate::request::sequence::TimingSource;
 
 const MOST: usize = 40;

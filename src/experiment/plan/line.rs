@@ -39,8 +39,7 @@ struct Sim {
 pub struct KeyFlags(pub Vec<Entry>);
 
 /// Flags of the generator that the experiment gives itself, that mean nothing in one, or (the key) that no file shall hold.
-const NOT_OF_PLANS: [&str; 14] = [
-    "save_workload",
+const NOT_OF_PLANS: [&str; 13] = [
     "api_key",
     "base_url",
     "host",
@@ -183,13 +182,9 @@ impl Settings {
     /// # Errors
     /// The key and what would be right.
     pub fn read(written: BTreeMap<String, Value>) -> Result<Settings, PlanError> {
-        let is_stored = written.contains_key("workload");
-        let is_said = |(key, value): &(&String, &Value)| match key.as_str() {
-            // All at once is the generator's own default, which a trace or a curve takes the place of.
-            "request_rate" => value.as_float() != Some(f64::INFINITY),
-            // What is stored says itself what it is of.
-            "dataset_name" => !is_stored,
-            _ => true,
+        // All at once is the generator's own default, which a trace or a curve takes the place of.
+        let is_said = |(key, value): &(&String, &Value)| {
+            *key != "request_rate" || value.as_float() != Some(f64::INFINITY)
         };
         let said = written.iter().filter(is_said);
         let flags = said.filter_map(|(name, value)| Some(own_flags(key(name)?, value)));

@@ -46,7 +46,7 @@ pub struct RunEnd {
 
 const SUMMARY: &str = "summary.json";
 /// The keys that say of which files a load is made.
-const DATA: [&str; 3] = ["dataset_name", "dataset_path", "workload"];
+const DATA: [&str; 2] = ["dataset_name", "dataset_path"];
 
 impl RunEnd {
     /// What an earlier run of this folder left.

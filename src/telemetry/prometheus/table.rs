@@ -217,7 +217,7 @@ metrics! {
         "Requests that have ended and wait for the engine's trace or log.";
     trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
-        16 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be read, of all or of one connection, which \
+        4 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be read, of all or of one connection, which \
         was told to send it again; their requests may lack the engine's moments).";
     trace_forwards: IntCounter = "queuescope_engine_trace_forwards_total", &["outcome"], of ["sent"].into_iter().chain(Dropped::ALL.map(Dropped::name));
         "The same batches on their way to the collector: `sent`, or lost by `queue_full`, `rejected` (the collector refused it), \

@@ -30,10 +30,6 @@ pub struct DataArgs {
     ])]
     #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
-    /// Send exactly what --save-workload wrote, at its times
-    #[arg(long, value_name = "FILE", help_heading = "What is sent",
-        conflicts_with_all = ["request_rate", "rate_curve", "arrival", "trace_speed", "dataset_name", "dataset_path"])]
-    pub workload: Option<PathBuf>,
     /// When requests are sent [default: poisson, or gamma with --burstiness]
     #[arg(long, value_enum, default_value = "rate", hide_default_value = true)]
     #[arg(help_heading = "When requests are sent")]
@@ -144,7 +140,7 @@ impl DataArgs {
         let shared = Some(&self.shared_prefix).filter(|_| is_shared);
         let arrival_is_trace = self.arrival == ArrivalSource::Trace;
         json!({
-            "dataset_name": self.name(),
+            "dataset_name": super::name(self.dataset_name),
             "dataset_path": source.map(|source| &source.path),
             "dataset_sha256": source.map(|source| &source.sha256),
             "dataset_taken": source.map(|source| &source.taken),
@@ -159,13 +155,6 @@ impl DataArgs {
         })
     }
 
-    fn name(&self) -> String {
-        match self.workload {
-            Some(_) => "stored workload".to_owned(),
-            None => super::name(self.dataset_name),
-        }
-    }
-
     /// What a prompt's length counts.
     pub(in crate::traffic) fn input_unit(&self) -> &'static str {
         match self.dataset_name {
@@ -176,7 +165,7 @@ impl DataArgs {
 
     /// The data set in words, where it is none of random lengths.
     pub(in crate::traffic) fn described(&self, source: Option<&Source>) -> Option<String> {
-        let name = self.name();
+        let name = super::name(self.dataset_name);
         if let Some(Source {
             path,
             sha256,

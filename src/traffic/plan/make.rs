@@ -3,19 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::traffic::args::{Args, ArrivalSource, DatasetName, name};
+use crate::traffic::args::{Args, ArrivalSource, DatasetName};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::client::{ClientOptions, Target, api_key};
 use crate::traffic::download::{self, SHAREGPT};
 use crate::traffic::error::Error;
-use crate::traffic::workload::backend::Backend;
+use crate::traffic::workload::custom;
 use crate::traffic::workload::dataset::{Content, Dataset};
 use crate::traffic::workload::jsonl::Named;
 use crate::traffic::workload::sharegpt::{self, Sampling};
 use crate::traffic::workload::source::{self, Hashed, Source};
 use crate::traffic::workload::trace::{self, Limits};
-use crate::traffic::workload::{custom, stored};
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
 
@@ -32,15 +31,13 @@ impl Args {
         let end = self.rate_curve.as_ref().map(Curve::end);
         let end = end.filter(|_| self.num_prompts.is_none());
         args.duration = self.duration.or(end.map(Duration::from_secs_f64));
+        args.check_goals()?;
         let arrival = args.arrival()?;
         let turns = args.turns()?;
         let (mut dataset, source) = args.dataset(&arrival, turns)?;
-        if let Some(stored) = dataset.backend {
-            args.backend = self.backend(stored)?;
-        }
         let plan = RunPlan {
             client: self.client()?,
-            most_turns: dataset.most_turns.unwrap_or(turns),
+            most_turns: turns,
             arrival: dataset.times.take().map_or(arrival, Arrival::At),
             dataset: Arc::new(dataset),
             source,
@@ -132,18 +129,16 @@ impl Args {
         }
     }
 
-    /// The API to speak, where bodies are stored for one.
-    fn backend(&self, stored: Backend) -> Result<Backend, Error> {
-        let changes_bodies =
-            self.extra_request_body.is_some() || self.disable_stream || self.disable_ignore_eos;
-        if changes_bodies || (self.backend != Backend::Sglang && self.backend != stored) {
-            let name = name(stored);
-            return Err(Error::Usage(format!(
-                "--workload: its bodies are for --backend {name} and sent as stored: leave out another --backend, \
-                 --extra-request-body, --disable-stream and --disable-ignore-eos"
-            )));
-        }
-        Ok(stored)
+    /// One limit for each latency.
+    fn check_goals(&self) -> Result<(), Error> {
+        let names = self.goodput.iter().map(|goal| &goal.name);
+        let mut known = std::collections::BTreeSet::new();
+        let twice = names.into_iter().find(|name| !known.insert(*name));
+        twice.map_or(Ok(()), |name| {
+            Err(Error::Usage(format!(
+                "--goodput: names {name} twice; give one limit for it"
+            )))
+        })
     }
 
     /// Turns of each conversation, at most.
@@ -167,11 +162,6 @@ impl Args {
     /// [`Error::Usage`]: flags that do not go together, a file that cannot be read.
     fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<(Dataset, Option<Source>), Error> {
         let (data, seed) = (&self.data, self.seed);
-        if let Some(path) = &data.workload {
-            let read = |file: &mut _, named: Named<'_>| stored::read(file, named);
-            let (dataset, source) = source::open("--workload", path, read)?;
-            return Ok((dataset, Some(source)));
-        }
         let speed = data.speed(arrival)?;
         let made = match data.dataset_name {
             DatasetName::Random | DatasetName::Conversations => Dataset::endless(Content::words()),

@@ -15,8 +15,7 @@ impl RunPlan {
         let args = &self.args;
         let rate = self.offered_rate();
         let rate = rate.map_or_else(|| json!("inf"), |rate| json!(rate));
-        let is_talk = self.most_turns > 1 && self.dataset.most_turns.is_none();
-        let talk = Some(&args.talk).filter(|_| is_talk);
+        let talk = Some(&args.talk).filter(|_| self.most_turns > 1);
         let headers: Vec<&str> = args.header.iter().map(|(name, _)| name.as_str()).collect();
         let body = args.extra_request_body.as_ref();
         let body = body.map(crate::secret::shown_members);

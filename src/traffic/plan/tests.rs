@@ -1,5 +1,4 @@
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use super::*;
 use crate::traffic::tests::planned;
@@ -161,54 +160,6 @@ fn think_times_are_drawn_by_the_seed_with_the_asked_mean() {
         "{far}: a share of e^-1 is above the mean"
     );
     assert!(of(&plan("--think-time fixed")).iter().all(|s| *s == 2.0));
-}
-
-fn stored(path: &Path, more: &str) -> RunPlan {
-    planned(&format!("--workload {} {more}", path.display()))
-}
-
-#[test]
-fn a_stored_workload_is_sent_again_exactly_as_it_was() {
-    for load in [
-        "--request-rate 9 --num-prompts 20 --random-input-len 30 --random-range-ratio 0.1",
-        "--backend sglang-oai-chat --model m --num-prompts 5 --request-rate 1 --random-input-len 3",
-        "--dataset-name conversations --num-prompts 6 --request-rate 3 --random-input-len 3 --shard 0/2",
-        "--dataset-name random-ids --num-prompts 3 --random-input-len 3",
-    ] {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("w.jsonl");
-        let plan = planned(load);
-        plan.save_workload(&path).unwrap();
-        let there = plan.save_workload(&path).unwrap_err();
-        assert!(there.to_string().contains("is there already"), "{there}");
-        let mut again = stored(&path, "");
-        again.args.shard = plan.args.shard;
-        assert_eq!(again.args.backend, plan.args.backend);
-        let sum = |plan: &RunPlan| plan.workload_sha256().unwrap();
-        assert_eq!(sum(&again), sum(&plan), "{load}");
-        let mut nameless = plan.clone();
-        nameless.args.model = None;
-        assert_eq!(sent(&again), sent(&nameless));
-        assert_eq!(
-            again.count(&again.schedule().unwrap()),
-            plan.count(&plan.schedule().unwrap())
-        );
-        for (number, turn) in [(0, 0), (1, 1), (2, 3)] {
-            let (was, is) = (&plan, &again);
-            assert_eq!(is.follow_up(number, turn), was.follow_up(number, turn));
-        }
-        let as_before = std::fs::read(&path).unwrap();
-        let other = root.path().join("again.jsonl");
-        again.save_workload(&other).unwrap();
-        assert_eq!(std::fs::read(&other).unwrap(), as_before);
-        let fewer = stored(&path, "--num-prompts 2").schedule().unwrap();
-        assert_eq!(fewer.len(), 2);
-        let more = stored(&path, "--num-prompts 99")
-            .schedule()
-            .unwrap_err()
-            .to_string();
-        assert!(more.contains("the file has times for"), "{more}");
-    }
 }
 
 #[test]

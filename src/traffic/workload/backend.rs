@@ -1,12 +1,9 @@
 //! Which API a request speaks.
 
-use serde::{Deserialize, Serialize};
-
 use crate::request::endpoint::Endpoint;
 
 /// Which API a request speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Backend {
     /// SGLang's own `/generate`.
     Sglang,
@@ -18,11 +15,9 @@ pub enum Backend {
     OpenaiChat,
     /// OpenAI's `/v1/responses`: for probes.
     #[value(skip)]
-    #[serde(skip)]
     Responses,
     /// Anthropic's `/v1/messages`: for probes.
     #[value(skip)]
-    #[serde(skip)]
     Messages,
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::clock::NANOS;
@@ -45,8 +44,7 @@ pub enum Spread {
 }
 
 /// A turn after the first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FollowUp {
     /// Nanoseconds from the end of the reply before it.
     pub think_ns: i64,

@@ -3,10 +3,6 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use serde_json::value::RawValue;
-
-use super::backend::Backend;
-use super::conversation::FollowUp;
 
 /// Where prompts come from.
 #[derive(Clone, Debug)]
@@ -17,10 +13,6 @@ pub struct Dataset {
     pub count: Option<usize>,
     /// When its requests are sent, if it says so: nanoseconds from the start of the run, in order.
     pub times: Option<Arc<[i64]>>,
-    /// Turns of its longest conversation, of a stored workload.
-    pub most_turns: Option<usize>,
-    /// What its bodies are for, of a stored workload.
-    pub backend: Option<Backend>,
 }
 
 /// A request of a data set.
@@ -68,8 +60,6 @@ pub enum Content {
     Text(String),
     /// A chat, sent as it stands.
     Messages(Vec<Value>),
-    /// A body, sent as it was stored.
-    Body(Box<RawValue>),
 }
 
 /// The turns of a conversation after the first.
@@ -79,8 +69,6 @@ pub enum Later {
     Drawn,
     /// Texts and the tokens to ask for, as far as turns are asked for.
     Said(Vec<(String, u64)>),
-    /// All that there is.
-    Stored(Vec<FollowUp>),
 }
 
 impl Content {
@@ -115,8 +103,6 @@ impl Dataset {
             count: Some(entries.len()),
             entries,
             times: None,
-            most_turns: None,
-            backend: None,
         }
     }
 

@@ -255,12 +255,12 @@ async fn what_cannot_be_read_is_counted_and_harms_nothing() {
     assert_eq!(nonsense.status, 200);
     post(&running, PROTOBUF, Some("gzip"), b"no gzip".to_vec()).await;
     running.counted(Batch::Malformed, 2).await;
-    // 17 MiB of zeros are some kilobytes.
-    let bomb = gzip(&vec![0; 17 << 20]);
+    // 5 MiB of zeros are some kilobytes.
+    let bomb = gzip(&vec![0; 5 << 20]);
     let answer = call(&running, EXPORT, Some("gzip"), framed(&bomb, true)).await;
     assert_eq!(answer.trailers["grpc-status"], "0");
     running.counted(Batch::TooLarge, 1).await;
-    let large = call(&running, EXPORT, None, framed(&vec![0; 17 << 20], false)).await;
+    let large = call(&running, EXPORT, None, framed(&vec![0; 5 << 20], false)).await;
     assert_eq!(large.headers["grpc-status"], "8");
     running.counted(Batch::TooLarge, 2).await;
     post(&running, PROTOBUF, None, case()).await;
@@ -353,16 +353,16 @@ async fn silent_connections_shut_nobody_out() {
 #[tokio::test]
 async fn more_than_may_wait_together_is_turned_away() {
     let running = Running::start();
-    // Bodies that never end hold their bytes: 5 of 15 MiB are more than 64.
+    // Bodies that never end hold their bytes: 24 of 4 MB are more than 64 MiB.
     let head = "POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-type: application/x-protobuf\r\n\
-        content-length: 16000000\r\n\r\n";
+        content-length: 4100000\r\n\r\n";
     let mut senders = tokio::task::JoinSet::new();
-    for _ in 0..5 {
+    for _ in 0..24 {
         let addr = running.receiver.addr();
         senders.spawn(async move {
             let mut stream = TcpStream::connect(addr).await.unwrap();
             stream.write_all(head.as_bytes()).await.unwrap();
-            drop(stream.write_all(&vec![0; 15_000_000]).await);
+            drop(stream.write_all(&vec![0; 4_000_000]).await);
             let mut answer = Vec::new();
             drop(stream.read_to_end(&mut answer).await);
             String::from_utf8_lossy(&answer).into_owned()

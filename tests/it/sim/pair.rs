@@ -210,11 +210,6 @@ async fn both_say_what_a_recorded_pair_said() {
     assert_eq!(decode, DECODE_SPANS);
     for server in [&pair.prefill, &pair.decode] {
         until("the log", || server.log().len() == 1).await;
-        let line: Value = serde_json::from_str(&server.log()[0]).unwrap();
-        let asked: Value =
-            serde_json::from_str(line["request_parameters"].as_str().unwrap()).unwrap();
-        assert_eq!(asked["bootstrap_room"], u64::MAX / 2);
-        assert_eq!(asked["bootstrap_host"], "127.0.0.1");
     }
 }
 

@@ -1,7 +1,13 @@
-//! The recorded spans of a real SGLang 0.5.23 (`tests/data/sglang-0.5.23-otlp`), and messages of OTLP, made by hand.
+//! The recorded spans of a real SGLang 0.5.23 (`tests/data/sglang-0.5.23-otlp`), and messages of OTLP.
 
 use std::path::{Path, PathBuf};
 
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::trace::v1::span::Event;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
+use prost::Message as _;
 use serde_json::Value;
 
 /// The spans of one recorded request, and what `meta_info` told of its sequences.
@@ -55,89 +61,74 @@ fn load(case: &Path) -> Case {
 
 /// A message with these spans, as a server sends them.
 pub fn message(spans: &[Value]) -> Vec<u8> {
-    let spans: Vec<Vec<u8>> = spans.iter().map(|one| span(one).concat()).collect();
-    message_of(&spans)
+    let scope = InstrumentationScope {
+        name: "sglang server".to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let of_scope = ScopeSpans {
+        scope: Some(scope),
+        spans: spans.iter().map(span).collect(),
+        ..ScopeSpans::default()
+    };
+    let resource = ResourceSpans {
+        scope_spans: vec![of_scope],
+        ..ResourceSpans::default()
+    };
+    let resource_spans = vec![resource];
+    ExportTraceServiceRequest { resource_spans }.encode_to_vec()
 }
 
-/// The same of spans that are made already.
-pub fn message_of(spans: &[Vec<u8>]) -> Vec<u8> {
-    let scope = bytes(1, &bytes(1, b"sglang server"));
-    let spans = spans.iter().map(|span| bytes(2, span));
-    let of_scope: Vec<u8> = std::iter::once(scope).chain(spans).flatten().collect();
-    let service = attribute("service.name", &Value::from("sglang"));
-    let resource = bytes(1, &bytes(1, &service));
-    bytes(1, &[resource, bytes(2, &of_scope)].concat())
-}
-
-/// The fields of a span, in the order of their numbers.
-pub fn span(span: &Value) -> Vec<Vec<u8>> {
+fn span(span: &Value) -> Span {
     let hex = |name: &str| {
         let text = span[name].as_str().unwrap();
         let pairs = (0..text.len()).step_by(2);
         let bytes = pairs.map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap());
         bytes.collect::<Vec<u8>>()
     };
-    let mut fields = vec![bytes(1, &hex("trace_id")), bytes(2, &hex("span_id"))];
-    if !hex("parent").is_empty() {
-        fields.push(bytes(4, &hex("parent")));
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let number = |value: &Value| value.as_u64().unwrap();
+    let events = span["events"].as_array().unwrap().iter();
+    let events = events.map(|event| Event {
+        time_unix_nano: number(&event["ns"]),
+        name: text(&event["name"]),
+        attributes: attributes(&event["attrs"]),
+        ..Event::default()
+    });
+    let status = Status {
+        code: number(&span["status"]["code"]) as i32,
+        ..Status::default()
+    };
+    Span {
+        trace_id: hex("trace_id"),
+        span_id: hex("span_id"),
+        parent_span_id: hex("parent"),
+        flags: number(&span["flags"]) as u32,
+        name: text(&span["name"]),
+        kind: number(&span["kind"]) as i32,
+        start_time_unix_nano: number(&span["start_ns"]),
+        end_time_unix_nano: number(&span["end_ns"]),
+        attributes: attributes(&span["attrs"]),
+        events: events.collect(),
+        status: Some(status),
+        ..Span::default()
     }
-    fields.push(bytes(5, span["name"].as_str().unwrap().as_bytes()));
-    fields.push(number(6, span["kind"].as_u64().unwrap()));
-    fields.push(fixed(7, span["start_ns"].as_u64().unwrap()));
-    fields.push(fixed(8, span["end_ns"].as_u64().unwrap()));
-    for (key, value) in span["attrs"].as_object().unwrap() {
-        fields.push(bytes(9, &attribute(key, value)));
-    }
-    for event in span["events"].as_array().unwrap() {
-        let name = bytes(2, event["name"].as_str().unwrap().as_bytes());
-        let at = fixed(1, event["ns"].as_u64().unwrap());
-        let of = event["attrs"].as_object().unwrap().iter();
-        let of = of.map(|(key, value)| bytes(3, &attribute(key, value)));
-        let event = [at, name].into_iter().chain(of).flatten();
-        fields.push(bytes(11, &event.collect::<Vec<u8>>()));
-    }
-    let code = span["status"]["code"].as_u64().unwrap();
-    if code > 0 {
-        fields.push(bytes(15, &number(3, code)));
-    }
-    // `flags`.
-    let mut flags = varint(16 << 3 | 5);
-    flags.extend((span["flags"].as_u64().unwrap() as u32).to_le_bytes());
-    fields.push(flags);
-    fields
 }
 
-fn attribute(key: &str, value: &Value) -> Vec<u8> {
-    let value = match value {
-        Value::String(text) => bytes(1, text.as_bytes()),
-        Value::Bool(is) => number(2, u64::from(*is)),
-        Value::Number(n) if n.is_f64() => fixed(4, n.as_f64().unwrap().to_bits()),
-        // A negative one is ten bytes long.
-        Value::Number(n) => number(3, n.as_i64().unwrap() as u64),
+fn attributes(all: &Value) -> Vec<KeyValue> {
+    let value = |value: &Value| match value {
+        Value::String(text) => Any::StringValue(text.clone()),
+        Value::Bool(is) => Any::BoolValue(*is),
+        Value::Number(n) if n.is_f64() => Any::DoubleValue(n.as_f64().unwrap()),
+        Value::Number(n) => Any::IntValue(n.as_i64().unwrap()),
         other => panic!("{other}"),
     };
-    [bytes(1, key.as_bytes()), bytes(2, &value)].concat()
-}
-
-fn number(field: u64, value: u64) -> Vec<u8> {
-    [varint(field << 3), varint(value)].concat()
-}
-
-fn fixed(field: u64, value: u64) -> Vec<u8> {
-    [varint(field << 3 | 1), value.to_le_bytes().to_vec()].concat()
-}
-
-fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
-    let head = [varint(field << 3 | 2), varint(value.len() as u64)];
-    [head.concat(), value.to_vec()].concat()
-}
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-    bytes
+    let pairs = all.as_object().unwrap().iter();
+    let pairs = pairs.map(|(key, of)| KeyValue {
+        key: key.clone(),
+        value: Some(AnyValue {
+            value: Some(value(of)),
+        }),
+        ..KeyValue::default()
+    });
+    pairs.collect()
 }

@@ -90,8 +90,7 @@ async fn a_turn_that_goes_wrong_ends_its_conversation_and_the_rest_is_counted() 
     let dir = root.path();
     let line = format!("--random-input-len 8 --max-concurrency 2 {TALK}");
     let done = run_aside(command(server.addr, dir, &line)).await;
-    // A quarter of the requests failed: the verdict may be that the run is not valid.
-    done.assert_status(&[0, 3]);
+    done.assert_ran();
     let summary = summary(dir, &done);
     let counts = ["requests", "completed", "scheduled", "turns_not_sent"];
     assert_eq!(
