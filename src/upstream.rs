@@ -17,7 +17,7 @@ use crate::telemetry::upstreams::UpstreamFigures;
 pub mod address;
 mod addresses;
 pub mod affinity;
-pub mod health;
+mod health;
 pub mod policy;
 mod prefixes;
 pub mod trust;
@@ -94,7 +94,7 @@ pub struct Upstream {
     addresses: Addresses,
     is_looked_up: AtomicBool,
     counts: Arc<UpstreamFigures>,
-    health: Arc<Health>,
+    health: Mutex<Health>,
     /// What it was given by [`Policy::CacheAware`].
     prefixes: Mutex<Prefixes>,
 }
@@ -269,20 +269,17 @@ impl Upstreams {
             chosen.peer = self.peer(&upstream.address, next);
             return true;
         }
-        if upstream.health.request_failed() {
-            let (health, probed) = (Arc::downgrade(&upstream.health), Arc::downgrade(upstream));
+        if upstream.request_failed() {
             let limit = self.rules.timeouts.connect;
-            let connect = async move || {
-                let Some(upstream) = probed.upgrade() else {
-                    return true;
-                };
+            let connect = async move |upstream: Arc<Upstream>| {
                 if let Some(looked_up) = upstream.look_up_again() {
                     // Only a runtime that ends does not get it done.
                     let _ = looked_up.await;
                 }
                 upstream.can_connect(limit).await
             };
-            tokio::spawn(health::probe(health, self.rules.out, connect));
+            let probed = Arc::downgrade(upstream);
+            tokio::spawn(Upstream::probe(probed, self.rules.out, connect));
         }
         false
     }
@@ -309,13 +306,12 @@ impl Upstreams {
 
 impl Upstream {
     fn resolve(address: &Address, resolver: Resolver) -> Result<Upstream, String> {
-        let counts = Arc::new(UpstreamFigures::new(address.name()));
         Ok(Upstream {
             address: address.clone(),
             addresses: Addresses::look_up(address, resolver)?,
             is_looked_up: AtomicBool::new(false),
-            health: Arc::new(Health::new(counts.clone())),
-            counts,
+            counts: Arc::new(UpstreamFigures::new(address.name())),
+            health: Mutex::default(),
             prefixes: Mutex::default(),
         })
     }
@@ -354,7 +350,7 @@ impl Chosen {
     /// The request has a new connection to it.
     pub fn connected(&self) {
         self.upstream.addresses.tried(self.at, true);
-        self.upstream.health.request_connected();
+        self.upstream.request_connected();
     }
 
     /// The upstream's name.

@@ -223,6 +223,7 @@ async fn who_waits_for_too_long_in_the_front_is_refused() {
         .await;
     let refused = second.response().await;
     assert_eq!(refused.status(), 503);
+    assert_eq!(refused.header("retry-after").unwrap(), "1");
     gate.open();
     assert_eq!(first.response().await.status(), 200);
     assert_eq!(server.seen().len(), 1);

@@ -313,6 +313,7 @@ async fn connections_beyond_the_limit_are_turned_away() {
     let response = outside.response().await;
     assert_eq!(response.status(), 503);
     assert_eq!(response.json()["error"]["type"], "overloaded");
+    assert_eq!(response.header("retry-after").unwrap(), "1");
     assert!(outside.is_closed().await);
     assert_eq!(limits(&front, "connections"), 1);
     // Those inside go on, and who leaves makes room.
