@@ -26,11 +26,12 @@ pub mod trust;
 mod tests;
 
 pub use address::Address;
+pub use addresses::{Resolver, system};
 pub use affinity::Affinity;
 pub use policy::Policy;
 pub use trust::Trust;
 
-use addresses::{Addresses, Resolver};
+use addresses::Addresses;
 use health::Health;
 use policy::{Candidate, Chooser};
 use prefixes::Prefixes;
@@ -50,23 +51,18 @@ pub struct Rules {
     pub resend_broken: bool,
     /// Requests that they have at once, all together; 0: no limit.
     pub most: usize,
-    /// The time limits.
-    pub timeouts: Timeouts,
-}
-
-/// The time limits on an upstream.
-#[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
-    /// On a request's wait for its turn, where there is a limit on requests; zero: none.
-    pub queue: Duration,
+    /// Time limit on a request's wait for its turn, where there is a limit on requests; zero: none.
+    pub queue_timeout: Duration,
     /// On connecting to it.
-    pub connect: Duration,
+    pub connect_timeout: Duration,
     /// On its silence, before its response and within it.
-    pub read: Duration,
+    pub read_timeout: Duration,
     /// On a single write to it.
-    pub write: Duration,
+    pub write_timeout: Duration,
     /// After which an idle connection is closed.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
+    /// Looks names up.
+    pub resolver: Resolver,
 }
 
 /// The upstreams of one listener. A reload replaces them as a whole.
@@ -127,23 +123,13 @@ impl Upstreams {
         before: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {
-        Upstreams::resolve_by(addresses::system, addresses, rules, before, metrics)
-    }
-
-    fn resolve_by(
-        resolver: Resolver,
-        addresses: &[Address],
-        rules: Rules,
-        before: Option<&Upstreams>,
-        metrics: &Metrics,
-    ) -> Result<Upstreams, String> {
         let (mut all, mut new): (Vec<Arc<Upstream>>, Vec<_>) = Default::default();
         for address in addresses {
             let mut known = all.iter().chain(before.iter().flat_map(|b| &b.all));
             let upstream = match known.find(|known| known.address == *address) {
                 Some(known) => known.clone(),
                 None => {
-                    let upstream = Arc::new(Upstream::resolve(address, resolver)?);
+                    let upstream = Arc::new(Upstream::resolve(address, rules.resolver)?);
                     new.push(upstream.counts.clone());
                     upstream
                 }
@@ -270,7 +256,7 @@ impl Upstreams {
             return true;
         }
         if upstream.request_failed() {
-            let limit = self.rules.timeouts.connect;
+            let limit = self.rules.connect_timeout;
             let connect = async move |upstream: Arc<Upstream>| {
                 if let Some(looked_up) = upstream.look_up_again() {
                     // Only a runtime that ends does not get it done.
@@ -288,13 +274,12 @@ impl Upstreams {
         let is_tls = address.is_tls();
         // Never empty with TLS: Pingora verifies nothing for an empty name.
         let mut peer = HttpPeer::new(at, is_tls, address.host().to_owned());
-        let timeouts = &self.rules.timeouts;
         let options = &mut peer.options;
-        options.connection_timeout = Some(timeouts.connect);
-        options.total_connection_timeout = Some(timeouts.connect);
-        options.read_timeout = Some(timeouts.read);
-        options.write_timeout = Some(timeouts.write);
-        options.idle_timeout = Some(timeouts.idle);
+        options.connection_timeout = Some(self.rules.connect_timeout);
+        options.total_connection_timeout = Some(self.rules.connect_timeout);
+        options.read_timeout = Some(self.rules.read_timeout);
+        options.write_timeout = Some(self.rules.write_timeout);
+        options.idle_timeout = Some(self.rules.idle_timeout);
         if let Some(trust) = self.rules.trust.as_ref().filter(|_| is_tls) {
             options.ca = Some(trust.roots());
             // Pingora leaves roots out when it looks for a connection to use again.

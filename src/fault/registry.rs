@@ -264,38 +264,6 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_injected_as_often_as_asked_and_written_down() {
-        let faults = faults();
-        assert!(generation(&faults, "w").is_none());
-        assert!(!faults.set("w", fault("reset", 2)));
-        let request = |n: i32| faults.request("w", PEER, Some(&n.to_string()), (true, false));
-        assert_eq!((0..5).filter(|n| request(*n).is_some()).count(), 2);
-        assert!(!faults.refuses("w", PEER), "it is of another kind");
-        assert_eq!(faults.shown()["workers"]["w"]["chances"], 5);
-        assert_eq!(faults.shown()["workers"]["w"]["injected"], 2);
-        let log = faults.log();
-        let entries = log["entries"].as_array().unwrap();
-        assert_eq!(entries.len(), 2);
-        let last = (&entries[1]["request_id"], &entries[1]["chance"]);
-        assert_eq!(last, (&"1".into(), &1.into()));
-        assert!(faults.set("w", None) && !faults.set("w", None));
-        assert!(generation(&faults, "w").is_none());
-    }
-
-    #[test]
-    fn what_does_not_generate_uses_nothing_up() {
-        let faults = faults();
-        let health = |is_first| faults.request("w", PEER, None, (false, is_first));
-        faults.set("w", fault("reset", 1));
-        assert!((0..5).all(|_| health(false).is_none()));
-        assert_eq!(faults.shown()["workers"]["w"]["chances"], 0);
-        assert!(generation(&faults, "w").is_some());
-        faults.set("w", fault("refuse", 1));
-        assert!(health(true).is_none(), "its connection was the chance");
-        assert!(health(false).is_some(), "a kept connection");
-    }
-
-    #[test]
     fn only_workers_that_are_there_have_faults() {
         let faults = faults();
         faults.keep(&["stays", "goes"]);

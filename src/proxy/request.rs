@@ -294,7 +294,7 @@ impl<'a> Request<'a> {
             return Ok(None);
         }
         let began = self.context.waits_for_turn();
-        let limit = Some(upstreams.rules().timeouts.queue).filter(|limit| !limit.is_zero());
+        let limit = Some(upstreams.rules().queue_timeout).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),

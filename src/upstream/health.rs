@@ -96,7 +96,7 @@ mod tests {
 
     use tokio::task::JoinHandle;
 
-    use super::super::{Address, addresses};
+    use super::super::{Address, system};
     use super::*;
 
     const FIRST: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ mod tests {
     impl Probed {
         fn new() -> Probed {
             let address = Address::parse("127.0.0.1:1").unwrap();
-            let upstream = Upstream::resolve(&address, addresses::system);
+            let upstream = Upstream::resolve(&address, system);
             Probed {
                 upstream: Arc::new(upstream.unwrap()),
                 takes: Arc::default(),

@@ -43,10 +43,6 @@ async fn gated(gate: &Gate) -> Upstream {
         .await
 }
 
-async fn quick() -> Upstream {
-    Upstream::always(json_response("{}")).await
-}
-
 /// A client with a request under way.
 async fn asking(front: &Front) -> Client {
     front.asked("/generate", "", b"{}").await
@@ -270,7 +266,7 @@ async fn whatever_ends_a_request_it_is_in_flight_no_more() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_refuses_is_left_out_and_comes_back() {
-    let healthy = quick().await;
+    let healthy = Upstream::ok().await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let away = socket.local_addr().unwrap();
@@ -396,7 +392,7 @@ async fn resent(
     change: impl FnOnce(&mut Config),
 ) -> (u16, Vec<Vec<u8>>, Row) {
     let breaking = Upstream::start(move |_, _| steps.clone()).await;
-    let healthy = quick().await;
+    let healthy = Upstream::ok().await;
     let front = front(&[breaking.addr, healthy.addr], Policy::RoundRobin, change).await;
     let response = front.ask("/generate", "", body).await;
     let seen = healthy.seen().into_iter().map(|seen| seen.body).collect();
