@@ -112,10 +112,10 @@ fn answer(status: u16, message: &'static str) -> Option<Answer> {
 
 /// What an error of an upstream that was, or was not, connected to means.
 fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, fn(String) -> End) {
-    use ErrorType::{ConnectRefused, ConnectTimedout, ReadTimedout, WriteTimedout};
+    use ErrorType::{ConnectRefused, ConnectTimedout, WriteTimedout};
     let broke = "the upstream broke the connection before its answer";
     match etype {
-        WriteTimedout | ReadTimedout if is_connected => (504, NO_ANSWER, End::Timeout),
+        WriteTimedout if is_connected => (504, NO_ANSWER, End::Timeout),
         _ if is_connected => (502, broke, End::UpstreamDied),
         ConnectTimedout => {
             let message = "the connection to the upstream timed out";
@@ -139,7 +139,6 @@ fn is_tls(etype: &ErrorType) -> bool {
 fn words(error: &Error) -> String {
     let words = match error.etype() {
         ErrorType::ConnectTimedout => "connecting took too long",
-        ErrorType::ReadTimedout => "silent for too long",
         ErrorType::WriteTimedout => "took no bytes for too long",
         ErrorType::ConnectRefused => "connection refused",
         ErrorType::ConnectNoRoute => "no route",

@@ -7,12 +7,12 @@ use queuescope::config::proxy::Config;
 use crate::support::admin::{ask, get};
 use crate::support::proxy::Front;
 use crate::support::upstream::Upstream;
-use crate::support::wire::{Client, json_response};
+use crate::support::wire::Client;
 
 const TOKEN: &str = "correct-horse-battery-staple";
 
 async fn front(change: impl FnOnce(&mut Config)) -> (Front, SocketAddr) {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let front = Front::with(&[server.addr], change).await;
     let addr = front.proxy.admin_addr();
     (front, addr)

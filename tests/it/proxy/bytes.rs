@@ -13,18 +13,13 @@ use crate::support::wire::{
 };
 
 /// A server that replays each recording to the request that names it, read by read.
-async fn replay(gap: Option<Duration>) -> Upstream {
-    Upstream::start(move |_, request| {
+async fn replay() -> Upstream {
+    Upstream::start(|_, request| {
         let case = request.header("x-case").unwrap();
         let recording = recordings::named(&case);
-        let mut steps = Vec::new();
-        for bytes in recording.raw {
-            steps.push(Step::Send(bytes));
-            steps.extend(gap.map(Step::Pause));
-        }
         // What the recorder cut off has no end, and a connection that it closed is no use again.
-        steps.push(Step::Close);
-        steps
+        let sends = recording.raw.into_iter().map(Step::Send);
+        sends.chain([Step::Close]).collect()
     })
     .await
 }
@@ -65,7 +60,7 @@ fn assert_same(recording: &Recording, response: &Response) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_recording_passes_unchanged() {
-    let upstream = replay(None).await;
+    let upstream = replay().await;
     let front = Front::start(upstream.addr).await;
     let all = recordings::all();
     let mut generations = 0;
@@ -96,7 +91,7 @@ async fn every_recording_passes_unchanged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_readers_get_the_same_bytes() {
-    let upstream = replay(None).await;
+    let upstream = replay().await;
     let front = Front::start(upstream.addr).await;
     let mut readers = tokio::task::JoinSet::new();
     for recording in recordings::all() {

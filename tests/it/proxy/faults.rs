@@ -100,12 +100,10 @@ async fn is_reset(client: &mut Client) -> bool {
 
 /// Whether a new connection is reset, be it before it is told of or after.
 async fn is_refused(addr: SocketAddr) -> bool {
-    use tokio::io::AsyncReadExt;
-    let read = match tokio::net::TcpStream::connect(addr).await {
-        Ok(mut stream) => stream.read(&mut [0; 16]).await,
-        Err(error) => Err(error),
-    };
-    read.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
+    match tokio::net::TcpStream::connect(addr).await {
+        Ok(stream) => is_reset(&mut Client::from_stream(stream)).await,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -244,11 +244,7 @@ async fn requests_count_among_the_connections_that_are_taken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
-    let upstream = Upstream::start(|_, _| endless()).await;
-    let limit = |config: &mut queuescope::config::proxy::Config| {
-        config.client_stall_timeout_s = 0.2.try_into().unwrap()
-    };
-    let front = Front::with(&[upstream.addr], limit).await;
+    let (upstream, front) = playing(endless(), "client_stall_timeout_s = 0.2").await;
     let mut client = Http2::connect(front.addr()).await;
     let response = client.post("/generate", STREAM).await.head().await.unwrap();
     assert!(upstream.stands_still().await < 300);
