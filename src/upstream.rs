@@ -194,7 +194,7 @@ impl Upstreams {
         let by = asks.then(|| self.rules.affinity.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
-        let at = upstream.addresses.next(0)?;
+        let at = upstream.addresses.current()?;
         let known = choosing.peers.get_mut(index)?;
         let peer = match known.take_if(|peer| *peer.address() == at.into()) {
             Some(peer) => peer,
@@ -248,11 +248,10 @@ impl Upstreams {
         *upstream.prefixes.lock() = Prefixes::default();
         upstream.look_up_again();
         chosen.tried += 1;
-        if chosen.tried < upstream.addresses.count()
-            && let Some(next) = upstream.addresses.next(chosen.tried)
-        {
-            chosen.at = next;
-            chosen.peer = self.peer(&upstream.address, next);
+        let all = upstream.addresses.in_turn();
+        if let Some(next) = all.first().filter(|_| chosen.tried < all.len()) {
+            chosen.at = *next;
+            chosen.peer = self.peer(&upstream.address, *next);
             return true;
         }
         if upstream.request_failed() {
