@@ -1,7 +1,6 @@
 //! The socket side of the proxy: listening, client connections, TLS, limits on clients, hand-over to another process.
 //! It knows bytes and HTTP, no request and no record.
 
-pub mod accept;
 pub mod answer;
 pub mod exchange;
 pub mod http1;

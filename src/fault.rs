@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::request::names::names;
+
 pub mod registry;
 
 /// A fault as it was set, in JSON too. Which fields a kind takes is checked when it is read.
@@ -39,33 +41,21 @@ pub struct Fault {
     pub after_ms: Option<u32>,
 }
 
-/// What a fault does to a request, or for [`Kind::Refuse`] to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// The connection is reset as soon as it was accepted, and a kept one at its next request. The listener
-    /// stays, so that a peer's `connect` mostly succeeds first.
-    Refuse,
-    /// The connection is reset when a request's head was read.
-    Reset,
-    /// The request is held before it is sent on.
-    Stall,
-    /// The response comes slowly.
-    Slow,
-    /// The connection closes within the response's body, without its end.
-    Cut,
-}
-
-impl Kind {
-    /// The name in JSON and in the metric's label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Refuse => "refuse",
-            Kind::Reset => "reset",
-            Kind::Stall => "stall",
-            Kind::Slow => "slow",
-            Kind::Cut => "cut",
-        }
+names! {
+    /// What a fault does to a request, or for [`Kind::Refuse`] to a connection.
+    #[serde(rename_all = "lowercase")]
+    pub enum Kind {
+        /// The connection is reset as soon as it was accepted, and a kept one at its next request. The listener
+        /// stays, so that a peer's `connect` mostly succeeds first.
+        Refuse = "refuse",
+        /// The connection is reset when a request's head was read.
+        Reset = "reset",
+        /// The request is held before it is sent on.
+        Stall = "stall",
+        /// The response comes slowly.
+        Slow = "slow",
+        /// The connection closes within the response's body, without its end.
+        Cut = "cut",
     }
 }
 
@@ -194,17 +184,6 @@ mod tests {
                 assert!(error.contains(piece), "{json}: {error}");
             }
         }
-    }
-
-    #[test]
-    fn what_was_asked_for_is_shown_as_it_was() {
-        let fault = parse(r#"{"kind":"stall","ms":500,"probability":0.3,"seed":7,"count":2}"#);
-        let shown = serde_json::to_value(fault.unwrap()).unwrap();
-        assert_eq!(shown["kind"], "stall");
-        assert_eq!((&shown["ms"], &shown["count"]), (&500.into(), &2.into()));
-        let again = parse(r#"{"kind":"stall"}"#).unwrap();
-        assert_eq!((again.kind, again.ms), (Kind::Stall, None));
-        assert_eq!((again.probability, again.count), (1.0, None));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::telemetry::upstreams::UpstreamFigures;
 pub mod address;
 mod addresses;
 pub mod affinity;
-pub mod health;
+mod health;
 pub mod policy;
 mod prefixes;
 pub mod trust;
@@ -26,11 +26,12 @@ pub mod trust;
 mod tests;
 
 pub use address::Address;
+pub use addresses::{Resolver, system};
 pub use affinity::Affinity;
 pub use policy::Policy;
 pub use trust::Trust;
 
-use addresses::{Addresses, Resolver};
+use addresses::Addresses;
 use health::Health;
 use policy::{Candidate, Chooser};
 use prefixes::Prefixes;
@@ -50,23 +51,18 @@ pub struct Rules {
     pub resend_broken: bool,
     /// Requests that they have at once, all together; 0: no limit.
     pub most: usize,
-    /// The time limits.
-    pub timeouts: Timeouts,
-}
-
-/// The time limits on an upstream.
-#[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
-    /// On a request's wait for its turn, where there is a limit on requests; zero: none.
-    pub queue: Duration,
+    /// Time limit on a request's wait for its turn, where there is a limit on requests; zero: none.
+    pub queue_timeout: Duration,
     /// On connecting to it.
-    pub connect: Duration,
+    pub connect_timeout: Duration,
     /// On its silence, before its response and within it.
-    pub read: Duration,
+    pub read_timeout: Duration,
     /// On a single write to it.
-    pub write: Duration,
+    pub write_timeout: Duration,
     /// After which an idle connection is closed.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
+    /// Looks names up.
+    pub resolver: Resolver,
 }
 
 /// The upstreams of one listener. A reload replaces them as a whole.
@@ -94,7 +90,7 @@ pub struct Upstream {
     addresses: Addresses,
     is_looked_up: AtomicBool,
     counts: Arc<UpstreamFigures>,
-    health: Arc<Health>,
+    health: Mutex<Health>,
     /// What it was given by [`Policy::CacheAware`].
     prefixes: Mutex<Prefixes>,
 }
@@ -127,23 +123,13 @@ impl Upstreams {
         before: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {
-        Upstreams::resolve_by(addresses::system, addresses, rules, before, metrics)
-    }
-
-    fn resolve_by(
-        resolver: Resolver,
-        addresses: &[Address],
-        rules: Rules,
-        before: Option<&Upstreams>,
-        metrics: &Metrics,
-    ) -> Result<Upstreams, String> {
         let (mut all, mut new): (Vec<Arc<Upstream>>, Vec<_>) = Default::default();
         for address in addresses {
             let mut known = all.iter().chain(before.iter().flat_map(|b| &b.all));
             let upstream = match known.find(|known| known.address == *address) {
                 Some(known) => known.clone(),
                 None => {
-                    let upstream = Arc::new(Upstream::resolve(address, resolver)?);
+                    let upstream = Arc::new(Upstream::resolve(address, rules.resolver)?);
                     new.push(upstream.counts.clone());
                     upstream
                 }
@@ -208,7 +194,7 @@ impl Upstreams {
         let by = asks.then(|| self.rules.affinity.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
-        let at = upstream.addresses.next(0)?;
+        let at = upstream.addresses.current()?;
         let known = choosing.peers.get_mut(index)?;
         let peer = match known.take_if(|peer| *peer.address() == at.into()) {
             Some(peer) => peer,
@@ -262,27 +248,23 @@ impl Upstreams {
         *upstream.prefixes.lock() = Prefixes::default();
         upstream.look_up_again();
         chosen.tried += 1;
-        if chosen.tried < upstream.addresses.count()
-            && let Some(next) = upstream.addresses.next(chosen.tried)
-        {
-            chosen.at = next;
-            chosen.peer = self.peer(&upstream.address, next);
+        let all = upstream.addresses.in_turn();
+        if let Some(next) = all.first().filter(|_| chosen.tried < all.len()) {
+            chosen.at = *next;
+            chosen.peer = self.peer(&upstream.address, *next);
             return true;
         }
-        if upstream.health.request_failed() {
-            let (health, probed) = (Arc::downgrade(&upstream.health), Arc::downgrade(upstream));
-            let limit = self.rules.timeouts.connect;
-            let connect = async move || {
-                let Some(upstream) = probed.upgrade() else {
-                    return true;
-                };
+        if upstream.request_failed() {
+            let limit = self.rules.connect_timeout;
+            let connect = async move |upstream: Arc<Upstream>| {
                 if let Some(looked_up) = upstream.look_up_again() {
                     // Only a runtime that ends does not get it done.
                     let _ = looked_up.await;
                 }
                 upstream.can_connect(limit).await
             };
-            tokio::spawn(health::probe(health, self.rules.out, connect));
+            let probed = Arc::downgrade(upstream);
+            tokio::spawn(Upstream::probe(probed, self.rules.out, connect));
         }
         false
     }
@@ -291,13 +273,12 @@ impl Upstreams {
         let is_tls = address.is_tls();
         // Never empty with TLS: Pingora verifies nothing for an empty name.
         let mut peer = HttpPeer::new(at, is_tls, address.host().to_owned());
-        let timeouts = &self.rules.timeouts;
         let options = &mut peer.options;
-        options.connection_timeout = Some(timeouts.connect);
-        options.total_connection_timeout = Some(timeouts.connect);
-        options.read_timeout = Some(timeouts.read);
-        options.write_timeout = Some(timeouts.write);
-        options.idle_timeout = Some(timeouts.idle);
+        options.connection_timeout = Some(self.rules.connect_timeout);
+        options.total_connection_timeout = Some(self.rules.connect_timeout);
+        options.read_timeout = Some(self.rules.read_timeout);
+        options.write_timeout = Some(self.rules.write_timeout);
+        options.idle_timeout = Some(self.rules.idle_timeout);
         if let Some(trust) = self.rules.trust.as_ref().filter(|_| is_tls) {
             options.ca = Some(trust.roots());
             // Pingora leaves roots out when it looks for a connection to use again.
@@ -309,13 +290,12 @@ impl Upstreams {
 
 impl Upstream {
     fn resolve(address: &Address, resolver: Resolver) -> Result<Upstream, String> {
-        let counts = Arc::new(UpstreamFigures::new(address.name()));
         Ok(Upstream {
             address: address.clone(),
             addresses: Addresses::look_up(address, resolver)?,
             is_looked_up: AtomicBool::new(false),
-            health: Arc::new(Health::new(counts.clone())),
-            counts,
+            counts: Arc::new(UpstreamFigures::new(address.name())),
+            health: Mutex::default(),
             prefixes: Mutex::default(),
         })
     }
@@ -354,7 +334,7 @@ impl Chosen {
     /// The request has a new connection to it.
     pub fn connected(&self) {
         self.upstream.addresses.tried(self.at, true);
-        self.upstream.health.request_connected();
+        self.upstream.request_connected();
     }
 
     /// The upstream's name.

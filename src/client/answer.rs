@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use pingora::http::ResponseHeader;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -38,6 +39,8 @@ pub enum Refusal {
     BodyTooSlow,
 }
 
+/// After which a client that was refused for want of room may try again, seconds.
+const RETRY_S: usize = 1;
 /// How long a client has to read our answer and close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -67,8 +70,11 @@ impl Refusal {
 }
 
 impl Answer {
-    /// The JSON body, with OpenAI's `type`.
-    pub fn body(&self) -> String {
+    /// The head, and the JSON body with OpenAI's `type`.
+    ///
+    /// # Errors
+    /// None that its fields can come to.
+    pub fn message(&self) -> pingora::Result<(ResponseHeader, Vec<u8>)> {
         let kind = match self.status {
             408 => "request_timeout",
             500 => "proxy_error",
@@ -79,7 +85,15 @@ impl Answer {
         };
         let error =
             json!({ "message": self.message, "type": kind, "param": null, "code": self.status });
-        json!({ "error": error }).to_string()
+        let body = json!({ "error": error }).to_string().into_bytes();
+        let mut head = ResponseHeader::build(self.status, Some(6))?;
+        head.insert_header(CONTENT_TYPE, "application/json")?;
+        head.insert_header(CONTENT_LENGTH, body.len())?;
+        head.insert_header(CACHE_CONTROL, "no-store")?;
+        if self.status == 503 {
+            head.insert_header(RETRY_AFTER, RETRY_S)?;
+        }
+        Ok((head, body))
     }
 
     /// Answers where there is no request, and closes.
@@ -91,18 +105,15 @@ impl Answer {
     async fn write(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    ) -> std::io::Result<()> {
-        let body = self.body();
-        let reason = StatusCode::from_u16(self.status);
-        let reason = reason.ok().and_then(|status| status.canonical_reason());
-        let message = format!(
-            "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-             cache-control: no-store\r\nconnection: close\r\n\r\n{body}",
-            self.status,
-            reason.unwrap_or_default(),
-            body.len()
-        );
-        stream.write_all(message.as_bytes()).await?;
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let (mut head, body) = self.message()?;
+        head.insert_header(CONNECTION, "close")?;
+        let reason = head.get_reason_phrase().unwrap_or_default();
+        let mut message = format!("HTTP/1.1 {} {reason}\r\n", self.status).into_bytes();
+        head.header_to_h1_wire(&mut message);
+        message.extend_from_slice(b"\r\n");
+        message.extend(body);
+        stream.write_all(&message).await?;
         stream.shutdown().await?;
         // Closing on unread bytes would reset the connection under the answer.
         // On the heap, or each connection would hold as much.

@@ -20,8 +20,8 @@ pub struct Exchange {
     pub peer: SocketAddr,
     /// When its head had been read.
     pub arrival: Stamp,
-    /// A fault spared its connection just before.
-    pub is_spared: bool,
+    /// It is its connection's first.
+    pub is_first: bool,
     /// Reads the request's body, and knows whether the connection is kept.
     pub session: ServerSession,
     /// `None` for a stream of HTTP/2.
@@ -66,7 +66,7 @@ impl Exchange {
         Exchange {
             peer,
             arrival,
-            is_spared: false,
+            is_first: false,
             session,
             socket: None,
             is_clear: false,

@@ -9,8 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::accept;
 use super::phase::Phase;
+use super::shortage;
 
 /// A listening socket and what it is for.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ impl ListenSocket {
             };
             match accepted {
                 Ok(accepted) => return Some(accepted),
-                Err(error) => accept::failed("", &error).await,
+                Err(error) => shortage::accept_failed("", &error).await,
             }
         }
     }

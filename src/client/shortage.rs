@@ -1,14 +1,33 @@
-//! When a connection cannot be opened for want of files or ports: which limit it was, and what helps.
+//! When a connection cannot be accepted or opened for want of files or ports: which limit it was, and what helps.
 
 use std::error::Error as Cause;
 use std::io;
+use std::iter::successors;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 use pingora::{Error, ErrorType};
 
+/// After an accept that failed for want of something.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Errors of the connection that was to be accepted (accept(2) passes those on): others wait behind it.
+const OF_ONE_CONNECTION: &str = "ECONNABORTED ECONNRESET EINTR EPROTO EPERM ENOPROTOOPT EOPNOTSUPP ENETDOWN ENETUNREACH EHOSTDOWN EHOSTUNREACH ENONET";
+
+/// An accept has failed: tells so, and waits where the next would fail too.
+pub async fn accept_failed(whose: &str, error: &io::Error) {
+    let helps = remedy(error);
+    log::warn!("{whose}cannot accept a connection: {error}{helps}");
+    // Out of file descriptors, mostly: open connections go on.
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    let name = format!("{:?}", errno.unwrap_or(Errno::UnknownErrno));
+    if !OF_ONE_CONNECTION.split(' ').any(|one| one == name) {
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 /// What helps against a system error, to follow its text; empty where unknown.
-pub fn remedy(error: &io::Error) -> String {
+fn remedy(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => {
             let limit = getrlimit(Resource::RLIMIT_NOFILE);
@@ -26,44 +45,24 @@ pub fn remedy(error: &io::Error) -> String {
     }
 }
 
-/// Whether a failure to connect is our own (no socket, no port, no permission), not the upstream's. Pingora calls some of
-/// these internal.
-pub fn is_ours(error: &Error) -> bool {
-    matches!(
-        error.etype(),
-        ErrorType::SocketError | ErrorType::BindError | ErrorType::InternalError
-    )
-}
-
-/// Why a connection to `upstream` could not be opened, for the log.
-pub fn words(error: &Error, upstream: &str) -> String {
-    let what = format!("cannot open a connection to {upstream}");
-    match of_system(error) {
-        Some(cause) => format!("{what}: {cause}{}", remedy(cause)),
-        None => format!("{what}: {error}"),
+/// Of a failure to connect that is our own (no socket, no port, no permission), not the upstream's: why, and what helps. Pingora
+/// calls some of these internal.
+pub fn of(error: &Error) -> Option<(String, String)> {
+    use ErrorType::{BindError, InternalError, SocketError};
+    if !matches!(error.etype(), SocketError | BindError | InternalError) {
+        return None;
     }
-}
-
-/// The system's error text, for the record.
-pub fn reason(error: &Error) -> String {
-    let cause = of_system(error).map(ToString::to_string);
-    cause.unwrap_or_else(|| "no socket".into())
-}
-
-/// The system's error within Pingora's.
-fn of_system(error: &Error) -> Option<&io::Error> {
-    let mut cause: &(dyn Cause + 'static) = error.root_cause();
-    loop {
-        match cause.downcast_ref() {
-            Some(found) => return Some(found),
-            None => cause = cause.source()?,
-        }
-    }
+    let root: &(dyn Cause + 'static) = error.root_cause();
+    let mut causes = successors(Some(root), |cause| (**cause).source());
+    let system = causes.find_map(|cause| cause.downcast_ref::<io::Error>());
+    let told = system.map(|error| (error.to_string(), remedy(error)));
+    Some(told.unwrap_or_else(|| ("no socket".into(), String::new())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use pingora::OrErr;
 
     /// As Pingora makes them when a socket or a port is wanting.
@@ -75,25 +74,35 @@ mod tests {
 
     #[test]
     fn what_has_run_out_is_named_with_what_helps() {
+        let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let may = format!("may have {soft} files open");
         for (errno, piece) in [
             (Errno::EMFILE, "ulimit -n"),
+            (Errno::EMFILE, &may),
             (Errno::ENFILE, "fs.file-max"),
             (Errno::EADDRNOTAVAIL, "ip_local_port_range"),
         ] {
-            let words = words(&error(errno), "a:1");
-            let start = "cannot open a connection to a:1: ";
-            assert!(words.starts_with(start) && words.contains(piece), "{words}");
-            assert!(reason(&error(errno)).contains("os error"));
+            let (why, helps) = of(&error(errno)).unwrap();
+            assert!(why.contains("os error") && helps.contains(piece), "{helps}");
         }
-        let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        let words = words(&error(Errno::EMFILE), "a:1");
-        assert!(words.contains(&format!("may have {soft} files open")));
-        assert_eq!(remedy(&io::Error::from(Errno::ECONNREFUSED)), "");
+        assert_eq!(of(&error(Errno::EACCES)).unwrap().1, "");
+        assert_eq!(of(&Error::new_up(ErrorType::ConnectRefused)), None);
     }
 
-    #[test]
-    fn only_what_is_ours_is_told_apart() {
-        assert!(is_ours(&error(Errno::EMFILE)));
-        assert!(!is_ours(&Error::new_up(ErrorType::ConnectRefused)));
+    #[tokio::test]
+    async fn one_clients_leaving_holds_up_no_other() {
+        let waits = |errno: Errno| {
+            let accept = accept_failed("", &errno.into()).now_or_never();
+            accept.is_none()
+        };
+        use Errno::{
+            ECONNABORTED, EINTR, EINVAL, EMFILE, ENETUNREACH, ENFILE, ENOBUFS, ENOMEM, EPROTO,
+        };
+        for errno in [ECONNABORTED, EINTR, EPROTO, ENETUNREACH] {
+            assert!(!waits(errno), "{errno}");
+        }
+        for errno in [EMFILE, ENFILE, ENOBUFS, ENOMEM, EINVAL] {
+            assert!(waits(errno), "{errno}");
+        }
     }
 }

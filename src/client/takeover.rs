@@ -19,8 +19,8 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::secret::Secret;
 
-use super::accept;
 use super::listener::ListenSocket;
+use super::shortage;
 
 mod channel;
 
@@ -57,8 +57,6 @@ pub struct Takeover {
     successor: Option<Channel>,
 }
 
-/// The version of what is said.
-const VERSION: u32 = 4;
 /// How long the other process may take for an answer. It may be stopped or hang.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The name under which the takeover's own socket is handed over.
@@ -149,7 +147,7 @@ impl Takeover {
                         Err(error) => Err(error),
                     };
                     if let Err(error) = offered {
-                        accept::failed("takeover: ", &error).await;
+                        shortage::accept_failed("takeover: ", &error).await;
                     }
                     continue;
                 }
@@ -183,7 +181,6 @@ impl Takeover {
         let sockets = offer.sockets.iter();
         let names = sockets.clone().map(|socket| socket.name.clone());
         let message = Message::Offer {
-            version: VERSION,
             listeners: once(TAKEOVER.into()).chain(names).collect(),
             hop_secret: offer.hop_secret,
         };
@@ -215,7 +212,6 @@ async fn ask(path: &Path, stream: UnixStream) -> io::Result<(Option<Channel>, In
             return Ok((None, Inherited::default()));
         }
         Ok(Some(Message::Offer {
-            version: VERSION,
             listeners,
             hop_secret,
         })) => {
@@ -226,9 +222,6 @@ async fn ask(path: &Path, stream: UnixStream) -> io::Result<(Option<Channel>, In
             };
             return Ok((Some(channel), inherited));
         }
-        Ok(Some(Message::Offer { version, .. })) => io::Error::other(format!(
-            "the running process hands over by version {version}, this one takes over by {VERSION}"
-        )),
         Ok(Some(message)) => unexpected(&message),
         Err(late) if late.kind() == ErrorKind::TimedOut => return Err(late),
         Err(error) => error,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::client::accept::Admission;
 use crate::clock::Clock;
 use crate::fault::{Fault, Kind};
 use crate::telemetry::prometheus::Metrics;
@@ -19,16 +18,8 @@ use crate::telemetry::prometheus::Metrics;
 /// The faults of all workers.
 #[derive(Debug)]
 pub struct Faults {
-    /// Their listeners hold them.
-    workers: Mutex<BTreeMap<String, Weak<WorkerFaults>>>,
-    log: Arc<Log>,
-}
-
-/// The fault of one worker, if any.
-#[derive(Debug)]
-pub struct WorkerFaults {
-    name: String,
-    current: Mutex<Option<ActiveFault>>,
+    /// The fault of each worker that there is, if it has one.
+    workers: Mutex<BTreeMap<String, Option<ActiveFault>>>,
     log: Arc<Log>,
 }
 
@@ -110,56 +101,23 @@ impl Faults {
         }
     }
 
-    /// The faults of the worker of this name. A new one stays for as long as somebody holds it: a reload that is
-    /// refused leaves none behind.
-    pub fn worker(&self, name: &str) -> Arc<WorkerFaults> {
-        let mut workers = self.workers.lock();
-        let known = workers.get(name).and_then(Weak::upgrade);
-        known.unwrap_or_else(|| {
-            let new = Arc::new(WorkerFaults {
-                name: name.to_owned(),
-                current: Mutex::default(),
-                log: self.log.clone(),
-            });
-            workers.insert(name.to_owned(), Arc::downgrade(&new));
-            new
-        })
-    }
-
-    /// From now on there are only the workers of these names. The fault of any other is removed: its connections may
+    /// From now on there are the workers of these names. The fault of any other is removed: its connections may
     /// last, and requests that the fault holds go on.
     pub fn keep(&self, names: &[&str]) {
-        self.workers.lock().retain(|name, worker| {
-            let stays = names.contains(&name.as_str());
-            if let Some(worker) = worker.upgrade().filter(|_| !stays) {
-                worker.clear();
-            }
-            stays
-        });
-    }
-
-    /// The worker of this name, if there is one.
-    pub fn find(&self, name: &str) -> Option<Arc<WorkerFaults>> {
-        self.workers.lock().get(name).and_then(Weak::upgrade)
+        let mut workers = self.workers.lock();
+        let mut before = std::mem::take(&mut *workers);
+        let kept = |name: &&str| ((*name).to_owned(), before.remove(*name).flatten());
+        *workers = names.iter().map(kept).collect();
     }
 
     /// The names of all workers.
     pub fn names(&self) -> Vec<String> {
-        self.present().into_keys().collect()
+        self.workers.lock().keys().cloned().collect()
     }
 
     /// What is in force.
     pub fn shown(&self) -> Value {
-        let shown = |worker: &Arc<WorkerFaults>| json!(&*worker.current.lock());
-        let workers = self.present();
-        let shown = workers.iter().map(|(name, worker)| (name, shown(worker)));
-        json!({ "workers": shown.collect::<BTreeMap<_, _>>() })
-    }
-
-    fn present(&self) -> BTreeMap<String, Arc<WorkerFaults>> {
-        let workers = self.workers.lock();
-        let present = |(name, worker): (&String, &Weak<_>)| Some((name.clone(), worker.upgrade()?));
-        workers.iter().filter_map(present).collect()
+        json!({ "workers": &*self.workers.lock() })
     }
 
     /// What was injected.
@@ -167,73 +125,70 @@ impl Faults {
         let (entries, dropped) = &*self.log.kept.lock();
         json!({ "entries": entries, "dropped": dropped })
     }
-}
 
-impl WorkerFaults {
-    /// Puts `fault` in force, in the place of what was.
-    pub fn set(&self, fault: Fault) {
-        *self.current.lock() = Some(ActiveFault {
+    /// Puts `fault` in force at a worker in the place of what was, or removes that; requests that it holds go on. Whether there
+    /// was one.
+    pub fn set(&self, worker: &str, fault: Option<Fault>) -> bool {
+        let active = fault.map(|fault| ActiveFault {
             fault,
             chances: 0,
             injected: 0,
             in_force: watch::channel(()).0,
         });
+        let mut workers = self.workers.lock();
+        let current = workers.get_mut(worker);
+        current.is_some_and(|current| std::mem::replace(current, active).is_some())
     }
 
-    /// Removes the fault; requests that it holds go on. Whether there was one.
-    pub fn clear(&self) -> bool {
-        self.current.lock().take().is_some()
+    /// Whether a connection to a worker that was just accepted is reset, which is logged.
+    pub fn refuses(&self, worker: &str, peer: SocketAddr) -> bool {
+        let is_chance = |kind| kind == Kind::Refuse;
+        self.chance(worker, peer, None, is_chance).is_some()
     }
 
-    /// Decides on a connection that was just accepted, and logs a refusal.
-    pub fn admit(&self, peer: SocketAddr) -> Admission {
-        match self.chance(peer, None, |kind| kind == Kind::Refuse) {
-            None => Admission::Served,
-            Some(None) => Admission::Spared,
-            Some(Some(_logged)) => Admission::Refused,
-        }
-    }
-
-    /// What happens to a request of `peer` whose head was just read, if it is a chance. All but [`Kind::Refuse`] is done to
+    /// What happens to a request whose head was just read, if it is a chance. All but [`Kind::Refuse`] is done to
     /// requests that generate only, so that a router's health checks use nothing up. Refused is any
-    /// request, unless its connection was [spared](Admission::Spared) just before.
+    /// request but the first of its connection, which itself was the chance.
     pub fn request(
         &self,
+        worker: &str,
         peer: SocketAddr,
         id: Option<&str>,
-        (generates, is_spared): (bool, bool),
+        (generates, is_first): (bool, bool),
     ) -> Option<Injected> {
         let is_chance = |kind| match kind {
-            Kind::Refuse => !is_spared,
+            Kind::Refuse => !is_first,
             _ => generates,
         };
-        self.chance(peer, id, is_chance).flatten()
+        self.chance(worker, peer, id, is_chance)
     }
 
     /// Takes a chance, where `is_one` says that it is one for a fault of that kind.
     fn chance(
         &self,
+        worker: &str,
         peer: SocketAddr,
         request_id: Option<&str>,
         is_one: impl Fn(Kind) -> bool,
-    ) -> Option<Option<Injected>> {
-        let mut current = self.current.lock();
-        let active = current.as_mut().filter(|one| is_one(one.fault.kind))?;
+    ) -> Option<Injected> {
+        let mut workers = self.workers.lock();
+        let active = workers.get_mut(worker)?.as_mut();
+        let active = active.filter(|one| is_one(one.fault.kind))?;
         let chance = active.chances;
         active.chances += 1;
         let most = active.fault.count.map_or(u64::MAX, NonZeroU64::get);
         if active.injected >= most || !active.fault.takes(chance) {
-            return Some(None);
+            return None;
         }
         active.injected += 1;
         let (log, kind) = (self.log.clone(), active.fault.kind.name());
-        let counter = log.metrics.faults_injected.with(&[kind, &self.name]);
+        let counter = log.metrics.faults_injected.with(&[kind, worker]);
         counter.inc();
         let now = log.clock.now().nanos();
-        Some(Some(Injected {
+        Some(Injected {
             fault: active.fault.clone(),
             entry: Entry {
-                worker: self.name.clone(),
+                worker: worker.to_owned(),
                 kind,
                 chance,
                 request_id: request_id.map(str::to_owned),
@@ -245,7 +200,7 @@ impl WorkerFaults {
             },
             in_force: active.in_force.subscribe(),
             log,
-        }))
+        })
     }
 }
 
@@ -292,82 +247,44 @@ mod tests {
 
     fn faults() -> Faults {
         let (clock, _) = Clock::manual(Stamp::from_nanos(5));
-        Faults::new(clock, Metrics::new().unwrap())
+        let faults = Faults::new(clock, Metrics::new().unwrap());
+        faults.keep(&["w"]);
+        faults
     }
 
     const PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1));
 
-    fn generation(worker: &WorkerFaults) -> Option<Injected> {
-        worker.request(PEER, None, (true, false))
+    fn generation(faults: &Faults, worker: &str) -> Option<Injected> {
+        faults.request(worker, PEER, None, (true, false))
     }
 
-    fn fault(kind: &str, probability: f64, count: u64) -> Fault {
-        let json = format!(r#"{{"kind":"{kind}","probability":{probability},"count":{count}}}"#);
-        Fault::parse(json.as_bytes()).unwrap()
-    }
-
-    #[test]
-    fn a_fault_is_injected_as_often_as_asked_and_written_down() {
-        let faults = faults();
-        let worker = faults.worker("w");
-        assert!(generation(&worker).is_none());
-        worker.set(fault("reset", 1.0, 2));
-        let request = |n: i32| worker.request(PEER, Some(&n.to_string()), (true, false));
-        assert_eq!((0..5).filter(|n| request(*n).is_some()).count(), 2);
-        // It refuses no connection: it is of another kind.
-        let admission = worker.admit(PEER);
-        assert_eq!(admission, Admission::Served);
-        assert_eq!(faults.shown()["workers"]["w"]["chances"], 5);
-        assert_eq!(faults.shown()["workers"]["w"]["injected"], 2);
-        let log = faults.log();
-        let ids: Vec<_> = log["entries"].as_array().unwrap().iter().collect();
-        assert_eq!(ids.len(), 2);
-        assert_eq!(
-            (&ids[1]["request_id"], &ids[1]["chance"]),
-            (&"1".into(), &1.into())
-        );
-        assert!(worker.clear() && !worker.clear());
-        assert!(generation(&worker).is_none());
+    fn fault(kind: &str, count: u64) -> Option<Fault> {
+        let json = format!(r#"{{"kind":"{kind}","count":{count}}}"#);
+        Some(Fault::parse(json.as_bytes()).unwrap())
     }
 
     #[test]
-    fn what_does_not_generate_uses_nothing_up() {
+    fn only_workers_that_are_there_have_faults() {
         let faults = faults();
-        let worker = faults.worker("w");
-        let health = || worker.request(PEER, None, (false, false));
-        worker.set(fault("reset", 1.0, 1));
-        assert!((0..5).all(|_| health().is_none()));
-        assert_eq!(faults.shown()["workers"]["w"]["chances"], 0);
-        assert!(generation(&worker).is_some());
-        worker.set(fault("refuse", 1.0, 1));
-        assert!(health().is_some(), "a kept connection");
-    }
-
-    #[test]
-    fn only_workers_that_are_there_can_be_asked_for() {
-        let faults = faults();
-        let stays = faults.worker("stays");
-        let goes = faults.worker("goes");
-        drop(faults.worker("never came"));
+        faults.keep(&["stays", "goes"]);
         assert_eq!(faults.names(), ["goes", "stays"]);
-        stays.set(fault("reset", 1.0, 99_999));
-        goes.set(fault("reset", 1.0, 99_999));
+        for worker in ["stays", "goes", "never came"] {
+            faults.set(worker, fault("reset", 99));
+        }
+        assert!(generation(&faults, "never came").is_none());
         faults.keep(&["stays"]);
-        assert_eq!(faults.names(), ["stays"]);
-        assert!(faults.find("goes").is_none() && generation(&goes).is_none());
-        assert!(Arc::ptr_eq(&faults.worker("stays"), &stays));
-        assert!(generation(&stays).is_some());
+        assert!(generation(&faults, "goes").is_none());
+        faults.keep(&["stays", "goes"]);
         // One that comes again is another.
-        assert!(!Arc::ptr_eq(&faults.worker("goes"), &goes));
+        assert!(generation(&faults, "goes").is_none() && generation(&faults, "stays").is_some());
     }
 
     #[test]
     fn the_log_is_bounded() {
         let faults = faults();
-        let worker = faults.worker("w");
-        worker.set(fault("reset", 1.0, 99_999));
+        faults.set("w", fault("reset", 99_999));
         for _ in 0..KEPT + 3 {
-            generation(&worker);
+            generation(&faults, "w");
         }
         let log = faults.log();
         assert_eq!(log["dropped"], 3);

@@ -8,7 +8,6 @@ use pingora::protocols::Stream;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::client::accept::Admission;
 use crate::client::answer::Refusal;
 use crate::client::http1::{Client, Next};
 use crate::client::http2::Http2Client;
@@ -73,9 +72,9 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         };
     };
     let socket = Socket::new(socket);
-    let faults = service.faults.as_ref();
-    let admission = faults.map_or(Admission::Served, |faults| faults.admit(peer));
-    if admission == Admission::Refused {
+    if let Some((faults, worker)) = service.faults()
+        && faults.refuses(worker, peer)
+    {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
@@ -92,12 +91,12 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
             Some((stream, false)) => Client::new(Some(stream), socket, peer, false, clock),
         },
     };
-    let mut is_spared = admission == Admission::Spared;
+    let mut is_first = true;
     let mut phase = service.listener.phase.clone();
     loop {
         match client.next(&limits, &mut phase).await {
             Next::Request(mut exchange) => {
-                exchange.is_spared = std::mem::take(&mut is_spared);
+                exchange.is_first = std::mem::take(&mut is_first);
                 // On the heap, or each idle connection would hold as much; made there, as it is large.
                 let served = Box::write(Box::new_uninit(), request::serve(service, exchange));
                 let rest = Box::into_pin(served).await;
@@ -145,13 +144,13 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
     };
     loop {
         match client.next().await {
-            Ok(Some(mut exchange)) => {
+            Ok(Some(exchange)) => {
                 // Beside another it takes as much memory as a connection with a request.
                 let is_alone = client.is_idle();
                 let permit = (!is_alone).then(|| service.listener.serve()).flatten();
                 if permit.is_none() && !is_alone {
                     service.shared.metrics.client_limit(Limit::Connections);
-                    exchange.refuse();
+                    request::refuse(&service, exchange);
                     continue;
                 }
                 let service = service.clone();
@@ -161,10 +160,7 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                 });
             }
             Ok(None) => break,
-            Err(_) => {
-                service.shared.metrics.broken_heads.with(&[]).inc();
-                log::warn!("client {peer}: no request: what it sent is not HTTP/2");
-            }
+            Err(why) => refused(service, peer, why),
         }
     }
     client.close().await;
@@ -187,6 +183,6 @@ fn refused(service: &Service, peer: SocketAddr, why: Refusal) {
         Refusal::BadTarget => {
             log::warn!("client {peer}: its request's target holds a control byte");
         }
-        _ => log::warn!("client {peer}: no request: cut off within its head, or not HTTP/1.1"),
+        _ => log::warn!("client {peer}: no request: cut off within its head, or not HTTP"),
     }
 }

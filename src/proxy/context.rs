@@ -71,7 +71,6 @@ struct Watch {
     request_bytes: u64,
     /// Body bytes of the response.
     response_bytes: u64,
-    response_head: Option<Stamp>,
     /// The last of the response was read, or we answered ourselves: the client may still be sending.
     response_end: Option<Stamp>,
     is_streaming: bool,
@@ -84,7 +83,6 @@ impl Watch {
             leg,
             request_bytes: 0,
             response_bytes: 0,
-            response_head: None,
             response_end: None,
             is_streaming: false,
         })
@@ -202,8 +200,7 @@ impl Context {
 
     /// Its prompt was asked for at `began`, and is known now or will never be.
     pub fn prompt_waited(&mut self, began: Stamp) {
-        let nanos = self.shared.clock.now().nanos_since(began);
-        self.time.waited(nanos);
+        let nanos = self.waited(began);
         if let Some(watch) = &mut self.watch {
             watch.observer.facts_mut().prompt_wait_nanos = Some(nanos);
         }
@@ -217,10 +214,11 @@ impl Context {
         self.shared.clock.now()
     }
 
-    /// It was held back since `began`, for others to end.
-    pub fn held(&mut self, began: Stamp) {
+    /// Its client or others were waited for since `began`, before a sending: so many nanoseconds.
+    pub fn waited(&mut self, began: Stamp) -> i64 {
         let nanos = self.shared.clock.now().nanos_since(began);
         self.time.waited(nanos);
+        nanos
     }
 
     /// The head of the final response was read at `at`, with these stamps of a hop of ours on it.
@@ -250,7 +248,6 @@ impl Context {
         }
         let kind = content_type(&head.headers);
         observer.response_head(status, kind, is_encoded(&head.headers), at);
-        watch.response_head = Some(at);
     }
 
     /// A response's head came, or we answer ourselves for what `end` says. An error's attempt is over for the

@@ -1,14 +1,9 @@
 //! Why a request failed: what its client is answered, and what its record says. One table.
 
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
-use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType};
 
 use crate::client::answer::{Answer, Refusal};
-use crate::client::shortage;
 use crate::request::observer::End;
-
-use super::identity::REQUEST_ID;
 
 /// Why a request did not come to its end.
 #[derive(Debug)]
@@ -28,7 +23,7 @@ pub enum Failure {
     /// Its turn did not come within `queue_timeout_s`.
     QueuedTooLong,
     /// No socket or port of our own is left.
-    Shortage(Box<Error>),
+    Shortage(String),
     /// No connection to an upstream came about: nothing was sent.
     NoConnection(Box<Error>),
     /// The connection to the upstream broke, or what it sent cannot be read.
@@ -85,9 +80,9 @@ impl Failure {
                     End::Rejected(format!("503 {message}")),
                 )
             }
-            Failure::Shortage(error) => {
+            Failure::Shortage(why) => {
                 let message = "the proxy could not open a connection to the upstream";
-                let why = format!("could not open a connection: {}", shortage::reason(error));
+                let why = format!("could not open a connection: {why}");
                 (answer(500, message), ours(&why))
             }
             Failure::NoConnection(error) | Failure::Upstream(error) => {
@@ -117,10 +112,10 @@ fn answer(status: u16, message: &'static str) -> Option<Answer> {
 
 /// What an error of an upstream that was, or was not, connected to means.
 fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, fn(String) -> End) {
-    use ErrorType::{ConnectRefused, ConnectTimedout, ReadTimedout, WriteTimedout};
+    use ErrorType::{ConnectRefused, ConnectTimedout, WriteTimedout};
     let broke = "the upstream broke the connection before its answer";
     match etype {
-        WriteTimedout | ReadTimedout if is_connected => (504, NO_ANSWER, End::Timeout),
+        WriteTimedout if is_connected => (504, NO_ANSWER, End::Timeout),
         _ if is_connected => (502, broke, End::UpstreamDied),
         ConnectTimedout => {
             let message = "the connection to the upstream timed out";
@@ -135,33 +130,6 @@ fn of_upstream(etype: &ErrorType, is_connected: bool) -> (u16, &'static str, fn(
     }
 }
 
-/// The head of `answer`, for a body of `length` bytes.
-///
-/// # Errors
-/// When `request_id` cannot stand in a header.
-pub fn head(answer: &Answer, length: usize, request_id: &[u8]) -> pingora::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build(answer.status, Some(5))?;
-    head.insert_header(CONTENT_TYPE, "application/json")?;
-    head.insert_header(CONTENT_LENGTH, length)?;
-    head.insert_header(CACHE_CONTROL, "no-store")?;
-    if !request_id.is_empty() {
-        head.insert_header(REQUEST_ID, request_id)?;
-    }
-    Ok(head)
-}
-
-/// Whether an error means that no connection came about, by the upstream's doing.
-pub fn is_connect(etype: &ErrorType) -> bool {
-    use ErrorType::{ConnectError, ConnectNoRoute, ConnectRefused, ConnectTimedout};
-    let others = [
-        ConnectTimedout,
-        ConnectRefused,
-        ConnectNoRoute,
-        ConnectError,
-    ];
-    others.contains(etype) || is_tls(etype)
-}
-
 /// Whether an error means that TLS could not be agreed on, or the certificate was not taken.
 fn is_tls(etype: &ErrorType) -> bool {
     use ErrorType::{InvalidCert, TLSHandshakeFailure, TLSHandshakeTimedout};
@@ -171,7 +139,6 @@ fn is_tls(etype: &ErrorType) -> bool {
 fn words(error: &Error) -> String {
     let words = match error.etype() {
         ErrorType::ConnectTimedout => "connecting took too long",
-        ErrorType::ReadTimedout => "silent for too long",
         ErrorType::WriteTimedout => "took no bytes for too long",
         ErrorType::ConnectRefused => "connection refused",
         ErrorType::ConnectNoRoute => "no route",

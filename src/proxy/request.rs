@@ -2,7 +2,6 @@
 //! where that fails.
 
 use std::future::pending;
-use std::pin::pin;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, EXPECT};
@@ -12,14 +11,13 @@ use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
-use tokio::time::sleep;
 
 use crate::client::answer::{Answer, Refusal};
 use crate::client::exchange::Exchange;
 use crate::client::limits::Limits;
 use crate::client::shortage;
 use crate::fault::Kind;
-use crate::fault::registry::{Injected, WorkerFaults};
+use crate::fault::registry::Injected;
 use crate::request::endpoint::{Endpoint, passed};
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::observer::End;
@@ -29,7 +27,7 @@ use crate::telemetry::prometheus::Limit;
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
-use super::failure::{self, Failure};
+use super::failure::Failure;
 use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::service::Service;
@@ -102,6 +100,17 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     None
 }
 
+/// Refuses a stream of HTTP/2, as there is no room for it beside the others: its client may send the request again.
+pub fn refuse(service: &Service, mut client: Exchange) {
+    let mut request = Request::new(service, &client);
+    if request.endpoint.is_some() {
+        request.begin(&client);
+        let why = Refusal::TooManyConnections.answer().message;
+        request.context.ended(End::Rejected(why.to_owned()));
+    }
+    client.refuse();
+}
+
 impl<'a> Request<'a> {
     fn new(service: &'a Service, client: &Exchange) -> Request<'a> {
         let shared = &*service.shared;
@@ -128,10 +137,12 @@ impl<'a> Request<'a> {
             .set_keepalive(self.keeps_alive.then_some(self.limits.client_idle_s));
         self.begin(client);
         self.check(client)?;
-        if let Some(faults) = &self.service.faults {
-            self.inject(faults, client).await?;
-        }
-        let cut = for_ms(self.fault.as_ref().and_then(|cut| cut.fault.after_ms));
+        self.inject(client).await?;
+        let cut = after(
+            self.fault
+                .as_ref()
+                .and_then(|cut| millis(cut.fault.after_ms)),
+        );
         tokio::select! {
             biased;
             done = self.exchange(client) => done,
@@ -140,17 +151,20 @@ impl<'a> Request<'a> {
     }
 
     /// Does to it what is in force for its worker, if it is its turn.
-    async fn inject(&mut self, faults: &WorkerFaults, client: &Exchange) -> Result<(), Failure> {
-        let who = (self.endpoint.is_some(), client.is_spared);
-        let Some(mut injected) = faults.request(client.peer, self.id.as_deref(), who) else {
+    async fn inject(&mut self, client: &Exchange) -> Result<(), Failure> {
+        let who = (self.endpoint.is_some(), client.is_first);
+        let faults = self.service.faults();
+        let injected = faults.and_then(|(faults, worker)| {
+            faults.request(worker, client.peer, self.id.as_deref(), who)
+        });
+        let Some(mut injected) = injected else {
             return Ok(());
         };
         match injected.fault.kind {
             Kind::Refuse | Kind::Reset => return Err(Failure::Injected),
             Kind::Stall => {
-                let held = pin!(for_ms(injected.fault.ms));
                 tokio::select! {
-                    () = held => {}
+                    () = after(millis(injected.fault.ms)) => {}
                     () = injected.removed() => {}
                     () = client.left() => return Err(Failure::ClientGone),
                 }
@@ -280,20 +294,14 @@ impl<'a> Request<'a> {
             return Ok(None);
         }
         let began = self.context.waits_for_turn();
-        let limit = upstreams.rules().timeouts.queue;
-        let too_long = async {
-            match limit.is_zero() {
-                true => pending().await,
-                false => sleep(limit).await,
-            }
-        };
+        let limit = Some(upstreams.rules().queue_timeout).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),
             () = client.left() => Err(Failure::ClientGone),
-            () = too_long => Err(Failure::QueuedTooLong),
+            () = after(limit) => Err(Failure::QueuedTooLong),
         };
-        self.context.held(began);
+        self.context.waited(began);
         slot
     }
 
@@ -321,15 +329,16 @@ impl<'a> Request<'a> {
             };
             self.context.note_unconnected();
             // Out of sockets or ports of our own says nothing about the upstream.
-            if shortage::is_ours(&error) {
+            if let Some((why, helps)) = shortage::of(&error) {
                 let trace = self.context.trace.map(|trace| trace.id_text());
                 let trace = trace.as_deref().unwrap_or("none");
-                let words = shortage::words(&error, &self.context.upstream);
-                log::warn!("{words}; trace_id={trace}");
-                return Err(Failure::Shortage(error));
+                let upstream = &self.context.upstream;
+                log::warn!(
+                    "cannot open a connection to {upstream}: {why}{helps}; trace_id={trace}"
+                );
+                return Err(Failure::Shortage(why));
             }
-            let is_theirs = failure::is_connect(error.etype());
-            if !is_theirs || !upstreams.connection_failed(chosen) {
+            if !upstreams.connection_failed(chosen) {
                 return Err(Failure::NoConnection(error));
             }
         }
@@ -448,17 +457,19 @@ impl<'a> Request<'a> {
     /// Answers for ourselves, the exchange having ended so.
     async fn answer(&mut self, answer: Answer, end: End, client: &mut Exchange) {
         let outcome = self.context.answered(answer.status, end);
-        let body = answer.body().into_bytes();
         let sent_id = client.head().headers.get(&identity::ID);
         // A made id stands for a sent one that was empty.
         let id = match &self.id {
             Some(id) if self.has_made_id => id.as_bytes(),
             _ => sent_id.map_or(&[][..], HeaderValue::as_bytes),
         };
-        // An id that came as a header can stand in one.
-        let Ok(mut head) = failure::head(&answer, body.len(), id) else {
+        let Ok((mut head, body)) = answer.message() else {
             return;
         };
+        // An id that came as a header can stand in one.
+        if !id.is_empty() {
+            let _ = head.insert_header(REQUEST_ID, id);
+        }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
         let limit = self.limits.client_stall.min(self.limits.client_write);
@@ -484,12 +495,16 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Waits so many milliseconds; without an end where none is given.
-async fn for_ms(ms: Option<u32>) {
-    match ms {
-        Some(ms) => tokio::time::sleep(Duration::from_millis(ms.into())).await,
+/// Waits so long; without an end where nothing is given.
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
         None => pending().await,
     }
+}
+
+fn millis(ms: Option<u32>) -> Option<Duration> {
+    ms.map(|ms| Duration::from_millis(ms.into()))
 }
 
 /// Where a request generates, if it does.

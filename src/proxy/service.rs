@@ -8,7 +8,7 @@ use pingora::connectors::http::v1::Connector;
 
 use crate::client::listener::Listener;
 use crate::client::tls::Tls;
-use crate::fault::registry::WorkerFaults;
+use crate::fault::registry::Faults;
 use crate::upstream::Upstreams;
 
 use super::shared::{Role, Shared};
@@ -23,8 +23,6 @@ pub struct Service {
     pub listener: Listener,
     /// Where requests go. A reload replaces them.
     pub upstreams: Arc<ArcSwap<Upstreams>>,
-    /// The worker's faults, where they can be injected.
-    pub faults: Option<Arc<WorkerFaults>>,
     /// Connects to upstreams, and keeps their idle connections.
     pub connector: Connector,
 }
@@ -44,17 +42,20 @@ impl Service {
         if matches!(role, Role::Hop(_)) {
             shared.joins.expect_attempts();
         }
-        let faults = match (&role, &shared.faults) {
-            (Role::Hop(name), Some(faults)) => Some(faults.worker(name)),
-            _ => None,
-        };
         Service {
-            faults,
             shared,
             role,
             listener,
             upstreams,
             connector: Connector::new(Some(options)),
+        }
+    }
+
+    /// The faults that can be injected, and the worker's name.
+    pub fn faults(&self) -> Option<(&Faults, &str)> {
+        match &self.role {
+            Role::Hop(worker) => Some((self.shared.faults.as_ref()?, worker)),
+            Role::Front => None,
         }
     }
 

@@ -23,8 +23,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::client::accept;
 use crate::client::phase::Phase;
+use crate::client::shortage;
 use crate::fault::Fault;
 use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;
@@ -75,7 +75,7 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
                 connections.push_back((task, is_busy));
             }
             Ok(_) => {}
-            Err(error) => accept::failed("admin: ", &error).await,
+            Err(error) => shortage::accept_failed("admin: ", &error).await,
         }
     }
     // Another process accepts now. Each open connection has one more request.
@@ -242,12 +242,13 @@ fn page() -> Answer {
 
 /// Sets or removes the fault of one worker.
 async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Answer {
-    let Some(found) = faults.find(worker) else {
-        let names = Some(faults.names().join(", ")).filter(|names| !names.is_empty());
-        let there = names.unwrap_or("none".into());
+    let names = faults.names();
+    if !names.iter().any(|name| name == worker) {
+        let there = Some(names.join(", ")).filter(|names| !names.is_empty());
+        let there = there.unwrap_or("none".into());
         let problem = format!("no worker is named \"{worker}\"; there are: {there}\n");
         return text(StatusCode::NOT_FOUND, problem);
-    };
+    }
     match *request.method() {
         Method::PUT => {
             let body = Limited::new(request.into_body(), BODY_LIMIT).collect();
@@ -258,14 +259,14 @@ async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Ans
             match Fault::parse(&body.to_bytes()) {
                 Ok(fault) => {
                     log::warn!("worker {worker}: fault {fault:?}");
-                    found.set(fault);
+                    faults.set(worker, Some(fault));
                     json(&faults.shown())
                 }
                 Err(problem) => text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
             }
         }
         Method::DELETE => {
-            if found.clear() {
+            if faults.set(worker, None) {
                 log::warn!("worker {worker}: fault removed");
             }
             json(&faults.shown())

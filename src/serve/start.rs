@@ -34,7 +34,7 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
-use crate::upstream::{Address, Affinity, Policy, Rules, Timeouts, Trust, Upstreams};
+use crate::upstream::{self, Address, Affinity, Policy, Rules, Trust, Upstreams};
 
 use super::error::Error;
 
@@ -260,13 +260,12 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
         trust,
         resend_broken: config.resend_broken,
         most: config.max_concurrent_requests,
-        timeouts: Timeouts {
-            queue: config.queue_timeout_s.get(),
-            connect: config.upstream_connect_timeout_s.get(),
-            read: config.upstream_read_timeout_s.get(),
-            write: config.upstream_write_timeout_s.get(),
-            idle: config.upstream_idle_timeout_s.get(),
-        },
+        queue_timeout: config.queue_timeout_s.get(),
+        connect_timeout: config.upstream_connect_timeout_s.get(),
+        read_timeout: config.upstream_read_timeout_s.get(),
+        write_timeout: config.upstream_write_timeout_s.get(),
+        idle_timeout: config.upstream_idle_timeout_s.get(),
+        resolver: upstream::system,
     };
     let hop_rules = Rules {
         policy: Policy::RoundRobin,

@@ -11,11 +11,11 @@ use super::address::Address;
 /// Looks a name up; may block.
 pub type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-/// The addresses of a name, never none; of each, whether it failed since it was last connected to.
+/// The addresses of a name, never none: the first is in use, and one that fails becomes the last.
 #[derive(Debug)]
 pub struct Addresses {
     resolver: Resolver,
-    all: Mutex<Vec<(SocketAddr, bool)>>,
+    all: Mutex<Vec<SocketAddr>>,
 }
 
 /// The system's.
@@ -43,49 +43,45 @@ impl Addresses {
                  give each as an upstream of its own"
             );
         }
-        let all = Mutex::new(found.into_iter().map(|at| (at, false)).collect());
+        let all = Mutex::new(found);
         Ok(Addresses { resolver, all })
     }
 
-    /// Looks `address` up again. What it still means keeps its place; if nothing is found, all is as before. Blocks.
+    /// Looks `address` up again. What it still means keeps its order; what is new comes after the one in use. If nothing is found,
+    /// all is as before. Blocks.
     pub fn look_up_again(&self, address: &Address) {
         let found = (self.resolver)(address.host(), address.port()).unwrap_or_default();
         if found.is_empty() {
             return;
         }
         let mut all = self.all.lock();
-        all.retain(|(at, _)| found.contains(at));
+        all.retain(|at| found.contains(at));
+        let mut place = all.len().min(1);
         for at in found {
-            if !all.iter().any(|(known, _)| *known == at) {
-                all.push((at, false));
+            if !all.contains(&at) {
+                all.insert(place, at);
+                place += 1;
             }
         }
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.all.lock().len()
-    }
-
-    /// All of them, in the order in which they are to be tried: those that have not failed first.
+    /// All of them, in the order in which they are to be tried.
     pub fn in_turn(&self) -> Vec<SocketAddr> {
-        let mut all = self.all.lock().clone();
-        all.sort_by_key(|(_, has_failed)| *has_failed);
-        all.into_iter().map(|(at, _)| at).collect()
+        self.all.lock().clone()
     }
 
-    /// The one for a request that has tried so many. What fails a request counts as failed, so the next it tries is another.
-    pub fn next(&self, tried: usize) -> Option<SocketAddr> {
-        let all = self.all.lock();
-        let good = all.iter().find(|(_, has_failed)| !has_failed);
-        let next = good.or_else(|| all.get(tried % all.len().max(1)));
-        next.map(|(at, _)| *at)
+    /// The one in use.
+    pub fn current(&self) -> Option<SocketAddr> {
+        self.all.lock().first().copied()
     }
 
-    /// `at` could be connected to, or not.
+    /// `at` could be connected to, or not: it is the first from now on, or the last.
     pub fn tried(&self, at: SocketAddr, has_connected: bool) {
         let mut all = self.all.lock();
-        let known = all.iter_mut().filter(|(known, _)| *known == at);
-        known.for_each(|(_, has_failed)| *has_failed = !has_connected);
+        if let Some(place) = all.iter().position(|known| *known == at) {
+            all.remove(place);
+            let place = if has_connected { 0 } else { all.len() };
+            all.insert(place, at);
+        }
     }
 }

@@ -22,13 +22,12 @@ fn rules(policy: Policy) -> Rules {
         trust: None,
         resend_broken: false,
         most: 0,
-        timeouts: Timeouts {
-            queue: Duration::ZERO,
-            connect: limit,
-            read: limit,
-            write: limit,
-            idle: limit,
-        },
+        queue_timeout: Duration::ZERO,
+        connect_timeout: limit,
+        read_timeout: limit,
+        write_timeout: limit,
+        idle_timeout: limit,
+        resolver: system,
     }
 }
 
@@ -173,8 +172,11 @@ const V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(std::net::Ipv6Addr::
 /// An upstream of a name with several addresses.
 fn named(resolver: Resolver) -> Upstreams {
     let to = [Address::parse("name:1").unwrap()];
-    let metrics = Metrics::new().unwrap();
-    Upstreams::resolve_by(resolver, &to, rules(Policy::RoundRobin), None, &metrics).unwrap()
+    let rules = Rules {
+        resolver,
+        ..rules(Policy::RoundRobin)
+    };
+    Upstreams::resolve(&to, rules, None, &Metrics::new().unwrap()).unwrap()
 }
 
 #[tokio::test]
@@ -209,11 +211,14 @@ async fn a_request_goes_to_another_upstream_when_all_addresses_of_one_have_faile
     let to = ["name:1", "127.0.0.1:9"].map(|name| Address::parse(name).unwrap());
     let both: Resolver = |host, port| match host {
         "name" => Ok(vec![V6, V4]),
-        _ => addresses::system(host, port),
+        _ => system(host, port),
     };
     let metrics = Metrics::new().unwrap();
-    let rules = rules(Policy::RoundRobin);
-    let set = Arc::new(Upstreams::resolve_by(both, &to, rules, None, &metrics).unwrap());
+    let rules = Rules {
+        resolver: both,
+        ..rules(Policy::RoundRobin)
+    };
+    let set = Upstreams::resolve(&to, rules, None, &metrics).unwrap();
     let mut chosen = set.choose(&[], &[]).unwrap();
     let mut tried = vec![chosen.at];
     while set.connection_failed(&mut chosen) {

@@ -22,8 +22,9 @@ use super::ANSWER;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Message {
     /// Old: these are my listeners, whose sockets came just before.
+    /// Its name has the version of what is said: another version knows it as nothing.
+    #[serde(rename = "offer 5")]
     Offer {
-        version: u32,
         /// What each is for, in the order of the sockets.
         listeners: Vec<String>,
         /// By this the old process's front and hops know each other, who will have requests in common with the new one's.

@@ -67,8 +67,9 @@ impl Context {
         if self.role == Role::Front {
             at_worker = self.take_attempts(&mut watch.observer, closed.unwrap_or_default());
         }
+        let head = watch.observer.timeline_mut().raw(Moment::ResponseHead);
         let facts = watch.observer.facts_mut();
-        if watch.response_head.is_some() {
+        if head.is_some() {
             facts.client_stall_nanos = Some(self.time.pending_at(now));
         }
         facts.overhead_nanos = Some(self.time.own(self.arrival, now));
@@ -78,7 +79,7 @@ impl Context {
         }
         let ended = watch.response_end.unwrap_or(now);
         let observed = watch.observer.finish(end.clone(), ended);
-        let mut rows = self.related(observed, watch.response_head, now);
+        let mut rows = self.related(observed, head, now);
         self.put_passages(&mut rows, at_worker);
         let first = rows.first().map(|row| &row.facts);
         if let Some(facts) = first.filter(|_| self.counts()) {

@@ -238,29 +238,25 @@ fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
 
 #[test]
 fn what_the_router_held_back_is_found_to_the_nanosecond() {
-    let (record, row) = row(b"", true);
-    assert_eq!(row.router_return, Some(12 * MS));
-    let (here, there) = (record.facts.passage, record.facts.worker_passage);
-    assert_eq!(here.last.unwrap().nanos_since(there.last.unwrap()), 2 * MS);
-    assert_eq!(here.longest_gap_nanos, Some(40 * MS));
-    assert_eq!(there.longest_gap_nanos, Some(50 * MS));
-    assert_eq!(row.timeline.nanos(Period::ROUTER_RETURN), Some(12 * MS));
-    assert_eq!(row.inconsistency, None);
-}
-
-#[test]
-fn the_stage_is_known_only_where_the_first_bytes_brought_the_token() {
-    let (_, row) = row(b"data: {\"text\":\"\",\"meta_info\":{}}\n\n", true);
-    assert_eq!(row.router_return, Some(12 * MS));
-    assert!(!row.timeline.saw_way_back());
-}
-
-#[test]
-fn what_the_hop_had_not_told_is_not_known() {
-    let (record, row) = row(b"", false);
-    assert_eq!(row.router_return, Some(12 * MS));
-    assert_eq!(record.facts.worker_passage.last, None);
-    assert_eq!(record.facts.worker_passage.longest_gap_nanos, None);
+    let later = b"data: {\"text\":\"\",\"meta_info\":{}}\n\n";
+    // The stage is known only where the first bytes brought the token; what the hop had not told is not.
+    for (first, is_whole) in [(&b""[..], true), (&later[..], true), (b"", false)] {
+        let (record, row) = row(first, is_whole);
+        assert_eq!(
+            (row.router_return, row.inconsistency),
+            (Some(12 * MS), None)
+        );
+        let (here, there) = (record.facts.passage, record.facts.worker_passage);
+        let last = there.last.map(|last| here.last.unwrap().nanos_since(last));
+        assert_eq!(last, is_whole.then_some(2 * MS));
+        assert_eq!(row.timeline.saw_way_back(), first.is_empty());
+        if first.is_empty() {
+            let stage = row.timeline.nanos(Period::ROUTER_RETURN);
+            assert_eq!(stage, Some(12 * MS));
+            assert_eq!(here.longest_gap_nanos, Some(40 * MS));
+            assert_eq!(there.longest_gap_nanos, is_whole.then_some(50 * MS));
+        }
+    }
 }
 
 #[test]

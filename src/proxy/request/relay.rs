@@ -30,7 +30,6 @@ pub(super) struct Response {
     /// What its request says of it.
     method: Method,
     version: Version,
-    asks_upgrade: bool,
     /// When the upstream was last heard of.
     heard: Stamp,
     /// Something of it has come, be it a `100 Continue`.
@@ -74,7 +73,6 @@ impl Response {
         Response {
             method: head.method.clone(),
             version: head.version,
-            asks_upgrade: client.session.is_upgrade_req(),
             heard: at,
             has_come: false,
             has_begun: false,
@@ -323,7 +321,7 @@ impl Request<'_> {
             Role::Hop(_) => None,
         };
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        if is_switch && !(self.response.asks_upgrade && is_upgraded) {
+        if is_switch && !is_upgraded {
             // What follows would be read in two ways.
             let error = Error::explain(
                 ErrorType::InvalidHTTPHeader,

@@ -43,10 +43,6 @@ async fn gated(gate: &Gate) -> Upstream {
         .await
 }
 
-async fn quick() -> Upstream {
-    Upstream::always(json_response("{}")).await
-}
-
 /// A client with a request under way.
 async fn asking(front: &Front) -> Client {
     front.asked("/generate", "", b"{}").await
@@ -223,6 +219,7 @@ async fn who_waits_for_too_long_in_the_front_is_refused() {
         .await;
     let refused = second.response().await;
     assert_eq!(refused.status(), 503);
+    assert_eq!(refused.header("retry-after").unwrap(), "1");
     gate.open();
     assert_eq!(first.response().await.status(), 200);
     assert_eq!(server.seen().len(), 1);
@@ -269,7 +266,7 @@ async fn whatever_ends_a_request_it_is_in_flight_no_more() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_refuses_is_left_out_and_comes_back() {
-    let healthy = quick().await;
+    let healthy = Upstream::ok().await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let away = socket.local_addr().unwrap();
@@ -395,7 +392,7 @@ async fn resent(
     change: impl FnOnce(&mut Config),
 ) -> (u16, Vec<Vec<u8>>, Row) {
     let breaking = Upstream::start(move |_, _| steps.clone()).await;
-    let healthy = quick().await;
+    let healthy = Upstream::ok().await;
     let front = front(&[breaking.addr, healthy.addr], Policy::RoundRobin, change).await;
     let response = front.ask("/generate", "", body).await;
     let seen = healthy.seen().into_iter().map(|seen| seen.body).collect();

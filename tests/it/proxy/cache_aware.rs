@@ -12,7 +12,7 @@ use queuescope::upstream::Policy;
 use crate::support::http2::Http2;
 use crate::support::proxy::{Front, Row, assert_cells, assert_outcome};
 use crate::support::upstream::{Step, Upstream, refusing};
-use crate::support::wire::{Client, Response, chunk, json_response, post, until};
+use crate::support::wire::{Client, Response, chunk, post, until};
 
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\n";
 /// Pingora's buffer for resending, and what is read of a body whose prompt is not known.
@@ -30,7 +30,7 @@ async fn front(upstream: &[SocketAddr], change: impl FnOnce(&mut Config)) -> Fro
 
 /// Two servers that answer at once.
 async fn servers() -> [Upstream; 2] {
-    let server = || Upstream::always(json_response("{}"));
+    let server = || Upstream::ok();
     [server().await, server().await]
 }
 
@@ -316,7 +316,7 @@ async fn who_expects_100_continue_is_not_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_upstream_gets_all_of_it_when_one_refuses_or_breaks() {
-    let healthy = Upstream::always(json_response("{}")).await;
+    let healthy = Upstream::ok().await;
     let breaking = Upstream::start(|_, _| vec![Step::Reset]).await;
     let body = body("", 20_000);
     for (other, breaks) in [(refusing().await, false), (breaking.addr, true)] {

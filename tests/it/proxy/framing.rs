@@ -2,7 +2,7 @@
 
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Response, chunk, json_response, until};
+use crate::support::wire::{Response, chunk, until};
 
 /// Sends raw bytes to a front before `upstream`, and gives the response and the rows.
 async fn send(upstream: &Upstream, bytes: &[u8]) -> (Response, Vec<Row>) {
@@ -15,7 +15,7 @@ async fn send(upstream: &Upstream, bytes: &[u8]) -> (Response, Vec<Row>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_connection_names_goes_up_all_the_same() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let request = b"POST /generate HTTP/1.1\r\nhost: h\r\nx-request-id: mine\r\nx-other: 1\r\n\
                     connection: x-request-id, x-other\r\ncontent-length: 2\r\n\r\n{}";
     let (_, rows) = send(&upstream, request).await;
@@ -45,7 +45,7 @@ async fn a_length_told_twice_goes_on_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn codings_other_than_chunked_are_refused() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     for coding in ["gzip, chunked", "gzip\r\ntransfer-encoding: chunked"] {
         let request = format!(
             "POST /generate HTTP/1.1\r\nhost: h\r\ntransfer-encoding: {coding}\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n"
@@ -61,7 +61,7 @@ async fn codings_other_than_chunked_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_control_byte_in_the_target_is_refused() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     for byte in [0, 1, 0x1b, 0x7f] {
         for path in ["/generate?x=", "/health/"] {
             let target = [path.as_bytes(), &[byte], b"y"].concat();
@@ -96,7 +96,7 @@ async fn a_control_byte_in_the_target_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_is_one_in_the_target_of_a_pipelined_request() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     for target in ["/x\0y", "/x\u{1}y", "/x\u{7f}", "/x?y=\0"] {
         let front = Front::start(upstream.addr).await;
         let mut client = front.client().await;

@@ -4,7 +4,6 @@ use std::net::TcpListener;
 
 use crate::support::process::{Done, Process, queuescope, run_aside};
 use crate::support::upstream::Upstream;
-use crate::support::wire::json_response;
 
 async fn health(admin: &str) -> Done {
     run_aside(queuescope(&["health", admin])).await
@@ -12,7 +11,7 @@ async fn health(admin: &str) -> Done {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_is_the_exit_code() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let mut proxy = Process::start(upstream.addr, &[]);
     let admin = proxy.admin.to_string();
     let asked = health(&admin).await;

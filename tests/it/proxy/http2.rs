@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::net::TcpStream;
 
 use crate::support::http2::Http2;
-use crate::support::proxy::{Front, answering, assert_outcome, playing};
+use crate::support::proxy::{Front, answering, assert_cells, assert_outcome, playing};
 use crate::support::recordings;
 use crate::support::upstream::{EVENT, Gate, Step, Upstream, begun, done, endless};
 use crate::support::wire::{Client, headers, stream_head, until, until_async};
@@ -221,8 +221,10 @@ async fn requests_count_among_the_connections_that_are_taken() {
     let refused = client.post("/generate", STREAM).await.head().await;
     let reason = refused.unwrap_err().reason();
     assert_eq!(reason, Some(h2::Reason::REFUSED_STREAM));
+    let health = client.post("/health", b"").await.head().await;
+    assert!(health.is_err(), "it generates nothing: no row");
     let limit = "queuescope_client_limits_total{limit=\"connections\"} ";
-    assert_eq!(front.counter(limit), 1);
+    assert_eq!(front.counter(limit), 2);
     // One that ends makes room.
     second.reset();
     until("it is over", || upstream.gone() == 1).await;
@@ -232,15 +234,17 @@ async fn requests_count_among_the_connections_that_are_taken() {
         upstream.seen().len() > 2
     })
     .await;
+    drop(client);
+    let rows = front.rows().await;
+    let mut refused = rows.iter().filter(|row| row["outcome"] == "rejected");
+    let row = refused.next().expect("each generation request has a row");
+    assert_outcome(row, "rejected", "as many connections as it takes");
+    assert_cells(row, [("status", ""), ("attempts", "0")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
-    let upstream = Upstream::start(|_, _| endless()).await;
-    let limit = |config: &mut queuescope::config::proxy::Config| {
-        config.client_stall_timeout_s = 0.2.try_into().unwrap()
-    };
-    let front = Front::with(&[upstream.addr], limit).await;
+    let (upstream, front) = playing(endless(), "client_stall_timeout_s = 0.2").await;
     let mut client = Http2::connect(front.addr()).await;
     let response = client.post("/generate", STREAM).await.head().await.unwrap();
     assert!(upstream.stands_still().await < 300);

@@ -293,16 +293,7 @@ async fn hostile_names_are_strings_and_thousands_of_requests_do_not_pile_up() {
     assert_eq!(answer.header("x-content-type-options").unwrap(), "nosniff");
     assert_eq!(answer.json()["bar"]["model"], model);
     assert!(!get(admin, "/").await.text().contains("onerror"));
-    for gone in [
-        "1",
-        "0",
-        "3001",
-        "-1",
-        "x",
-        "99999999999999999999",
-        "1/2",
-        "",
-    ] {
+    for gone in "1 0 3001 -1 x 99999999999999999999 1/2 ".split(' ') {
         let path = format!("/requests/{gone}.json");
         assert_eq!(get(admin, &path).await.status(), 404, "{gone}");
     }

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use crate::support::process::{Process, limited, lines_of};
 use crate::support::proxy::{assert_outcome, rows};
 use crate::support::upstream::Upstream;
-use crate::support::wire::{Client, PATIENCE, json_response, until};
+use crate::support::wire::{Client, PATIENCE, until};
 
 /// All lines that a process still says, to its end.
 async fn last_lines(process: &mut Process) -> Vec<String> {
@@ -23,7 +23,7 @@ fn count(lines: &[String], piece: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn start_and_end_are_told_with_the_process_in_each_line() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("c.toml");
     std::fs::write(&config, "[proxy]\n").unwrap();
@@ -72,7 +72,7 @@ async fn start_and_end_are_told_with_the_process_in_each_line() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_broken_heads_is_ten_lines_and_a_count() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let mut process = Process::start(upstream.addr, &["--drain-timeout-s", "9"]);
     for _ in 0..51 {
         let mut client = Client::connect(process.front).await;
@@ -97,7 +97,7 @@ async fn a_flood_of_broken_heads_is_ten_lines_and_a_count() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_file_descriptors_it_says_so_and_goes_on() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let mut process = Process::limited("-n 64", upstream.addr, &[]);
     let mut first = Client::connect(process.front).await;
     let mut others = Vec::new();
@@ -137,7 +137,7 @@ async fn without_file_descriptors_it_says_so_and_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_can_grow_no_more_is_told_once_and_in_the_last_line() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let mut process = Process::limited("-f 16", upstream.addr, &[]);
     let mut client = Client::connect(process.front).await;
     let mut sent = 0_u64;
@@ -210,7 +210,7 @@ fn heeds_only_the_end(mut process: Other) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stray_signals_end_no_process_and_every_process_may_have_many_files() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let process = Process::limited("-S -n 128", upstream.addr, &[]);
     process.signal(Signal::SIGUSR1);
     process.signal(Signal::SIGHUP);

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use crate::support::admin::get;
 use crate::support::proxy::{Front, config, workers};
 use crate::support::upstream::Upstream;
-use crate::support::wire::{Client, json_response};
+use crate::support::wire::Client;
 
 /// An address at which nobody listens.
 async fn nobody() -> SocketAddr {
@@ -69,7 +69,7 @@ async fn ready_means_that_an_upstream_is_there_only_where_that_is_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connections_keep_nobody_from_the_health_checks() {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let front = Front::with(&[server.addr], |config| {
         config.fault_injection = true;
         config.workers = vec![format!("w=127.0.0.1:0={}", server.addr).parse().unwrap()];

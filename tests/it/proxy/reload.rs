@@ -158,7 +158,7 @@ async fn workers_come_move_and_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renamed_worker_keeps_its_socket() {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = free.local_addr().unwrap().to_string();
     drop(free);
@@ -284,7 +284,7 @@ async fn asked(front: &Front, trusts: &tls::Der, token: &str) -> (u16, bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
-    let one = Upstream::always(json_response("{}")).await;
+    let one = Upstream::ok().await;
     let certificate = Certificate::new();
     let mut old = config(&[one.addr]);
     let front = Front::with(&[one.addr], |config| {

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use crate::support::proxy::{Front, assert_outcome};
 use crate::support::tls::Authority;
 use crate::support::upstream::{Upstream, begun, done};
-use crate::support::wire::{json_response, until};
+use crate::support::wire::until;
 
 fn https(host: &str, addr: SocketAddr) -> Address {
     Address::parse(&format!("https://{host}:{}", addr.port())).unwrap()
@@ -53,7 +53,7 @@ async fn an_upstream_with_a_right_certificate_serves() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let (ca, other) = (Authority::new("right"), Authority::new("other"));
     let right = ca.face(&["localhost"], server.addr).await;
     let named_else = ca.face(&["elsewhere"], server.addr).await;
@@ -78,7 +78,7 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost"], server.addr).await;
     // What a plain server answers to a TLS greeting.
@@ -113,7 +113,7 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hops_server_may_speak_tls() {
-    let server = Upstream::always(json_response("{}")).await;
+    let server = Upstream::ok().await;
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost"], server.addr).await;
     let name = format!("localhost:{}", face.addr.port());

@@ -41,6 +41,13 @@ impl Certificate {
         self.folder.path().join("key.pem")
     }
 
+    /// A front with it before a server, and with these keys.
+    async fn front(&self, server: SocketAddr, keys: &str) -> Front {
+        let (cert, key) = (self.cert(), self.key());
+        let keys = format!("tls_cert = {cert:?}\ntls_key = {key:?}\n{keys}");
+        Front::keyed(&[server], &keys).await
+    }
+
     pub fn put(&self, config: &mut Config) {
         config.tls_cert = Some(self.cert());
         config.tls_key = Some(self.key());
@@ -58,7 +65,7 @@ pub fn write(folder: &Path) -> Der {
 /// A front under TLS before a server.
 pub async fn secure(server: SocketAddr) -> (Certificate, Front) {
     let certificate = Certificate::new();
-    let front = Front::with(&[server], |config| certificate.put(config)).await;
+    let front = certificate.front(server, "").await;
     (certificate, front)
 }
 
@@ -123,7 +130,7 @@ async fn requests_go_through_tls_as_they_do_in_the_clear() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_1_1_and_2_are_spoken_and_nothing_else() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let (certificate, front) = secure(upstream.addr).await;
     let addr = front.addr();
     let stream = TcpStream::connect(addr).await.unwrap();
@@ -150,13 +157,10 @@ async fn http_1_1_and_2_are_spoken_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let certificate = Certificate::new();
-    let front = Front::with(&[upstream.addr], |config| {
-        certificate.put(config);
-        config.client_head_timeout_s = 2.0.try_into().unwrap();
-    })
-    .await;
+    let keys = "client_head_timeout_s = 2.0";
+    let front = certificate.front(upstream.addr, keys).await;
     let addr = front.addr();
     let mut silent = Vec::new();
     for _ in 0..20 {
@@ -173,14 +177,10 @@ async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handshake_does_not_hold_up_the_end() {
-    let upstream = Upstream::always(json_response("{}")).await;
+    let upstream = Upstream::ok().await;
     let certificate = Certificate::new();
-    let front = Front::with(&[upstream.addr], |config| {
-        certificate.put(config);
-        config.drain_timeout_s = 3600.0.try_into().unwrap();
-        config.client_head_timeout_s = 3600.0.try_into().unwrap();
-    })
-    .await;
+    let keys = "drain_timeout_s = 3600.0\nclient_head_timeout_s = 3600.0";
+    let front = certificate.front(upstream.addr, keys).await;
     let mut silent = TcpStream::connect(front.addr()).await.unwrap();
     assert!(front.rows().await.is_empty());
     assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
@@ -190,12 +190,8 @@ async fn a_handshake_does_not_hold_up_the_end() {
 async fn limits_hold_under_tls_too() {
     let upstream = Upstream::start(|_, _| endless()).await;
     let certificate = Certificate::new();
-    let front = Front::with(&[upstream.addr], |config| {
-        certificate.put(config);
-        config.client_stall_timeout_s = 0.2.try_into().unwrap();
-        config.client_head_timeout_s = 1.0.try_into().unwrap();
-    })
-    .await;
+    let keys = "client_stall_timeout_s = 0.2\nclient_head_timeout_s = 1.0";
+    let front = certificate.front(upstream.addr, keys).await;
     let addr = front.addr();
     // A head that does not end.
     let mut client = connect(addr, &certificate.der).await;
