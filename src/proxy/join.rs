@@ -66,8 +66,10 @@ struct Table {
     by_span: HashMap<SpanId, Joined>,
     /// Spans that are to be forgotten, by when they came to their end.
     ended: VecDeque<(Stamp, SpanId)>,
-    /// Rows that wait, by when they ended.
-    waiting: VecDeque<Waiting>,
+    /// Rows that wait, by when they ended: those of an attempt that is nobody's here, for whoever may take it; or for what that leg
+    /// tells, by its span.
+    waiting: VecDeque<(Stamp, Leg, Option<Vec<Record>>)>,
+    for_leg: HashMap<SpanId, Vec<Record>>,
     /// Legs that are nobody's here, by room, and by the id of the reply.
     rooms: Named<u64>,
     replies: Named<String>,
@@ -75,10 +77,6 @@ struct Table {
     predecessor_until: Option<Stamp>,
     has_successor: bool,
 }
-
-/// Rows that wait: since when, for which leg, and whether they are that leg's own, which is nobody's here: for whoever may take it.
-/// Others wait for what the leg tells.
-type Waiting = (Stamp, Leg, bool, Vec<Record>);
 
 /// The open requests of one id. Several are never told apart by it, nor is the last that is left of them.
 #[derive(Debug)]
@@ -244,11 +242,12 @@ impl Joins {
         now: Stamp,
     ) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
-        if self.has_front {
-            let own = (now, attempt.told.clone(), true, rows?);
+        // Whoever decodes what was prefilled may be still to come.
+        if self.has_front || attempt.told.lock().is_prefill_leg() {
+            let own = (now, attempt.told.clone(), Some(rows?));
             table.waiting.push_back(own);
             let is_full = table.waiting.len() > CAPACITY;
-            return is_full.then(|| table.give_oldest(&self.metrics))?;
+            return is_full.then(|| table.give_oldest(self))?;
         }
         if let (Some(request), Some(span)) = (&attempt.request, attempt.parent) {
             let has_answered = attempt.told.lock().has_answered();
@@ -303,23 +302,26 @@ impl Joins {
     /// [`Joins::sweep`].
     pub fn with_leg(&self, leg: Leg, mut rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
-        if !leg.lock().has_told() && table.waiting.len() < CAPACITY {
-            table.waiting.push_back((now, leg, false, rows));
+        let told = leg.lock();
+        if !told.has_told() && table.waiting.len() < CAPACITY {
+            table.for_leg.insert(told.span, rows);
+            drop(told);
+            table.waiting.push_back((now, leg, None));
             return None;
         }
         drop(table);
-        legs::put(&leg.lock(), &mut rows);
+        legs::put(&told, &mut rows);
         Some(rows)
     }
 
     /// A leg has told all. Gives the rows that waited for it.
     pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Record>> {
-        leg.lock().room?;
-        let mut table = self.table.lock();
-        let is_it = |(_, of, is_own, _): &Waiting| !is_own && Arc::ptr_eq(of, leg);
-        let place = table.waiting.iter().position(is_it)?;
-        let (.., mut rows) = table.waiting.remove(place)?;
-        drop(table);
+        let (room, span) = {
+            let told = leg.lock();
+            (told.room, told.span)
+        };
+        room?;
+        let mut rows = self.table.lock().for_leg.remove(&span)?;
         legs::put(&leg.lock(), &mut rows);
         Some(rows)
     }
@@ -339,9 +341,13 @@ impl Joins {
             table.forget_oldest();
         }
         let mut rows = Vec::new();
-        let has_waited = |(since, ..): &Waiting| now.nanos_since(*since) > WAIT;
-        while table.waiting.front().is_some_and(has_waited) {
-            rows.extend(table.give_oldest(&self.metrics));
+        let has_waited = |since: Stamp| now.nanos_since(since) > WAIT;
+        while table
+            .waiting
+            .front()
+            .is_some_and(|(since, ..)| has_waited(*since))
+        {
+            rows.extend(table.give_oldest(self));
         }
         rows
     }
@@ -350,7 +356,7 @@ impl Joins {
     pub fn flush(&self) -> Vec<Vec<Record>> {
         let mut table = self.table.lock();
         let waiting = 0..table.waiting.len();
-        let rows = waiting.filter_map(|_| table.give_oldest(&self.metrics));
+        let rows = waiting.filter_map(|_| table.give_oldest(self));
         rows.collect()
     }
 }
@@ -441,14 +447,17 @@ impl Table {
     }
 
     /// The rows that have waited longest, unless the front has them, or they are another process's to tell.
-    fn give_oldest(&mut self, metrics: &Metrics) -> Option<Vec<Record>> {
-        let (since, leg, is_own, mut rows) = self.waiting.pop_front()?;
+    fn give_oldest(&mut self, joins: &Joins) -> Option<Vec<Record>> {
+        let (since, leg, own) = self.waiting.pop_front()?;
         let told = leg.lock().clone();
-        if !is_own {
+        let Some(mut rows) = own else {
+            let mut rows = self.for_leg.remove(&told.span)?;
             legs::put(&told, &mut rows);
             return Some(rows);
-        }
-        if told.is_joined {
+        };
+        let mut room = told.room.iter().flat_map(|room| self.rooms.of(room));
+        if told.is_joined || (told.is_prefill_leg() && room.any(|other| !Arc::ptr_eq(other, &leg)))
+        {
             return None;
         }
         let decoded = Some(&leg).filter(|_| told.role == Some(ServerRole::Decode));
@@ -458,7 +467,9 @@ impl Table {
         let is_elsewhere =
             self.has_successor || self.predecessor_until.is_some_and(|end| since <= end);
         let by = if is_elsewhere { "elsewhere" } else { "nothing" };
-        metrics.joins.with(&[by]).inc();
+        if joins.has_front {
+            joins.metrics.joins.with(&[by]).inc();
+        }
         (!is_elsewhere).then_some(rows)
     }
 

@@ -4,6 +4,7 @@
 use std::future::pending;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -62,6 +63,8 @@ struct Request<'a> {
 
 /// Upstreams that a request is tried at, at most.
 const TRIES: usize = 64;
+/// How long the rest of a body is waited for that no server takes: routers send it with the head.
+const ROOM_WAIT: Duration = Duration::from_secs(2);
 /// Bytes of a body after which no more of a prompt is read.
 const PROMPT: usize = 32 * 1024;
 
@@ -75,6 +78,9 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     };
     let (answer, end) = failure.told(&request.context.upstream);
     if let Some(answer) = answer.filter(|_| !request.response.has_begun) {
+        if let Failure::NoConnection(_) | Failure::Upstream(_) = failure {
+            request.read_room(&mut client).await;
+        }
         request.answer(answer, end.clone(), &mut client).await;
     }
     request.context.ended(end);
@@ -255,7 +261,7 @@ impl<'a> Request<'a> {
             if let Some(by) = chosen.by {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
-            chosen.name().clone_into(&mut self.context.upstream);
+            self.context.chose(chosen.name());
             let (up, reused) = match self.connect(&upstreams, &mut chosen).await {
                 Ok(connected) => connected,
                 Err(failure) => {
@@ -425,18 +431,38 @@ impl<'a> Request<'a> {
     ) -> Result<(), Failure> {
         let mut read = 0;
         while read < PROMPT && !prompt.is_known() && !self.upload.is_over {
-            let piece = client.session.read_request_body();
-            let piece = tokio::time::timeout(self.limits.client_read, piece).await;
-            let piece = piece.map_err(|_| Failure::ClientSilent)?;
-            let piece = piece.map_err(Failure::of_body)?;
-            let is_end = piece.is_none() || client.session.is_body_done();
-            let piece = piece.unwrap_or_default();
+            let piece = tokio::time::timeout(self.limits.client_read, self.read_piece(client));
+            let piece = piece.await.map_err(|_| Failure::ClientSilent)??;
             prompt.feed(&piece);
             read += piece.len();
-            self.uploaded(&piece, is_end)?;
             self.upload.hold(piece);
         }
         Ok(())
+    }
+
+    /// The next piece of the body, where no upstream takes it yet.
+    async fn read_piece(&mut self, client: &mut Exchange) -> Result<Bytes, Failure> {
+        let piece = client.session.read_request_body().await;
+        let piece = piece.map_err(Failure::of_body)?;
+        let is_end = piece.is_none() || client.session.is_body_done();
+        let piece = piece.unwrap_or_default();
+        self.uploaded(&piece, is_end)?;
+        Ok(piece)
+    }
+
+    /// Reads the rest of a body that a hop's server does not take: it says of which sending this is one of two legs, and must do so
+    /// before the router hears of the failure, and sends again.
+    async fn read_room(&mut self, client: &mut Exchange) {
+        if std::mem::take(&mut self.upload.is_cut) {
+            self.upload.is_over = false;
+        }
+        let all = async {
+            while self.context.may_have_room() && !self.upload.is_over {
+                self.read_piece(client).await?;
+            }
+            Ok::<(), Failure>(())
+        };
+        let _ = tokio::time::timeout(ROOM_WAIT, all).await;
     }
 
     /// A piece of the request's body was read: held to the limits.

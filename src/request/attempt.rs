@@ -182,6 +182,16 @@ impl Attempt {
         self.status.is_some_and(|status| status < 400)
     }
 
+    /// Whether it failed, other than by the router's leaving.
+    pub fn has_failed(&self) -> bool {
+        self.outcome.is_some_and(|outcome| !outcome.is_left())
+    }
+
+    /// Whether it is a leg that another server decodes.
+    pub fn is_prefill_leg(&self) -> bool {
+        self.room.is_some() && !self.may_answer()
+    }
+
     /// Whether its reply may be what the client gets: not that of a prefill server.
     pub fn may_answer(&self) -> bool {
         self.role != Some(ServerRole::Prefill)

@@ -36,6 +36,13 @@ names! {
     }
 }
 
+impl Outcome {
+    /// Whether nothing failed: it went well, or its client left.
+    pub fn is_left(self) -> bool {
+        matches!(self, Outcome::Ok | Outcome::ClientAbort)
+    }
+}
+
 /// Until its end is known nobody but the proxy has it.
 impl Default for Outcome {
     fn default() -> Outcome {

@@ -16,6 +16,8 @@ use crate::support::spans;
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Client, until};
 
+mod killed;
+
 /// Seconds that a wait may be told wrong.
 const TOLERANCE: f64 = 1e-3;
 

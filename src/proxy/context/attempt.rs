@@ -33,6 +33,14 @@ impl Context {
         self.attempt = Some(self.shared.joins.arrived(attempt, id));
     }
 
+    /// It is to be sent to this upstream, `host:port`.
+    pub fn chose(&mut self, upstream: &str) {
+        upstream.clone_into(&mut self.upstream);
+        if let Some(mut told) = self.told() {
+            told.host = self.own_host().unwrap_or_default();
+        }
+    }
+
     /// The head is about to be written upstream. Gives the `traceparent` to write, if there is to be one.
     pub fn attempt_began(&mut self) -> Option<String> {
         let now = self.shared.clock.now();
@@ -48,7 +56,6 @@ impl Context {
             self.at_worker = Some(self.shared.metrics.attempt_began(&self.upstream));
         }
         if let Some(mut told) = self.told() {
-            told.host = self.own_host().unwrap_or_default();
             told.forwarded = Some(now);
         }
         let span = match (&self.role, self.span) {

@@ -27,6 +27,13 @@ impl Context {
         }
     }
 
+    /// Whether the rest of its body may say that it is one of two legs.
+    pub fn may_have_room(&self) -> bool {
+        let may = |worker: &str| self.watch.is_some() && self.shared.may_have_legs(worker);
+        self.told()
+            .is_some_and(|told| told.room.is_none() && may(&told.worker))
+    }
+
     /// What a reply has told of a leg that has no row here, once all of it has come.
     pub(super) fn leg_ended(&mut self, at: Stamp) {
         let leg = self.watch.take_if(|watch| watch.leg.is_some());

@@ -4,7 +4,6 @@ use crate::clock::Stamp;
 use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::Role;
-use crate::request::attempt::Attempt;
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::outcome::Outcome;
 use crate::request::passage::Passage;
@@ -39,7 +38,6 @@ impl Context {
             rows = rows.and_then(|rows| self.own_leg(&attempt, rows, now));
             let mut told = attempt.told.lock();
             let outcome = seen.unwrap_or_else(|| judged(end, told.status));
-            told.host = self.own_host().unwrap_or_default();
             told.outcome = Some(outcome);
             told.ended.get_or_insert(now);
             let metrics = &self.shared.metrics;
@@ -108,7 +106,9 @@ impl Context {
             if closed.is_named {
                 passage = last.passage;
             }
-            if self.hop.is_none() {
+            // Another leg of it may have answered.
+            let by = self.hop.as_ref().map(|hop| hop.span);
+            if by.is_none_or(|by| by.is_some_and(|by| by != last.span)) {
                 let stamps = Stamps {
                     clock: self.shared.clock_name.clone(),
                     arrival: Some(last.arrival),
@@ -124,8 +124,7 @@ impl Context {
         facts.room = facts
             .room
             .or(closed.last.as_ref().and_then(|last| last.room));
-        let failed = closed.others.iter().map(Attempt::failed).collect();
-        (facts.attempts, facts.failed) = self.attempts_of(closed.count, failed);
+        (facts.attempts, facts.failed) = self.attempts_of(closed.count, closed.failed);
         // The server's spans lie below the hop's.
         if self.shared.telemetry.traces() || self.shared.engine.is_some() {
             facts.trace.attempts = closed.others;

@@ -1,5 +1,6 @@
 //! The attempts of one request of the front.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -20,6 +21,8 @@ pub struct RequestAttempts {
     pub leg: Option<Leg>,
     /// The others, in their order; at most [`MAX_FAILED`].
     pub others: Vec<Attempt>,
+    /// What is told of them.
+    pub failed: Vec<Failed>,
     /// How many there were; the two legs of one sending are one.
     pub count: u32,
 }
@@ -37,13 +40,11 @@ impl Request {
     pub fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<Failed>) {
         let attempts: Vec<Attempt> = self.attempts.iter().map(|of| of.lock().clone()).collect();
         let answer = attempts.iter().find(|attempt| Some(attempt.span) == answer);
-        let failed = attempts.iter().filter(|attempt| {
-            let is_of_answer =
-                |answer: &Attempt| answer.span == attempt.span || attempt.is_other_leg_of(answer);
-            !answer.is_some_and(is_of_answer) && !attempt.has_answered()
-        });
-        let failed = failed.map(Attempt::failed).take(MAX_FAILED).collect();
-        (sendings(&attempts), failed)
+        let is_of_answer =
+            |of: &Attempt| answer.is_some_and(|one| one.span == of.span || of.is_other_leg_of(one));
+        let others = attempts.iter();
+        let others = others.filter(|of| !is_of_answer(of) && !of.has_answered());
+        (sendings(&attempts), failed(&others.collect::<Vec<_>>()))
     }
 
     pub fn take_attempts(&mut self) -> RequestAttempts {
@@ -53,6 +54,13 @@ impl Request {
             Some(by) => attempts.iter().position(|attempt| attempt.span == by),
             None => attempts.iter().rposition(Attempt::may_answer),
         };
+        // A router may pass on with what error a prefill server refused its leg.
+        let decodes = |first: usize| {
+            let of_it = |of: &Attempt| of.may_answer() && of.is_other_leg_of(&attempts[first]);
+            let other = attempts.iter().position(of_it);
+            other.filter(|_| !attempts[first].may_answer())
+        };
+        let last = last.map(|last| decodes(last).unwrap_or(last));
         let last_one = last.map(|place| attempts[place].clone());
         let is_leg = |attempt: &Attempt| {
             let of_last = last_one
@@ -66,14 +74,30 @@ impl Request {
         let count = sendings(&attempts) + u32::from(is_elsewhere);
         let others = attempts.into_iter().enumerate();
         let others = others.filter(|(place, _)| ![last, leg].contains(&Some(*place)));
+        let mut others: Vec<Attempt> = others.map(|(_, other)| other).collect();
+        let failed = failed(&others.iter().collect::<Vec<_>>());
+        others.truncate(MAX_FAILED);
         RequestAttempts {
-            others: others.map(|(_, other)| other).take(MAX_FAILED).collect(),
+            others,
+            failed,
             leg: leg.map(|place| legs.swap_remove(place)),
-            is_named: self.answered_by.is_some(),
+            is_named: last_one.as_ref().map(|last| last.span) == self.answered_by,
             last: last_one,
             count,
         }
     }
+}
+
+/// As rows tell of these attempts: once of each sending. Of two legs that is the one that failed by itself, where the router then
+/// left the other.
+fn failed(attempts: &[&Attempt]) -> Vec<Failed> {
+    let rank = |place: usize| (attempts[place].has_failed(), Reverse(place));
+    let is_told = |place: &usize| {
+        let other = |other| attempts[*place].is_other_leg_of(attempts[other]);
+        !(0..attempts.len()).any(|one| other(one) && rank(one) > rank(*place))
+    };
+    let told = (0..attempts.len()).filter(is_told).take(MAX_FAILED);
+    told.map(|place| attempts[place].failed()).collect()
 }
 
 /// How many times the router sent: the two legs of one sending have one number.

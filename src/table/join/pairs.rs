@@ -160,6 +160,15 @@ impl Attempts {
             |hop: &&usize| hops.number(ColumnId::status, **hop) == status && status.is_some();
         let answered = all.iter().rev().find(same).copied();
         all.retain(|hop| Some(*hop) != answered);
+        // Of another sending that leg is told which failed by itself: the router then left the other.
+        let outcome = |hop: &usize| Outcome::named(hops.text(ColumnId::outcome, *hop));
+        let is_left = |hop: &usize| outcome(hop).is_none_or(Outcome::is_left);
+        for other in &mut all {
+            let failed = legs
+                .iter()
+                .find(|leg| room(leg) == room(other) && !is_left(leg));
+            *other = *failed.filter(|_| is_left(other)).unwrap_or(other);
+        }
         let is_of_answer = |leg: &usize| answered.as_ref().map(room) == Some(room(leg));
         Attempts {
             answered,

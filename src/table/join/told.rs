@@ -10,6 +10,7 @@ pub(super) fn take(row: &mut Row, front: &Row) {
     let (host, room) = (front.prefill_host.clone(), front.bootstrap_room.clone());
     let times = front.timeline.prefill().unwrap_or_default();
     take_leg(row, host, room, times);
+    row.host = front.host.clone().or(row.host.take());
     take_engine(row, front, row.timeline.offset(ClockOf::Front));
     if front.unseen.and_then(Unseens::engine).is_none() {
         // Nothing of the servers is unseen any more.

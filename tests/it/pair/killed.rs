@@ -1,0 +1,225 @@
+//! A server of a pair is killed: what the router sends to both in vain, and again in new rooms, is one row all the same.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use queuescope::config::proxy::Worker;
+use queuescope::proxy::shared::ServerRole;
+use queuescope::table::join::join;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::proxy::{Front, Row, assert_cells, known_workers, rows};
+use crate::support::router::free_port;
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{Client, only_header, until};
+
+/// The killed server refuses connections, or closes them at once; it prefilled, or decoded; and in the end the router passes its hop's
+/// error on, or answers for itself.
+#[derive(Clone, Copy, Debug)]
+struct Killed {
+    refuses: bool,
+    prefilled: bool,
+    is_passed_on: bool,
+}
+
+const SENDINGS: usize = 3;
+
+impl Killed {
+    fn all() -> impl Iterator<Item = Killed> {
+        (0..8).map(|number| Killed {
+            refuses: number & 1 == 0,
+            prefilled: number & 2 == 0,
+            is_passed_on: number & 4 == 0,
+        })
+    }
+
+    async fn server(self) -> SocketAddr {
+        if self.refuses {
+            return free_port();
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            loop {
+                drop(listener.accept().await.unwrap());
+            }
+        });
+        addr
+    }
+
+    /// The server that prefills and the one that decodes, of these two.
+    fn in_order<T>(self, killed: T, alive: T) -> [T; 2] {
+        match self.prefilled {
+            true => [killed, alive],
+            false => [alive, killed],
+        }
+    }
+
+    /// Hops of both, by name and role.
+    fn workers(self, killed: SocketAddr, alive: SocketAddr) -> ([SocketAddr; 2], Vec<Worker>) {
+        let (hops, mut workers) = known_workers(&[killed, alive]);
+        let roles = self.in_order(0, 1).into_iter();
+        for (place, role) in roles.zip([ServerRole::Prefill, ServerRole::Decode]) {
+            workers[place].role = Some(role);
+        }
+        ([hops[0], hops[1]], workers)
+    }
+
+    /// Starts a router before these hops of both, as smg 1.13.0 and sglang-router 0.3.2 are: it sends to both, leaves the other at the
+    /// error, sends again in a new room, and gives up.
+    async fn router(self, hops: [SocketAddr; 2], alive: &Arc<Upstream>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let alive = alive.clone();
+        tokio::spawn(async move {
+            let (client, _) = listener.accept().await.unwrap();
+            self.route(client, hops, &alive).await;
+        });
+        addr
+    }
+
+    async fn route(self, client: TcpStream, [killed, other]: [SocketAddr; 2], alive: &Upstream) {
+        let mut client = Client::from_stream(client);
+        let asked = client.read_until(|reader| reader.is_whole(0)).await;
+        let kept = |name: &str| Some(format!("{name}: {}\r\n", only_header(&asked.head, name)?));
+        let kept = ["x-request-id", "traceparent"].into_iter().filter_map(kept);
+        let kept = format!("{}connection: close\r\n", kept.collect::<String>());
+        let mut error = Vec::new();
+        for room in 1..=SENDINGS {
+            let body = format!("{{\"text\":\"a\",\"stream\":true,\"bootstrap_room\":{room}}}");
+            let mut left = Client::connect(other).await;
+            left.post("/generate", &kept, body.as_bytes()).await;
+            until("the other leg", || alive.seen().len() == room).await;
+            let mut failed = Client::connect(killed).await;
+            failed.post("/generate", &kept, body.as_bytes()).await;
+            error = failed.read_to_close().await;
+        }
+        let own = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}";
+        client
+            .send(if self.is_passed_on {
+                error
+            } else {
+                own.to_vec()
+            })
+            .await;
+        assert!(client.is_closed().await);
+    }
+}
+
+/// Who serves, and a router before its hops.
+struct Pair {
+    killed: SocketAddr,
+    alive: Arc<Upstream>,
+}
+
+impl Pair {
+    async fn new(given: Killed) -> Pair {
+        let alive = Upstream::playing(vec![Step::Silence]).await;
+        Pair {
+            killed: given.server().await,
+            alive: Arc::new(alive),
+        }
+    }
+
+    /// Both servers are named, the killed one as the one that failed, once a sending.
+    fn check(&self, given: Killed, row: &Row) {
+        let [prefill, decode] = given.in_order(self.killed, self.alive.addr);
+        assert_cells(
+            row,
+            [
+                ("host", &decode.to_string()),
+                ("prefill_host", &prefill.to_string()),
+                ("disaggregated", "True"),
+                ("bootstrap_room", &SENDINGS.to_string()),
+                ("inconsistency", ""),
+            ],
+        );
+        self.check_sendings(given, row, SENDINGS - 1);
+    }
+
+    fn check_sendings(&self, given: Killed, row: &Row, failed: usize) {
+        assert_eq!(row["attempts"], SENDINGS.to_string(), "{given:?}: {row:?}");
+        let told: Vec<&str> = row["failed_attempts"].split("; ").collect();
+        let outcome = match given.refuses {
+            true => "proxy_error",
+            false => "upstream_died",
+        };
+        let is_of_killed = |told: &&str| told.contains(&format!(" {outcome} 502 after "));
+        assert_eq!(told.len(), failed, "{given:?}: {told:?}");
+        assert!(told.iter().all(is_of_killed), "{given:?}: {told:?}");
+    }
+}
+
+const ASKS: &str =
+    "x-request-id: a\r\ntraceparent: 00-000000000000000000000000000000aa-00000000000000bb-01\r\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_sending_is_one_attempt_and_both_servers_are_named() {
+    for given in Killed::all() {
+        let pair = Pair::new(given).await;
+        let (hops, workers) = given.workers(pair.killed, pair.alive.addr);
+        let router = given.router(hops, &pair.alive).await;
+        let front = Front::with(&[router], |config| config.workers = workers).await;
+        let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
+        let status = answer.await.status();
+        assert_eq!(status, if given.is_passed_on { 502 } else { 503 });
+        pair.check(given, &front.only_row().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_front_each_sending_has_one_row() {
+    for given in Killed::all() {
+        let pair = Pair::new(given).await;
+        let (hops, workers) = given.workers(pair.killed, pair.alive.addr);
+        let router = given.router(hops, &pair.alive).await;
+        let hops = Front::with(&[], |config| config.workers = workers).await;
+        let mut client = Client::connect(router).await;
+        client.ask("/generate", ASKS, b"{}").await;
+        let rows = hops.rows().await;
+        let mut rooms: Vec<&str> = rows.iter().map(|row| &*row["bootstrap_room"]).collect();
+        rooms.sort_unstable();
+        assert_eq!(rooms, ["1", "2", "3"], "{given:?}: {rows:#?}");
+        let [prefill, decode] = given.in_order(pair.killed, pair.alive.addr);
+        for row in &rows {
+            let is_refused = given.refuses && !given.prefilled;
+            let decode = if is_refused {
+                String::new()
+            } else {
+                decode.to_string()
+            };
+            assert_cells(
+                row,
+                [("host", &decode), ("prefill_host", &prefill.to_string())],
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joined_files_tell_each_sending_once() {
+    for given in Killed::all().filter(|given| !given.is_passed_on) {
+        let pair = Pair::new(given).await;
+        let hops = [
+            Front::hop(pair.killed).await,
+            Front::hop(pair.alive.addr).await,
+        ];
+        let addrs = hops.each_ref().map(Front::hop_addr);
+        let router = given.router(addrs, &pair.alive).await;
+        let front = Front::with(&[router], |_| ()).await;
+        let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
+        assert_eq!(answer.await.status(), 503);
+        let files = [&front, &hops[0], &hops[1]].map(Front::records);
+        for (file, count) in files.iter().zip([1, SENDINGS, SENDINGS]) {
+            until("the rows", || rows(file).len() == count).await;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("joined.csv");
+        join(&files, &path).unwrap();
+        let [row] = &rows(&path)[..] else {
+            panic!("{given:?}");
+        };
+        // Which of them answered, if any, no file says.
+        pair.check_sendings(given, row, SENDINGS);
+    }
+}
