@@ -404,8 +404,8 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
 fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
     let (shown, refused) = whatif::command::run(args)?;
     match args.format {
-        whatif::command::Format::Json => terminal::put(&shown, terminal::shown_json),
-        whatif::command::Format::Text => terminal::put(&shown, terminal::shown),
+        report::command::Format::Json => terminal::put(&shown, terminal::shown_json),
+        _ => terminal::put(&shown, terminal::shown),
     }
     refused.map_or(Ok(ExitCode::SUCCESS), |why| {
         Err(Ended { why, code: FAILED }.into())

@@ -28,9 +28,9 @@ use crate::table::Table;
 pub struct Why {
     /// Sequences of which it is known how long they waited in a server queue, or in those of a pair.
     pub sequences: u64,
-    /// What they, and requests in the router, waited for.
+    /// What they, and requests on the way to a server, waited for.
     pub causes: ByCause,
-    /// Of that what each row tells by itself: in the router, and at the servers of a pair.
+    /// Of that what each row tells by itself: on the way, and at the servers of a pair.
     pub told: ByCause,
     /// Servers, those with the most waiting first.
     pub servers: Vec<Server>,
@@ -61,9 +61,9 @@ impl Why {
         for row in 0..table.len() {
             let cell = |column| table.value(column, row);
             if table.is_first(row) {
-                let in_router = Wait::in_router(&cell);
-                why.told.add_all(&in_router);
-                why.causes.add_all(&in_router);
+                let on_the_way = Wait::on_the_way(&cell);
+                why.told.add_all(&on_the_way);
+                why.causes.add_all(&on_the_way);
             }
             let waits = Wait::all(&cell);
             why.sequences += u64::from(!waits.is_empty());
@@ -215,10 +215,12 @@ impl Why {
         let held_up = held_up.map(|(row, held, _)| holder(table, row, held));
         let waited = self.longest(|(_, _, waited)| *waited).into_iter();
         let waited = waited.filter_map(|(row, ..)| self.of_row(table, row));
+        let in_proxy = self.told.of(Cause::Proxy);
         json!({
             "sequences": self.sequences,
             "waited_s": seconds(self.waited()),
-            "in_router_s": seconds(self.told.total() - self.told.of_pair()),
+            "in_proxy_s": seconds(in_proxy),
+            "in_router_s": seconds(self.told.total() - self.told.of_pair() - in_proxy),
             "at_pairs_s": seconds(self.told.of_pair()),
             "held_up_others_s": self.parts().iter().map(|(_, held, _)| held).sum::<f64>(),
             "by_nobody_seen_s": self.by_nobody,

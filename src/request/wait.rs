@@ -112,17 +112,25 @@ impl Wait {
         all.into_iter().zip(nanos).filter_map(wait).collect()
     }
 
-    /// What a request waited for in the router, as its first row tells.
-    pub fn in_router<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
-        let nanos = whole(cell(ColumnId::queue_time_in_router));
+    /// What a request waited for before it was sent to a server, as its first row tells.
+    pub fn on_the_way<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
+        // A client that is slow to send its prompt is not held back.
+        let prompt = whole(cell(ColumnId::prompt_wait)).unwrap_or(0);
+        let nanos = whole(cell(ColumnId::queue_time_in_router)).map(|nanos| nanos - prompt);
         let nanos = nanos.filter(|nanos| *nanos >= ROUTER).unwrap_or(0);
+        // Where no hop stands the send to the server is the proxy's own.
+        let of_hop = [ColumnId::worker, ColumnId::worker_forwarded_time];
+        let has_hop = of_hop
+            .into_iter()
+            .any(|column| cell(column) != Value::Empty);
         // Attempts that failed, as long as they are told to have taken, else all of it.
         let failed = text(cell(ColumnId::failed_attempts));
         let took: Option<i64> = attempt::told(&failed).map(|failed| failed.nanos).sum();
         let down = took.map_or(nanos, |took| took.min(nanos));
         let mut told = ByCause::default();
         told.add(Cause::Down, down);
-        told.add(Cause::Router, nanos - down);
+        let cause = if has_hop { Cause::Router } else { Cause::Proxy };
+        told.add(cause, nanos - down);
         told
     }
 }

@@ -166,11 +166,8 @@ fn check(table: &Table, base: Option<Base>, path: &Path, side: &str) -> Result<(
     let mut sides = (0..table.len()).map(|row| table.text(ColumnId::seen_by, row));
     let what = match sides.find(|found| *found != side) {
         Some(found) => format!(
-            "its rows are of a {}: --join takes the front's file first, then those of its hops (column seen_by)",
-            match found {
-                "" => "process that did not tell what it is",
-                found => found,
-            }
+            "column seen_by of its rows is {}: --join takes the front's file first, then those of its hops",
+            if found.is_empty() { "empty" } else { found }
         ),
         None if base == Some(Base::Run) => {
             "its times count from the start of its process, of which the others know nothing: \

@@ -44,8 +44,8 @@ impl WaitLog {
             let worker = row.worker.as_ref().or(row.host.as_ref());
             let worker = worker.map_or("", String::as_str);
             if row.is_first_of_request() {
-                let in_router = Wait::in_router(&cell);
-                in_router
+                let on_the_way = Wait::on_the_way(&cell);
+                on_the_way
                     .all()
                     .for_each(|(cause, nanos)| metrics.waited(worker, cause, nanos));
             }

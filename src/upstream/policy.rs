@@ -23,7 +23,7 @@ pub enum Policy {
 }
 
 /// An upstream that may be chosen.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Candidate {
     /// Its number among all.
     pub index: usize,

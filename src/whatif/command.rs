@@ -7,9 +7,13 @@ mod show;
 
 use toml::Value;
 
+use clap::ValueEnum as _;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
 use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
+use crate::report::command::Format;
 use crate::report::load::Goal;
 use crate::report::outputs;
 use crate::report::reader::{Run, inputs, load};
@@ -60,7 +64,7 @@ pub struct Args {
     /// How it is shown
     #[arg(
         long,
-        value_enum,
+        value_parser = format(),
         value_name = "FORMAT",
         default_value = "text",
         default_value_if("json", "true", "json")
@@ -71,14 +75,10 @@ pub struct Args {
     pub json: bool,
 }
 
-/// How a prediction is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// For the terminal
-    #[default]
-    Text,
-    /// For programs
-    Json,
+/// Of the formats of reports those that predictions have.
+fn format() -> impl TypedValueParser<Value = Format> {
+    let known = PossibleValuesParser::new(["text", "json"]);
+    known.try_map(|name| Format::from_str(&name, false))
 }
 
 /// What is looked for.
@@ -104,7 +104,10 @@ impl Find {
 #[derive(Debug)]
 struct Prediction {
     settings: Vec<Entry>,
+    servers: Deployment,
     figures: Figures,
+    /// How far they may be off.
+    errors: Compared,
     /// Requests that no server takes: longer than its KV cache.
     refused: usize,
     /// What becomes of the requests, where a page is made of them.
@@ -115,9 +118,9 @@ struct Prediction {
 struct Made<'a> {
     args: &'a Args,
     load: &'a Load,
+    /// What was measured of it.
+    measured: Figures,
     fit: Fit,
-    /// How far predictions may be off.
-    errors: Compared,
     /// Why there are none.
     no_prediction: Option<String>,
     predictions: Vec<Prediction>,
@@ -135,6 +138,7 @@ const PRECISION: f64 = 0.02;
 /// # Errors
 /// What was given cannot be read, or is wrong.
 pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
+    Goal::each_once(&args.goodput).map_err(Error::Setting)?;
     let sweeps = sweeps(&args.set)?;
     let grid = grid::combinations(&sweeps, 1)
         .map_err(|error| Error::Setting(format!("--set: {error}")))?;
@@ -147,7 +151,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     runs.retain(|run| args.html.is_some() && run.name == load.name);
     // What cannot be is said before it is learnt what was, and also where nothing is predicted.
     for settings in &grid {
-        let was = Deployment::of(&Model::default(), &load.slots);
+        let was = Deployment::of(&Model::default(), load);
         let looked_for = args
             .find
             .map(|what| (what.key().to_owned(), Value::from(1)));
@@ -168,19 +172,21 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         not_found: Vec::new(),
         args,
         load,
+        measured: Figures::of(load, &args.goodput),
         fit: Fit::of(fitted)?,
-        errors: Compared::default(),
     };
     made.no_prediction = made.fit.no_prediction();
     if made.no_prediction.is_none() {
-        made.errors = Fit::kept_back(fitted)?;
         for settings in grid {
             let prediction = match args.find {
                 None => Some(made.under(settings.clone())?),
                 Some(what) => made.find(&settings, what)?,
             };
             match prediction {
-                Some(prediction) => made.predictions.push(prediction),
+                Some(mut of) => {
+                    of.errors = made.fit.may_be_off(&of.servers, load, &of.figures);
+                    made.predictions.push(of);
+                }
                 None => made.not_found.push(settings),
             }
         }
@@ -193,7 +199,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     }
     let shown = match args.format {
         Format::Json => format!("{:#}\n", made.to_json()),
-        Format::Text => made.to_text(),
+        _ => made.to_text(),
     };
     let nothing = made.predictions.is_empty().then(|| made.none_keeps());
     Ok((shown, made.no_prediction.or(nothing)))
@@ -206,9 +212,11 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 impl Made<'_> {
     fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
-        let was = self.fit.as_it_was(self.load);
-        let made = deployment(was, self.load, &settings)?.serve(self.load);
+        let servers = deployment(self.fit.as_it_was(self.load), self.load, &settings)?;
+        let made = servers.serve(self.load);
         Ok(Prediction {
+            servers,
+            errors: Compared::default(),
             figures: Figures::of(&made, &self.args.goodput),
             refused: made.requests.len() - made.seen().count(),
             made: self.args.html.is_some().then_some(made),
@@ -243,12 +251,6 @@ impl Made<'_> {
             } else {
                 missed = middle + 1;
             }
-        }
-        if enough == 0 && what == Find::Rate {
-            return Err(Error::Setting(
-                "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
-                    .to_owned(),
-            ));
         }
         Ok(found)
     }

@@ -38,6 +38,8 @@ const OF_GOALS: [(&str, Latency); 7] = [
 
 /// What is compared: figures, or by which share each is off.
 pub type Compared = [f64; 6];
+/// Shorter times than this are not told apart: milliseconds. A step of an engine is about as long.
+const SHORTEST: f64 = 10.0;
 /// Their names.
 pub const COMPARED: [&str; 6] = [
     "ttft_ms.p50",
@@ -143,5 +145,17 @@ impl Figures {
             self.pure_queue_time_ms.mean,
             self.request_throughput,
         ]
+    }
+
+    /// By which share each figure is off from that of others.
+    pub fn off_from(&self, others: &Figures) -> Compared {
+        let (own, others) = (self.compared(), others.compared());
+        std::array::from_fn(|at| {
+            let is_time = at < COMPARED.len() - 1;
+            let least = if is_time { SHORTEST } else { 0.0 };
+            let off = (own[at] - others[at]) / others[at].max(least);
+            // All of it, where all requests are refused: no number is less than any.
+            off.max(-1.0)
+        })
     }
 }

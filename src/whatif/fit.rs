@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Error;
 use super::figures::{COMPARED, Compared, Figures};
-use super::learn::{Learnt, learn, share};
+use super::learn::{Learnt, learn, share, slow_down};
 use super::load::Load;
 use super::replay::{Deployment, Model};
 
@@ -28,8 +28,6 @@ pub struct Fit {
 pub struct Replayed {
     /// Its name.
     pub name: String,
-    /// The requests that each server runs at once, where that showed.
-    pub slots: Vec<Option<usize>>,
     /// What was measured.
     pub measured: Figures,
     /// What came out.
@@ -38,8 +36,9 @@ pub struct Replayed {
 
 /// More than this error, as a share, is no prediction.
 const MOST_ERROR: f64 = 0.2;
-/// Shorter times than this are not told apart: milliseconds. A step of an engine is about as long.
-const SHORTEST: f64 = 10.0;
+/// Servers may be slower than learnt by so much, where they do what the rows do not show: as much as throughput is off at saturation
+/// (docs/WHATIF.md).
+const SLOWER: f64 = 1.05;
 
 impl Fit {
     /// Learns of runs, and replays them.
@@ -47,27 +46,10 @@ impl Fit {
     /// # Errors
     /// They do not tell what a server does.
     pub fn of(loads: &[Load]) -> Result<Fit, Error> {
-        let mut fit = Fit::taught(samples(loads))?;
-        fit.validation = fit.replays(loads);
-        Ok(fit)
-    }
-
-    /// How far predictions are off of what did not teach: what the first halves of samples taught, held against the second ones.
-    ///
-    /// # Errors
-    /// As [`Fit::of`].
-    pub fn kept_back(loads: &[Load]) -> Result<Compared, Error> {
-        let samples = samples(loads);
-        let fit = Fit::taught(samples.iter().map(|of| of.half(true)).collect())?;
-        let seconds: Vec<Load> = samples.iter().map(|of| of.half(false)).collect();
-        Ok(total(&fit.replays(&seconds)))
-    }
-
-    /// Learns of samples: of servers with a GPU of their own, where any run had one server.
-    fn taught(samples: Vec<Load>) -> Result<Fit, Error> {
+        // Of servers with a GPU of their own, where any run had one server.
         let is_own = |sample: &Load| sample.servers.len() == 1;
         let (mut taught, mut shared): (Vec<Load>, Vec<Load>) =
-            samples.into_iter().partition(is_own);
+            samples(loads).into_iter().partition(is_own);
         if taught.is_empty() {
             std::mem::swap(&mut taught, &mut shared);
         }
@@ -79,18 +61,16 @@ impl Fit {
         let shares = shared.chunk_by(|a, b| a.servers.len() == b.servers.len());
         let of_shares =
             |samples: &[Load]| Some((samples.first()?.servers.len(), share(&model, samples)));
-        Ok(Fit {
+        let mut fit = Fit {
             requests: taught.iter().map(|sample| sample.seen().count()).sum(),
             shares: shares.filter_map(of_shares).collect(),
             model,
             learnt,
             validation: Vec::new(),
-        })
-    }
-
-    fn replays(&self, loads: &[Load]) -> Vec<Replayed> {
+        };
         let told = loads.iter().filter(|load| load.seen().next().is_some());
-        told.map(|load| self.replay(load)).collect()
+        fit.validation = told.map(|load| fit.replay(load)).collect();
+        Ok(fit)
     }
 
     /// A run replayed as it was; compared is what the server told of.
@@ -101,7 +81,6 @@ impl Fit {
             .for_each(|(made, _)| made.seen = None);
         Replayed {
             name: load.name.clone(),
-            slots: load.slots.clone(),
             measured: Figures::of(load, &[]),
             predicted: Figures::of(&made, &[]),
         }
@@ -111,7 +90,7 @@ impl Fit {
     pub fn as_it_was(&self, load: &Load) -> Deployment {
         let mut model = self.model.clone();
         model.profile.gpu_share = self.shares.get(&load.servers.len()).copied().unwrap_or(1.0);
-        Deployment::of(&model, &load.slots)
+        Deployment::of(&model, load)
     }
 
     /// Why nothing is to be predicted from this.
@@ -149,7 +128,18 @@ impl Fit {
 
     /// How far replays are off.
     pub fn errors(&self) -> Compared {
-        total(&self.validation)
+        let all: Vec<Compared> = self.validation.iter().map(Replayed::errors).collect();
+        std::array::from_fn(|figure| root_mean_square(all.iter().map(|errors| errors[figure])))
+    }
+
+    /// How far what these servers make of a load may be off: as much as replays are, and as what slower ones would make of it, which
+    /// is much where they are nearly full.
+    pub fn may_be_off(&self, servers: &Deployment, load: &Load, made: &Figures) -> Compared {
+        let mut slower = servers.clone();
+        slow_down(&mut slower.model.profile, [SLOWER; 2]);
+        let slower = Figures::of(&slower.serve(load), &[]).off_from(made);
+        let replays = self.errors();
+        std::array::from_fn(|figure| replays[figure].hypot(slower[figure]))
     }
 
     /// The same in one number: the root of the mean square over all that is compared.
@@ -161,17 +151,7 @@ impl Fit {
 impl Replayed {
     /// How far each figure is off, with its sign.
     pub fn errors(&self) -> Compared {
-        let [measured, predicted] = [&self.measured, &self.predicted].map(Figures::compared);
-        std::array::from_fn(|at| {
-            let least = if at == COMPARED.len() - 1 {
-                0.0
-            } else {
-                SHORTEST
-            };
-            let off = (predicted[at] - measured[at]) / measured[at].max(least);
-            // All of it, where all requests are refused: no number is less than any.
-            off.max(-1.0)
-        })
+        self.predicted.off_from(&self.measured)
     }
 }
 
@@ -182,11 +162,6 @@ fn samples(loads: &[Load]) -> Vec<Load> {
     let all = all.flat_map(|load| (0..load.servers.len()).map(move |server| (load, server)));
     all.filter_map(|(load, server)| load.sample(server, servers))
         .collect()
-}
-
-fn total(replays: &[Replayed]) -> Compared {
-    let all: Vec<Compared> = replays.iter().map(Replayed::errors).collect();
-    std::array::from_fn(|figure| root_mean_square(all.iter().map(|errors| errors[figure])))
 }
 
 /// Not a number of none.

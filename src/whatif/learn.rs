@@ -176,12 +176,17 @@ fn usual(samples: &[Load]) -> Model {
                 .exp()
         };
         let slower = [slower(0), slower(1)];
-        for (n, (_, of)) in FIGURES.iter().enumerate() {
-            let slower = slower[usize::from(n >= OF_PREFILL)];
-            *of(&mut model.profile) *= if n == SPEED { slower.recip() } else { slower };
-        }
+        slow_down(&mut model.profile, slower);
     }
     model
+}
+
+/// Makes prefills, and decode steps, last so many times as long.
+pub fn slow_down(profile: &mut Profile, slower: [f64; 2]) {
+    for (n, (_, of)) in FIGURES.iter().enumerate() {
+        let slower = slower[usize::from(n >= OF_PREFILL)];
+        *of(profile) *= if n == SPEED { slower.recip() } else { slower };
+    }
 }
 
 fn of_all(values: impl Iterator<Item = f64>, q: f64) -> f64 {
@@ -214,7 +219,7 @@ fn cost(off: &[f64]) -> f64 {
 fn residuals(model: &Model, samples: &[Load]) -> Vec<f64> {
     let mut all = Vec::new();
     for sample in samples {
-        let made = Deployment::of(model, &sample.slots).replay(&sample.requests);
+        let made = Deployment::of(model, sample).replay(&sample.requests);
         let both = || {
             let both = sample.requests.iter().zip(&made);
             both.filter_map(|(request, made)| Some((request, made.seen?, request.seen?)))

@@ -18,6 +18,8 @@ pub struct Load {
     pub servers: Vec<String>,
     /// How many requests each server runs at once, where that was told, or their waiting shows it.
     pub slots: Vec<Option<usize>>,
+    /// Tokens that a server's KV cache holds, where that was told.
+    pub pool: Option<u64>,
     /// What its reader must know, each with its name.
     pub notes: Vec<String>,
 }
@@ -87,10 +89,10 @@ impl Load {
             let server = *place.get_or_insert_with(|| {
                 let host = table.text(ColumnId::host, row);
                 load.servers.push(host.to_owned());
-                let server = why
-                    .server(table, row, None)
-                    .and_then(|server| server.slots());
-                load.slots.push(server.map(|(slots, _)| slots as usize));
+                let server = why.server(table, row, None);
+                let slots = server.and_then(|server| server.slots());
+                load.slots.push(slots.map(|(slots, _)| slots as usize));
+                load.pool = load.pool.or(server.and_then(|server| server.pool()));
                 load.slots.len() - 1
             });
             load.requests.push(Request { server, ..request });
@@ -126,19 +128,6 @@ impl Load {
             all.map(|request| u64::from(of(request))).sum()
         };
         sum(|request| request.cached) * 100 > sum(|request| request.prompt)
-    }
-
-    /// With what became of its first half, or of its second one, alone.
-    pub fn half(&self, first: bool) -> Load {
-        let middle = self.requests.len() / 2;
-        let of = |(n, request): (usize, &Request)| Request {
-            seen: request.seen.filter(|_| (n < middle) == first),
-            ..*request
-        };
-        Load {
-            requests: self.requests.iter().enumerate().map(of).collect(),
-            ..self.clone()
-        }
     }
 
     /// Of a server's requests those that came closest together; `of` servers share the room for samples. Who met others that are
@@ -177,6 +166,7 @@ impl Load {
             requests: requests.iter().map(alone).collect(),
             servers: self.servers.clone(),
             slots: vec![self.slots[server]],
+            pool: self.pool,
             ..Load::default()
         };
         (sample.seen().count() >= FEWEST).then_some(sample)

@@ -34,12 +34,15 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Servers that get what they got.
-    pub fn of(model: &Model, slots: &[Option<usize>]) -> Deployment {
-        let slots = slots.iter().map(|slots| slots.unwrap_or(usize::MAX));
+    /// The servers of a load, which get what they got.
+    pub fn of(model: &Model, load: &Load) -> Deployment {
+        let slots = load.slots.iter();
+        let mut model = model.clone();
+        let pool = &mut model.profile.max_total_tokens;
+        *pool = load.pool.unwrap_or(*pool);
         Deployment {
-            model: model.clone(),
-            slots: slots.collect(),
+            model,
+            slots: slots.map(|slots| slots.unwrap_or(usize::MAX)).collect(),
             policy: None,
             pace: 1.0,
         }
@@ -62,83 +65,106 @@ impl Deployment {
         }
     }
 
-    /// Requests as they come here, with what becomes of each; nothing of those that are refused.
+    /// Requests, by arrival, as they come here, with what becomes of each; nothing of those that are refused.
     pub fn replay(&self, requests: &[Request]) -> Vec<Request> {
         let start = Stamp::from_nanos(0);
-        let random = ChaCha8Rng::seed_from_u64(1);
-        let chooser = |policy| Chooser::new(policy, self.slots.len(), random);
-        let mut chooser = self.policy.map(chooser);
-        let profile = &self.model.profile;
-        let engine = |slots: &usize| {
-            let mut profile = profile.clone();
-            profile.max_running_requests = *slots;
-            Engine::new(profile, start).brief()
-        };
-        let mut engines: Vec<Engine> = self.slots.iter().map(engine).collect();
-        let server = |index| Candidate {
-            index,
-            is_out: false,
-            in_flight: 0,
-            shared: 0,
-            cached: 0,
-        };
-        let mut servers: Vec<Candidate> = (0..self.slots.len()).map(server).collect();
+        let count = self.slots.len();
         let first = requests.first().map_or(0.0, |first| first.at);
         let paced = |request: &Request| Request {
             at: first + (request.at - first) / self.pace,
+            server: request.server % count,
             seen: None,
             ..*request
         };
-        let mut all: Vec<Request> = requests.iter().map(paced).collect();
-        let mut coming: Vec<(Stamp, usize)> = Vec::with_capacity(all.len());
-        for (id, request) in all.iter().enumerate() {
-            let tokenized = profile.tokenize_s(u64::from(request.prompt));
-            coming.push((
-                start.plus_seconds(request.at + self.model.way_in + tokenized),
-                id,
-            ));
-        }
+        let engine = |slots: &usize| {
+            let mut profile = self.model.profile.clone();
+            profile.max_running_requests = *slots;
+            Engine::new(profile, start).brief()
+        };
+        let server = |index| Candidate {
+            index,
+            ..Candidate::default()
+        };
+        let mut replay = Replay {
+            model: &self.model,
+            requests: requests.iter().map(paced).collect(),
+            engines: self.slots.iter().map(engine).collect(),
+            servers: (0..count).map(server).collect(),
+        };
+        let reaches = |(id, request): (usize, &Request)| {
+            let tokenized = self.model.profile.tokenize_s(u64::from(request.prompt));
+            let at = request.at + self.model.way_in + tokenized;
+            (start.plus_seconds(at), id)
+        };
+        let coming = replay.requests.iter().enumerate().map(reaches);
+        let mut coming: Vec<(Stamp, usize)> = coming.collect();
         coming.sort();
-        for (comes, id) in coming {
-            // Those that come at one moment start as one batch.
-            let before = comes.plus_nanos(-1);
-            for (engine, server) in engines.iter_mut().zip(&mut servers) {
-                server.in_flight -= self.run(engine, before, &mut all);
-            }
-            let request = &mut all[id];
-            let chosen = chooser
-                .as_mut()
-                .and_then(|chooser| chooser.choose(&servers));
-            request.server = chosen.unwrap_or(request.server % servers.len());
-            request.seen = Some(Times {
-                created: request.at + self.model.way_in,
-                ..Times::default()
-            });
-            servers[request.server].in_flight += 1;
-            let prompt = Prompt::Counted {
-                tokens: request.prompt,
-                cached: request.cached,
-            };
-            let submitted = engine::Request {
-                id: id as u64,
-                prompt,
-                output_tokens: request.output,
-            };
-            engines[request.server].submit(submitted, comes);
-        }
-        for mut engine in engines {
-            while let Some(next) = engine.next_event_at() {
-                self.run(&mut engine, next.plus_seconds(1.0), &mut all);
+        let mut coming = coming.into_iter().peekable();
+        if let Some(policy) = self.policy {
+            let mut chooser = Chooser::new(policy, count, ChaCha8Rng::seed_from_u64(1));
+            let by_load = matches!(policy, Policy::ShortestQueue | Policy::PowerOfTwo);
+            for id in 0..replay.requests.len() {
+                // What is sent out by now is not all there yet, and what ended lately is not all back.
+                let back = replay.requests[id].at - self.model.way_back;
+                let now = start.plus_seconds(back);
+                if by_load {
+                    while let Some(next) = coming.next_if(|next| next.0 <= now && next.1 < id) {
+                        replay.submit(next);
+                    }
+                    (0..count).for_each(|server| replay.run(server, now));
+                }
+                if let Some(chosen) = chooser.choose(&replay.servers) {
+                    replay.requests[id].server = chosen;
+                    replay.servers[chosen].in_flight += 1;
+                }
             }
         }
-        all
+        coming.for_each(|next| replay.submit(next));
+        for server in 0..count {
+            while let Some(next) = replay.engines[server].next_event_at() {
+                replay.run(server, next.plus_seconds(1.0));
+            }
+        }
+        replay.requests
+    }
+}
+
+/// Requests on their way.
+struct Replay<'m> {
+    model: &'m Model,
+    requests: Vec<Request>,
+    engines: Vec<Engine>,
+    /// What a policy knows of each of them.
+    servers: Vec<Candidate>,
+}
+
+impl Replay<'_> {
+    /// Hands a request to its engine's scheduler.
+    fn submit(&mut self, (at, id): (Stamp, usize)) {
+        let server = self.requests[id].server;
+        // Those that come at one moment start as one batch.
+        self.run(server, at.plus_nanos(-1));
+        let request = &mut self.requests[id];
+        request.seen = Some(Times {
+            created: request.at + self.model.way_in,
+            ..Times::default()
+        });
+        let prompt = Prompt::Counted {
+            tokens: request.prompt,
+            cached: request.cached,
+        };
+        let submitted = engine::Request {
+            id: id as u64,
+            prompt,
+            output_tokens: request.output,
+        };
+        self.engines[server].submit(submitted, at);
     }
 
-    /// Lets all happen at a server up to a moment; says how many requests ended.
-    fn run(&self, engine: &mut Engine, until: Stamp, all: &mut [Request]) -> usize {
-        let mut ended = 0;
-        for event in engine.advance(until) {
-            let seen = &mut all[event.id as usize].seen;
+    /// Lets all happen at a server up to a moment.
+    fn run(&mut self, server: usize, until: Stamp) {
+        for event in self.engines[server].advance(until) {
+            let seen = &mut self.requests[event.id as usize].seen;
             let Some(times) = seen else {
                 continue;
             };
@@ -153,13 +179,13 @@ impl Deployment {
                 _ => {}
             }
             if event.kind.is_end() {
-                ended += 1;
+                let in_flight = &mut self.servers[server].in_flight;
+                *in_flight = in_flight.saturating_sub(1);
                 times.finish = at + self.model.way_back;
             }
             if event.kind == EventKind::Rejected {
                 *seen = None;
             }
         }
-        ended
     }
 }

@@ -1,14 +1,12 @@
 //! What is to be changed: `--set KEY=VALUE`, of which several values of a key make a grid.
 
-use std::collections::HashSet;
-
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
 use crate::experiment::plan::grid::Sweep;
-use crate::experiment::plan::line::{text, wrong_value};
+use crate::experiment::plan::line::{key_of, text, usage};
 use crate::experiment::plan::read::{Entry, flag};
 use crate::sim::engine::Profile;
 use crate::units::between;
@@ -54,7 +52,7 @@ struct Changed {
 /// Reads `--set`, in its order.
 ///
 /// # Errors
-/// One is no `KEY=VALUE`, or has a value twice.
+/// One is no `KEY=VALUE`.
 pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
     let sweep = |given: &String| {
         let (key, value) = given
@@ -66,14 +64,7 @@ pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
             Value::Array(values) => values,
             value => vec![value],
         };
-        let mut known = HashSet::new();
-        // 1 and 1.0 are one number.
-        let number = |text: String| text.parse().map_or(text, |number: f64| number.to_string());
-        let mut all = values.iter();
-        match all.find(|value| !known.insert(number(text(value)))) {
-            Some(twice) => Err(wrong(&key, &format!("has {} twice", text(twice)))),
-            None => Ok(Sweep { key, values }),
-        }
+        Ok(Sweep { key, values })
     };
     given.iter().map(sweep).collect()
 }
@@ -137,27 +128,17 @@ fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
 
 /// What is wrong with a setting, by its key.
 fn explained(error: &clap::Error) -> Error {
-    let key = |flag: &str| {
-        let flag = flag.split([' ', '=']).next().unwrap_or_default();
-        flag.trim_start_matches('-').replace('-', "_")
-    };
-    let shown = |kind| match error.get(kind) {
-        Some(ContextValue::String(flag)) => Some(key(flag)),
-        _ => None,
-    };
-    let near = shown(ContextKind::SuggestedArg);
-    let near = near.map_or(".".to_owned(), |near| format!("; is {near} meant?"));
-    let what = match (wrong_value(error), error.kind()) {
-        (Some((.., right)), _) => right,
-        (None, ErrorKind::ArgumentConflict) => {
-            "is said twice, by another --set or by --find; several values are KEY=A,B".to_owned()
-        }
-        _ => format!(
-            "is no key that can be set{near} Keys are rate, request_rate, num_gpus, routing_policy, and those of an engine \
-             (queuescope sim --help)"
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) => wrong(
+            &key_of(flag),
+            "is no key that can be set: use rate, request_rate, num_gpus, routing_policy, or a flag of an engine (queuescope sim --help)",
         ),
-    };
-    wrong(&shown(ContextKind::InvalidArg).unwrap_or_default(), &what)
+        (ErrorKind::ArgumentConflict, Some(ContextValue::String(flag))) => wrong(
+            &key_of(flag),
+            "must be given once, not with --find of the same, and rate not with request_rate; several values are KEY=A,B",
+        ),
+        _ => Error::Setting(format!("--set {}", usage(error, ""))),
+    }
 }
 
 fn policy(name: &str) -> Result<Policy, String> {

@@ -4,8 +4,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use queuescope::report::files::SeriesRow;
 use queuescope::report::reader::{self, Run};
+use queuescope::upstream::policy::Policy;
 use queuescope::whatif::command::{self, Args};
+use queuescope::whatif::figures::Figures;
 use queuescope::whatif::fit::Fit;
 use queuescope::whatif::load::{Load, Request};
 use queuescope::whatif::replay::{Deployment, Model};
@@ -127,44 +130,39 @@ fn what_cannot_be_predicted_is_named() {
         (&["--set", "slots"][..], "--set slots: must be KEY=VALUE"),
         (
             &["--set", "max_runing_requests=3"],
-            "--set max_runing_requests: is no key that can be set; is max_running_requests meant?",
-        ),
-        (
-            &["--set", "no_such_flag=false"],
-            "--set no_such_flag: is no key that can be set. Keys are rate,",
+            "--set max_runing_requests: is no key that can be set: use rate,",
         ),
         (
             &["--set", "max_running_requests=0"],
-            "--set max_running_requests: must be a whole number, 1 or more",
+            "--set max_running_requests = 0: must be a whole number, 1 or more",
         ),
         (
             &["--set", "num_gpus=0"],
-            "--set num_gpus: must be a number from 1 to 1024",
+            "--set num_gpus = 0: must be a number from 1 to 1024",
         ),
         (
             &["--set", "rate=-1"],
-            "--set rate: must be a number from 0.001 to 1000",
+            "--set rate = -1: must be a number from 0.001 to 1000",
         ),
         (
             &["--set", "rate=1e300"],
-            "--set rate: must be a number from 0.001 to 1000",
+            "--set rate = 1e300: must be a number from 0.001 to 1000",
         ),
         (
             &["--set", "request_rate=1e300"],
-            "--set request_rate: must be a number from 0.001 to 1000000",
+            "--set request_rate = 1e300: must be a number from 0.001 to 1000000",
         ),
         (
             &["--set", "disable_radix_cache=3"],
-            "--set disable_radix_cache: must be one of true, false",
+            "--set disable_radix_cache = 3: must be one of true, false",
         ),
-        (&["--set", "rate=1,2,1.0"], "--set rate: has 1.0 twice"),
         (
             &["--set", "rate=2", "--set", "request_rate=3"],
-            "--set rate: is said twice, by another --set",
+            "--set rate: must be given once",
         ),
         (
             &["--set", "rate=2", "--set", "rate=3"],
-            "--set rate: is said twice, by another --set",
+            "--set rate: must be given once",
         ),
         (
             &["--set", "routing_policy=cache_aware"],
@@ -179,6 +177,11 @@ fn what_cannot_be_predicted_is_named() {
             "`foo` is no latency that is predicted: use one of ttft, e2el, tpot,",
         ),
         (&["--goodput", "ttft"], "write NAME:MILLISECONDS"),
+        (
+            &["--goodput", "ttft:500", "tpot:9", "ttft:300"],
+            "--goodput: ttft must have one limit",
+        ),
+        (&["--format", "csv"], "possible values: text, json"),
         (&["--goodput-share", "0.9"], "--goodput <GOAL>"),
         (
             &["--goodput", "ttft:9", "--goodput-share", "2"],
@@ -186,11 +189,11 @@ fn what_cannot_be_predicted_is_named() {
         ),
         (
             &[&find[..], &["request_rate=3"]].concat(),
-            "--set request_rate: is said twice, by another --set or by --find",
+            "--set request_rate: must be given once, not with --find of the same",
         ),
         (
             &[&find[..], &["rate=3"]].concat(),
-            "is said twice, by another --set or by --find",
+            "must be given once, not with --find of the same, and rate not with request_rate",
         ),
         (
             &[other.as_str()],
@@ -208,11 +211,45 @@ fn a_setting_does_not_undo_another() {
     for given in [[cache, slots], [slots, cache]] {
         let sweeps = sweeps(&given.map(str::to_owned)).unwrap().into_iter();
         let settings: Vec<_> = sweeps.map(|mut of| (of.key, of.values.remove(0))).collect();
-        let was = Deployment::of(&Model::default(), &[Some(2)]);
+        let was = Deployment::of(&Model::default(), &of_slots(&[2]));
         let made = deployment(was, &Load::default(), &settings).unwrap();
         assert!(made.model.profile.disable_radix_cache, "{given:?}");
         assert_eq!(made.slots, [4]);
     }
+}
+
+/// Nothing that came to servers of so many slots.
+fn of_slots(slots: &[usize]) -> Load {
+    Load {
+        slots: slots.iter().copied().map(Some).collect(),
+        ..Load::default()
+    }
+}
+
+/// The pool that a file tells of is the one that is replayed.
+#[test]
+fn a_kv_cache_of_known_size_is_replayed() {
+    let mut run = reader::load(&[file("slots16").into()])
+        .unwrap()
+        .runs
+        .remove(0);
+    let servers = |run: &Run| Deployment::of(&Model::default(), &Load::of(run).unwrap());
+    assert_eq!(servers(&run).model.profile.max_total_tokens, 800_000);
+    run.series = vec![SeriesRow {
+        time: 1.0,
+        source: "metrics".into(),
+        server: run.table.text("host", 0).to_owned().into(),
+        metric: "max_total_num_tokens".into(),
+        value: 700.0,
+    }];
+    let small = servers(&run);
+    assert_eq!(small.model.profile.max_total_tokens, 700);
+    // It has room for one request at a time.
+    let load = Load::of(&run).unwrap();
+    let waited = |servers: &Deployment| Figures::of(&servers.serve(&load), &[]).compared()[4];
+    let mut large = small.clone();
+    large.model.profile.max_total_tokens = 800_000;
+    assert!(waited(&small) > 20.0 * waited(&large), "{small:?}");
 }
 
 /// A server that is twice as slow as the usual one in prefill and three times in decode, with what it made of some requests.
@@ -233,7 +270,7 @@ fn simulated(model: &Model, pace: f64) -> Load {
         slots: vec![Some(32)],
         ..Load::default()
     };
-    Deployment::of(model, &load.slots).serve(&load)
+    Deployment::of(model, &load).serve(&load)
 }
 
 /// A fit does not take a full server's queue for the scheduler's work.
@@ -241,7 +278,7 @@ fn simulated(model: &Model, pace: f64) -> Load {
 fn a_server_that_was_always_full_is_learnt_too() {
     let mut load = simulated(&Model::default(), 5.0);
     load.slots = vec![Some(4)];
-    let full = Deployment::of(&Model::default(), &load.slots).serve(&load);
+    let full = Deployment::of(&Model::default(), &load).serve(&load);
     let waits = full.requests.iter().filter_map(|of| of.seen);
     let waited = waits.filter(|times| times.admitted - times.queued > 0.1);
     assert!(waited.count() > 130);
@@ -251,19 +288,88 @@ fn a_server_that_was_always_full_is_learnt_too() {
     }
 }
 
-/// Neither a run nor half a sample of which nobody told anything is held against what comes out.
+/// A run of which nobody told anything is not held against what comes out.
 #[test]
 fn what_nobody_told_is_no_error() {
-    let mut load = simulated(&Model::default(), 5.0);
-    let second = load.requests.iter_mut().skip(75);
-    second.for_each(|request| request.seen = None);
-    let unknown = Fit::kept_back(&[load.clone()]).unwrap();
-    assert!(unknown.iter().all(|off| off.is_nan()), "{unknown:?}");
+    let load = simulated(&Model::default(), 5.0);
     let mut untold = load.clone();
     untold.requests.iter_mut().for_each(|of| of.seen = None);
     let fit = Fit::of(&[load, untold]).unwrap();
     assert_eq!(fit.validation.len(), 1);
     assert!(fit.error() < 0.1, "{:?}", fit.validation);
+}
+
+/// A policy knows what was sent out before, though it is not in a queue yet; and each server does what it did if it were alone.
+#[test]
+fn a_policy_chooses_when_requests_arrive() {
+    let mut model = Model::default();
+    model.profile.tokenize_token_us = 1_000.0;
+    let pair = |n: u32| {
+        let request = |late, prompt| Request {
+            at: f64::from(n) * 4.0 + late,
+            prompt,
+            cached: 0,
+            output: 4,
+            server: 0,
+            seen: None,
+        };
+        // The first is tokenized for two seconds, in which the second comes and goes.
+        [request(0.0, 2_000), request(0.1, 20)]
+    };
+    let load = Load {
+        requests: (0..20).flat_map(pair).collect(),
+        ..Load::default()
+    };
+    for policy in [Policy::RoundRobin, Policy::ShortestQueue] {
+        let servers = Deployment {
+            policy: Some(policy),
+            ..Deployment::of(&model, &of_slots(&[1, 1]))
+        };
+        let made = servers.replay(&load.requests);
+        for pair in made.chunks(2) {
+            assert_ne!(pair[0].server, pair[1].server, "{policy:?}");
+        }
+        for server in 0..2 {
+            let own = |made: &&Request| made.server == server;
+            let own: Vec<Request> = made.iter().filter(own).copied().collect();
+            let alone = Deployment::of(&model, &of_slots(&[1])).replay(&own);
+            let seen = |all: &[Request]| all.iter().map(|of| of.seen.unwrap()).collect::<Vec<_>>();
+            assert_eq!(seen(&own), seen(&alone), "{policy:?} {server}");
+        }
+    }
+}
+
+/// A quiet load that is driven to saturation: a little of speed decides about its queue, and that is said.
+#[test]
+fn what_saturation_may_be_off_by_is_told() {
+    let [load, more] = ["2048-64-rate10", "2048-64-rate5"].map(file);
+    let goal = [
+        "--goodput",
+        "ttft:100",
+        "--json",
+        "--set",
+        "rate=0.5,1.5",
+        "--set",
+        "max_running_requests=32",
+        "--fit",
+    ];
+    let flags = [&[load.as_str()], &goal[..], &[load.as_str(), more.as_str()]].concat();
+    let (shown, refused) = run(&flags).unwrap();
+    assert_eq!(refused, None);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let off = |at: usize| {
+        shown["predictions"][at]["error"]["ttft_ms.p50"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(off(0) < 0.15 && off(1) > 0.25, "{shown:#}");
+    // What was measured of LOAD is told as its predictions are.
+    let measured = &shown["load"]["measured"];
+    assert!((measured["ttft_ms"]["p50"].as_f64().unwrap() - 96.67).abs() < 0.01);
+    assert!(
+        (0.4..0.7).contains(&measured["goodput_share"].as_f64().unwrap()),
+        "{measured}"
+    );
 }
 
 /// Servers that shared a GPU have one each where their number is set, were it the same; and who is refused is not forgotten.

@@ -329,8 +329,14 @@ pub fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
     is_told.then(|| (flag.to_owned(), value, right))
 }
 
+/// The key of a flag, as clap names it.
+pub fn key_of(flag: &str) -> String {
+    let flag = flag.split([' ', '=']).next().unwrap_or_default();
+    flag.trim_start_matches('-').replace('-', "_")
+}
+
 /// Clap's error by the key.
-fn usage(error: &clap::Error, table: &str) -> PlanError {
+pub fn usage(error: &clap::Error, table: &str) -> PlanError {
     let Some((flag, value, right)) = wrong_value(error) else {
         let all = error.to_string();
         // What is missing stands in lines of its own.
@@ -338,7 +344,7 @@ fn usage(error: &clap::Error, table: &str) -> PlanError {
         let line = lines.map(str::trim).collect::<Vec<&str>>().join(" ");
         return PlanError(line.trim_start_matches("error: ").to_owned());
     };
-    let key = flag.trim_start_matches('-').replace('-', "_");
+    let key = key_of(&flag);
     match error.kind() {
         ErrorKind::TooManyValues => PlanError::of(&format!("{table}{key}"), right),
         _ => {

@@ -2,6 +2,8 @@
 
 use crate::request::outcome::Outcome;
 
+use crate::report::load::{Counts, Kind};
+
 use super::servers::counted;
 use super::{ENOUGH, Finding, Level, Seen, upper};
 
@@ -9,6 +11,8 @@ use super::{ENOUGH, Finding, Level, Seen, upper};
 const FAILED_SHARE: f64 = 0.01;
 /// Rows that hold what cannot be, from this share on.
 const INCONSISTENT_SHARE: f64 = 0.01;
+/// In errors of routers that have no server to send to.
+const NO_SERVER: &str = "No available ";
 
 /// Requests that did not go well, and where they were then.
 pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
@@ -35,7 +39,7 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
             .failures
             .kinds
             .first()
-            .and_then(|kind| advice(kind.outcome)),
+            .and_then(|kind| advice(kind, &all.counts)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
     Some(Finding {
@@ -48,8 +52,18 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 }
 
 /// What to do about the most frequent outcome, where that says it.
-fn advice(outcome: Outcome) -> Option<&'static str> {
-    Some(match outcome {
+fn advice(kind: &Kind, counts: &Counts) -> Option<&'static str> {
+    // As sglang-router and smg say it.
+    let without_server = counts
+        .errors
+        .iter()
+        .filter(|(error, _)| error.contains(NO_SERVER));
+    let without_server: u64 = without_server.map(|(_, count)| count).sum();
+    Some(match kind.outcome {
+        Outcome::Rejected if without_server * 2 > kind.requests => {
+            "The router took no server for alive: look at the servers' `/health` and logs. A router uses a server that it gave up again \
+             once a later check of it succeeds."
+        }
         Outcome::Rejected => {
             "A queue was full: add servers, lower the rate, or allow a longer queue."
         }

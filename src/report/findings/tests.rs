@@ -315,6 +315,28 @@ fn failures_are_told_with_where_they_were() {
 }
 
 #[test]
+fn what_helps_against_503_depends_on_who_had_no_room() {
+    let refused = |error: &'static str| {
+        let change = move |sample: Sample, n: i64, start| match n % 20 {
+            7 => timed_out(sample, start).ended(Outcome::Rejected, error),
+            _ => sample,
+        };
+        only(&run_of(100, change), "failures").advice
+    };
+    // smg 1.13.0, sglang-router 0.3.2, SGLang.
+    for without_server in [
+        "503 No available servers: No decode workers available. Please check if decode servers are configured and healthy.",
+        "503 No available workers (all circuits open or unhealthy)",
+    ] {
+        assert_says(&refused(without_server), "took no server for alive");
+    }
+    assert_says(
+        &refused("503 The request queue is full."),
+        "A queue was full",
+    );
+}
+
+#[test]
 fn a_run_that_is_not_valid_says_so_first() {
     let mut run = run_of(100, |sample, _, start| queued(sample, start));
     let verdict = |grade: &str| json!({ "verdict": { "grade": grade, "reasons": ["the generator was late by 2 s"] } });

@@ -62,6 +62,27 @@ impl FromStr for Goal {
     }
 }
 
+impl Goal {
+    /// Checks the goals of `--goodput`.
+    ///
+    /// # Errors
+    /// A latency has two limits.
+    pub fn each_once(goals: &[Goal]) -> Result<(), String> {
+        let is_again = |at: &usize| {
+            goals[..*at]
+                .iter()
+                .any(|other| other.name == goals[*at].name)
+        };
+        match (0..goals.len()).find(is_again) {
+            Some(at) => Err(format!(
+                "--goodput: {} must have one limit, not several",
+                goals[at].name
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Goodput {
     /// Of requests that went well; `None` without goals.
     pub(super) fn of(cells: Cells<'_>, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {

@@ -140,10 +140,11 @@ function sweep() {
     const values = [...new Map(runs.map(run => [written(settings(run)[state.key] ?? ""), settings(run)[state.key] ?? ""])).values()];
     if (values.every(value => typeof value === "number")) values.sort((a, b) => a - b);
     const others = run => keys.filter(key => key !== state.key).map(key => `${key} = ${written(settings(run)[key] ?? "")}`).join(", ");
-    const lines = (get, of) => [...new Set(runs.map(others))].map(name => ({ name: name || "all runs", off: runs[0].off?.[of] ?? 0, figures: values.map(value => {
+    const means = (name, get) => values.map(value => {
       const found = runs.filter(run => others(run) === name && written(settings(run)[state.key] ?? "") === written(value)).map(get).filter(known);
       return found.length ? found.reduce((sum, figure) => sum + figure, 0) / found.length : null;
-    }) }));
+    });
+    const lines = (get, of) => [...new Set(runs.map(others))].map(name => ({ name: name || "all runs", figures: means(name, get), off: means(name, run => run.off?.[of]) }));
     const repeats = RUNS.some(run => run.file?.repeat) ? " The mean of the repeats." : "";
     const words = { p50: "median", p99: "99th percentile", mean: "mean" }[state.figure];
     const bars = isPredicted() ? " Bars: by so much predictions are off, where that is known." : "";

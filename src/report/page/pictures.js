@@ -127,7 +127,7 @@ const timesOption = (run, lines, unit, more) => c => chartOf(c, { x: ["seconds i
 
 /** By how much the figures of a line may be off: a bar each. */
 const errorBars = (c, line, unit) => ({ silent: true, symbol: "rect", symbolSize: [12, 2], label: { show: false }, lineStyle: { type: "solid", color: c.ink, width: 1.5 },
-  data: line.figures.flatMap((figure, at) => !known(figure) || !line.off ? [] : [[-1, 1].map(side => ({ coord: [at, figure * (1 + side * line.off) * unit.times] }))]) });
+  data: line.figures.flatMap((figure, at) => !known(figure) || !line.off[at] ? [] : [[-1, 1].map(side => ({ coord: [at, Math.max(0, figure * (1 + side * line.off[at])) * unit.times] }))]) });
 /** A figure against the values of a setting: a line a combination of the others. */
 const sweepOption = (lines, values, name, times, isCount) => c => {
   const isNumber = values.every(value => typeof value === "number");

@@ -60,11 +60,11 @@ function shareBar(stages) {
 /** What requests waited for in server queues, and which of them held up the others. */
 function whyTheyWaited(run) {
   const { waiting, waiting_over: over } = run;
-  const { sequences, waited_s: inServers, in_router_s: inRouter, at_pairs_s: atPairs } = waiting;
+  const { sequences, waited_s: inServers, in_proxy_s: inProxy, in_router_s: inRouter, at_pairs_s: atPairs } = waiting;
   // Of those that hardly waited there is nothing to say.
-  if (!sequences || Math.max(inServers, inRouter, atPairs) < 0.001 * sequences) return null;
+  if (!sequences || Math.max(inServers, inProxy, inRouter, atPairs) < 0.001 * sequences) return null;
   const whatFor = ({ causes }) => causes.filter(of => of.share >= 0.0005).map(of => `${percent(of.share)} while ${of.words}`).join("; ");
-  const where = [inServers && `${duration(inServers)} in the server queue`, inRouter && `${duration(inRouter)} in the router queue`, atPairs && `${duration(atPairs)} at servers of pairs`].filter(Boolean).join(" and ");
+  const where = [inServers && `${duration(inServers)} in the server queue`, inProxy && `${duration(inProxy)} in the proxy`, inRouter && `${duration(inRouter)} in the router queue`, atPairs && `${duration(atPairs)} at servers of pairs`].filter(Boolean).join(" and ");
   const sentence = `${several(sequences, "sequence")} waited ${where} all together: ${whatFor(waiting)}.`;
   const servers = waiting.servers.slice(0, 8).map(of => [of.server, { n: known(of.slots) ? number(of.slots) : "–", small: known(of.slots) ? of.slots_source : null }, { n: duration(of.waited_s) },
     whatFor(of)]);

@@ -117,12 +117,17 @@ impl Server {
         Some((queue.waits.limits.slots?, source))
     }
 
+    /// Tokens that its KV cache holds.
+    pub fn pool(&self) -> Option<u64> {
+        self.pool.map(|(pool, _)| pool)
+    }
+
     /// Its limits, for programs.
     pub(super) fn limits(&self) -> Value {
         json!({
             "slots": self.slots().map(|(slots, _)| slots),
             "slots_source": self.slots().map(|(_, source)| source),
-            "pool_tokens": self.pool.map(|(pool, _)| pool),
+            "pool_tokens": self.pool(),
             "pool_source": self.pool.map(|(_, source)| source),
         })
     }
@@ -193,7 +198,7 @@ impl Server {
         self.is_told = slots.is_some();
         Known {
             slots,
-            pool: self.pool.map(|(pool, _)| pool),
+            pool: self.pool(),
             usage,
             down,
             cause: None,

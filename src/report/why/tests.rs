@@ -3,6 +3,8 @@ use std::path::Path;
 use super::*;
 use crate::request::cell::Value;
 use crate::request::columns::COLUMNS;
+use crate::request::stages::Spent;
+use crate::request::timeline::STAGES;
 use crate::table::Cell;
 
 /// A server of two slots. A long prompt that is answered for 10 s and a short one are there when one more comes.
@@ -98,6 +100,18 @@ fn adds_up(why: &Why, table: &Table) {
         "{held} {whole}"
     );
     assert_eq!(seconds(why.waited()), whole);
+}
+
+/// The page gives a cause the colour of the stage of that name.
+#[test]
+fn causes_that_are_stages_have_their_names() {
+    let is_stage = |cause: &Cause| cause.is_of_pair() || *cause == Cause::Router;
+    let known = |cause: &Cause| STAGES.iter().any(|stage| stage.name == cause.short());
+    let stages: Vec<Cause> = Cause::ALL.into_iter().filter(is_stage).collect();
+    assert_eq!(stages.len(), 5);
+    let unknown: Vec<&Cause> = stages.iter().filter(|cause| !known(cause)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+    assert_eq!(Cause::Proxy.short(), Spent::Proxy.name());
 }
 
 #[test]

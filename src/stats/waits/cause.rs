@@ -13,6 +13,8 @@ pub enum Cause {
     NotSeen,
     /// The router held it back.
     Router,
+    /// The proxy held it back.
+    Proxy,
     /// The server was down or starting.
     Down,
     /// What is known does not tell.
@@ -62,6 +64,12 @@ const TEXTS: [[&str; 4]; Cause::ALL.len()] = [
     ],
     ["router", "router", "the router held it back", LOOK],
     [
+        "proxy",
+        "proxy",
+        "the proxy held it back",
+        "Raise `max_concurrent_requests` while the servers have room, or add servers.",
+    ],
+    [
         "server_down",
         "server down",
         "the server was down or starting",
@@ -107,12 +115,13 @@ const LOOK: &str = "Look at `token_usage` over time: near 1, the KV cache is ful
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 11] = [
+    pub const ALL: [Cause; 12] = [
         Cause::Slots,
         Cause::Memory,
         Cause::Prefill,
         Cause::NotSeen,
         Cause::Router,
+        Cause::Proxy,
         Cause::Down,
         Cause::Unknown,
         Cause::DecodeMemory,
@@ -120,8 +129,8 @@ impl Cause {
         Cause::Transfer,
         Cause::DecodeSlots,
     ];
-    /// The first so many of them are those of a queue at one server.
-    pub const AT_ONE_SERVER: usize = 7;
+    /// The first so many of them are those of a request that one server serves.
+    pub const AT_ONE_SERVER: usize = 8;
 
     /// Its name, in files and as a label.
     pub const fn name(self) -> &'static str {

@@ -110,7 +110,7 @@ metrics! {
         "Tokens of requests that have ended, as engines reported them: `prompt`, `output`, and `cached`: those of the prompts that \
         the prefix cache served.";
     wait_causes: Counter = "queuescope_wait_cause_seconds_total", &["worker", "cause"];
-        "What sequences waited for in the server queues, and requests in the router: [the causes](CAUSES.md#causes). What the two servers \
+        "What sequences waited for in the server queues, and requests on the way to them: [the causes](CAUSES.md#causes). What the two servers \
         of a pair let wait is counted at once, prefill's queue for the worker that prefilled. Other waits are judged \
         when those that ran meanwhile have ended: so long after its request's end as the longest lately ran, at most a minute. Rows alone \
         tell the servers' limits here: who waits for requests that did not come through this proxy is `not_seen_here` or `unknown`.";

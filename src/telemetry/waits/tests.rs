@@ -83,8 +83,9 @@ fn what_waits_to_be_judged_is_bounded() {
 }
 
 #[test]
-fn what_waited_in_the_router_or_at_an_unknown_time_is_counted_at_once() {
+fn what_waited_on_the_way_or_at_an_unknown_time_is_counted_at_once() {
     let mut rows = rows(0.0, 1.0, 2.0);
+    rows[0].worker = Some("gpu:1".to_owned());
     rows[0].queue_time_in_router = Some(NANOS / 4);
     rows[0].queue_time_start = None;
     let one = "gpu:0 server_error 500 after 0.100000 s";
@@ -108,6 +109,13 @@ fn what_waited_in_the_router_or_at_an_unknown_time_is_counted_at_once() {
         let told: Vec<(&str, f64)> = told.iter().map(|of| (of.0.as_str(), of.1)).collect();
         assert_eq!(told, [expected, vec![("gpu:1 unknown", 1.0)]].concat());
     }
+    // Without a hop it was the proxy that held it, and not while its client still sent the prompt.
+    rows[0].worker = None;
+    rows[0].failed_attempts = None;
+    rows[0].prompt_wait = Some(NANOS / 10);
+    let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
+    log.record(&rows, at(2.0), &metrics);
+    assert_eq!(told(&metrics)[0], ("gpu:1 proxy".to_owned(), 0.15));
 }
 
 #[test]

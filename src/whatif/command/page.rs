@@ -58,7 +58,7 @@ impl Made<'_> {
                 ..RunFile::default()
             }),
             name,
-            off: named(self.errors),
+            off: named(prediction.errors),
             notes: vec!["predicted, not measured".to_owned()],
             ..Run::default()
         };

@@ -24,7 +24,6 @@ impl Made<'_> {
         let validation = fit.validation.iter().map(|run| {
             json!({
                 "file": run.name,
-                "max_running_requests": run.slots,
                 "measured": run.measured,
                 "predicted": run.predicted,
                 "error": named(run.errors()),
@@ -33,7 +32,7 @@ impl Made<'_> {
         let predicted = self.predictions.iter().map(|prediction| {
             let mut shown = json!(prediction.figures);
             shown["settings"] = grid::json(&prediction.settings).into();
-            shown["error"] = json!(named(self.errors));
+            shown["error"] = json!(named(prediction.errors));
             shown["refused"] = prediction.refused.into();
             shown
         });
@@ -48,7 +47,7 @@ impl Made<'_> {
                 "error": fit.error(),
             },
             "validation": validation.collect::<Value>(),
-            "load": { "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots, "notes": self.notes },
+            "load": { "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots, "measured": self.measured, "notes": self.notes },
             "predictions": predicted.collect::<Value>(),
             "not_found": not_found.collect::<Value>(),
             "no_prediction": self.no_prediction,
@@ -84,8 +83,7 @@ impl Made<'_> {
             ));
         }
         replayed.push(cells("error (root mean square)", fit.errors().map(percent)));
-        let measured = Figures::of(load, &self.args.goodput);
-        let mut predicted = vec![line(&format!("measured: {}", load.name), &measured)];
+        let mut predicted = vec![line(&format!("measured: {}", load.name), &self.measured)];
         let mut notes: String = self
             .notes
             .iter()
@@ -97,7 +95,7 @@ impl Made<'_> {
         for prediction in &self.predictions {
             let (label, refused) = (grid::label(&prediction.settings), prediction.refused);
             predicted.push(line(&format!("predicted: {label}"), &prediction.figures));
-            predicted.push(cells("  ±", self.errors.map(percent)));
+            predicted.push(cells("  ±", prediction.errors.map(percent)));
             if refused > 0 {
                 notes += &format!(
                     "note: {label}: {refused} of {} requests are refused, as they are longer than the KV cache\n",
@@ -107,7 +105,7 @@ impl Made<'_> {
         }
         format!(
             "Learnt of {} requests:\n{}\nReplayed (milliseconds):\n{}\n\
-             Predicted (milliseconds; ±: what the first halves of the rows of --fit taught was off by so much in the second halves):\n\
+             Predicted (milliseconds; ±: replays were off by so much, and servers 5 % slower would change so much):\n\
              {}{notes}",
             fit.requests,
             learnt.to_text(None),

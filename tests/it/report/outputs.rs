@@ -183,7 +183,11 @@ fn what_cannot_be_reported_on_is_refused_and_leaves_no_folder() {
     std::fs::write(dir.join("head.csv"), HEAD).unwrap();
     refused(dir, &["head.csv"], "not one request was recorded; must");
     let join = ["--join", "--output-dir", "out", "r.csv", "r.csv"];
-    refused(dir, &join, "its rows are of a process that did not tell");
+    refused(
+        dir,
+        &join,
+        "column seen_by of its rows is empty: --join takes",
+    );
     let merge = ["--merge", "--output-dir", "out", "r.csv"];
     refused(dir, &merge, "nothing was sent");
     let alone = report(dir, &["r.csv", "--output-dir", "out"]);

@@ -95,6 +95,16 @@ fn saturation_is_predicted_by_runs_below_it() {
     // One run each: a burst that just filled four slots, and one in which this host was slower than in the others.
     assert!(off.len() <= 2, "{off:?}\n{shown}");
     has_table("docs/WHATIF.md", "whatif full", &shown);
+    // What a prediction says of its own error is kept by two of three figures.
+    let within = kept.iter().zip(&runs).flat_map(|(load, run)| {
+        let most = fit.may_be_off(&fit.as_it_was(load), load, &run.predicted);
+        let both = run.errors().into_iter().zip(most);
+        both.map(|(off, most)| off.abs() <= most)
+            .collect::<Vec<bool>>()
+    });
+    let within: Vec<bool> = within.collect();
+    let kept = within.iter().filter(|is_within| **is_within).count();
+    assert!(kept * 3 >= within.len() * 2, "{kept} of {}", within.len());
 }
 
 /// What of runs is farther off than this share and than this many milliseconds.
