@@ -1,6 +1,5 @@
 //! Experiments that come to their end.
 
-use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::PathBuf;
 
