@@ -1,6 +1,5 @@
 //! What a run needs is started, and nothing of it is left.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
@@ -22,70 +21,54 @@ use crate::support::process::queuescope;
 use crate::support::router::free_port;
 
 #[tokio::test]
-async fn a_run_has_its_servers_and_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+async fn what_is_started_serves_each_request_and_its_rows_are_whole_when_it_has_stopped() {
     let base = free_port().port();
-    let wanted = DeploymentSpec {
-        base_port: Some(base),
-        servers: sims(&[])[..1].to_vec(),
-        router: Router::None,
-        front: false,
-        ..spec(folder.path())
-    };
-    let deployment = Deployment::start(&wanted).await.unwrap();
-    let host = format!("127.0.0.1:{base}");
-    assert_eq!(deployment.target, format!("http://{host}"));
-    let server = &deployment.servers[0].file;
-    assert_eq!((server.name.as_str(), &server.host), ("server-1", &host));
-    assert_eq!(left(folder.path()).len(), 1);
-    let table = send(&deployment, &folder, "run", "--num-prompts 10").await;
-    assert_eq!(
-        (table.len(), words(&table, "outcome")),
-        (10, BTreeSet::from(["ok".to_owned()]))
-    );
-    assert_eq!(words(&table, "host"), BTreeSet::from([host.clone()]));
-    assert_eq!(wanted.router.name(), None);
-    let processes = deployment.processes();
-    let log = std::fs::read_to_string(folder.path().join(&processes[0].log)).unwrap();
-    assert!(
-        log.starts_with(&format!("$ {}\n", processes[0].command)),
-        "{log}"
-    );
-    deployment.stop().await;
-    assert_nothing_is_left(folder.path(), &BTreeSet::from([host]));
-}
-
-#[tokio::test]
-async fn our_balancer_sends_to_each_server_and_its_rows_are_whole_when_it_has_stopped() {
-    for hops in [false, true] {
+    let builtin = Router::Builtin("round_robin".into());
+    for (port, router, hops) in [
+        (Some(base), Router::None, false),
+        (None, builtin.clone(), false),
+        (None, builtin, true),
+    ] {
         let folder = tempfile::tempdir().unwrap();
+        let (is_alone, name) = (router == Router::None, router.name());
         let wanted = DeploymentSpec {
+            base_port: port,
+            servers: sims(&[])[usize::from(is_alone)..].to_vec(),
+            front: !is_alone,
+            router,
             hops,
             ..spec(folder.path())
         };
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
+        let processes = deployment.processes();
+        let names: Vec<_> = processes.iter().map(|process| &*process.name).collect();
+        if is_alone {
+            let host = format!("127.0.0.1:{base}");
+            assert_eq!(deployment.target, format!("http://{host}"));
+            assert_eq!((hosts.first(), name), (Some(&host), None));
+            assert_eq!(names, ["server-1"]);
+        } else {
+            assert_eq!(name.unwrap(), "builtin round_robin");
+            assert_eq!(names, ["server-1", "server-2", "proxy"]);
+        }
+        assert_eq!(left(folder.path()).len(), names.len());
+        let log = std::fs::read_to_string(folder.path().join(&processes[0].log)).unwrap();
+        assert!(
+            log.starts_with(&format!("$ {}\n", processes[0].command)),
+            "{log}"
+        );
         let table = send(&deployment, &folder, "run", "--num-prompts 20").await;
         assert_eq!((table.len(), words(&table, "outcome").len()), (20, 1));
         assert_eq!(words(&table, "host"), hosts, "hops: {hops}");
-        assert!(
-            table
-                .numbers("router_send_time")
-                .iter()
-                .all(|at| at.is_finite()),
-            "hops: {hops}"
-        );
-        assert_eq!(wanted.router.name().unwrap(), "builtin round_robin");
-        let names: Vec<_> = deployment
-            .processes()
-            .into_iter()
-            .map(|process| process.name)
-            .collect();
-        assert_eq!(names, ["server-1", "server-2", "proxy"]);
+        let sent = table.numbers("router_send_time");
+        assert!(sent.iter().all(|at| at.is_finite()), "hops: {hops}");
         deployment.stop().await;
         assert_nothing_is_left(folder.path(), &hosts);
-        let proxy = Table::read(&folder.path().join("proxy.csv")).unwrap();
-        assert_eq!((proxy.len(), words(&proxy, "host")), (20, hosts));
+        if !is_alone {
+            let proxy = Table::read(&folder.path().join("proxy.csv")).unwrap();
+            assert_eq!((proxy.len(), words(&proxy, "host")), (20, hosts));
+        }
     }
 }
 
