@@ -24,8 +24,8 @@ pub fn run(output_dir: Option<PathBuf>) -> anyhow::Result<()> {
     })
     .run()?;
     for run in &result.runs {
-        let queue = &run.metrics["pure_queue_time"]["p99"];
-        println!("{}: p99 of the queue {queue} s", run.label);
+        let queue = &run.metrics()["pure_queue_time"]["p99"];
+        println!("{}: p99 of the queue {queue} s", run.file.label);
     }
     println!("{}", result.report);
     println!(

@@ -31,7 +31,8 @@ pub fn run(output_dir: Option<PathBuf>) -> anyhow::Result<()> {
     for run in &result.runs {
         println!(
             "{}: p99 of TTFT {} ms",
-            run.label, run.metrics["p99_ttft_ms"]
+            run.file.label,
+            run.metrics()["p99_ttft_ms"]
         );
     }
     println!("{}", result.report);

@@ -1,10 +1,12 @@
 //! `queuescope health`: a health check for containers, whose image has no shell and no curl.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, ensure};
+use tokio::time::timeout;
+
+use crate::experiment::launch::Access;
 
 /// Ask a proxy's admin listener whether it lives.
 #[derive(Clone, Debug, clap::Args)]
@@ -14,31 +16,25 @@ pub struct Args {
     admin: SocketAddr,
 }
 
-/// On connecting, and on each read and write.
+/// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Bytes of a status line.
-const LINE: u64 = 256;
 
 /// Asks `/healthz`, which needs no token.
 ///
 /// # Errors
 /// When there is no answer, or another than 200.
 pub fn ask(args: &Args) -> anyhow::Result<()> {
+    let (access, url) = (Access::default(), format!("http://{}", args.admin));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let asked = runtime.block_on(async { timeout(LIMIT, access.get(&url, "/healthz")).await });
     let admin = args.admin;
-    let exchange = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&admin, LIMIT)?;
-        stream.set_read_timeout(Some(LIMIT))?;
-        stream.set_write_timeout(Some(LIMIT))?;
-        let head = format!("GET /healthz HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
-        stream.write_all(head.as_bytes())?;
-        let mut status = String::new();
-        BufReader::new(stream.take(LINE)).read_line(&mut status)?;
-        Ok(status)
-    };
-    let status = exchange().with_context(|| format!("no answer from {admin}"))?;
-    if !status.starts_with("HTTP/1.1 200 ") {
-        let status = status.trim();
-        bail!("{admin} answers \"{status}\", not 200; is it the proxy's admin listener?");
-    }
+    let status = asked.unwrap_or_else(|_| Err(format!("not within {} s", LIMIT.as_secs())));
+    let status = status.map_err(|why| anyhow!("no answer from {admin}: {why}"))?;
+    ensure!(
+        status == 200,
+        "{admin} answers {status}, not 200; is it the proxy's admin listener?"
+    );
     Ok(())
 }

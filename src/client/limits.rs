@@ -1,12 +1,10 @@
-//! The limits on clients, and on the end of the proxy.
+//! The limits on clients.
 
 use std::time::Duration;
 
 /// The limits of a listener. Keys: `config.toml`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
-    /// `drain_timeout_s`.
-    pub drain: Duration,
     /// `client_idle_timeout_s`, seconds.
     pub client_idle_s: u64,
     /// `client_read_timeout_s`.

@@ -159,6 +159,3 @@ impl Config {
 fn or_default<T: Default>(found: &mut Vec<ConfigError>, read: Result<T, ConfigError>) -> T {
     read.map_err(|wrong| found.push(wrong)).unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests;

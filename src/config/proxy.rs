@@ -50,7 +50,7 @@ Config {
     upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
     /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
     /// ended; the others wait in the front, in order of arrival, as in a router with a limit.
-    max_concurrent_requests: usize = 0, Reload "--max-concurrent-requests N" in "Upstreams";
+    max_concurrent_requests: Whole<0, 1_000_000> = Whole::of::<0>(), Reload "--max-concurrent-requests N" in "Upstreams";
     /// How long a request may wait for that; then it is answered 503. 0: as long as its client stays.
     queue_timeout_s: Seconds<0> = Seconds::of::<0>(), Reload "--queue-timeout-s S" in "Upstreams";
     /// What the upstreams are: "router" or "server". When a router sends on is only known through a worker hop; our own send to

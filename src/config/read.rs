@@ -223,73 +223,41 @@ impl<'i> Reading<'i> {
     }
 }
 
-/// What is wrong with lines of which TOML makes nothing, by line. TOML's own words are for those who write parsers.
+/// What is wrong with lines of which TOML makes nothing, by line: what follows on the same line comes of the first.
 fn syntax(text: &str, errors: &[toml::de::Error]) -> BTreeSet<(usize, String)> {
-    let lines: Vec<&str> = text.lines().collect();
-    let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
-    if errors
-        .iter()
-        .any(|error| error.message().starts_with("unclosed array,"))
-    {
-        // It takes in every line below it.
-        let of_list = errors
-            .iter()
-            .filter(|error| error.message().contains(" array"));
-        let first = of_list.map(|error| line_of(text, place(error))).min();
-        let begins = |line: &&str| key_and_value(line).1.starts_with('[');
-        let mut above = lines.iter().take(first.unwrap_or_default());
-        let open = above.rposition(begins).unwrap_or_default();
-        let (key, value) = key_and_value(lines.get(open).unwrap_or(&""));
-        let list = shown(key, value);
-        let wrong = format!("{list}: this list has no end; write `]` behind its last value");
-        return BTreeSet::from([(open + 1, wrong)]);
-    }
     let mut found = BTreeMap::new();
     for error in errors {
-        let at = line_of(text, place(error)).min(lines.len().max(1));
-        let line = lines.get(at - 1).map_or("", |line| line.trim());
-        let is_twice = error.message().starts_with("duplicate key");
-        found
-            .entry(at)
-            .or_insert_with(|| wrong_line(line, is_twice));
+        let at = line_of(text, error.span().map_or(0, |span| span.start));
+        let line = text.lines().nth(at - 1).unwrap_or_default().trim();
+        let (key, value) = line.split_once('=').unwrap_or((line, ""));
+        let place = SECTIONS
+            .iter()
+            .find(|place| place.key(key.trim()).is_some());
+        let why = error.message();
+        found.entry(at).or_insert_with(|| match place {
+            // No secret is twice: a key, or a header.
+            _ if why == "duplicate key" && line.starts_with("[worker]") => {
+                "[worker]: write `[[worker]]` above the keys of each".to_owned()
+            }
+            _ if why == "duplicate key" => {
+                let key = key.trim();
+                format!("{key}: is in the file twice; remove one of the two")
+            }
+            Some(place) if !why.contains(" array") => {
+                format!("{}: {}", shown(key.trim(), value), place.wanted(key.trim()))
+            }
+            // Any of the line may be a secret.
+            _ => format!(
+                "is no TOML: {why}; write KEY = VALUE, as in threads = 2, text in quotes, commas between the values of a list, and \
+                 [proxy] or [[worker]] above the keys of a section"
+            ),
+        });
+        // A list without its end takes in every line below it.
+        if why.contains(" array,") || why.contains("in array") || why.contains("array elements") {
+            break;
+        }
     }
     found.into_iter().collect()
-}
-
-fn wrong_line(line: &str, is_twice: bool) -> String {
-    let (key, value) = key_and_value(line);
-    let name: &str = line.trim_start_matches(['[', ' ']);
-    let is_word = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-    let name = name.split(|c: char| !is_word(c)).next().unwrap_or_default();
-    let place_of = |key: &str| SECTIONS.iter().find(|place| place.key(key).is_some());
-    let is_header = line.starts_with('[') || (line.ends_with(']') && !line.contains('='));
-    match (Place::near(name), place_of(key)) {
-        (Some(place), _) if is_header && (place.is_list() || !is_twice) => {
-            format!(
-                "{}: write `{}` on a line of its own",
-                shown(key, value),
-                place.header()
-            )
-        }
-        _ if is_twice => format!("{key}: is in the file twice; remove one of the two"),
-        (_, Some(place)) if line.contains('=') => {
-            let wanted = place.wanted(key);
-            format!("{}: {wanted}", shown(key, value))
-        }
-        _ => {
-            // Any of it may be a secret, but for a key's name.
-            let shown = place_of(name).map_or("this line", |_| name);
-            format!(
-                "{shown}: cannot be read; write KEY = VALUE, as in threads = 2, text in quotes, commas between the values of \
-                 a list, and [proxy] or [[worker]] above the keys of a section"
-            )
-        }
-    }
-}
-
-fn key_and_value(line: &str) -> (&str, &str) {
-    let (key, value) = line.split_once('=').unwrap_or((line, ""));
-    (key.trim(), value.trim())
 }
 
 /// The line, from 1, of a place in a text.

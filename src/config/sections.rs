@@ -238,7 +238,7 @@ pub(super) fn shown(key: &str, value: &str) -> String {
 }
 
 /// The one of these that was probably meant.
-fn nearest<'a>(word: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, known) = all
         .map(|known| (strsim::levenshtein(word, known), known))
         .min()?;

@@ -47,6 +47,11 @@ fn is_router(config: &Config) -> bool {
     config.upstream_kind == UpstreamKind::Router
 }
 
+/// Whether a router's sending is seen. With a secret there may be hops elsewhere.
+fn has_hops(config: &Config, credentials: &Credentials) -> bool {
+    !config.workers.is_empty() || credentials.hop_secret.is_some()
+}
+
 /// What stands at an upstream's address: one of our own hops, a router or a server.
 fn what_is_at(config: &Config, address: &Address) -> String {
     let name = address.name();
@@ -134,9 +139,7 @@ fn traces(credentials: &Credentials) -> String {
 
 /// What the records will hold, and what they cannot.
 fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
-    // With a secret there may be hops elsewhere.
-    let hops = !config.workers.is_empty() || credentials.hop_secret.is_some();
-    let seen = match (is_router(config), hops) {
+    let seen = match (is_router(config), has_hops(config, credentials)) {
         _ if config.upstream.is_empty() => {
             let hops = "hops only: each attempt of the router has a row here; its request's arrival is in the front's file";
             return vec![hops.into()];

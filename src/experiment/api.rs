@@ -15,7 +15,7 @@ use super::plan::read::Entry;
 use super::run::one::RunEnd;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
-use crate::report::files::{MaxRate, RunState};
+use crate::report::files::MaxRate;
 use crate::traffic;
 use crate::traffic::folder::Folder;
 
@@ -49,8 +49,8 @@ pub struct Test<C> {
 pub struct TestResult {
     /// The figures of the first run: its `summary.json` (docs/SUMMARY.md).
     pub metrics: Value,
-    /// All runs, in order.
-    pub runs: Vec<RunResult>,
+    /// All runs, in order. [`RunEnd::metrics`] are the figures of one.
+    pub runs: Vec<RunEnd>,
     /// What a search of the highest rate found.
     pub max_rate: Option<MaxRate>,
     /// The folder of all files.
@@ -59,23 +59,6 @@ pub struct TestResult {
     pub exported_files: Vec<PathBuf>,
     /// The report, as the terminal shows it.
     pub report: String,
-}
-
-/// What came out of one run.
-#[derive(Clone, Debug)]
-pub struct RunResult {
-    /// What tells it from the others: `max_running_requests=64`.
-    pub label: String,
-    /// How far it came.
-    pub state: RunState,
-    /// What went wrong.
-    pub error: Option<String>,
-    /// Whether its figures say nothing of the servers.
-    pub is_invalid: bool,
-    /// Its figures; null where it came to none.
-    pub metrics: Value,
-    /// Its folder.
-    pub dir: PathBuf,
 }
 
 impl<C: Keys> Test<C> {
@@ -117,13 +100,10 @@ fn program() -> anyhow::Result<PathBuf> {
 
 fn result(finished: Finished) -> anyhow::Result<TestResult> {
     let report = reported(&finished);
-    let runs: Vec<RunResult> = finished.runs.iter().map(RunResult::of).collect();
-    let metrics = runs
-        .iter()
-        .map(|run| &run.metrics)
-        .find(|metrics| !metrics.is_null());
-    let Some(metrics) = metrics.cloned() else {
-        let why = runs.iter().find_map(|run| run.error.clone());
+    let runs = finished.runs;
+    let mut metrics = runs.iter().map(RunEnd::metrics);
+    let Some(metrics) = metrics.find(|metrics| !metrics.is_null()) else {
+        let why = runs.iter().find_map(|run| run.file.error.clone());
         return Err(anyhow!(
             why.unwrap_or_else(|| "stopped before there were figures".to_owned())
         ));
@@ -139,19 +119,6 @@ fn result(finished: Finished) -> anyhow::Result<TestResult> {
         exported_files,
         report,
     })
-}
-
-impl RunResult {
-    fn of(end: &RunEnd) -> RunResult {
-        RunResult {
-            label: end.file.label.clone(),
-            state: end.file.state,
-            error: end.file.error.clone(),
-            is_invalid: end.is_invalid(),
-            metrics: end.summary("").unwrap_or_default(),
-            dir: end.dir.clone(),
-        }
-    }
 }
 
 /// All files in a folder and below it.

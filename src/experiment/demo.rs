@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::report::files::{LOGS, PROXY_ROWS, ROWS};
 use crate::report::verdict::Grade;
 use crate::traffic::folder::{Folder, Made};
+use crate::units::between;
 use crate::{report, terminal, traffic};
 
 /// What `queuescope demo` can be told.
@@ -23,7 +24,7 @@ pub struct Args {
     output_dir: Option<PathBuf>,
     /// Requests to send
     #[arg(short, long, value_name = "N", default_value = "100", allow_negative_numbers = true,
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        value_parser = between(1_u64, 1_000_000))]
     num_prompts: u64,
     /// Requests a second
     #[arg(short, long, value_name = "RATE", default_value = "50", allow_negative_numbers = true,
@@ -110,7 +111,8 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
         format!("--enable-trace --trace-level 2 --tokenize-ms 1 --max-running-requests {RUNNING}");
     let line = CommandLine::new(&spec.program, &["sim"]).with(flags.split(' '));
     spec.servers = vec![ServerSpec::Started(line); 2];
-    spec.proxy = format!("max_concurrent_requests = {AT_ONCE}").parse()?;
+    let key = "max_concurrent_requests".to_owned();
+    spec.proxy.insert(key, AT_ONCE.into());
     Ok(spec)
 }
 

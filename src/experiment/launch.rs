@@ -4,12 +4,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use futures_util::StreamExt as _;
 use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::FuturesUnordered;
 use nix::sys::signal::Signal;
-use serde_json::json;
 
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::request::attempt::ServerRole;
@@ -44,10 +43,6 @@ pub struct Deployment {
     pub upstream_kind: UpstreamKind,
     /// The servers, in order.
     pub servers: Vec<Server>,
-    /// Where the proxy's admin listener is, if it takes part.
-    pub admin: Option<SocketAddr>,
-    /// Where a router that was started serves its `/metrics`.
-    pub router_metrics: Option<SocketAddr>,
     /// Which servers may have kept the cache of what came before, and why.
     pub kept_caches: Vec<String>,
     dir: PathBuf,
@@ -77,8 +72,6 @@ impl Deployment {
                 false => UpstreamKind::Router,
             },
             servers: servers(spec, admin)?,
-            admin,
-            router_metrics: None,
             kept_caches: Vec::new(),
             dir: spec.dir.clone(),
             others: Vec::new(),
@@ -86,7 +79,7 @@ impl Deployment {
         deployment.all_ready(spec).await?;
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
         deployment.kept_caches = kept_caches(spec).await;
-        let upstream = deployment.upstream(spec)?;
+        let (upstream, router) = deployment.upstream(spec)?;
         deployment.target = match admin {
             Some(admin) => deployment.proxy(spec, &upstream, admin).await?,
             None => upstream
@@ -94,10 +87,12 @@ impl Deployment {
                 .cloned()
                 .context("there is nothing to send to")?,
         };
-        if deployment.router_metrics.is_some() {
-            let (router, url) = (&deployment.others[0], &upstream[0]);
+        if let Some(router) = router {
+            let (count, url) = (deployment.servers.len(), &upstream[0]);
+            // It is ended after the proxy, which is the last of them.
+            deployment.others.insert(0, router);
+            let router = &deployment.others[0];
             router.start()?;
-            let count = deployment.servers.len();
             let knows_all = async || Access::default().workers(url).await == count;
             router.ready(spec.start_timeout(), knows_all).await?;
         }
@@ -150,24 +145,22 @@ impl Deployment {
         try_join_all(servers.map(|server| server.ready_at(&server.file.url))).await?;
         if let Router::External(url) = &spec.router {
             // It answers, whatever it says: what it serves shows with the first request.
-            let asked = spec.access.status(url, "/health").await;
-            asked.with_context(|| {
-                format!("router_url: nothing answers at {url}; start the router, or give its URL")
-            })?;
+            let asked = spec.access.get(url, "/health").await;
+            asked.map_err(|why| anyhow!("router_url: {why}; start the router, or give its URL"))?;
         }
         Ok(())
     }
 
-    /// The URLs of what comes behind the front. A router that is to be one of them is not started yet.
-    fn upstream(&mut self, spec: &DeploymentSpec) -> anyhow::Result<Vec<String>> {
+    /// The URLs of what comes behind the front, and a router that is one of them, which is not started yet.
+    fn upstream(&self, spec: &DeploymentSpec) -> anyhow::Result<(Vec<String>, Option<Process>)> {
         let url = |server: &Server| match server.hop {
             Some(hop) => format!("http://{hop}"),
             None => server.file.url.clone(),
         };
         let behind = self.servers.iter().map(url);
         Ok(match &spec.router {
-            Router::None | Router::Builtin(_) => behind.collect(),
-            Router::External(url) => vec![url.trim_end_matches('/').to_owned()],
+            Router::None | Router::Builtin(_) => (behind.collect(), None),
+            Router::External(url) => (vec![url.trim_end_matches('/').to_owned()], None),
             Router::SglangRouter {
                 program,
                 policy,
@@ -183,10 +176,8 @@ impl Deployment {
                     _ => line.with(self.pair(behind)),
                 }
                 .with(flags);
-                self.others
-                    .push(Process::new("router".to_owned(), line, spec));
-                self.router_metrics = Some(metrics);
-                vec![format!("http://{addr}")]
+                let router = Process::new("router".to_owned(), line, spec);
+                (vec![format!("http://{addr}")], Some(router))
             }
         })
     }
@@ -231,7 +222,7 @@ impl Deployment {
         let process = Process::new("proxy".to_owned(), line.with([path.display()]), spec);
         process.start()?;
         let admin = format!("http://{admin}");
-        let is_ready = async || Access::default().status(&admin, "/readyz").await == Some(200);
+        let is_ready = async || Access::default().get(&admin, "/readyz").await == Ok(200);
         let ready = process.ready(spec.start_timeout(), is_ready).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))
@@ -330,8 +321,8 @@ impl DeploymentSpec {
                     *line = line.clone().with(["--otlp-traces-endpoint", &addr]);
                 }
             }
-            let traces = toml::Value::try_from(json!({ "traces": { "listen": addr } }))?;
-            spec.proxy.insert("engine".to_owned(), traces);
+            let key = "engine.traces.listen".to_owned();
+            spec.proxy.insert(key, addr.into());
         }
         Ok(spec)
     }

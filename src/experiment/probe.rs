@@ -18,17 +18,18 @@ use crate::traffic::client::{INSECURE, Target, TlsArgs, UpstreamKind};
 use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::Backend;
 use crate::traffic::{Live, RunPlan, Stop, drive};
+use crate::units::between;
 
 /// Sends one streamed request and shows its timeline, what of it is missing, and whether its order is sane
 #[derive(Clone, Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
 pub struct Args {
-    /// Server, router or proxy, such as http://127.0.0.1:30000; a path of an endpoint, such as /v1/chat/completions, is
-    /// what gets asked in place of /generate
-    #[arg(value_name = "URL", value_parser = Place::parse)]
-    pub place: Place,
-    /// API to speak [default: that of the URL's path, else /generate]
-    #[arg(long, value_enum)]
-    pub backend: Option<Backend>,
+    /// Server, router or proxy, such as http://127.0.0.1:30000
+    #[arg(value_name = "URL", value_parser = Target::parse)]
+    pub target: Target,
+    /// API to speak
+    #[arg(long, value_enum, default_value = "sglang")]
+    pub backend: Backend,
     /// What answers there, or behind our proxy if one does
     #[arg(long, value_enum, value_name = "KIND", default_value = "router")]
     pub upstream_kind: UpstreamKind,
@@ -37,11 +38,11 @@ pub struct Args {
     pub model: Option<String>,
     /// Words of the prompt
     #[arg(long, value_name = "N", default_value = "64",
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        value_parser = between(1_u64, 1_000_000))]
     pub input_len: u64,
     /// Tokens to ask for
     #[arg(long, value_name = "N", default_value = "32",
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        value_parser = between(1_u64, 1_000_000))]
     pub output_len: u64,
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
     #[arg(long, value_name = "KEY")]
@@ -53,7 +54,7 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     /// Columns of the picture [default: the terminal's, or 80]
-    #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(60..=1000))]
+    #[arg(long, value_name = "COLUMNS", value_parser = between(60_u16, 1000))]
     pub width: Option<u16>,
     /// How an https:// server is verified
     #[command(flatten)]
@@ -61,15 +62,6 @@ pub struct Args {
     /// Where its span goes
     #[command(flatten)]
     pub otlp: OtlpArgs,
-}
-
-/// What is asked, and where.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Place {
-    /// The base URL.
-    pub target: Target,
-    /// The API that its path names.
-    pub backend: Option<Backend>,
 }
 
 /// What a probe showed.
@@ -84,23 +76,6 @@ pub struct Probed {
 }
 
 impl Args {
-    /// The API to speak.
-    ///
-    /// # Errors
-    /// Flag and path name two.
-    fn backend(&self) -> Result<Backend, traffic::Error> {
-        match (self.backend, self.place.backend) {
-            (Some(flag), Some(path)) if flag.endpoint() != path.endpoint() => {
-                Err(traffic::Error::Usage(format!(
-                    "--backend: is for {}, but the URL ends in {}; leave one of the two out",
-                    flag.endpoint().path(),
-                    path.endpoint().path()
-                )))
-            }
-            (flag, path) => Ok(flag.or(path).unwrap_or(Backend::Sglang)),
-        }
-    }
-
     /// Columns that the text is to fit, where it is shown or that was asked for.
     pub fn width(&self) -> Option<usize> {
         self.width.map(usize::from).or_else(terminal::width)
@@ -110,39 +85,13 @@ impl Args {
 /// Columns of the picture where nobody says how wide the terminal is.
 const WIDTH: usize = 80;
 
-impl Place {
-    /// Reads a base URL, with or without the path of an endpoint at its end.
-    ///
-    /// # Errors
-    /// Says what is wrong with it and what would be right.
-    pub fn parse(url: &str) -> Result<Place, String> {
-        let url = url.trim_end_matches('/');
-        let asked = [
-            Backend::Sglang,
-            Backend::SglangOai,
-            Backend::SglangOaiChat,
-            Backend::Responses,
-            Backend::Messages,
-        ];
-        let mut asked = asked
-            .into_iter()
-            .filter_map(|of| Some((url.strip_suffix(of.endpoint().path())?, of)));
-        let (base, backend) = asked.next().unzip();
-        Ok(Place {
-            target: Target::parse(base.unwrap_or(url))?,
-            backend,
-        })
-    }
-}
-
 /// Sends the request and looks at what came of it.
 ///
 /// # Errors
 /// Nothing answers there, or no model is known. A request that was answered badly is no error: see
 /// [`Probed::wrong`].
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
-    let backend = args.backend()?;
-    let mut plan = plan(args, backend)?;
+    let mut plan = plan(args)?;
     let spans = args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
@@ -156,7 +105,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         tokio::task::spawn_blocking(move || spans.finish())
     });
     let wrong = wrong(&record);
-    let url = format!("{}{}", args.place.target, backend.endpoint().path());
+    let url = format!("{}{}", args.target, args.backend.endpoint().path());
     let mut text = text(
         &record,
         &url,
@@ -179,11 +128,11 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     })
 }
 
-fn plan(args: &Args, backend: Backend) -> anyhow::Result<RunPlan> {
+fn plan(args: &Args) -> anyhow::Result<RunPlan> {
     let timeout = args.request_timeout_s;
     let load = traffic::Args {
-        backend,
-        base_url: Some(args.place.target.clone()),
+        backend: args.backend,
+        base_url: Some(args.target.clone()),
         upstream_kind: args.upstream_kind,
         model: args.model.clone(),
         random_input_len: args.input_len,
@@ -260,8 +209,6 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
     use crate::clock::Stamp;
     use crate::request::endpoint::Endpoint;
@@ -317,60 +264,5 @@ mod tests {
         }
         record.more.generation = None;
         assert_eq!(engine(&record), None);
-    }
-
-    #[test]
-    fn a_url_may_end_in_an_endpoint() {
-        for (url, base, backend) in [
-            ("http://a:1", "http://a:1", None),
-            ("http://a:1/generate/", "http://a:1", Some(Backend::Sglang)),
-            (
-                "http://a:1/x/v1/completions",
-                "http://a:1/x",
-                Some(Backend::SglangOai),
-            ),
-            (
-                "http://a:1/v1/chat/completions",
-                "http://a:1",
-                Some(Backend::SglangOaiChat),
-            ),
-            (
-                "http://a:1/v1/responses",
-                "http://a:1",
-                Some(Backend::Responses),
-            ),
-            (
-                "http://a:1/v1/messages/",
-                "http://a:1",
-                Some(Backend::Messages),
-            ),
-        ] {
-            let place = Place::parse(url).unwrap();
-            assert_eq!(place.target.to_string(), base, "{url}");
-            assert_eq!(place.backend, backend, "{url}");
-        }
-        assert!(Place::parse("a:1").unwrap_err().contains("must be like"));
-    }
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    #[test]
-    fn the_api_is_named_by_flag_or_path() {
-        let backend = |line: &str| Line::parse_from(line.split(' ')).args.backend();
-        let chat = Backend::SglangOaiChat;
-        let flag = "probe http://a:1 --backend sglang-oai-chat";
-        assert_eq!(backend(flag).unwrap(), chat);
-        assert_eq!(
-            backend("probe http://a:1/v1/chat/completions").unwrap(),
-            chat
-        );
-        assert_eq!(backend("probe http://a:1").unwrap(), Backend::Sglang);
-        let both = backend("probe http://a:1/generate --backend sglang-oai-chat");
-        let both = both.unwrap_err().to_string();
-        assert!(both.contains("the URL ends in /generate"), "{both}");
     }
 }

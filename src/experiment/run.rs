@@ -8,7 +8,7 @@ use anyhow::Context;
 use crate::clock::Clock;
 use crate::disk;
 use crate::report::files::{
-    EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState, TrialFile,
+    EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState, Trial, TrialFile,
 };
 use crate::traffic::Stop;
 use crate::traffic::folder::Folder;
@@ -21,7 +21,7 @@ use super::plan::error::PlanError;
 use super::plan::{Plan, Run, announcement, grid};
 use folder::{FILES, PLAN};
 use one::{RunContext, RunEnd};
-use search::{Search, Trial};
+use search::Search;
 
 /// Where an experiment goes.
 #[derive(Clone, Debug)]
@@ -249,16 +249,16 @@ impl ExperimentRunner {
         let settings = self.plan.runs()[0].settings.clone();
         let (keys, rate) = (&settings.keys, settings.load.request_rate);
         let first = if rate.is_finite() { rate } else { FIRST_RATE };
-        let mut search = Search::new(first, keys.rate_precision);
-        self.done.file.keys = vec!["request_rate".to_owned()];
-        let mut found = MaxRate {
+        let found = MaxRate {
             goodput: settings.goodput(),
             share: keys.goodput_share,
             ..MaxRate::default()
         };
+        let mut search = Search::new(first, keys.rate_precision, found);
+        self.done.file.keys = vec!["request_rate".to_owned()];
         while let Some(rate) = search.next() {
             let number = self.done.file.runs.len() + 1;
-            let requests = search::requests(rate, keys.probe_s, keys.goodput_share);
+            let requests = search::requests(rate, keys.probe_s.as_secs_f64(), keys.goodput_share);
             let run = self.plan.trial(number, rate, requests)?;
             self.tell(&format!("trial {number}: {rate} requests a second"));
             let planned = self.planned(&run);
@@ -273,12 +273,10 @@ impl ExperimentRunner {
                 self.done.notes.push(note);
                 break;
             }
-            let (trial, words, made) = tried(&end, rate, keys.goodput_share);
+            let (trial, words) = tried(&end, rate, keys.goodput_share);
             self.tell(&format!("  {words}"));
-            search.tell(rate, trial);
-            found.trials.push(made);
-            (found.met, found.missed, found.invalid) = (search.met, search.missed, search.invalid);
-            self.done.file.max_rate = Some(found.clone());
+            search.tell(trial);
+            self.done.file.max_rate = Some(search.found.clone());
         }
         Ok(())
     }
@@ -307,32 +305,33 @@ fn locked(dir: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// How a rate did, in words, and for the file.
-fn tried(end: &RunEnd, rate: f64, share: f64) -> (Trial, String, TrialFile) {
-    let number = |member: &str| end.summary(member).and_then(|number| number.as_f64());
-    let good = number("/goodput_requests").unwrap_or(0.0);
-    let all = number("/scheduled").unwrap_or(0.0);
+/// How a rate did, for the file and in words.
+fn tried(end: &RunEnd, rate: f64, share: f64) -> (TrialFile, String) {
+    let figures = end.metrics();
+    let number = |member: &str| figures[member].as_f64();
+    let good = number("goodput_requests").unwrap_or(0.0);
+    let all = number("scheduled").unwrap_or(0.0);
     let kept = good / all.max(1.0);
     let said = format!(
         "{good} of {all} requests kept the limits ({:.1} %)",
         kept * 100.0
     );
-    let (trial, result, words) = if end.is_invalid() {
+    let (result, words) = if end.is_invalid() {
         let words =
             "INVALID: the generator did not keep its schedule, so the figures are not the servers'";
-        (Trial::Invalid, "invalid", words.to_owned())
+        (Trial::Invalid, words.to_owned())
     } else if kept >= share {
-        (Trial::Met, "met", format!("met: {said}"))
+        (Trial::Met, format!("met: {said}"))
     } else {
-        (Trial::Missed, "missed", format!("missed: {said}"))
+        (Trial::Missed, format!("missed: {said}"))
     };
-    let file = TrialFile {
+    let trial = TrialFile {
         rate,
-        drawn: number("/schedule_rate"),
+        drawn: number("schedule_rate"),
         kept,
-        result: result.to_owned(),
+        result,
     };
-    (trial, words, file)
+    (trial, words)
 }
 
 impl Finished {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -71,18 +70,12 @@ pub struct Shared {
 pub struct Settings {
     /// The limits on clients.
     pub limits: Limits,
-    /// That on the silence of an upstream.
-    pub upstream_read: Duration,
     /// Which clients get stamps.
     pub stamps: StampsPolicy,
     /// The secret of [`StampsPolicy::Token`].
     pub stamps_token: Option<Secret>,
-    /// Names by which the admin listener may be asked without a token.
-    pub admin_hosts: Vec<String>,
     /// Headers of requests that label their rows and metrics.
     pub label_headers: Vec<String>,
-    /// Whether `/readyz` also asks that an upstream can be connected to.
-    pub ready_needs_upstream: bool,
     /// What records call the servers of workers that have a `host`, by worker.
     pub hosts: BTreeMap<String, String>,
     /// What the servers of workers do that have a `role`, by worker.

@@ -175,8 +175,21 @@ pub struct TrialFile {
     pub drawn: Option<f64>,
     /// The share of all requests that kept the limits.
     pub kept: f64,
-    /// `met`, `missed` or `invalid`.
-    pub result: String,
+    /// How it did.
+    pub result: Trial,
+}
+
+/// How a rate did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trial {
+    /// Enough requests kept the limits.
+    #[default]
+    Met,
+    /// Too few did.
+    Missed,
+    /// The generator did not send what was asked for (its run is INVALID), so it tells nothing of the servers.
+    Invalid,
 }
 
 /// A row of `series.csv`.

@@ -4,6 +4,7 @@ use crate::terminal::one_line;
 
 use super::compare::Difference;
 use super::duration;
+use super::files::Trial;
 use super::findings::Finding;
 use super::grid::Grid;
 use super::load::{Group, Summary};
@@ -274,7 +275,12 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
         let drawn = trial
             .drawn
             .map_or(String::new(), |drawn| format!("{drawn:.2}"));
-        let (rate, kept, result) = (trial.rate, trial.kept * 100.0, &trial.result);
+        let (rate, kept) = (trial.rate, trial.kept * 100.0);
+        let result = match trial.result {
+            Trial::Met => "met",
+            Trial::Missed => "missed",
+            Trial::Invalid => "invalid",
+        };
         format!("  {rate:>8.2} {drawn:>8}  {kept:>5.1} % kept them  {result}")
     }));
     lines

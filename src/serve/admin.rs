@@ -127,7 +127,7 @@ async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<Ato
 async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
     let path = request.uri().path().to_owned();
     let shared = &admin.listeners.shared;
-    if let Some(refusal) = refusal(&path, request.headers(), shared) {
+    if let Some(refusal) = refusal(&path, request.headers(), &admin.listeners) {
         return refusal;
     }
     let faults = shared.faults.as_ref();
@@ -185,7 +185,7 @@ async fn ready(admin: &Admin) -> Answer {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
     }
     let upstreams = admin.listeners.upstreams();
-    if shared.settings.load().ready_needs_upstream
+    if admin.listeners.config.load().ready_needs_upstream
         && !admin.readiness.ask(&upstreams, &shared.clock).await
     {
         let problem = "no upstream can be connected to\n";
@@ -195,14 +195,14 @@ async fn ready(admin: &Admin) -> Answer {
 }
 
 /// The answer to who may not have this.
-fn refusal(path: &str, headers: &HeaderMap, shared: &Shared) -> Option<Answer> {
-    match (path, &shared.admin_token) {
+fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<Answer> {
+    match (path, &listeners.shared.admin_token) {
         ("/healthz" | "/readyz", _) => None,
         (_, Some(token)) => (!access::is_allowed(headers, token)).then(unauthorized),
         // Scrapers ask by any name of a service; what they get neither changes nor shows a request.
         ("/metrics", None) => None,
         (_, None) => {
-            let is_ours = access::is_our_name(headers, &shared.settings.load().admin_hosts);
+            let is_ours = access::is_our_name(headers, &listeners.config.load().admin_hosts);
             (!is_ours).then(misdirected)
         }
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -25,8 +26,6 @@ use super::start::{Listeners, bind, listen, shared};
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
 /// cuts everything off.
 pub struct Proxy {
-    /// What it was told, the last reload included.
-    pub(super) config: Mutex<Config>,
     pub(super) shared: Arc<Shared>,
     pub(super) listeners: Listeners,
     /// The admin listener, and that of servers' spans, until they are another process's.
@@ -90,8 +89,8 @@ impl Proxy {
             traces.as_ref(),
         )?);
         let listeners = Listeners {
+            config: Arc::new(ArcSwap::from_pointee(config.clone())),
             shared: shared.clone(),
-            threads: config.threads.get() as usize,
             connections: Arc::new(watch::channel(()).0),
             running: Arc::default(),
         };
@@ -131,7 +130,6 @@ impl Proxy {
             others: Mutex::new(std::iter::once(admin).chain(traces).collect()),
             engine_addr,
             shared,
-            config: Mutex::new(config),
             listeners,
             front_addr,
             admin_addr,
@@ -176,7 +174,7 @@ impl Proxy {
             self.enter(Phase::Closing);
             self.listeners.connections.closed().await;
         };
-        let limit = self.shared.settings.load().limits.drain;
+        let limit = self.listeners.config.load().drain_timeout_s.get();
         self.wait_for_connections(rest, limit, "drain_timeout_s")
             .await;
         self.abort().await;
@@ -214,9 +212,8 @@ impl Proxy {
 
     /// Every listening socket, for a process that takes them over, and what its hops are known by.
     pub fn offer(&self) -> Offer {
-        let config = self.config.lock();
+        let config = self.listeners.config.load();
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
-        drop(config);
         let running = self.listeners.running.lock();
         let others = self.others.lock().clone();
         let running = running.iter().map(|running| running.socket.clone());
@@ -268,8 +265,9 @@ impl Proxy {
             self.listeners.connections.closed().await;
             self.also_open.closed().await;
         };
-        let settings = self.shared.settings.load_full();
-        let (drain, read) = (settings.limits.drain, settings.upstream_read);
+        let config = self.listeners.config.load_full();
+        let drain = config.drain_timeout_s.get();
+        let read = config.upstream_read_timeout_s.get();
         // The service is not down meanwhile: nobody is in a hurry, and a stream may be long.
         let (limit, key) = if read > drain {
             (read, "upstream_read_timeout_s")

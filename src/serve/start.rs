@@ -46,8 +46,9 @@ const POOL: usize = 4096;
 /// The listeners for requests: the front first, then the hops.
 #[derive(Clone)]
 pub(super) struct Listeners {
+    /// What the proxy was told, the last reload included.
+    pub(super) config: Arc<ArcSwap<Config>>,
     pub(super) shared: Arc<Shared>,
-    pub(super) threads: usize,
     /// One receiver a connection.
     pub(super) connections: Arc<watch::Sender<()>>,
     pub(super) running: Arc<Mutex<Vec<Served>>>,
@@ -143,6 +144,7 @@ impl Listeners {
     pub(super) fn take_on(&self, config: &Config, bound: Vec<Bound>) -> Vec<String> {
         let shared = &self.shared;
         shared.settings.store(Arc::new(settings(config)));
+        self.config.store(Arc::new(config.clone()));
         let workers = config.workers.iter().map(|worker| worker.name.as_str());
         // Metrics of one that was added begin at 0 before its first request.
         workers
@@ -184,7 +186,8 @@ impl Listeners {
         let (most, phase) = (shared.limits(&role).connections, shared.phase.subscribe());
         let listener = Listener::new(most, phase, self.connections.clone());
         // Of each of the runtime's threads.
-        let pool = POOL.div_ceil(self.threads).saturating_mul(self.threads);
+        let threads = self.config.load().threads.get() as usize;
+        let pool = POOL.div_ceil(threads).saturating_mul(threads);
         let service = Service::new(shared, role, listener, upstreams.clone(), pool);
         let service = Arc::new(service);
         tokio::spawn(connection::accept(service.clone(), bound.socket.clone()));
@@ -221,7 +224,6 @@ fn settings(config: &Config) -> Settings {
     let roles = roles.filter_map(|worker| Some((worker.name.clone(), worker.role?)));
     Settings {
         limits: Limits {
-            drain: config.drain_timeout_s.get(),
             client_idle_s: config.client_idle_timeout_s.get(),
             client_read: config.client_read_timeout_s.get(),
             client_write: config.client_write_timeout_s.get(),
@@ -232,12 +234,9 @@ fn settings(config: &Config) -> Settings {
             request_body_bytes: config.request_body_max_bytes.get(),
             connections: config.max_connections.get() as usize,
         },
-        upstream_read: config.upstream_read_timeout_s.get(),
         stamps: config.stamps,
         stamps_token: config.stamps_token.clone(),
-        admin_hosts: config.admin_hosts.clone(),
         label_headers: config.label_headers.clone(),
-        ready_needs_upstream: config.ready_needs_upstream,
         hosts: hosts.collect(),
         roles: roles.collect(),
     }
@@ -259,7 +258,7 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
         out: config.upstream_out_s.get(),
         trust,
         resend_broken: config.resend_broken,
-        most: config.max_concurrent_requests,
+        most: config.max_concurrent_requests.get() as usize,
         queue_timeout: config.queue_timeout_s.get(),
         connect_timeout: config.upstream_connect_timeout_s.get(),
         read_timeout: config.upstream_read_timeout_s.get(),

@@ -98,7 +98,7 @@ pub struct Telemetry {
     /// Hold spans back by this before they are sent, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub trace_delay_ms: u32,
-    /// Lose this share of the batches of spans, 0 to 1
+    /// Lose this share of the batches of spans, 0 to 1; other ones each time
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     pub trace_loss: f64,
     /// Send spans in a random order

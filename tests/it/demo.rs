@@ -6,11 +6,7 @@ use std::process::Command;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::proxy::{Row, number, rows};
 
-fn demo(args: &[&str]) -> (i32, String, String) {
-    demo_in(Path::new("."), args)
-}
-
-fn demo_in(folder: &Path, args: &[&str]) -> (i32, String, String) {
+fn demo(folder: &Path, args: &[&str]) -> (i32, String, String) {
     let mut command = queuescope(&[&["demo"], args].concat());
     command.current_dir(folder);
     let Done { code, out, err } = run(command);
@@ -42,7 +38,7 @@ fn it_shows_where_the_requests_waited_and_each_has_a_folder_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let mut dirs = Vec::new();
     for _ in 0..2 {
-        let (code, shown, said) = demo_in(folder.path(), &SHORT);
+        let (code, shown, said) = demo(folder.path(), &SHORT);
         assert!([0, INVALID].contains(&code), "{said}");
         assert!(shown.contains("30 requests in"), "{shown}");
         assert!(shown.contains("30 ok (100.0 %)"), "{shown}");
@@ -66,8 +62,8 @@ fn it_shows_where_the_requests_waited_and_each_has_a_folder_of_its_own() {
 fn it_shows_the_routers_queue_and_the_servers_apart_and_hides_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("demo");
-    let (code, shown, said) =
-        demo(&[&SHORT[..], &["--output-dir", dir.to_str().unwrap()]].concat());
+    let flags = [&SHORT[..], &["--output-dir", "demo"]].concat();
+    let (code, shown, said) = demo(folder.path(), &flags);
     assert!([0, INVALID].contains(&code), "{said}");
     // The answer comes first.
     assert!(shown.starts_with("Of "), "{shown}");
@@ -98,29 +94,13 @@ fn it_shows_the_routers_queue_and_the_servers_apart_and_hides_nothing() {
 }
 
 #[test]
-fn a_folder_that_holds_a_demo_is_not_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("demo");
-    let dir = dir.to_str().unwrap();
-    let flags = [&SHORT[..], &["--output-dir", dir]].concat();
-    let (code, shown, said) = demo(&flags);
-    assert!([0, INVALID].contains(&code), "{said}");
-    assert_whole(folder.path(), dir, &shown);
-    let (code, shown, said) = demo(&flags);
-    assert_eq!((code, shown.as_str()), (2, ""));
-    assert!(
-        said.contains("/demo: holds proxy.csv, report.html"),
-        "{said}"
-    );
-}
-
-#[test]
 fn no_command_writes_into_a_folder_of_anothers() {
     for (line, file) in [
         ("demo", "experiment.json"),
         ("demo", "requests.csv"),
         ("demo", "logs"),
         ("demo", "traffic"),
+        ("demo", "proxy.csv"),
         ("node", "experiment.json"),
         ("node", "requests.csv"),
         ("routing", "proxy.csv"),
@@ -162,4 +142,18 @@ fn nobody_who_reads_is_no_reason_to_fail() {
     assert_eq!(said.contains("error"), code == INVALID, "{said}");
     let rows = std::fs::read_to_string(folder.path().join("proxy.csv")).unwrap();
     assert_eq!(rows.lines().count(), 11);
+}
+
+#[test]
+fn a_number_that_is_out_of_range_is_told_with_the_range() {
+    for (line, flag) in [
+        ("demo -n -3", "--num-prompts -3"),
+        ("demo -n 0", "--num-prompts 0"),
+        ("probe http://127.0.0.1:1 --input-len -3", "--input-len -3"),
+    ] {
+        let line: Vec<&str> = line.split(' ').collect();
+        let Done { code, err, .. } = run(queuescope(&line));
+        let told = format!("error: {flag}: must be a number from 1 to 1000000\n");
+        assert_eq!((code, err), (Some(2), told));
+    }
 }

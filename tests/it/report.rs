@@ -8,13 +8,13 @@ mod outputs;
 use std::net::TcpListener;
 
 use queuescope::clock::Clock;
-use queuescope::experiment::probe::{Args, Place, Probed, probe};
-use queuescope::request::endpoint::Endpoint;
+use queuescope::experiment::probe::{Args, Probed, probe};
 use queuescope::request::timeline::{Moment, Period};
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
-use queuescope::traffic::client::{TlsArgs, UpstreamKind};
+use queuescope::traffic::client::{Target, TlsArgs, UpstreamKind};
 use queuescope::traffic::spans::OtlpArgs;
+use queuescope::traffic::workload::Backend;
 
 use crate::support::assert_says;
 use crate::support::generator;
@@ -29,9 +29,13 @@ fn sim(change: impl FnOnce(&mut Config)) -> Sim {
 }
 
 async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
+    probed_by(Backend::Sglang, url, upstream_kind).await
+}
+
+async fn probed_by(backend: Backend, url: &str, upstream_kind: UpstreamKind) -> Probed {
     let args = Args {
-        backend: None,
-        place: Place::parse(url).expect("a good URL"),
+        backend,
+        target: Target::parse(url).expect("a good URL"),
         upstream_kind,
         model: None,
         input_len: 64,
@@ -76,11 +80,7 @@ async fn a_server_shows_all_but_the_proxy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_metrics_is_told_the_switch() {
     let sim = sim(|config| config.metrics = false);
-    let probed = probed(
-        &format!("http://{}/generate", sim.addr()),
-        UpstreamKind::Server,
-    )
-    .await;
+    let probed = probed(&format!("http://{}", sim.addr()), UpstreamKind::Server).await;
     assert_eq!(probed.wrong, None, "{}", probed.text);
     assert!(probed.text.contains("--enable-metrics"), "{}", probed.text);
     assert!(
@@ -93,11 +93,11 @@ async fn a_server_without_metrics_is_told_the_switch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_openai_stream_is_told_where_its_timings_are() {
     let sim = sim(|_| {});
-    for endpoint in [Endpoint::Completions, Endpoint::Chat] {
-        let url = format!("http://{}{}", sim.addr(), endpoint.path());
-        let probed = probed(&url, UpstreamKind::Server).await;
+    for backend in [Backend::SglangOai, Backend::SglangOaiChat] {
+        let url = format!("http://{}", sim.addr());
+        let probed = probed_by(backend, &url, UpstreamKind::Server).await;
         assert_eq!(probed.wrong, None, "{}", probed.text);
-        assert_eq!(probed.record.endpoint(), endpoint);
+        assert_eq!(probed.record.endpoint(), backend.endpoint());
         assert!(probed.text.contains("--engine-traces"), "{}", probed.text);
     }
 }
@@ -149,7 +149,7 @@ async fn the_exit_status_says_how_it_went() {
     assert!(out.contains("timestamps are consistent"), "{out}");
 
     // A path below the API's that the server does not have.
-    let (code, out, _) = run(format!("http://{}/nowhere/generate", sim.addr()));
+    let (code, out, _) = run(format!("http://{}/nowhere", sim.addr()));
     assert_eq!(code, Some(1), "{out}");
     assert!(out.contains("the request failed: client_error"), "{out}");
 

@@ -8,6 +8,8 @@ use crate::config::proxy::{Config, Worker};
 use crate::proxy::shared::UpstreamKind;
 use crate::upstream::Address;
 
+use super::{has_hops, is_router};
+
 /// After so much idleness SGLang closes a connection.
 const SGLANG_IDLE: Duration = Duration::from_secs(5);
 
@@ -27,11 +29,16 @@ pub(super) fn of(config: &Config, credentials: &Credentials) -> Vec<String> {
             config.upstream_idle_timeout_s.get().as_secs_f64()
         ));
     }
-    if !config.queue_timeout_s.get().is_zero() && config.max_concurrent_requests == 0 {
-        all.push(format!(
+    match config.max_concurrent_requests.get() {
+        0 if !config.queue_timeout_s.get().is_zero() => all.push(format!(
             "queue_timeout_s = {}: nothing waits, as max_concurrent_requests is 0",
             config.queue_timeout_s.get().as_secs_f64()
-        ));
+        )),
+        most if most > 0 && is_router(config) && !has_hops(config, credentials) => all.push(format!(
+            "max_concurrent_requests = {most}: what is beyond it waits in this front, no longer in the router, and without hops \
+             no column tells how long; add a [[worker]] for each server, or leave it to the router"
+        )),
+        _ => {}
     }
     if config.upstream.is_empty() && credentials.hop_secret.is_none() {
         all.push(

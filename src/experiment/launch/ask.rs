@@ -63,17 +63,20 @@ impl Access {
         self.client(url).await?.ask(method, path, body).await
     }
 
-    /// The status of a plain GET; `None` where no answer came.
-    pub(super) async fn status(&self, url: &str, path: &str) -> Option<u16> {
+    /// The status of a plain GET.
+    ///
+    /// # Errors
+    /// Why no answer came.
+    pub async fn get(&self, url: &str, path: &str) -> Result<u16, String> {
         let answer = self.ask(url, Method::GET, path, Bytes::new()).await;
-        answer.ok().map(|(status, _)| status)
+        answer.map(|(status, _)| status)
     }
 
     /// Whether the SGLang (or what pretends to be one) at `url` would generate.
     pub(super) async fn serves(&self, url: &str) -> bool {
         // One that wants a key, or is no SGLang, refuses the second.
-        self.status(url, "/health").await == Some(200)
-            && (self.status(url, "/model_info").await).is_some_and(|status| status < 500)
+        self.get(url, "/health").await == Ok(200)
+            && (self.get(url, "/model_info").await).is_ok_and(|status| status < 500)
     }
 
     /// How many healthy workers the router at `url` knows.

@@ -1,5 +1,6 @@
 //! The config of a run's proxy.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -39,6 +40,8 @@ const OWN: [&str; 4] = ["listen", "admin", "upstream", "records"];
 const SECTIONS: [&str; 2] = ["engine", "telemetry"];
 /// An address that goes with any other.
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+type Keys = BTreeMap<String, Value>;
 
 /// Whether the proxy's own reader takes the further keys, and its policy.
 ///
@@ -93,16 +96,16 @@ pub(super) fn authorization(spec: &DeploymentSpec) -> anyhow::Result<Option<Head
 /// The config of a proxy with its front and its admin listener there, as `queuescope proxy --config` reads it.
 ///
 /// # Errors
-/// A value that TOML does not have.
+/// A key or value that TOML does not have.
 pub(super) fn text(
     spec: &DeploymentSpec,
     front: SocketAddr,
     admin: SocketAddr,
     upstream: &[String],
     hops: &[Worker],
-) -> Result<String, toml::ser::Error> {
+) -> anyhow::Result<String> {
     let is_server = spec.sends_to_servers();
-    let mut proxy = Table::try_from(json!({
+    let proxy = Table::try_from(json!({
         "listen": front,
         "admin": admin,
         "upstream": upstream,
@@ -113,17 +116,31 @@ pub(super) fn text(
         // It is stopped when the load is over: what is open by then is nobody's.
         "drain_timeout_s": 5.0,
     }))?;
+    let mut proxy: Keys = proxy.into_iter().collect();
     if let Router::Builtin(policy) = &spec.router {
         proxy.insert("policy".to_owned(), policy.as_str().into());
     }
-    // What stands beside [proxy] in its file.
+    let is_beside = |key: &str| {
+        SECTIONS
+            .iter()
+            .any(|name| key.split('.').next() == Some(name))
+    };
     let more = spec.proxy.clone().into_iter();
-    let (mut file, own): (Table, Table) =
-        more.partition(|(key, _)| SECTIONS.contains(&key.as_str()));
+    // What stands beside [proxy] in its file.
+    let (beside, own): (Keys, Keys) = more.partition(|(key, _)| is_beside(key));
     proxy.extend(own);
-    file.insert("proxy".to_owned(), proxy.into());
+    let quoted = |key: &str| {
+        let words = key.split('.').map(|word| Value::from(word).to_string());
+        words.collect::<Vec<String>>().join(".")
+    };
+    let line = |(key, value): (&String, &Value)| format!("{} = {value}\n", quoted(key));
+    let lines = |keys: &Keys| keys.iter().map(line).collect::<String>();
+    // Points in their names make tables of them.
+    let file = format!("{}[proxy]\n{}", lines(&beside), lines(&proxy)).parse();
+    // The error itself would show the line, which may hold a secret.
+    let mut file: Table = file.map_err(|error: toml::de::Error| anyhow!("{}", error.message()))?;
     if !hops.is_empty() {
         file.insert("worker".to_owned(), Value::try_from(hops)?);
     }
-    toml::to_string(&file)
+    Ok(toml::to_string(&file)?)
 }

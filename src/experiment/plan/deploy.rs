@@ -1,7 +1,6 @@
 //! What the settings of a run mean for the programs that are started, and for the generator.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use toml::Value;
@@ -20,14 +19,6 @@ use crate::request::attempt::ServerRole;
 use crate::traffic;
 use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
 
-/// What the simulator's cache holds at `mem_fraction_static` 0.9, tokens: its own default.
-const SIM_TOKENS: f64 = 800_000.0;
-/// What it holds more for all of the memory: that of an H200 (141 GB) by the bytes of a token of an 8B model in bf16.
-const SIM_TOKENS_OF_ALL: f64 = 141e9 / 131_072.0;
-/// Fewer serve no prompt of a usual length.
-const SIM_LEAST: i64 = 10_000;
-/// The share at which it holds [`SIM_TOKENS`].
-const SIM_SHARE: f64 = 0.9;
 /// The flag by which SGLang and the simulator are one of a pair.
 const MODE: &str = "disaggregation_mode";
 /// Keys that are flags of SGLang's by the same name.
@@ -98,12 +89,6 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
     spec.check()?;
     check_proxy(&spec)?;
     if keys.engine == EngineName::Sim {
-        let share = keys.mem_fraction_static;
-        ensure!(
-            sim_tokens(share) >= SIM_LEAST || settings.get("sim.max_total_tokens").is_some(),
-            "mem_fraction_static = {share}: leaves the simulator no room beside the weights; give 0.17 or more, or \
-             sim.max_total_tokens"
-        );
         check_sim(settings)?;
     }
     ensure!(
@@ -209,7 +194,7 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         },
         program: program.to_owned(),
         dir: dir.to_owned(),
-        start_timeout: keys.start_timeout_s.map(Duration::from_secs_f64),
+        start_timeout: keys.start_timeout_s,
         ..DeploymentSpec::default()
     };
     let count = match keys.has_pairs() {
@@ -223,34 +208,17 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
             .map(|number| started(number, spec.role(number as usize)))
             .collect(),
     };
-    for (key, value) in settings.table("proxy") {
-        put(&mut spec.proxy, key, value.clone());
-    }
     if spec.has_proxy() {
         let ca = load.tls.ca.as_ref().map(|ca| ("upstream_ca", ca));
         let logs = logs.as_ref().map(|logs| ("engine.logs.path", logs));
-        for (key, path) in ca.into_iter().chain(logs) {
-            if !spec.proxy.contains_key(key) {
-                put(&mut spec.proxy, key, path.display().to_string().into());
-            }
-        }
+        let own = ca.into_iter().chain(logs);
+        let own = own.map(|(key, path)| (key.to_owned(), path.display().to_string().into()));
+        spec.proxy.extend(own);
     }
+    let given = settings.table("proxy");
+    spec.proxy
+        .extend(given.map(|(key, value)| (key.to_owned(), value.clone())));
     Ok(spec)
-}
-
-/// Sets a key of a table, or with points in its name one of the tables in it.
-fn put(table: &mut toml::Table, key: &str, value: Value) {
-    match key.split_once('.') {
-        Some((name, key)) => {
-            let inner = table
-                .entry(name)
-                .or_insert_with(|| toml::Table::new().into());
-            if let Value::Table(inner) = inner {
-                put(inner, key, value);
-            }
-        }
-        None => drop(table.insert(key.to_owned(), value)),
-    }
 }
 
 /// Where the servers of a run write what they know of each request, to be put into its rows: where these speak an API whose
@@ -367,26 +335,17 @@ fn logs_to(folder: &Path) -> [String; 3] {
     [flags[0].to_owned(), flags[1].to_owned(), folder]
 }
 
-/// What the simulator's cache holds, tokens.
-fn sim_tokens(share: f64) -> i64 {
-    (SIM_TOKENS + (share - SIM_SHARE) * SIM_TOKENS_OF_ALL).round() as i64
-}
-
 /// The flags of the simulator. Its own table wins, and over that the one of its role.
 fn sim_flags(settings: &Settings, logs: Option<&Path>, role: Option<ServerRole>) -> Vec<String> {
     let keys = &settings.keys;
     let named = OF_SIM
         .iter()
         .filter_map(|(key, flag)| Some((*flag, settings.get(key)?.clone())));
-    let tokens = (
-        "max_total_tokens",
-        sim_tokens(keys.mem_fraction_static).into(),
-    );
     let no_metrics = (!keys.enable_metrics).then_some(("no_metrics", true.into()));
     let mode = role.map(|role| (MODE, role.name().into()));
     let traces = [("enable_trace", true.into()), ("trace_level", 2.into())];
     let traces = traces.into_iter().filter(|_| has_traces(settings));
-    let from_keys = named.chain([tokens]).chain(no_metrics).chain(mode);
+    let from_keys = named.chain(no_metrics).chain(mode);
     let from_keys = from_keys.chain(traces);
     let mut all: Vec<Entry> = from_keys
         .map(|(flag, value)| (flag.to_owned(), value))

@@ -26,17 +26,13 @@ const LONGEST: usize = 100;
 /// # Errors
 /// There are too many.
 pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, PlanError> {
-    let lengths = sweeps.iter().map(|sweep| (sweep.values.len(), &*sweep.key));
-    let lengths: Vec<_> = lengths.chain([(repeats as usize, "repeats")]).collect();
-    let count = lengths.iter().map(|(length, _)| *length);
-    if count.fold(1, usize::saturating_mul) > MOST_RUNS {
-        let several = lengths.iter().filter(|(length, _)| *length > 1);
-        let told: Vec<String> = several
-            .map(|(length, key)| format!("{length} of {key}"))
-            .collect();
-        let told = told.join(" × ");
+    let lengths = sweeps.iter().map(|sweep| sweep.values.len());
+    let count = lengths.fold(repeats as usize, usize::saturating_mul);
+    if count > MOST_RUNS {
+        let keys: Vec<&str> = sweeps.iter().map(|sweep| &*sweep.key).collect();
         return Err(PlanError(format!(
-            "{told}: must make {MOST_RUNS} runs at most"
+            "{} and repeats: make {count} runs; {MOST_RUNS} are the most",
+            keys.join(", ")
         )));
     }
     let mut all = vec![Vec::new()];
@@ -120,7 +116,7 @@ mod tests {
         let error = combinations(&[sweep("a", &many), sweep("b", &many)], 1).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "60 of a × 60 of b: must make 2000 runs at most"
+            "a, b and repeats: make 3600 runs; 2000 are the most"
         );
     }
 

@@ -1,6 +1,7 @@
 //! The keys of an experiment itself, each a flag as well. The generator's own flags stand beside them (`line.rs`).
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ArgAction::Set;
 use clap::ValueEnum;
@@ -8,7 +9,8 @@ use clap::ValueEnum;
 use super::presets;
 use crate::experiment::faults::{FaultKind, Schedule};
 use crate::experiment::launch::EngineName;
-use crate::units;
+use crate::traffic;
+use crate::units::{at_least, between};
 
 /// What an experiment is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,6 @@ const ROUTER: &str = "Router";
 const EXPERIMENT: &str = "Experiment";
 const FAILURES: &str = "Failures";
 const SEARCH: &str = "Highest rate";
-const MOST: i64 = 1 << 40;
 
 /// All keys but the generator's own.
 #[derive(Clone, Debug, clap::Args)]
@@ -57,53 +58,53 @@ pub struct Keys {
     #[arg(long, help_heading = STARTED)]
     pub model_path: Option<String>,
     /// First GPU (SGLang's --base-gpu-id)
-    #[arg(long, default_value = "0", value_parser = whole::<u32, 0, 1024>, help_heading = SGLANG)]
+    #[arg(long, default_value = "0", value_parser = between(0_u32, 1024), help_heading = SGLANG)]
     pub gpu_id: u32,
     /// GPUs that share a model
-    #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1024>, help_heading = SGLANG)]
+    #[arg(long, default_value = "1", value_parser = between(1_u32, 1024), help_heading = SGLANG)]
     pub tp_size: u32,
     /// Requests that a server runs at once; the others wait
-    #[arg(long, default_value = "256", value_parser = whole::<i64, 1, MOST>, help_heading = STARTED)]
+    #[arg(long, default_value = "256", value_parser = at_least(1_i64), help_heading = STARTED)]
     pub max_running_requests: i64,
-    /// Share of the GPU's memory for weights and KV cache
-    #[arg(long, default_value = "0.9", value_parser = number::<1>, help_heading = STARTED)]
+    /// Share of a GPU's memory for weights and cache
+    #[arg(long, default_value = "0.9", value_parser = between(0.001, 1.0), help_heading = SGLANG)]
     pub mem_fraction_static: f64,
     /// Longer prefills are cut into pieces of so many tokens; -1: never
-    #[arg(long, value_parser = whole::<i64, -1, MOST>, help_heading = STARTED)]
+    #[arg(long, value_parser = at_least(-1_i64), help_heading = STARTED)]
     pub chunked_prefill_size: Option<i64>,
     /// How much of what running requests may yet make is kept free
-    #[arg(long, value_parser = number::<1000>, help_heading = STARTED)]
+    #[arg(long, value_parser = between(0.001, 1000.0), help_heading = STARTED)]
     pub schedule_conservativeness: Option<f64>,
     /// SGLang's --quantization
     #[arg(long, help_heading = SGLANG)]
     pub quantization: Option<String>,
     /// SGLang's --enable-torch-compile
-    #[arg(long, value_name = "BOOL", default_value = "false", action = Set, value_parser = truth, help_heading = SGLANG)]
+    #[arg(long, value_name = "BOOL", default_value = "false", action = Set, help_heading = SGLANG)]
     pub enable_torch_compile: bool,
     /// Servers tell when requests queued and ran, and serve /metrics
-    #[arg(long, value_name = "BOOL", default_value = "true", action = Set, value_parser = truth, help_heading = STARTED)]
+    #[arg(long, value_name = "BOOL", default_value = "true", action = Set, help_heading = STARTED)]
     pub enable_metrics: bool,
     /// The Python that has SGLang
     #[arg(long, default_value = "python3", help_heading = SGLANG)]
     pub python: PathBuf,
     /// Port of the first server, the others follow; 0: free ports
-    #[arg(long, default_value = "30001", value_parser = whole::<u16, 0, 65_535>, help_heading = STARTED)]
+    #[arg(long, default_value = "30001", value_parser = between(0_u16, 65_535), help_heading = STARTED)]
     pub base_port: u16,
     /// A start may take so long, seconds [default: 30 for the simulator, 600 for SGLang]
-    #[arg(long, value_parser = seconds, help_heading = SERVERS)]
-    pub start_timeout_s: Option<f64>,
+    #[arg(long, value_parser = traffic::seconds, help_heading = SERVERS)]
+    pub start_timeout_s: Option<Duration>,
     /// Servers to start, each with its own GPUs
-    #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1024>, help_heading = STARTED)]
+    #[arg(long, default_value = "1", value_parser = between(1_u32, 1024), help_heading = STARTED)]
     pub num_gpus: u32,
     /// Servers to start that only prefill, with their own GPUs, the first; with --num-decode and a sglang-router, in place of
     /// --num-gpus
-    #[arg(long, default_value = "0", value_parser = whole::<u32, 0, 1024>, help_heading = STARTED)]
+    #[arg(long, default_value = "0", value_parser = between(0_u32, 1024), help_heading = STARTED)]
     pub num_prefill: u32,
     /// Servers to start that decode what those have prefilled
-    #[arg(long, default_value = "0", value_parser = whole::<u32, 0, 1024>, help_heading = STARTED)]
+    #[arg(long, default_value = "0", value_parser = between(0_u32, 1024), help_heading = STARTED)]
     pub num_decode: u32,
     /// Servers that share GPUs; each needs a mem_fraction_static of its own share, such as 0.4 for two
-    #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 64>, help_heading = SGLANG)]
+    #[arg(long, default_value = "1", value_parser = between(1_u32, 64), help_heading = SGLANG)]
     pub servers_per_gpu: u32,
     /// What shares requests out: queuescope's balancer, a sglang-router started here, or one that runs (--router-url)
     #[arg(long, value_enum, default_value = "none", help_heading = ROUTER)]
@@ -118,27 +119,27 @@ pub struct Keys {
     #[arg(long, default_value = "cache_aware", help_heading = ROUTER)]
     pub routing_policy: String,
     /// Put queuescope's proxy in front of all [default: where there is a router]
-    #[arg(long, value_name = "BOOL", value_parser = truth, help_heading = ROUTER)]
+    #[arg(long, value_name = "BOOL", help_heading = ROUTER)]
     pub front: Option<bool>,
     /// Put a hop of queuescope's before each server: shows the router queue and which server served [default: where a
     /// router other than builtin is]
-    #[arg(long, value_name = "BOOL", value_parser = truth, help_heading = ROUTER)]
+    #[arg(long, value_name = "BOOL", help_heading = ROUTER)]
     pub hops: Option<bool>,
     /// URL of a DCGM exporter's /metrics, for use and memory of GPUs [default: nvidia-smi, where it is and SGLang is on this
     /// machine]
     #[arg(long, help_heading = EXPERIMENT)]
     pub dcgm_url: Option<String>,
     /// Read each server's /metrics every second
-    #[arg(long, value_name = "BOOL", default_value = "true", action = Set, value_parser = truth, help_heading = EXPERIMENT)]
+    #[arg(long, value_name = "BOOL", default_value = "true", action = Set, help_heading = EXPERIMENT)]
     pub collect_per_node_metrics: bool,
     /// Values that suit an aim; keys that are given win
     #[arg(long, value_parser = presets::NAMES, help_heading = EXPERIMENT)]
     pub preset: Option<String>,
     /// Do each run so often, with seeds one apart
-    #[arg(long, default_value = "1", value_parser = whole::<u32, 1, 1000>, help_heading = EXPERIMENT)]
+    #[arg(long, default_value = "1", value_parser = between(1_u32, 1000), help_heading = EXPERIMENT)]
     pub repeats: u32,
     /// Do what --failure-schedule says [default: where there is one]
-    #[arg(long, value_name = "BOOL", value_parser = truth, help_heading = FAILURES)]
+    #[arg(long, value_name = "BOOL", help_heading = FAILURES)]
     pub enable_node_failures: Option<bool>,
     /// Servers that are down from so many seconds on: '{ 30 = [1, 2], 60 = [] }'
     #[arg(long, value_parser = Schedule::parse, help_heading = FAILURES)]
@@ -147,17 +148,17 @@ pub struct Keys {
     #[arg(long, default_value = "kill", value_parser = FaultKind::parse, help_heading = FAILURES)]
     pub failure_kind: FaultKind,
     /// Search the highest request rate that meets --goodput; begins at --request-rate, or 10
-    #[arg(long, value_name = "BOOL", default_value = "false", action = Set, value_parser = truth, help_heading = SEARCH)]
+    #[arg(long, value_name = "BOOL", default_value = "false", action = Set, help_heading = SEARCH)]
     pub find_max_rate: bool,
     /// Share of all requests that must keep the limits
-    #[arg(long, default_value = "0.95", value_parser = below_one, help_heading = SEARCH)]
+    #[arg(long, default_value = "0.95", value_parser = between(0.001, 0.999), help_heading = SEARCH)]
     pub goodput_share: f64,
     /// The search ends when the lowest rate that missed is at most this share above the highest that met
-    #[arg(long, default_value = "0.05", value_parser = number::<1>, help_heading = SEARCH)]
+    #[arg(long, default_value = "0.05", value_parser = between(0.001, 1.0), help_heading = SEARCH)]
     pub rate_precision: f64,
     /// Each rate is tried for at least so many seconds, and for 10 / (1 - goodput share) requests
-    #[arg(long, default_value = "20", value_parser = seconds, help_heading = SEARCH)]
-    pub probe_s: f64,
+    #[arg(long, default_value = "20", value_parser = traffic::seconds, help_heading = SEARCH)]
+    pub probe_s: Duration,
 }
 
 impl Keys {
@@ -183,38 +184,4 @@ impl Kind {
             Kind::Routing => include_str!("../routing/example.toml"),
         }
     }
-}
-
-fn whole<T: TryFrom<i64>, const LEAST: i64, const MOST: i64>(text: &str) -> Result<T, String> {
-    let right = match MOST {
-        self::MOST => format!("must be a whole number, {LEAST} or more"),
-        _ => format!("must be a whole number from {LEAST} to {MOST}"),
-    };
-    let number = text.parse().ok().filter(|n| (LEAST..=MOST).contains(n));
-    number.and_then(|n| n.try_into().ok()).ok_or(right)
-}
-
-fn number<const MOST: u32>(text: &str) -> Result<f64, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|n| *n > 0.0 && *n <= f64::from(MOST));
-    number.ok_or_else(|| format!("must be a number above 0, {MOST} at most"))
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = units::seconds(text).map_or_else(|| text.to_owned(), |s| s.to_string());
-    number::<100_000>(&seconds)
-}
-
-fn below_one(text: &str) -> Result<f64, String> {
-    let right = "must be a number above 0, 0.999 at most";
-    number::<1>(text)
-        .ok()
-        .filter(|n| *n <= 0.999)
-        .ok_or_else(|| right.to_owned())
-}
-
-fn truth(text: &str) -> Result<bool, &'static str> {
-    text.parse().map_err(|_| "must be true or false")
 }

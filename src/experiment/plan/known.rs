@@ -7,6 +7,7 @@ use super::keys::Kind;
 use super::line::{self, KEYS, SIM, text};
 use super::read::Entry;
 use super::{EXPERIMENT, TABLES, values};
+use crate::config::sections::nearest;
 use crate::secret;
 
 /// The entries by their keys' own names, if all are known. What values mean is known with all of a run's.
@@ -66,10 +67,8 @@ fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
     }
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
     let all = keys.chain(SIM.iter().map(String::as_str));
-    let near = all.map(|known| (strsim::levenshtein(name, known), known));
-    let near = near.min().filter(|(far, _)| *far <= 1 + name.len() / 4);
-    let right = match near {
-        Some((_, near)) => format!("{near} is one"),
+    let right = match nearest(name, all) {
+        Some(near) => format!("{near} is one"),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
     PlanError::of(name, format!("no such key; {right}"))

@@ -122,7 +122,7 @@ fn values(kind: Kind, example: &[Entry], key: &Arg) -> String {
     let given = given.map(|(_, value)| value.to_string().replace(['[', ']', '"'], ""));
     let given = given.filter(|given| Some(given) != default.as_ref());
     let mut names = key.get_possible_values();
-    names.retain(|name| !name.is_hide_set());
+    names.retain(|name| !name.is_hide_set() && name.get_name().parse::<bool>().is_err());
     let names: Vec<&str> = names.iter().map(|name| name.get_name()).collect();
     let names = Some(names.join(", ")).filter(|names| !names.is_empty());
     let told = |(what, value): (&str, Option<String>)| Some(format!(" [{what}: {}]", value?));

@@ -27,8 +27,6 @@ pub const FILES: [&str; 7] = [
 const ASIDE: &str = "aside";
 /// What is locked while a process works on the folder.
 pub const LOCK: &str = ".lock";
-/// Files of one run that are kept aside at most.
-const MOST_ASIDE: u32 = 10_000;
 
 /// Writes the plan; where it holds a secret, for its owner alone.
 ///
@@ -79,12 +77,9 @@ pub fn put_aside(dir: &Path, run: &str) -> anyhow::Result<Option<PathBuf>> {
     }
     let aside = dir.join(ASIDE);
     std::fs::create_dir_all(&aside).with_context(|| aside.display().to_string())?;
-    let mut names = (1..=MOST_ASIDE).map(|number| match number {
-        1 => aside.join(run),
-        number => aside.join(format!("{run}-{number}")),
-    });
+    let mut names = (1_u64..).map(|number| aside.join(format!("{run}-{number}")));
     let free = names.find(|name| !name.exists());
-    let free = free.context("too much was put aside already")?;
+    let free = free.context("no name is free")?;
     std::fs::rename(&old, &free).with_context(|| old.display().to_string())?;
     Ok(Some(free))
 }

@@ -12,7 +12,7 @@ use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, rout
 use crate::experiment::plan::line::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::{Place, Scraper};
-use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState};
+use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
 use crate::table::join;
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
@@ -44,7 +44,6 @@ pub struct RunEnd {
     pub warnings: Vec<String>,
 }
 
-const SUMMARY: &str = "summary.json";
 /// The keys that say of which files a load is made.
 const DATA: [&str; 2] = ["dataset_name", "dataset_path"];
 
@@ -63,10 +62,14 @@ impl RunEnd {
         self.file.error.as_deref()?.lines().next()
     }
 
-    /// A member of its `summary.json`; `None` where there is none.
+    /// Its figures: its `summary.json` (docs/SUMMARY.md); null where it came to none.
+    pub fn metrics(&self) -> Value {
+        folder::read_json(&self.dir.join(SUMMARY)).unwrap_or_default()
+    }
+
+    /// One of them, if it is there.
     pub fn summary(&self, pointer: &str) -> Option<Value> {
-        let summary: Value = folder::read_json(&self.dir.join(SUMMARY)).ok()?;
-        summary.pointer(pointer).cloned()
+        self.metrics().pointer(pointer).cloned()
     }
 
     /// Whether all that it needs was ready.

@@ -1,30 +1,16 @@
 //! The search of the highest rate that meets an objective: doubling, then halving the way between. Pure.
 
-/// How a rate did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trial {
-    /// Enough requests kept the limits.
-    Met,
-    /// Too few did.
-    Missed,
-    /// The generator did not send what was asked for (its run is INVALID), so it tells nothing of the servers.
-    Invalid,
-}
+use crate::report::files::{MaxRate, Trial, TrialFile};
 
 /// A search under way.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Search {
     first: f64,
     precision: f64,
-    /// The highest rate that met the objective.
-    pub met: Option<f64>,
-    /// The lowest rate that missed it.
-    pub missed: Option<f64>,
-    /// The lowest rate that could not be sent, twice.
-    pub invalid: Option<f64>,
-    /// One that could not be sent once: it is tried again.
+    /// What it is of, and what was found so far.
+    pub found: MaxRate,
+    /// A rate that could not be sent once: it is tried again.
     again: Option<f64>,
-    tried: usize,
 }
 
 /// More trials than this end a search: doubling from one a second would be beyond any machine.
@@ -34,27 +20,24 @@ const LOWEST: f64 = 1.0 / 1024.0;
 
 impl Search {
     /// From `first` (requests a second), until the lowest miss is at most the share `precision` above the highest hit.
-    pub fn new(first: f64, precision: f64) -> Search {
+    pub fn new(first: f64, precision: f64, found: MaxRate) -> Search {
         Search {
             first,
             precision,
-            met: None,
-            missed: None,
-            invalid: None,
+            found,
             again: None,
-            tried: 0,
         }
     }
 
     /// The next rate to try; `None`: the search is over.
     pub fn next(&self) -> Option<f64> {
-        if self.tried >= MOST_TRIALS {
+        if self.found.trials.len() >= MOST_TRIALS {
             return None;
         }
         if self.again.is_some() {
             return self.again;
         }
-        match (self.met, self.above()) {
+        match (self.found.met, self.above()) {
             (None, None) => Some(self.first),
             (Some(met), None) => Some(round(met * 2.0)),
             (None, Some(above)) => {
@@ -69,21 +52,22 @@ impl Search {
     }
 
     /// Says how the rate of [`Search::next`] did.
-    pub fn tell(&mut self, rate: f64, trial: Trial) {
-        self.tried += 1;
+    pub fn tell(&mut self, trial: TrialFile) {
+        let (rate, found) = (trial.rate, &mut self.found);
         let least = |known: Option<f64>| Some(known.map_or(rate, |known| known.min(rate)));
         let again = self.again.take();
-        match trial {
-            Trial::Met => self.met = Some(self.met.map_or(rate, |known| known.max(rate))),
-            Trial::Missed => self.missed = least(self.missed),
-            Trial::Invalid if again.is_some() => self.invalid = least(self.invalid),
+        match trial.result {
+            Trial::Met => found.met = Some(found.met.map_or(rate, |known| known.max(rate))),
+            Trial::Missed => found.missed = least(found.missed),
+            Trial::Invalid if again.is_some() => found.invalid = least(found.invalid),
             Trial::Invalid => self.again = Some(rate),
         }
+        found.trials.push(trial);
     }
 
     /// The lowest rate that is known to be too high, for whatever reason.
     fn above(&self) -> Option<f64> {
-        match (self.missed, self.invalid) {
+        match (self.found.missed, self.found.invalid) {
             (Some(missed), Some(invalid)) => Some(missed.min(invalid)),
             (missed, invalid) => missed.or(invalid),
         }
@@ -113,19 +97,29 @@ mod tests {
     use super::*;
 
     /// Searches where rates up to `capacity` meet the objective and none above `machine` can be sent.
-    fn search(first: f64, precision: f64, capacity: f64, machine: f64) -> (Search, Vec<f64>) {
-        let mut search = Search::new(first, precision);
-        let mut tried = Vec::new();
+    fn search(first: f64, precision: f64, capacity: f64, machine: f64) -> (MaxRate, Vec<f64>) {
+        let mut search = Search::new(first, precision, MaxRate::default());
         while let Some(rate) = search.next() {
-            tried.push(rate);
-            let trial = match rate {
-                rate if rate > machine => Trial::Invalid,
-                rate if rate > capacity => Trial::Missed,
-                _ => Trial::Met,
-            };
-            search.tell(rate, trial);
+            search.tell(trial(
+                rate,
+                match rate {
+                    rate if rate > machine => Trial::Invalid,
+                    rate if rate > capacity => Trial::Missed,
+                    _ => Trial::Met,
+                },
+            ));
         }
-        (search, tried)
+        let tried = search.found.trials.iter().map(|trial| trial.rate);
+        let tried = tried.collect();
+        (search.found, tried)
+    }
+
+    fn trial(rate: f64, result: Trial) -> TrialFile {
+        TrialFile {
+            rate,
+            result,
+            ..TrialFile::default()
+        }
     }
 
     #[test]
@@ -160,11 +154,11 @@ mod tests {
             "{met} {invalid}"
         );
         // Once is chance: what is sent the second time counts.
-        let mut once = Search::new(8.0, 0.05);
-        once.tell(8.0, Trial::Invalid);
+        let mut once = Search::new(8.0, 0.05, MaxRate::default());
+        once.tell(trial(8.0, Trial::Invalid));
         assert_eq!(once.next(), Some(8.0));
-        once.tell(8.0, Trial::Met);
-        assert_eq!((once.next(), once.invalid), (Some(16.0), None));
+        once.tell(trial(8.0, Trial::Met));
+        assert_eq!((once.next(), once.found.invalid), (Some(16.0), None));
     }
 
     #[test]

@@ -25,7 +25,6 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
     let metrics = Metrics::new().unwrap();
     let limit = Duration::from_secs(1);
     let limits = Limits {
-        drain: limit,
         client_idle_s: 1,
         client_read: limit,
         client_write: limit,
@@ -48,12 +47,9 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         engine: None,
         settings: ArcSwap::from_pointee(Settings {
             limits,
-            upstream_read: limit,
             stamps: StampsPolicy::Never,
             stamps_token: None,
-            admin_hosts: Vec::new(),
             label_headers: Vec::new(),
-            ready_needs_upstream: false,
             hosts: Default::default(),
             roles: Default::default(),
         }),

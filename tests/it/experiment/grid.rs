@@ -3,10 +3,12 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 
-use queuescope::report::files::RunState;
+use queuescope::report::files::{RunRef, RunState};
 use queuescope::report::phases::{Episode, Phase, episodes};
 use queuescope::report::reader;
+use queuescope::table::Table;
 
+use super::deployed::words;
 use super::started::Planned;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::router::free_port;
@@ -207,72 +209,69 @@ fn starts_that_fail_from_the_first_on_are_tried_twice() {
     );
 }
 
+/// A killed server breaks what it has under way and refuses the rest, which no row tells of; what a hop resets is in its rows.
 #[test]
-fn servers_behind_the_balancer_share_the_load_and_one_that_is_killed_is_seen() {
-    let plan = Planned::new(
-        "num_gpus = 2\nrouting_policy = ['round_robin', 'shortest_queue']\nrequest_rate = 100\nnum_prompts = 200\n\
-         failure_schedule = { 0.5 = [1], 1 = [] }",
-    );
-    // Long enough that the kill breaks some that are under way.
-    let done = plan.run("routing", &["--random-output-len", "30"]);
-    done.assert_status(&[0, 3]);
-    assert_eq!(plan.states(), [RunState::Done; 2]);
-    for run in plan.experiment().runs {
-        let dir = plan.path(&run.dir);
-        let rows = std::fs::read_to_string(dir.join("requests.csv")).unwrap();
-        assert_eq!(rows.lines().count(), 201, "every request has a row");
-        let faults = std::fs::read_to_string(dir.join("faults.csv")).unwrap();
-        let events: Vec<&str> = faults
-            .lines()
-            .skip(1)
-            .map(|line| line.rsplit(',').next().unwrap())
-            .collect();
-        assert_eq!(events[..2], ["down", "up"], "{faults}");
-        let file = plan
-            .run_file(run.dir.strip_prefix("runs/").unwrap())
-            .unwrap();
-        assert_eq!(
-            file.router.unwrap(),
-            format!(
-                "builtin {}",
-                run.settings["routing_policy"].as_str().unwrap()
-            )
-        );
-        for server in file.servers {
-            assert!(rows.contains(&server.host), "{} served none", server.host);
+fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
+    for (kind, policies, left) in [
+        (
+            "kill",
+            "['round_robin', 'shortest_queue']",
+            &["when traffic moved away is unknown"][..],
+        ),
+        (
+            "reset",
+            "'round_robin'",
+            &["traffic left it within", "traffic did not leave it"],
+        ),
+    ] {
+        let plan = Planned::new(&format!(
+            "num_gpus = 2\nrouting_policy = {policies}\nrequest_rate = 100\nnum_prompts = 200\n\
+             failure_kind = '{kind}'\nfailure_schedule = {{ 0.5 = [1], 1 = [] }}"
+        ));
+        // Long enough that a kill breaks some that are under way.
+        let done = plan.run("routing", &["--random-output-len", "30"]);
+        done.assert_status(&[0, 3]);
+        let runs = plan.experiment().runs;
+        assert!(runs.iter().all(|run| run.state == RunState::Done));
+        for run in runs {
+            assert_fault_is_seen(&plan, &run, kind, left);
         }
-        let found = episode(dir);
-        let [before, during, _] = &found.phases;
-        assert_eq!(failed(before), 0, "{found:?}");
-        assert!(failed(during) > 0, "{found:?}");
-        let left = &found.faults[0].left;
-        assert!(
-            left.said.starts_with("when traffic moved away is unknown"),
-            "a refused connection is in no row: {left:?}"
-        );
+        plan.assert_nothing_is_left();
     }
-    plan.assert_nothing_is_left();
 }
 
-#[test]
-fn requests_that_a_hop_breaks_are_seen_to_go_to_its_server() {
-    let plan = Planned::new(
-        "num_gpus = 2\nrouting_policy = 'round_robin'\nrequest_rate = 100\nnum_prompts = 200\n\
-         failure_kind = 'reset'\nfailure_schedule = { 0.5 = [1], 1 = [] }",
-    );
-    let done = plan.run("routing", &[]);
-    done.assert_status(&[0, 3]);
-    let found = episode(plan.path(&plan.experiment().runs[0].dir));
+fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str, left: &[&str]) {
+    let dir = plan.path(&run.dir);
+    let table = Table::read(&dir.join("requests.csv")).unwrap();
+    assert_eq!(table.len(), 200, "every request has a row");
+    let faults = std::fs::read_to_string(dir.join("faults.csv")).unwrap();
+    let events = faults.lines().skip(1);
+    let events: Vec<&str> = events
+        .map(|line| line.rsplit(',').next().unwrap())
+        .collect();
+    assert_eq!(events[..2], ["down", "up"], "{faults}");
+    let name = run.dir.strip_prefix("runs/").unwrap();
+    let file = plan.run_file(name).unwrap();
+    let policy = run.settings.get("routing_policy");
+    let policy = policy.map_or("round_robin", |policy| policy.as_str().unwrap());
+    assert_eq!(file.router.unwrap(), format!("builtin {policy}"));
+    if kind == "kill" {
+        let servers = file.servers.iter().map(|server| server.host.clone());
+        assert_eq!(words(&table, "host"), servers.collect());
+        for row in (0..table.len()).filter(|row| table.text("outcome", *row) != "ok") {
+            let broke = (table.text("host", row), table.text("outcome", row));
+            assert_eq!(broke, (&*file.servers[0].host, "upstream_died"));
+        }
+    }
+    let found = episode(dir);
     let [before, during, _] = &found.phases;
     assert_eq!(failed(before), 0, "{found:?}");
     assert!(failed(during) > 0, "{found:?}");
-    let left = &found.faults[0].left;
-    let known = ["traffic left it within", "traffic did not leave it"];
+    let said = &found.faults[0].left.said;
     assert!(
-        known.iter().any(|known| left.said.starts_with(known)),
+        left.iter().any(|known| said.starts_with(known)),
         "{found:?}"
     );
-    plan.assert_nothing_is_left();
 }
 
 #[test]

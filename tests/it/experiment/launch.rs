@@ -1,11 +1,10 @@
 //! What a run needs is started, and nothing of it is left.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -20,73 +19,56 @@ use super::deployed::{
 use crate::support::generator::sim;
 use crate::support::process::queuescope;
 use crate::support::router::free_port;
-use crate::support::wire::until;
 
 #[tokio::test]
-async fn a_run_has_its_servers_and_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+async fn what_is_started_serves_each_request_and_its_rows_are_whole_when_it_has_stopped() {
     let base = free_port().port();
-    let wanted = DeploymentSpec {
-        base_port: Some(base),
-        servers: sims(&[])[..1].to_vec(),
-        router: Router::None,
-        front: false,
-        ..spec(folder.path())
-    };
-    let deployment = Deployment::start(&wanted).await.unwrap();
-    let host = format!("127.0.0.1:{base}");
-    assert_eq!(deployment.target, format!("http://{host}"));
-    let server = &deployment.servers[0].file;
-    assert_eq!((server.name.as_str(), &server.host), ("server-1", &host));
-    assert_eq!(left(folder.path()).len(), 1);
-    let table = send(&deployment, &folder, "run", "--num-prompts 10").await;
-    assert_eq!(
-        (table.len(), words(&table, "outcome")),
-        (10, BTreeSet::from(["ok".to_owned()]))
-    );
-    assert_eq!(words(&table, "host"), BTreeSet::from([host.clone()]));
-    assert_eq!(wanted.router.name(), None);
-    let processes = deployment.processes();
-    let log = std::fs::read_to_string(folder.path().join(&processes[0].log)).unwrap();
-    assert!(
-        log.starts_with(&format!("$ {}\n", processes[0].command)),
-        "{log}"
-    );
-    deployment.stop().await;
-    assert_nothing_is_left(folder.path(), &BTreeSet::from([host]));
-}
-
-#[tokio::test]
-async fn our_balancer_sends_to_each_server_and_its_rows_are_whole_when_it_has_stopped() {
-    for hops in [false, true] {
+    let builtin = Router::Builtin("round_robin".into());
+    for (port, router, hops) in [
+        (Some(base), Router::None, false),
+        (None, builtin.clone(), false),
+        (None, builtin, true),
+    ] {
         let folder = tempfile::tempdir().unwrap();
+        let (is_alone, name) = (router == Router::None, router.name());
         let wanted = DeploymentSpec {
+            base_port: port,
+            servers: sims(&[])[usize::from(is_alone)..].to_vec(),
+            front: !is_alone,
+            router,
             hops,
             ..spec(folder.path())
         };
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
+        let processes = deployment.processes();
+        let names: Vec<_> = processes.iter().map(|process| &*process.name).collect();
+        if is_alone {
+            let host = format!("127.0.0.1:{base}");
+            assert_eq!(deployment.target, format!("http://{host}"));
+            assert_eq!((hosts.first(), name), (Some(&host), None));
+            assert_eq!(names, ["server-1"]);
+        } else {
+            assert_eq!(name.unwrap(), "builtin round_robin");
+            assert_eq!(names, ["server-1", "server-2", "proxy"]);
+        }
+        assert_eq!(left(folder.path()).len(), names.len());
+        let log = std::fs::read_to_string(folder.path().join(&processes[0].log)).unwrap();
+        assert!(
+            log.starts_with(&format!("$ {}\n", processes[0].command)),
+            "{log}"
+        );
         let table = send(&deployment, &folder, "run", "--num-prompts 20").await;
         assert_eq!((table.len(), words(&table, "outcome").len()), (20, 1));
         assert_eq!(words(&table, "host"), hosts, "hops: {hops}");
-        assert!(
-            table
-                .numbers("router_send_time")
-                .iter()
-                .all(|at| at.is_finite()),
-            "hops: {hops}"
-        );
-        assert_eq!(wanted.router.name().unwrap(), "builtin round_robin");
-        let names: Vec<_> = deployment
-            .processes()
-            .into_iter()
-            .map(|process| process.name)
-            .collect();
-        assert_eq!(names, ["server-1", "server-2", "proxy"]);
+        let sent = table.numbers("router_send_time");
+        assert!(sent.iter().all(|at| at.is_finite()), "hops: {hops}");
         deployment.stop().await;
         assert_nothing_is_left(folder.path(), &hosts);
-        let proxy = Table::read(&folder.path().join("proxy.csv")).unwrap();
-        assert_eq!((proxy.len(), words(&proxy, "host")), (20, hosts));
+        if !is_alone {
+            let proxy = Table::read(&folder.path().join("proxy.csv")).unwrap();
+            assert_eq!((proxy.len(), words(&proxy, "host")), (20, hosts));
+        }
     }
 }
 
@@ -118,24 +100,13 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
             waited.len() == 24 && waited.iter().all(|waited| *waited > 0.0),
             "{policy}: {waited:?}"
         );
-        deployment.stop().await;
+        assert_eq!(left(folder.path()).len(), 4);
+        match policy {
+            "random" => drop(deployment),
+            _ => deployment.stop().await,
+        }
         assert_nothing_is_left(folder.path(), &hosts);
     }
-}
-
-#[tokio::test]
-async fn dropping_it_ends_it_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let deployment = Deployment::start(&DeploymentSpec {
-        hops: true,
-        ..spec(folder.path())
-    })
-    .await
-    .unwrap();
-    let hosts = hosts(&deployment);
-    assert_eq!(left(folder.path()).len(), 3);
-    drop(deployment);
-    assert_nothing_is_left(folder.path(), &hosts);
 }
 
 #[tokio::test]
@@ -201,15 +172,10 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         policy: "random".into(),
         flags: Vec::new(),
     };
-    let no_policy = router("shortest_queue");
     let of = |change: &dyn Fn(&mut DeploymentSpec)| {
         let mut wanted = spec(dir);
         change(&mut wanted);
         wanted
-    };
-    let routed = |router: &Router| {
-        let router = router.clone();
-        of(&move |wanted| (wanted.router, wanted.hops) = (router.clone(), true))
     };
     let serving = |servers: &[ServerSpec]| of(&|wanted| wanted.servers = servers.to_vec());
     let taken_port = format!("{port} (Address already in use");
@@ -240,14 +206,9 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             serving(&no_module),
             &["this Python has no SGLang", "ModuleNotFoundError"],
         ),
-        (routed(&no_router), &["router", "the program is not there"]),
         (
-            routed(&no_policy),
-            &["\"shortest_queue\"", "power_of_two and others", "builtin"],
-        ),
-        (
-            of(&|wanted| wanted.router = Router::None),
-            &["router = \"none\"", "2 servers"],
+            of(&|wanted| (wanted.router, wanted.hops) = (no_router.clone(), true)),
+            &["router", "the program is not there"],
         ),
         (
             DeploymentSpec {
@@ -334,43 +295,4 @@ async fn servers_that_run_already_are_neither_started_nor_stopped() {
     deployment.stop().await;
     assert_eq!(left(folder.path()), [""; 0]);
     assert_eq!(sims.iter().map(|sim| sim.served().len()).sum::<usize>(), 15);
-}
-
-/// Where the parent that is to be killed has its folder.
-const PARENT: &str = "QUEUESCOPE_TEST_PARENT";
-
-#[tokio::test]
-async fn the_children_of_a_parent_that_is_killed_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut parent = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "experiment::launch::a_parent"])
-        .env(PARENT, folder.path())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let ready = folder.path().join("ready");
-    until("its children", || ready.exists()).await;
-    assert_eq!(left(folder.path()).len(), 4);
-    parent.kill().unwrap();
-    parent.wait().unwrap();
-    until("their end", || left(folder.path()).is_empty()).await;
-}
-
-#[tokio::test]
-#[ignore = "no test: the parent that another test kills"]
-async fn a_parent() {
-    let Some(dir) = std::env::var_os(PARENT) else {
-        return;
-    };
-    let dir = Path::new(&dir);
-    let deployment = Deployment::start(&DeploymentSpec {
-        router: router("random"),
-        hops: true,
-        ..spec(dir)
-    })
-    .await
-    .unwrap();
-    std::fs::write(dir.join("ready"), "").unwrap();
-    std::future::pending::<()>().await;
-    drop(deployment);
 }

@@ -15,7 +15,7 @@ fn what_is_wrong_is_one_line_and_status_2() {
     for (flags, words) in [
         (
             ["--num-gpus", "0"],
-            "num_gpus = 0: must be a whole number from 1 to 1024",
+            "num_gpus = 0: must be a number from 1 to 1024",
         ),
         (
             ["--request-rate", "5,-1"],

@@ -29,7 +29,7 @@ fn killed_at_any_moment_it_is_gone_on_with() {
             done.err
         );
         assert_eq!(plan.states(), [RunState::Done; 2]);
-        let aside = plan.path("aside").join(moment);
+        let aside = plan.path("aside").join(format!("{moment}-1"));
         assert!(aside.join("run.json").is_file() && aside.join("schedule.csv").is_file());
         for run in [FIRST, SECOND] {
             let rows =

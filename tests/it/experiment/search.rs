@@ -1,6 +1,6 @@
 //! The search of the highest rate.
 
-use queuescope::report::files::TrialFile;
+use queuescope::report::files::{Trial, TrialFile};
 
 use super::started::Planned;
 
@@ -27,7 +27,7 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
     // What was scheduled, and how many kept the limits, of each trial.
     let trials = found.trials;
     let of_met = trials.iter().rfind(|trial| trial.rate == met).unwrap();
-    assert_eq!(of_met.result, "met");
+    assert_eq!(of_met.result, Trial::Met);
     assert!(of_met.kept >= 0.9, "{trials:?}");
     let is_exact = |trial: &TrialFile| (trial.drawn.unwrap() / trial.rate - 1.0).abs() < 1e-4;
     assert!(trials.iter().all(is_exact), "{trials:?}");

@@ -155,7 +155,7 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
     })
     .await;
     let front = front(&[server.addr], Policy::RoundRobin, |config| {
-        config.max_concurrent_requests = 1;
+        config.max_concurrent_requests = 1.try_into().unwrap();
     })
     .await;
     let in_flight = |count: i64| front.proxy.metrics().in_flight() == count;
@@ -208,7 +208,7 @@ async fn who_waits_for_too_long_in_the_front_is_refused() {
     let gate = Gate::new();
     let server = gated(&gate).await;
     let front = front(&[server.addr], Policy::RoundRobin, |config| {
-        config.max_concurrent_requests = 1;
+        config.max_concurrent_requests = 1.try_into().unwrap();
         config.queue_timeout_s = 0.05.try_into().unwrap();
     })
     .await;

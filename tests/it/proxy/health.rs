@@ -30,7 +30,7 @@ async fn what_answers_otherwise_or_not_at_all_is_not_well() {
     let other = other.addr.to_string();
     let asked = health(&other).await;
     assert_eq!(asked.code, Some(1));
-    assert!(asked.err.contains("404 Not Found"), "{}", asked.err);
+    assert!(asked.err.contains("answers 404, not 200"), "{}", asked.err);
     // Connections are taken, and nothing is ever said.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let asked = health(&silent.local_addr().unwrap().to_string()).await;
