@@ -100,7 +100,8 @@ fn say(text: &str) {
 /// sends to them in turn, and so many requests at once.
 fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
     let mut spec = DeploymentSpec {
-        router: Router::Builtin("round_robin".to_owned()),
+        router: Router::Builtin,
+        policy: "round_robin".to_owned(),
         hops: true,
         program: std::env::current_exe().context("the program's own file")?,
         dir: dir.to_owned(),

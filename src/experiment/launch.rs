@@ -143,7 +143,7 @@ impl Deployment {
         self.all().try_for_each(Process::start)?;
         let servers = self.servers.iter();
         try_join_all(servers.map(|server| server.ready_at(&server.file.url))).await?;
-        if let Router::External(url) = &spec.router {
+        if let Some(url) = &spec.router_url {
             // It answers, whatever it says: what it serves shows with the first request.
             let asked = spec.access.get(url, "/health").await;
             asked.map_err(|why| anyhow!("router_url: {why}; start the router, or give its URL"))?;
@@ -158,24 +158,28 @@ impl Deployment {
             None => server.file.url.clone(),
         };
         let behind = self.servers.iter().map(url);
-        Ok(match &spec.router {
-            Router::None | Router::Builtin(_) => (behind.collect(), None),
-            Router::External(url) => (vec![url.trim_end_matches('/').to_owned()], None),
-            Router::SglangRouter {
-                program,
-                policy,
-                flags,
-            } => {
+        Ok(match spec.router {
+            Router::None | Router::Builtin => (behind.collect(), None),
+            Router::External => {
+                let url = spec.router_url.iter();
+                (
+                    url.map(|url| url.trim_end_matches('/').to_owned())
+                        .collect(),
+                    None,
+                )
+            }
+            Router::SglangRouter => {
+                let program = router::find(spec.router_program.as_deref())?;
                 let (addr, metrics) = (spec.port()?, spec.port()?);
                 let (ip, port) = (metrics.ip().to_string(), metrics.port().to_string());
                 let own = ["--prometheus-host", &ip, "--prometheus-port", &port];
                 let line = CommandLine::new(program, &["launch"]).at(addr).with(own);
-                let line = line.with(["--policy", policy]);
+                let line = line.with(["--policy", &spec.policy]);
                 let line = match spec.prefill {
                     0 => line.with(["--worker-urls".to_owned()]).with(behind),
                     _ => line.with(self.pair(behind)),
                 }
-                .with(flags);
+                .with(&spec.router_flags);
                 let router = Process::new("router".to_owned(), line, spec);
                 (vec![format!("http://{addr}")], Some(router))
             }
@@ -288,10 +292,8 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
 
 /// Empties the caches of servers that ran before; tells of those that could not be.
 async fn kept_caches(spec: &DeploymentSpec) -> Vec<String> {
-    let router = match &spec.router {
-        Router::External(url) if spec.servers.is_empty() => Some(url.as_str()),
-        _ => None,
-    };
+    let router = spec.router_url.as_deref();
+    let router = router.filter(|_| spec.servers.is_empty());
     let urls = spec.running().chain(router);
     let asked = urls.map(|url| server::flushed(&spec.access, url));
     join_all(asked)

@@ -117,8 +117,8 @@ pub(super) fn text(
         "drain_timeout_s": 5.0,
     }))?;
     let mut proxy: Keys = proxy.into_iter().collect();
-    if let Router::Builtin(policy) = &spec.router {
-        proxy.insert("policy".to_owned(), policy.as_str().into());
+    if spec.router == Router::Builtin {
+        proxy.insert("policy".to_owned(), spec.policy.as_str().into());
     }
     let is_beside = |key: &str| {
         SECTIONS

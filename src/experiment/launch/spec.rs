@@ -36,24 +36,17 @@ pub enum ServerSpec {
 }
 
 /// What shares requests out over the servers.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Router {
     /// Nothing: there is one server.
     #[default]
     None,
-    /// Our own proxy, by this policy: its key `policy`.
-    Builtin(String),
+    /// Our own proxy.
+    Builtin,
     /// sglang-router (or smg), as a process.
-    SglangRouter {
-        /// `smg`; see [`super::router::find`].
-        program: PathBuf,
-        /// As its flag `--policy`.
-        policy: String,
-        /// Further flags.
-        flags: Vec<String>,
-    },
-    /// One that runs already at this URL, and knows its servers.
-    External(String),
+    SglangRouter,
+    /// One that runs already, and knows its servers.
+    External,
 }
 
 /// What is to be started.
@@ -71,6 +64,14 @@ pub struct DeploymentSpec {
     pub base_port: Option<u16>,
     /// What routes.
     pub router: Router,
+    /// By which policy: the proxy's key `policy`, or the router's flag.
+    pub policy: String,
+    /// The router's program; `None`: see [`super::router::find`].
+    pub router_program: Option<PathBuf>,
+    /// Further flags of a router that is started.
+    pub router_flags: Vec<String>,
+    /// The URL of a router that runs already.
+    pub router_url: Option<String>,
     /// Whether our proxy stands in front of all; it does anyway with hops or a built-in router.
     pub front: bool,
     /// Whether a hop of our proxy stands before each server; only hops show when sglang-router sends on, and to whom.
@@ -101,18 +102,6 @@ impl EngineName {
     }
 }
 
-impl Router {
-    /// Its name and policy: `builtin round_robin`.
-    pub fn name(&self) -> Option<String> {
-        match self {
-            Router::None => None,
-            Router::Builtin(policy) => Some(format!("builtin {policy}")),
-            Router::SglangRouter { policy, .. } => Some(format!("sglang-router {policy}")),
-            Router::External(url) => Some(format!("external {url}")),
-        }
-    }
-}
-
 impl DeploymentSpec {
     /// How long each of them may take until it is ready: SGLang loads a model and may compile.
     pub fn start_timeout(&self) -> Duration {
@@ -121,6 +110,16 @@ impl DeploymentSpec {
             EngineName::Sglang => 600,
         };
         self.start_timeout.unwrap_or(Duration::from_secs(usual))
+    }
+
+    /// The router and its policy: `builtin round_robin`.
+    pub fn router_name(&self) -> Option<String> {
+        match self.router {
+            Router::None => None,
+            Router::Builtin => Some(format!("builtin {}", self.policy)),
+            Router::SglangRouter => Some(format!("sglang-router {}", self.policy)),
+            Router::External => Some(format!("external {}", self.router_url.as_deref()?)),
+        }
     }
 
     /// The URLs of servers that run already.
@@ -155,12 +154,12 @@ impl DeploymentSpec {
 
     /// Whether our proxy is part of it.
     pub fn has_proxy(&self) -> bool {
-        self.front || self.hops || matches!(self.router, Router::Builtin(_))
+        self.front || self.hops || self.router == Router::Builtin
     }
 
     /// Whether what requests are sent to, behind our front if there is one, is the servers themselves.
     pub fn sends_to_servers(&self) -> bool {
-        !self.hops && matches!(self.router, Router::None | Router::Builtin(_))
+        !self.hops && matches!(self.router, Router::None | Router::Builtin)
     }
 
     /// Whether it fits together.
@@ -170,10 +169,10 @@ impl DeploymentSpec {
     pub fn check(&self) -> anyhow::Result<()> {
         self.running()
             .try_for_each(|url| check_url("servers", url))?;
-        let (count, router) = (self.servers.len(), &self.router);
-        let is_external = matches!(router, Router::External(_));
+        let (count, router) = (self.servers.len(), self.router);
+        let is_external = router == Router::External;
         ensure!(
-            self.prefill == 0 || matches!(router, Router::SglangRouter { .. }),
+            self.prefill == 0 || router == Router::SglangRouter,
             "num_prefill: only a router that is started here and knows of pairs sends to them; give router = \"sglang-router\""
         );
         let is_started = self.running().next().is_none();
@@ -183,7 +182,7 @@ impl DeploymentSpec {
             "base_port = {port}: {count} servers need ports up to 65535; give a lower one"
         );
         ensure!(
-            count <= 1 || *router != Router::None,
+            count <= 1 || router != Router::None,
             "router = \"none\": nothing would share requests out over {count} servers; take one server, or a router \
              (\"builtin\" or \"sglang-router\")"
         );
@@ -192,14 +191,13 @@ impl DeploymentSpec {
             "hops: an external router knows its servers already, so none can be put before them; begin them yourself \
              (docs/DEPLOY.md) or take a router that is started here"
         );
-        match router {
-            Router::SglangRouter { policy, .. } => ensure!(
-                policy != NOT_OF_ROUTER,
-                "routing_policy = \"{policy}\": sglang-router has {} and others; this one needs router = \"builtin\"",
-                ROUTER_POLICIES.join(", ")
-            ),
-            Router::External(url) => check_url("router_url", url)?,
-            Router::None | Router::Builtin(_) => {}
+        ensure!(
+            router != Router::SglangRouter || self.policy != NOT_OF_ROUTER,
+            "routing_policy = \"{NOT_OF_ROUTER}\": sglang-router has {} and others; this one needs router = \"builtin\"",
+            ROUTER_POLICIES.join(", ")
+        );
+        if let Some(url) = &self.router_url {
+            check_url("router_url", url)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use toml::Value;
 
 use super::Plan;
 use super::error::PlanError;
-use super::keys::{RouterName, SGLANG, STARTED};
+use super::keys::{SGLANG, STARTED};
 use super::line::{self, Settings, text};
 use super::read::Entry;
 use crate::experiment::faults::FaultPlan;
@@ -59,19 +59,19 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
     );
     fits_pairs(settings)?;
     ensure!(
-        !is_external || !keys.servers.is_empty() || router == RouterName::External,
+        !is_external || !keys.servers.is_empty() || router == Router::External,
         "engine = \"external\": needs servers, such as [\"http://127.0.0.1:30000\"]"
     );
     ensure!(
-        router == RouterName::SglangRouter || settings.table("sglang_router").next().is_none(),
+        router == Router::SglangRouter || settings.table("sglang_router").next().is_none(),
         "[sglang_router] has flags of sglang-router; give router = \"sglang-router\""
     );
     ensure!(
-        router == RouterName::External || keys.router_url.is_none(),
+        router == Router::External || keys.router_url.is_none(),
         "router_url: goes with router = \"external\""
     );
     ensure!(
-        router != RouterName::External || keys.router_url.is_some(),
+        router != Router::External || keys.router_url.is_some(),
         "router = \"external\": needs router_url, such as http://127.0.0.1:30000"
     );
     if keys.engine == EngineName::Sglang {
@@ -156,7 +156,7 @@ fn check_sim(settings: &Settings) -> Result<(), PlanError> {
 pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<DeploymentSpec, PlanError> {
     let (keys, load) = (&settings.keys, &settings.load);
     let logs = engine_logs(settings, dir);
-    let router = router(settings);
+    let router = keys.router;
     let env = settings.table("env");
     let env: Vec<_> = env
         .map(|(name, value)| (name.to_owned(), text(value)))
@@ -172,21 +172,23 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         line.env.clone_from(&env);
         ServerSpec::Started(line)
     };
+    let router_flags = settings.table("sglang_router");
+    let router_flags = router_flags.flat_map(|(key, value)| line::flags(key, value));
     let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
-    let is_real = matches!(router, Router::SglangRouter { .. });
+    let is_real = router == Router::SglangRouter;
     let mut spec = DeploymentSpec {
         engine: keys.engine,
-        prefill: if keys.has_pairs() {
-            keys.num_prefill as usize
-        } else {
-            0
-        },
+        prefill: keys.num_prefill as usize * usize::from(keys.has_pairs()),
         traces: has_traces(settings),
         base_port: Some(keys.base_port).filter(|port| *port > 0),
         front: keys.front.unwrap_or(router != Router::None),
         hops: keys.hops.unwrap_or(needs_hops || is_real),
         fault_injection: needs_hops,
         router,
+        policy: keys.routing_policy.clone(),
+        router_program: keys.router_program.clone(),
+        router_flags: router_flags.collect(),
+        router_url: keys.router_url.clone(),
         access: Access {
             tls: load.tls.clone(),
             api_key: api_key(None).map_err(PlanError)?,
@@ -359,24 +361,6 @@ fn sim_flags(settings: &Settings, logs: Option<&Path>, role: Option<ServerRole>)
         .flat_map(|(key, value)| line::flags(key, value))
         .chain(logs.into_iter().flat_map(logs_to))
         .collect()
-}
-
-fn router(settings: &Settings) -> Router {
-    let keys = &settings.keys;
-    let flags = settings.table("sglang_router");
-    let policy = keys.routing_policy.clone();
-    match keys.router {
-        RouterName::None => Router::None,
-        RouterName::Builtin => Router::Builtin(policy),
-        RouterName::SglangRouter => Router::SglangRouter {
-            program: keys.router_program.clone().unwrap_or_default(),
-            policy,
-            flags: flags
-                .flat_map(|(key, value)| line::flags(key, value))
-                .collect(),
-        },
-        RouterName::External => Router::External(keys.router_url.clone().unwrap_or_default()),
-    }
 }
 
 /// What was given and means nothing to what is started: said, and no error.

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgAction::Set;
-use clap::ValueEnum;
 
 use super::presets;
 use crate::experiment::faults::{FaultKind, Schedule};
-use crate::experiment::launch::EngineName;
+use crate::experiment::launch::{EngineName, Router};
 use crate::traffic;
 use crate::units::{at_least, between};
 
@@ -19,19 +18,6 @@ pub enum Kind {
     Node,
     /// Several servers behind a router.
     Routing,
-}
-
-/// What shares requests out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RouterName {
-    /// Nothing.
-    None,
-    /// Our own proxy.
-    Builtin,
-    /// sglang-router, or smg.
-    SglangRouter,
-    /// One that runs already.
-    External,
 }
 
 /// Headings of the help. Keys of [`STARTED`] and [`SGLANG`] mean nothing to servers that run already, those of the second
@@ -108,7 +94,7 @@ pub struct Keys {
     pub servers_per_gpu: u32,
     /// What shares requests out: queuescope's balancer, a sglang-router started here, or one that runs (--router-url)
     #[arg(long, value_enum, default_value = "none", help_heading = ROUTER)]
-    pub router: RouterName,
+    pub router: Router,
     /// URL of the running router, for --router external
     #[arg(long, help_heading = ROUTER)]
     pub router_url: Option<String>,

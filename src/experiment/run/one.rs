@@ -134,7 +134,7 @@ impl RunContext {
     }
 
     async fn whole(&self, settings: &Settings, end: &mut RunEnd) -> anyhow::Result<RunState> {
-        let spec = spec(settings, &end.dir, &self.program)?;
+        let spec = deploy::spec(settings, &end.dir, &self.program)?;
         let began = self.clock.now();
         let deployment = tokio::select! {
             started = Deployment::start(&spec) => started?,
@@ -146,7 +146,7 @@ impl RunContext {
         let servers = deployment.servers.iter().map(|server| server.file.clone());
         file.servers = servers.collect();
         file.processes = deployment.processes();
-        file.router = spec.router.name();
+        file.router = spec.router_name();
         file.kept_cache = !deployment.kept_caches.is_empty();
         file.notes.extend_from_slice(&deployment.kept_caches);
         end.write()?;
@@ -291,7 +291,10 @@ impl RunContext {
 pub async fn preflight(runs: &[&Settings], program: &Path) -> anyhow::Result<()> {
     let mut seen = Vec::new();
     for settings in runs {
-        spec(settings, Path::new(""), program)?;
+        let spec = deploy::spec(settings, Path::new(""), program)?;
+        if spec.router == Router::SglangRouter {
+            router::find(spec.router_program.as_deref())?;
+        }
         let data = DATA.map(|key| settings.text(key));
         if !seen.contains(&data) {
             traffic::provide(&settings.load).await?;
@@ -299,15 +302,6 @@ pub async fn preflight(runs: &[&Settings], program: &Path) -> anyhow::Result<()>
         }
     }
     Ok(())
-}
-
-fn spec(settings: &Settings, dir: &Path, own: &Path) -> anyhow::Result<DeploymentSpec> {
-    let mut spec = deploy::spec(settings, dir, own)?;
-    if let Router::SglangRouter { program, .. } = &mut spec.router {
-        let given = (!program.as_os_str().is_empty()).then_some(program.as_path());
-        *program = router::find(given)?;
-    }
-    Ok(spec)
 }
 
 /// Hands on that all is to end.

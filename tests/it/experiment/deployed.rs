@@ -18,7 +18,8 @@ pub fn spec(dir: &Path) -> DeploymentSpec {
     DeploymentSpec {
         // A router is a Python that begins: on a busy machine that takes its time.
         start_timeout: Some(PATIENCE),
-        router: Router::Builtin("round_robin".into()),
+        router: Router::Builtin,
+        policy: "round_robin".into(),
         front: true,
         servers: sims(&["--tokenize-ms", "0"]),
         program: program.into(),
@@ -94,16 +95,18 @@ pub fn assert_nothing_is_left(dir: &Path, hosts: &BTreeSet<String>) {
     }
 }
 
-/// The real router, with this policy.
-pub fn router(policy: &str) -> Router {
+/// Two servers behind hops and the real router, with this policy.
+pub fn routed(policy: &str, dir: &Path) -> DeploymentSpec {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/sglang-router-0.3.2/bin/smg");
     assert!(
         program.exists(),
         "the real router is missing ({program:?}): run `bash scripts/router.sh`"
     );
-    Router::SglangRouter {
-        program,
+    DeploymentSpec {
+        router: Router::SglangRouter,
+        router_program: Some(program),
         policy: policy.into(),
-        flags: Vec::new(),
+        hops: true,
+        ..spec(dir)
     }
 }

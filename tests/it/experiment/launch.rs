@@ -14,7 +14,7 @@ use queuescope::experiment::launch::{
 use queuescope::table::Table;
 
 use super::deployed::{
-    assert_nothing_is_left, hosts, left, router, running, send, sglang, sims, spec, words,
+    assert_nothing_is_left, hosts, left, routed, running, send, sglang, sims, spec, words,
 };
 use crate::support::generator::sim;
 use crate::support::process::queuescope;
@@ -23,14 +23,13 @@ use crate::support::router::free_port;
 #[tokio::test]
 async fn what_is_started_serves_each_request_and_its_rows_are_whole_when_it_has_stopped() {
     let base = free_port().port();
-    let builtin = Router::Builtin("round_robin".into());
     for (port, router, hops) in [
         (Some(base), Router::None, false),
-        (None, builtin.clone(), false),
-        (None, builtin, true),
+        (None, Router::Builtin, false),
+        (None, Router::Builtin, true),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let (is_alone, name) = (router == Router::None, router.name());
+        let is_alone = router == Router::None;
         let wanted = DeploymentSpec {
             base_port: port,
             servers: sims(&[])[usize::from(is_alone)..].to_vec(),
@@ -39,6 +38,7 @@ async fn what_is_started_serves_each_request_and_its_rows_are_whole_when_it_has_
             hops,
             ..spec(folder.path())
         };
+        let name = wanted.router_name();
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
         let processes = deployment.processes();
@@ -77,11 +77,7 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
     let policies = ["random", "round_robin", "cache_aware", "power_of_two"];
     for policy in policies {
         let folder = tempfile::tempdir().unwrap();
-        let wanted = DeploymentSpec {
-            router: router(policy),
-            hops: true,
-            ..spec(folder.path())
-        };
+        let wanted = routed(policy, folder.path());
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
         let table = send(&deployment, &folder, "run", "--num-prompts 24").await;
@@ -167,11 +163,6 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let python = sglang("/no/such/python", Vec::new());
     let no_module = sglang("python3", Vec::new());
     let external = running(&[format!("http://127.0.0.1:{}", free_port().port())]);
-    let no_router = Router::SglangRouter {
-        program: "/no/smg".into(),
-        policy: "random".into(),
-        flags: Vec::new(),
-    };
     let of = |change: &dyn Fn(&mut DeploymentSpec)| {
         let mut wanted = spec(dir);
         change(&mut wanted);
@@ -207,8 +198,11 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             &["this Python has no SGLang", "ModuleNotFoundError"],
         ),
         (
-            of(&|wanted| (wanted.router, wanted.hops) = (no_router.clone(), true)),
-            &["router", "the program is not there"],
+            DeploymentSpec {
+                router_program: Some("/no/smg".into()),
+                ..routed("random", dir)
+            },
+            &["the router's program /no/smg is not there"],
         ),
         (
             DeploymentSpec {
@@ -282,7 +276,8 @@ async fn servers_that_run_already_are_neither_started_nor_stopped() {
         sims.iter().map(|sim| sim.addr().to_string()).collect()
     );
     let through = DeploymentSpec {
-        router: Router::External(deployment.target.clone()),
+        router: Router::External,
+        router_url: Some(deployment.target.clone()),
         servers: Vec::new(),
         hops: false,
         dir: folder.path().join("second"),

@@ -134,11 +134,8 @@ async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() 
             prefill: 2,
             traces: true,
             hops: true,
-            router: Router::SglangRouter {
-                program: Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command()),
-                policy: "round_robin".to_owned(),
-                flags: Vec::new(),
-            },
+            router: Router::SglangRouter,
+            router_program: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command())),
             ..spec(folder.path())
         })
         .await

@@ -52,7 +52,8 @@ async fn caches_of_servers_that_ran_before_are_emptied() {
         // Behind a router that runs already, of whose servers nothing is said: it is asked in their place.
         let routed = DeploymentSpec {
             servers: Vec::new(),
-            router: Router::External(url),
+            router: Router::External,
+            router_url: Some(url),
             ..direct.clone()
         };
         for (wanted, asks) in [(direct, answers.len()), (routed, answers.len() + 1)] {
@@ -97,11 +98,9 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
     let wanted = DeploymentSpec {
         engine: EngineName::External,
         servers: running(&[format!("http://{}", server.addr)]),
-        router: Router::SglangRouter {
-            program,
-            policy: "random".into(),
-            flags: Vec::new(),
-        },
+        router: Router::SglangRouter,
+        router_program: Some(program),
+        policy: "random".into(),
         hops: true,
         ..spec(folder.path())
     };
