@@ -115,7 +115,9 @@ impl Wait {
     /// What a request waited for in the router, as its first row tells.
     pub fn in_router<'a>(cell: &impl Fn(ColumnId) -> Value<'a>) -> ByCause {
         let nanos = whole(cell(ColumnId::queue_time_in_router));
-        let nanos = nanos.filter(|nanos| *nanos >= ROUTER).unwrap_or(0);
+        let Some(nanos) = nanos.filter(|nanos| *nanos >= ROUTER) else {
+            return ByCause::default();
+        };
         // Attempts that failed, as long as they are told to have taken, else all of it.
         let failed = text(cell(ColumnId::failed_attempts));
         let took: Option<i64> = attempt::told(&failed).map(|failed| failed.nanos).sum();
