@@ -147,7 +147,8 @@ impl Context {
         if side == Side::Front {
             self.joined = self.shared.joins.open(&id);
         }
-        let mut observer = Observer::new(side, endpoint, id);
+        let mut watch = Watch::over(Observer::new(side, endpoint, id), None);
+        let observer = &mut watch.observer;
         let timeline = observer.timeline_mut();
         timeline.set(arrived, self.arrival);
         if side == Side::Front {
@@ -169,7 +170,7 @@ impl Context {
         if self.counts() {
             self.under_way = Some(self.shared.metrics.request_began());
         }
-        self.watch = Some(Watch::over(observer, None));
+        self.watch = Some(watch);
     }
 
     /// Takes on what the request's headers say that label it.

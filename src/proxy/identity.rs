@@ -1,5 +1,7 @@
 //! Request ids and W3C trace contexts: <https://www.w3.org/TR/trace-context/>, version 00.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, HeaderName};
 
 use crate::request::attempt::{Hex, SpanId};
@@ -53,7 +55,8 @@ pub fn new_request_id() -> String {
 /// The client's request id as a record shows it; `None` when it sent none, or none that can be shown.
 pub fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(&ID)?.as_bytes();
-    let shown = String::from_utf8_lossy(&id[..id.len().min(LONGEST_ID)]);
+    let id = &id[..id.len().min(LONGEST_ID)];
+    let shown = str::from_utf8(id).map_or_else(|_| String::from_utf8_lossy(id), Cow::Borrowed);
     (!shown.trim().is_empty()).then(|| shown.into_owned())
 }
 

@@ -86,22 +86,34 @@ fn exact(cell: &[u8]) -> Option<i64> {
         [b'-', digits @ ..] => (-1, digits),
         digits => (1, digits),
     };
-    let dot = digits.iter().position(|byte| *byte == b'.');
-    let (whole, part) = digits.split_at(dot.unwrap_or(digits.len()));
-    let number = |digits: &[u8]| {
-        digits.iter().try_fold(0_i64, |number, byte| {
-            let digit = byte.wrapping_sub(b'0');
-            (digit < 10).then(|| number * 10 + i64::from(digit))
-        })
+    let (whole, part) = leading(digits, 10);
+    let is_whole = part.len() < digits.len();
+    let part = match part {
+        [] => part,
+        [b'.', part @ ..] => part,
+        _ => return None,
     };
-    let part = part.get(1..).unwrap_or_default();
-    let (part, rest) = part.split_at(part.len().min(9));
-    if !(1..=10).contains(&whole.len()) || !rest.iter().all(u8::is_ascii_digit) {
+    let (number, rest) = leading(part, 9);
+    if !is_whole || !rest.iter().all(u8::is_ascii_digit) {
         return None;
     }
     let up = i64::from(rest.first().is_some_and(|digit| *digit >= b'5'));
-    let part = number(part)? * 10_i64.pow(9 - part.len() as u32) + up;
-    Some(sign * number(whole)?.checked_mul(NANOS)?.checked_add(part)?)
+    let places = (part.len() - rest.len()) as u32;
+    let part = number * 10_i64.pow(9 - places) + up;
+    Some(sign * whole.checked_mul(NANOS)?.checked_add(part)?)
+}
+
+/// The number that the first digits are, of at most so many, and what is behind them.
+fn leading(mut text: &[u8], most: usize) -> (i64, &[u8]) {
+    let mut number = 0;
+    for _ in 0..most {
+        let [digit @ b'0'..=b'9', rest @ ..] = text else {
+            break;
+        };
+        number = number * 10 + i64::from(digit - b'0');
+        text = rest;
+    }
+    (number, text)
 }
 
 /// Whether text stands in a CSV as it is. Nearly all does; to ask all its bytes at once costs a fraction.

@@ -92,14 +92,13 @@ macro_rules! columns {
         impl Row {
             /// The row of a record, without what [`Row::all`] adds.
             #[expect(clippy::redundant_closure_call, reason = "a column may be made with `?`")]
-            pub(super) fn made(mut record: Record, $sums: &Sums) -> Row {
-                let $record = &mut record;
+            pub(super) fn made($record: &mut Record, $sums: &Sums) -> Row {
                 Row {
                     $($name: columns!(@made $record $origin),)+
                     index: $record.sequence.index,
                     sequences: $record.sequences,
                     more: More::of($record),
-                    timeline: record.timeline,
+                    timeline: $record.timeline.clone(),
                 }
             }
 

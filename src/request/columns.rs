@@ -291,10 +291,7 @@ columns! { |r, sums|
     /// `True` where prefill and decode were two servers; else empty.
     disaggregated: Bool of Request { r.timeline.prefill().map(|_| true) }
     /// The server that prefilled it, where that was another than `host`, which decoded it.
-    prefill_host: Text of Request {
-        let by = r.facts.prefilled_by.as_mut();
-        by.map(|by| std::mem::take(&mut by.host)).filter(|host| !host.is_empty())
-    }
+    prefill_host: Text of Request { Some(r.facts.prefilled_by.as_ref()?.host.clone()).filter(|host| !host.is_empty()) }
     /// `bootstrap_room`: the number by which the two servers know the request; of several, the first.
     bootstrap_room: Text of Request { r.facts.room.map(|room| room.to_string()) }
     /// `kv_reserved_time − queue_time_start`: decode's handshake with prefill, and its queue for memory. Prefill waits meanwhile.

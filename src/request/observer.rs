@@ -77,7 +77,7 @@ impl Observer {
 
     /// By what number the servers of a pair know the request, as far as its body has been read.
     pub fn room(&self) -> Option<u64> {
-        self.request.asked().room
+        self.request.asked.room
     }
 
     /// The server's ids of its sequences, as far as its reply has told.
@@ -228,8 +228,9 @@ impl Observer {
     }
 
     fn take_what_was_asked(&mut self) {
-        let (asked, is_whole) = (self.request.asked(), self.request.is_whole());
-        self.facts.model = asked.model.clone();
+        let is_whole = self.request.is_whole();
+        let asked = &mut self.request.asked;
+        self.facts.model = asked.model.take();
         self.facts.stream = asked.stream.or(is_whole.then_some(false));
         self.facts.n = asked.n.unwrap_or(1).max(1);
         self.facts.input_length = asked.input_length().filter(|_| is_whole);

@@ -246,8 +246,8 @@ pub struct More {
     pub untold: Option<Untold>,
     /// What it tells by those goes into the front's row.
     pub front_joins_engine: bool,
-    /// The name of the hop before the server that prefilled it.
-    pub prefill_worker: Option<String>,
+    /// Who prefilled it, where that was another server.
+    pub prefilled_by: Option<Box<PrefilledBy>>,
     /// The gaps of `itl_mean` by their length, where all are known.
     pub gaps: Option<GapCounts>,
     /// What only traces tell.
@@ -268,14 +268,13 @@ impl More {
     pub(super) fn of(record: &mut Record) -> More {
         let has_gaps = record.itl().mean_nanos.is_some();
         let (facts, sequence) = (&mut record.facts, &mut record.sequence);
-        let by = facts.prefilled_by.as_mut();
         More {
             error_quotes_server: facts.error_quotes_server,
             error_code: facts.error_code,
             generation: sequence.generation,
             untold: sequence.untold,
             front_joins_engine: facts.front_joins_engine,
-            prefill_worker: by.map(|by| std::mem::take(&mut by.worker)),
+            prefilled_by: facts.prefilled_by.take(),
             gaps: sequence.gap_counts.take().filter(|_| has_gaps),
             trace: std::mem::take(&mut facts.trace),
         }

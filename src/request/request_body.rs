@@ -11,7 +11,8 @@ use super::words::WordCounter;
 #[derive(Debug)]
 pub struct RequestBody {
     scanner: Scanner,
-    asked: Asked,
+    /// What has been read so far.
+    pub(super) asked: Asked,
 }
 
 /// What the request asks for.
@@ -120,11 +121,6 @@ impl RequestBody {
     pub fn is_whole(&self) -> bool {
         self.scanner.progress() == Progress::Whole
     }
-
-    /// What has been read so far.
-    pub fn asked(&self) -> &Asked {
-        &self.asked
-    }
 }
 
 impl Asked {
@@ -177,10 +173,10 @@ mod tests {
             .chunks(1)
             .for_each(|byte| bytewise.feed(byte));
         assert_eq!(
-            format!("{:?}", whole.asked()),
-            format!("{:?}", bytewise.asked())
+            format!("{:?}", whole.asked),
+            format!("{:?}", bytewise.asked)
         );
-        whole.asked().clone()
+        whole.asked
     }
 
     #[test]

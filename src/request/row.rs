@@ -39,12 +39,10 @@ pub fn without_quotes(rows: &Rows) -> Rows {
 
 impl Row {
     /// The rows of a request that has ended: all its records.
-    pub fn all(records: Vec<Record>) -> Vec<Row> {
+    pub fn all(mut records: Vec<Record>) -> Vec<Row> {
         let sums = Sums::of(&records);
-        records
-            .into_iter()
-            .map(|record| Row::of(record, &sums))
-            .collect()
+        let records = records.iter_mut();
+        records.map(|record| Row::of(record, &sums)).collect()
     }
 
     /// Its cells by the names of their columns, as an object.
@@ -54,7 +52,7 @@ impl Row {
         cells.collect()
     }
 
-    fn of(record: Record, sums: &Sums) -> Row {
+    fn of(record: &mut Record, sums: &Sums) -> Row {
         let noted = record.noted();
         let mut row = Row::made(record, sums);
         let found = Impossible::of(&row);

@@ -15,7 +15,7 @@ pub struct TimeSpent {
     pub requests: u64,
     /// Their time, nanoseconds.
     pub total_nanos: i128,
-    /// Its parts, the largest first.
+    /// Its parts; of what was [added up](Self::add) the largest first.
     pub parts: Vec<PartSpent>,
     /// What was not seen, and in how many requests.
     pub unseen: BTreeMap<Unseen, u64>,
@@ -76,15 +76,9 @@ impl TimeSpent {
                 of_nanos: total_nanos,
             });
         }
-        self.sort();
         for what in unseen.iter() {
             *self.unseen.entry(what).or_default() += 1;
         }
-    }
-
-    fn sort(&mut self) {
-        self.parts
-            .sort_by_key(|part| (Reverse(part.nanos), part.spent));
     }
 
     fn add_part(&mut self, more: PartSpent) {
@@ -113,7 +107,8 @@ impl TimeSpent {
         for part in more.parts {
             self.add_part(part);
         }
-        self.sort();
+        self.parts
+            .sort_by_key(|part| (Reverse(part.nanos), part.spent));
         for (what, count) in more.unseen {
             *self.unseen.entry(what).or_default() += count;
         }

@@ -384,7 +384,9 @@ impl Timeline {
 
     /// The moment for a time column: on the observer's clock where that is possible, else raw.
     pub fn time(&self, moment: Moment) -> Option<Stamp> {
-        self.on_own_clock(moment).or_else(|| self.raw(moment))
+        let moment = self.resolve(moment)?;
+        let ours = self.ours(moment).map(|(at, _)| at);
+        ours.or_else(|| self.mark(moment))
     }
 
     /// Nanoseconds of a period, negative when the order is broken. Exact within one clock,

@@ -117,7 +117,9 @@ impl Wait {
         // A client that is slow to send its prompt is not held back.
         let prompt = whole(cell(ColumnId::prompt_wait)).unwrap_or(0);
         let nanos = whole(cell(ColumnId::queue_time_in_router)).map(|nanos| nanos - prompt);
-        let nanos = nanos.filter(|nanos| *nanos >= ROUTER).unwrap_or(0);
+        let Some(nanos) = nanos.filter(|nanos| *nanos >= ROUTER) else {
+            return ByCause::default();
+        };
         // Where no hop stands the send to the server is the proxy's own.
         let of_hop = [ColumnId::worker, ColumnId::worker_forwarded_time];
         let has_hop = of_hop

@@ -1,6 +1,7 @@
 //! Metrics with labels, of which each has a bounded number of label sets, whatever comes in.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -128,7 +129,7 @@ impl<O: One> Family<O> {
     /// open labels (names of models, workers, servers, clocks) become [`OTHER`]; its last set is [`OTHER`] in every label.
     pub fn with(&self, values: &[&str]) -> O {
         // Nearly all have been there before.
-        if let Some(one) = self.find(self.0.hasher.hash_one(values)) {
+        if let Some(one) = self.find(self.key(values)) {
             return one;
         }
         let tries: [(Keeps, usize); 3] = [
@@ -147,7 +148,7 @@ impl<O: One> Family<O> {
             let pairs = self.0.metric.labels.iter().zip(values);
             let kept = pairs.map(|(name, value)| if keeps(name, value) { *value } else { OTHER });
             let kept: Vec<&str> = kept.collect();
-            let key = self.0.hasher.hash_one(&kept[..]);
+            let key = self.key(&kept);
             self.find(key).or_else(|| self.add(key, &kept, room))
         });
         found.unwrap_or_else(|| self.0.lost.clone())
@@ -161,6 +162,15 @@ impl<O: One> Family<O> {
     /// Forgets all label sets.
     pub fn clear(&self) {
         self.0.all.write().clear();
+    }
+
+    /// What stands for these values; the hasher counts the length of each.
+    fn key(&self, values: &[&str]) -> u64 {
+        let mut hasher = self.0.hasher.build_hasher();
+        values
+            .iter()
+            .for_each(|value| hasher.write(value.as_bytes()));
+        hasher.finish()
     }
 
     fn find(&self, key: u64) -> Option<O> {

@@ -1,7 +1,8 @@
 //! What requests waited for at each worker, as a metric. A wait is judged once those that ran meanwhile have ended, as far as
 //! can be told: only then it is known who had the slots.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::ops::Range;
 
 use parking_lot::Mutex;
@@ -54,14 +55,10 @@ impl WaitLog {
                 .iter()
                 .filter_map(|wait| Some((wait.cause?, wait.nanos)))
             {
-                let prefill = || {
-                    row.more
-                        .prefill_worker
-                        .as_ref()
-                        .or(row.prefill_host.as_ref())
-                };
+                let by = row.more.prefilled_by.as_ref();
+                let by = by.map(|by| &by.worker).or(row.prefill_host.as_ref());
                 let at = match cause {
-                    Cause::PrefillQueue => prefill().map_or(worker, String::as_str),
+                    Cause::PrefillQueue => by.map_or(worker, String::as_str),
                     _ => worker,
                 };
                 metrics.waited(at, cause, nanos);
@@ -70,10 +67,11 @@ impl WaitLog {
             let Some(wait) = waits.pop() else {
                 continue;
             };
-            let key = (worker.to_owned(), row.dp_rank);
             let mut all = self.0.lock();
-            let is_new = !all.contains_key(&key);
-            let has_room = !worker.is_empty() && (!is_new || all.len() < WORKERS);
+            let workers = all.len();
+            let ended = all.entry((worker.to_owned(), row.dp_rank));
+            let is_new = matches!(ended, Entry::Vacant(_));
+            let has_room = !worker.is_empty() && (!is_new || workers < WORKERS);
             let Some(stay) = wait.stay.filter(|_| has_room) else {
                 metrics.waited(worker, Cause::Unknown, wait.nanos);
                 continue;
@@ -83,7 +81,7 @@ impl WaitLog {
                 let all = Cause::ALL.into_iter().take(Cause::AT_ONE_SERVER);
                 all.for_each(|cause| metrics.waited(worker, cause, 0));
             }
-            all.entry(key).or_default().all.push_back((at, stay));
+            ended.or_default().all.push_back((at, stay));
         }
     }
 

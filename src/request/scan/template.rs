@@ -6,7 +6,7 @@
 //! Streams are alike, too: what was kept of one is tried for the documents of others on the same thread, be it the first
 //! or the last kind of a stream's.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ const BORROWED: usize = 1;
 thread_local! {
     /// The newest first.
     static KNOWN: RefCell<VecDeque<Arc<Known>>> = const { RefCell::new(VecDeque::new()) };
+    /// Room for the changes of a document, used again and again.
+    static SPARE: Cell<Vec<Change>> = const { Cell::new(Vec::new()) };
 }
 
 /// What the documents of a stream are compared with.
@@ -40,7 +42,6 @@ pub struct Template {
     own: Known,
     /// Of another stream or another kind, and what the last one was like; and how many were.
     other: Option<(Arc<Known>, usize)>,
-    changes: Vec<Change>,
     is_recording: bool,
     /// Values that the scan found and the sink may want, within how many containers.
     wanted: Option<(u8, usize)>,
@@ -87,32 +88,49 @@ impl Template {
     /// Whether `document`, to be scanned by `root`, begins with a whole one that differs from one before in values only;
     /// then tells of it.
     pub fn repeats<S: Sink>(&mut self, root: &'static Rule, document: &[u8], sink: &mut S) -> bool {
-        let changes = &mut self.changes;
+        // What is kept is an object; the last event of many streams is none.
+        if document.first() != Some(&b'{') {
+            return false;
+        }
+        let mut changes = SPARE.take();
+        let known = self.like(root, document, &mut changes);
+        if let Some(known) = known {
+            known.tell(document, &changes, sink);
+        }
+        let is_known = known.is_some();
+        SPARE.set(changes);
+        is_known
+    }
+
+    /// What the document is like, but for these changes.
+    fn like(
+        &mut self,
+        root: &'static Rule,
+        document: &[u8],
+        changes: &mut Vec<Change>,
+    ) -> Option<&Known> {
         let present = match &mut self.other {
-            Some((_, BORROWED)) if self.shared == 0 && document.len() <= LONGEST => return false,
+            Some((_, BORROWED)) if self.shared == 0 && document.len() <= LONGEST => return None,
             Some((other, likes)) => {
                 *likes += 1;
                 other
             }
             None => &self.own,
         };
-        if present.compare(document, changes) {
-            present.tell(document, changes, sink);
-            return true;
+        if !present.compare(document, changes) {
+            let same_root = |known: &&Arc<Known>| known.root.is_some_and(|of| ptr::eq(of, root));
+            let other = KNOWN.with_borrow(|all| {
+                let mut of_root = all.iter().filter(same_root);
+                of_root
+                    .find(|known| known.compare(document, changes))
+                    .cloned()
+            });
+            self.other = Some((other?, 0));
         }
-        let same_root = |known: &&Arc<Known>| known.root.is_some_and(|of| ptr::eq(of, root));
-        let other = KNOWN.with_borrow(|all| {
-            let mut of_root = all.iter().filter(same_root);
-            of_root
-                .find(|known| known.compare(document, changes))
-                .cloned()
-        });
-        let Some(known) = other else {
-            return false;
-        };
-        known.tell(document, changes, sink);
-        self.other = Some((known, 0));
-        true
+        Some(match &self.other {
+            Some((other, _)) => other,
+            None => &self.own,
+        })
     }
 
     /// A document begins that is to be scanned.
