@@ -150,7 +150,7 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
                 let permit = (!is_alone).then(|| service.listener.serve()).flatten();
                 if permit.is_none() && !is_alone {
                     service.shared.metrics.client_limit(Limit::Connections);
-                    request::refuse(&service, exchange);
+                    request::refuse(service, exchange);
                     continue;
                 }
                 let service = service.clone();

@@ -234,7 +234,7 @@ async fn requests_count_among_the_connections_that_are_taken() {
         upstream.seen().len() > 2
     })
     .await;
-    drop(client);
+    client.kill();
     let rows = front.rows().await;
     let mut refused = rows.iter().filter(|row| row["outcome"] == "rejected");
     let row = refused.next().expect("each generation request has a row");
