@@ -238,7 +238,7 @@ fn a_kv_cache_of_known_size_is_replayed() {
     run.series = vec![SeriesRow {
         time: 1.0,
         source: "metrics".into(),
-        server: run.table.text("host", 0).to_owned().into(),
+        server: run.table.text("host", 0).to_owned(),
         metric: "max_total_num_tokens".into(),
         value: 700.0,
     }];
