@@ -121,17 +121,18 @@ impl Wait {
             return ByCause::default();
         };
         // Where no hop stands the send to the server is the proxy's own.
-        let of_hop = [ColumnId::worker, ColumnId::worker_forwarded_time];
-        let has_hop = of_hop
-            .into_iter()
-            .any(|column| cell(column) != Value::Empty);
+        let is_told = |column| cell(column) != Value::Empty;
+        let has_hop = is_told(ColumnId::worker) || is_told(ColumnId::worker_forwarded_time);
+        let cause = match is_told(ColumnId::forwarded_time) && !has_hop {
+            true => Cause::Proxy,
+            false => Cause::Router,
+        };
         // Attempts that failed, as long as they are told to have taken, else all of it.
         let failed = text(cell(ColumnId::failed_attempts));
         let took: Option<i64> = attempt::told(&failed).map(|failed| failed.nanos).sum();
         let down = took.map_or(nanos, |took| took.min(nanos));
         let mut told = ByCause::default();
         told.add(Cause::Down, down);
-        let cause = if has_hop { Cause::Router } else { Cause::Proxy };
         told.add(cause, nanos - down);
         told
     }

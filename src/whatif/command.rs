@@ -236,23 +236,29 @@ impl Made<'_> {
                 .map(four_digits)
                 .collect(),
         };
-        let (mut missed, mut enough, mut found) = (0, all.len(), None);
-        while missed < enough {
+        let under = |at: usize| {
+            let looked_for = (what.key().to_owned(), all[at].clone());
+            self.under([settings, &[looked_for]].concat())
+        };
+        let keeps = |made: &Prediction| made.figures.goodput_share >= Some(self.args.goodput_share);
+        let (mut missed, mut enough) = (0, all.len() - 1);
+        // Where the most room is not enough, nothing less is looked at.
+        let mut found = under(enough)?;
+        while keeps(&found) && missed < enough {
             let middle = usize::midpoint(missed, enough);
             let middle = match what {
                 // Many take long, and are seldom needed.
                 Find::Servers => middle.min(2 * missed),
                 Find::Rate => middle,
             };
-            let looked_for = (what.key().to_owned(), all[middle].clone());
-            let made = self.under([settings, &[looked_for]].concat())?;
-            if made.figures.goodput_share >= Some(self.args.goodput_share) {
-                (enough, found) = (middle, Some(made));
+            let made = under(middle)?;
+            if keeps(&made) {
+                (enough, found) = (middle, made);
             } else {
                 missed = middle + 1;
             }
         }
-        Ok(found)
+        Ok(keeps(&found).then_some(found))
     }
 
     /// The lowest that is looked at, requests a second.

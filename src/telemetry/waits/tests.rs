@@ -112,6 +112,7 @@ fn what_waited_on_the_way_or_at_an_unknown_time_is_counted_at_once() {
     }
     // Without a hop it was the proxy that held it, and not while its client still sent the prompt.
     rows[0].worker = None;
+    rows[0].forwarded_time = rows[0].router_send_time;
     rows[0].failed_attempts = None;
     rows[0].prompt_wait = Some(NANOS / 10);
     let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
