@@ -1,6 +1,8 @@
 //! How requests ended, what the rows themselves say is wrong, and what nobody saw.
 
+use crate::report::load::Kind;
 use crate::request::outcome::Outcome;
+use crate::request::stages::Spent;
 
 use super::servers::counted;
 use super::{ENOUGH, Finding, Level, Seen, upper};
@@ -31,11 +33,7 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     );
     let percent = share * 100.0;
     let advice = match of.run.faults.is_empty() {
-        true => all
-            .failures
-            .kinds
-            .first()
-            .and_then(|kind| advice(kind.outcome)),
+        true => all.failures.kinds.first().and_then(advice),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
     Some(Finding {
@@ -47,9 +45,13 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     })
 }
 
-/// What to do about the most frequent outcome, where that says it.
-fn advice(outcome: Outcome) -> Option<&'static str> {
-    Some(match outcome {
+/// What to do about the most frequent kind, where its outcome says it.
+fn advice(kind: &Kind) -> Option<&'static str> {
+    Some(match kind.outcome {
+        Outcome::Rejected if kind.last_seen == Some(Spent::Proxy) => {
+            "The proxy itself held them back, as many as its `max_concurrent_requests` being under way, and refused them after \
+             `queue_timeout_s`: raise one of these, add servers, or lower the rate."
+        }
         Outcome::Rejected => {
             "A queue was full: add servers, lower the rate, or allow a longer queue."
         }
