@@ -213,7 +213,9 @@ mod tests {
                 Moment::PrefillReplied => pair.is_some(),
                 moment => moment.clock(Side::Traffic) != ClockOf::Engine || own.contains(&moment),
             };
-            if moment == Moment::Finish || is_own && seen & 1 << moment as u32 != 0 {
+            // Every row of a request that went well has its send and its end.
+            let is_sure = matches!(moment, Moment::Sent | Moment::Finish);
+            if is_sure || is_own && seen & 1 << moment as u32 != 0 {
                 sample = sample.at(moment, now);
             }
         }

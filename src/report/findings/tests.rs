@@ -309,6 +309,20 @@ fn failures_are_told_with_where_they_were() {
     assert_says(&finding.advice, "--request-timeout-s");
     let few = only(&run_of(300, every(200)), "failures");
     assert_eq!(few.level, Level::Limit);
+    let sent = [
+        Moment::Forwarded,
+        Moment::WorkerArrival,
+        Moment::WorkerForwarded,
+    ];
+    let refused = run_of(100, |sample, n, start| match n % 20 {
+        7 => timed_out(sample, start)
+            .without(&sent)
+            .ended(Outcome::Rejected, "503"),
+        _ => sample,
+    });
+    let advice = only(&refused, "failures").advice;
+    assert_says(&advice, "`max_concurrent_requests`");
+    assert_says(&advice, "`queue_timeout_s`");
     let mut disturbed = run_of(100, every(20));
     disturbed.faults = vec![FaultRow::default()];
     assert!(only(&disturbed, "failures").advice.contains("on purpose"));
