@@ -57,7 +57,7 @@ WAITS = [  # name, column of a row, span, whose log has it as `queue_time`
 ]
 LOADS = {"chat": "sglang-oai-chat", "generate": "sglang"}
 STAGES = ["queue_time_in_router", "network_time", "tokenize_time", "decode_bootstrap_time", "prefill_queue_time", "prefill_time",
-          "kv_transfer_time", "decode_queue_time", "return_time", "router_hold_time", "router_return", "decode_time"]
+          "kv_transfer_time", "decode_queue_time", "return_time", "router_hold_time", "router_return_time", "decode_time"]
 
 # The spans of each trace, seconds by name: the proxy forwards what it got as it came.
 spans = collections.defaultdict(dict)
@@ -138,9 +138,6 @@ def held_against(rows, log):
 def parts(row):
     """The stages of a row, seconds, in order; what it lacks is left out."""
     times = {stage: seconds(row, stage) for stage in STAGES}
-    # The column is about the first bytes, the stage about the first token; where the hop did not see it, `return` has both.
-    at_hop, replied, first = (seconds(row, f"{name}_time") for name in ["worker_first_token", "prefill_replied", "first_token"])
-    times["router_return"] = None if at_hop is None or first is None else first - (replied or at_hop)
     return {stage: time for stage, time in times.items() if time is not None}
 
 def check(name, rows, log):

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Parser as _;
 
 use crate::clock::Clock;
-use crate::report::timeline::{clock_lines, missing, render};
+use crate::report::timeline::{clock_lines, render, unseen};
 use crate::report::why::first_of;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
@@ -190,13 +190,10 @@ fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
     }
     let waited = first_of([record]);
     text.extend(waited.map(|waited| format!("it {waited}\n")));
-    let advice = missing(record);
-    if !advice.is_empty() {
-        text.push_str("\nnot measured, and what would measure it:\n");
-    }
-    for advice in advice {
-        let moments: Vec<&str> = advice.missing.iter().map(|moment| moment.name()).collect();
-        let _ = writeln!(text, "  {}\n    {}", moments.join(", "), advice.remedy);
+    let unseen = unseen(record);
+    text.extend((!unseen.is_empty()).then_some("\n"));
+    for unseen in unseen {
+        let _ = writeln!(text, "{unseen}");
     }
     match wrong {
         None => text.push_str("\ntimestamps are consistent\n"),

@@ -43,28 +43,27 @@ pub fn of_file(
 
 /// What is known of a run beside its rows: of `summary.json`, as far as it has been written.
 fn facts(run: &Run) -> RunFacts {
-    let told = |name: &str| run.summary.as_ref().and_then(|summary| summary.get(name));
     let (began, ended) = ends(&run.table);
     // The run begins with its schedule, not with its first request.
     let is_scheduled = run.table.has("scheduled_time");
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
     // That of a window is not the run's.
     let is_whole = run.window().is_none_or(|window| window.is_all());
-    let duration = told("duration").and_then(Value::as_f64);
+    let duration = run.told("/duration").and_then(Value::as_f64);
     let ended = match duration.filter(|_| is_whole) {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, Stamp::from_nanos),
     };
-    let goals = told("goodput_goals_ms").and_then(Value::as_object);
+    let goals = run.told("/goodput_goals_ms").and_then(Value::as_object);
     let goals = goals.into_iter().flatten();
     let goal = |(name, most): (&String, &Value)| format!("{name}:{most}").parse::<Goal>().ok();
-    let scheduled = run.scheduled.map(|count| count as usize);
+    let scheduled = run.scheduled().map(|count| count as usize);
     RunFacts {
         started,
         ended,
-        offered_rate: told("offered_rate").and_then(Value::as_f64),
+        offered_rate: run.told("/offered_rate").and_then(Value::as_f64),
         scheduled: scheduled.unwrap_or_else(|| run.table.firsts().count()),
-        config: told("config").cloned().unwrap_or_default(),
+        config: run.told("/config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),
         machine: Value::Null,
     }
@@ -187,7 +186,7 @@ mod tests {
         assert!((expected["duration"].as_f64().unwrap() - 0.9).abs() < 1e-9);
         let base = csv::TimeBase::Since(at(0));
         let mut run = run_of(&records, base);
-        run.summary = Some(expected.clone());
+        run.summary = expected.clone();
         let counted = (0..run.table.len()).filter(|row| run.is_counted()(*row));
         assert_eq!(counted.count(), 28);
         let mut found = figures(&run).to_json();

@@ -8,7 +8,6 @@ mod servers;
 mod waiting;
 
 use serde::Serialize;
-use serde_json::Value;
 
 pub use servers::queue_grew;
 
@@ -127,9 +126,8 @@ impl Seen<'_> {
     /// Whether nothing of the run is known to be missing from its figures: it came to its end, and neither its reader nor
     /// the run itself (or what merged its shards) had anything to say against them.
     fn is_whole(&self) -> bool {
-        let warnings = self.told("/warnings").and_then(Value::as_array);
         let run = self.run;
-        !run.is_partial && warnings.is_none_or(Vec::is_empty) && run.notes.is_empty()
+        !run.is_partial && run.warnings().next().is_none() && run.notes.is_empty()
     }
 
     /// Where the time went, in a run of which nothing else is found.
@@ -137,11 +135,6 @@ impl Seen<'_> {
         let is_quiet = self.found.iter().all(|finding| finding.kind == "unseen");
         let is_enough = self.spent.requests >= ENOUGH;
         (is_quiet && is_enough).then(|| self.spent.shares("a request took"))
-    }
-
-    /// A member of `summary.json`, or of a member of it.
-    fn told(&self, pointer: &str) -> Option<&Value> {
-        self.run.summary.as_ref()?.pointer(pointer)
     }
 }
 

@@ -13,7 +13,6 @@ use crate::request::csv::TimeBase;
 use crate::table::Error;
 use crate::table::cells::RowWriter;
 use crate::table::rows::{self, UNSAID};
-use crate::table::window::Window;
 
 use super::figures::figures;
 use super::files::{ROWS, SUMMARY};
@@ -59,7 +58,7 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
     for shard in shards {
         // Times of the epoch are every shard's already.
         let zero = shard.zero.unwrap_or(shard.began - began);
-        let table = &shard.table;
+        let table = &shard.run.table;
         let came = |row| {
             // A request that was never sent has no arrival: it stands where it was to be.
             let came = table.whole(ColumnId::arrival_time, row);
@@ -85,13 +84,15 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
 /// Whether these are different shards of one schedule.
 fn check(shards: &[Shard]) -> Result<(), Error> {
     // What they sent is known only of those that came to their end.
-    let first = shards.iter().find(|shard| shard.workload().is_some());
+    let first = shards
+        .iter()
+        .find(|shard| shard.run.workload_sha256().is_some());
     let Some(first) = first.or(shards.first()) else {
         return Ok(());
     };
     let config = first.config();
     for (at, shard) in shards.iter().enumerate() {
-        let wrong = |what: String| Err(Error::read(&shard.dir, what));
+        let wrong = |what: String| Err(Error::read(&shard.run.dir, what));
         let before = at.checked_sub(1).and_then(|at| shards.get(at));
         let is_given = |before: &&Shard| before.number == shard.number || before.of != shard.of;
         if let Some(before) = before.filter(is_given) {
@@ -99,19 +100,19 @@ fn check(shards: &[Shard]) -> Result<(), Error> {
                 "{} does not go with {} of {}: each of one run's shards is given once",
                 shard.name(),
                 before.name(),
-                before.dir.display()
+                before.run.dir.display()
             ));
         }
         let own = shard.config();
         let is_other = |key: &&String| {
-            let is_known = *key != WORKLOAD || shard.workload().is_some();
+            let is_known = *key != WORKLOAD || shard.run.workload_sha256().is_some();
             is_known && config.get(*key) != own.get(*key)
         };
         if let Some(key) = config.keys().chain(own.keys()).find(is_other) {
             let [own, firsts] = [&own, &config].map(|of| of.get(key).cloned().unwrap_or_default());
             return wrong(format!(
                 "config.{key} is {own}, in {} it is {firsts}: shards of one run have the same settings and requests",
-                first.dir.display(),
+                first.run.dir.display(),
             ));
         }
     }
@@ -141,10 +142,10 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
              (--start-at lets them begin at one moment)"
         ));
     }
-    let whole = shards.iter().filter(|shard| !shard.is_partial);
+    let whole = shards.iter().filter(|shard| !shard.run.is_partial);
     notes.extend(whole.filter_map(|shard| {
-        let rows = shard.table.firsts().count() as u64;
-        let all = shard.told("requests").and_then(Value::as_u64);
+        let rows = shard.run.table.firsts().count() as u64;
+        let all = shard.run.told("/requests").and_then(Value::as_u64);
         let all = all.unwrap_or(rows.max(1));
         (rows < all).then(|| {
             format!(
@@ -153,7 +154,7 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
             )
         })
     }));
-    let partial = shards.iter().filter(|shard| shard.is_partial);
+    let partial = shards.iter().filter(|shard| shard.run.is_partial);
     notes.extend(partial.map(|shard| {
         format!(
             "{} was cut short: its requests that were under way then, and those to come, are in no figure",
@@ -169,33 +170,33 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let end = |shard: &Shard| {
         let after = (shard.began - began) as f64 / NANOS as f64;
         // Figures of shards together are of all that they sent, and a window's length is not a run's.
-        let is_whole = Window::of(&shard.summary).is_none_or(|window| window.is_all());
-        let duration = shard.number("duration").filter(|_| is_whole);
+        let is_whole = shard.run.window().is_none_or(|window| window.is_all());
+        let duration = shard.number("/duration").filter(|_| is_whole);
         duration.map(|duration| duration + after)
     };
-    let scheduled = shards.iter().map(|shard| shard.told("scheduled")?.as_u64());
+    let scheduled = shards.iter().map(|shard| shard.run.scheduled());
     let first = shards.first();
     let mut config = first.map(Shard::config).unwrap_or_default();
     config.insert("shard".to_owned(), Value::Null);
-    let workload = shards.iter().find_map(Shard::workload);
-    config.insert(WORKLOAD.to_owned(), workload.cloned().into());
+    let workload = shards.iter().find_map(|shard| shard.run.workload_sha256());
+    config.insert(WORKLOAD.to_owned(), workload.into());
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each offered its part of the load.
-        "offered_rate": shards.iter().map(|shard| shard.number("offered_rate")).sum::<Option<f64>>(),
-        "goodput_goals_ms": first.and_then(|shard| shard.told("goodput_goals_ms")),
+        "offered_rate": shards.iter().map(|shard| shard.number("/offered_rate")).sum::<Option<f64>>(),
+        "goodput_goals_ms": first.and_then(|shard| shard.run.told("/goodput_goals_ms")),
+        "scheduled": scheduled.sum::<Option<u64>>(),
         "config": config,
     });
     let run = Run {
         table,
-        summary: Some(facts),
-        scheduled: scheduled.sum(),
+        summary: facts,
         ..Run::default()
     };
     let mut summary = figures(&run).to_json();
     let of_shard = |shard: &Shard| {
         let name = format!("{}/{}", shard.number, shard.of);
-        json!({ "dir": shard.dir, "shard": name, "started_at_ns": shard.began })
+        json!({ "dir": shard.run.dir, "shard": name, "started_at_ns": shard.began })
     };
     for (name, value) in [
         ("machine", Value::Null),
@@ -203,7 +204,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
             "machines",
             shards
                 .iter()
-                .map(|shard| shard.told("machine").cloned())
+                .map(|shard| shard.run.told("/machine").cloned())
                 .collect(),
         ),
         ("started_at", (began as f64 / NANOS as f64).into()),
@@ -222,8 +223,7 @@ fn warnings(shards: &[Shard]) -> Vec<String> {
     let left_out = format!("{broken} rows cannot be read and are left out");
     let mut warnings: Vec<String> = (broken > 0).then_some(left_out).into_iter().collect();
     for shard in shards {
-        let own = shard.told("warnings").and_then(Value::as_array);
-        let own = own.into_iter().flatten().filter_map(Value::as_str);
+        let own = shard.run.warnings();
         warnings.extend(own.map(|warning| format!("{}: {warning}", shard.name())));
     }
     warnings
@@ -238,8 +238,8 @@ fn verdict(shards: &[Shard]) -> Verdict {
         false => Grade::Invalid,
     };
     for shard in shards {
-        let own = Verdict::of(&shard.summary);
-        if own.is_none() && !shard.is_partial {
+        let own = shard.run.verdict();
+        if own.is_none() && !shard.run.is_partial {
             reasons.push(format!(
                 "{} has no verdict: whether its generator kept its schedule is not known",
                 shard.name()

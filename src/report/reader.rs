@@ -48,16 +48,14 @@ pub struct Run {
     pub file: Option<RunFile>,
     /// Its rows. Times count from the beginning of the run.
     pub table: Table,
-    /// Its `summary.json`; of a run that was killed its `begun.json`.
-    pub summary: Option<Value>,
+    /// Its `summary.json`; of a run that was killed its `begun.json`; null where it has neither.
+    pub summary: Value,
     /// What was measured over time.
     pub series: Vec<SeriesRow>,
     /// What was done to its servers.
     pub faults: Vec<FaultRow>,
     /// Whether it did not come to its end: rows are those of the requests that had ended.
     pub is_partial: bool,
-    /// How many requests were to be sent, where that is known.
-    pub scheduled: Option<u64>,
     /// What the reader of its figures must know.
     pub notes: Vec<String>,
     /// Of a prediction: by which share of it a figure may be off.
@@ -196,9 +194,9 @@ fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
     }
     let file: Option<RunFile> = json(&path.join(RUN))?;
     // Of a run that was killed: what it knew when it began.
-    let summary: Option<Value> = match json(&path.join(SUMMARY))? {
-        None => json(&path.join(BEGUN))?,
-        summary => summary,
+    let summary: Value = match json(&path.join(SUMMARY))? {
+        None => json(&path.join(BEGUN))?.unwrap_or_default(),
+        Some(summary) => summary,
     };
     let mut rows = [ROWS, PARTIAL].into_iter().map(|name| path.join(name));
     let files: Vec<PathBuf> = rows.find(|path| path.is_file()).into_iter().collect();
@@ -219,9 +217,6 @@ fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
         name: label.map_or_else(|| name_of(path), |label| one_line(label).into_owned()),
         is_partial: !files.iter().any(|path| path.ends_with(ROWS)),
         files,
-        scheduled: summary
-            .as_ref()
-            .and_then(|told| told.get("scheduled")?.as_u64()),
         series: csv_rows(path, SERIES, &mut notes)?,
         faults: csv_rows(path, FAULTS, &mut notes)?,
         notes,
@@ -232,26 +227,40 @@ fn found(path: &Path, label: Option<&str>) -> Result<Option<Run>, Error> {
 }
 
 impl Run {
+    /// A member of its summary, or of a member of it, by its pointer: `/config/turns`.
+    pub fn told(&self, pointer: &str) -> Option<&Value> {
+        let told = self.summary.pointer(pointer);
+        told.filter(|value| !value.is_null())
+    }
+
     /// The part of it that its figures are of, where its summary tells.
     pub fn window(&self) -> Option<Window> {
-        Window::of(self.summary.as_ref()?)
+        Window::of(&self.summary)
     }
 
     /// How its generator judged it, where its summary tells.
     pub fn verdict(&self) -> Option<Verdict> {
-        Verdict::of(self.summary.as_ref()?)
+        Verdict::of(&self.summary)
+    }
+
+    /// How many requests were to be sent.
+    pub fn scheduled(&self) -> Option<u64> {
+        self.told("/scheduled")?.as_u64()
+    }
+
+    /// What it warns of itself.
+    pub fn warnings(&self) -> impl Iterator<Item = &str> {
+        let told = self.told("/warnings").and_then(Value::as_array);
+        told.into_iter().flatten().filter_map(Value::as_str)
     }
 
     /// The hash of what it was sent, where one was taken.
     pub fn workload_sha256(&self) -> Option<&str> {
-        let of_file = || self.file.as_ref()?.workload_sha256.as_deref();
-        let told = || {
-            self.summary
-                .as_ref()?
-                .pointer("/config/workload_sha256")?
-                .as_str()
-        };
-        of_file().or_else(told)
+        let of_file = self
+            .file
+            .as_ref()
+            .and_then(|file| file.workload_sha256.as_deref());
+        of_file.or_else(|| self.told("/config/workload_sha256")?.as_str())
     }
 
     /// Whether the figures are of a row: it tells of a request that arrived in that part, or nobody knows when.
@@ -268,7 +277,7 @@ impl Run {
     /// When it began, Unix seconds, as its files tell.
     fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
-        began.or_else(|| self.summary.as_ref()?.get("started_at")?.as_f64())
+        began.or_else(|| self.told("/started_at")?.as_f64())
     }
 
     /// Reads its rows. `go_on`: one whose rows cannot be read has none, and a note of why.
@@ -294,9 +303,8 @@ impl Run {
     /// Says what is wrong with its rows.
     fn note(&mut self, told: &Told) {
         if self.is_partial {
-            let of = self
-                .scheduled
-                .map_or(String::new(), |all| format!(" of {all}"));
+            let of = self.scheduled();
+            let of = of.map_or(String::new(), |all| format!(" of {all}"));
             let requests = self.table.firsts().count();
             self.notes.push(format!(
                 "unfinished: {requests}{of} requests had ended when the run was cut short; figures are of those, and \

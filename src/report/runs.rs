@@ -130,13 +130,8 @@ impl<'a> RunReport<'a> {
 
     /// What is to be known of its figures beside its verdict, from the run itself and from its reader.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
-        let told = self
-            .run
-            .summary
-            .as_ref()
-            .and_then(|told| told.get("warnings")?.as_array());
-        let told = told.into_iter().flatten().filter_map(Value::as_str);
-        self.run.notes.iter().map(String::as_str).chain(told)
+        let notes = self.run.notes.iter().map(String::as_str);
+        notes.chain(self.run.warnings())
     }
 
     /// A server's name, as series and faults call it; its host where it has none.
@@ -159,7 +154,7 @@ impl<'a> RunReport<'a> {
         let file = self.run.file.as_ref();
         let mut summary = self.summary.to_json();
         // Of the run itself, not of its rows.
-        let told = self.run.summary.as_ref().and_then(Value::as_object);
+        let told = self.run.summary.as_object();
         for (name, value) in told.into_iter().flatten() {
             if OF_THE_RUN.contains(&name.as_str()) || summary.get(name).is_none() {
                 summary[name] = value.clone();

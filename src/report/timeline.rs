@@ -2,28 +2,11 @@
 
 use crate::request::record::TOLERANCE_NANOS;
 use crate::request::row::Row;
-use crate::request::timeline::{ClockOf, Moment, Period, Side};
-use crate::request::unseen::Unseen;
+use crate::request::timeline::{ClockOf, Period};
+use crate::request::unseen::{Unseen, Unseens};
 
 use super::duration;
 use crate::request::stages::{Breakdown, Part, Spent, place};
-
-/// Moments that are missing for one reason, and what would bring them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advice {
-    /// The moments, in the order of a request's life.
-    pub missing: Vec<Moment>,
-    /// The switch, hop or request that would bring them.
-    pub remedy: String,
-}
-
-/// What shows the moments of a front, of a router, and those on a front's clock.
-const FRONT: &str =
-    "send through `queuescope proxy`, whose `stamps` setting must allow this client";
-const HOP: &str = "a worker hop between router and server: a `[[worker]]` of `queuescope proxy`, whose address \
-    the router gets in place of the server's (`--upstream-kind server` if there is no router)";
-const OUR_CLOCK: &str = "the proxy's clock compares with ours once its stamps have bounded it from both sides: send \
-    more requests";
 
 /// The narrowest picture that still shows a bar, columns.
 const NARROWEST: usize = 60;
@@ -55,53 +38,10 @@ pub fn render(record: &Row, width: usize) -> String {
     lines.join("\n")
 }
 
-/// What of the row was not seen, and what would show it. What a request that failed lacks is no fault of any switch:
-/// of one that was cut it is said what the server would have told later.
-pub fn missing(record: &Row) -> Vec<Advice> {
-    let timeline = &record.timeline;
-    let lacks = |moment: Moment| timeline.raw(moment).is_none();
-    // Seen, but on a clock that does not compare with ours.
-    let is_apart = |moment: Moment| !lacks(moment) && timeline.on_own_clock(moment).is_none();
-    let no_front = timeline.own_arrival().is_none() && timeline.side() == Side::Traffic;
-    let advice = |moments: &[Moment], is_missing: &dyn Fn(Moment) -> bool, remedy: &str| {
-        let moments = moments.iter().copied();
-        let missing: Vec<Moment> = moments.filter(|moment| is_missing(*moment)).collect();
-        let remedy = remedy.to_owned();
-        (!missing.is_empty()).then_some(Advice { missing, remedy })
-    };
-    let moments = timeline.engine_moments();
-    if !record.is_ok() {
-        let cut =
-            "nothing: the server sends them with its last event, and the answer ended before it";
-        let found = advice(moments, &lacks, cut).into_iter();
-        return found
-            .filter(|found| found.missing.len() < moments.len())
-            .collect();
-    }
-    let why = Unseen::of_engine(record);
-    let engine = format!("{} ({})", why.remedy(), why.help());
-    let token = match record.stream {
-        Some(true) => "a longer answer: no event carried a generated token",
-        _ => "`\"stream\": true` in the request",
-    };
-    let engine_clock = match &record.host {
-        None => "which server it was is not known, and so neither is its clock: add a worker hop",
-        Some(_) => {
-            "the server's clock compares with ours once a streamed /generate with timings has bounded it from \
-            both sides: send more requests"
-        }
-    };
-    let front = [Moment::Arrival, Moment::Forwarded];
-    let ours = [Moment::Arrival, Moment::Forwarded, Moment::RouterSend];
-    let found = [
-        advice(&front, &|_| no_front, FRONT),
-        advice(&[Moment::RouterSend], &lacks, HOP),
-        advice(moments, &lacks, &engine),
-        advice(&[Moment::FirstToken, Moment::LastToken], &lacks, token),
-        advice(&ours, &is_apart, OUR_CLOCK),
-        advice(moments, &is_apart, engine_clock),
-    ];
-    found.into_iter().flatten().collect()
+/// What of the row was not seen, and what would show it, in sentences. What a request that failed lacks is no fault of any switch.
+pub fn unseen(row: &Row) -> Vec<String> {
+    let unseen = Unseens::of(row).iter().filter(|_| row.is_ok());
+    unseen.map(Unseen::sentence).collect()
 }
 
 /// How far apart the clocks are that took part, a line each, for the person who reads the picture.
@@ -212,10 +152,8 @@ mod tests {
     use crate::report::sample::{Sample, ms};
     use crate::request::endpoint::Endpoint;
     use crate::request::gaps::GapFigures;
-    use crate::request::generation::Generation;
     use crate::request::record::{Outcome, Record};
-    use crate::request::timeline::ENGINE;
-    use crate::request::timeline::Relation;
+    use crate::request::timeline::{ENGINE, Moment, Relation};
 
     #[test]
     fn a_whole_request_is_a_line_a_stage() {
@@ -235,7 +173,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
 ";
         assert_eq!(picture, expected);
         assert!(picture.lines().all(|line| line.chars().count() <= 91));
-        assert_eq!(missing(&Sample::whole().row()), []);
+        assert!(unseen(&Sample::whole().row()).is_empty());
     }
 
     #[test]
@@ -266,12 +204,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         ] {
             assert!(picture.contains(said), "{said} is not in\n{picture}");
         }
-        let advice = only(&record);
-        assert_eq!(advice.missing, told_last);
-        assert!(advice.remedy.contains("last event"));
-        let nothing = Sample::whole().without(&ENGINE);
-        let record = nothing.ended(Outcome::UpstreamDied, "").row();
-        assert_eq!(missing(&record), []);
+        assert!(unseen(&record).is_empty());
     }
 
     #[test]
@@ -312,64 +245,30 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
         assert!(render(&endless, 80).starts_with("no timeline"));
     }
 
-    fn only(record: &Row) -> Advice {
-        let mut all = missing(record);
-        assert_eq!(all.len(), 1, "{all:?}");
-        all.remove(0)
-    }
-
     #[test]
-    fn a_missing_hop_is_named() {
-        let advice = only(&Sample::whole().without(&[Moment::WorkerArrival]).row());
-        assert_eq!(advice.missing, [Moment::RouterSend]);
-        assert!(advice.remedy.contains("worker hop"));
-    }
-
-    #[test]
-    fn a_missing_proxy_is_named() {
-        let record = Sample::whole()
-            .without(&[Moment::Arrival, Moment::Forwarded])
-            .row();
-        assert!(only(&record).remedy.contains("queuescope proxy"));
-    }
-
-    #[test]
-    fn the_engines_silence_is_named_with_what_would_end_it() {
-        let sample = Sample::whole().without(&ENGINE);
-        let asked = |r: &mut Record| r.facts.endpoint = Endpoint::Chat;
-        let advice = only(&sample.with(asked).row());
-        assert_eq!(advice.missing, ENGINE);
-        assert!(advice.remedy.contains("--enable-trace"));
-
-        let retracted = Sample::whole().without(&[Moment::QueueStart, Moment::QueueEnd]);
-        let advice = only(
-            &retracted
-                .with(|r| {
-                    r.facts.stream = Some(false);
-                    r.sequence.generation = Some(Generation::From0_5_22);
-                    r.sequence.num_retractions = Some(2);
-                })
-                .row(),
-        );
-        assert_eq!(advice.missing, [Moment::QueueStart, Moment::QueueEnd]);
-        assert!(advice.remedy.contains("first and later queueing"));
-    }
-
-    #[test]
-    fn a_clock_that_does_not_compare_is_named() {
-        let record = Sample::whole().engine_unknown().row();
-        let advice = only(&record);
-        assert_eq!(advice.missing, ENGINE);
-        assert!(advice.remedy.contains("both sides"));
-        assert!(clock_lines(&record).is_empty());
-        let nobodys = Sample::whole()
-            .engine_unknown()
-            .with(|r| r.facts.host = None);
-        assert!(only(&nobodys.row()).remedy.contains("which server"));
-        assert_eq!(
-            clock_lines(&Sample::whole().row()),
-            ["the server's clock is 7.00 s ahead of ours, within 1 µs"]
-        );
+    fn what_nobody_saw_is_told_with_what_would_show_it() {
+        let chat = |r: &mut Record| r.facts.endpoint = Endpoint::Chat;
+        let reply = |r: &mut Record| r.facts.stream = Some(false);
+        let first = [Moment::FirstToken, Moment::LastToken];
+        for (sample, said) in [
+            (
+                Sample::whole().without(&[Moment::WorkerArrival]),
+                "no worker hop",
+            ),
+            (
+                Sample::whole().without(&ENGINE).with(chat),
+                "--enable-trace",
+            ),
+            (
+                Sample::whole().engine_unknown(),
+                "clock could not be compared",
+            ),
+            (Sample::whole().without(&first).with(reply), "not streamed"),
+        ] {
+            let all = unseen(&sample.row());
+            assert_eq!(all.len(), 1, "{all:?}");
+            assert_says(&all[0], said);
+        }
     }
 
     #[test]
@@ -406,15 +305,12 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
                 "the server's clock is 7.00 s ahead of ours, within 1 µs"
             ]
         );
-        // A clock without a moment here takes no part.
-        let silent = Sample::whole().without(&ENGINE).row();
-        assert!(clock_lines(&silent).is_empty());
-    }
-
-    #[test]
-    fn a_reply_without_a_stream_has_no_first_token() {
-        let sample = Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]);
-        let record = sample.with(|r| r.facts.stream = Some(false)).row();
-        assert!(only(&record).remedy.contains("\"stream\": true"));
+        // A clock that does not compare, or without a moment here, takes no part.
+        for silent in [
+            Sample::whole().engine_unknown(),
+            Sample::whole().without(&ENGINE),
+        ] {
+            assert!(clock_lines(&silent.row()).is_empty());
+        }
     }
 }

@@ -244,8 +244,8 @@ columns! { |r, sums|
     /// Longest time between two pieces of the response's body at the worker hop.
     worker_longest_gap: Seconds of Request { r.facts.worker_passage.longest_gap_nanos }
     /// What the router held the first event back on its way to the client: first bytes of the body read at the front − passed on by
-    /// the hop. Known in the file of a front that has the hop in its process.
-    router_return "router return": Latency of Request { between(r.facts.worker_passage.first, r.facts.passage.first) }
+    /// the hop. Known in the file of a front that has the hop in its process. No stage: an event without a token may come first.
+    router_return "router return, first bytes": Latency of Request { between(r.facts.worker_passage.first, r.facts.passage.first) }
     /// The same of the last bytes, a stalled client's time in it. Where it is less than `router_return`, the router held the first
     /// event back longer than the rest: what is measured between tokens is too short by the difference.
     router_return_last: Latency of Request { between(r.facts.worker_passage.last, r.facts.passage.last) }
@@ -318,4 +318,7 @@ columns! { |r, sums|
     prefill_replied_time: Time of Sequence [PrefillReplied]
     /// What the request's headers said that the proxy's `label_headers` names: `x-tenant=acme; x-team=search`.
     labels: Text of Request { r.facts.labels.take() }
+    /// `first_token_time − worker_first_token_time`, or − `prefill_replied_time` where the router held the first token until then: the
+    /// stage `router return`. Empty where the hop did not see the first token: then its time is in `return_time`.
+    router_return_time "router return": Seconds of Sequence [WorkerFirstToken to FirstToken]
 }

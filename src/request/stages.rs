@@ -67,13 +67,6 @@ impl Breakdown {
                 _ => u32::MAX,
             });
         }
-        if !timeline.saw_way_back() {
-            // Nobody could see it: its time is in the stage before it.
-            parts.retain_mut(|part| {
-                part.spent = part.spent.without(Period::ROUTER_RETURN);
-                part.spent != Spent::Stages(StageSet::default())
-            });
-        }
         name_what_is_no_router(row, &mut parts);
         // A client that is slow to send its prompt delays the choice of an upstream: that time is no router's.
         let prompt = row.prompt_wait;
@@ -187,11 +180,86 @@ fn carve_out(spent: Spent, nanos: Option<i64>, period: Period, parts: &mut Vec<P
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::request::cell::Value;
+    use crate::request::columns::COLUMNS;
     use crate::request::record::{Outcome, Record};
-    use crate::request::sample::{Sample, ms};
-    use crate::request::timeline::PrefillTimes;
+    use crate::request::sample::{Sample, at, ms};
+    use crate::request::timeline::{
+        ClockOf, ENGINE as ENGINE_MOMENTS, ENGINE_OF_PAIR, PrefillTimes, Side,
+    };
     use crate::request::unseen::Unseens;
+
+    /// A request of which these moments were seen, so many milliseconds each after the one before; what two servers had of it.
+    fn of_moments(seen: u32, apart: &[i64], pair: Option<PrefillTimes>) -> Row {
+        let with_pair = |record: &mut Record| {
+            record.facts.worker_passage.first = Some(at(1));
+            record.facts.passage.first = Some(at(9));
+            if let Some(times) = pair {
+                record.timeline.pair(times);
+            }
+        };
+        let own: &[Moment] = match pair {
+            None => &ENGINE_MOMENTS,
+            Some(_) => &ENGINE_OF_PAIR,
+        };
+        let (mut sample, mut now) = (Sample::whole().without(&Moment::ALL).with(with_pair), 0);
+        for (moment, apart) in Moment::ALL.into_iter().zip(apart) {
+            now += apart;
+            // One server has no moments of two, nor two those of one.
+            let is_own = match moment {
+                Moment::PrefillReplied => pair.is_some(),
+                moment => moment.clock(Side::Traffic) != ClockOf::Engine || own.contains(&moment),
+            };
+            // Every row of a request that went well has its send and its end.
+            let is_sure = matches!(moment, Moment::Sent | Moment::Finish);
+            if is_sure || is_own && seen & 1 << moment as u32 != 0 {
+                sample = sample.at(moment, now);
+            }
+        }
+        sample.row()
+    }
+
+    proptest! {
+        #[test]
+        fn the_columns_of_stages_are_parts_of_its_time_and_add_up_to_it(
+            seen in prop_oneof![any::<u32>(), (0..32_u32).prop_map(|bit: u32| !(1_u32 << bit)), Just(u32::MAX)],
+            apart in proptest::collection::vec(0..50_i64, Moment::COUNT),
+            pair in proptest::option::of((proptest::option::of(0..9_i64), proptest::option::of(0..9_i64))),
+        ) {
+            let pair = pair.map(|(queue, forward)| PrefillTimes { queue: queue.map(ms), forward: forward.map(ms), sending: None });
+            let row = of_moments(seen, &apart, pair);
+            let Some(Breakdown { total_nanos, parts }) = Breakdown::of(&row) else { return Ok(()) };
+            let mut sum = Some(0);
+            for stage in &STAGES {
+                let column = COLUMNS.iter().find(|column| column.label == stage.label);
+                let took = match column.map(|column| (column.get)(&row)) {
+                    Some(Value::Nanos(nanos)) => Some(nanos),
+                    Some(_) => None,
+                    // The way to the proxy has none.
+                    None => row.timeline.nanos(stage.period),
+                };
+                if row.timeline.period_of(stage).is_none() {
+                    // Of a pair, that column is of its three waits.
+                    prop_assert!(took.is_none() || stage.period == Period::PURE_QUEUE, "{}: {took:?}", stage.name);
+                    continue;
+                }
+                let alone = Spent::Stages(StageSet::of(stage.period));
+                let is_it = |part: &&Part| part.spent == alone || part.spent == Spent::Proxy && alone.holds(Period::QUEUE_IN_ROUTER);
+                let part = parts.iter().find(is_it).map(|part| part.nanos);
+                // Where no router is there is no part, and it took no time; one part may be known by what the others leave.
+                let is_nothing = part.is_none() && took == Some(0);
+                prop_assert!(took.is_none() || took == part || is_nothing, "{}: {took:?}, not {part:?}", stage.name);
+                let is_in_total = parts.iter().any(|part| part.spent.holds(stage.period));
+                if took.is_some() || is_in_total {
+                    sum = sum.zip(took).map(|(sum, took)| sum + took);
+                }
+            }
+            prop_assert!(sum.is_none_or(|sum| sum == total_nanos), "{sum:?}, not {total_nanos}: {parts:?}");
+        }
+    }
 
     const HOP: [Moment; 2] = [Moment::WorkerArrival, Moment::WorkerForwarded];
     const ENGINE: [Moment; 4] = [

@@ -397,13 +397,10 @@ impl Timeline {
 
     /// The same, and how far it may be off: the errors of the clocks at its ends, nanoseconds; 0 within one clock.
     pub fn measured(&self, period: Period) -> Option<(i64, i64)> {
-        let period = match self.prefill {
-            None => period,
-            Some(times) => match self.apart(period, times) {
-                Some(known) => return known.map(|nanos| (nanos, 0)),
-                None => self.of_pair(period),
-            },
-        };
+        if let Some(known) = self.prefill.and_then(|times| self.apart(period, times)) {
+            return known.map(|nanos| (nanos, 0));
+        }
+        let period = self.ends(period)?;
         let (from, to) = (self.resolve(period.from)?, self.resolve(period.to)?);
         if self.clock(from) == self.clock(to) {
             let (from, to) = (self.mark(from)?, self.mark(to)?);

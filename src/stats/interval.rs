@@ -52,7 +52,9 @@ pub type Between = Result<(f64, f64), TooFew>;
 pub struct Intervals([Between; 4]);
 
 impl Intervals {
-    /// Of values in the order they came in, and the same ascending.
+    /// Of values in the order they came in, whose neighbours may be alike, and the same ascending. How far they depend on each other
+    /// is judged at the median, the 90th percentile and the quantile itself, wherever they tell least: beyond a high quantile
+    /// there are too few values to show it.
     pub fn of(in_order: &[f64], sorted: &[f64]) -> Intervals {
         let [p50, p90, p95, p99] = REPORTED.map(|(_, q)| effective_at(in_order, sorted, q));
         Intervals([
@@ -61,6 +63,11 @@ impl Intervals {
             interval(sorted, 0.95, [p50, p90, p95]),
             interval(sorted, 0.99, [p50, p90, p99]),
         ])
+    }
+
+    /// That of the 95th percentile.
+    pub fn p95(&self) -> Between {
+        self.0[2]
     }
 
     /// Each with its name, `p50` to `p99`.
@@ -87,22 +94,6 @@ pub fn dependent_interval(sorted: &[f64], q: f64, effective: f64) -> Option<(f64
 /// do for an upper bound of the p99 alone.)
 pub fn needed(q: f64) -> u64 {
     (TAIL.ln() / q.max(1.0 - q).ln()).ceil() as u64
-}
-
-/// An interval of the `q`-quantile (above 0, below 1) from values in the order they came in, whose neighbours may be alike, and
-/// the same values ascending.
-///
-/// How far they depend on each other is judged at the median, the 90th percentile and the quantile itself, wherever
-/// they tell least: beyond a high quantile there are too few values to show it.
-///
-/// # Errors
-/// They tell too little.
-pub fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Between {
-    interval(
-        sorted,
-        q,
-        [0.5, 0.9, q].map(|share| effective_at(in_order, sorted, share.min(q))),
-    )
 }
 
 /// That of values that tell as much as the least of these counts.

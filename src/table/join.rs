@@ -73,9 +73,11 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         Ok::<Table, Error>(rows)
     };
     let front = read(front, "front")?;
-    let mut hop_rows = Table::default();
+    let (mut hop_rows, mut of_files) = (Table::default(), Vec::new());
     for hop in hops {
+        let first = hop_rows.len();
         hop_rows.append(read(hop, "hop")?);
+        of_files.push((hop, first..hop_rows.len()));
     }
     let zero = zero.map_or(0, |(_, zero)| zero.nanos);
     let pairs = Pairs::of(&front, &hop_rows);
@@ -99,6 +101,12 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         .and_then(|()| write(New::first(out)?, zero, rows));
     file.map_err(|cause| Error::write(out, cause))?;
     joined.notes.extend(pairs.notes(&front, &hop_rows));
+    joined.notes.extend(of_files.into_iter().filter_map(|(path, rows)| {
+        let all: Vec<usize> = rows.filter(|row| hop_rows.is_first(*row)).collect();
+        let is_of_none = all.iter().all(|row| pairs.is_alone(*row));
+        let (path, count) = (path.display(), all.len());
+        is_of_none.then(|| format!("{path} gave nothing: of its {count} attempts none belongs to a request of the front"))
+    }));
     joined.clocks = Summary::of(errors);
     Ok(joined)
 }

@@ -32,17 +32,10 @@ pub struct Source {
     pub began: Option<f64>,
 }
 
-/// Rows of a run that are to be written together.
-struct Group<'a> {
-    run: &'a str,
-    began: Option<f64>,
-    table: Table,
-}
-
 /// Writes the rows of some runs to one file; what is known of the rows of each.
 ///
 /// # Errors
-/// Rows cannot be read, or the file cannot be written.
+/// Rows cannot be read, there are none, or the file cannot be written.
 pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
     let parquet = |cause: ParquetError| Error::write(path, cause);
     let file = |cause| Error::write(path, cause);
@@ -54,29 +47,30 @@ pub fn write(sources: &[Source], path: &Path) -> Result<Vec<Told>, Error> {
         SerializedFileWriter::new(&mut new, Arc::new(schema), properties).map_err(parquet)?;
     let (mut told, mut written) = (Vec::new(), Ok(()));
     for source in sources {
-        let mut group = Group {
-            run: &source.name,
-            began: None,
-            table: Table::default(),
-        };
-        let mut put = |group: &mut Group<'_>, least: usize| {
+        let (mut table, mut began) = (Table::default(), None);
+        let mut put = |table: &mut Table, began: Option<f64>, least: usize| {
             // After a failure nothing more is written.
-            if written.is_ok() && group.table.len() > least {
-                written = out.next_row_group().and_then(|to| group.write(to));
-                group.table = Table::default();
+            if written.is_ok() && table.len() > least {
+                let group = out.next_row_group();
+                written = group.and_then(|to| group_of(&source.name, began, table, to));
+                *table = Table::default();
             }
         };
-        told.push(each(
-            &source.files,
-            source.began,
-            &[],
-            &mut |more, began| {
-                group.began = began;
-                group.table.append(more);
-                put(&mut group, GROUP);
-            },
-        )?);
-        put(&mut group, 0);
+        let mut take = |more, from| {
+            began = from;
+            table.append(more);
+            put(&mut table, from, GROUP);
+        };
+        told.push(each(&source.files, source.began, &[], &mut take)?);
+        put(&mut table, began, 0);
+    }
+    if told.iter().all(|told| told.rows == 0) {
+        let why = told.iter().filter_map(Told::left_out);
+        let why: Vec<String> = std::iter::once("no request has a row".to_owned())
+            .chain(why)
+            .collect();
+        let what = format!("nothing to write: {}", why.join("; "));
+        return Err(Error::read(path, what));
     }
     written.and_then(|()| out.close()).map_err(parquet)?;
     new.put().map_err(file)?;
@@ -103,31 +97,35 @@ fn schema() -> String {
     format!("message rows {{ OPTIONAL BYTE_ARRAY run (UTF8); OPTIONAL DOUBLE began; {columns} }}")
 }
 
-impl Group<'_> {
-    fn write(&self, mut to: SerializedRowGroupWriter<'_, &mut New>) -> Result<(), ParquetError> {
-        let (table, rows) = (&self.table, || 0..self.table.len());
-        put::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(self.run))))?;
-        put::<DoubleType>(&mut to, rows().map(|_| self.began))?;
-        for (place, column) in COLUMNS.iter().enumerate() {
-            let text = |row| Some(table.text(place, row)).filter(|text| !text.is_empty());
-            let number = |row| table.whole(place, row);
-            match column.unit {
-                Unit::Text => {
-                    put::<ByteArrayType>(&mut to, rows().map(|row| text(row).map(ByteArray::from)))
-                }
-                Unit::Bool => put::<BoolType>(
-                    &mut to,
-                    rows().map(|row| text(row).map(|text| text == "True")),
-                ),
-                Unit::Count => put::<Int64Type>(&mut to, rows().map(number)),
-                Unit::Latency | Unit::Seconds | Unit::Time => {
-                    let seconds = |row| Some(number(row)? as f64 / NANOS as f64);
-                    put::<DoubleType>(&mut to, rows().map(seconds))
-                }
-            }?;
-        }
-        to.close().map(drop)
+/// Writes rows of a run that began then, together.
+fn group_of(
+    run: &str,
+    began: Option<f64>,
+    table: &Table,
+    mut to: SerializedRowGroupWriter<'_, &mut New>,
+) -> Result<(), ParquetError> {
+    let rows = || 0..table.len();
+    put::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(run))))?;
+    put::<DoubleType>(&mut to, rows().map(|_| began))?;
+    for (place, column) in COLUMNS.iter().enumerate() {
+        let text = |row| Some(table.text(place, row)).filter(|text| !text.is_empty());
+        let number = |row| table.whole(place, row);
+        match column.unit {
+            Unit::Text => {
+                put::<ByteArrayType>(&mut to, rows().map(|row| text(row).map(ByteArray::from)))
+            }
+            Unit::Bool => {
+                let is = |row| text(row).map(|text| text == "True");
+                put::<BoolType>(&mut to, rows().map(is))
+            }
+            Unit::Count => put::<Int64Type>(&mut to, rows().map(number)),
+            Unit::Latency | Unit::Seconds | Unit::Time => {
+                let seconds = |row| Some(number(row)? as f64 / NANOS as f64);
+                put::<DoubleType>(&mut to, rows().map(seconds))
+            }
+        }?;
     }
+    to.close().map(drop)
 }
 
 /// Writes a column: a level a cell (1: it has a value), and the values.
@@ -155,6 +153,29 @@ mod tests {
     use parquet::record::Field;
 
     use super::*;
+
+    #[test]
+    fn without_a_row_there_is_nothing_to_write() {
+        let folder = tempfile::tempdir().unwrap();
+        let [csv, path] = ["a.csv", "rows.parquet"].map(|name| folder.path().join(name));
+        std::fs::write(&csv, "req_id,success,arrival_time,outcome\ncut").unwrap();
+        let source = Source {
+            name: "one".to_owned(),
+            files: vec![csv],
+            began: None,
+        };
+        for (sources, said) in [
+            (
+                vec![source],
+                "rows.parquet: nothing to write: no request has a row; 1 of 1 rows",
+            ),
+            (Vec::new(), "nothing to write: no request has a row"),
+        ] {
+            let error = write(&sources, &path).unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+            assert!(!path.exists());
+        }
+    }
 
     #[test]
     fn rows_are_the_same_in_parquet_with_what_is_unknown_null() {

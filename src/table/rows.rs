@@ -1,7 +1,6 @@
 //! Files of rows, read: `requests.csv`, or a proxy's records; packed by gzip where their name ends in `.gz`. What a row cannot
 //! be read for is counted and named, and the others are read.
 
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -29,6 +28,8 @@ pub struct Told {
     pub broken: u64,
     /// The first of those: file, line (from 1), and what is wrong.
     pub examples: Vec<String>,
+    /// Packed files of which the end is missing, and the last line that is there.
+    pub cut: Vec<String>,
     /// Columns that this version does not know.
     pub unknown: Vec<String>,
     /// What times count from.
@@ -71,17 +72,18 @@ impl Table {
 impl Told {
     /// Which rows are left out, and why.
     pub fn left_out(&self) -> Option<String> {
-        let more = match self.broken {
-            0 => return None,
-            broken if broken > self.examples.len() as u64 => ", …",
-            _ => "",
-        };
-        Some(format!(
-            "{} of {} rows cannot be read and are left out: {}{more}",
-            self.broken,
-            self.rows + self.broken,
-            self.examples.join("; ")
-        ))
+        let mut said = self.cut.clone();
+        if self.broken > 0 {
+            let is_all = self.broken == self.examples.len() as u64;
+            said.push(format!(
+                "{} of {} rows cannot be read and are left out: {}{}",
+                self.broken,
+                self.rows + self.broken,
+                self.examples.join("; "),
+                if is_all { "" } else { ", …" }
+            ));
+        }
+        (!said.is_empty()).then(|| said.join("; "))
     }
 }
 
@@ -158,8 +160,27 @@ pub fn each(
 /// A file under way.
 struct Reading<'a> {
     path: &'a Path,
-    lines: BufReader<Box<dyn Read>>,
+    lines: BufReader<Bytes>,
     header: Header,
+}
+
+/// What is in a file.
+struct Bytes {
+    file: Box<dyn Read>,
+    /// Whether the end of a packed one is missing, as that of a process that was killed is: what there is of it can be unpacked.
+    is_cut: bool,
+}
+
+impl Read for Bytes {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self.file.read(into) {
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
+                self.is_cut = true;
+                Ok(0)
+            }
+            read => read,
+        }
+    }
 }
 
 /// The place of each column of a file in [`COLUMNS`], and what it holds; `None` of those that are not read.
@@ -172,15 +193,21 @@ impl<'a> Reading<'a> {
         unknown: &mut Vec<String>,
     ) -> Result<Reading<'a>, Error> {
         let wrong = |cause| Error::read(path, cause);
-        let file: File = disk::open(path).map_err(wrong)?;
-        let bytes: Box<dyn Read> = match path.extension().is_some_and(|end| end == "gz") {
+        let file = disk::open(path).map_err(wrong)?;
+        let file: Box<dyn Read> = match path.extension().is_some_and(|end| end == "gz") {
             true => Box::new(MultiGzDecoder::new(file)),
             false => Box::new(file),
         };
-        let mut lines = BufReader::with_capacity(1 << 18, bytes);
+        let is_cut = false;
+        let mut lines = BufReader::with_capacity(1 << 18, Bytes { file, is_cut });
         let mut line = Vec::new();
         let read = (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line);
-        if read.map_err(wrong)? == 0 {
+        let read = read.map_err(wrong)?;
+        if lines.get_ref().is_cut && !line.ends_with(b"\n") {
+            let what = "the file is cut off within its first line: no row of it is left";
+            return Err(Error::read(path, what));
+        }
+        if read == 0 {
             let what = "the file is empty: a file of rows begins with the names of its columns (req_id,success,…)";
             return Err(Error::read(path, what));
         }
@@ -222,6 +249,11 @@ impl<'a> Reading<'a> {
                 chunks.push((first, text));
             }
             if chunks.is_empty() {
+                let cut = format!(
+                    "{name} is cut off behind line {}: the rows that followed are missing",
+                    line - 1
+                );
+                told.cut.extend(self.lines.get_ref().is_cut.then_some(cut));
                 return Ok(());
             }
             let mut times = chunks

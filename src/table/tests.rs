@@ -64,6 +64,40 @@ fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
 }
 
 #[test]
+fn files_of_hops_that_gave_nothing_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, ids: &[&str], side: &str| {
+        let path = folder.path().join(name);
+        let rows = ids
+            .iter()
+            .map(|id| format!("{id},1795000000.1,ok,200,{side}\n"));
+        let rows: String = rows.collect();
+        std::fs::write(
+            &path,
+            format!("req_id,arrival_time,outcome,status,seen_by\n{rows}"),
+        )
+        .unwrap();
+        path
+    };
+    let files = [
+        file("front.csv", &["x-1"], "front"),
+        file("other.csv", &["y-1", "y-2"], "hop"),
+        file("hop.csv", &["x-1", "z-1"], "hop"),
+        file("none.csv", &[], "hop"),
+    ];
+    let notes = join::join(&files, &folder.path().join("out.csv"))
+        .unwrap()
+        .notes;
+    let named: Vec<&String> = notes
+        .iter()
+        .filter(|note| note.contains("gave nothing"))
+        .collect();
+    assert_eq!(named.len(), 2, "{notes:?}");
+    assert!(named[0].contains("other.csv gave nothing: of its 2 attempts none"));
+    assert!(named[1].contains("none.csv gave nothing: of its 0 attempts none"));
+}
+
+#[test]
 fn what_a_row_lacks_is_empty_wherever_it_stands() {
     let mut table = Table::default();
     table.push([("ttft", Cell::Number(1.0))]);

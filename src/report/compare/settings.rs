@@ -22,8 +22,8 @@ pub struct Comparison {
     pub groups: Vec<Vec<String>>,
     /// Which runs were not compared, and why.
     pub notes: Vec<String>,
-    /// Of what too few requests have a value in both of two settings.
-    pub too_few: Vec<String>,
+    /// Of what too few requests have a value in both of some two settings.
+    pub too_few: BTreeSet<String>,
 }
 
 /// The columns compared, and whether a request that failed took for ever in it: where a stage was never reached, nobody
@@ -71,9 +71,6 @@ struct Pair<'a> {
     rows: Vec<[Option<usize>; 2]>,
 }
 
-/// What was not compared, the requests that it takes, and in how many pairs of settings there were fewer.
-type TooFew = BTreeMap<(String, u32), usize>;
-
 /// Each setting against the first one that was sent the same, in [`METRICS`] and in failed requests, repeats put
 /// together; of [`FEW`], each against each. Runs that are INVALID, unfinished or stopped are not compared.
 pub fn comparison(loaded: &Loaded) -> Comparison {
@@ -97,7 +94,6 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             None => groups.push(vec![setting]),
         }
     }
-    let mut too_few = TooFew::new();
     for group in &groups {
         match group.as_slice() {
             [alone] if loaded.runs.len() > 1 => {
@@ -106,7 +102,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             [_] => {}
             all => {
                 let first = made.differences.len();
-                of_group(all, &mut made.differences, &mut too_few);
+                of_group(all, &mut made);
                 let found = made.differences.iter_mut().skip(first);
                 found.for_each(|of| of.between.0 = made.groups.len());
                 let others: Vec<&Setting<'_>> = all.iter().collect();
@@ -115,10 +111,6 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             }
         }
     }
-    let too_few = too_few.into_iter().map(|((what, least), pairs)| {
-        format!("{what} is not compared in {pairs} of the pairs of settings: fewer than {least} requests have a value in both")
-    });
-    made.too_few.extend(too_few);
     judge(&mut made.differences);
     made
 }
@@ -130,7 +122,7 @@ impl Comparison {
 }
 
 /// Compares settings that were sent the same.
-fn of_group(group: &[Setting<'_>], differences: &mut Vec<Difference>, too_few: &mut TooFew) {
+fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
     for (n, a) in group.iter().enumerate() {
         let metrics = match n {
             0 => &METRICS[..],
@@ -140,12 +132,13 @@ fn of_group(group: &[Setting<'_>], differences: &mut Vec<Difference>, too_few: &
         for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<Pair<'_>> = a.pairs(b).collect();
             if !pairs.is_empty() {
-                let found = against([a, b], &pairs, metrics, too_few);
-                differences.extend(found.into_iter().map(|difference| Difference {
-                    is_against_first: n == 0,
-                    between: (0, [n, m]),
-                    ..difference
-                }));
+                let found = against([a, b], &pairs, metrics, &mut made.too_few);
+                made.differences
+                    .extend(found.into_iter().map(|difference| Difference {
+                        is_against_first: n == 0,
+                        between: (0, [n, m]),
+                        ..difference
+                    }));
             }
         }
     }
@@ -301,7 +294,7 @@ fn against(
     [first, other]: [&Setting<'_>; 2],
     pairs: &[Pair<'_>],
     metrics: &[(&str, bool)],
-    too_few: &mut TooFew,
+    too_few: &mut BTreeSet<String>,
 ) -> Vec<Difference> {
     let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
@@ -320,8 +313,10 @@ fn against(
             match compare(&values, counts, column, statistic, RESAMPLING_SEED) {
                 Some(difference) => found.push(difference),
                 None => {
-                    let what = format!("the {what} of {}", label(column));
-                    *too_few.entry((what, least)).or_default() += 1;
+                    too_few.insert(format!(
+                        "the {what} of {} is not compared where fewer than {least} requests have a value in both settings",
+                        label(column)
+                    ));
                 }
             }
         }

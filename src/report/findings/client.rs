@@ -41,13 +41,13 @@ pub fn slots(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 
 /// Requests that were sent later than the schedule said; a run that has a verdict has said so itself.
 pub fn late(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let late = lateness(of, false).filter(|_| of.told("/verdict").is_none());
+    let late = lateness(of, false).filter(|_| of.run.told("/verdict").is_none());
     late.map(|late| found.saying(late))
 }
 
 /// How late requests were sent, in a run with such a limit or in one without.
 fn lateness(of: &Seen<'_>, is_limited: bool) -> Option<String> {
-    let most = of.told("/config/max_concurrency");
+    let most = of.run.told("/config/max_concurrency");
     let is_asked = most.is_some_and(|most| most.is_u64()) == is_limited;
     let latencies = &of.figures.all.latencies;
     let lag = latencies.get("schedule_lag");

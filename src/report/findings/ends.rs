@@ -1,8 +1,8 @@
 //! How requests ended, what the rows themselves say is wrong, and what nobody saw.
 
-use crate::request::outcome::Outcome;
-
 use crate::report::load::{Counts, Kind};
+use crate::request::outcome::Outcome;
+use crate::request::stages::Spent;
 
 use super::servers::counted;
 use super::{ENOUGH, Finding, Level, Seen, upper};
@@ -51,7 +51,7 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     })
 }
 
-/// What to do about the most frequent outcome, where that says it.
+/// What to do about the most frequent kind, where its outcome says it.
 fn advice(kind: &Kind, counts: &Counts) -> Option<&'static str> {
     // As sglang-router and smg say it.
     let without_server = counts
@@ -63,6 +63,10 @@ fn advice(kind: &Kind, counts: &Counts) -> Option<&'static str> {
         Outcome::Rejected if without_server * 2 > kind.requests => {
             "The router took no server for alive: look at the servers' `/health` and logs. A router uses a server that it gave up again \
              once a later check of it succeeds."
+        }
+        Outcome::Rejected if kind.last_seen == Some(Spent::Proxy) => {
+            "The proxy itself held them back, as many as its `max_concurrent_requests` being under way, and refused them after \
+             `queue_timeout_s`: raise one of these, add servers, or lower the rate."
         }
         Outcome::Rejected => {
             "A queue was full: add servers, lower the rate, or allow a longer queue."

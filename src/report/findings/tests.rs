@@ -104,7 +104,7 @@ fn a_run_that_is_well_is_said_to_be() {
 #[test]
 fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
     let whole = run_of(100, |sample, _, _| sample);
-    let summary = |summary| changed(&whole, |run| run.summary = Some(summary));
+    let summary = |summary| changed(&whole, |run| run.summary = summary);
     let partial = changed(&whole, |run| run.is_partial = true);
     let notes = vec!["3 of 100 rows cannot be read".to_owned()];
     let noted = changed(&whole, |run| run.notes = notes);
@@ -145,7 +145,7 @@ fn findings_are_of_the_requests_that_the_figures_are_of() {
     let mut run = run_of(400, of);
     assert!(kinds(&run).contains(&"imbalance"));
     let window = json!({ "from_s": 7.4, "to_s": 20.0, "left_out_first": 200, "left_out_last": 0, "rule": "asked" });
-    run.summary = Some(json!({ "window": window }));
+    run.summary = json!({ "window": window });
     let finding = only(&run, "retractions");
     assert!(finding.what.starts_with("10 requests"), "{}", finding.what);
 }
@@ -309,6 +309,20 @@ fn failures_are_told_with_where_they_were() {
     assert_says(&finding.advice, "--request-timeout-s");
     let few = only(&run_of(300, every(200)), "failures");
     assert_eq!(few.level, Level::Limit);
+    let sent = [
+        Moment::Forwarded,
+        Moment::WorkerArrival,
+        Moment::WorkerForwarded,
+    ];
+    let refused = run_of(100, |sample, n, start| match n % 20 {
+        7 => timed_out(sample, start)
+            .without(&sent)
+            .ended(Outcome::Rejected, "503"),
+        _ => sample,
+    });
+    let advice = only(&refused, "failures").advice;
+    assert_says(&advice, "`max_concurrent_requests`");
+    assert_says(&advice, "`queue_timeout_s`");
     let mut disturbed = run_of(100, every(20));
     disturbed.faults = vec![FaultRow::default()];
     assert!(only(&disturbed, "failures").advice.contains("on purpose"));
@@ -340,11 +354,11 @@ fn what_helps_against_503_depends_on_who_had_no_room() {
 fn a_run_that_is_not_valid_says_so_first() {
     let mut run = run_of(100, |sample, _, start| queued(sample, start));
     let verdict = |grade: &str| json!({ "verdict": { "grade": grade, "reasons": ["the generator was late by 2 s"] } });
-    run.summary = Some(verdict("INVALID"));
+    run.summary = verdict("INVALID");
     let all = found(&run);
     assert_eq!((all[0].kind, all[0].level), ("verdict", Level::Problem));
     assert_eq!(all[0].what, "The generator was late by 2 s.");
-    run.summary = Some(verdict("VALID"));
+    run.summary = verdict("VALID");
     only(&run, "server_queue");
 }
 
@@ -357,10 +371,10 @@ fn a_late_generator_is_told_from_its_own_limit() {
     let mut run = run_of(100, late);
     let finding = only(&run, "client_bound");
     assert_eq!(finding.level, Level::Problem);
-    run.summary = Some(json!({ "config": { "max_concurrency": 4 } }));
+    run.summary = json!({ "config": { "max_concurrency": 4 } });
     assert_eq!(only(&run, "slots").level, Level::Limit);
     // Its verdict knows better.
-    run.summary = Some(json!({ "verdict": { "grade": "VALID", "reasons": [] } }));
+    run.summary = json!({ "verdict": { "grade": "VALID", "reasons": [] } });
     only(&run, "fine");
 }
 

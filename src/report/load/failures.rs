@@ -167,8 +167,7 @@ impl Kind {
     /// waits long and then is given up at his first token did not lose his time in decoding.
     pub fn elsewhere(&self) -> Option<(Spent, f64)> {
         let part = self.spent.parts.first()?;
-        let last_seen = self.last_seen.map(Spent::before_router_return);
-        let is_here = last_seen == Some(part.spent);
+        let is_here = self.last_seen == Some(part.spent);
         // Of all of them: no less than this, where it was not seen in each.
         let share = part.nanos as f64 / self.spent.total_nanos as f64;
         (share > 0.5 && !is_here).then_some((part.spent, share * 100.0))

@@ -49,7 +49,7 @@ fn merged(dirs: &[PathBuf], out: &Path) -> Value {
     assert_eq!(drafts.count(), 0);
     let run = reader::load(&[out.to_owned()]).unwrap().runs.remove(0);
     assert!(run.table.numbers("arrival_time").is_sorted());
-    run.summary.unwrap()
+    run.summary
 }
 
 fn reasons(summary: &Value) -> String {

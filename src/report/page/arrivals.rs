@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::report::reader::Run;
 use crate::table::Table;
 
 use super::curves::{short, slot_of, sorted};
@@ -45,18 +46,14 @@ pub fn arrivals(table: &Table) -> Value {
 /// Requests a second of a run whose gaps were to be those of a Poisson process. Null of others: of a shard, which sends every
 /// n-th request of such a process, of conversations, whose later turns come when their answers have, and of shards of which some
 /// are missing.
-pub fn poisson_rate(summary: Option<&Value>) -> Option<f64> {
-    let summary = summary?;
-    let config = summary.get("config")?;
-    let number = |name: &str| config.get(name).and_then(Value::as_f64);
-    let has = |name: &str| config.get(name).is_some_and(|value| !value.is_null());
-    let is_whole = !has("shard") && number("turns").unwrap_or(1.0) <= 1.0;
-    let is_steady = number("burstiness").unwrap_or(1.0) == 1.0 && !has("rate_curve");
-    let is_poisson = config.get("arrival")? == "poisson";
-    let (asked, offered) = (
-        number("request_rate")?,
-        summary.get("offered_rate")?.as_f64()?,
-    );
+pub fn poisson_rate(run: &Run) -> Option<f64> {
+    let number = |pointer: &str| run.told(pointer).and_then(Value::as_f64);
+    let has = |pointer: &str| run.told(pointer).is_some();
+    let is_whole = !has("/config/shard") && number("/config/turns").unwrap_or(1.0) <= 1.0;
+    let burstiness = number("/config/burstiness").unwrap_or(1.0);
+    let is_steady = burstiness == 1.0 && !has("/config/rate_curve");
+    let is_poisson = run.told("/config/arrival")? == "poisson";
+    let (asked, offered) = (number("/config/request_rate")?, number("/offered_rate")?);
     let is_all = (offered - asked).abs() < 1e-6 * asked;
     (is_poisson && is_whole && is_steady && is_all).then_some(offered)
 }

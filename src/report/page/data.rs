@@ -79,7 +79,7 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
         "waterfall": lives.waterfall(&run.table, &report.why, each),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "arrivals": arrivals(&run.table),
-        "poisson": poisson_rate(run.summary.as_ref()),
+        "poisson": poisson_rate(run),
         "series": series(report),
     });
     if !run.off.is_empty() {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::report::load::TimeSpent;
 use crate::report::why::Why;
+use crate::request::columns::ColumnId;
 use crate::request::stages::{Breakdown, Spent};
 use crate::stats::waits::Cause;
 use crate::table::Table;
@@ -42,24 +43,22 @@ fn in_order(spent: impl Iterator<Item = Spent>) -> Vec<Spent> {
 impl Lives {
     /// Of the rows of a run.
     pub fn of(table: &Table) -> Lives {
-        let starts = starts(table);
-        let last = starts.iter().copied().fold(0.0, f64::max);
+        let starts = table.firsts().filter_map(|row| start(table, row));
+        let last = starts.fold(0.0, f64::max);
         let mut lives = Lives {
             slot: slot_of(last, SLOTS as f64 - 1.0),
             slots: vec![<[TimeSpent; 2]>::default(); SLOTS],
             lives: Vec::new(),
         };
-        for (row, start) in starts.into_iter().enumerate() {
-            if !table.is_first(row) {
-                continue;
-            }
+        for row in table.firsts() {
             let record = table.row(row);
             let spent = TimeSpent::both(&record);
             if spent[0].requests == 0 {
                 continue;
             }
             let total = spent.each_ref().map(|spent| spent.total_nanos);
-            let slot = ((start / lives.slot).max(0.0) as usize).min(SLOTS - 1);
+            let start = start(table, row).unwrap_or(0.0).max(0.0);
+            let slot = ((start / lives.slot) as usize).min(SLOTS - 1);
             if let Some(slot) = lives.slots.get_mut(slot).filter(|_| record.is_ok()) {
                 TimeSpent::add_both(slot, spent);
             }
@@ -123,7 +122,6 @@ impl Lives {
         let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
         let parts = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
         let order = in_order(parts.map(|part| part.spent));
-        let starts = starts(table);
         let requests = told.iter().map(|(row, breakdown)| {
             let parts = breakdown.parts.iter().filter_map(|part| {
                 let at = order.iter().position(|spent| *spent == part.spent)?;
@@ -132,7 +130,7 @@ impl Lives {
             let cell = |column: &str| table.number(column, *row).map_or(Value::Null, short);
             json!({
                 "id": table.text("req_id", *row),
-                "start": starts.get(*row).map(|at| short(*at)),
+                "start": start(table, *row).map(short),
                 "total": short(breakdown.total_nanos as f64 / NANOS),
                 "until_first_token": breakdown.until_first_token().map(|until| short(until.total_nanos as f64 / NANOS)),
                 "host": table.text("host", *row),
@@ -179,14 +177,8 @@ fn stage(spent: Spent) -> Value {
     json!({ "name": spent.name(), "label": spent.label(), "place": spent.place(), "order": spent.order(), "is_after": spent.is_after_first_token() })
 }
 
-/// When each row's request was to be sent; else sent, or arrived.
-pub fn starts(table: &Table) -> Vec<f64> {
-    let columns = ["scheduled_time", "sent_time", "arrival_time"];
-    let start = |row| {
-        let mut cells = columns
-            .iter()
-            .filter_map(|column| table.number(*column, row));
-        cells.next().unwrap_or(f64::NAN)
-    };
-    (0..table.len()).map(start).collect()
+/// When a row's request was to be sent; else sent, or arrived; seconds.
+fn start(table: &Table, row: usize) -> Option<f64> {
+    let scheduled = table.number(ColumnId::scheduled_time, row);
+    scheduled.or_else(|| Some(table.begun(row)? as f64 / NANOS))
 }

@@ -55,10 +55,10 @@ fn run_of(requests: u32) -> Run {
         name: NASTY.to_owned(),
         table,
         series: series.collect(),
-        summary: Some(json!({
+        summary: json!({
             "config": { NASTY: NASTY },
             "verdict": { "grade": "INVALID", "reasons": [NASTY] },
-        })),
+        }),
         file: Some(RunFile {
             label: NASTY.to_owned(),
             settings: settings.as_object().cloned().unwrap_or_default(),
@@ -192,7 +192,7 @@ fn a_poisson_band_is_drawn_only_of_what_is_poisson() {
             "arrival": "poisson", "burstiness": 1.0, "request_rate": 40.0, "rate_curve": null, "shard": shard, "turns": turns,
         });
         let run = Run {
-            summary: Some(json!({ "config": config, "offered_rate": offered })),
+            summary: json!({ "config": config, "offered_rate": offered }),
             ..run_of(50)
         };
         data_of(&page_of(vec![run]))["runs"][0]["poisson"].clone()
@@ -233,7 +233,7 @@ fn windowed() -> Run {
     };
     Run {
         name: "run".to_owned(),
-        summary: Some(json!({ "window": window, "warnings": ["a warning of the run"] })),
+        summary: json!({ "window": window, "warnings": ["a warning of the run"] }),
         faults: faults.collect(),
         series: vec![told("records", 3.0), told("metrics", 4.0)],
         file: None,
@@ -316,7 +316,7 @@ fn of_many_servers_the_busiest_are_told_apart() {
             ("finish_time", number(0.3)),
         ]);
     }
-    (run.file, run.summary) = (None, None);
+    (run.file, run.summary) = (None, Value::Null);
     let page = page_of(vec![run.clone()]);
     let summary = data_of(&page)["runs"][0]["summary"].clone();
     let others = &summary["other_hosts"];

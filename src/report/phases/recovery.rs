@@ -3,11 +3,9 @@
 use super::{Arrivals, Arrived, FaultOf, Outcome};
 use crate::report::duration;
 use crate::request::attempt::told;
-use crate::stats::interval::series_interval;
+use crate::stats::interval::Intervals;
 
-/// The quantile of TTFT that has to be back.
-const QUANTILE: f64 = 0.95;
-/// Requests in a row of which it is taken: two of them may be slower.
+/// Requests in a row of which the p95 that has to be back is taken: two of them may be slower.
 const WINDOW: usize = 40;
 /// How many of a window may be beyond the quantile.
 const BEYOND: usize = 2;
@@ -85,7 +83,7 @@ impl Arrivals<'_> {
         let before: Vec<f64> = self.first_tokens(before).map(|(_, ttft)| ttft).collect();
         let mut sorted = before.clone();
         sorted.sort_unstable_by(f64::total_cmp);
-        let usual = match series_interval(&before, &sorted, QUANTILE) {
+        let usual = match Intervals::of(&before, &sorted).p95() {
             Ok((_, usual)) if usual.is_finite() => usual,
             told => {
                 let well = sorted.iter().filter(|ttft| ttft.is_finite()).count() as u64;
@@ -103,13 +101,9 @@ impl Arrivals<'_> {
         };
         let after: Vec<(f64, f64)> = self.first_tokens(after).collect();
         let came = after.len();
-        if let missing @ 1.. = WINDOW.saturating_sub(came) {
-            let more = self.rate().map(|rate| missing as f64 / rate);
-            let more = more.map_or(String::new(), |more| {
-                format!("; the run would have to go on for about {more:.0} s more")
-            });
+        if came < WINDOW {
             return Outcome::none(format!(
-                "whether TTFT recovered is unknown: it takes {WINDOW} requests after the fault; there were {came}{more}"
+                "whether TTFT recovered is unknown: it takes {WINDOW} requests after the fault; there were {came}"
             ));
         }
         let is_slower = |(_, ttft): &&(f64, f64)| *ttft > usual;
@@ -133,12 +127,6 @@ impl Arrivals<'_> {
             };
             Some((*arrival, ttft))
         })
-    }
-
-    /// Requests a second; `None`: all came at once.
-    fn rate(&self) -> Option<f64> {
-        let lasted = self.rows.last()?.0 - self.rows.first()?.0;
-        (lasted > 0.0).then(|| (self.rows.len() - 1) as f64 / lasted)
     }
 }
 

@@ -70,6 +70,32 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
 }
 
 #[test]
+fn a_packed_file_of_which_the_end_is_missing_is_read_as_far_as_it_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &of_run(2000)).unwrap();
+    let packed = packed.finish().unwrap();
+    let read = |length: usize| {
+        let path = write(folder.path(), "a.csv.gz", &packed[..length]);
+        load(&[path]).map(|mut loaded| loaded.runs.remove(0))
+    };
+    let whole = read(packed.len()).unwrap();
+    assert_eq!((whole.table.len(), whole.notes.len()), (2000, 0));
+    let cut = read(packed.len() / 2).unwrap();
+    let rows = cut.table.len();
+    assert!((500..1500).contains(&rows), "{rows}");
+    let said = format!("a.csv.gz is cut off behind line {}: ", rows + 1);
+    assert!(cut.notes[0].starts_with(&said), "{:?}", cut.notes);
+    // Only its last sum is missing: all rows are there.
+    let rows = read(packed.len() - 1).unwrap().table.len();
+    assert_eq!(rows, 2000);
+    for length in [0, 3, 40] {
+        let error = read(length).unwrap_err().to_string();
+        assert!(error.contains("cut off within its first line"), "{error}");
+    }
+}
+
+#[test]
 fn what_is_no_file_of_rows_is_said_to_be_none() {
     let folder = tempfile::tempdir().unwrap();
     for (bytes, said) in [
@@ -188,7 +214,7 @@ fn a_run_that_was_killed_is_told_as_far_as_it_came() {
     write(folder.path(), "begun.json", r#"{ "scheduled": 6 }"#);
     let run = load(&[folder.path().to_owned()]).unwrap().runs.remove(0);
     assert!(run.is_partial);
-    assert_eq!((run.table.len(), run.scheduled), (3, Some(6)));
+    assert_eq!((run.table.len(), run.scheduled()), (3, Some(6)));
     assert!(run.notes[0].starts_with("unfinished: 3 of 6 requests had ended"));
     assert!(run.notes[1].contains("line 5: the row is cut off: no end of line"));
 }

@@ -35,15 +35,17 @@ fn record(side: Side, apart: i64, error_nanos: i64) -> Record {
 
 #[test]
 fn every_duration_across_clocks_is_looked_at() {
+    let is_duration =
+        |column: &Column| column.unit == Latency || matches!(column.origin, Origin::Period(_));
     for side in [Side::Traffic, Side::Front, Side::Hop] {
         let cells = |apart| -> Vec<String> {
             let row = rows(&[record(side, apart, 0)]).remove(0);
-            let latencies = COLUMNS.iter().filter(|c| c.unit == Latency);
+            let latencies = COLUMNS.iter().filter(|c| is_duration(c));
             let cells = latencies.map(|column| format!("{:?}", (column.get)(&row)));
             cells.collect()
         };
         // What changes with the offsets was taken with two clocks.
-        let latencies = COLUMNS.iter().filter(|c| c.unit == Latency);
+        let latencies = COLUMNS.iter().filter(|c| is_duration(c));
         let pairs = cells(0).into_iter().zip(cells(77));
         let changed = latencies.zip(pairs).filter(|(_, (a, b))| a != b);
         let mut changed: Vec<&str> = changed.map(|(column, _)| column.name).collect();

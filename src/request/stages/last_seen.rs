@@ -73,6 +73,6 @@ pub fn place(last_seen: Spent) -> String {
     match last_seen.ended_in(|stage| stage.name).as_str() {
         "server" => "in the server, before its first token".to_owned(),
         "router+server" => "in the router or the server, before the first token".to_owned(),
-        _ => last_seen.before_router_return().place(),
+        _ => last_seen.place(),
     }
 }

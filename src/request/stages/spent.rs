@@ -69,11 +69,6 @@ impl StageSet {
         StageSet::one(index(period))
     }
 
-    /// The others than the stage of this period.
-    pub(super) fn without(self, period: Period) -> StageSet {
-        StageSet(self.0 & !StageSet::of(period).0)
-    }
-
     /// Its stages, in order.
     pub fn stages(self) -> impl Iterator<Item = &'static Stage> {
         let mut left = self.0;
@@ -162,24 +157,6 @@ impl StageSet {
 }
 
 impl Spent {
-    /// The same without the stage of this period.
-    #[must_use]
-    pub fn without(self, period: Period) -> Spent {
-        match self {
-            Spent::Stages(stages) => Spent::Stages(stages.without(period)),
-            other => other,
-        }
-    }
-
-    /// The same without the router's way back, unless that is all of it: nobody sees where a token is there.
-    #[must_use]
-    pub fn before_router_return(self) -> Spent {
-        match self.without(Period::ROUTER_RETURN) {
-            Spent::Stages(rest) if rest == StageSet::default() => self,
-            rest => rest,
-        }
-    }
-
     /// Its name in files: a stage's, several joined by `+`, or what is no stage.
     pub fn name(self) -> String {
         match self {
@@ -231,7 +208,7 @@ impl Spent {
     /// Whether this stage is what it was spent on, or part of that.
     pub fn holds(self, period: Period) -> bool {
         match self {
-            Spent::Stages(stages) => stages != stages.without(period),
+            Spent::Stages(stages) => stages.0 & StageSet::of(period).0 != 0,
             Spent::Proxy => period == Period::QUEUE_IN_ROUTER,
             Spent::Connecting | Spent::Prompt | Spent::ClientStall => false,
         }

@@ -101,16 +101,27 @@ impl Timeline {
         if !stage.is_in(self.prefill.is_some()) {
             return None;
         }
-        let is_held = self.prefill.is_some() && self.mark(Moment::PrefillReplied).is_some();
-        Some(match stage.period {
+        match stage.period {
+            Period::PREFILL if self.prefill.is_some() => {
+                Some(Period::new(Moment::QueueEnd, Moment::PrefillEnd))
+            }
+            period => self.ends(period),
+        }
+    }
+
+    /// The ends of a period here; `None` where it is nobody's to know: unless a hop saw the first token, all of its way back is the
+    /// return. What decode's first step takes to hand out prefill's token is of that as well.
+    pub(super) fn ends(&self, period: Period) -> Option<Period> {
+        let is_pair = self.prefill.is_some();
+        let is_held = is_pair && self.saw_way_back() && self.mark(Moment::PrefillReplied).is_some();
+        Some(match period {
+            Period::ROUTER_RETURN if !self.saw_way_back() => return None,
             Period::ROUTER_HOLD if !is_held => return None,
             Period::ROUTER_RETURN if is_held => {
                 Period::new(Moment::PrefillReplied, Moment::FirstToken)
             }
-            Period::PREFILL if self.prefill.is_some() => {
-                Period::new(Moment::QueueEnd, Moment::PrefillEnd)
-            }
-            period => self.of_pair(period),
+            Period::RETURN if is_pair => Period::new(Moment::DecodeStart, Moment::WorkerFirstToken),
+            period => period,
         })
     }
 
@@ -139,17 +150,6 @@ impl Timeline {
             Period::PURE_QUEUE => self.waits(times),
             _ => return None,
         })
-    }
-
-    /// The period that stands for this one in a pair: what decode's first step takes to hand out prefill's token is of its way
-    /// back.
-    pub(super) fn of_pair(&self, period: Period) -> Period {
-        match period {
-            Period::RETURN if self.prefill.is_some() => {
-                Period::new(Moment::DecodeStart, Moment::WorkerFirstToken)
-            }
-            period => period,
-        }
     }
 
     /// What is left of decode's wait for prefill.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::report::timeline::{clock_lines, error, missing};
+use crate::report::timeline::{clock_lines, error, unseen};
 use crate::report::why::first_of;
 use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
@@ -53,15 +53,10 @@ pub fn request(ended: &Ended, lately: &[Ended]) -> Json {
     let others = others.flat_map(|other| other.rows.iter());
     let first = ended.rows.first();
     let rows = ended.rows.iter().map(columns);
-    let missing = first.map(missing).unwrap_or_default();
-    let missing = missing.iter().map(|advice| {
-        let moments: Vec<&str> = advice.missing.iter().map(|moment| moment.name()).collect();
-        json!({"moments": moments, "remedy": advice.remedy})
-    });
     json!({
         "bar": bar(ended),
         "trace_id": first.and_then(|row| row.trace_id.as_deref()),
-        "missing": missing.collect::<Vec<Json>>(),
+        "unseen": first.map(unseen).unwrap_or_default(),
         "clocks": first.map(clock_lines).unwrap_or_default(),
         "waited": first_of(ended.rows.iter().chain(others)),
         "rows": rows.collect::<Vec<Json>>(),

@@ -58,6 +58,11 @@ fn of_independent(values: &[f64], q: f64) -> Option<(f64, f64)> {
     dependent_interval(&ascending(values), q, values.len() as f64)
 }
 
+fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Between {
+    let at = REPORTED.iter().position(|(_, of)| *of == q).unwrap();
+    Intervals::of(in_order, sorted).0[at]
+}
+
 fn of_series(values: &[f64], q: f64) -> Option<(f64, f64)> {
     series_interval(values, &ascending(values), q).ok()
 }

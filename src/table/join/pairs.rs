@@ -77,6 +77,11 @@ impl Pairs {
         all.filter_map(|(row, attempts)| Some((*row, attempts.answered?)))
     }
 
+    /// Whether the attempt of a first row of a hop belongs to no request.
+    pub fn is_alone(&self, hop: usize) -> bool {
+        self.alone.binary_search(&hop).is_ok()
+    }
+
     /// How many were joined, and who has no partner.
     pub fn notes(&self, front: &Table, hops: &Table) -> Vec<String> {
         let requests = front.firsts();

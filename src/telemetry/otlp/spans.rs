@@ -240,7 +240,6 @@ impl Tree<'_> {
             // Before it arrived is not the front's; on its way to one it is nobody's who tells stages.
             Moment::Sent => timeline.side() == Side::Traffic,
             Moment::Arrival => false,
-            Moment::FirstToken => timeline.saw_way_back(),
             _ => true,
         };
         let (from, to) = timeline.place_of(stage)?;

@@ -25,7 +25,7 @@ impl Made<'_> {
         if !self.args.goodput.is_empty() {
             let goals = goals_ms(&self.args.goodput);
             for run in &mut runs {
-                run.summary.get_or_insert_default()["goodput_goals_ms"] = goals.clone();
+                run.summary["goodput_goals_ms"] = goals.clone();
             }
         }
         let mut keys: Vec<String> = sweeps.iter().map(|sweep| sweep.key.clone()).collect();

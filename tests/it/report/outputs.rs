@@ -182,6 +182,8 @@ fn what_cannot_be_reported_on_is_refused_and_leaves_no_folder() {
     std::fs::write(dir.join("r.csv"), rows()).unwrap();
     std::fs::write(dir.join("head.csv"), HEAD).unwrap();
     refused(dir, &["head.csv"], "not one request was recorded; must");
+    let parquet = ["head.csv", "--format", "parquet", "--output", "x"];
+    refused(dir, &parquet, "nothing to write: no request has a row");
     let join = ["--join", "--output-dir", "out", "r.csv", "r.csv"];
     refused(
         dir,
