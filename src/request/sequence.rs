@@ -100,13 +100,19 @@ names! {
 /// Gathers a sequence's tokens and timings.
 #[derive(Debug, Default)]
 pub struct SequenceWatch {
-    /// What is known as it comes. Of its tokens the most `completion_tokens` seen: after a retraction they may repeat.
-    told: Sequence,
+    engine_id: Option<String>,
     has_events: bool,
+    has_text: bool,
     first_token: Option<Stamp>,
     last_token: Option<Stamp>,
+    token_events: u64,
     /// The client's stalls by the first of them, and by the last.
     stalls: Option<(i64, i64)>,
+    /// Most `completion_tokens` seen; after a retraction they may repeat.
+    tokens: Option<u64>,
+    token_source: Option<TokenCountSource>,
+    /// Tokens that the first event with any brought.
+    first_tokens: Option<u64>,
     /// When the latest event with a token was read, less the client's stalls, while nobody has said how many it brought.
     pending: Option<Stamp>,
     /// Keep what the quantiles of the gaps need (2.5 KB).
@@ -143,14 +149,14 @@ pub struct TokenEvent {
 impl SequenceWatch {
     /// Takes the engine's id, unless there is one.
     pub fn engine_id(&mut self, id: impl FnOnce() -> Option<String>) {
-        if self.told.engine_id.is_none() {
-            self.told.engine_id = id();
+        if self.engine_id.is_none() {
+            self.engine_id = id();
         }
     }
 
     /// The engine's id, if one was told.
     pub fn told_id(&self) -> Option<&str> {
-        self.told.engine_id.as_deref()
+        self.engine_id.as_deref()
     }
 
     /// Whether any event spoke of it: the places between those that came are empty.
@@ -166,14 +172,14 @@ impl SequenceWatch {
     /// Takes what an event brought.
     pub fn event(&mut self, event: TokenEvent) {
         self.has_events = true;
-        self.told.has_text |= event.text;
+        self.has_text |= event.text;
         let carries_token = event.text || event.tokens.is_some_and(|tokens| tokens > 0);
         if carries_token && !event.whole_reply {
             self.first_token.get_or_insert(event.at);
             self.last_token = Some(event.at);
             let (before, _) = self.stalls.unwrap_or((event.stall_nanos, 0));
             self.stalls = Some((before, event.stall_nanos));
-            self.told.token_events += 1;
+            self.token_events += 1;
             self.give_up_counting();
             self.gaps_in_full = event.gaps_in_full;
             self.pending = Some(event.at.plus_nanos(-event.stall_nanos));
@@ -185,16 +191,16 @@ impl SequenceWatch {
 
     /// Takes how many tokens there have been by now, those of the latest event among them.
     pub fn counted(&mut self, tokens: u64, source: TokenCountSource) {
-        let before = self.told.output_tokens.unwrap_or(0);
-        self.told.output_tokens = Some(before.max(tokens));
-        self.told.token_source.get_or_insert(source);
+        let before = self.tokens.unwrap_or(0);
+        self.tokens = Some(before.max(tokens));
+        self.token_source.get_or_insert(source);
         let Some(at) = self.pending.take() else {
             return;
         };
         let new = tokens.saturating_sub(before);
         self.chunk_gaps.event(at, 1, false);
         if !self.uncounted {
-            self.told.first_event_tokens.get_or_insert(new.max(1));
+            self.first_tokens.get_or_insert(new.max(1));
             self.token_gaps.event(at, new, self.gaps_in_full);
         }
     }
@@ -204,7 +210,6 @@ impl SequenceWatch {
         if let Some(at) = self.pending.take() {
             self.chunk_gaps.event(at, 1, self.gaps_in_full);
             self.uncounted = true;
-            self.told.first_event_tokens = None;
             self.token_gaps = Gaps::default();
         }
     }
@@ -263,9 +268,7 @@ impl SequenceWatch {
     /// never had a prefill. (An SGLang of before 0.5.12 tells its prefill otherwise.)
     pub fn is_decoded_elsewhere(&self) -> bool {
         let has = |field| self.shape.has(field);
-        let ran = has(Field::ForwardEntryTime)
-            && has(Field::QueueTime)
-            && self.told.output_tokens > Some(0);
+        let ran = has(Field::ForwardEntryTime) && has(Field::QueueTime) && self.tokens > Some(0);
         ran && has(Field::NumRetractions) && !self.has_prefilled()
     }
 
@@ -302,7 +305,13 @@ impl SequenceWatch {
         let generation = has_run.map(|_| Generation::of(self.shape, by_scheduler));
         Sequence {
             index,
+            engine_id: self.engine_id,
+            has_text: self.has_text,
             prompt_tokens: either(|timings| timings.prompt_tokens),
+            output_tokens: self.tokens,
+            token_source: self.token_source,
+            first_event_tokens: self.first_tokens.filter(|_| !self.uncounted),
+            token_events: self.token_events,
             stall_nanos: self.stalls.map_or(0, |(before, by_last)| by_last - before),
             cached_tokens: either(|timings| timings.cached_tokens),
             num_retractions: either(|timings| timings.num_retractions),
@@ -311,10 +320,12 @@ impl SequenceWatch {
             timing_source: (has_moments(&first) || has_moments(&self.last))
                 .then_some(TimingSource::MetaInfo),
             generation,
+            trace_tokens: None,
+            differing: Vec::new(),
+            untold: None,
             token_gaps: self.token_gaps.figures(),
             chunk_gaps: self.chunk_gaps.figures(),
             gap_counts,
-            ..self.told
         }
     }
 }
