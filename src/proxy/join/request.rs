@@ -1,6 +1,5 @@
 //! The attempts of one request of the front.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
