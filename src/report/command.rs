@@ -23,8 +23,17 @@ pub struct Args {
     #[arg(value_name = "DIR", required = true)]
     pub dirs: Vec<PathBuf>,
     /// What is shown: words for the terminal, or the same as a table or for programs
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        default_value_if("json", "true", "json")
+    )]
     pub format: Format,
+    /// Print all figures as JSON, as --format json does
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
     /// File that it goes to instead of the terminal
     #[arg(long, value_name = "FILE", required_if_eq("format", "parquet"))]
     pub output: Option<PathBuf>,
