@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::clock::Clock;
 use crate::report::figures;
-use crate::report::load::{Goal, RunFacts};
+use crate::report::load::RunFacts;
 
 mod args;
 pub mod arrival;
@@ -94,7 +94,6 @@ pub async fn run_watched(
     live: Arc<Live>,
     stop: Stop,
 ) -> Result<FinishedRun, Error> {
-    Goal::each_once(&args.goodput).map_err(Error::Usage)?;
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
     let listening = stop.on_signals().map_err(Error::thread)?;

@@ -78,7 +78,10 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     };
     let (answer, end) = failure.told(&request.context.upstream);
     if let Some(answer) = answer.filter(|_| !request.response.has_begun) {
-        if let Failure::NoConnection(_) | Failure::Upstream(_) = failure {
+        // Where it may have come: a client that waits for `100 Continue` has sent none of it.
+        if let Failure::NoConnection(_) | Failure::Upstream(_) = failure
+            && !client.head().headers.contains_key(EXPECT)
+        {
             request.read_room(&mut client).await;
         }
         request.answer(answer, end.clone(), &mut client).await;

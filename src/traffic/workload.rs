@@ -217,18 +217,11 @@ impl RunPlan {
                     set("stream_options", json!({"include_usage": true}));
                 }
             }
-            Backend::Responses => {
-                set("max_output_tokens", json!(output));
-            }
-            Backend::Messages => {
-                set("max_tokens", json!(output));
-            }
         }
         let (field, value) = match (args.backend, prompt) {
             (Backend::Sglang, Value::String(text)) => ("text", text.into()),
             (Backend::Sglang, ids) => ("input_ids", ids),
             (Backend::SglangOai, prompt) => ("prompt", prompt),
-            (Backend::Responses, text) => ("input", text),
             (_, Value::String(text)) => ("messages", json!([{"role": "user", "content": text}])),
             (_, messages) => ("messages", messages),
         };

@@ -258,6 +258,12 @@ impl Made<'_> {
                 missed = middle + 1;
             }
         }
+        if enough == 0 && what == Find::Rate && keeps(&found) {
+            return Err(Error::Setting(
+                "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
+                    .to_owned(),
+            ));
+        }
         Ok(keeps(&found).then_some(found))
     }
 

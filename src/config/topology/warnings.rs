@@ -36,7 +36,7 @@ pub(super) fn of(config: &Config, credentials: &Credentials) -> Vec<String> {
         )),
         most if most > 0 && is_router(config) && !has_hops(config, credentials) => all.push(format!(
             "max_concurrent_requests = {most}: what is beyond it waits in this front, no longer in the router, and without hops \
-             no column tells how long; add a [[worker]] for each server, or leave it to the router"
+             `queue_time_in_router` stays empty; add a [[worker]] for each server, or leave it to the router"
         )),
         _ => {}
     }

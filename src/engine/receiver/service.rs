@@ -9,7 +9,7 @@ use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -247,6 +247,10 @@ async fn whole(
 ) -> Result<Message, Refusal> {
     let most = LONGEST + GRPC_PREFIX;
     let mut rest = request.into_body();
+    // Said before it comes: what can never be read takes no room from others.
+    if rest.size_hint().lower() > most as u64 {
+        return Err(TOO_LARGE);
+    }
     let (mut held, mut body) = (Held::new(), BytesMut::new());
     while let Some(frame) = rest.frame().await {
         let Ok(data) = frame.map_err(|_| BROKEN)?.into_data() else {

@@ -19,13 +19,14 @@ impl Context {
             return;
         };
         let (span, worker) = (new_span_id(), worker.to_string());
+        let host = self.own_host().unwrap_or_default();
         self.span = Some(span);
         let metrics = &self.shared.metrics;
         self.at_worker = Some(match self.shared.role(&worker) {
             Some(ServerRole::Prefill) => metrics.leg_began(&worker),
             _ => metrics.attempt_began(&worker),
         });
-        let mut attempt = Attempt::new(span, worker, String::new(), self.arrival);
+        let mut attempt = Attempt::new(span, worker, host, self.arrival);
         attempt.came_with = self.trace.as_ref().and_then(|trace| {
             let (trace, span) = (trace.id, trace.parent?);
             Some(CameWith { trace, span })

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::report::load::Goal;
 use crate::traffic::args::{Args, ArrivalSource, DatasetName};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
@@ -31,7 +32,7 @@ impl Args {
         let end = self.rate_curve.as_ref().map(Curve::end);
         let end = end.filter(|_| self.num_prompts.is_none());
         args.duration = self.duration.or(end.map(Duration::from_secs_f64));
-        args.check_goals()?;
+        Goal::each_once(&args.goodput).map_err(Error::Usage)?;
         let arrival = args.arrival()?;
         let turns = args.turns()?;
         let (mut dataset, source) = args.dataset(&arrival, turns)?;
@@ -127,18 +128,6 @@ impl Args {
             (None, Some(_), Some(at)) => format!("qs-{}-{}", self.seed, at.compact_utc()),
             (None, Some(_), None) => format!("qs-{}", self.seed),
         }
-    }
-
-    /// One limit for each latency.
-    fn check_goals(&self) -> Result<(), Error> {
-        let names = self.goodput.iter().map(|goal| &goal.name);
-        let mut known = std::collections::BTreeSet::new();
-        let twice = names.into_iter().find(|name| !known.insert(*name));
-        twice.map_or(Ok(()), |name| {
-            Err(Error::Usage(format!(
-                "--goodput: names {name} twice; give one limit for it"
-            )))
-        })
     }
 
     /// Turns of each conversation, at most.

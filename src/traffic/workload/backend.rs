@@ -13,12 +13,6 @@ pub enum Backend {
     SglangOaiChat,
     /// `/v1/chat/completions` of any server that speaks OpenAI's API: nothing of SGLang's own is sent.
     OpenaiChat,
-    /// OpenAI's `/v1/responses`: for probes.
-    #[value(skip)]
-    Responses,
-    /// Anthropic's `/v1/messages`: for probes.
-    #[value(skip)]
-    Messages,
 }
 
 impl Backend {
@@ -28,8 +22,6 @@ impl Backend {
             Backend::Sglang => Endpoint::Generate,
             Backend::SglangOai => Endpoint::Completions,
             Backend::SglangOaiChat | Backend::OpenaiChat => Endpoint::Chat,
-            Backend::Responses => Endpoint::Responses,
-            Backend::Messages => Endpoint::Messages,
         }
     }
 }

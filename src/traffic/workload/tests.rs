@@ -95,10 +95,6 @@ fn a_body_has_what_its_api_asks_for() {
         "temperature",
     ];
     assert!(other.as_object().unwrap().keys().eq(known), "{other}");
-    let responses = body(&workload(Backend::Responses, random()).request(3));
-    assert!(responses["input"].is_string() && responses["max_output_tokens"].is_u64());
-    let messages = body(&workload(Backend::Messages, random()).request(3));
-    assert!(messages["messages"][0]["content"].is_string() && messages["max_tokens"].is_u64());
 
     load.args.disable_stream = true;
     load.args.disable_ignore_eos = true;

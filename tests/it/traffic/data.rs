@@ -164,7 +164,7 @@ fn flags_that_do_not_go_together_are_told() {
         (&format!("{azure}.csv"), "azure-2024.csv.csv: No such file"),
         (
             "--goodput ttft:500 tpot:9 --goodput ttft:300",
-            "--goodput: names ttft twice; give one limit for it",
+            "--goodput: ttft must have one limit, not several",
         ),
     ] {
         let error = planned(line).unwrap_err();
