@@ -242,13 +242,6 @@ impl Joins {
         now: Stamp,
     ) -> Option<Vec<Record>> {
         let mut table = self.table.lock();
-        // Whoever decodes what was prefilled may be still to come.
-        if self.has_front || attempt.told.lock().is_prefill_leg() {
-            let own = (now, attempt.told.clone(), Some(rows?));
-            table.waiting.push_back(own);
-            let is_full = table.waiting.len() > CAPACITY;
-            return is_full.then(|| table.give_oldest(self))?;
-        }
         if let (Some(request), Some(span)) = (&attempt.request, attempt.parent) {
             let has_answered = attempt.told.lock().has_answered();
             let is_only = request.0.lock().attempts.len() == 1;
@@ -257,6 +250,13 @@ impl Joins {
                 true => table.forget(span),
                 false => table.forget_later(span, now),
             }
+        }
+        // Whoever decodes what was prefilled may be still to come.
+        if self.has_front || attempt.told.lock().is_prefill_leg() {
+            let own = (now, attempt.told.clone(), Some(rows?));
+            table.waiting.push_back(own);
+            let is_full = table.waiting.len() > CAPACITY;
+            return is_full.then(|| table.give_oldest(self))?;
         }
         rows
     }
@@ -277,19 +277,10 @@ impl Joins {
         }
     }
 
-    /// Whether the leg of one that another server decodes has come: it goes on, unless it has told that it decoded.
+    /// Whether the leg of one that another server decodes has come.
     pub fn has_decoding_leg(&self, attempt: &HopAttempt) -> bool {
-        let (room, worker) = {
-            let told = attempt.told.lock();
-            (told.room, told.worker.clone())
-        };
-        let table = self.table.lock();
-        let legs = room.map_or(&[][..], |room| table.rooms.of(&room));
-        legs.iter().any(|leg| {
-            let leg = leg.lock();
-            let goes_on = leg.role.is_none() && leg.ended.is_none();
-            leg.worker != worker && (goes_on || leg.role == Some(ServerRole::Decode))
-        })
+        let told = attempt.told.lock().clone();
+        self.table.lock().has_decoding_leg(&told)
     }
 
     /// The other leg of one that has ended, and that no front here may yet take.
@@ -438,6 +429,15 @@ impl Table {
         request.take_attempts()
     }
 
+    /// The one that another server decodes goes on, unless it has told that it decoded.
+    fn has_decoding_leg(&self, told: &Attempt) -> bool {
+        let legs = told.room.iter().flat_map(|room| self.rooms.of(room));
+        legs.map(|leg| leg.lock()).any(|leg| {
+            let goes_on = leg.role.is_none() && leg.ended.is_none();
+            leg.worker != told.worker && (goes_on || leg.role == Some(ServerRole::Decode))
+        })
+    }
+
     fn other_leg(&mut self, of: &Leg) -> Option<Leg> {
         let room = of.lock().room?;
         let mut legs = self.rooms.take(&room).into_iter();
@@ -455,9 +455,7 @@ impl Table {
             legs::put(&told, &mut rows);
             return Some(rows);
         };
-        let mut room = told.room.iter().flat_map(|room| self.rooms.of(room));
-        if told.is_joined || (told.is_prefill_leg() && room.any(|other| !Arc::ptr_eq(other, &leg)))
-        {
+        if told.is_joined || (told.is_prefill_leg() && self.has_decoding_leg(&told)) {
             return None;
         }
         let decoded = Some(&leg).filter(|_| told.role == Some(ServerRole::Decode));

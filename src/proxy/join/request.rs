@@ -1,6 +1,5 @@
 //! The attempts of one request of the front.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -38,76 +37,78 @@ pub(super) struct Request {
 
 impl Request {
     pub fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<Failed>) {
-        let attempts: Vec<Attempt> = self.attempts.iter().map(|of| of.lock().clone()).collect();
-        let answer = attempts.iter().find(|attempt| Some(attempt.span) == answer);
-        let is_of_answer =
-            |of: &Attempt| answer.is_some_and(|one| one.span == of.span || of.is_other_leg_of(one));
-        let others = attempts.iter();
-        let others = others.filter(|of| !is_of_answer(of) && !of.has_answered());
-        (sendings(&attempts), failed(&others.collect::<Vec<_>>()))
+        let attempts = self.seen();
+        let all = sendings(&attempts);
+        let is_other = |legs: &&Vec<&Attempt>| !legs.iter().any(|leg| Some(leg.span) == answer);
+        let open = |leg: &&&Attempt| !leg.has_answered();
+        let others = all.iter().filter(is_other);
+        let others = others.map(|legs| legs.iter().filter(open).copied().collect());
+        (count(&all), failed(others))
     }
 
     pub fn take_attempts(&mut self) -> RequestAttempts {
-        let mut legs = std::mem::take(&mut self.attempts);
-        let attempts: Vec<Attempt> = legs.iter().map(|leg| leg.lock().clone()).collect();
-        let last = match self.answered_by {
-            Some(by) => attempts.iter().position(|attempt| attempt.span == by),
-            None => attempts.iter().rposition(Attempt::may_answer),
+        let attempts = self.seen();
+        let mut all = sendings(&attempts);
+        let is_answer = |leg: &Attempt| match self.answered_by {
+            Some(by) => leg.span == by,
+            None => leg.may_answer(),
         };
-        // A router may pass on with what error a prefill server refused its leg.
-        let decodes = |first: usize| {
-            let of_it = |of: &Attempt| of.may_answer() && of.is_other_leg_of(&attempts[first]);
-            let other = attempts.iter().position(of_it);
-            other.filter(|_| !attempts[first].may_answer())
-        };
-        let last = last.map(|last| decodes(last).unwrap_or(last));
-        let last_one = last.map(|place| attempts[place].clone());
-        let is_leg = |attempt: &Attempt| {
-            let of_last = last_one
-                .as_ref()
-                .is_some_and(|last| attempt.is_other_leg_of(last));
-            of_last && attempt.role != Some(ServerRole::Decode)
-        };
-        let leg = attempts.iter().position(is_leg);
+        let mut sent = all.iter();
+        let place = sent.rposition(|legs| legs.iter().any(|leg| is_answer(leg)));
         // One at a hop of another process is not here.
-        let is_elsewhere = last.is_none() && self.answered_by.is_some();
-        let count = sendings(&attempts) + u32::from(is_elsewhere);
-        let others = attempts.into_iter().enumerate();
-        let others = others.filter(|(place, _)| ![last, leg].contains(&Some(*place)));
-        let mut others: Vec<Attempt> = others.map(|(_, other)| other).collect();
-        let failed = failed(&others.iter().collect::<Vec<_>>());
-        others.truncate(MAX_FAILED);
+        let is_elsewhere = place.is_none() && self.answered_by.is_some();
+        let count = count(&all) + u32::from(is_elsewhere);
+        let legs = place.map_or_else(Vec::new, |place| all.remove(place));
+        // A router may pass on the error with which a prefill server's leg ended.
+        let last = legs
+            .iter()
+            .max_by_key(|leg| (leg.may_answer(), is_answer(leg)))
+            .copied();
+        let is_leg = |leg: &&Attempt| {
+            leg.role != Some(ServerRole::Decode) && Some(leg.span) != last.map(|last| last.span)
+        };
+        let leg = legs.into_iter().find(is_leg).map(|leg| leg.span);
+        let answered = [leg, last.map(|last| last.span)];
+        let others = attempts.iter();
+        let others = others.filter(|other| !answered.contains(&Some(other.span)));
+        let mut held = std::mem::take(&mut self.attempts).into_iter();
         RequestAttempts {
-            others,
-            failed,
-            leg: leg.map(|place| legs.swap_remove(place)),
-            is_named: last_one.as_ref().map(|last| last.span) == self.answered_by,
-            last: last_one,
+            others: others.take(MAX_FAILED).cloned().collect(),
+            failed: failed(all.into_iter()),
+            leg: leg.and_then(|span| held.find(|held| held.lock().span == span)),
+            is_named: last.is_some_and(|last| self.answered_by == Some(last.span)),
+            last: last.cloned(),
             count,
         }
     }
+
+    fn seen(&self) -> Vec<Attempt> {
+        self.attempts.iter().map(|of| of.lock().clone()).collect()
+    }
 }
 
-/// As rows tell of these attempts: once of each sending. Of two legs that is the one that failed by itself, where the router then
-/// left the other.
-fn failed(attempts: &[&Attempt]) -> Vec<Failed> {
-    let rank = |place: usize| (attempts[place].has_failed(), Reverse(place));
-    let is_told = |place: &usize| {
-        let other = |other| attempts[*place].is_other_leg_of(attempts[other]);
-        !(0..attempts.len()).any(|one| other(one) && rank(one) > rank(*place))
-    };
-    let told = (0..attempts.len()).filter(is_told).take(MAX_FAILED);
-    told.map(|place| attempts[place].failed()).collect()
+/// Attempts by the router's sendings: the two legs of one have one room.
+fn sendings(attempts: &[Attempt]) -> Vec<Vec<&Attempt>> {
+    let mut all: Vec<Vec<&Attempt>> = Vec::new();
+    for attempt in attempts {
+        let is_of = |legs: &&mut Vec<&Attempt>| legs[0].is_other_leg_of(attempt);
+        match all.iter_mut().find(is_of) {
+            Some(legs) => legs.push(attempt),
+            None => all.push(vec![attempt]),
+        }
+    }
+    all
 }
 
-/// How many times the router sent: the two legs of one sending have one number.
-fn sendings(attempts: &[Attempt]) -> u32 {
-    let is_second = |place: usize, of: &Attempt| {
-        attempts[..place]
-            .iter()
-            .any(|before| before.is_other_leg_of(of))
+fn count(sendings: &[Vec<&Attempt>]) -> u32 {
+    u32::try_from(sendings.len()).unwrap_or(u32::MAX)
+}
+
+/// As rows tell of these sendings: of two legs that one which failed by itself, where the router then left the other.
+fn failed<'a>(sendings: impl Iterator<Item = Vec<&'a Attempt>>) -> Vec<Failed> {
+    let told = |legs: Vec<&Attempt>| {
+        let leg = legs.iter().rev().max_by_key(|leg| leg.has_failed());
+        leg.map(|leg| leg.failed())
     };
-    let first = attempts.iter().enumerate();
-    let first = first.filter(|(place, of)| !is_second(*place, of));
-    u32::try_from(first.count()).unwrap_or(u32::MAX)
+    sendings.filter_map(told).take(MAX_FAILED).collect()
 }

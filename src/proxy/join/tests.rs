@@ -492,6 +492,7 @@ fn a_refused_leg_is_no_row_of_its_own_though_it_came_first() {
         let arrive = |number, role| {
             let leg = tables.arrive(number, None, None);
             (leg.told.lock().room, leg.told.lock().role) = (Some(7), Some(role));
+            leg.told.lock().worker = role.name().to_owned();
             joins.in_room(&leg, 7, at(1));
             leg
         };

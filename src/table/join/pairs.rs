@@ -138,9 +138,18 @@ impl Attempts {
                 .unwrap_or(f64::NAN)
         };
         all.sort_by(|a, b| began(a).total_cmp(&began(b)));
+        // The router sends what one server prefills with the same room to the one that decodes.
         let room = |hop: &usize| hops.text(ColumnId::bootstrap_room, *hop);
-        // The router sends what one server prefills with the same room to the one that decodes: whom the front was told of, else who
-        // told that another prefilled, else who had it longer.
+        let mut sendings: Vec<Vec<usize>> = Vec::new();
+        for hop in all {
+            let is_of =
+                |legs: &&mut Vec<usize>| !room(&hop).is_empty() && room(&legs[0]) == room(&hop);
+            match sendings.iter_mut().find(is_of) {
+                Some(legs) => legs.push(hop),
+                None => sendings.push(vec![hop]),
+            }
+        }
+        // That one answers whom the front was told of, else who told that another prefilled, else who had it longer.
         let own = front.text(ColumnId::host, row);
         let answers = |hop: &usize| {
             let is_told = hops.text(ColumnId::host, *hop) == own;
@@ -148,32 +157,28 @@ impl Attempts {
             let elapsed = hops.whole(ColumnId::elapsed, *hop);
             (is_told, is_decoded, elapsed, *hop)
         };
-        let is_leg = |hop: &usize| {
-            let is_other =
-                |other: &usize| room(other) == room(hop) && answers(other) > answers(hop);
-            !room(hop).is_empty() && all.iter().any(is_other)
-        };
-        let (legs, mut all): (Vec<usize>, Vec<usize>) = all.iter().partition(|hop| is_leg(hop));
+        sendings
+            .iter_mut()
+            .for_each(|legs| legs.sort_by_key(&answers));
         // The front's own status is that of the response that it read; a router may answer itself where all failed.
         let status = front.number(ColumnId::status, row);
-        let same =
-            |hop: &&usize| hops.number(ColumnId::status, **hop) == status && status.is_some();
-        let answered = all.iter().rev().find(same).copied();
-        all.retain(|hop| Some(*hop) != answered);
+        let same = |legs: &Vec<usize>| {
+            let hop = legs.last();
+            status.is_some() && hop.map(|hop| hops.number(ColumnId::status, *hop)) == Some(status)
+        };
+        let place = sendings.iter().rposition(same);
+        let legs = place.map_or_else(Vec::new, |place| sendings.remove(place));
         // Of another sending that leg is told which failed by itself: the router then left the other.
-        let outcome = |hop: &usize| Outcome::named(hops.text(ColumnId::outcome, *hop));
-        let is_left = |hop: &usize| outcome(hop).is_none_or(Outcome::is_left);
-        for other in &mut all {
-            let failed = legs
-                .iter()
-                .find(|leg| room(leg) == room(other) && !is_left(leg));
-            *other = *failed.filter(|_| is_left(other)).unwrap_or(other);
-        }
-        let is_of_answer = |leg: &usize| answered.as_ref().map(room) == Some(room(leg));
+        let has_failed = |hop: &usize| {
+            let outcome = Outcome::named(hops.text(ColumnId::outcome, *hop));
+            outcome.is_some_and(|outcome| !outcome.is_left())
+        };
+        let others = sendings.into_iter();
+        let others = others.filter_map(|legs| legs.into_iter().max_by_key(has_failed));
         Attempts {
-            answered,
-            leg: legs.into_iter().find(is_of_answer),
-            others: all,
+            answered: legs.last().copied(),
+            leg: legs.iter().rev().nth(1).copied(),
+            others: others.collect(),
         }
     }
 
