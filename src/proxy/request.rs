@@ -4,7 +4,6 @@
 use std::future::pending;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http::{HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -22,7 +21,6 @@ use crate::fault::registry::Injected;
 use crate::request::endpoint::{Endpoint, passed};
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::observer::End;
-use crate::request::prompt_blocks::PromptBlocks;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
 use crate::telemetry::prometheus::Limit;
 use crate::upstream::{Chosen, Upstreams};
@@ -63,10 +61,6 @@ struct Request<'a> {
 
 /// Upstreams that a request is tried at, at most.
 const TRIES: usize = 64;
-/// How long the rest of a body is waited for that no server takes: routers send it with the head.
-const ROOM_WAIT: Duration = Duration::from_secs(2);
-/// Bytes of a body after which no more of a prompt is read.
-const PROMPT: usize = 32 * 1024;
 
 /// Serves a request to its end. Gives its connection where another may follow.
 pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<ReusableHttpStream> {
@@ -406,81 +400,6 @@ impl<'a> Request<'a> {
             head.insert_header(TRACEPARENT, parent)?;
         }
         Ok(head)
-    }
-
-    /// The hashes of the blocks that a prompt begins with: read from the body until they are known, [`PROMPT`] bytes
-    /// have come, or the body is over. None where it cannot be waited for: a client that expects `100 Continue` waits
-    /// itself, and hears it of the upstream.
-    async fn read_prompt(
-        &mut self,
-        client: &mut Exchange,
-        endpoint: Endpoint,
-    ) -> Result<Vec<u64>, Failure> {
-        let mut prompt = PromptBlocks::new(endpoint);
-        let began = self.shared.clock.now();
-        if client.head().headers.contains_key(EXPECT) {
-            return Ok(prompt.into_blocks());
-        }
-        self.upload.since = began;
-        let read = self.read_blocks(client, &mut prompt).await;
-        self.context.prompt_waited(began);
-        read.map(|()| prompt.into_blocks())
-    }
-
-    async fn read_blocks(
-        &mut self,
-        client: &mut Exchange,
-        prompt: &mut PromptBlocks,
-    ) -> Result<(), Failure> {
-        let mut read = 0;
-        while read < PROMPT && !prompt.is_known() && !self.upload.is_over {
-            let piece = tokio::time::timeout(self.limits.client_read, self.read_piece(client));
-            let piece = piece.await.map_err(|_| Failure::ClientSilent)??;
-            prompt.feed(&piece);
-            read += piece.len();
-            self.upload.hold(piece);
-        }
-        Ok(())
-    }
-
-    /// The next piece of the body, where no upstream takes it yet.
-    async fn read_piece(&mut self, client: &mut Exchange) -> Result<Bytes, Failure> {
-        let piece = client.session.read_request_body().await;
-        let piece = piece.map_err(Failure::of_body)?;
-        let is_end = piece.is_none() || client.session.is_body_done();
-        let piece = piece.unwrap_or_default();
-        self.uploaded(&piece, is_end)?;
-        Ok(piece)
-    }
-
-    /// Reads the rest of a body that a hop's server does not take: it says of which sending this is one of two legs, and must do so
-    /// before the router hears of the failure, and sends again.
-    async fn read_room(&mut self, client: &mut Exchange) {
-        if std::mem::take(&mut self.upload.is_cut) {
-            self.upload.is_over = false;
-        }
-        let all = async {
-            while self.context.may_have_room() && !self.upload.is_over {
-                self.read_piece(client).await?;
-            }
-            Ok::<(), Failure>(())
-        };
-        let _ = tokio::time::timeout(ROOM_WAIT, all).await;
-    }
-
-    /// A piece of the request's body was read: held to the limits.
-    fn uploaded(&mut self, piece: &[u8], is_end: bool) -> Result<(), Failure> {
-        self.context.request_body(piece, is_end);
-        let now = self.shared.clock.now();
-        self.upload.came(piece.len(), is_end, now);
-        if self.upload.bytes > self.limits.request_body_bytes {
-            return Err(self.over(Limit::BodyBytes, Refusal::BodyTooLarge));
-        }
-        let waited = u64::try_from(self.upload.waited_nanos).unwrap_or(0);
-        if !is_end && Duration::from_nanos(waited) > self.limits.client_body {
-            return Err(self.over(Limit::BodyTime, Refusal::BodyTooSlow));
-        }
-        Ok(())
     }
 
     /// Answers for ourselves, the exchange having ended so.

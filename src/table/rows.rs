@@ -279,17 +279,7 @@ impl<'a> Reading<'a> {
                     told.began = Some(zero.nanos as f64 / NANOS as f64);
                 }
             }
-            let (zero, header) = (told.zero, &self.header);
-            let parts: Vec<(Table, Vec<String>, u64)> = std::thread::scope(|scope| {
-                let read =
-                    |(first, text)| scope.spawn(move || read_lines(first, text, header, zero));
-                let reading: Vec<_> = chunks.into_iter().map(read).collect();
-                let parts = reading.into_iter();
-                parts
-                    .map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)))
-                    .collect()
-            });
-            for (table, examples, broken) in parts {
+            for (table, examples, broken) in read_chunks(chunks, &self.header, told.zero) {
                 told.rows += table.len() as u64;
                 told.broken += broken;
                 told.examples
@@ -353,6 +343,22 @@ fn first_time(text: &[u8], header: &Header) -> Option<i64> {
         let cells = Cells::of(line.trim_end()).zip(header);
         let mut times = cells.filter(|(_, of)| of.is_some_and(|(_, unit)| unit == Unit::Time));
         times.find_map(|(cell, _)| nanos(cell.as_bytes()))
+    })
+}
+
+/// Reads chunks, each with the number of its first line, by a thread each.
+fn read_chunks(
+    chunks: Vec<(u64, Vec<u8>)>,
+    header: &Header,
+    zero: Option<Zero>,
+) -> Vec<(Table, Vec<String>, u64)> {
+    std::thread::scope(|scope| {
+        let read = |(first, text)| scope.spawn(move || read_lines(first, text, header, zero));
+        let reading: Vec<_> = chunks.into_iter().map(read).collect();
+        let parts = reading.into_iter();
+        parts
+            .map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
     })
 }
 
