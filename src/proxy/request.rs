@@ -4,7 +4,7 @@
 use std::future::pending;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, EXPECT};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ReusableHttpStream;
@@ -72,10 +72,7 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
     };
     let (answer, end) = failure.told(&request.context.upstream);
     if let Some(answer) = answer.filter(|_| !request.response.has_begun) {
-        // Where it may have come: a client that waits for `100 Continue` has sent none of it.
-        if let Failure::NoConnection(_) | Failure::Upstream(_) = failure
-            && !client.head().headers.contains_key(EXPECT)
-        {
+        if let Failure::NoConnection(_) | Failure::Upstream(_) = failure {
             request.read_room(&mut client).await;
         }
         request.answer(answer, end.clone(), &mut client).await;

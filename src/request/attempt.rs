@@ -214,6 +214,21 @@ impl Attempt {
     }
 }
 
+/// Attempts by the router's sendings, of which the two legs of one are together.
+pub fn sendings<T>(
+    attempts: impl IntoIterator<Item = T>,
+    is_other_leg: impl Fn(&T, &T) -> bool,
+) -> Vec<Vec<T>> {
+    let mut all: Vec<Vec<T>> = Vec::new();
+    for attempt in attempts {
+        match all.iter_mut().find(|legs| is_other_leg(&legs[0], &attempt)) {
+            Some(legs) => legs.push(attempt),
+            None => all.push(vec![attempt]),
+        }
+    }
+    all
+}
+
 impl Failed {
     /// One word for a header: `w0!127.0.0.1:30000!server_error!503!1200000`.
     pub fn render(&self) -> String {

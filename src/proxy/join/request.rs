@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::request::attempt::{Attempt, Failed, MAX_FAILED, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, Failed, MAX_FAILED, ServerRole, SpanId, sendings};
 
 /// An attempt that may still go on.
 pub type Leg = Arc<Mutex<Attempt>>;
@@ -38,7 +38,7 @@ pub(super) struct Request {
 impl Request {
     pub fn so_far(&self, answer: Option<SpanId>) -> (u32, Vec<Failed>) {
         let attempts = self.seen();
-        let all = sendings(&attempts);
+        let all = sendings(&attempts, |a, b| a.is_other_leg_of(b));
         let is_other = |legs: &&Vec<&Attempt>| !legs.iter().any(|leg| Some(leg.span) == answer);
         let open = |leg: &&&Attempt| !leg.has_answered();
         let others = all.iter().filter(is_other);
@@ -48,7 +48,7 @@ impl Request {
 
     pub fn take_attempts(&mut self) -> RequestAttempts {
         let attempts = self.seen();
-        let mut all = sendings(&attempts);
+        let mut all = sendings(&attempts, |a, b| a.is_other_leg_of(b));
         let is_answer = |leg: &Attempt| match self.answered_by {
             Some(by) => leg.span == by,
             None => leg.may_answer(),
@@ -85,19 +85,6 @@ impl Request {
     fn seen(&self) -> Vec<Attempt> {
         self.attempts.iter().map(|of| of.lock().clone()).collect()
     }
-}
-
-/// Attempts by the router's sendings: the two legs of one have one room.
-fn sendings(attempts: &[Attempt]) -> Vec<Vec<&Attempt>> {
-    let mut all: Vec<Vec<&Attempt>> = Vec::new();
-    for attempt in attempts {
-        let is_of = |legs: &&mut Vec<&Attempt>| legs[0].is_other_leg_of(attempt);
-        match all.iter_mut().find(is_of) {
-            Some(legs) => legs.push(attempt),
-            None => all.push(vec![attempt]),
-        }
-    }
-    all
 }
 
 fn count(sendings: &[Vec<&Attempt>]) -> u32 {

@@ -140,8 +140,11 @@ impl Request<'_> {
     }
 
     /// Reads the rest of a body that a hop's server does not take: it says of which sending this is one of two legs, and must do so
-    /// before the router hears of the failure, and sends again.
+    /// before the router hears of the failure, and sends again. Not where it cannot be waited for, as in [`Request::read_prompt`].
     pub(super) async fn read_room(&mut self, client: &mut Exchange) {
+        if client.head().headers.contains_key(EXPECT) {
+            return;
+        }
         if std::mem::take(&mut self.upload.is_cut) {
             self.upload.is_over = false;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::request::attempt::{Failed, MAX_FAILED, shown};
+use crate::request::attempt::{Failed, MAX_FAILED, sendings, shown};
 use crate::request::cell::Value;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
@@ -145,15 +145,8 @@ impl Attempts {
         all.sort_by(|a, b| began(a).total_cmp(&began(b)));
         // The router sends what one server prefills with the same room to the one that decodes.
         let room = |hop: &usize| hops.text(ColumnId::bootstrap_room, *hop);
-        let mut sendings: Vec<Vec<usize>> = Vec::new();
-        for hop in all {
-            let is_of =
-                |legs: &&mut Vec<usize>| !room(&hop).is_empty() && room(&legs[0]) == room(&hop);
-            match sendings.iter_mut().find(is_of) {
-                Some(legs) => legs.push(hop),
-                None => sendings.push(vec![hop]),
-            }
-        }
+        let is_other_leg = |a: &usize, b: &usize| !room(a).is_empty() && room(a) == room(b);
+        let mut sendings = sendings(all, is_other_leg);
         // That one answers whom the front was told of, else who told that another prefilled, else who had it longer.
         let own = front.text(ColumnId::host, row);
         let answers = |hop: &usize| {

@@ -121,6 +121,14 @@ impl Pair {
         }
     }
 
+    /// With a router before hops that are to be made.
+    async fn routed(given: Killed) -> (Pair, SocketAddr, Vec<Worker>) {
+        let pair = Pair::new(given).await;
+        let (hops, workers) = given.workers(pair.killed, pair.alive.addr);
+        let router = given.router(hops, &pair.alive).await;
+        (pair, router, workers)
+    }
+
     /// Both servers are named, the killed one as the one that failed, once a sending.
     fn check(&self, given: Killed, row: &Row) {
         let [prefill, decode] = given.in_order(self.killed, self.alive.addr);
@@ -156,9 +164,7 @@ const ASKS: &str =
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_sending_is_one_attempt_and_both_servers_are_named() {
     for given in Killed::all() {
-        let pair = Pair::new(given).await;
-        let (hops, workers) = given.workers(pair.killed, pair.alive.addr);
-        let router = given.router(hops, &pair.alive).await;
+        let (pair, router, workers) = Pair::routed(given).await;
         let front = Front::with(&[router], |config| config.workers = workers).await;
         let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
         let status = answer.await.status();
@@ -170,9 +176,7 @@ async fn each_sending_is_one_attempt_and_both_servers_are_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_front_each_sending_has_one_row() {
     for given in Killed::all() {
-        let pair = Pair::new(given).await;
-        let (hops, workers) = given.workers(pair.killed, pair.alive.addr);
-        let router = given.router(hops, &pair.alive).await;
+        let (pair, router, workers) = Pair::routed(given).await;
         let hops = Front::with(&[], |config| config.workers = workers).await;
         let mut client = Client::connect(router).await;
         client.ask("/generate", ASKS, b"{}").await;
