@@ -29,7 +29,7 @@ use queuescope::engine::otlp;
 use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
 use queuescope::engine::span::EngineSpan;
 use queuescope::engine::spans::Spans;
-use queuescope::telemetry::otlp::settings::{self, Given, Protocol};
+use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
 use queuescope::telemetry::prometheus::Batch;
 use queuescope::telemetry::prometheus::Metrics;
 use serde_json::Value;
@@ -63,7 +63,7 @@ fn message() -> Vec<u8> {
 }
 
 fn told(message: &Bytes) -> usize {
-    joined(otlp::spans(message.clone()).unwrap())
+    joined(otlp::spans(message.clone(), |_| {}).unwrap())
 }
 
 /// How many whole requests there are among these spans, as a join finds them.
@@ -174,7 +174,11 @@ fn main() {
     let message = Bytes::from(message());
     println!("{SPANS} spans, {} bytes; CPU a span:", message.len());
     assert_eq!(told(&message), 2);
-    let walk = cpu(|| otlp::spans(black_box(message.clone())).unwrap().len());
+    let walk = cpu(|| {
+        otlp::spans(black_box(message.clone()), |_| {})
+            .unwrap()
+            .len()
+    });
     let both = cpu(|| told(black_box(&message)));
     println!("walk: {walk} ns; walk and join: {both} ns");
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -183,10 +187,10 @@ fn main() {
         .unwrap();
     runtime.block_on(async {
         let alone = received(&message, None).await;
-        let given = Given {
+        let given = Otlp {
             endpoint: Some(format!("http://{}", collector().await)),
             protocol: Some(Protocol::Http),
-            ..Given::default()
+            ..Otlp::default()
         };
         let to = settings::Settings::resolve(&given, "bench", &|_| None).unwrap();
         let forward = forward::Settings {

@@ -13,6 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::clock::Clock;
 use crate::config;
 use crate::config::topology;
+use crate::config_error::ConfigError;
 use crate::experiment::launch::process::{KEEPER, keep};
 use crate::experiment::plan::keys::Kind;
 use crate::experiment::plan::line::wrong_value;
@@ -421,9 +422,7 @@ fn code(error: &anyhow::Error) -> u8 {
         || error.downcast_ref().is_some_and(sim::Error::is_usage)
         || error.downcast_ref().is_some_and(whatif::Error::is_usage)
         || error.downcast_ref().is_some_and(report::command::is_usage)
-        || error
-            .downcast_ref()
-            .is_some_and(serve::error::Error::is_usage);
+        || error.is::<ConfigError>();
     match error.downcast_ref() {
         Some(traffic::Error::Interrupted(signal)) => SIGNALLED + *signal,
         _ if is_usage => USAGE,

@@ -3,6 +3,8 @@
 //! Every process is a clock (docs/dev/ARCHITECTURE.md, "The way of a stamp"). Ours is `CLOCK_MONOTONIC`, anchored once to the
 //! wall clock when the process first asks, so a step of the wall clock moves nothing.
 
+use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -16,36 +18,50 @@ pub const NANOS: i64 = 1_000_000_000;
 /// A moment on one clock, in nanoseconds since the Unix epoch as that clock tells it.
 ///
 /// Stamps of two clocks compare only through an offset ([`crate::offset`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stamp(i64);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp(
+    /// With the sign bit turned: in order, and 0 only of the least number, so that an `Option` takes no more room.
+    NonZeroU64,
+);
+
+const SIGN: u64 = 1 << 63;
+
+impl fmt::Debug for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stamp").field(&self.nanos()).finish()
+    }
+}
 
 impl Stamp {
-    /// From nanoseconds since the Unix epoch.
+    /// From nanoseconds since the Unix epoch; the least number is taken for the next one.
     pub const fn from_nanos(nanos: i64) -> Stamp {
-        Stamp(nanos)
+        match NonZeroU64::new(nanos as u64 ^ SIGN) {
+            Some(number) => Stamp(number),
+            None => Stamp(NonZeroU64::MIN),
+        }
     }
 
     /// From seconds since the Unix epoch, rounded to the nanosecond. `None` unless the value is
     /// finite and within ± 200 years.
     pub fn from_seconds(seconds: f64) -> Option<Stamp> {
         (seconds.is_finite() && seconds.abs() < 6.0e9)
-            .then(|| Stamp((seconds * NANOS as f64).round() as i64))
+            .then(|| Stamp::from_nanos((seconds * NANOS as f64).round() as i64))
     }
 
     /// Nanoseconds since the Unix epoch.
     pub const fn nanos(self) -> i64 {
-        self.0
+        (self.0.get() ^ SIGN) as i64
     }
 
     /// Seconds since the Unix epoch; a float this large resolves about 0.24 µs.
     pub fn seconds(self) -> f64 {
-        self.0 as f64 / NANOS as f64
+        self.nanos() as f64 / NANOS as f64
     }
 
     /// The moment's date and time in UTC.
     pub fn utc(self) -> Timestamp {
         // Every stamp is within its range.
-        Timestamp::from_nanosecond(i128::from(self.0)).unwrap_or_default()
+        Timestamp::from_nanosecond(i128::from(self.nanos())).unwrap_or_default()
     }
 
     /// `20261120T144800Z`.
@@ -55,7 +71,7 @@ impl Stamp {
 
     /// Nanoseconds from `earlier` to here, saturating; negative when `earlier` is later.
     pub const fn nanos_since(self, earlier: Stamp) -> i64 {
-        self.0.saturating_sub(earlier.0)
+        self.nanos().saturating_sub(earlier.nanos())
     }
 
     /// Seconds from `earlier` to here; negative when `earlier` is later.
@@ -65,7 +81,7 @@ impl Stamp {
 
     /// This moment moved by `nanos` (either sign), saturating.
     pub const fn plus_nanos(self, nanos: i64) -> Stamp {
-        Stamp(self.0.saturating_add(nanos))
+        Stamp::from_nanos(self.nanos().saturating_add(nanos))
     }
 
     /// This moment moved by `seconds` (either sign), saturating.
@@ -119,8 +135,10 @@ impl Clock {
     /// The present moment.
     pub fn now(&self) -> Stamp {
         match self {
-            Clock::System(clock) => Stamp(monotonic_nanos() + clock.epoch_minus_monotonic),
-            Clock::Manual(now) => Stamp(now.load(Ordering::Acquire)),
+            Clock::System(clock) => {
+                Stamp::from_nanos(monotonic_nanos() + clock.epoch_minus_monotonic)
+            }
+            Clock::Manual(now) => Stamp::from_nanos(now.load(Ordering::Acquire)),
         }
     }
 
@@ -183,6 +201,15 @@ mod tests {
         assert!((stamp.seconds() - 1_795_168_579.844_124).abs() < 3e-7);
         assert_eq!(Stamp::from_seconds(f64::NAN), None);
         assert_eq!(Stamp::from_seconds(1e300), None);
+    }
+
+    #[test]
+    fn stamps_are_in_order_whatever_their_sign_and_none_takes_no_room() {
+        let all = [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX].map(Stamp::from_nanos);
+        assert!(all.is_sorted());
+        assert_eq!(all[2..].iter().map(|at| at.nanos()).max(), Some(i64::MAX));
+        assert_eq!(all[3].nanos_since(all[2]), 1);
+        assert_eq!(size_of::<Option<Stamp>>(), size_of::<i64>());
     }
 
     #[test]

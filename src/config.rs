@@ -10,14 +10,11 @@ use self::read::Reading;
 
 pub mod args;
 pub mod check;
-pub mod engine;
-pub mod keys;
-pub mod otlp;
+mod otlp;
 pub mod proxy;
 mod read;
 pub mod sections;
 pub mod topology;
-pub mod values;
 
 /// Reads a file and the flags over it, and checks the config. Absent keys have their defaults.
 ///
@@ -68,3 +65,6 @@ fn read(path: &Path) -> Result<String, String> {
         format!("cannot read config file {path}: {why}; give the path of a text file, as in --config config.toml")
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,13 +12,15 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::request::outcome::Outcome;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::sequence::{TimingSource, Untold};
+use crate::telemetry::otlp::settings;
 use crate::telemetry::prometheus::{Join, Metrics};
 use crate::telemetry::queue::{Queue, Refused};
 
 use self::join::{Ended, we_left};
 use self::joiner::{Joiner, Message, Outlet};
+use self::keys::Keys;
 use self::receiver::Receiver;
 use self::request_log::Tail;
 use self::span::EngineSpan;
@@ -27,6 +29,7 @@ pub mod fifo;
 pub mod forward;
 pub mod join;
 pub mod joiner;
+pub mod keys;
 pub mod otlp;
 pub mod receiver;
 pub mod request_log;
@@ -53,35 +56,20 @@ pub struct Engine {
 /// Spans, and lines, that may lie before the thread that joins: it takes all of them every few milliseconds.
 const MOST_TOLD: usize = 262_144;
 
-/// What is listened to, and how long for. One of `traces` and `logs` at least is there.
-#[derive(Debug)]
-pub struct Settings {
-    /// The socket that servers send their spans to.
-    pub traces: Option<TcpListener>,
-    /// The collector that gets all of these.
-    pub forward: Option<forward::Settings>,
-    /// The folder of their request logs.
-    pub logs: Option<std::path::PathBuf>,
-    /// How long a request that has ended waits.
-    pub wait: Duration,
-    /// The same of one that its client or we left: its engine may learn that seconds later.
-    pub wait_abort: Duration,
-    /// Requests that may wait.
-    pub most: usize,
-}
-
 impl Engine {
-    /// Listens and joins from now on.
+    /// Listens and joins from now on: to servers' spans at a socket, and to their logs. `forward`: who gets all of the spans.
     ///
     /// # Errors
     /// See [`Receiver::start`]; or the system gives no thread.
     pub fn start(
-        settings: Settings,
+        keys: &Keys,
+        socket: Option<TcpListener>,
+        forward: Option<settings::Settings>,
         outlet: Outlet,
         clock: Clock,
         metrics: &Metrics,
     ) -> std::io::Result<Engine> {
-        let (traces, logs) = (settings.traces.is_some(), settings.logs.is_some());
+        let (traces, logs) = (socket.is_some(), keys.logs.path.is_some());
         let joins = &outlet.metrics.engine_joins;
         for (is_on, source) in [(traces, TimingSource::Trace), (logs, TimingSource::Log)] {
             for outcome in Join::ALL.into_iter().filter(|_| is_on) {
@@ -92,9 +80,10 @@ impl Engine {
             true => TimingSource::Trace,
             false => TimingSource::Log,
         };
-        let (ended, inbox) = Queue::new(settings.most);
+        let most = keys.most_waiting.get() as usize;
+        let (ended, inbox) = Queue::new(most);
         let told = Arc::new(ended.beside(MOST_TOLD));
-        let joiner = Joiner::new(inbox, outlet.clone(), clock.clone(), settings.most, source);
+        let joiner = Joiner::new(inbox, outlet.clone(), clock.clone(), most, source);
         // Whether there is room; after the end nobody wants it.
         let give = |source: TimingSource| {
             let (told, joins) = (told.clone(), outlet.metrics.engine_joins.clone());
@@ -107,7 +96,7 @@ impl Engine {
                 !is_full
             }
         };
-        let receiver = settings.traces.map(|socket| {
+        let receiver = socket.map(|socket| {
             let give = give(TimingSource::Trace);
             let sink = move |spans: Vec<EngineSpan>| {
                 let many = spans.len();
@@ -115,13 +104,16 @@ impl Engine {
             };
             let settings = receiver::Settings {
                 listener: socket,
-                forward: settings.forward,
+                forward: forward.map(|to| forward::Settings {
+                    to,
+                    queue_bytes: keys.traces.queue_bytes.get() as usize,
+                }),
                 limits: receiver::Limits::default(),
             };
             Receiver::start(settings, Arc::new(sink), metrics.clone())
         });
         let receiver = receiver.transpose()?;
-        let tail = settings.logs.map(|folder| {
+        let tail = keys.logs.path.clone().map(|folder| {
             let give = give(TimingSource::Log);
             Tail::start(folder, move |told| {
                 give(Message::Line(Box::new(told)), 1);
@@ -134,8 +126,8 @@ impl Engine {
         Ok(Engine {
             traces,
             logs,
-            wait: settings.wait,
-            wait_abort: settings.wait_abort,
+            wait: keys.wait_s.get(),
+            wait_abort: keys.wait_abort_s.get(),
             clock,
             ended,
             told,
@@ -147,7 +139,7 @@ impl Engine {
     }
 
     /// A request has ended: its rows go out, now or when they were joined. Never waits.
-    pub fn record(&self, rows: Vec<Record>) {
+    pub fn record(&self, rows: Vec<Row>) {
         let wanted = match self.wanted(&rows) {
             Ok(wanted) => wanted,
             Err(Some(why)) => return self.outlet.untold(rows, why),
@@ -170,18 +162,18 @@ impl Engine {
     }
 
     /// Who is to tell of a request, or why nobody is.
-    fn wanted(&self, rows: &[Record]) -> Result<TimingSource, Option<Untold>> {
+    fn wanted(&self, rows: &[Row]) -> Result<TimingSource, Option<Untold>> {
         let Some(first) = rows.first() else {
             return Err(None);
         };
         // A time limit of ours ends what runs, with a status of ours.
-        let is_timeout = first.facts.outcome == Outcome::Timeout;
-        let is_refused = !is_timeout && first.facts.status.is_some_and(|status| status >= 400);
+        let is_timeout = first.outcome() == Outcome::Timeout;
+        let is_refused = !is_timeout && first.status.is_some_and(|status| status >= 400);
         if first.timeline.last_send().is_none() || is_refused {
             // It never ran.
             return Err(None);
         }
-        if self.traces && first.facts.trace.sent_sampled {
+        if self.traces && first.more.trace.sent_sampled {
             return Ok(TimingSource::Trace);
         }
         // SGLang logs no request whose client has left: that is us.
@@ -218,6 +210,6 @@ impl Drop for Engine {
     }
 }
 
-fn is_left(rows: &[Record]) -> bool {
+fn is_left(rows: &[Row]) -> bool {
     rows.first().is_some_and(we_left)
 }

@@ -25,6 +25,7 @@ pub mod disk;
 pub mod engine;
 pub mod experiment;
 pub mod fault;
+pub mod keys;
 pub mod offset;
 pub mod proxy;
 pub mod report;

@@ -23,6 +23,13 @@ pub mod words;
 #[cfg(test)]
 pub(crate) use crate::request::sample;
 
+/// A text that begins with a capital.
+pub fn upper(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
+}
+
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`.
 pub fn duration(seconds: f64) -> String {
     match seconds.abs() {

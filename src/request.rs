@@ -1,4 +1,4 @@
-//! What a request is: its moments, the bytes they are read from, and the record they make.
+//! What a request is: its moments, the bytes they are read from, and the row they make.
 //!
 //! Free of IO, async and Pingora; it never reads a clock: time is handed in.
 
@@ -15,16 +15,17 @@ pub mod head;
 pub mod impossible;
 pub mod messages;
 pub mod meta_info;
+pub mod more;
 pub mod names;
 pub mod observer;
 pub mod openai;
 pub mod outcome;
 pub mod passage;
 pub mod prompt_blocks;
-pub mod record;
 pub mod request_body;
 pub mod response;
 pub mod responses;
+pub mod roles;
 pub mod row;
 #[cfg(test)]
 pub mod sample;
@@ -38,7 +39,6 @@ pub mod stamps;
 pub mod time_spent;
 pub mod timeline;
 pub mod token_count;
-pub mod token_sums;
 pub mod told;
 pub mod trace;
 pub mod unseen;

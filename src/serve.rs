@@ -1,7 +1,6 @@
 //! The proxy as a process: start, reload, draining, signals, the admin listener.
 
 pub mod admin;
-pub mod error;
 pub mod lifecycle;
 mod live;
 pub mod notify;

@@ -14,6 +14,7 @@ use crate::request::row::Row;
 pub mod cells;
 pub mod join;
 pub mod parquet;
+pub mod rotated;
 pub mod rows;
 mod store;
 pub mod window;

@@ -2,7 +2,6 @@
 //! remembered of the last requests. Knows nothing of Pingora.
 
 use crate::clock::Stamp;
-use crate::request::record::Record;
 use crate::request::row::{Row, Rows, without_quotes};
 use crate::request::timeline::{Moment, Side};
 
@@ -79,8 +78,8 @@ impl Telemetry {
     }
 
     /// A request has ended.
-    pub fn record(&self, records: Vec<Record>) {
-        let rows = Rows::from(Row::all(records));
+    pub fn record(&self, records: Vec<Row>) {
+        let rows = Rows::from(Row::ended(records));
         let first = rows.first();
         let is_counted = first.is_some_and(|row| row.side() == self.counted);
         let counted = is_counted.then(|| Counted::of(&rows));

@@ -4,10 +4,18 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+/// A millisecond, in seconds.
+pub const MS: f64 = 1e-3;
+/// A microsecond.
+pub const US: f64 = 1e-6;
+/// A nanosecond.
+pub const NS: f64 = 1e-9;
+
 /// Units of time, and their seconds.
-const TIMES: [(&str, f64); 6] = [
-    ("us", 1e-6),
-    ("ms", 1e-3),
+const TIMES: [(&str, f64); 7] = [
+    ("ns", NS),
+    ("us", US),
+    ("ms", MS),
     ("s", 1.0),
     ("min", 60.0),
     ("h", 3600.0),
@@ -57,6 +65,35 @@ pub fn at_least<T: FromStr + Display + PartialOrd + Copy>(
     }
 }
 
+/// Reads a time from `low` to `high`: a plain number of the flag's own unit, which is so many seconds, or one with its unit.
+pub fn time(unit: f64, low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let number = text.parse().ok();
+        let number = number.or_else(|| Some(seconds(text)? / unit));
+        let number = number.filter(|number| (low..=high).contains(number));
+        let right = "or one with its unit, such as 250ms";
+        number.ok_or_else(|| format!("must be a number from {low} to {high}, {right}"))
+    }
+}
+
+/// The same of whole milliseconds.
+pub fn whole_ms(text: &str) -> Result<u32, String> {
+    let read = time(MS, 0.0, f64::from(u32::MAX))(text)?;
+    // 0.35 s are 349.99999999999994 ms.
+    let whole = read.round();
+    match (read - whole).abs() < 1e-6 {
+        true => Ok(whole as u32),
+        false => Err("must be whole milliseconds".to_owned()),
+    }
+}
+
+/// So many of these: `1 request`, `2 requests`.
+pub fn count(number: impl Display, one: &str) -> String {
+    let number = number.to_string();
+    let end = if number == "1" { "" } else { "s" };
+    format!("{number} {one}{end}")
+}
+
 fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     if let Ok(plain) = text.parse() {
         return Some(plain);
@@ -73,6 +110,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_flag_with_a_unit_of_its_own_takes_the_others_too() {
+        let ms = time(MS, 0.0, 1000.0);
+        let read = ["8", "8ms", "0.5s", "2.5"].map(|text| ms(text).unwrap());
+        assert_eq!(read, [8.0, 8.0, 500.0, 2.5]);
+        for wrong in ["2s", "-1ms", "x", "nan", ""] {
+            assert!(ms(wrong).unwrap_err().contains("from 0 to 1000"), "{wrong}");
+        }
+        let read = ["2s", "7", "0.35s", "1001ms"].map(whole_ms);
+        assert_eq!(read, [Ok(2000), Ok(7), Ok(350), Ok(1001)]);
+        assert!(whole_ms("0.5").is_err());
+    }
+
+    #[test]
+    fn one_is_no_more_than_one() {
+        let all = [0, 1, 2, 11].map(|number| count(number, "run"));
+        assert_eq!(all, ["0 runs", "1 run", "2 runs", "11 runs"]);
+    }
+
+    #[test]
     fn a_number_has_a_unit_or_none() {
         for (text, number) in [
             ("90", Some(90.0)),
@@ -85,6 +141,7 @@ mod tests {
             ("1h", Some(3600.0)),
             ("-1s", Some(-1.0)),
             ("s", None),
+            ("2ns", Some(2e-9)),
             ("5m", None),
             ("5 MiB", None),
             ("", None),

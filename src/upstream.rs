@@ -1,6 +1,7 @@
 //! The upstreams of a listener: who gets the next request, who is left out, and how Pingora connects to them.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,13 +12,16 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 
+use crate::keys::keys;
+use crate::keys::values::{self, Seconds, Whole};
 use crate::telemetry::prometheus::{ChosenBy, Metrics};
 use crate::telemetry::upstreams::UpstreamFigures;
 
 pub mod address;
 mod addresses;
-pub mod affinity;
+mod affinity;
 mod health;
+pub mod idle;
 pub mod policy;
 mod prefixes;
 pub mod trust;
@@ -27,7 +31,6 @@ mod tests;
 
 pub use address::Address;
 pub use addresses::{Resolver, system};
-pub use affinity::Affinity;
 pub use policy::Policy;
 pub use trust::Trust;
 
@@ -36,31 +39,54 @@ use health::Health;
 use policy::{Candidate, Chooser};
 use prefixes::Prefixes;
 
+keys! {
 /// How the upstreams of a listener are dealt with.
+Rules {
+    /// Which upstream gets the next request: "round_robin", "random", "shortest_queue", "power_of_two" or "cache_aware". The
+    /// shortest queue is that with the fewest requests in flight from this proxy (ties are broken evenly); "power_of_two" takes
+    /// the shorter of two random ones; "cache_aware" the one that was given the longest beginning of the prompt before, so that
+    /// its prefix cache has it. Only this one waits for the prompt (at most 32 KiB of the body) before it chooses: column
+    /// `prompt_wait`.
+    policy: Policy = Policy::RoundRobin, Reload "--policy POLICY" in "Upstreams";
+    /// With "cache_aware": by the prompt if an upstream has had more than this share of it. Of its first 16 KiB, that is; else a
+    /// request goes to the one with the fewest in flight. This and the next two are as sglang-router has them.
+    cache_threshold: f64 as values::share = 0.3, Reload "--cache-threshold SHARE" in "Upstreams";
+    /// With "cache_aware": by the fewest in flight while the longest queue is ahead by more than this. It must be ahead of the
+    /// shortest by more than `balance_rel_threshold`, too.
+    balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
+    /// With "cache_aware": the longest queue must be more than so many times the shortest for that.
+    balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
+    /// How long an upstream that cannot be connected to gets no requests. Then we probe it by a connect of our own. The pause
+    /// doubles up to 30 s while it fails. When all are out, they are tried all the same.
+    upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
+    /// Whether a request whose connection broke before an answer came is sent once more. It goes to another upstream where
+    /// there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
+    /// Requests that may be repeated by their method (GET) are sent again over a fresh connection anyway.
+    resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
+    /// PEM file with the certificates of those who may sign an https:// upstream's; without it the system's roots.
+    upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
+    /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
+    /// ended; the others wait in the front, in order of arrival, as in a router with a limit.
+    max_concurrent_requests: Whole<0, 1_000_000> = Whole::of::<0>(), Reload "--max-concurrent-requests N" in "Upstreams";
+    /// How long a request may wait for that; then it is answered 503. 0: as long as its client stays.
+    queue_timeout_s: Seconds<0> = Seconds::of::<0>(), Reload "--queue-timeout-s S" in "Upstreams";
+    /// Limit on connecting to an upstream; 504 after it.
+    upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload "--upstream-connect-timeout-s S" in "Upstreams";
+    /// Limit on the silence of an upstream; 504 after it, or a cut stream. That is before its response and within it. A
+    /// request that is not streamed is silent from its start to its end.
+    upstream_read_timeout_s: Seconds = Seconds::of::<1800>(), Reload "--upstream-read-timeout-s S" in "Upstreams";
+    /// Limit on a single write to an upstream.
+    upstream_write_timeout_s: Seconds = Seconds::of::<60>(), Reload "--upstream-write-timeout-s S" in "Upstreams";
+    /// After how much idleness an upstream connection is closed. It must be less than the server's own limit (SGLang:
+    /// 5 s), or requests run into connections that the server is closing and get a 502.
+    upstream_idle_timeout_s: Seconds = Seconds::of::<4>(), Reload "--upstream-idle-timeout-s S" in "Upstreams";
+}}
+
+/// What upstreams need that no key tells.
 #[derive(Clone, Debug)]
-pub struct Rules {
-    /// Who gets the next request.
-    pub policy: Policy,
-    /// When [`Policy::CacheAware`] goes by the prompt.
-    pub affinity: Affinity,
-    /// How long one that cannot be connected to is left out before the first probe.
-    pub out: Duration,
+pub struct Means {
     /// Who may sign the certificates of those that speak TLS; there when one does.
     pub trust: Option<Trust>,
-    /// Whether a request whose connection broke before an answer is sent again, whatever it may have begun.
-    pub resend_broken: bool,
-    /// Requests that they have at once, all together; 0: no limit.
-    pub most: usize,
-    /// Time limit on a request's wait for its turn, where there is a limit on requests; zero: none.
-    pub queue_timeout: Duration,
-    /// On connecting to it.
-    pub connect_timeout: Duration,
-    /// On its silence, before its response and within it.
-    pub read_timeout: Duration,
-    /// On a single write to it.
-    pub write_timeout: Duration,
-    /// After which an idle connection is closed.
-    pub idle_timeout: Duration,
     /// Looks names up.
     pub resolver: Resolver,
 }
@@ -70,6 +96,7 @@ pub struct Rules {
 pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
     rules: Rules,
+    means: Means,
     /// Free places, where there is a limit on requests.
     slots: Option<Arc<Semaphore>>,
     choosing: Mutex<Choosing>,
@@ -120,6 +147,7 @@ impl Upstreams {
     pub fn resolve(
         addresses: &[Address],
         rules: Rules,
+        means: Means,
         before: Option<&Upstreams>,
         metrics: &Metrics,
     ) -> Result<Upstreams, String> {
@@ -129,7 +157,7 @@ impl Upstreams {
             let upstream = match known.find(|known| known.address == *address) {
                 Some(known) => known.clone(),
                 None => {
-                    let upstream = Arc::new(Upstream::resolve(address, rules.resolver)?);
+                    let upstream = Arc::new(Upstream::resolve(address, means.resolver)?);
                     new.push(upstream.counts.clone());
                     upstream
                 }
@@ -139,10 +167,12 @@ impl Upstreams {
         // Only now: an address that fails leaves nothing behind.
         new.into_iter().for_each(|new| metrics.upstreams.add(new));
         // Under the same limit, requests from before keep their places.
-        let same = before.filter(|before| before.rules.most == rules.most);
+        let same = before
+            .filter(|before| before.rules.max_concurrent_requests == rules.max_concurrent_requests);
         let slots = same.map_or_else(
             || {
-                let most = rules.most.min(Semaphore::MAX_PERMITS);
+                let most =
+                    (rules.max_concurrent_requests.get() as usize).min(Semaphore::MAX_PERMITS);
                 (most > 0).then(|| Arc::new(Semaphore::new(most)))
             },
             |same| same.slots.clone(),
@@ -154,6 +184,7 @@ impl Upstreams {
             }),
             all,
             rules,
+            means,
             slots,
         })
     }
@@ -191,7 +222,7 @@ impl Upstreams {
         let mut choosing = self.choosing.lock();
         let mut candidates = self.candidates(tried, prompt);
         let asks = self.ask_for_prompt();
-        let by = asks.then(|| self.rules.affinity.narrow(&mut candidates, prompt.len()));
+        let by = asks.then(|| self.rules.narrow(&mut candidates, prompt.len()));
         let index = choosing.chooser.choose(&candidates)?;
         let upstream = self.all.get(index)?.clone();
         let at = upstream.addresses.current()?;
@@ -255,7 +286,7 @@ impl Upstreams {
             return true;
         }
         if upstream.request_failed() {
-            let limit = self.rules.connect_timeout;
+            let limit = self.rules.upstream_connect_timeout_s.get();
             let connect = async move |upstream: Arc<Upstream>| {
                 if let Some(looked_up) = upstream.look_up_again() {
                     // Only a runtime that ends does not get it done.
@@ -264,9 +295,22 @@ impl Upstreams {
                 upstream.can_connect(limit).await
             };
             let probed = Arc::downgrade(upstream);
-            tokio::spawn(Upstream::probe(probed, self.rules.out, connect));
+            tokio::spawn(Upstream::probe(
+                probed,
+                self.rules.upstream_out_s.get(),
+                connect,
+            ));
         }
         false
+    }
+
+    /// The client of a request that was being connected to `chosen` has left. An upstream that no client waits for is found to be
+    /// unreachable all the same.
+    pub fn left_connecting(self: Arc<Self>, mut chosen: Chosen) {
+        let limit = self.rules.upstream_connect_timeout_s.get();
+        tokio::spawn(async move {
+            while is_silent(chosen.at, limit).await && self.connection_failed(&mut chosen) {}
+        });
     }
 
     fn peer(&self, address: &Address, at: SocketAddr) -> Arc<HttpPeer> {
@@ -274,18 +318,37 @@ impl Upstreams {
         // Never empty with TLS: Pingora verifies nothing for an empty name.
         let mut peer = HttpPeer::new(at, is_tls, address.host().to_owned());
         let options = &mut peer.options;
-        options.connection_timeout = Some(self.rules.connect_timeout);
-        options.total_connection_timeout = Some(self.rules.connect_timeout);
-        options.read_timeout = Some(self.rules.read_timeout);
-        options.write_timeout = Some(self.rules.write_timeout);
-        options.idle_timeout = Some(self.rules.idle_timeout);
-        if let Some(trust) = self.rules.trust.as_ref().filter(|_| is_tls) {
+        let rules = &self.rules;
+        options.connection_timeout = Some(rules.upstream_connect_timeout_s.get());
+        options.total_connection_timeout = options.connection_timeout;
+        options.read_timeout = Some(rules.upstream_read_timeout_s.get());
+        options.write_timeout = Some(rules.upstream_write_timeout_s.get());
+        options.idle_timeout = Some(rules.upstream_idle_timeout_s.get());
+        if let Some(trust) = self.means.trust.as_ref().filter(|_| is_tls) {
             options.ca = Some(trust.roots());
             // Pingora leaves roots out when it looks for a connection to use again.
             peer.group_key = trust.key();
         }
         Arc::new(peer)
     }
+}
+
+/// Nobody answers there. Any error of our own machine says nothing of it.
+async fn is_silent(at: SocketAddr, limit: Duration) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
+    let silent = [
+        ConnectionRefused,
+        HostUnreachable,
+        NetworkUnreachable,
+        TimedOut,
+    ];
+    let connected = connect(at, limit).await;
+    connected.is_err_and(|error| silent.contains(&error.kind()))
+}
+
+/// A connection of our own; an error also after `limit`.
+async fn connect(at: SocketAddr, limit: Duration) -> std::io::Result<TcpStream> {
+    tokio::time::timeout(limit, TcpStream::connect(at)).await?
 }
 
 impl Upstream {
@@ -308,8 +371,7 @@ impl Upstream {
     /// Whether one of its addresses takes a connection, each within the limit.
     pub async fn can_connect(&self, limit: Duration) -> bool {
         for at in self.addresses.in_turn() {
-            let connecting = tokio::time::timeout(limit, TcpStream::connect(at));
-            if matches!(connecting.await, Ok(Ok(_))) {
+            if connect(at, limit).await.is_ok() {
                 self.addresses.tried(at, true);
                 return true;
             }

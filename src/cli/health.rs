@@ -12,8 +12,19 @@ use crate::experiment::launch::Access;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Its admin listener
-    #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801")]
+    #[arg(value_name = "IP:PORT", default_value = "127.0.0.1:8801", value_parser = address)]
     admin: SocketAddr,
+}
+
+/// An address, also as the proxy's config and its log have it: with localhost, or as a URL.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    let plain = text.strip_prefix("http://").unwrap_or(text);
+    let plain = plain
+        .trim_end_matches('/')
+        .replace("localhost:", "127.0.0.1:");
+    plain
+        .parse()
+        .map_err(|_| "must be IP:PORT, such as 127.0.0.1:8801")
 }
 
 /// How long an answer may take.
@@ -37,4 +48,20 @@ pub fn ask(args: &Args) -> anyhow::Result<()> {
         "{admin} answers {status}, not 200; is it the proxy's admin listener?"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_as_the_log_and_the_config_have_it() {
+        for text in ["127.0.0.1:8801", "http://127.0.0.1:8801/", "localhost:8801"] {
+            assert_eq!(address(text), Ok(([127, 0, 0, 1], 8801).into()), "{text}");
+        }
+        for text in ["", "8801", "gpu1:8801", "https://127.0.0.1:8801"] {
+            let error = address(text).unwrap_err();
+            assert!(error.contains("must be IP:PORT"), "{text}: {error}");
+        }
+    }
 }

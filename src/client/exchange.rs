@@ -91,14 +91,24 @@ impl Exchange {
         left(self.socket.clone())
     }
 
-    /// Waits until the client, whose request is whole, has reset its stream of HTTP/2 or ended its side of TLS.
+    /// Waits until the client has reset its stream of HTTP/2 or, once its request is whole, ended its side of TLS.
     pub async fn stream_ended(&mut self) {
+        let shows = !self.is_clear && self.session.is_body_done();
         match &mut self.session {
             ServerSession::H2(session) => drop(session.idle().await),
-            ServerSession::H1(session) if !self.is_clear => {
+            ServerSession::H1(session) if shows => {
                 drop(session.read_body_or_idle(true).await);
             }
             _ => pending().await,
+        }
+    }
+
+    /// Waits until the client has left, however that shows. Reads nothing of its request.
+    pub async fn gone(&mut self) {
+        let left = self.left();
+        tokio::select! {
+            () = left => {}
+            () = self.stream_ended() => {}
         }
     }
 

@@ -84,13 +84,13 @@ impl Client {
         let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
         let next = async {
             if self.before.is_empty() {
-                let idle = Duration::from_secs(limits.client_idle_s);
+                let idle = Duration::from_secs(limits.client_idle_timeout_s.get());
                 if !matches!(timeout(idle, self.read()).await, Ok(Ok(1..))) {
                     return Next::Over;
                 }
             }
-            let request = self.request(limits.request_head_bytes);
-            let request = timeout(limits.client_head, request).await;
+            let request = self.request(limits.request_head_max_bytes.get());
+            let request = timeout(limits.client_head_timeout_s.get(), request).await;
             request.unwrap_or(Next::Refused(Refusal::HeadTooSlow))
         };
         tokio::select! {

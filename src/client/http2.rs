@@ -57,7 +57,7 @@ impl Http2Client {
         clock: Clock,
     ) -> Result<Http2Client, Refusal> {
         let shaken = handshake(stream, Some(options(limits)));
-        let client = match tokio::time::timeout(limits.client_head, shaken).await {
+        let client = match tokio::time::timeout(limits.client_head_timeout_s.get(), shaken).await {
             Ok(Ok(client)) => client,
             Ok(Err(_)) => return Err(Refusal::BrokenHead),
             Err(_) => return Err(Refusal::HeadTooSlow),
@@ -68,7 +68,7 @@ impl Http2Client {
             streams: JoinSet::new(),
             phase,
             known: Phase::Serving,
-            idle: Duration::from_secs(limits.client_idle_s),
+            idle: Duration::from_secs(limits.client_idle_timeout_s.get()),
             rejected: 0,
             clock,
         })
@@ -145,7 +145,9 @@ fn options(limits: &Limits) -> H2Options {
     let mut options = default_h2_options();
     options
         .max_concurrent_streams(STREAMS)
-        .max_header_list_size(u32::try_from(limits.request_head_bytes).unwrap_or(u32::MAX))
+        .max_header_list_size(
+            u32::try_from(limits.request_head_max_bytes.get()).unwrap_or(u32::MAX),
+        )
         .max_send_buffer_size(UNSENT)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW);
@@ -168,15 +170,16 @@ mod tests {
 
     use super::*;
     use crate::client::exchange::Part;
+    use crate::keys::values::{Seconds, Whole};
 
     #[tokio::test]
     async fn a_connection_ends_only_once_what_waited_of_its_broken_streams_is_sent() {
         const BYTES: usize = 20_000;
         let second = Duration::from_secs(60);
         let limits = Limits {
-            client_head: second,
-            client_idle_s: 60,
-            request_head_bytes: 1000,
+            client_head_timeout_s: Seconds::of::<60>(),
+            client_idle_timeout_s: Whole::of::<60>(),
+            request_head_max_bytes: Whole::of::<1000>(),
             ..Limits::default()
         };
         // The client takes little that it has not read.

@@ -1,29 +1,37 @@
 //! The limits on clients.
 
-use std::time::Duration;
+use crate::keys::keys;
+use crate::keys::values::{Seconds, Whole};
 
-/// The limits of a listener. Keys: `config.toml`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// `client_idle_timeout_s`, seconds.
-    pub client_idle_s: u64,
-    /// `client_read_timeout_s`.
-    pub client_read: Duration,
-    /// `client_write_timeout_s`.
-    pub client_write: Duration,
-    /// `client_head_timeout_s`; for a TLS handshake too.
-    pub client_head: Duration,
-    /// `client_body_timeout_s`.
-    pub client_body: Duration,
-    /// `client_stall_timeout_s`.
-    pub client_stall: Duration,
-    /// `request_head_max_bytes`.
-    pub request_head_bytes: u64,
-    /// `request_body_max_bytes`.
-    pub request_body_bytes: u64,
-    /// `max_connections`.
-    pub connections: usize,
-}
+keys! {
+/// The limits of a listener.
+Limits {
+    /// After how much idleness a client's connection is closed; whole seconds.
+    client_idle_timeout_s: Whole<1, { u64::MAX }> = Whole::of::<75>(), Reload "--client-idle-timeout-s S" in "Limits";
+    /// Limit on the silence of a client within its request body; 408 after it.
+    client_read_timeout_s: Seconds = Seconds::of::<60>(), Reload "--client-read-timeout-s S" in "Limits";
+    /// How long a client may take none of the response before it is given up.
+    client_write_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-write-timeout-s S" in "Limits";
+    /// How long the head of a request, or a TLS handshake, may take; 408 after it.
+    client_head_timeout_s: Seconds = Seconds::of::<30>(), Reload "--client-head-timeout-s S" in "Limits";
+    /// How long a request body may be waited for in sum, 408 after it. Only time in which the client has sent nothing
+    /// counts, not that in which the upstream takes nothing. It is looked at when a piece comes: a client that sends nothing
+    /// more is ended by client_read_timeout_s.
+    client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-body-timeout-s S" in "Limits";
+    /// How long a client may hold up one response in sum before it is reset. Only time in which our
+    /// writes wait for the client counts: a stream may last for hours. A client that takes a byte a minute meets this
+    /// limit; one that takes nothing meets client_write_timeout_s.
+    client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s S" in "Limits";
+    /// Limit on the head of a request, bytes; 431 above it.
+    request_head_max_bytes: Whole<256, 1_048_575> = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
+    /// Limit on the body of a request, bytes; 413 above it. Bodies are not held, so it is that of sgl-router.
+    request_body_max_bytes: Whole<1, { u64::MAX }> = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
+    /// Client connections that the front takes at once; further ones get a 503. Under TLS they get a reset. The limits on heads,
+    /// bodies, held-up responses and connections are those of the front's clients; in a process that has hops only,
+    /// those of each hop's. Each request of HTTP/2 counts beside its connection, which carries up to 1000 at a time;
+    /// a further one is refused for the client to send again (REFUSED_STREAM).
+    max_connections: Whole<1, 1_000_000> = Whole::of::<16_384>(), Restart "--max-connections N" in "Limits";
+}}
 
 impl Limits {
     /// For a listener whose clients may be slow and large: a router behind a front of ours. The head's time stays: a peer
@@ -31,11 +39,11 @@ impl Limits {
     #[must_use]
     pub fn lifted(self) -> Limits {
         Limits {
-            client_body: Duration::MAX,
-            client_stall: Duration::MAX,
-            request_head_bytes: u64::MAX,
-            request_body_bytes: u64::MAX,
-            connections: usize::MAX,
+            client_body_timeout_s: Seconds::UNLIMITED,
+            client_stall_timeout_s: Seconds::UNLIMITED,
+            request_head_max_bytes: Whole::UNLIMITED,
+            request_body_max_bytes: Whole::UNLIMITED,
+            max_connections: Whole::UNLIMITED,
             ..self
         }
     }

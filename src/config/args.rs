@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, FromArgMatches};
 use toml::Value;
 
-use super::keys::Key;
+use crate::keys::Key;
+
 use super::sections::{Place, SECTIONS};
 
 /// Stands before a router or servers and records where each request waits.
@@ -41,7 +42,7 @@ impl Args {
 
 /// All flags: name, what stands for the value, and the key.
 fn flags() -> impl Iterator<Item = (&'static str, &'static str, &'static Place, &'static Key)> {
-    let of = |place: &'static Place| place.keys.iter().map(move |key| (place, key));
+    let of = |place: &'static Place| place.keys().map(move |key| (place, key));
     let all = SECTIONS.iter().flat_map(of);
     all.filter_map(|(place, key)| {
         let (flag, value) = key.flag?.split_once("--")?.1.split_once(' ')?;

@@ -7,13 +7,12 @@ use tokio_rustls::rustls::ServerConfig;
 
 use crate::client::tls;
 use crate::config_error::ConfigError;
-use crate::proxy::shared::StampsPolicy;
 use crate::secret::Secret;
-use crate::telemetry::otlp;
-use crate::telemetry::otlp::settings::Resolved;
+use crate::telemetry::otlp::settings::{Resolved, Settings};
 use crate::upstream::Trust;
 
-use super::proxy::Config;
+use super::otlp;
+use super::proxy::{Config, StampsPolicy};
 
 mod addresses;
 mod paths;
@@ -31,7 +30,7 @@ pub struct Credentials {
     /// Where traces go, and which.
     pub traces: Resolved,
     /// Where the spans of servers go on to.
-    pub forward: Option<otlp::settings::Settings>,
+    pub forward: Option<Settings>,
     /// Who may sign the certificates of upstreams; there when one of them speaks TLS or a file is given.
     pub trust: Option<Trust>,
 }
@@ -68,7 +67,10 @@ impl Config {
         }
         found.extend(self.check_workers());
         found.extend(addresses::check(self));
-        let traces = or_default(&mut found, self.otlp.settings());
+        let traces = otlp::settings(&self.otlp);
+        let traces = traces
+            .map_err(|wrong| found.extend(wrong))
+            .unwrap_or_default();
         let tls = self.tls();
         let tls = tls.map_err(|wrong| found.extend(wrong)).unwrap_or_default();
         let stamps_token = self.stamps_token.as_ref();
@@ -86,7 +88,7 @@ impl Config {
             admin_token: or_default(&mut found, admin_token),
             hop_secret: or_default(&mut found, hop_secret),
             tls,
-            forward: or_default(&mut found, self.engine.traces.forward(&traces)),
+            forward: or_default(&mut found, otlp::forward(&self.engine.traces, &traces)),
             traces,
             trust: None,
         };
@@ -139,7 +141,7 @@ impl Config {
     }
 
     fn trust(&self) -> Result<Option<Trust>, ConfigError> {
-        if let Some(path) = &self.upstream_ca {
+        if let Some(path) = &self.rules.upstream_ca {
             let wrong = |problem| ConfigError::text("upstream_ca", path.display(), problem);
             return Trust::file(path).map(Some).map_err(wrong);
         }

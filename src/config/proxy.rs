@@ -4,17 +4,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use toml::Value;
 
-use crate::proxy::shared::{ServerRole, StampsPolicy, UpstreamKind};
+use crate::client::limits::Limits;
+use crate::engine::keys::Keys as Engine;
+use crate::keys::values::{self, Seconds, Whole};
+use crate::keys::{Section, keys};
+use crate::request::attempt::{ServerRole, UpstreamKind};
 use crate::request::csv::Base;
 use crate::secret::Secret;
-use crate::upstream::{Address, Policy};
-
-use super::engine::Engine;
-use super::keys::{Section, keys};
-use super::otlp::Otlp;
-use super::values::{self, Seconds, Share, Whole};
+use crate::telemetry::otlp::settings::Otlp;
+use crate::upstream::{Address, Rules};
 
 keys! {
 /// The `[proxy]` section, and all others below it.
@@ -25,34 +26,6 @@ Config {
     /// --upstream, unless there are only hops. Requests are shared out over several by `policy`. A name is one upstream, whatever
     /// addresses it has: the next is used when one cannot be connected to.
     upstream: Vec<Address> = Vec::new(), Reload "-u --upstream URL" like ["http://127.0.0.1:30000"];
-    /// Which upstream gets the next request: "round_robin", "random", "shortest_queue", "power_of_two" or "cache_aware". The
-    /// shortest queue is that with the fewest requests in flight from this proxy (ties are broken evenly); "power_of_two" takes
-    /// the shorter of two random ones; "cache_aware" the one that was given the longest beginning of the prompt before, so that
-    /// its prefix cache has it. Only this one waits for the prompt (at most 32 KiB of the body) before it chooses: column
-    /// `prompt_wait`.
-    policy: Policy = Policy::RoundRobin, Reload "--policy POLICY" in "Upstreams";
-    /// With "cache_aware": by the prompt if an upstream has had more than this share of it. Of its first 16 KiB, that is; else a
-    /// request goes to the one with the fewest in flight. This and the next two are as sglang-router has them.
-    cache_threshold: Share = Share::of::<30>(), Reload "--cache-threshold SHARE" in "Upstreams";
-    /// With "cache_aware": by the fewest in flight while the longest queue is ahead by more than this. It must be ahead of the
-    /// shortest by more than `balance_rel_threshold`, too.
-    balance_abs_threshold: Whole<0, { u64::MAX }> = Whole::of::<64>(), Reload "--balance-abs-threshold N" in "Upstreams";
-    /// With "cache_aware": the longest queue must be more than so many times the shortest for that.
-    balance_rel_threshold: f64 as values::ratio = 1.5, Reload "--balance-rel-threshold RATIO" in "Upstreams";
-    /// How long an upstream that cannot be connected to gets no requests. Then we probe it by a connect of our own. The pause
-    /// doubles up to 30 s while it fails. When all are out, they are tried all the same.
-    upstream_out_s: Seconds = Seconds::of::<1>(), Reload "--upstream-out-s S" in "Upstreams";
-    /// Whether a request whose connection broke before an answer came is sent once more. It goes to another upstream where
-    /// there is one. The first may have run it already, so an answer may be generated twice. Bodies up to 64 KiB only.
-    /// Requests that may be repeated by their method (GET) are sent again over a fresh connection anyway.
-    resend_broken: bool = false, Reload "--resend-broken BOOL" in "Upstreams";
-    /// PEM file with the certificates of those who may sign an https:// upstream's; without it the system's roots.
-    upstream_ca: Option<PathBuf> = None, Reload "--upstream-ca FILE" in "Upstreams" like "ca.pem";
-    /// Generation requests that the upstreams have at once, all together; 0: no limit. Each counts until its response has
-    /// ended; the others wait in the front, in order of arrival, as in a router with a limit.
-    max_concurrent_requests: Whole<0, 1_000_000> = Whole::of::<0>(), Reload "--max-concurrent-requests N" in "Upstreams";
-    /// How long a request may wait for that; then it is answered 503. 0: as long as its client stays.
-    queue_timeout_s: Seconds<0> = Seconds::of::<0>(), Reload "--queue-timeout-s S" in "Upstreams";
     /// What the upstreams are: "router" or "server". When a router sends on is only known through a worker hop; our own send to
     /// a server is the send to it, and `host` names it.
     upstream_kind: UpstreamKind = UpstreamKind::Router, Restart "--upstream-kind KIND";
@@ -72,7 +45,7 @@ Config {
     /// It is moved aside, too, with the first row so many hours after its first; 0: never.
     records_rotate_hours: f64 as values::hours = 0.0, Restart "--records-rotate-hours HOURS" in "Running it";
     /// How many records files that were moved aside stay; 0: all. The oldest are removed.
-    records_keep: usize = 0, Restart "--records-keep N" in "Running it";
+    records_keep: Whole<0, { u64::MAX }> = Whole::of::<0>(), Restart "--records-keep N" in "Running it";
     /// Where the live page, /healthz, /readyz, /metrics and /faults are. It should stay on this machine.
     admin: SocketAddr as values::listen_address = local(8801), Restart "--admin IP:PORT";
     /// Whether /readyz is 503 while no upstream can be connected to. Asked often it connects once a second at most.
@@ -107,41 +80,6 @@ Config {
     /// How long open requests may go on after SIGTERM or SIGINT. The process ends as soon as the last is done; a
     /// second signal ends it at once.
     drain_timeout_s: Seconds<0> = Seconds::of::<60>(), Reload "--drain-timeout-s S" in "Running it";
-    /// Limit on connecting to an upstream; 504 after it.
-    upstream_connect_timeout_s: Seconds = Seconds::of::<5>(), Reload "--upstream-connect-timeout-s S" in "Upstreams";
-    /// Limit on the silence of an upstream; 504 after it, or a cut stream. That is before its response and within it. A
-    /// request that is not streamed is silent from its start to its end.
-    upstream_read_timeout_s: Seconds = Seconds::of::<1800>(), Reload "--upstream-read-timeout-s S" in "Upstreams";
-    /// Limit on a single write to an upstream.
-    upstream_write_timeout_s: Seconds = Seconds::of::<60>(), Reload "--upstream-write-timeout-s S" in "Upstreams";
-    /// After how much idleness an upstream connection is closed. It must be less than the server's own limit (SGLang:
-    /// 5 s), or requests run into connections that the server is closing and get a 502.
-    upstream_idle_timeout_s: Seconds = Seconds::of::<4>(), Reload "--upstream-idle-timeout-s S" in "Upstreams";
-    /// After how much idleness a client's connection is closed; whole seconds.
-    client_idle_timeout_s: Whole<1, { u64::MAX }> = Whole::of::<75>(), Reload "--client-idle-timeout-s S" in "Limits";
-    /// Limit on the silence of a client within its request body; 408 after it.
-    client_read_timeout_s: Seconds = Seconds::of::<60>(), Reload "--client-read-timeout-s S" in "Limits";
-    /// How long a client may take none of the response before it is given up.
-    client_write_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-write-timeout-s S" in "Limits";
-    /// How long the head of a request, or a TLS handshake, may take; 408 after it.
-    client_head_timeout_s: Seconds = Seconds::of::<30>(), Reload "--client-head-timeout-s S" in "Limits";
-    /// How long a request body may be waited for in sum, 408 after it. Only time in which the client has sent nothing
-    /// counts, not that in which the upstream takes nothing. It is looked at when a piece comes: a client that sends nothing
-    /// more is ended by client_read_timeout_s.
-    client_body_timeout_s: Seconds = Seconds::of::<300>(), Reload "--client-body-timeout-s S" in "Limits";
-    /// How long a client may hold up one response in sum before it is reset. Only time in which our
-    /// writes wait for the client counts: a stream may last for hours. A client that takes a byte a minute meets this
-    /// limit; one that takes nothing meets client_write_timeout_s.
-    client_stall_timeout_s: Seconds = Seconds::of::<900>(), Reload "--client-stall-timeout-s S" in "Limits";
-    /// Limit on the head of a request, bytes; 431 above it.
-    request_head_max_bytes: Whole<256, 1_048_575> = Whole::of::<65_536>(), Reload "--request-head-max-bytes BYTES" in "Limits";
-    /// Limit on the body of a request, bytes; 413 above it. Bodies are not held, so it is that of sgl-router.
-    request_body_max_bytes: Whole<1, { u64::MAX }> = Whole::of::<536_870_912>(), Reload "--request-body-max-bytes BYTES" in "Limits";
-    /// Client connections that the front takes at once; further ones get a 503. Under TLS they get a reset. The limits on heads,
-    /// bodies, held-up responses and connections are those of the front's clients; in a process that has hops only,
-    /// those of each hop's. Each request of HTTP/2 counts beside its connection, which carries up to 1000 at a time;
-    /// a further one is refused for the client to send again (REFUSED_STREAM).
-    max_connections: Whole<1, 1_000_000> = Whole::of::<16_384>(), Restart "--max-connections N" in "Limits";
     /// Threads that move bytes.
     threads: Whole<1, 1024> = Whole::of::<2>(), Restart "--threads N" in "Running it";
     /// Requests whose rows may wait for the file; further rows are lost and counted.
@@ -156,6 +94,11 @@ Config {
     hop_secret: Option<Secret> = None, Restart like "16 characters or more";
     /// File that holds `hop_secret` alone, in its place.
     hop_secret_file: Option<PathBuf> = None, Restart "--hop-secret-file FILE" like "/run/secrets/hop-secret";
+} with {
+    /// How the upstreams are dealt with.
+    rules: Rules;
+    /// The limits on clients.
+    limits: Limits;
 } and {
     /// Traces: `[telemetry.otlp]` in the file.
     otlp: Otlp = "telemetry.otlp", Restart;
@@ -183,8 +126,27 @@ Worker {
     role: Option<ServerRole> = None, Reload like "prefill";
 }}
 
+/// Which clients may ask for the proxy's stamps, which name hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StampsPolicy {
+    /// Those on this machine.
+    Loopback,
+    /// Those who know the token.
+    Token,
+    /// None.
+    Never,
+}
+
 fn local(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
+}
+
+impl Config {
+    /// The worker of this name.
+    pub fn worker(&self, name: &str) -> Option<&Worker> {
+        self.workers.iter().find(|worker| worker.name == name)
+    }
 }
 
 impl Worker {
@@ -215,7 +177,7 @@ impl FromStr for Worker {
         for (key, value) in [("name", name), ("listen", listen), ("upstream", upstream)] {
             worker
                 .set(key, value)
-                .map_err(|error| error.message().to_owned())?;
+                .map_err(|error| format!("{key}: {}", error.message()))?;
         }
         Ok(worker)
     }

@@ -2,11 +2,11 @@
 
 use toml::Value;
 
+use crate::engine::keys::{Keys as Engine, Logs, Traces};
+use crate::keys::{AllKeys, Key, Section};
+use crate::telemetry::otlp::settings::Otlp;
 use crate::units;
 
-use super::engine::{Engine, Logs, Traces};
-use super::keys::{Key, Section};
-use super::otlp::Otlp;
 use super::proxy::{Config, Worker};
 
 /// A section's place in the file and in the config.
@@ -16,8 +16,7 @@ pub struct Place {
     pub name: &'static str,
     /// What it is, in lines.
     pub about: Lines,
-    /// Its keys, in the order of the file.
-    pub keys: &'static [Key],
+    keys: AllKeys,
     part: Part,
 }
 
@@ -25,7 +24,7 @@ type Part = fn(&mut Config) -> Option<&mut dyn Section>;
 type Lines = &'static [&'static str];
 type Read = fn(&str) -> Option<f64>;
 
-const fn place(name: &'static str, about: Lines, keys: &'static [Key], part: Part) -> Place {
+const fn place(name: &'static str, about: Lines, keys: AllKeys, part: Part) -> Place {
     Place {
         name,
         about,
@@ -82,9 +81,14 @@ impl Place {
         SECTIONS.iter().find(|place| place.name == near)
     }
 
+    /// Its keys, in the order of the file.
+    pub fn keys(&self) -> impl Iterator<Item = &'static Key> + use<> {
+        self.keys.iter().copied().flatten()
+    }
+
     /// The key of this name.
     pub fn key(&self, name: &str) -> Option<&'static Key> {
-        self.keys.iter().find(|key| key.name == name)
+        self.keys().find(|key| key.name == name)
     }
 
     /// A key's value in a config; `None` where it is not set.
@@ -168,7 +172,11 @@ impl Place {
             }
             Value::Float(_) => "a number",
             _ if key.ends_with("_bytes") => "a whole number, or a text such as \"64KiB\"",
-            _ => "a whole number, 0 or more",
+            // What is below all of them is told the range.
+            _ => match self.problem(key, i64::MIN.into()) {
+                Some(range) => &range.replacen("must be", "a whole number,", 1),
+                None => "a whole number",
+            },
         };
         format!("must be {kind}, as in {key} = {example}")
     }
@@ -177,15 +185,17 @@ impl Place {
     pub(super) fn unknown(&self, key: &str) -> (String, Option<&'static str>) {
         let plain = key.replace('-', "_");
         let mut others = SECTIONS.iter().filter(|other| other.name != self.name);
-        let near = nearest(&plain, self.keys.iter().map(|key| key.name));
+        let near = nearest(&plain, self.keys().map(|key| key.name));
         if near != Some(plain.as_str())
             && let Some(other) = others.find(|other| other.key(&plain).is_some())
         {
             return (format!("{key}: belongs under `{}`", other.header()), None);
         }
+        // It may have a line break in it.
+        let shown = key.escape_debug();
         let wrong = match near {
-            Some(near) => format!("unknown key `{key}`; did you mean `{near}`?"),
-            None => format!("unknown key `{key}`; config.toml in the repository shows every key"),
+            Some(near) => format!("unknown key `{shown}`; did you mean `{near}`?"),
+            None => format!("unknown key `{shown}`; config.toml in the repository shows every key"),
         };
         (wrong, near)
     }

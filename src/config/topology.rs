@@ -1,10 +1,10 @@
 //! What a config makes, as text: who sends to whom, what will be seen, and what looks wrong. Pure.
 
-use crate::proxy::shared::{StampsPolicy, UpstreamKind};
+use crate::request::attempt::UpstreamKind;
 use crate::upstream::Address;
 
 use super::check::Credentials;
-use super::proxy::{Config, Worker};
+use super::proxy::{Config, StampsPolicy, Worker};
 use super::sections::SECTIONS;
 
 mod warnings;
@@ -32,7 +32,7 @@ pub(super) fn changes(config: &Config) -> String {
     let (mut text, mut config) = (String::new(), config.clone());
     for place in SECTIONS.iter().filter(|place| !place.is_list()) {
         let mut header = Some(format!("\n{}\n", place.header()));
-        for key in place.keys.iter().map(|key| key.name) {
+        for key in place.keys().map(|key| key.name) {
             let value = place.get(&mut config, key);
             if let Some(value) = value.filter(|value| place.default(key).as_ref() != Some(value)) {
                 text += &header.take().unwrap_or_default();

@@ -11,7 +11,7 @@
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 
 use super::spans::{Report, Spans};
@@ -26,7 +26,7 @@ pub use whose::{Whose, is_random, we_left};
 #[derive(Debug)]
 pub struct Ended {
     /// Its rows.
-    pub rows: Vec<Record>,
+    pub rows: Vec<Row>,
     /// Who is to tell of it.
     pub wanted: TimingSource,
     /// When it ended.
@@ -51,7 +51,7 @@ pub fn join(ended: &Ended, spans: &Spans, is_last: bool) -> Vec<Match> {
     let hop = hop_of(&ended.rows);
     let mut found: Vec<Match> = Vec::new();
     for (row, record) in ended.rows.iter().enumerate() {
-        let Some(rid) = record.sequence.engine_id.as_deref() else {
+        let Some(rid) = record.engine_id.as_deref() else {
             continue;
         };
         let mut reports = spans.by_rid(rid);
@@ -86,7 +86,7 @@ pub fn join(ended: &Ended, spans: &Spans, is_last: bool) -> Vec<Match> {
 pub fn join_last(ended: &Ended, spans: &Spans, is_alone: impl Fn(&str) -> bool) -> Vec<Match> {
     let mut found = join(ended, spans, true);
     for (row, record) in ended.rows.iter().enumerate() {
-        let Some(rid) = record.sequence.engine_id.as_deref() else {
+        let Some(rid) = record.engine_id.as_deref() else {
             continue;
         };
         if !ended.has(row, &found) && is_alone(rid) {
@@ -115,7 +115,7 @@ impl Ended {
 }
 
 /// The one request that nothing speaks against, if it is one.
-fn perhaps(ended: &Ended, row: usize, record: &Record, reports: Vec<Report>) -> Option<Match> {
+fn perhaps(ended: &Ended, row: usize, record: &Row, reports: Vec<Report>) -> Option<Match> {
     let hop = hop_of(&ended.rows);
     let is_perhaps =
         |report: &Report| whose(record, hop, &report.told, report.came) == Some(Whose::Perhaps);
@@ -136,14 +136,14 @@ fn perhaps(ended: &Ended, row: usize, record: &Record, reports: Vec<Report>) -> 
 fn by_trace(ended: &Ended, row: usize, spans: &Spans, taken: &[Match]) -> Option<Match> {
     let record = ended.rows.get(row)?;
     // A trace that began here is this request's alone, so all of its parts are; others hold what a client puts into them.
-    let is_own = ended.rows.first()?.facts.parent_span.is_none();
+    let is_own = ended.rows.first()?.parent_span_id.is_none();
     let trace = trace_of(record).map(|trace| spans.by_trace(trace));
     let mut found = trace.unwrap_or_default();
     found.retain(|report| {
         (is_own || report.is_whole) && taken.iter().all(|other| other.report.of != report.of)
     });
     let hop = hop_of(&ended.rows);
-    let named = || one_of(record, hop, spans.by_name(&record.facts.req_id), true);
+    let named = || one_of(record, hop, spans.by_name(record.request_id()), true);
     let report = one_of(record, hop, found, is_own).or_else(named)?;
     Some(Match {
         row,
@@ -155,12 +155,7 @@ fn by_trace(ended: &Ended, row: usize, spans: &Spans, taken: &[Match]) -> Option
 
 /// Of what was found, what is of the row: that below our own span where any is (`is_own` says that no other will do), that
 /// with tokens where any has some (the others never ran), and only what is beyond doubt.
-fn one_of(
-    row: &Record,
-    hop: Option<SpanId>,
-    mut found: Vec<Report>,
-    is_own: bool,
-) -> Option<Report> {
+fn one_of(row: &Row, hop: Option<SpanId>, mut found: Vec<Report>, is_own: bool) -> Option<Report> {
     let below = |report: &Report| is_below(row, hop, &report.told);
     let needs = !is_own || found.iter().any(below);
     found.retain(|report| {
@@ -178,15 +173,15 @@ fn one_of(
 }
 
 /// Whether something told under this id may be of the row. Of some endpoints the row's own id is not the engine's.
-fn may_be(row: &Record, rid: Option<&str>) -> bool {
+fn may_be(row: &Row, rid: Option<&str>) -> bool {
     let is_rid = matches!(
-        row.facts.endpoint,
+        row.endpoint(),
         Endpoint::Generate | Endpoint::Completions | Endpoint::Chat
     );
-    rid.is_none() || row.sequence.engine_id.is_none() || !is_rid
+    rid.is_none() || row.engine_id.is_none() || !is_rid
 }
 
 /// The trace of a row. What has an upper half of zeros may be an engine's own number for something else.
-fn trace_of(row: &Record) -> Option<u128> {
+fn trace_of(row: &Row) -> Option<u128> {
     trace_number(row).filter(|trace| trace >> 64 != 0)
 }

@@ -9,7 +9,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
 use crate::request::observer::with_engine;
-use crate::request::record::Record;
+use crate::request::roles::Roles;
+use crate::request::row::Row;
 use crate::request::sequence::{TimingSource, Untold};
 use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::request::told::Told;
@@ -30,6 +31,8 @@ pub struct Outlet {
     pub clocks: Arc<Mutex<OffsetTable>>,
     /// What is counted.
     pub metrics: Metrics,
+    /// What servers do, as the roots of their spans name it.
+    pub roles: Arc<Mutex<Roles>>,
 }
 
 /// What the joining thread is handed.
@@ -131,6 +134,8 @@ impl Joiner {
             },
             Message::Last => self.last = Some(now.plus_nanos(LAST)),
             Message::Spans(spans) => {
+                let roots = spans.iter().filter_map(EngineSpan::root_of_pair);
+                roots.for_each(|(above, role)| self.outlet.roles.lock().answer(above, role));
                 let late = spans.into_iter().map(|span| self.table.span(span, now));
                 let late = late.filter(|is_late| *is_late).count();
                 self.count(TimingSource::Trace, Join::Late, late);
@@ -165,9 +170,9 @@ impl Joiner {
 
 impl Outlet {
     /// A request that nothing is told of goes out.
-    pub fn untold(&self, mut rows: Vec<Record>, why: Untold) {
+    pub fn untold(&self, mut rows: Vec<Row>, why: Untold) {
         for row in &mut rows {
-            row.sequence.untold = Some(why);
+            row.more.untold = Some(why);
         }
         self.telemetry.record(rows);
     }
@@ -175,7 +180,7 @@ impl Outlet {
 
 impl Joined {
     /// The rows, with what was told of them, and the clock of the engine with what they tell of it.
-    pub fn into_rows(self, clocks: &mut OffsetTable) -> Vec<Record> {
+    pub fn into_rows(self, clocks: &mut OffsetTable) -> Vec<Row> {
         let Joined { of, mut found } = self;
         let Ended {
             mut rows, wanted, ..
@@ -189,7 +194,7 @@ impl Joined {
                 found.report.told.put(row);
                 is_told = true;
             }
-            row.sequence.untold = match (is_told, wanted) {
+            row.more.untold = match (is_told, wanted) {
                 (true, _) => (!is_whole(row)).then_some(Untold::Incomplete),
                 (false, TimingSource::Log) => Some(Untold::NoLogLine),
                 (false, _) => Some(Untold::NoSpans),
@@ -197,7 +202,7 @@ impl Joined {
         }
         if let [first, others @ ..] = &mut rows[..] {
             for row in others {
-                row.facts.prefilled_by.clone_from(&first.facts.prefilled_by);
+                row.more.prefilled_by.clone_from(&first.more.prefilled_by);
             }
         }
         rows
@@ -205,8 +210,8 @@ impl Joined {
 }
 
 /// Puts the engine's clock on ours, with what these requests tell of it.
-fn relate(rows: &mut [Record], found: &[Match], clocks: &mut OffsetTable) {
-    let Some(clock) = rows.first().and_then(|row| row.facts.engine_clock.clone()) else {
+fn relate(rows: &mut [Row], found: &[Match], clocks: &mut OffsetTable) {
+    let Some(clock) = rows.first().and_then(|row| row.more.engine_clock.clone()) else {
         return;
     };
     // What may be of an earlier attempt at another server, or of another request with the same id, bounds nothing.
@@ -230,7 +235,7 @@ fn relate(rows: &mut [Record], found: &[Match], clocks: &mut OffsetTable) {
 }
 
 /// Whether all is known of a row that root span and stages tell: when the server had it, its queue, and its first token.
-fn is_whole(row: &Record) -> bool {
+fn is_whole(row: &Row) -> bool {
     let has = |moment| row.timeline.raw(moment).is_some();
     has(Moment::ServerCreated) && row.pure_queue().is_some() && has(Moment::ServerFirstToken)
 }

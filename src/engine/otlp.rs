@@ -15,6 +15,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::ServerRole;
 use crate::request::sequence::TimingSource;
 use crate::request::told::Told;
+use crate::telemetry::prometheus::LeftOut;
 
 use super::span::{EngineSpan, Part, Scheduler, Stage};
 
@@ -49,29 +50,40 @@ const LONGEST_SPAN: usize = 256 << 10;
 /// Longer ids are none of an engine's.
 const LONGEST_ID: usize = 512;
 
-/// The needed spans of a message.
+/// The needed spans of a message; `left_out` is told why one of them cannot be used.
 ///
 /// # Errors
 /// The message is broken.
-pub fn spans(message: Bytes) -> Result<Vec<EngineSpan>, DecodeError> {
+pub fn spans(
+    message: Bytes,
+    mut left_out: impl FnMut(LeftOut),
+) -> Result<Vec<EngineSpan>, DecodeError> {
     let scopes = Request::decode(message)?.resources.into_iter();
     let scopes = scopes.flat_map(|resource| resource.scopes);
     let spans = scopes.flat_map(|scope| scope.spans);
-    spans.filter_map(|span| read(span).transpose()).collect()
+    let read = |span| read(span, &mut left_out).transpose();
+    spans.filter_map(read).collect()
 }
 
 /// The span, if it is needed and its ids and times are such.
-fn read(span: Bytes) -> Result<Option<EngineSpan>, DecodeError> {
-    let part = named(&Named::decode(span.clone())?.name);
-    let Some(mut part) = part.filter(|_| span.len() <= LONGEST_SPAN) else {
+fn read(
+    span: Bytes,
+    left_out: &mut impl FnMut(LeftOut),
+) -> Result<Option<EngineSpan>, DecodeError> {
+    let Some(mut part) = named(&Named::decode(span.clone())?.name) else {
         return Ok(None);
     };
+    if span.len() > LONGEST_SPAN {
+        left_out(LeftOut::TooLarge);
+        return Ok(None);
+    }
     let span = Span::decode(span)?;
     let trace: Option<[u8; 16]> = span.trace_id.try_into().ok();
     let id: Option<[u8; 8]> = span.span_id.try_into().ok();
     let times = [span.start_time_unix_nano, span.end_time_unix_nano];
     let [start, end] = times.map(|nanos| i64::try_from(nanos).ok().filter(|nanos| *nanos > 0));
     let (Some(trace), Some(id), Some(start), Some(end)) = (trace, id, start, end) else {
+        left_out(LeftOut::Malformed);
         return Ok(None);
     };
     let start = Stamp::from_nanos(start);

@@ -123,11 +123,17 @@ impl Reader {
 
     fn read(&self, message: Message) {
         let read = message.plain().and_then(|plain| {
-            let spans = otlp::spans(plain.clone()).map_err(|_| Unread::Malformed)?;
-            Ok((plain, spans))
+            let mut left_out = Vec::new();
+            let spans = otlp::spans(plain.clone(), |why| left_out.push(why));
+            let spans = spans.map_err(|_| Unread::Malformed)?;
+            Ok((plain, spans, left_out))
         });
         let outcome = match read {
-            Ok((plain, spans)) => {
+            Ok((plain, spans, left_out)) => {
+                for why in left_out {
+                    let counted = &self.metrics.trace_spans_left_out;
+                    counted.with(&[why.name()]).inc();
+                }
                 if let Some(forward) = &self.forward {
                     forward.push(plain);
                 }

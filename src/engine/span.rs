@@ -1,6 +1,7 @@
 //! One span of an engine's trace, as far as a join needs it.
 
 use crate::clock::Stamp;
+use crate::request::attempt::ServerRole;
 use crate::request::told::Told;
 
 /// A span that was picked out of a batch. Stamps are on the engine's clock.
@@ -20,6 +21,16 @@ pub struct EngineSpan {
     pub part: Part,
     /// Times the request was retracted meanwhile.
     pub retractions: u32,
+}
+
+impl EngineSpan {
+    /// The span above it and what its server does, if it is the root of a request that two servers serve.
+    pub fn root_of_pair(&self) -> Option<(u64, ServerRole)> {
+        match &self.part {
+            Part::Root(told) => Some((self.parent, told.role?)),
+            _ => None,
+        }
+    }
 }
 
 /// What a span tells of a request.

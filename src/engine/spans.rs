@@ -193,15 +193,19 @@ impl Spans {
         })
     }
 
-    /// What the prefill server of a pair told of what a decode server has in this room.
-    fn prefill(&self, room: u64) -> Option<Report> {
-        let mut roots = self.in_room(room);
+    /// What the prefill server of a pair told of what a decode server has in this room; without one, of all that this trace has.
+    fn prefill(&self, room: Option<u64>, trace: u128) -> Option<Report> {
+        let in_room = room.into_iter().flat_map(|room| self.in_room(room));
+        let of_trace = self.spans(trace).filter(|_| room.is_none());
+        let all = in_room.chain(of_trace.map(|(_, span)| (trace, span)));
         let prefills = |span: &EngineSpan| {
-            span.root()
-                .is_some_and(|root| root.role == Some(ServerRole::Prefill))
+            let root = span.root();
+            root.is_some_and(|root| root.role == Some(ServerRole::Prefill) && root.room == room)
         };
-        let (trace, root) = roots.find(|(_, span)| prefills(span))?;
-        Some(self.request(trace, root.id))
+        let mut roots = all.filter(|(_, span)| prefills(span));
+        let (trace, root) = roots.next()?;
+        let is_one = room.is_some() || roots.next().is_none();
+        is_one.then(|| self.request(trace, root.id))
     }
 
     /// A row took what this is made of.
@@ -327,7 +331,7 @@ impl Spans {
         });
         report.told.request_id = { name }.next();
         if says.role == Some(ServerRole::Decode) {
-            report.add_prefill(says.room.and_then(|room| self.prefill(room)));
+            report.add_prefill(self.prefill(says.room, trace));
         }
         report
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::clock::Stamp;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::told::Told;
 
 use super::fifo::Fifo;
@@ -77,7 +77,7 @@ impl Table {
     ///
     /// # Errors
     /// Its rows, when there is no room.
-    pub fn ended(&mut self, ended: Ended, deadline: Stamp) -> Result<Option<Joined>, Vec<Record>> {
+    pub fn ended(&mut self, ended: Ended, deadline: Stamp) -> Result<Option<Joined>, Vec<Row>> {
         if self.waiting.len() >= self.most {
             return Err(ended.rows);
         }
@@ -191,7 +191,7 @@ impl Table {
             .iter()
             .for_each(|found| self.spans.take(&found.report));
         for (row, record) in of.rows.iter().enumerate() {
-            if let Some(rid) = record.sequence.engine_id.as_deref() {
+            if let Some(rid) = record.engine_id.as_deref() {
                 let was_told = found.iter().any(|found| found.row == row);
                 self.gone.add(rid.into(), was_told, now, 1);
             }
@@ -207,9 +207,8 @@ impl Table {
     }
 }
 
-fn rids(rows: &[Record]) -> impl Iterator<Item = &str> {
-    rows.iter()
-        .filter_map(|row| row.sequence.engine_id.as_deref())
+fn rids(rows: &[Row]) -> impl Iterator<Item = &str> {
+    rows.iter().filter_map(|row| row.engine_id.as_deref())
 }
 
 #[cfg(test)]

@@ -38,6 +38,24 @@ pub trait Keys: Serialize {
     }
 }
 
+/// Makes members of a plan with their defaults, a line each.
+macro_rules! plan_keys {
+    ($(#[$about:meta])* $name:ident { $($(#[$help:meta])* $key:ident: $kind:ty = $default:expr,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
+        pub struct $name {
+            $($(#[$help])* pub $key: $kind,)*
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($key: $default,)* }
+            }
+        }
+    };
+}
+pub(super) use plan_keys;
+
 /// A test to be run.
 #[derive(Clone, Debug)]
 pub struct Test<C> {

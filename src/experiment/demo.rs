@@ -119,11 +119,7 @@ fn spec(dir: &Path) -> anyhow::Result<DeploymentSpec> {
 
 /// The generator's command as a person types it, but for the folder at its end; broken as a shell takes it.
 fn traffic_flags(args: &Args, base_url: &str) -> String {
-    let Args {
-        request_rate,
-        num_prompts,
-        ..
-    } = args;
+    let (request_rate, num_prompts) = (args.request_rate, args.num_prompts);
     format!(
         "traffic --base-url {base_url} \\\n    --backend sglang-oai-chat --request-rate {request_rate} \
          --num-prompts {num_prompts} \\\n    --random-input-len 320 --random-output-len 40 \

@@ -140,11 +140,8 @@ impl FaultPlan {
         let count = spec.servers.len();
         for Phase { at, down } in &self.schedule.0 {
             if let Some(server) = down.iter().find(|server| **server >= count) {
-                let servers = if count == 1 { "server" } else { "servers" };
-                let server = server + 1;
-                bail!(
-                    "failure_schedule: {at} s: there is no server {server}, but {count} {servers}"
-                );
+                let (server, servers) = (server + 1, units::count(count, "server"));
+                bail!("failure_schedule: {at} s: there is no server {server}, but {servers}");
             }
         }
         let name = self.kind.name();

@@ -160,14 +160,7 @@ impl Deployment {
         let behind = self.servers.iter().map(url);
         Ok(match spec.router {
             Router::None | Router::Builtin => (behind.collect(), None),
-            Router::External => {
-                let url = spec.router_url.iter();
-                (
-                    url.map(|url| url.trim_end_matches('/').to_owned())
-                        .collect(),
-                    None,
-                )
-            }
+            Router::External => (spec.router_url.iter().cloned().collect(), None),
             Router::SglangRouter => {
                 let program = router::find(spec.router_program.as_deref())?;
                 let (addr, metrics) = (spec.port()?, spec.port()?);
@@ -261,7 +254,7 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
         let bootstrap = prefills.then(|| spec.port()).transpose()?;
         let bootstrap = bootstrap.map(|addr| addr.port());
         let (url, process) = match server {
-            ServerSpec::Running(url) => (url.trim_end_matches('/').to_owned(), None),
+            ServerSpec::Running(url) => (url.clone(), None),
             ServerSpec::Started(line) => {
                 let addr = addrs.next().context("there is a port for each server")?;
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));

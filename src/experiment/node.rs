@@ -17,89 +17,61 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use toml::Table;
 
-use super::api::{Keys, Test};
+use super::api::{Keys, Test, plan_keys};
 use super::plan::keys::Kind;
 
+plan_keys! {
 /// One server and its load. Members are keys of a plan (docs/EXPERIMENTS.md), with the defaults.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct NodeConfig {
+NodeConfig {
     /// `sim`, `sglang` or `external`.
-    pub engine: String,
+    engine: String = "sim".to_owned(),
     /// The model: a folder or a name on the hub. The simulator needs none.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub model_path: String,
+    model_path: String = String::new(),
     /// The first GPU.
-    pub gpu_id: u32,
+    gpu_id: u32 = 0,
     /// Requests that the server runs at once.
-    pub max_running_requests: u32,
+    max_running_requests: u32 = 256,
     /// GPUs that share the model.
-    pub tp_size: u32,
+    tp_size: u32 = 1,
     /// Share of the GPU's memory for weights and KV cache.
-    pub mem_fraction_static: f64,
+    mem_fraction_static: f64 = 0.9,
     /// Prefills are cut into pieces of so many tokens.
-    pub chunked_prefill_size: Option<i64>,
+    chunked_prefill_size: Option<i64> = None,
     /// How much of what running requests may yet make is kept free.
-    pub schedule_conservativeness: Option<f64>,
+    schedule_conservativeness: Option<f64> = None,
     /// The weights' quantization: `fp8`.
-    pub quantization: Option<String>,
+    quantization: Option<String> = None,
     /// Whether torch.compile is used.
-    pub enable_torch_compile: bool,
+    enable_torch_compile: bool = false,
     /// Whether the server measures; without it nothing is known of its queue.
-    pub enable_metrics: bool,
+    enable_metrics: bool = true,
     /// Requests a second.
-    pub request_rate: f64,
+    request_rate: f64 = f64::INFINITY,
     /// Requests.
-    pub num_prompts: u32,
+    num_prompts: u32 = 1000,
     /// Where prompts come from.
-    pub dataset_name: String,
+    dataset_name: String = "random".to_owned(),
     /// Length of a prompt, at most.
-    pub random_input_len: Option<u32>,
+    random_input_len: Option<u32> = None,
     /// Tokens to ask for, at most.
-    pub random_output_len: Option<u32>,
+    random_output_len: Option<u32> = None,
     /// Lengths are from this share of the length to the length.
-    pub random_range_ratio: Option<f64>,
+    random_range_ratio: Option<f64> = None,
     /// The first server's port; 0: a free one.
-    pub base_port: u16,
+    base_port: u16 = 30_001,
     /// The folder that gets all files; `None`: a new one in `results/`.
     #[serde(skip)]
-    pub output_dir: Option<PathBuf>,
+    output_dir: Option<PathBuf> = None,
     /// Further keys of a plan, which win over these; a list of values is varied.
     #[serde(skip)]
-    pub more: Table,
-}
+    more: Table = Table::new(),
+}}
 
 /// A test of one server.
 pub type NodeTest = Test<NodeConfig>;
-
-impl Default for NodeConfig {
-    fn default() -> NodeConfig {
-        NodeConfig {
-            engine: "sim".to_owned(),
-            model_path: String::new(),
-            gpu_id: 0,
-            max_running_requests: 256,
-            tp_size: 1,
-            mem_fraction_static: 0.9,
-            chunked_prefill_size: None,
-            schedule_conservativeness: None,
-            quantization: None,
-            enable_torch_compile: false,
-            enable_metrics: true,
-            request_rate: f64::INFINITY,
-            num_prompts: 1000,
-            dataset_name: "random".to_owned(),
-            random_input_len: None,
-            random_output_len: None,
-            random_range_ratio: None,
-            base_port: 30_001,
-            output_dir: None,
-            more: Table::new(),
-        }
-    }
-}
 
 impl Keys for NodeConfig {
     const KIND: Kind = Kind::Node;

@@ -223,7 +223,7 @@ mod tests {
         );
         observer.response_body(body.as_bytes(), at, 0);
         let observed = observer.finish(End::Complete, at);
-        Row::all(observed.into_records(None)).remove(0)
+        Row::ended(observed.into_rows(None)).remove(0)
     }
 
     #[test]
@@ -246,6 +246,10 @@ mod tests {
             (
                 Generation::From0_5_12,
                 "0.5.12 to 0.5.20 by the shape of its meta_info, metrics on: it tells",
+            ),
+            (
+                Generation::Decode0_5_21,
+                "0.5.21 or later, a decode server by the shape of its meta_info, metrics on: it decodes",
             ),
             (
                 Generation::From0_4_6,

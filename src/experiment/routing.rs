@@ -17,45 +17,33 @@
 
 use std::path::Path;
 
-use serde::{Serialize, Serializer};
+use serde::Serializer;
 use toml::Table;
 
-use super::api::{Keys, Test};
+use super::api::{Keys, Test, plan_keys};
 use super::node::NodeConfig;
 use super::plan::keys::Kind;
 
+plan_keys! {
 /// Several servers behind a router, and their load. Members are keys of a plan (docs/EXPERIMENTS.md), with the
 /// defaults.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RoutingConfig {
+RoutingConfig {
     /// Each server, and the load; its `more` also takes the keys of routing.
     #[serde(flatten)]
-    pub node: NodeConfig,
+    node: NodeConfig = NodeConfig::default(),
     /// Servers, each with its own GPUs.
-    pub num_gpus: u32,
+    num_gpus: u32 = 4,
     /// Who gets the next request.
-    pub routing_policy: String,
+    routing_policy: String = "cache_aware".to_owned(),
     /// Whether each server's `/metrics` are read.
-    pub collect_per_node_metrics: bool,
+    collect_per_node_metrics: bool = true,
     /// Seconds, and the servers (from 1) that are down from then on.
     #[serde(serialize_with = "by_time", skip_serializing_if = "Vec::is_empty")]
-    pub failure_schedule: Vec<(f64, Vec<u32>)>,
-}
+    failure_schedule: Vec<(f64, Vec<u32>)> = Vec::new(),
+}}
 
 /// A test of several servers.
 pub type RoutingTest = Test<RoutingConfig>;
-
-impl Default for RoutingConfig {
-    fn default() -> RoutingConfig {
-        RoutingConfig {
-            node: NodeConfig::default(),
-            num_gpus: 4,
-            routing_policy: "cache_aware".to_owned(),
-            collect_per_node_metrics: true,
-            failure_schedule: Vec::new(),
-        }
-    }
-}
 
 /// The schedule as a table.
 fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result<S::Ok, S::Error> {

@@ -124,7 +124,7 @@ async fn handshake(
     let mut phase = service.listener.phase.clone();
     let closing = phase.wait_for(|phase| *phase >= Phase::Closing);
     let accepted = tokio::select! {
-        accepted = tokio::time::timeout(limits.client_head, tls::accept(tls, socket.clone())) => accepted,
+        accepted = tokio::time::timeout(limits.client_head_timeout_s.get(), tls::accept(tls, socket.clone())) => accepted,
         _ = closing => return None,
     };
     match accepted {

@@ -1,7 +1,6 @@
 //! One request on its way through: what was stamped, who watches, and its one end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::HeaderMap;
 use pingora::http::ResponseHeader;
@@ -21,7 +20,7 @@ use crate::telemetry::prometheus::{Progress, UnderWay};
 use super::identity::{Trace, new_request_id};
 use super::join::{HopAttempt, Joined};
 use super::legs::{SHOWN, ServerInfo};
-use super::shared::{Role, Shared, UpstreamKind};
+use super::shared::{Role, Shared};
 
 use self::timing::Timing;
 
@@ -152,20 +151,20 @@ impl Context {
         let timeline = observer.timeline_mut();
         timeline.set(arrived, self.arrival);
         if side == Side::Front {
-            timeline.upstream_is_server(self.shared.upstream_kind == UpstreamKind::Server);
+            timeline.upstream_is_server(self.shared.is_before_servers());
         }
-        let facts = observer.facts_mut();
-        facts.clock = Some(self.shared.clock_name.clone());
+        let row = observer.row_mut();
+        row.process = Some(self.shared.clock_name.clone());
         if let Role::Hop(worker) = &self.role {
-            facts.worker = Some(worker.to_string());
-            facts.span = self.span;
-            facts.attempts = 1;
+            row.worker = Some(worker.to_string());
+            row.span_id = self.span;
+            row.attempts = Some(1);
         }
         if let Some(trace) = &self.trace {
-            facts.trace_id = Some(trace.id_text());
-            facts.parent_span = trace.parent;
-            facts.trace.sent_sampled = trace.is_sampled();
-            facts.trace.came_sampled = trace.came_sampled;
+            row.trace_id = Some(trace.id_text());
+            row.parent_span_id = trace.parent;
+            row.more.trace.sent_sampled = trace.is_sampled();
+            row.more.trace.came_sampled = trace.came_sampled;
         }
         if self.counts() {
             self.under_way = Some(self.shared.metrics.request_began());
@@ -176,8 +175,8 @@ impl Context {
     /// Takes on what the request's headers say that label it.
     pub fn label(&mut self, headers: &HeaderMap) {
         if let Some(watch) = &mut self.watch {
-            let names = &self.shared.settings.load().label_headers;
-            watch.observer.facts_mut().labels = labels(headers, names);
+            let names = &self.shared.config.load().label_headers;
+            watch.observer.row_mut().labels = labels(headers, names);
         }
     }
 
@@ -203,7 +202,7 @@ impl Context {
     pub fn prompt_waited(&mut self, began: Stamp) {
         let nanos = self.waited(began);
         if let Some(watch) = &mut self.watch {
-            watch.observer.facts_mut().prompt_wait_nanos = Some(nanos);
+            watch.observer.row_mut().prompt_wait = Some(nanos);
         }
     }
 
@@ -242,7 +241,7 @@ impl Context {
             watch.leg = watch.leg.map(|_| u64::MAX);
         }
         let observer = &mut watch.observer;
-        observer.facts_mut().host = host;
+        observer.row_mut().host = host;
         if let Some(hop) = &self.hop {
             observer.told(told_outcome(&head.headers));
             observer.stamps(hop, &self.shared.clock_name);
@@ -257,7 +256,7 @@ impl Context {
         let Some(mut told) = self.told() else { return };
         told.status = Some(status);
         if !told.has_answered() {
-            told.ended = Some(at);
+            told.ended.get_or_insert(at);
             told.outcome = Some(judged(end, told.status));
         }
     }
@@ -312,19 +311,18 @@ impl Context {
         self.attempt_has(status, end.clone(), now);
         if let Some(watch) = &mut self.watch {
             watch.response_end.get_or_insert(now);
-            watch.observer.facts_mut().status = Some(status);
+            watch.observer.row_mut().status = Some(status.into());
         }
         judged(end, None)
     }
 
-    /// A hop passes a piece of the response's body on that was read at `at`, after it has `held` it for a fault.
-    pub fn passed_on(&mut self, is_empty: bool, is_end: bool, at: Stamp, held: Option<Duration>) {
+    /// A hop passes a piece of the response's body on that was read at `at`, or held for a fault until then.
+    pub fn passed_on(&mut self, is_empty: bool, is_end: bool, at: Stamp) {
         let Some(attempt) = &self.attempt else { return };
         let mut is_first = false;
         if !is_empty {
-            let held = held.map_or(0, |held| i64::try_from(held.as_nanos()).unwrap_or(i64::MAX));
             let blocked = self.time.blocked_at(at);
-            is_first = self.passage.piece(at.plus_nanos(held), blocked);
+            is_first = self.passage.piece(at, blocked);
         }
         // Before the bytes go on: the front that reads them finds it here.
         if is_end {
@@ -348,7 +346,7 @@ impl Context {
         self.time.back(now);
         let sends_to_server = self.sends_to_server();
         let Some(watch) = &mut self.watch else { return };
-        if let Some(sending) = watch.observer.facts_mut().trace.sendings.last_mut() {
+        if let Some(sending) = watch.observer.row_mut().more.trace.sendings.last_mut() {
             sending.broke = Some(now);
         }
         if is_resent && sends_to_server {
@@ -360,7 +358,7 @@ impl Context {
 
     /// Whether attempts at servers are our own sendings.
     fn sends_to_server(&self) -> bool {
-        self.role == Role::Front && self.shared.upstream_kind == UpstreamKind::Server
+        self.role == Role::Front && self.shared.is_before_servers()
     }
 
     /// What was stamped so far, for a header.
@@ -386,7 +384,7 @@ impl Context {
             host: self.host(),
             attempts: Some(attempts),
             joins_engine: self.shared.engine.is_some(),
-            is_direct: worker.is_some() || self.shared.upstream_kind == UpstreamKind::Server,
+            is_direct: worker.is_some() || self.shared.is_before_servers(),
             worker,
             span: self.span,
             room: self.told().and_then(|told| told.room),
@@ -415,8 +413,11 @@ impl Context {
     /// The server that we send to ourselves, as records call it.
     fn own_host(&self) -> Option<String> {
         let given = match &self.role {
-            Role::Hop(worker) => self.shared.settings.load().hosts.get(&**worker).cloned(),
-            Role::Front if self.shared.upstream_kind == UpstreamKind::Server => None,
+            Role::Hop(worker) => {
+                let config = self.shared.config.load();
+                config.worker(worker).and_then(|worker| worker.host.clone())
+            }
+            Role::Front if self.shared.is_before_servers() => None,
             Role::Front => return None,
         };
         let address = || (!self.upstream.is_empty()).then(|| self.upstream.clone());

@@ -136,6 +136,10 @@ fn is_tls(etype: &ErrorType) -> bool {
     [TLSHandshakeFailure, TLSHandshakeTimedout, InvalidCert].contains(etype)
 }
 
+/// What helps where the server shows a certificate that may sign others, as `openssl req -x509` makes them.
+const CA_ITSELF: &str = "; its certificate is a CA's own: give the server one that the CA of upstream_ca has signed, or one without \
+                         CA:TRUE, for upstream_ca too";
+
 fn words(error: &Error) -> String {
     let words = match error.etype() {
         ErrorType::ConnectTimedout => "connecting took too long",
@@ -149,7 +153,11 @@ fn words(error: &Error) -> String {
         etype if is_tls(etype) => {
             // What the TLS library said: Pingora keeps no source of it, only these words, whole as they are.
             let said = error.context.as_ref().map_or("", |said| said.as_str());
-            return format!("no TLS connection came about: {said}");
+            let help = match said.contains("CaUsedAsEndEntity") {
+                true => CA_ITSELF,
+                false => "",
+            };
+            return format!("no TLS connection came about: {said}{help}");
         }
         other => other.as_str(),
     };

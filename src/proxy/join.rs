@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::attempt::{Attempt, Failed, ServerRole, SpanId};
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::telemetry::prometheus::Metrics;
 
 use super::legs;
@@ -68,8 +68,8 @@ struct Table {
     ended: VecDeque<(Stamp, SpanId)>,
     /// Rows that wait, by when they ended: those of an attempt that is nobody's here, for whoever may take it; or for what that leg
     /// tells, by its span.
-    waiting: VecDeque<(Stamp, Leg, Option<Vec<Record>>)>,
-    for_leg: HashMap<SpanId, Vec<Record>>,
+    waiting: VecDeque<(Stamp, Leg, Option<Vec<Row>>)>,
+    for_leg: HashMap<SpanId, Vec<Row>>,
     /// Legs that are nobody's here, by room, and by the id of the reply.
     rooms: Named<u64>,
     replies: Named<String>,
@@ -238,9 +238,9 @@ impl Joins {
     pub fn ended(
         &self,
         attempt: &HopAttempt,
-        rows: Option<Vec<Record>>,
+        rows: Option<Vec<Row>>,
         now: Stamp,
-    ) -> Option<Vec<Record>> {
+    ) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
         if let (Some(request), Some(span)) = (&attempt.request, attempt.parent) {
             let has_answered = attempt.told.lock().has_answered();
@@ -291,7 +291,7 @@ impl Joins {
 
     /// Rows of a request whose other leg is this: given back with what that told, now or from [`Joins::leg_over`] or
     /// [`Joins::sweep`].
-    pub fn with_leg(&self, leg: Leg, mut rows: Vec<Record>, now: Stamp) -> Option<Vec<Record>> {
+    pub fn with_leg(&self, leg: Leg, mut rows: Vec<Row>, now: Stamp) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
         let told = leg.lock();
         if !told.has_told() && table.waiting.len() < CAPACITY {
@@ -306,19 +306,21 @@ impl Joins {
     }
 
     /// A leg has told all. Gives the rows that waited for it.
-    pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Record>> {
-        let (room, span) = {
+    pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Row>> {
+        let (is_leg, span) = {
             let told = leg.lock();
-            (told.room, told.span)
+            (told.room.is_some() || told.role.is_some(), told.span)
         };
-        room?;
+        if !is_leg {
+            return None;
+        }
         let mut rows = self.table.lock().for_leg.remove(&span)?;
         legs::put(&leg.lock(), &mut rows);
         Some(rows)
     }
 
     /// Forgets what is old and tells how full the tables are; gives the rows that have waited.
-    pub fn sweep(&self, now: Stamp) -> Vec<Vec<Record>> {
+    pub fn sweep(&self, now: Stamp) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
         for (name, entries) in [
             ("requests", table.open),
@@ -344,7 +346,7 @@ impl Joins {
     }
 
     /// Gives all rows that wait.
-    pub fn flush(&self) -> Vec<Vec<Record>> {
+    pub fn flush(&self) -> Vec<Vec<Row>> {
         let mut table = self.table.lock();
         let waiting = 0..table.waiting.len();
         let rows = waiting.filter_map(|_| table.give_oldest(self));
@@ -447,7 +449,7 @@ impl Table {
     }
 
     /// The rows that have waited longest, unless the front has them, or they are another process's to tell.
-    fn give_oldest(&mut self, joins: &Joins) -> Option<Vec<Record>> {
+    fn give_oldest(&mut self, joins: &Joins) -> Option<Vec<Row>> {
         let (since, leg, own) = self.waiting.pop_front()?;
         let told = leg.lock().clone();
         let Some(mut rows) = own else {

@@ -3,8 +3,9 @@
 
 use serde_json::Value;
 
-use crate::request::attempt::{Attempt, ServerRole};
-use crate::request::record::{PrefilledBy, Record};
+use crate::request::attempt::{Attempt, ServerRole, tell_lost};
+use crate::request::more::PrefilledBy;
+use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
 /// The reply of `/server_info`, as far as it has come.
@@ -37,15 +38,15 @@ impl ServerInfo {
 }
 
 /// Notes of a leg what its reply told.
-pub fn note(attempt: &mut Attempt, reply: &[Record]) {
-    let has_run = |row: &Record| {
+pub fn note(attempt: &mut Attempt, reply: &[Row]) {
+    let has_run = |row: &Row| {
         let entered = [Moment::QueueEnd, Moment::DecodeStart];
         entered.iter().any(|at| row.timeline.raw(*at).is_some())
     };
     // One that does both makes more than the first token.
-    let has_prefilled = |row: &Record| {
+    let has_prefilled = |row: &Row| {
         row.timeline.raw(Moment::PrefillEnd).is_some()
-            && row.sequence.output_tokens.is_none_or(|tokens| tokens <= 1)
+            && row.actual_output_tokens.is_none_or(|tokens| tokens <= 1)
     };
     let told = match () {
         () if reply.iter().any(has_prefilled) => Some(ServerRole::Prefill),
@@ -60,30 +61,27 @@ pub fn note(attempt: &mut Attempt, reply: &[Record]) {
 }
 
 /// Puts the leg of the server that prefilled a request into the request's rows.
-pub fn put(leg: &Attempt, rows: &mut [Record]) {
+pub fn put(leg: &Attempt, rows: &mut [Row]) {
     for row in rows.iter_mut() {
-        row.facts.room = row.facts.room.or(leg.room);
-        row.facts.prefilled_by = Some(PrefilledBy::of(leg));
-        let times = usize::try_from(row.sequence.index).ok();
+        row.more.room = row.more.room.or(leg.room);
+        row.more.prefilled_by = Some(PrefilledBy::of(leg));
+        let times = usize::try_from(row.index).ok();
         let times = times.and_then(|index| leg.prefill.get(index));
         row.timeline.pair(times.copied().unwrap_or_default());
         hold(leg, row);
-        if !leg.host.is_empty() && row.facts.error.contains(LOST) {
-            row.facts.error = format!("{} ({})", row.facts.error, leg.host);
+        if let Some(error) = &mut row.error {
+            tell_lost(error, ServerRole::Prefill, &leg.host, leg.outcome);
         }
     }
-    let attempts = rows.first_mut().map(|row| &mut row.facts.trace.attempts);
+    let attempts = rows.first_mut().map(|row| &mut row.more.trace.attempts);
     // Only where they are kept.
     if let Some(attempts) = attempts.filter(|attempts| !attempts.is_empty()) {
         attempts.insert(0, leg.clone());
     }
 }
 
-/// What decode says when the server that prefills is gone.
-const LOST: &str = "prefill instance";
-
 /// Whether the router held the response until it had all of prefill's reply: nothing of it came to the front sooner.
-fn hold(leg: &Attempt, row: &mut Record) {
+fn hold(leg: &Attempt, row: &mut Row) {
     let timeline = &mut row.timeline;
     let is_one_clock = timeline.side() == Side::Front
         && timeline.saw_way_back()
@@ -142,7 +140,7 @@ mod tests {
                 .set(Moment::WorkerFirstToken, at(60));
             observer.response_head(200, Some("text/event-stream"), false, at(head));
             observer.timeline_mut().set(Moment::FirstToken, at(120));
-            let mut rows = observer.finish(End::Complete, at(200)).into_records(None);
+            let mut rows = observer.finish(End::Complete, at(200)).into_rows(None);
             put(&leg, &mut rows);
             assert_eq!(rows[0].timeline.raw(Moment::PrefillReplied), held, "{head}");
         }

@@ -9,6 +9,7 @@ use http::{HeaderName, HeaderValue, Method};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ReusableHttpStream;
 use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::Peer;
 use pingora::{ErrorSource, ErrorType};
 use tokio::sync::SemaphorePermit;
 
@@ -16,6 +17,7 @@ use crate::client::answer::{Answer, Refusal};
 use crate::client::exchange::Exchange;
 use crate::client::limits::Limits;
 use crate::client::shortage;
+use crate::config::proxy::StampsPolicy;
 use crate::fault::Kind;
 use crate::fault::registry::Injected;
 use crate::request::endpoint::{Endpoint, passed};
@@ -30,7 +32,7 @@ use super::failure::Failure;
 use super::heads;
 use super::identity::{self, BEGAN, REQUEST_ID, TRACEPARENT, TRACESTATE};
 use super::service::Service;
-use super::shared::{Role, Shared, StampsPolicy};
+use super::shared::{Role, Shared};
 
 use self::relay::Response;
 use self::upload::Upload;
@@ -132,9 +134,10 @@ impl<'a> Request<'a> {
     }
 
     async fn forward(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        client
-            .session
-            .set_keepalive(self.keeps_alive.then_some(self.limits.client_idle_s));
+        client.session.set_keepalive(
+            self.keeps_alive
+                .then_some(self.limits.client_idle_timeout_s.get()),
+        );
         self.begin(client);
         self.check(client)?;
         self.inject(client).await?;
@@ -151,7 +154,7 @@ impl<'a> Request<'a> {
     }
 
     /// Does to it what is in force for its worker, if it is its turn.
-    async fn inject(&mut self, client: &Exchange) -> Result<(), Failure> {
+    async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
         let who = (self.endpoint.is_some(), client.is_first);
         let faults = self.service.faults();
         let injected = faults.and_then(|(faults, worker)| {
@@ -163,11 +166,8 @@ impl<'a> Request<'a> {
         match injected.fault.kind {
             Kind::Refuse | Kind::Reset => return Err(Failure::Injected),
             Kind::Stall => {
-                tokio::select! {
-                    () = after(millis(injected.fault.ms)) => {}
-                    () = injected.removed() => {}
-                    () = client.left() => return Err(Failure::ClientGone),
-                }
+                let time = millis(injected.fault.ms);
+                hold(&mut injected, time, client).await?;
             }
             Kind::Slow | Kind::Cut => self.fault = Some(injected),
         }
@@ -203,10 +203,10 @@ impl<'a> Request<'a> {
         if header(&heads::STAMPS) != Some(b"1") {
             return false;
         }
-        let settings = self.shared.settings.load();
-        let token = settings.stamps_token.as_ref();
+        let config = self.shared.config.load();
+        let token = config.stamps_token.as_ref();
         let token = token.zip(header(&heads::TOKEN));
-        match settings.stamps {
+        match config.stamps {
             StampsPolicy::Loopback => client.peer.ip().to_canonical().is_loopback(),
             StampsPolicy::Token => token.is_some_and(|(token, given)| token.is(given)),
             StampsPolicy::Never => false,
@@ -215,12 +215,12 @@ impl<'a> Request<'a> {
 
     /// Holds the head, and the length that it announces, to the limits and to what is passed on.
     fn check(&self, client: &Exchange) -> Result<(), Failure> {
-        if client.head_bytes() as u64 > self.limits.request_head_bytes {
+        if client.head_bytes() as u64 > self.limits.request_head_max_bytes.get() {
             return Err(self.over(Limit::HeadBytes, Refusal::HeadTooLarge));
         }
         let length = client.head().headers.get(CONTENT_LENGTH);
         let length = length.and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
-        if length.is_some_and(|length| length > self.limits.request_body_bytes) {
+        if length.is_some_and(|length| length > self.limits.request_body_max_bytes.get()) {
             return Err(self.over(Limit::BodyBytes, Refusal::BodyTooLarge));
         }
         heads::check(client.head()).map_err(Failure::Refused)
@@ -256,7 +256,16 @@ impl<'a> Request<'a> {
                 self.shared.metrics.chosen.with(&[by.name()]).inc();
             }
             self.context.chose(chosen.name());
-            let (up, reused) = match self.connect(&upstreams, &mut chosen).await {
+            let connected = tokio::select! {
+                biased;
+                connected = self.connect(&upstreams, &mut chosen) => Some(connected),
+                () = client.gone() => None,
+            };
+            let Some(connected) = connected else {
+                upstreams.clone().left_connecting(chosen);
+                return Err(Failure::ClientGone);
+            };
+            let (up, reused) = match connected {
                 Ok(connected) => connected,
                 Err(failure) => {
                     failed = failure;
@@ -288,17 +297,17 @@ impl<'a> Request<'a> {
     async fn slot<'u>(
         &mut self,
         upstreams: &'u Upstreams,
-        client: &Exchange,
+        client: &mut Exchange,
     ) -> Result<Option<SemaphorePermit<'u>>, Failure> {
-        if self.endpoint.is_none() || upstreams.rules().most == 0 {
+        if self.endpoint.is_none() || upstreams.rules().max_concurrent_requests.get() == 0 {
             return Ok(None);
         }
         let began = self.context.waits_for_turn();
-        let limit = Some(upstreams.rules().queue_timeout).filter(|limit| !limit.is_zero());
+        let limit = Some(upstreams.rules().queue_timeout_s.get()).filter(|limit| !limit.is_zero());
         let slot = tokio::select! {
             biased;
             slot = upstreams.slot() => Ok(slot),
-            () = client.left() => Err(Failure::ClientGone),
+            () = client.gone() => Err(Failure::ClientGone),
             () = after(limit) => Err(Failure::QueuedTooLong),
         };
         self.context.waited(began);
@@ -311,19 +320,18 @@ impl<'a> Request<'a> {
         upstreams: &Upstreams,
         chosen: &mut Chosen,
     ) -> Result<(HttpSession, bool), Failure> {
-        let connector = &self.service.connector;
-        if let Some(kept) = connector.reused_http_session(&*chosen.peer).await {
-            return Ok((kept, true));
-        }
+        let (connector, idle) = (&self.service.connector, &self.service.idle);
         loop {
+            if let Some(kept) = idle.take(chosen.peer.reuse_hash()) {
+                let session = HttpSession::new_with_options(kept, &*chosen.peer);
+                return Ok((session, true));
+            }
             // On the heap: it would be half of what each request holds, to its end.
             let connecting = Box::pin(connector.get_http_session(&*chosen.peer)).await;
             let error = match connecting {
-                Ok((session, reused)) => {
-                    if !reused {
-                        chosen.connected();
-                    }
-                    return Ok((session, reused));
+                Ok((session, _)) => {
+                    chosen.connected();
+                    return Ok((session, false));
                 }
                 Err(error) => error.into_up(),
             };
@@ -417,7 +425,11 @@ impl<'a> Request<'a> {
         }
         let _ = head.insert_header(OUTCOME_HEADER, outcome.name());
         self.put_stamps(&mut head);
-        let limit = self.limits.client_stall.min(self.limits.client_write);
+        let limit = self
+            .limits
+            .client_stall_timeout_s
+            .min(self.limits.client_write_timeout_s)
+            .get();
         self.response.has_begun = true;
         client.answer(head, body, limit).await;
     }
@@ -437,6 +449,19 @@ impl<'a> Request<'a> {
         };
         // What cannot stand in a header stays out of it: stamps fail no request.
         let _ = head.insert_header(name, value);
+    }
+}
+
+/// Holds what goes through for a fault: for so long, or until it is removed.
+async fn hold(
+    fault: &mut Injected,
+    time: Option<Duration>,
+    client: &mut Exchange,
+) -> Result<(), Failure> {
+    tokio::select! {
+        () = after(time) => Ok(()),
+        () = fault.removed() => Ok(()),
+        () = client.gone() => Err(Failure::ClientGone),
     }
 }
 

@@ -1,15 +1,18 @@
 //! One listener's part of the proxy: what its connections and requests share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use pingora::connectors::ConnectorOptions;
 use pingora::connectors::http::v1::Connector;
+use pingora::time::fast_timeout::set_fast_timeout_to_tokio_threshold;
 
 use crate::client::listener::Listener;
 use crate::client::tls::Tls;
 use crate::fault::registry::Faults;
 use crate::upstream::Upstreams;
+use crate::upstream::idle::Idle;
 
 use super::shared::{Role, Shared};
 
@@ -23,8 +26,10 @@ pub struct Service {
     pub listener: Listener,
     /// Where requests go. A reload replaces them.
     pub upstreams: Arc<ArcSwap<Upstreams>>,
-    /// Connects to upstreams, and keeps their idle connections.
+    /// Connects to upstreams.
     pub connector: Connector,
+    /// What stays connected to them.
+    pub idle: Idle,
 }
 
 impl Service {
@@ -36,7 +41,11 @@ impl Service {
         upstreams: Arc<ArcSwap<Upstreams>>,
         pool: usize,
     ) -> Service {
-        let mut options = ConnectorOptions::new(pool);
+        // Its own pool stays empty.
+        let mut options = ConnectorOptions::new(1);
+        // Time limits of a second and more by the runtime: Pingora's own timers stay until their time, each idle connection's too,
+        // and a thread looks at them 100 times a second.
+        set_fast_timeout_to_tokio_threshold(Some(Duration::ZERO));
         // Each peer brings its own roots; without a file Pingora would read the system's.
         options.ca_file = Some("/dev/null".into());
         if matches!(role, Role::Hop(_)) {
@@ -48,6 +57,7 @@ impl Service {
             listener,
             upstreams,
             connector: Connector::new(Some(options)),
+            idle: Idle::new(pool),
         }
     }
 

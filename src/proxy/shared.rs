@@ -1,21 +1,21 @@
 //! What the listeners of a proxy share.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::client::limits::Limits;
 use crate::client::phase::Phase;
 use crate::client::tls::Tls;
 use crate::clock::{Clock, Stamp};
+use crate::config::proxy::Config;
 use crate::engine::Engine;
 use crate::fault::registry::Faults;
 use crate::offset::OffsetTable;
-use crate::request::record::Record;
+use crate::request::roles::Roles;
+use crate::request::row::Row;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::prometheus::Metrics;
@@ -23,7 +23,7 @@ use crate::telemetry::prometheus::Metrics;
 use super::hop_key::HopKey;
 use super::join::Joins;
 
-pub use crate::request::attempt::ServerRole;
+pub use crate::request::attempt::{ServerRole, UpstreamKind};
 
 /// What all listeners of a proxy share.
 #[derive(Debug)]
@@ -40,16 +40,14 @@ pub struct Shared {
     pub telemetry: Arc<Telemetry>,
     /// What joins them with what engines tell, where that is on.
     pub engine: Option<Engine>,
-    /// What a reload replaces.
-    pub settings: ArcSwap<Settings>,
+    /// What the proxy was told, the last reload included. Read it once for what belongs together.
+    pub config: ArcSwap<Config>,
     /// What the admin listener asks for.
     pub admin_token: Option<Secret>,
     /// The faults that can be injected; `None` when that is off.
     pub faults: Option<Faults>,
     /// The certificate of the front's listener; `None` when it speaks plain HTTP.
     pub tls: Option<Tls>,
-    /// What the front's upstreams are.
-    pub upstream_kind: UpstreamKind,
     /// How far other clocks are from ours: engines by `host` (and the hop's clock, where that is another), hops of other
     /// processes by name.
     pub clocks: Arc<Mutex<OffsetTable>>,
@@ -59,49 +57,10 @@ pub struct Shared {
     pub unsigned_stamps: Once,
     /// Which attempts at the hops belong to which requests of the front.
     pub joins: Joins,
-    /// What servers do, by worker, as far as they told; of one that does all of a request by itself, `None`.
-    pub roles: Mutex<BTreeMap<String, Option<ServerRole>>>,
+    /// What servers do, by worker, as far as they told.
+    pub roles: Arc<Mutex<Roles>>,
     /// Where the proxy is in its life.
     pub phase: watch::Sender<Phase>,
-}
-
-/// What a reload replaces for all listeners. Read it once for what belongs together.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The limits on clients.
-    pub limits: Limits,
-    /// Which clients get stamps.
-    pub stamps: StampsPolicy,
-    /// The secret of [`StampsPolicy::Token`].
-    pub stamps_token: Option<Secret>,
-    /// Headers of requests that label their rows and metrics.
-    pub label_headers: Vec<String>,
-    /// What records call the servers of workers that have a `host`, by worker.
-    pub hosts: BTreeMap<String, String>,
-    /// What the servers of workers do that have a `role`, by worker.
-    pub roles: BTreeMap<String, ServerRole>,
-}
-
-/// What the front's upstreams are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum UpstreamKind {
-    /// A router: when it sends on is not known without a hop.
-    Router,
-    /// The servers themselves: our send is the send to the server.
-    Server,
-}
-
-/// Which clients may ask for the proxy's stamps, which name hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum StampsPolicy {
-    /// Those on this machine.
-    Loopback,
-    /// Those who know the token.
-    Token,
-    /// None.
-    Never,
 }
 
 /// Which listener a request came to.
@@ -115,7 +74,7 @@ pub enum Role {
 
 impl Shared {
     /// A request has ended. Its rows may wait for what its engine tells; nobody else does.
-    pub fn record(&self, rows: Vec<Record>) {
+    pub fn record(&self, rows: Vec<Row>) {
         match &self.engine {
             Some(engine) => engine.record(rows),
             None => self.telemetry.record(rows),
@@ -124,29 +83,41 @@ impl Shared {
 
     /// What the server of a worker does, where it is one of a pair: as the config says, else as it told.
     pub fn role(&self, worker: &str) -> Option<ServerRole> {
-        let given = self.settings.load().roles.get(worker).copied();
-        given.or_else(|| self.roles.lock().get(worker).copied()?)
+        let given = self
+            .config
+            .load()
+            .worker(worker)
+            .and_then(|worker| worker.role);
+        given.or_else(|| self.roles.lock().of(worker)?)
     }
 
     /// A worker's server told what it does.
     pub fn learn(&self, worker: &str, role: Option<ServerRole>) {
-        self.roles.lock().insert(worker.to_owned(), role);
+        self.roles.lock().learn(worker, role);
     }
 
     /// Whether requests to the server of a worker may be legs of one that another serves too: not where it said that it is no server
     /// of a pair, as routers ask.
     pub fn may_have_legs(&self, worker: &str) -> bool {
-        let is_given = self.settings.load().roles.contains_key(worker);
-        is_given || self.roles.lock().get(worker) != Some(&None)
+        let config = self.config.load();
+        let is_given = config
+            .worker(worker)
+            .is_some_and(|worker| worker.role.is_some());
+        is_given || self.roles.lock().of(worker) != Some(None)
     }
 
     /// The present limits on the clients of such a listener. Those of a hop behind a front of this process are lifted:
     /// they are a router, and what is slow or large has passed the front and must not break off twice.
     pub fn limits(&self, role: &Role) -> Limits {
-        let limits = self.settings.load().limits;
+        let limits = self.config.load().limits.clone();
         match role {
             Role::Hop(_) if self.joins.has_front() => limits.lifted(),
             _ => limits,
         }
+    }
+
+    /// Whether the front's upstreams are the servers themselves.
+    pub fn is_before_servers(&self) -> bool {
+        self.config.load().upstream_kind == UpstreamKind::Server
     }
 }

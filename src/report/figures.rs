@@ -87,12 +87,13 @@ mod tests {
     use crate::offset::Offset;
     use crate::report::sample::{Sample, at};
     use crate::request::csv;
-    use crate::request::record::{Outcome, Record};
+    use crate::request::outcome::Outcome;
+    use crate::request::row::Row;
     use crate::request::timeline::{ClockOf, Moment, Relation};
 
     /// Forty requests on two servers: some failed in several ways, one was retried, one has a poorly known clock, one has
     /// two sequences.
-    fn records() -> Vec<Record> {
+    fn records() -> Vec<Row> {
         let mut records = Vec::new();
         for n in 0..40_i64 {
             let host = ["127.0.0.1:30000", "127.0.0.1:30001"][n as usize % 2];
@@ -117,22 +118,22 @@ mod tests {
                         .timeline
                         .relate(ClockOf::Engine, Relation::Apart(offset));
                 }),
-                8 => sample.with(|record| record.facts.attempts = 2),
+                8 => sample.with(|record| record.attempts = Some(2)),
                 _ => sample,
             };
-            let mut record = sample.record();
+            let mut record = sample.open_row();
             if n % 10 == 9 {
                 record.sequences = 2;
-                record.facts.n = 2;
+                record.more.n = 2;
                 records.push(record.clone());
-                record.sequence.index = 1;
+                record.index = 1;
             }
             records.push(record);
         }
         records
     }
 
-    fn run_of(records: &[Record], base: csv::TimeBase) -> Run {
+    fn run_of(records: &[Row], base: csv::TimeBase) -> Run {
         let mut rows = Vec::new();
         csv::header(&mut rows);
         for row in crate::request::sample::rows(records) {
@@ -202,17 +203,16 @@ mod tests {
     fn the_order_of_rows_changes_nothing() {
         let one = |n: i64| {
             let sample = Sample::starting(n * 37).with(|record| {
-                record.facts.req_id = format!("r-{n}");
+                record.req_id = Some(format!("r-{n}"));
             });
             let sample = sample.at(Moment::Finish, n * 37 + 500 + n * n * 7919 % 997);
-            sample.record()
+            sample.open_row()
         };
-        let records: Vec<Record> = (0..300).map(one).collect();
+        let records: Vec<Row> = (0..300).map(one).collect();
         let mut by_end = records.clone();
         by_end.sort_by_key(|record| record.timeline.raw(Moment::Finish));
-        assert_ne!(by_end[7].facts.req_id, records[7].facts.req_id);
-        let figures =
-            |records: &[Record]| figures(&run_of(records, csv::TimeBase::Epoch)).to_json();
+        assert_ne!(by_end[7].req_id, records[7].req_id);
+        let figures = |records: &[Row]| figures(&run_of(records, csv::TimeBase::Epoch)).to_json();
         assert_eq!(figures(&by_end)["latency"], figures(&records)["latency"]);
     }
 }

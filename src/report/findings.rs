@@ -2,6 +2,7 @@
 
 mod client;
 mod ends;
+mod failing;
 mod kinds;
 mod pair;
 mod servers;
@@ -11,11 +12,11 @@ use serde::Serialize;
 
 pub use servers::queue_grew;
 
-use super::duration;
 use super::load::{Summary, TimeSpent};
 use super::phases::Episode;
 use super::reader::Run;
 use super::why::Why;
+use super::{duration, upper};
 use crate::request::stages::Spent;
 use crate::request::time_spent::PartSpent;
 use crate::request::timeline::Period;
@@ -123,6 +124,11 @@ impl Seen<'_> {
         self.spent.parts.iter().find(|part| alone(&part.spent))
     }
 
+    /// Whether a finding of this kind stands before this one.
+    fn has(&self, kind: &str) -> bool {
+        self.found.iter().any(|finding| finding.kind == kind)
+    }
+
     /// Whether nothing of the run is known to be missing from its figures: it came to its end, and neither its reader nor
     /// the run itself (or what merged its shards) had anything to say against them.
     fn is_whole(&self) -> bool {
@@ -136,13 +142,6 @@ impl Seen<'_> {
         let is_enough = self.spent.requests >= ENOUGH;
         (is_quiet && is_enough).then(|| self.spent.shares("a request took"))
     }
-}
-
-/// A text that begins with a capital.
-fn upper(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(|first| first.to_uppercase().to_string());
-    first.unwrap_or_default() + letters.as_str()
 }
 
 #[cfg(test)]

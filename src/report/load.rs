@@ -17,7 +17,7 @@ mod spent;
 mod summary;
 mod text;
 
-pub use counts::{Counts, FailedAttempt, Tally, Tokens};
+pub use counts::{Counts, FailedAttempt, Tally, Tokens, outcome_of};
 pub use failures::{Failures, Kind};
 pub use flow::{Flow, InServer, OverTime, Presence};
 pub use goodput::{Goal, Goodput};

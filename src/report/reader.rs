@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-mod rotated;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +21,7 @@ use super::files::{
 use super::verdict::Verdict;
 use crate::request::columns::ColumnId;
 use crate::table::parquet::Source;
+use crate::table::rotated;
 use crate::table::rows::{self, Told, UNSAID};
 use crate::table::window::Window;
 use crate::table::{Error, Table};
@@ -145,7 +145,7 @@ pub fn inputs(given: &[PathBuf]) -> Vec<PathBuf> {
 /// The runs of what is given, without their rows; the experiment that was given, or the last of them.
 fn find(given: &[PathBuf]) -> Result<(Option<ExperimentFile>, Vec<Run>), Error> {
     let (mut last, mut runs) = (None, Vec::new());
-    for path in given {
+    for path in &rotated::once(given) {
         let experiment: Option<ExperimentFile> = json(&path.join(EXPERIMENT))?;
         let Some(experiment) = experiment else {
             runs.push(run_of(path)?);
@@ -326,6 +326,11 @@ impl Run {
 }
 
 fn name_of(path: &Path) -> String {
+    let path = if path == Path::new("") {
+        Path::new(".")
+    } else {
+        path
+    };
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     absolute.file_name().map_or_else(
         || path.display().to_string(),

@@ -1,9 +1,9 @@
 //! One request as a person reads it: a bar a stage, what was not seen and what would show it.
 
-use crate::request::record::TOLERANCE_NANOS;
 use crate::request::row::Row;
+use crate::request::timeline::TOLERANCE_NANOS;
 use crate::request::timeline::{ClockOf, Period};
-use crate::request::unseen::{Unseen, Unseens};
+use crate::request::unseen::Unseens;
 
 use super::duration;
 use crate::request::stages::{Breakdown, Part, Spent, place};
@@ -41,7 +41,7 @@ pub fn render(record: &Row, width: usize) -> String {
 /// What of the row was not seen, and what would show it, in sentences. What a request that failed lacks is no fault of any switch.
 pub fn unseen(row: &Row) -> Vec<String> {
     let unseen = Unseens::of(row).iter().filter(|_| row.is_ok());
-    unseen.map(Unseen::sentence).collect()
+    unseen.map(|what| what.sentence(&what.remedy())).collect()
 }
 
 /// How far apart the clocks are that took part, a line each, for the person who reads the picture.
@@ -151,8 +151,7 @@ mod tests {
     use crate::report::load::tests::assert_says;
     use crate::report::sample::{Sample, ms};
     use crate::request::endpoint::Endpoint;
-    use crate::request::gaps::GapFigures;
-    use crate::request::record::{Outcome, Record};
+    use crate::request::outcome::Outcome;
     use crate::request::timeline::{ENGINE, Moment, Relation};
 
     #[test]
@@ -185,7 +184,7 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
             shaded.starts_with("unseen in the server      0.20 s   41 %   ░░░░"),
             "{picture}"
         );
-        let stalled = Sample::whole().with(|r| r.facts.stall_until_read_nanos = Some(ms(100)));
+        let stalled = Sample::whole().with(|r| r.client_stall_until_finish = Some(ms(100)));
         let picture = render(&stalled.row(), 91);
         assert_says(&picture, "client stall              0.10 s   20 %  ");
         assert!(picture.contains('▒'), "{picture}");
@@ -209,9 +208,9 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
 
     #[test]
     fn events_are_not_called_tokens() {
-        let untold = |record: &mut Record| {
-            record.sequence.output_tokens = None;
-            record.sequence.token_gaps = GapFigures::default();
+        let untold = |record: &mut Row| {
+            record.actual_output_tokens = None;
+            (record.itl_mean, record.itl_max) = (None, None);
         };
         let picture = render(&Sample::whole().with(untold).row(), 91);
         let line = "chunks                        29, longest gap between chunks 20.0 ms\n";
@@ -247,8 +246,8 @@ tokens                        29, one each 10.0 ms, longest gap 20.0 ms
 
     #[test]
     fn what_nobody_saw_is_told_with_what_would_show_it() {
-        let chat = |r: &mut Record| r.facts.endpoint = Endpoint::Chat;
-        let reply = |r: &mut Record| r.facts.stream = Some(false);
+        let chat = |r: &mut Row| r.endpoint = Some(Endpoint::Chat);
+        let reply = |r: &mut Row| r.stream = Some(false);
         let first = [Moment::FirstToken, Moment::LastToken];
         for (sample, said) in [
             (

@@ -20,6 +20,7 @@ use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
 use crate::request::row::Row;
 use crate::request::wait::Wait;
+use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
 
@@ -32,6 +33,8 @@ pub struct Why {
     pub causes: ByCause,
     /// Of that what each row tells by itself: on the way, and at the servers of a pair.
     pub told: ByCause,
+    /// Sequences that were at a server, or may have been, which did not tell when they waited and ran.
+    pub untimed: u64,
     /// Servers, those with the most waiting first.
     pub servers: Vec<Server>,
     /// Kinds of requests with their shares.
@@ -58,6 +61,7 @@ impl Why {
         let table = &run.table;
         let mut why = Why::default();
         let mut queues: BTreeMap<server::Key<'_>, Server> = BTreeMap::new();
+        let mut untimed: Vec<(&str, Interval)> = Vec::new();
         for row in 0..table.len() {
             let cell = |column| table.value(column, row);
             if table.is_first(row) {
@@ -65,7 +69,9 @@ impl Why {
                 why.told.add_all(&on_the_way);
                 why.causes.add_all(&on_the_way);
             }
+            let host = table.text(ColumnId::host, row);
             let waits = Wait::all(&cell);
+            untimed.extend(Wait::untimed(&waits, &cell).map(|at| (host, at)));
             why.sequences += u64::from(!waits.is_empty());
             for wait in waits {
                 if let Some(cause) = wait.cause {
@@ -88,8 +94,9 @@ impl Why {
         let keys: Vec<server::Key<'_>> = queues.keys().copied().collect();
         let judged = queues.into_iter();
         why.servers = judged
-            .map(|(key, server)| server.judged(run, key, &keys))
+            .map(|(key, server)| server.judged(run, key, &keys, &untimed))
             .collect();
+        why.untimed = untimed.len() as u64;
         why.servers
             .sort_by_key(|server| std::cmp::Reverse(server.causes.total()));
         for server in &why.servers {
@@ -133,6 +140,19 @@ impl Why {
         shares
     }
 
+    /// How many requests its servers run at once, and that this is each of them where there are several; `None` where they differ.
+    pub fn slots(&self) -> Option<(u32, &'static str)> {
+        let slots = |server: &Server| Some(server.slots()?.0);
+        let first = self.servers.first().and_then(slots)?;
+        let is_one = self.servers.iter().all(|of| slots(of) == Some(first));
+        let of = if self.servers.len() > 1 {
+            " of each server"
+        } else {
+            ""
+        };
+        is_one.then_some((first, of))
+    }
+
     /// The server at which a row's sequence may have waited for this, if any did.
     pub fn server(&self, table: &Table, row: usize, cause: Option<Cause>) -> Option<&Server> {
         let key = server::key(table, row, cause);
@@ -170,7 +190,7 @@ impl Why {
             let id = table.text(ColumnId::req_id, *row);
             format!("; longest by {id}{}", tokens.unwrap_or_default())
         });
-        let why = cause.map(|cause| words(cause, slots));
+        let why = cause.map(|cause| words(cause, slots.map(|slots| (slots, ""))));
         let held_up = waits.iter().filter_map(queue_of);
         let held_up = held_up.map(|(queue, stay)| queue.waits.held_up(&stay));
         let holders = holders.into_iter();
@@ -185,11 +205,18 @@ impl Why {
         }))
     }
 
-    /// Waiting by cause in each of `slots` stretches of so many seconds, by when it began.
-    pub fn over_time(&self, slot: f64, slots: usize) -> Vec<ByCause> {
+    /// Waiting by cause in each of `slots` stretches of so many seconds, by when it began; that on the way by when the request
+    /// arrived.
+    pub fn over_time(&self, table: &Table, slot: f64, slots: usize) -> Vec<ByCause> {
         let mut sums = vec![ByCause::default(); slots];
+        for row in table.firsts().filter(|_| self.told.total() > 0) {
+            let at = table.number(ColumnId::arrival_time, row).unwrap_or(0.0) / slot;
+            if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
+                sum.add_all(&Wait::on_the_way(&|column| table.value(column, row)));
+            }
+        }
         for (queue, _, stay) in self.servers.iter().flat_map(Server::stays) {
-            let at = seconds(stay.queued - queue.shift) / slot;
+            let at = seconds(stay.queued - queue.shift.unwrap_or(0)) / slot;
             if let Some(sum) = sums.get_mut(at.max(0.0) as usize) {
                 sum.add_all(&queue.waits.causes(stay));
             }
@@ -218,6 +245,7 @@ impl Why {
         let in_proxy = self.told.of(Cause::Proxy);
         json!({
             "sequences": self.sequences,
+            "untimed": self.untimed,
             "waited_s": seconds(self.waited()),
             "in_proxy_s": seconds(in_proxy),
             "in_router_s": seconds(self.told.total() - self.told.of_pair() - in_proxy),
@@ -259,11 +287,11 @@ fn holder(table: &Table, row: usize, seconds: f64) -> Value {
     })
 }
 
-/// What a cause is, of a server that runs so many requests at once.
-pub fn words(cause: Cause, slots: Option<u32>) -> String {
+/// What a cause is, where so many requests run at once, and of what they are so many.
+pub fn words(cause: Cause, slots: Option<(u32, &str)>) -> String {
     match (cause, slots) {
-        (Cause::Slots, Some(1)) => "the only slot was taken".to_owned(),
-        (Cause::Slots, Some(slots)) => format!("all {slots} slots were taken"),
+        (Cause::Slots, Some((1, of))) => format!("the only slot{of} was taken"),
+        (Cause::Slots, Some((slots, of))) => format!("all {slots} slots{of} were taken"),
         (cause, _) => cause.words().to_owned(),
     }
 }

@@ -1,5 +1,7 @@
 //! A report in words: the same blocks for the terminal and as Markdown.
 
+use std::collections::BTreeSet;
+
 use crate::terminal::one_line;
 
 use super::compare::Difference;
@@ -62,11 +64,20 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
             blocks.extend(said.filter_map(|block| text(&block, one.mark(), width)));
         }
         runs => {
+            // What helps several of them is said of the first.
+            let mut advised = BTreeSet::new();
+            let mut once = |of: &Finding| match advised.insert(of.advice.clone()) {
+                true => of.clone(),
+                false => Finding {
+                    advice: String::new(),
+                    ..of.clone()
+                },
+            };
             blocks.extend(text(&Block::Table(of_runs(runs)), None, width));
             blocks.extend(text(&Block::Words(answers(report)), None, None));
             for run in runs {
                 let head = named(run, true);
-                let found = findings(run).take(FIRST).cloned().collect();
+                let found = findings(run).take(FIRST).map(&mut once).collect();
                 let beside = [
                     Block::Findings(found),
                     Block::Figures(phases::lines(&run.episodes)),
@@ -115,7 +126,9 @@ fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     };
     blocks.extend(run.summary.blocks(named));
     blocks.extend(tables(&run.why).into_iter().map(Block::Table));
-    blocks.push(Block::Findings(findings(run).cloned().collect()));
+    // What was not seen stands in the sentence above all.
+    let found = findings(run).filter(|of| of.kind != "unseen");
+    blocks.push(Block::Findings(found.cloned().collect()));
     blocks.push(Block::Figures(phases::lines(&run.episodes)));
     blocks
 }
@@ -316,8 +329,9 @@ pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts: Vec<(String, &Group)> = known.chain(others).collect();
     let all: u64 = hosts.iter().map(|(_, group)| group.counts.requests).sum();
     let row = |(host, group): (String, &Group)| {
-        let share = group.counts.requests as f64 / all as f64;
-        cells(host, group, format!("{:.0} %", share * 100.0), None)
+        let share = Some(group.counts.requests as f64 / all as f64);
+        let share = figure(share, |share| format!("{:.0} %", share * 100.0));
+        cells(host, group, share, None)
     };
     Grid {
         heads: heads(&format!(

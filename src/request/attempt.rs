@@ -4,6 +4,8 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::{NANOS, Stamp};
 
 use super::cell::{Value, cells, nanos};
@@ -21,6 +23,19 @@ names! {
         /// It decodes, and answers.
         Decode = "decode",
     }
+}
+
+/// What requests are sent to: at a base URL, or behind a proxy of ours where one stands there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamKind {
+    /// A router, or something unknown: who served a request, and when the router sent it on, stays
+    /// unknown unless a proxy says so.
+    #[default]
+    Router,
+    /// The server itself: the last send before it counts as the router's, and without a proxy the base
+    /// URL names the host.
+    Server,
 }
 
 /// A span id of W3C Trace Context: 16 lower-case hex digits, not all zero.
@@ -172,9 +187,13 @@ impl Attempt {
         }
     }
 
-    /// Whether both are of one sending, to two servers.
+    /// Whether both attempts at a request are of one sending, to two servers: by the room; where no body told one, by what they do.
     pub fn is_other_leg_of(&self, other: &Attempt) -> bool {
-        self.room.is_some() && self.room == other.room && self.span != other.span
+        let is_one = match (self.room, other.room) {
+            (None, None) => self.role.is_some() && other.role.is_some() && self.role != other.role,
+            (own, others) => own == others,
+        };
+        is_one && self.span != other.span
     }
 
     /// Whether it brought what a router passes on as the answer.
@@ -214,6 +233,28 @@ impl Attempt {
     }
 }
 
+/// Says in the error of a request which server of its pair was lost, if this one was.
+pub fn tell_lost(error: &mut String, role: ServerRole, host: &str, outcome: Option<Outcome>) {
+    if error.is_empty() || host.is_empty() {
+        return;
+    }
+    let is_told = role == ServerRole::Prefill && error.contains(LOST);
+    match outcome {
+        _ if is_told => error.push_str(&format!(" ({host})")),
+        Some(died @ (Outcome::UpstreamDied | Outcome::ProxyError)) => {
+            error.push_str(&format!(
+                " ({} server {host}: {})",
+                role.name(),
+                died.name()
+            ));
+        }
+        _ => {}
+    }
+}
+
+/// What decode says when the server that prefills is gone.
+const LOST: &str = "prefill instance";
+
 /// Attempts by the router's sendings, of which the two legs of one are together.
 pub fn sendings<T>(
     attempts: impl IntoIterator<Item = T>,
@@ -221,7 +262,8 @@ pub fn sendings<T>(
 ) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = Vec::new();
     for attempt in attempts {
-        match all.iter_mut().find(|legs| is_other_leg(&legs[0], &attempt)) {
+        let is_of = |legs: &&mut Vec<T>| legs.iter().all(|leg| is_other_leg(leg, &attempt));
+        match all.iter_mut().find(is_of) {
             Some(legs) => legs.push(attempt),
             None => all.push(vec![attempt]),
         }

@@ -42,18 +42,19 @@ pub enum Origin {
 }
 
 /// Makes of a table of columns the struct [`Row`] with a field a column, the table [`COLUMNS`](super::columns::COLUMNS),
-/// a place in it for each ([`ColumnId`](super::columns::ColumnId)), and how a row is made of a record.
+/// a place in it for each ([`ColumnId`](super::columns::ColumnId)).
 ///
 /// A line: `name "label": Unit of Scope origin`, its help above it. The label may be left out where it is the name; a text
-/// of a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]`, `(function)` of the timeline or
-/// `{ expression }` of the record, which may use `?`.
+/// of a type of its own is `Text<Type>`. The origin is `[Moment]`, `[Moment to Moment]` or `(function)` of the timeline; it is
+/// left out of what does not follow from that alone.
 macro_rules! columns {
-    (|$record:ident, $sums:ident| $(
+    ($(
         $(#[doc = $help:literal])+
-        $name:ident $($label:literal)?: $unit:ident $(<$type:ty>)? of $scope:ident $origin:tt
+        $name:ident $($label:literal)?: $unit:ident $(<$type:ty>)? of $scope:ident
+        $([$($moments:tt)+])? $(($($of:tt)+))?
     )+) => {
-        /// What is known of a generated sequence and of its request when that has ended: a field a column, and what the
-        /// columns do not show.
+        /// What is known of a generated sequence and of its request: a field a column, and what the columns do not show. What
+        /// follows from other fields is there when the request has ended.
         #[derive(Clone, Debug, Default)]
         pub struct Row {
             $($(#[doc = $help])+ pub $name: Option<columns!(@type $unit $($type)?)>,)+
@@ -63,7 +64,7 @@ macro_rules! columns {
             pub index: u32,
             /// How many sequences the request has.
             pub sequences: u32,
-            /// What is known where the request ended, and no column shows.
+            /// What no column shows: known in the process that saw the request.
             pub more: More,
         }
 
@@ -80,7 +81,7 @@ macro_rules! columns {
             label: label(concat!($($label)?), stringify!($name)),
             unit: Unit::$unit,
             scope: Scope::$scope,
-            origin: columns!(@origin $origin),
+            origin: columns!(@origin $([$($moments)+])?),
             help: concat!($($help),+).trim_ascii(),
             get: |row| row.$name.as_ref().map_or(Value::Empty, Cell::value),
             put: |row, value| {
@@ -90,18 +91,6 @@ macro_rules! columns {
         }),+];
 
         impl Row {
-            /// The row of a record, without what [`Row::all`] adds.
-            #[expect(clippy::redundant_closure_call, reason = "a column may be made with `?`")]
-            pub(super) fn made($record: &mut Record, $sums: &Sums) -> Row {
-                Row {
-                    $($name: columns!(@made $record $origin),)+
-                    index: $record.sequence.index,
-                    sequences: $record.sequences,
-                    more: More::of($record),
-                    timeline: $record.timeline.clone(),
-                }
-            }
-
             /// Gives its cells, in the order of the columns.
             pub fn cells<'a>(&'a self, mut take: impl FnMut(Value<'a>)) {
                 $(take(self.$name.as_ref().map_or(Value::Empty, Cell::value));)+
@@ -109,7 +98,10 @@ macro_rules! columns {
 
             /// What follows from moments, anew.
             pub(super) fn derive(&mut self) {
-                $(columns!(@derive self $name $origin);)+
+                $(
+                    $(self.$name = columns!(@of self [$($moments)+]);)?
+                    $(self.$name = ($($of)+)(&self.timeline);)?
+                )+
             }
         }
     };
@@ -121,18 +113,10 @@ macro_rules! columns {
     (@type $nanos:ident) => { i64 };
     (@origin [$moment:ident]) => { Origin::Moment(Moment::$moment) };
     (@origin [$from:ident to $to:ident]) => { Origin::Period(columns!(@period $from $to)) };
-    (@origin $own:tt) => { Origin::Own };
+    (@origin) => { Origin::Own };
     (@period $from:ident $to:ident) => { Period { from: Moment::$from, to: Moment::$to } };
-    (@made $record:ident [$moment:ident]) => { $record.timeline.time(Moment::$moment) };
-    (@made $record:ident [$from:ident to $to:ident]) => { $record.timeline.nanos(columns!(@period $from $to)) };
-    (@made $record:ident ($($of:tt)+)) => { ($($of)+)(&$record.timeline) };
-    (@made $record:ident $own:tt) => { (|| $own)() };
-    (@derive $row:ident $name:ident [$moment:ident]) => { $row.$name = $row.timeline.time(Moment::$moment) };
-    (@derive $row:ident $name:ident [$from:ident to $to:ident]) => {
-        $row.$name = $row.timeline.nanos(columns!(@period $from $to))
-    };
-    (@derive $row:ident $name:ident ($($of:tt)+)) => { $row.$name = ($($of)+)(&$row.timeline) };
-    (@derive $row:ident $name:ident $own:tt) => {};
+    (@of $row:ident [$moment:ident]) => { $row.timeline.time(Moment::$moment) };
+    (@of $row:ident [$from:ident to $to:ident]) => { $row.timeline.nanos(columns!(@period $from $to)) };
 }
 pub(super) use columns;
 

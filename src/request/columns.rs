@@ -1,25 +1,21 @@
 //! The one table of columns: what a row shows, its unit and how to read it.
 //!
 //! A new column is a line at the end of the table, with its help above it: it then is a field of [`Row`], and in the CSV, Parquet,
-//! spans, live page and `docs/METRICS.md` (`UPDATE_DOCS=1 cargo test house`). What it is made of is in the
-//! [`Record`](super::record::Record).
-
-use std::mem::take;
+//! spans, live page and `docs/METRICS.md` (`UPDATE_DOCS=1 cargo test house`). Who sees what it holds puts it there; what follows
+//! from other fields, [`Row::ended`].
 
 use crate::clock::Stamp;
 
-use super::attempt::{SpanId, shown};
+use super::attempt::SpanId;
 use super::cell::{Cell, Value};
 use super::column::{Origin, Scope, Unit, columns, label};
 use super::endpoint::Endpoint;
+use super::more::More;
 use super::outcome::Outcome;
-use super::passage::between;
-use super::record::{More, Record};
 use super::response::Unread;
 use super::sequence::TimingSource;
 use super::timeline::{ClockOf, ClockState, Moment, Period, Side, Timeline, TtftSource};
 use super::token_count::TokenCountSource;
-use super::token_sums::Sums;
 use super::unseen::Unseens;
 
 #[cfg(test)]
@@ -47,32 +43,32 @@ pub struct Column {
     pub put: fn(&mut Row, Value<'_>) -> bool,
 }
 
-columns! { |r, sums|
+columns! {
     /// Request id; `#index` is added when a request has several sequences.
-    req_id: Text of Sequence { Some(r.take_row_id()) }
+    req_id: Text of Sequence
     /// `True` only when `outcome` is `ok`.
-    success: Bool of Request { Some(r.is_ok()) }
+    success: Bool of Request
     /// What went wrong, in a few words.
-    error: Text of Request { Some(take(&mut r.facts.error)).filter(|error| !error.is_empty()) }
+    error: Text of Request
     /// The server that served it: the hop's upstream, smg's `x-smg-routed-worker-id`, or the only upstream.
-    host: Text of Request { r.facts.host.take() }
+    host: Text of Request
     /// Any text came back; empty where the body was not read (`unread`).
-    has_generated_text: Bool of Sequence { (r.sequence.has_text || r.facts.unread.is_none()).then_some(r.sequence.has_text) }
+    has_generated_text: Bool of Sequence
     /// Words of the prompt split at white space (chat: of all messages).
-    input_length: Count of Request { r.facts.input_length }
+    input_length: Count of Request
     /// `max_new_tokens`, `max_tokens` or `max_completion_tokens` of the request.
-    expected_output_length: Count of Request { r.facts.expected_output_length }
+    expected_output_length: Count of Request
     /// Prompt tokens by `meta_info`, else `usage`, else the engine's trace or log.
-    actual_prompt_tokens: Count of Sequence { r.prompt_tokens() }
+    actual_prompt_tokens: Count of Sequence
     /// Generated tokens by `meta_info`, else `usage` (which speaks of a whole request: not where it has several sequences), else the
     /// engine's trace or log.
-    actual_output_tokens: Count of Sequence { r.output_tokens() }
+    actual_output_tokens: Count of Sequence
     /// Prompt and generated tokens.
-    actual_total_tokens: Count of Sequence { Some(r.prompt_tokens()?.saturating_add(r.output_tokens()?)) }
+    actual_total_tokens: Count of Sequence
     /// Generated tokens by the engine's trace, where that was joined.
-    output_tokens_from_trace: Count of Sequence { r.sequence.trace_tokens }
+    output_tokens_from_trace: Count of Sequence
     /// The same as `actual_output_tokens`. Events of a stream are never taken for tokens: `token_chunks` counts them.
-    decode_length: Count of Sequence { r.output_tokens() }
+    decode_length: Count of Sequence
     /// The front listener had read the request head (no proxy: the generator began to send).
     arrival_time: Time of Request [Arrival]
     /// The worker hop read the head: the router had forwarded it. Without a hop only known when the upstream is the server itself.
@@ -101,7 +97,7 @@ columns! { |r, sums|
     /// `queue_time_start − server_created_time`: tokenizing and the hand-over to the scheduler.
     tokenize_time "tokenize": Latency of Sequence [ServerCreated to QueueStart]
     /// `queue_time_end − queue_time_start`: the server queue and nothing else.
-    pure_queue_time "server queue": Latency of Sequence { r.pure_queue() }
+    pure_queue_time "server queue": Latency of Sequence
     /// The generator's schedule said: now.
     scheduled_time: Time of Request [Scheduled]
     /// The generator began to send.
@@ -127,36 +123,36 @@ columns! { |r, sums|
     ttft_from_schedule "TTFT, from schedule": Latency of Sequence [Scheduled to FirstToken]
     /// Time per output token: (last − first event with a token − `client_stall` between them) / (output tokens − those that the
     /// first event brought, 1 where only their whole number is told). Empty where the number of tokens is not known.
-    tpot "time per output token": Latency of Sequence { r.tpot() }
+    tpot "time per output token": Latency of Sequence
     /// Mean gap between tokens; an event that brings several shares its gap among them. Empty where events do not tell how many they
     /// bring, unless `usage`, trace or log tell as many tokens as there were events.
-    itl_mean: Latency of Sequence { r.itl().mean_nanos }
+    itl_mean: Latency of Sequence
     /// 99th percentile of the gaps between tokens, within 3 %. Empty as `itl_mean` is.
-    itl_p99: Latency of Sequence { r.itl().p99_nanos }
+    itl_p99: Latency of Sequence
     /// Longest gap between tokens. Empty as `itl_mean` is.
-    itl_max: Latency of Sequence { r.itl().max_nanos }
+    itl_max: Latency of Sequence
     /// Time in which a write to the client was held up: it delays what is read after it and is not the engine's.
-    client_stall "client stall": Latency of Request { r.facts.client_stall_nanos }
+    client_stall "client stall": Latency of Request
     /// Prompt tokens served from the prefix cache.
-    cached_tokens: Count of Sequence { r.sequence.cached_tokens }
+    cached_tokens: Count of Sequence
     /// Times the scheduler took the sequence out of the batch again.
-    num_retractions: Count of Sequence { r.sequence.num_retractions }
+    num_retractions: Count of Sequence
     /// Data-parallel rank that served it.
-    dp_rank: Count of Sequence { r.sequence.dp_rank }
+    dp_rank: Count of Sequence
     /// The model the request named.
-    model: Text of Request { r.facts.model.take() }
+    model: Text of Request
     /// The request's path.
-    endpoint: Text<Endpoint> of Request { Some(r.facts.endpoint) }
+    endpoint: Text<Endpoint> of Request
     /// Whether the request asked for a stream.
-    stream: Bool of Request { r.facts.stream }
+    stream: Bool of Request
     /// HTTP status of the response.
-    status: Count of Request { r.facts.status.map(u64::from) }
+    status: Count of Request
     /// How it ended: one of the [outcomes](#outcomes).
-    outcome: Text<Outcome> of Request { Some(r.facts.outcome) }
+    outcome: Text<Outcome> of Request
     /// How many times the request was sent to a server: as the worker hops saw it, else our own sendings.
-    attempts: Count of Request { Some(r.facts.attempts.into()) }
+    attempts: Count of Request
     /// Whether the upstream connection had been used before.
-    upstream_reused: Bool of Request { r.facts.upstream_reused }
+    upstream_reused: Bool of Request
     /// The engine's clock minus ours.
     clock_offset: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Engine)?.nanos))
     /// The true offset lies within ± this.
@@ -165,7 +161,7 @@ columns! { |r, sums|
     clock_state: Text<ClockState> of Sequence (Timeline::clock_state)
     /// Where the engine's moments came from: `meta_info`, `trace` (its spans), `log` (its request log), or empty. Moments that
     /// `meta_info` lacks are taken from the other two where they are joined ([ENGINE.md](ENGINE.md)).
-    timing_source: Text<TimingSource> of Sequence { r.sequence.timing_source }
+    timing_source: Text<TimingSource> of Sequence
     /// The moment that `ttft` ends at: `server_first_token` or `first_token`.
     ttft_source: Text<TtftSource> of Sequence (|of: &Timeline| of.ttft().map(|(_, source)| source))
     /// What cannot be, named; the values stand as they came, and no figure, mean or histogram holds them: moments out of order
@@ -174,21 +170,21 @@ columns! { |r, sums|
     /// that brought some, or not half as many; `cached_tokens>actual_prompt_tokens`; more than 100,000,000 tokens. Named only:
     /// `server_created!=trace`, where the engine's trace (or `log`) puts that moment more than 1 ms elsewhere, and
     /// `sequences_not_recorded`.
-    inconsistency: Text of Sequence { None }
+    inconsistency: Text of Sequence
     /// W3C trace id of the request.
-    trace_id: Text of Request { r.facts.trace_id.take() }
+    trace_id: Text of Request
     /// The engine's own id of the sequence.
-    engine_id: Text of Sequence { r.sequence.engine_id.take() }
+    engine_id: Text of Sequence
     /// Who watched the response and wrote the row: `traffic`, `front` or `hop`.
-    seen_by: Text<Side> of Request { Some(r.timeline.side()) }
+    seen_by: Text<Side> of Request
     /// Name of the worker hop that it came through.
-    worker: Text of Request { r.facts.worker.take() }
+    worker: Text of Request
     /// Name of the clock that the row's times are on, which is that of the process that wrote it.
-    process: Text of Request { r.facts.clock.take() }
+    process: Text of Request
     /// Span that was sent upstream as the parent: a hop's row joins the front's row whose `span_id` is its `parent_span_id`.
-    span_id: Text<SpanId> of Request { r.facts.span }
+    span_id: Text<SpanId> of Request
     /// Span that the request came with.
-    parent_span_id: Text<SpanId> of Request { r.facts.parent_span }
+    parent_span_id: Text<SpanId> of Request
     /// The last byte of the request body was read.
     request_end_time: Time of Request [RequestEnd]
     /// The front sent the head upstream.
@@ -198,7 +194,7 @@ columns! { |r, sums|
     /// The head of the response was read.
     response_head_time: Time of Request [ResponseHead]
     /// Attempts that did not answer: server, outcome, status, how long the hop had it; joined by `; `.
-    failed_attempts: Text of Request { shown(&r.facts.failed) }
+    failed_attempts: Text of Request
     /// The worker hop's clock minus ours, where it is another process.
     hop_clock_offset: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Hop)?.nanos))
     /// The true offset of the hop's clock lies within ± this.
@@ -208,26 +204,26 @@ columns! { |r, sums|
     /// The true offset of the front's clock lies within ± this.
     front_clock_offset_error: Seconds of Request (|of: &Timeline| Some(of.offset(ClockOf::Front)?.error_nanos))
     /// The response was read to the end of its framing (its length, its last chunk); empty without a response.
-    message_whole: Bool of Request { r.facts.message_whole }
+    message_whole: Bool of Request
     /// The body of a 2xx showed the generation's end, and no error: `[DONE]`, or a whole JSON value. Empty where the body does not
     /// tell.
-    generation_whole: Bool of Request { r.facts.generation_whole }
+    generation_whole: Bool of Request
     /// Why the body of a 2xx was not read: `encoded` (`Content-Encoding`), `content_type` (neither events nor JSON),
     /// `background` (a reply of `/v1/responses` that only says that the server has queued the request or generates it: no latency of
     /// such a row is the generation's).
-    unread: Text<Unread> of Request { r.facts.unread }
+    unread: Text<Unread> of Request
     /// Where the number of generated tokens is from: `meta_info`, `usage`, `trace` or `log`; empty where it is not known, and then no
     /// figure is per token.
-    token_count_source: Text<TokenCountSource> of Sequence { r.token_source() }
+    token_count_source: Text<TokenCountSource> of Sequence
     /// Events of the stream that brought text or tokens; each may bring several tokens. Empty of a reply that is no stream.
-    token_chunks: Count of Sequence { Some(r.sequence.token_events).filter(|events| *events > 0) }
+    token_chunks: Count of Sequence
     /// Mean gap between those events, whatever the number of tokens in them.
-    chunk_gap_mean: Latency of Sequence { r.sequence.chunk_gaps.mean_nanos }
+    chunk_gap_mean: Latency of Sequence
     /// 99th percentile of the gaps between those events, within 3 %; only where they do not tell how many tokens they bring, else
     /// see `itl_p99`.
-    chunk_gap_p99: Latency of Sequence { r.sequence.chunk_gaps.p99_nanos }
+    chunk_gap_p99: Latency of Sequence
     /// Longest gap between those events.
-    chunk_gap_max: Latency of Sequence { r.sequence.chunk_gaps.max_nanos }
+    chunk_gap_max: Latency of Sequence
     /// The request was over, whoever ended it: the response's last byte was read, or the client, the upstream, a limit or this
     /// process had given it up.
     end_time: Time of Request [End]
@@ -236,64 +232,64 @@ columns! { |r, sums|
     /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where it is not known which, and
     /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `proxy`: a proxy of ours had
     /// not sent it on. `connecting`: the generator got no connection. `done`: it went well.
-    ended_in: Text of Sequence { None }
+    ended_in: Text of Sequence
     /// The worker hop passed the first bytes of the response's body on: of a stream, its first event.
-    worker_first_byte_time: Time of Request { r.facts.worker_passage.first }
+    worker_first_byte_time: Time of Request
     /// The worker hop passed the last bytes of the response's body on.
-    worker_last_byte_time: Time of Request { r.facts.worker_passage.last }
+    worker_last_byte_time: Time of Request
     /// Longest time between two pieces of the response's body at the worker hop.
-    worker_longest_gap: Seconds of Request { r.facts.worker_passage.longest_gap_nanos }
+    worker_longest_gap: Seconds of Request
     /// What the router held the first event back on its way to the client: first bytes of the body read at the front − passed on by
     /// the hop. Known in the file of a front that has the hop in its process. No stage: an event without a token may come first.
-    router_return "router return, first bytes": Latency of Request { between(r.facts.worker_passage.first, r.facts.passage.first) }
+    router_return "router return, first bytes": Latency of Request
     /// The same of the last bytes, a stalled client's time in it. Where it is less than `router_return`, the router held the first
     /// event back longer than the rest: what is measured between tokens is too short by the difference.
-    router_return_last: Latency of Request { between(r.facts.worker_passage.last, r.facts.passage.last) }
+    router_return_last: Latency of Request
     /// Longest time between two pieces of the body at the front − `worker_longest_gap`, both without stalls: what the router added
     /// to it; negative where it took from it.
-    router_gap_added: Seconds of Request { Some(r.facts.passage.longest_gap_nanos? - r.facts.worker_passage.longest_gap_nanos?) }
+    router_gap_added: Seconds of Request
     /// Durations of this row that are not larger than the errors of the clocks they were taken with, so that only this bound of them
     /// is known; columns joined by `;`. How to take means is told below the columns.
-    within_clock_error: Text of Sequence { None }
+    within_clock_error: Text of Sequence
     /// What the proxy that wrote the row added: the time from `arrival_time` until it had written the last of the response, without
     /// the time in which an upstream had the request (of each sending: from the head's until the last byte of the response was read,
     /// or the sending had failed), without the time that the client held up writes after that and without `prompt_wait`
     /// and the wait for `max_concurrent_requests`. Connecting
     /// to an upstream is in it.
-    overhead: Seconds of Request { r.facts.overhead_nanos }
+    overhead: Seconds of Request
     /// The first token's way from the server to the worker hop; to the front, router and all, where no hop saw it pass: the stage
     /// `return`.
     return_time "return": Latency of Sequence [ServerFirstToken to WorkerFirstToken]
     /// How long the proxy waited for the client to send its prompt before it chose an upstream; only with the policy `cache_aware`,
     /// which goes by it. It is in `ttft` and `total_latency`, and in `queue_time_in_router` where that is known: with other policies
     /// the head has been sent by then, and the same wait is in `network_time`.
-    prompt_wait: Seconds of Request { r.facts.prompt_wait_nanos }
+    prompt_wait: Seconds of Request
     /// The engine's own end of the request.
     server_finish_time: Time of Sequence [ServerFinish]
     /// The last event with a generated token was read.
     last_token_time: Time of Sequence [LastToken]
     /// The worker hop read the first token, where it was seen there.
-    worker_first_token_time: Time of Sequence { r.timeline.saw_way_back().then(|| r.timeline.time(Moment::WorkerFirstToken))? }
+    worker_first_token_time: Time of Sequence
     /// The part of `client_stall` that had passed when the last of the response was read: what came later delayed nothing.
-    client_stall_until_finish: Seconds of Request { r.facts.stall_until_read_nanos }
+    client_stall_until_finish: Seconds of Request
     /// Tokens that the first event with any brought, where each event's are known: `tpot` leaves them out.
-    first_event_tokens: Count of Sequence { r.sequence.first_event_tokens }
+    first_event_tokens: Count of Sequence
     /// Prompt tokens of the whole request: a prompt's once, however many sequences it has.
-    request_prompt_tokens: Count of Request { sums.prompt }
+    request_prompt_tokens: Count of Request
     /// Those of them that the prefix cache served.
-    request_cached_tokens: Count of Request { sums.cached }
+    request_cached_tokens: Count of Request
     /// Generated tokens of the whole request.
-    request_output_tokens: Count of Request { sums.output }
+    request_output_tokens: Count of Request
     /// What of the request was not measured, joined by `;`: `router` (when it forwarded), `first_token` (a reply that is no stream),
     /// `engine_clock`, `proxy_clock` (how far they are from ours), or why the engine's times lack: `engine_metrics_off`,
     /// `engine_stream` and others, as in `unseen` of the summary.
-    unseen: Text<Unseens> of Sequence { None }
+    unseen: Text<Unseens> of Sequence
     /// `True` where prefill and decode were two servers; else empty.
-    disaggregated: Bool of Request { r.timeline.prefill().map(|_| true) }
+    disaggregated: Bool of Request (|of: &Timeline| of.prefill().map(|_| true))
     /// The server that prefilled it, where that was another than `host`, which decoded it.
-    prefill_host: Text of Request { Some(r.facts.prefilled_by.as_ref()?.host.clone()).filter(|host| !host.is_empty()) }
+    prefill_host: Text of Request
     /// `bootstrap_room`: the number by which the two servers know the request; of several, the first.
-    bootstrap_room: Text of Request { r.facts.room.map(|room| room.to_string()) }
+    bootstrap_room: Text of Request
     /// `kv_reserved_time − queue_time_start`: decode's handshake with prefill, and its queue for memory. Prefill waits meanwhile.
     decode_bootstrap_time "decode memory": Latency of Sequence [QueueStart to KvReserved]
     /// In the prefill server queue, by its own clock.
@@ -317,7 +313,7 @@ columns! { |r, sums|
     /// The hop of the prefill server read the last of its reply, for which the router held the first token; empty where it did not.
     prefill_replied_time: Time of Sequence [PrefillReplied]
     /// What the request's headers said that the proxy's `label_headers` names: `x-tenant=acme; x-team=search`.
-    labels: Text of Request { r.facts.labels.take() }
+    labels: Text of Request
     /// `first_token_time − worker_first_token_time`, or − `prefill_replied_time` where the router held the first token until then: the
     /// stage `router return`. Empty where the hop did not see the first token: then its time is in `return_time`.
     router_return_time "router return": Seconds of Sequence [WorkerFirstToken to FirstToken]

@@ -144,7 +144,7 @@ mod tests {
             End::Timeout("too\r\nlate".into()),
             Stamp::from_nanos(finish),
         );
-        Row::all(observed.into_records(None)).remove(0)
+        Row::ended(observed.into_rows(None)).remove(0)
     }
 
     fn table(base: TimeBase, records: &[Row]) -> Vec<Vec<(String, String)>> {

@@ -3,17 +3,6 @@
 use crate::clock::{NANOS, Stamp};
 use crate::stats::Histogram;
 
-/// Gaps of a stream, without the time in which the client held it up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GapFigures {
-    /// Mean, nanoseconds.
-    pub mean_nanos: Option<i64>,
-    /// 99th percentile, nanoseconds.
-    pub p99_nanos: Option<i64>,
-    /// Longest, nanoseconds.
-    pub max_nanos: Option<i64>,
-}
-
 /// Bounds between which gaps between tokens are counted, seconds: those of SGLang's own inter-token latency.
 pub const GAP_BOUNDS: [f64; 23] = [
     0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025, 0.030, 0.035, 0.040, 0.060, 0.080,
@@ -87,13 +76,10 @@ impl Gaps {
         })
     }
 
-    /// What is known of them.
-    pub fn figures(&self) -> GapFigures {
-        let histogram = self.whole();
-        GapFigures {
-            mean_nanos: self.sum_nanos.checked_div(self.count),
-            p99_nanos: histogram.and_then(|histogram| histogram.quantile(0.99)),
-            max_nanos: (self.count > 0).then_some(self.max_nanos),
-        }
+    /// Their mean, 99th percentile and longest, nanoseconds, without the time in which the client held the stream up.
+    pub fn figures(&self) -> [Option<i64>; 3] {
+        let mean = self.sum_nanos.checked_div(self.count);
+        let p99 = self.whole().and_then(|histogram| histogram.quantile(0.99));
+        [mean, p99, (self.count > 0).then_some(self.max_nanos)]
     }
 }

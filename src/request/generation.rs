@@ -31,6 +31,9 @@ names! {
         V0_5_21 = "0.5.21",
         /// it tells receipt, queue, end of prefill, first token and end
         From0_5_22 = "0.5.22 or later",
+        /// it decodes what another server prefilled: it tells receipt, when the KV cache had come, the wait for a slot of its batch, first
+        /// token and end; the prefill server tells prefill
+        Decode0_5_21 = "0.5.21 or later, a decode server",
         /// it tells no moment of the server's without `--enable-metrics`
         From0_5_6MetricsOff = "0.5.6 to 0.5.9",
         /// it tells no moment of the server's without `--enable-metrics`
@@ -50,7 +53,10 @@ impl Generation {
         } else if has(Field::RequestFinished) {
             match () {
                 () if has(Field::StorageWait) => Generation::From0_5_22,
-                () if has(Field::FirstTokenLatency) => Generation::V0_5_21,
+                () if has(Field::FirstTokenLatency) && has(Field::PrefillFinishedTime) => {
+                    Generation::V0_5_21
+                }
+                () if has(Field::FirstTokenLatency) => Generation::Decode0_5_21,
                 () if has(Field::InferenceTime) => Generation::From0_5_10,
                 () => Generation::From0_5_12,
             }

@@ -6,9 +6,8 @@ use std::sync::LazyLock;
 use super::cell::Value;
 use super::column::Unit;
 use super::columns::{COLUMNS, Column, Row};
-use super::record::TOLERANCE_NANOS;
 use super::sequence::{TimingSource, Untold};
-use super::timeline::{ClockOf, Moment, Period, Relation, Side};
+use super::timeline::{ClockOf, Moment, Period, Relation, Side, TOLERANCE_NANOS};
 
 /// What cannot be in a row.
 #[derive(Debug, Default)]

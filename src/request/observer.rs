@@ -1,16 +1,17 @@
-//! Bytes and stamps in, records out.
+//! Bytes and stamps in, rows out.
 //!
 //! The proxy and the generator both hold one observer a request and feed it what passes; it keeps no
-//! bytes and never fails: what it cannot read stays unknown in the record.
+//! bytes and never fails: what it cannot read stays unknown in the row.
 
 use crate::clock::Stamp;
 use crate::offset::{Offset, OffsetBound};
 
 pub use super::outcome::End;
 
+use super::attempt::shown;
+use super::columns::Row;
 use super::endpoint::Endpoint;
 use super::outcome::{Generation, Outcome, Seen, judge};
-use super::record::{Facts, Record};
 use super::request_body::RequestBody;
 use super::response::{ParsedBody, ResponseBody};
 use super::sequence::SequenceWatch;
@@ -20,9 +21,9 @@ use super::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};
 /// Watches one request.
 #[derive(Debug)]
 pub struct Observer {
-    facts: Facts,
-    timeline: Timeline,
-    request: RequestBody,
+    row: Row,
+    /// Until a whole document has been read: what comes behind it says nothing, and a response may take long.
+    request: Option<Box<RequestBody>>,
     response: Option<ResponseBody>,
     /// When the last of the response was read.
     last_read: Option<Stamp>,
@@ -34,7 +35,7 @@ pub struct Observer {
 /// A watched request that has ended.
 #[derive(Debug)]
 pub struct Observed {
-    records: Vec<Record>,
+    rows: Vec<Row>,
     first_writes: Vec<(Stamp, Stamp)>,
 }
 
@@ -42,9 +43,8 @@ impl Observer {
     /// Begins to watch a request to `endpoint`.
     pub fn new(side: Side, endpoint: Endpoint, req_id: String) -> Observer {
         Observer {
-            facts: Facts::new(endpoint, req_id),
-            timeline: Timeline::new(side),
-            request: RequestBody::new(endpoint),
+            row: Row::new(side, endpoint, req_id),
+            request: Some(Box::new(RequestBody::new(endpoint))),
             response: None,
             last_read: None,
             is_whole: false,
@@ -55,29 +55,36 @@ impl Observer {
     /// The same for one of two legs, which has no row of its own: of its request nothing but the room is read.
     pub fn of_leg(endpoint: Endpoint) -> Observer {
         Observer {
-            request: RequestBody::of_room(),
+            request: Some(Box::new(RequestBody::of_room())),
             ..Observer::new(Side::Hop, endpoint, String::new())
         }
     }
 
-    /// The request-wide facts, for what only the driver knows: host, attempts, trace id, …
-    pub fn facts_mut(&mut self) -> &mut Facts {
-        &mut self.facts
+    /// The row, for what only the driver knows: host, attempts, trace id, …
+    pub fn row_mut(&mut self) -> &mut Row {
+        &mut self.row
     }
 
     /// The timeline, for the moments that only the driver sees.
     pub fn timeline_mut(&mut self) -> &mut Timeline {
-        &mut self.timeline
+        &mut self.row.timeline
     }
 
     /// Takes a piece of the request body, in order, of any size.
     pub fn request_body(&mut self, bytes: &[u8]) {
-        self.request.feed(bytes);
+        let Some(request) = &mut self.request else {
+            return;
+        };
+        request.feed(bytes);
+        if request.is_whole() {
+            self.take_what_was_asked();
+        }
     }
 
     /// By what number the servers of a pair know the request, as far as its body has been read.
     pub fn room(&self) -> Option<u64> {
-        self.request.asked.room
+        let asked = self.request.as_ref().and_then(|request| request.asked.room);
+        self.row.more.room.or(asked)
     }
 
     /// The server's ids of its sequences, as far as its reply has told.
@@ -94,12 +101,12 @@ impl Observer {
         encoded: bool,
         at: Stamp,
     ) {
-        self.facts.status = Some(status);
-        self.timeline.first(Moment::ResponseHead, at);
+        self.row.status = Some(status.into());
+        self.row.timeline.first(Moment::ResponseHead, at);
         // These have no body, whatever their Content-Type says.
         let bodyless = matches!(status, 204 | 304);
         self.response = Some(ResponseBody::new(
-            self.facts.endpoint,
+            self.row.endpoint(),
             content_type,
             encoded || bodyless,
         ));
@@ -114,9 +121,9 @@ impl Observer {
     /// have been held up so far in this response.
     pub fn response_body(&mut self, bytes: &[u8], at: Stamp, stall_nanos: i64) {
         self.last_read = Some(at);
-        if self.timeline.side() != Side::Traffic {
-            self.facts.client_stall_nanos = Some(stall_nanos);
-            self.facts.stall_until_read_nanos = Some(stall_nanos);
+        if self.row.side() != Side::Traffic {
+            self.row.client_stall = Some(stall_nanos);
+            self.row.client_stall_until_finish = Some(stall_nanos);
         }
         if let Some(response) = &mut self.response {
             response.feed(bytes, at, stall_nanos);
@@ -144,7 +151,8 @@ impl Observer {
             true => Relation::Same,
             false => Relation::Unknown,
         };
-        let (timeline, facts) = (&mut self.timeline, &mut self.facts);
+        let row = &mut self.row;
+        let timeline = &mut row.timeline;
         let is_hop = timeline.side() == Side::Front;
         if !is_hop {
             timeline.relate(ClockOf::Front, same(&stamps.clock));
@@ -153,10 +161,10 @@ impl Observer {
             timeline.set(Moment::Arrival, stamps.arrival);
             timeline.set(Moment::RequestEnd, stamps.request_end);
             timeline.set(Moment::Forwarded, stamps.forwarded);
-            facts.attempts = stamps.attempts.unwrap_or(facts.attempts);
-            facts.host = stamps.host.clone();
-            facts.failed = stamps.failed.clone();
-            facts.front_joins_engine = stamps.joins_engine;
+            row.attempts = stamps.attempts.map(u64::from).or(row.attempts);
+            row.host = stamps.host.clone();
+            row.failed_attempts = shown(&stamps.failed);
+            row.more.front_joins_engine = stamps.joins_engine;
         }
         let (front_clock, hop) = match is_hop {
             true => (own_clock, Some(stamps)),
@@ -169,9 +177,9 @@ impl Observer {
             }
             timeline.set(Moment::WorkerArrival, hop.arrival);
             timeline.set(Moment::WorkerForwarded, hop.forwarded);
-            facts.host = hop.host.clone().or(facts.host.take());
-            facts.worker = hop.worker.clone();
-            facts.room = facts.room.or(hop.room);
+            row.host = hop.host.clone().or(row.host.take());
+            row.worker = hop.worker.clone();
+            row.more.room = row.more.room.or(hop.room);
         }
     }
 
@@ -182,23 +190,26 @@ impl Observer {
         let (parsed, generation) = self.take_response(is_whole);
         let is_complete = end == End::Complete;
         let finish = self.last_read.or(is_complete.then_some(at));
-        self.timeline.set(Moment::Finish, finish);
         let ended = finish.map_or(at, |read| if is_complete { read } else { at.max(read) });
-        self.timeline.set(Moment::End, ended);
-        self.timeline.set(Moment::FirstEvent, parsed.first_event);
+        let row = &mut self.row;
+        row.timeline.set(Moment::Finish, finish);
+        row.timeline.set(Moment::End, ended);
+        row.timeline.set(Moment::FirstEvent, parsed.first_event);
         let seen = Seen {
-            status: self.facts.status,
+            status: row.status.and_then(|status| u16::try_from(status).ok()),
             told: self.told,
             is_whole,
             generation,
             failure: parsed.failure.as_ref(),
         };
-        (self.facts.outcome, self.facts.error) = judge(end, &seen);
-        self.facts.error_quotes_server = seen.quoted_in(&self.facts.error);
-        self.facts.error_code = seen.code();
-        self.facts.untold_sequences = parsed.untold_sequences;
-        self.facts.usage_prompt_tokens = parsed.usage_prompt_tokens;
-        self.facts.usage_completion_tokens = parsed.usage_completion_tokens;
+        let (outcome, error) = judge(end, &seen);
+        row.outcome = Some(outcome);
+        row.more.error_quotes_server = seen.quoted_in(&error);
+        row.more.error_code = seen.code();
+        row.error = Some(error).filter(|error| !error.is_empty());
+        row.more.untold_sequences = parsed.untold_sequences;
+        row.more.usage_prompt_tokens = parsed.usage_prompt_tokens;
+        row.more.usage_completion_tokens = parsed.usage_completion_tokens;
         self.into_observed(parsed)
     }
 
@@ -210,15 +221,15 @@ impl Observer {
         response.finish();
         let (generation, unread) = (response.generation(), response.unread());
         let generation = match generation {
-            Generation::Absent if self.facts.stream == Some(true) => Generation::Empty,
+            Generation::Absent if self.row.stream == Some(true) => Generation::Empty,
             generation => generation,
         };
         let parsed = response.into_parsed();
-        self.facts.message_whole = Some(is_whole);
+        self.row.message_whole = Some(is_whole);
         // The body of an error is no generation.
-        if matches!(self.facts.status, Some(200..=299)) {
-            self.facts.unread = unread;
-            self.facts.generation_whole = match generation {
+        if matches!(self.row.status, Some(200..=299)) {
+            self.row.unread = unread;
+            self.row.generation_whole = match generation {
                 Generation::Unknown => None,
                 Generation::Absent | Generation::Empty | Generation::Cut => Some(false),
                 Generation::Whole => Some(parsed.failure.is_none()),
@@ -228,14 +239,17 @@ impl Observer {
     }
 
     fn take_what_was_asked(&mut self) {
-        let is_whole = self.request.is_whole();
-        let asked = &mut self.request.asked;
-        self.facts.model = asked.model.take();
-        self.facts.stream = asked.stream.or(is_whole.then_some(false));
-        self.facts.n = asked.n.unwrap_or(1).max(1);
-        self.facts.input_length = asked.input_length().filter(|_| is_whole);
-        self.facts.expected_output_length = asked.output_length();
-        self.facts.room = self.facts.room.or(asked.room);
+        let Some(request) = self.request.take() else {
+            return;
+        };
+        let is_whole = request.is_whole();
+        let (asked, row) = (request.asked, &mut self.row);
+        row.stream = asked.stream.or(is_whole.then_some(false));
+        row.more.n = asked.n.unwrap_or(1).max(1);
+        row.input_length = asked.input_length().filter(|_| is_whole);
+        row.expected_output_length = asked.output_length();
+        row.more.room = row.more.room.or(asked.room);
+        row.model = asked.model;
     }
 
     fn into_observed(mut self, mut parsed: ParsedBody) -> Observed {
@@ -254,83 +268,73 @@ impl Observer {
         let sequences = u32::try_from(told).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row has it for all of them.
-        let trace = std::mem::take(&mut self.facts.trace);
-        let facts = std::iter::repeat_n(self.facts, told);
+        let trace = std::mem::take(&mut self.row.more.trace);
+        let rows = std::iter::repeat_n(self.row, told);
         let watched = parsed.sequences.into_iter().zip(0..);
-        let records = watched
+        let rows = watched
             .filter(|(watch, index)| is_told(watch, *index))
-            .zip(facts)
-            .map(|((watch, index), facts)| {
-                let mut timeline = self.timeline.clone();
-                watch.mark(&mut timeline);
-                let is_leg = facts.room.is_some() && !watch.has_prefilled();
-                if is_leg || watch.is_decoded_elsewhere() {
-                    timeline.pair(PrefillTimes::default());
+            .zip(rows)
+            .map(|((watch, index), mut row)| {
+                let is_leg = row.more.room.is_some() && !watch.has_prefilled();
+                let is_pair = is_leg || watch.is_decoded_elsewhere();
+                watch.put(&mut row);
+                if is_pair {
+                    row.timeline.pair(PrefillTimes::default());
                 }
-                let mut sequence = watch.into_sequence(index);
-                sequence.cached_tokens = sequence.cached_tokens.or(usage_cached);
-                Record {
-                    facts,
-                    sequence,
-                    sequences,
-                    timeline,
-                }
+                row.cached_tokens = row.cached_tokens.or(usage_cached);
+                row.place(index, sequences);
+                row
             });
-        let mut records: Vec<Record> = records.collect();
-        if let Some(first) = records.first_mut() {
-            first.facts.trace = trace;
+        let mut rows: Vec<Row> = rows.collect();
+        if let Some(first) = rows.first_mut() {
+            first.more.trace = trace;
         }
-        Observed {
-            records,
-            first_writes,
-        }
+        Observed { rows, first_writes }
     }
 }
 
 impl Observed {
     /// How the request ended.
     pub fn outcome(&self) -> Outcome {
-        self.records
-            .first()
-            .map_or(Outcome::ProxyError, |record| record.facts.outcome)
+        self.rows.first().map_or(Outcome::ProxyError, Row::outcome)
     }
 
     /// The moments of its first sequence.
     pub fn timeline(&self) -> Option<&Timeline> {
-        self.records.first().map(|record| &record.timeline)
+        self.rows.first().map(|row| &row.timeline)
     }
 
     /// Puts another text in place of what is said of how it went wrong.
     pub fn rewrite_error(&mut self, rewrite: impl Fn(&str) -> String) {
-        for record in &mut self.records {
-            record.facts.error = rewrite(&record.facts.error);
+        for row in &mut self.rows {
+            row.error = row.error.as_deref().map(&rewrite);
         }
     }
 
     /// The server that served it, the key of its engine's clock.
     pub fn host(&self) -> Option<&str> {
-        self.records.first()?.facts.host.as_deref()
+        self.rows.first()?.host.as_deref()
     }
 
-    /// Says how another clock stands to ours, in every record.
+    /// Says how another clock stands to ours, in every row.
     pub fn relate(&mut self, clock: ClockOf, relation: Relation) {
-        for record in &mut self.records {
-            record.timeline.relate(clock, relation);
+        for row in &mut self.rows {
+            row.timeline.relate(clock, relation);
         }
     }
 
     /// When, on our clock, the engine's moments of this request were: from our last send to the first
     /// token read, or to the end where none was seen. `None` when nothing is known to have been sent.
     pub fn with_engine(&self) -> Option<(Stamp, Stamp)> {
-        with_engine(&self.records)
+        with_engine(&self.rows)
     }
 
     /// The bounds that this request puts on the engine's clock: what we sent cannot have arrived earlier,
     /// what it sent cannot have been read earlier.
     pub fn engine_bounds(&self) -> Vec<OffsetBound> {
-        let received = self.records.iter().filter_map(|record| {
-            let created = record.timeline.raw(Moment::ServerCreated)?;
-            Some(OffsetBound::of_sent(record.timeline.last_send()?, created))
+        let received = self.rows.iter().filter_map(|row| {
+            let created = row.timeline.raw(Moment::ServerCreated)?;
+            Some(OffsetBound::of_sent(row.timeline.last_send()?, created))
         });
         let written = self.first_writes.iter();
         let written = written.map(|(sent, read)| OffsetBound::of_received(*read, *sent));
@@ -340,7 +344,7 @@ impl Observed {
     /// The bounds that this request puts on the front's clock, for a generator behind it. `now` is the
     /// front's clock when it wrote the response head.
     pub fn front_bounds(&self, now: Option<Stamp>) -> Vec<OffsetBound> {
-        let Some(timeline) = self.records.first().map(|record| &record.timeline) else {
+        let Some(timeline) = self.timeline() else {
             return Vec::new();
         };
         let sent = timeline.raw(Moment::Sent);
@@ -348,20 +352,20 @@ impl Observed {
         OffsetBound::of_exchange(sent, timeline.own_arrival(), now, read)
     }
 
-    /// The records, one a generated sequence, at least one. `engine` is the offset of the engine's clock
+    /// The rows, one a generated sequence, at least one; not ended. `engine` is the offset of the engine's clock
     /// where it is known by now.
-    pub fn into_records(mut self, engine: Option<Offset>) -> Vec<Record> {
+    pub fn into_rows(mut self, engine: Option<Offset>) -> Vec<Row> {
         self.relate(
             ClockOf::Engine,
             engine.map_or(Relation::Unknown, Relation::Apart),
         );
-        self.records
+        self.rows
     }
 }
 
-/// The same of records: see [`Observed::with_engine`].
-pub fn with_engine(records: &[Record]) -> Option<(Stamp, Stamp)> {
-    let timelines = || records.iter().map(|record| &record.timeline);
+/// The same of rows: see [`Observed::with_engine`].
+pub fn with_engine(rows: &[Row]) -> Option<(Stamp, Stamp)> {
+    let timelines = || rows.iter().map(|row| &row.timeline);
     let from = timelines().filter_map(Timeline::last_send).min()?;
     let to = |timeline: &Timeline| {
         let read = timeline.raw(Moment::FirstToken);

@@ -238,10 +238,21 @@ fn without_ids(line: &str) -> Cow<'_, str> {
     why.map_or(Cow::Borrowed(line), |why| format!("{FAILED}: {why}").into())
 }
 
+/// Where and what of a `1 validation error:`, which the next line tells, before the request's own text.
+fn invalid(lines: &str) -> Option<&str> {
+    let (_, told) = lines.split_once("{'type': ")?;
+    let told = &told[told.find("'loc': ")?..];
+    Some(&told[..told.find(", 'input': ")?])
+}
+
 /// A code and the first line of a message, of at most 200 characters.
 fn few_words(code: &str, message: &str) -> String {
-    let line = message.lines().next().unwrap_or("").trim();
-    let line = &*without_ids(line);
+    let (line, rest) = message.split_once('\n').unwrap_or((message, ""));
+    let line = line.trim();
+    let line = match invalid(rest).filter(|_| line.ends_with("validation error:")) {
+        Some(what) => format!("{line} {what}").into(),
+        None => without_ids(line),
+    };
     let words: String = line.chars().take(200).collect();
     match (code.is_empty(), words.is_empty()) {
         (true, true) => "an error without a message".to_owned(),

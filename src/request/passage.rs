@@ -39,11 +39,6 @@ impl Passage {
     }
 }
 
-/// Nanoseconds from one place's moment to the next one's.
-pub fn between(there: Option<Stamp>, here: Option<Stamp>) -> Option<i64> {
-    Some(here?.nanos_since(there?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -219,6 +219,33 @@ mod tests {
     }
 
     #[test]
+    fn the_room_is_read_wherever_it_stands_and_of_a_batch_that_of_the_first() {
+        let room = u64::MAX >> 1;
+        for (endpoint, text) in [
+            (Endpoint::Generate, r#""text":["a","b"],"rid":["x","y"]"#),
+            (Endpoint::Chat, r#""messages":[{"content":"a"}],"n":2"#),
+        ] {
+            for value in [format!("{room}"), format!("[{room},7]")] {
+                let member = format!("\"bootstrap_room\":{value}");
+                let host = r#""bootstrap_host":["h","h"],"bootstrap_port":[1,1]"#;
+                for body in [
+                    format!("{{{text},{host},{member}}}"),
+                    format!("{{{member},{host},{text}}}"),
+                ] {
+                    assert_eq!(asked(endpoint, &body).room, Some(room), "{body}");
+                    let mut leg = RequestBody::of_room();
+                    leg.feed(body.as_bytes());
+                    assert_eq!(leg.asked.room, Some(room), "{body}");
+                }
+            }
+        }
+        for none in ["0", "null", "[]", "\"7\"", "-1"] {
+            let body = format!("{{\"bootstrap_room\":{none}}}");
+            assert_eq!(asked(Endpoint::Generate, &body).room, None, "{body}");
+        }
+    }
+
+    #[test]
     fn what_is_not_json_asks_for_nothing() {
         for body in [
             "",

@@ -1,10 +1,12 @@
-//! A row: what is known of a generated sequence and of its request, final when that has ended.
+//! A row: what is known of a generated sequence and of its request, from its beginning on; final when that has ended.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
+use crate::clock::Stamp;
+
 pub use super::columns::Row;
-pub use super::record::{More, own_error};
+pub use super::more::More;
 pub use super::timeline::{ClockState, TtftSource};
 
 use super::column::Origin;
@@ -12,14 +14,14 @@ use super::columns::{COLUMNS, Column, ColumnId};
 use super::endpoint::Endpoint;
 use super::impossible::Impossible;
 use super::outcome::Outcome;
-use super::record::{Record, TOLERANCE_NANOS, later_tokens};
+use super::passage::Passage;
 use super::response::Unread;
-use super::timeline::{Period, Side};
-use super::token_sums::Sums;
+use super::timeline::{Moment, Period, Side, TOLERANCE_NANOS, Timeline};
 use super::unseen::Unseens;
 
 mod missing;
 mod read;
+mod tokens;
 
 /// The rows of a request: one a sequence, shared by all who tell of it.
 pub type Rows = Arc<Vec<Row>>;
@@ -38,11 +40,48 @@ pub fn without_quotes(rows: &Rows) -> Rows {
 }
 
 impl Row {
-    /// The rows of a request that has ended: all its records.
-    pub fn all(mut records: Vec<Record>) -> Vec<Row> {
-        let sums = Sums::of(&records);
-        let records = records.iter_mut();
-        records.map(|record| Row::of(record, &sums)).collect()
+    /// The row of a request to `endpoint` that `side` begins to watch.
+    pub fn new(side: Side, endpoint: Endpoint, req_id: String) -> Row {
+        Row {
+            req_id: Some(req_id),
+            endpoint: Some(endpoint),
+            outcome: Some(Outcome::default()),
+            attempts: Some(0),
+            seen_by: Some(side),
+            timeline: Timeline::new(side),
+            sequences: 1,
+            ..Row::default()
+        }
+    }
+
+    /// Takes its place among the `sequences` of its request.
+    pub(super) fn place(&mut self, index: u32, sequences: u32) {
+        (self.index, self.sequences) = (index, sequences);
+        if let (Some(id), 2..) = (&mut self.req_id, sequences) {
+            *id = format!("{id}#{index}");
+        }
+    }
+
+    /// Takes how the body of its response passed the front and the worker hop.
+    pub fn passed(&mut self, here: Passage, worker: Passage) {
+        let between = |there: Option<Stamp>, here: Option<Stamp>| Some(here?.nanos_since(there?));
+        self.worker_first_byte_time = worker.first;
+        self.worker_last_byte_time = worker.last;
+        self.worker_longest_gap = worker.longest_gap_nanos;
+        self.router_return = between(worker.first, here.first);
+        self.router_return_last = between(worker.last, here.last);
+        let gaps = here.longest_gap_nanos.zip(worker.longest_gap_nanos);
+        self.router_gap_added = gaps.map(|(here, worker)| here - worker);
+    }
+
+    /// Ends the rows of a request of which all has been told.
+    pub fn ended(mut rows: Vec<Row>) -> Vec<Row> {
+        Row::sum_tokens(&mut rows);
+        for row in &mut rows {
+            row.count_tokens();
+            row.end();
+        }
+        rows
     }
 
     /// Its cells by the names of their columns, as an object.
@@ -52,13 +91,29 @@ impl Row {
         cells.collect()
     }
 
-    fn of(record: &mut Record, sums: &Sums) -> Row {
-        let noted = record.noted();
-        let mut row = Row::made(record, sums);
-        let found = Impossible::of(&row);
-        row.inconsistency = found.named(&row, noted);
-        row.conclude(&found);
-        row
+    fn end(&mut self) {
+        self.success = Some(self.is_ok());
+        self.bootstrap_room = self.more.room.map(|room| room.to_string());
+        let by = self.more.prefilled_by.as_ref().map(|by| by.host.clone());
+        self.prefill_host = by.filter(|host| !host.is_empty());
+        self.derive();
+        let at_hop = self.timeline.saw_way_back();
+        let at_hop = at_hop.then(|| self.timeline.time(Moment::WorkerFirstToken));
+        self.worker_first_token_time = at_hop.flatten();
+        self.pure_queue_time = self.pure_queue();
+        self.tpot = self.tpot_nanos();
+        let found = Impossible::of(self);
+        self.inconsistency = found.named(self, self.noted());
+        self.conclude(&found);
+    }
+
+    /// What its `inconsistency` names beside what cannot be.
+    fn noted(&self) -> Vec<String> {
+        let differing = self.more.differing.iter();
+        let differing = differing.map(|(moment, by)| format!("{}!={}", moment.name(), by.name()));
+        let untold = self.more.untold_sequences && self.index == 0;
+        let untold = untold.then(|| "sequences_not_recorded".to_owned());
+        differing.chain(untold).collect()
     }
 
     /// What follows from all the rest.
@@ -76,9 +131,7 @@ impl Row {
     /// Everything that follows from the moments and the clocks, after those have changed.
     pub fn derive_anew(&mut self) {
         self.derive();
-        let queue = self.timeline.nanos(Period::PURE_QUEUE);
-        let is_pair = self.timeline.prefill().is_some();
-        self.pure_queue_time = queue.or(self.pure_queue_time.filter(|_| !is_pair));
+        self.pure_queue_time = self.pure_queue();
         let why = self.unseen.take().and_then(Unseens::engine);
         self.conclude(&Impossible::of(self));
         // A row that was read from a file does not know it anew.
@@ -86,6 +139,14 @@ impl Row {
         if let (Some(why), Some(unseen), true) = (why, &mut self.unseen, is_read) {
             *unseen = unseen.with_engine(why);
         }
+    }
+
+    /// Nanoseconds in the server queue; of prefill and decode on two servers, of all three waits.
+    pub fn pure_queue(&self) -> Option<i64> {
+        let waited = self.timeline.nanos(Period::PURE_QUEUE);
+        // What decode alone tells is of its own wait.
+        let is_pair = self.timeline.prefill().is_some();
+        waited.or(self.pure_queue_time.filter(|_| !is_pair))
     }
 
     /// How it ended.
@@ -124,14 +185,13 @@ impl Row {
 
     /// What happened, without words of the server's.
     pub fn own_error(&self) -> Cow<'_, str> {
-        let error = self.error.as_deref().unwrap_or_default();
-        own_error(error, self.more.error_quotes_server, self.more.error_code)
-    }
-
-    /// Tokens after those that the first event brought.
-    pub fn later_tokens(&self) -> Option<u64> {
-        let all = self.actual_output_tokens?;
-        Some(later_tokens(all, self.first_event_tokens))
+        if !self.more.error_quotes_server {
+            return Cow::Borrowed(self.error.as_deref().unwrap_or_default());
+        }
+        let what = "the server's message is in the records file only, as it may quote the prompt";
+        // Not the first word of `error`, which may be one of the prompt's.
+        let code = self.more.error_code;
+        Cow::Owned(code.map_or_else(|| what.into(), |code| format!("{code}; {what}")))
     }
 
     /// How far below zero a duration may be measured without being wrong, nanoseconds: the clocks'

@@ -1,13 +1,12 @@
-//! Hand-made records for the tests of this module.
+//! Hand-made rows for tests.
 
 use crate::clock::{NANOS, Stamp};
 use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
-use crate::request::gaps::GapFigures;
-use crate::request::record::{Facts, Outcome, Record};
+use crate::request::outcome::Outcome;
 use crate::request::row::Row;
-use crate::request::sequence::{Sequence, TimingSource};
-use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
+use crate::request::sequence::TimingSource;
+use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 use crate::request::token_count::TokenCountSource;
 
 /// Nanoseconds of so many milliseconds.
@@ -20,24 +19,25 @@ pub fn at(n: i64) -> Stamp {
     Stamp::from_nanos(1_795_000_000 * NANOS + ms(n))
 }
 
-/// The rows of records; those of one request stand together.
-pub fn rows(records: &[Record]) -> Vec<Row> {
-    let same = |a: &Record, b: &Record| b.sequence.index > 0 && a.facts.req_id == b.facts.req_id;
-    let requests = records.chunk_by(same);
-    requests
-        .flat_map(|records| Row::all(records.to_vec()))
-        .collect()
+/// The rows of requests that have ended; those of one request stand together.
+pub fn rows(rows: &[Row]) -> Vec<Row> {
+    let same = |a: &Row, b: &Row| b.index > 0 && a.req_id == b.req_id;
+    let ended = |rows: &[Row]| {
+        let mut rows = rows.to_vec();
+        for row in &mut rows {
+            row.place(row.index, row.sequences);
+        }
+        Row::ended(rows)
+    };
+    rows.chunk_by(same).flat_map(ended).collect()
 }
 
-/// Builds a record as the generator writes it.
+/// Builds a row as the generator writes it.
 #[derive(Clone)]
-pub struct Sample(Record);
+pub struct Sample(Row);
 
-const GAPS: GapFigures = GapFigures {
-    mean_nanos: Some(10_000_000),
-    p99_nanos: None,
-    max_nanos: Some(20_000_000),
-};
+/// Mean, 99th percentile and longest.
+const GAPS: [Option<i64>; 3] = [Some(10_000_000), None, Some(20_000_000)];
 
 /// The engine's clock is ahead of ours by this.
 const AHEAD: i64 = 7 * NANOS;
@@ -52,38 +52,29 @@ impl Sample {
 
     /// The same, so many milliseconds after the run began.
     pub fn starting(start: i64) -> Sample {
-        let mut facts = Facts::new(Endpoint::Generate, format!("r{start}"));
-        facts.outcome = Outcome::Ok;
-        facts.stream = Some(true);
-        facts.status = Some(200);
-        facts.host = Some("127.0.0.1:30000".to_owned());
-        let mut timeline = Timeline::new(Side::Traffic);
+        let mut row = Row::new(Side::Traffic, Endpoint::Generate, format!("r{start}"));
+        row.outcome = Some(Outcome::Ok);
+        row.stream = Some(true);
+        row.status = Some(200);
+        row.host = Some("127.0.0.1:30000".to_owned());
         for clock in [ClockOf::Front, ClockOf::Hop] {
-            timeline.relate(clock, Relation::Same);
+            row.timeline.relate(clock, Relation::Same);
         }
         let offset = Offset {
             nanos: AHEAD,
             error_nanos: 1000,
         };
-        timeline.relate(ClockOf::Engine, Relation::Apart(offset));
-        let sequence = Sequence {
-            has_text: true,
-            prompt_tokens: Some(30),
-            output_tokens: Some(29),
-            token_source: Some(TokenCountSource::MetaInfo),
-            first_event_tokens: Some(1),
-            token_events: 29,
-            timing_source: Some(TimingSource::MetaInfo),
-            token_gaps: GAPS,
-            chunk_gaps: GAPS,
-            ..Sequence::default()
-        };
-        let record = Record {
-            facts,
-            sequence,
-            sequences: 1,
-            timeline,
-        };
+        row.timeline
+            .relate(ClockOf::Engine, Relation::Apart(offset));
+        row.has_generated_text = Some(true);
+        row.actual_prompt_tokens = Some(30);
+        row.actual_output_tokens = Some(29);
+        row.token_count_source = Some(TokenCountSource::MetaInfo);
+        row.first_event_tokens = Some(1);
+        row.token_chunks = Some(29);
+        row.timing_source = Some(TimingSource::MetaInfo);
+        [row.itl_mean, row.itl_p99, row.itl_max] = GAPS;
+        [row.chunk_gap_mean, row.chunk_gap_p99, row.chunk_gap_max] = GAPS;
         let moments = [
             (Moment::Scheduled, 0),
             (Moment::Sent, 1),
@@ -103,7 +94,7 @@ impl Sample {
             (Moment::LastToken, 490),
             (Moment::Finish, 500),
         ];
-        let sample = Sample(record);
+        let sample = Sample(row);
         moments
             .into_iter()
             .fold(sample, |sample, (moment, n)| sample.at(moment, start + n))
@@ -138,30 +129,30 @@ impl Sample {
 
     /// How it ended, and what was said of that.
     pub fn ended(mut self, outcome: Outcome, error: &str) -> Sample {
-        self.0.facts.outcome = outcome;
-        error.clone_into(&mut self.0.facts.error);
+        self.0.outcome = Some(outcome);
+        self.0.error = Some(error.to_owned()).filter(|error| !error.is_empty());
         self
     }
 
     /// The server that served it.
     pub fn host(mut self, host: &str) -> Sample {
-        self.0.facts.host = Some(host.to_owned());
+        self.0.host = Some(host.to_owned());
         self
     }
 
     /// Changes the rest of it.
-    pub fn with(mut self, change: impl FnOnce(&mut Record)) -> Sample {
+    pub fn with(mut self, change: impl FnOnce(&mut Row)) -> Sample {
         change(&mut self.0);
         self
     }
 
-    /// Its row.
+    /// Its row when it has ended.
     pub fn row(self) -> Row {
-        Row::all(vec![self.0]).remove(0)
+        rows(&[self.0]).remove(0)
     }
 
-    /// The record.
-    pub fn record(self) -> Record {
+    /// Its row, not ended.
+    pub fn open_row(self) -> Row {
         self.0
     }
 }

@@ -22,7 +22,7 @@ use sink::CAPTURE;
 use template::Template;
 
 /// How deep wanted values may lie.
-const DEPTH: usize = 12;
+const DEPTH: usize = 8;
 
 /// How much of a document has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

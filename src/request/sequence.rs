@@ -3,62 +3,12 @@
 use crate::clock::Stamp;
 
 use super::field::Field;
-use super::gaps::{GapCounts, GapFigures, Gaps};
-use super::generation::Generation;
+use super::gaps::Gaps;
 use super::meta_info::{MetaInfo, Shape, Timings};
 use super::names::names;
-use super::timeline::{Moment, Timeline};
 use super::token_count::TokenCountSource;
 
-/// What is known of one generated sequence.
-#[derive(Clone, Debug, Default)]
-pub struct Sequence {
-    /// Place among the request's sequences.
-    pub index: u32,
-    /// The engine's id of it.
-    pub engine_id: Option<String>,
-    /// Any text came.
-    pub has_text: bool,
-    /// Tokens of the prompt.
-    pub prompt_tokens: Option<u64>,
-    /// Tokens generated, as the engine says.
-    pub output_tokens: Option<u64>,
-    /// Where [`Sequence::output_tokens`] came from.
-    pub token_source: Option<TokenCountSource>,
-    /// Tokens that the first event with any brought, where each event's are known.
-    pub first_event_tokens: Option<u64>,
-    /// Events that carried a token.
-    pub token_events: u64,
-    /// How long writes to the client were held up between the first and the last of them, nanoseconds.
-    pub stall_nanos: i64,
-    /// Prompt tokens served from the cache.
-    pub cached_tokens: Option<u64>,
-    /// Times the scheduler took it out of the batch again.
-    pub num_retractions: Option<u64>,
-    /// Data-parallel rank.
-    pub dp_rank: Option<u64>,
-    /// Total queue time when the pair of moments is unknown, nanoseconds.
-    pub queue_nanos: Option<i64>,
-    /// Where the engine's moments came from.
-    pub timing_source: Option<TimingSource>,
-    /// The SGLang that its last `meta_info` is of; `None` of what never ran.
-    pub generation: Option<Generation>,
-    /// Tokens generated, as the engine's trace says.
-    pub trace_tokens: Option<u64>,
-    /// Moments that another source puts elsewhere, and that source.
-    pub differing: Vec<(Moment, TimingSource)>,
-    /// Why the engine's trace or log brought nothing, where it was asked.
-    pub untold: Option<Untold>,
-    /// Gaps between tokens, where each event's tokens are known; see [`Record::itl`].
-    pub token_gaps: GapFigures,
-    /// Gaps between events that carried a token, whatever their number.
-    pub chunk_gaps: GapFigures,
-    /// How many of those gaps there are of which length: between tokens, where each event's are known, else between
-    /// events. Known of the first few sequences of a request, within the process that saw them; see [`Record::gaps`].
-    ///
-    /// [`Record::gaps`]: super::record::Record::gaps
-    pub gap_counts: Option<GapCounts>,
-}
+mod row;
 
 names! {
     /// Where the engine's moments came from.
@@ -238,32 +188,6 @@ impl SequenceWatch {
         Some((timings.response_sent?, *read))
     }
 
-    /// Puts the sequence's own moments on a timeline that holds the request's.
-    pub fn mark(&self, timeline: &mut Timeline) {
-        let mut set = |moment, at: Option<Stamp>| timeline.set(moment, at);
-        set(Moment::FirstToken, self.first_token);
-        set(Moment::LastToken, self.last_token);
-        let (first, last) = (
-            self.first.as_ref().map(|(timings, _)| timings),
-            self.last.as_ref(),
-        );
-        let queue = first.and_then(|first| first.queue(last));
-        set(Moment::QueueStart, queue.map(|(start, _)| start));
-        set(Moment::QueueEnd, queue.map(|(_, end)| end));
-        let prefill_end = first.and_then(|timings| timings.prefill_finished);
-        set(Moment::PrefillEnd, prefill_end);
-        let told = |get: fn(&Timings) -> Option<Stamp>| last.and_then(get).or(first.and_then(get));
-        set(Moment::ServerCreated, told(|timings| timings.received));
-        let is_late = self.shape.first_is_output() && self.first_token.is_none();
-        let first_token = last.or(first).and_then(|timings| timings.first_token);
-        let first_token = first_token.filter(|_| !is_late).or(prefill_end);
-        set(Moment::ServerFirstToken, first_token);
-        set(
-            Moment::ServerFinish,
-            last.and_then(|timings| timings.finished),
-        );
-    }
-
     /// Whether it was prefilled by another server than the one that told this: one that entered its batch, made tokens, and
     /// never had a prefill. (An SGLang of before 0.5.12 tells its prefill otherwise.)
     pub fn is_decoded_elsewhere(&self) -> bool {
@@ -281,114 +205,5 @@ impl SequenceWatch {
             Field::InferenceTime,
         ];
         prefill.into_iter().any(|field| self.shape.has(field))
-    }
-
-    /// The sequence's part of a record.
-    pub fn into_sequence(mut self, index: u32) -> Sequence {
-        self.give_up_counting();
-        let first = self.first.map(|(timings, _)| timings);
-        let either = |get: fn(&Timings) -> Option<u32>| {
-            let told = self.last.as_ref().and_then(get);
-            let told = told.or_else(|| first.as_ref().and_then(get));
-            told.map(u64::from)
-        };
-        let has_moments = |timings: &Option<Timings>| timings.is_some_and(|t| t.has_moments());
-        let gap_counts = match self.uncounted {
-            true => self.chunk_gaps.counts(),
-            false => self.token_gaps.counts(),
-        };
-        let last = self.last.as_ref();
-        let only_total = first.filter(|first| first.queue(last).is_none());
-        let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
-        // What never ran (a full queue, an abort in the queue) has hardly any field, whoever writes it.
-        let has_run = last.filter(|last| last.prompt_tokens.is_some());
-        let generation = has_run.map(|_| Generation::of(self.shape, by_scheduler));
-        Sequence {
-            index,
-            engine_id: self.engine_id,
-            has_text: self.has_text,
-            prompt_tokens: either(|timings| timings.prompt_tokens),
-            output_tokens: self.tokens,
-            token_source: self.token_source,
-            first_event_tokens: self.first_tokens.filter(|_| !self.uncounted),
-            token_events: self.token_events,
-            stall_nanos: self.stalls.map_or(0, |(before, by_last)| by_last - before),
-            cached_tokens: either(|timings| timings.cached_tokens),
-            num_retractions: either(|timings| timings.num_retractions),
-            dp_rank: either(|timings| timings.dp_rank),
-            queue_nanos: only_total.and_then(|first| first.queue_total(last)),
-            timing_source: (has_moments(&first) || has_moments(&self.last))
-                .then_some(TimingSource::MetaInfo),
-            generation,
-            trace_tokens: None,
-            differing: Vec::new(),
-            untold: None,
-            token_gaps: self.token_gaps.figures(),
-            chunk_gaps: self.chunk_gaps.figures(),
-            gap_counts,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(at_ms: i64, tokens: Option<u64>, text: bool, stall_ms: i64) -> TokenEvent {
-        TokenEvent {
-            at: Stamp::from_nanos(at_ms * 1_000_000),
-            stall_nanos: stall_ms * 1_000_000,
-            text,
-            tokens,
-            whole_reply: false,
-            gaps_in_full: true,
-        }
-    }
-
-    fn watched(events: &[TokenEvent]) -> Sequence {
-        let mut watch = SequenceWatch::default();
-        events.iter().for_each(|event| watch.event(*event));
-        watch.into_sequence(0)
-    }
-
-    #[test]
-    fn an_event_that_brings_several_tokens_shares_its_gap() {
-        let sequence = watched(&[
-            event(0, Some(1), true, 0),
-            event(10, Some(2), true, 0),
-            event(40, Some(5), true, 0),
-        ]);
-        assert_eq!(sequence.token_gaps.mean_nanos, Some(10_000_000));
-        assert_eq!(sequence.token_gaps.max_nanos, Some(10_000_000));
-        assert_eq!(sequence.output_tokens, Some(5));
-        assert_eq!(sequence.token_events, 3);
-    }
-
-    #[test]
-    fn repeated_counts_bring_nothing_and_their_time_goes_to_the_next() {
-        let sequence = watched(&[
-            event(0, Some(2), true, 0),
-            event(10, Some(2), true, 0),
-            event(30, Some(3), true, 0),
-        ]);
-        assert_eq!(sequence.token_gaps.max_nanos, Some(30_000_000));
-        assert_eq!(sequence.token_events, 3);
-    }
-
-    #[test]
-    fn a_stalled_client_is_no_gap_of_the_engine() {
-        let sequence = watched(&[event(0, None, true, 0), event(3_010, None, true, 3_000)]);
-        assert_eq!(sequence.chunk_gaps.max_nanos, Some(10_000_000));
-        assert_eq!(sequence.stall_nanos, 3_000 * 1_000_000);
-        // What had passed before the first token is none between them.
-        let sequence = watched(&[event(0, None, true, 500), event(10, None, true, 500)]);
-        assert_eq!(sequence.stall_nanos, 0);
-    }
-
-    #[test]
-    fn an_event_without_token_or_text_is_no_token() {
-        let sequence = watched(&[event(0, Some(0), false, 0), event(5, None, false, 0)]);
-        assert_eq!(sequence.token_events, 0);
-        assert_eq!(sequence.output_tokens, Some(0));
     }
 }

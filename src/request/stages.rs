@@ -185,7 +185,8 @@ mod tests {
     use super::*;
     use crate::request::cell::Value;
     use crate::request::columns::COLUMNS;
-    use crate::request::record::{Outcome, Record};
+    use crate::request::outcome::Outcome;
+    use crate::request::passage::Passage;
     use crate::request::sample::{Sample, at, ms};
     use crate::request::timeline::{
         ClockOf, ENGINE as ENGINE_MOMENTS, ENGINE_OF_PAIR, PrefillTimes, Side,
@@ -194,9 +195,10 @@ mod tests {
 
     /// A request of which these moments were seen, so many milliseconds each after the one before; what two servers had of it.
     fn of_moments(seen: u32, apart: &[i64], pair: Option<PrefillTimes>) -> Row {
-        let with_pair = |record: &mut Record| {
-            record.facts.worker_passage.first = Some(at(1));
-            record.facts.passage.first = Some(at(9));
+        let with_pair = |record: &mut Row| {
+            let [mut worker, mut here] = [Passage::default(); 2];
+            (worker.first, here.first) = (Some(at(1)), Some(at(9)));
+            record.passed(here, worker);
             if let Some(times) = pair {
                 record.timeline.pair(times);
             }
@@ -279,9 +281,11 @@ mod tests {
         Vec::from_iter(parts).join(", ")
     }
 
-    /// Each row has these parts among its own, and lacks that.
-    fn assert_told<const N: usize>(cases: [(Sample, &str, &str); N]) {
-        for (sample, expected, lacking) in cases {
+    /// Each row has the parts of its line among its own, and lacks what stands behind them.
+    fn assert_told<const N: usize>(samples: [Sample; N], told: &str) {
+        assert_eq!(told.lines().count(), N);
+        for (sample, line) in samples.into_iter().zip(told.lines()) {
+            let (expected, lacking) = line.split_once(" | ").unwrap_or((line, ""));
             let row = sample.row();
             let told = parts(&row);
             assert!(told.contains(expected), "{expected}: {told}");
@@ -299,49 +303,27 @@ mod tests {
     #[test]
     fn stages_are_joined_where_nobody_saw_what_lies_between() {
         let seen_back = || Sample::whole().at(Moment::WorkerFirstToken, 203);
-        assert_told([
-            (
-                Sample::whole(),
-                "client lag 1, to proxy 1, router 3, network 5, tokenize 10, queue 80, prefill 100, return 10, decode 290",
-                "",
-            ),
+        let samples = [
+            Sample::whole(),
             // The router's part of the way back is one where a hop saw it, whatever the engine's clock is.
-            (
-                seen_back(),
-                "prefill 100, return 3, router return 7, decode 290",
-                "",
-            ),
-            (
-                seen_back().engine_unknown(),
-                "router 3, network+return 8, tokenize 10, queue 80, prefill 100, router return 7",
-                "engine_clock",
-            ),
-            (
-                seen_back().without(&[Moment::ServerFirstToken]),
-                "queue 80, prefill+return 103, router return 7",
-                "engine_no_meta_info",
-            ),
-            (
-                Sample::whole().without(&[Moment::WorkerArrival]),
-                "to proxy 1, router+network 8, tokenize",
-                "router",
-            ),
-            (
-                Sample::whole().without(&ENGINE),
-                "router 3, network+tokenize+queue+prefill+return 205, decode",
-                "engine_no_meta_info",
-            ),
-            (
-                Sample::whole().engine_unknown(),
-                "client lag 1, to proxy 1, router 3, network+return 15, tokenize 10, queue 80, prefill 100, decode 290",
-                "engine_clock",
-            ),
-            (
-                Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]),
-                "prefill 100, return+decode 300",
-                "first_token",
-            ),
-        ]);
+            seen_back(),
+            seen_back().engine_unknown(),
+            seen_back().without(&[Moment::ServerFirstToken]),
+            Sample::whole().without(&[Moment::WorkerArrival]),
+            Sample::whole().without(&ENGINE),
+            Sample::whole().engine_unknown(),
+            Sample::whole().without(&[Moment::FirstToken, Moment::LastToken]),
+        ];
+        let told = "\
+client lag 1, to proxy 1, router 3, network 5, tokenize 10, queue 80, prefill 100, return 10, decode 290
+prefill 100, return 3, router return 7, decode 290
+router 3, network+return 8, tokenize 10, queue 80, prefill 100, router return 7 | engine_clock
+queue 80, prefill+return 103, router return 7 | engine_no_meta_info
+to proxy 1, router+network 8, tokenize | router
+router 3, network+tokenize+queue+prefill+return 205, decode | engine_no_meta_info
+client lag 1, to proxy 1, router 3, network+return 15, tokenize 10, queue 80, prefill 100, decode 290 | engine_clock
+prefill 100, return+decode 300 | first_token";
+        assert_told(samples, told);
         let place = |sample: Sample, at: usize| {
             let breakdown = Breakdown::of(&sample.row()).unwrap();
             breakdown.parts[at].spent.place()
@@ -350,7 +332,7 @@ mod tests {
             place(Sample::whole().without(&ENGINE), 3),
             "unseen in the server"
         );
-        let pair = |record: &mut Record| {
+        let pair = |record: &mut Row| {
             record.timeline.pair(PrefillTimes::default());
             record.timeline.forget_engine();
         };
@@ -372,34 +354,23 @@ mod tests {
             ms(498)
         );
         let no_proxy = Sample::whole().without(&[Moment::Arrival, Moment::Forwarded]);
-        assert_told([
-            (
-                straight(Sample::whole()),
-                "client lag 1, to proxy 1, proxy 1, network 7",
-                "",
-            ),
-            (
-                straight(no_proxy),
-                "client lag 1, network 9, tokenize 10",
-                "",
-            ),
-        ]);
+        let told =
+            "client lag 1, to proxy 1, proxy 1, network 7\nclient lag 1, network 9, tokenize 10";
+        assert_told([straight(Sample::whole()), straight(no_proxy)], told);
         assert!(parts(&own.row()).starts_with("router 3, "));
     }
 
     #[test]
     fn waiting_for_the_client_is_taken_out() {
         let stalled = Sample::whole().with(|record| {
-            record.facts.stall_until_read_nanos = Some(ms(200));
+            record.client_stall_until_finish = Some(ms(200));
             // What came after the last byte was read delayed nothing that is in decode.
-            record.facts.client_stall_nanos = Some(ms(900));
+            record.client_stall = Some(ms(900));
         });
-        let wait = |nanos| move |record: &mut Record| record.facts.prompt_wait_nanos = Some(nanos);
+        let wait = |nanos| move |record: &mut Row| record.prompt_wait = Some(nanos);
         let routed = Sample::whole().with(wait(ms(2)));
-        assert_told([
-            (stalled, "return 10, decode 90, client_stall 200", ""),
-            (routed, "to proxy 1, prompt_wait 2, router 1", ""),
-        ]);
+        let told = "return 10, decode 90, client_stall 200\nto proxy 1, prompt_wait 2, router 1";
+        assert_told([stalled, routed], told);
         let row = straight(Sample::whole().with(wait(ms(1) / 4))).row();
         let found = Breakdown::of(&row).unwrap().parts;
         let nanos = |spent| found.iter().find(|part| part.spent == spent).unwrap().nanos;
@@ -433,32 +404,25 @@ mod tests {
             .without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
         let unsent = unsent.at(Moment::End, 7).ended(Outcome::ClientAbort, "");
         let refused = unsent.clone().ended(Outcome::ConnectError, "refused");
-        for (sample, expected) in [
-            (
-                cut.clone(),
-                "client lag 1, to proxy 1, router 3, network+tokenize 15, queue 80, prefill 100, return 10, decode 140",
-            ),
-            (
-                cut.engine_unknown(),
-                "client lag 1, to proxy 1, router 3, network+tokenize+return 25, queue 80, prefill 100, decode 140",
-            ),
-            (
-                waited,
-                "client lag 1, to proxy 1, router 3, network+tokenize+queue+prefill+return 900",
-            ),
-            (
-                unseen.clone(),
-                "client lag 1, to proxy 1, router+network+tokenize+queue+prefill+return 903",
-            ),
-            (
-                unseen.without(&[Moment::Forwarded]),
-                "client lag 1, to proxy 1, proxy 903",
-            ),
-            (unsent, "client lag 7"),
-            (refused.clone(), "connecting 7"),
-        ] {
-            assert_eq!(parts(&sample.row()), expected);
-        }
+        let samples = [
+            cut.clone(),
+            cut.engine_unknown(),
+            waited,
+            unseen.clone(),
+            unseen.without(&[Moment::Forwarded]),
+            unsent,
+            refused.clone(),
+        ];
+        let told = "\
+client lag 1, to proxy 1, router 3, network+tokenize 15, queue 80, prefill 100, return 10, decode 140
+client lag 1, to proxy 1, router 3, network+tokenize+return 25, queue 80, prefill 100, decode 140
+client lag 1, to proxy 1, router 3, network+tokenize+queue+prefill+return 900
+client lag 1, to proxy 1, router+network+tokenize+queue+prefill+return 903
+client lag 1, to proxy 1, proxy 903
+client lag 7
+connecting 7";
+        let parts = samples.map(|sample| parts(&sample.row()));
+        assert_eq!(parts.join("\n"), told);
         let last_seen = refused.row().last_seen().unwrap();
         assert_eq!(last_seen, Spent::Connecting);
         assert_eq!(place(last_seen), "connecting to the target");

@@ -129,15 +129,14 @@ pub enum Relation {
     Unknown,
 }
 
-/// No clock of ours shows it, and no stamp that was told can be it.
-const UNMARKED: i64 = i64::MIN;
+/// SGLang's own stamps of one moment differ by up to 0.24 µs between events (0.5.23).
+pub const TOLERANCE_NANOS: i64 = 1_000;
 
 /// The marks of one request, kept as each clock gave them.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     side: Side,
-    /// Nanoseconds, or [`UNMARKED`]: half of what options would take.
-    marks: [i64; Moment::COUNT],
+    marks: [Option<Stamp>; Moment::COUNT],
     relations: [Relation; 4],
     /// The clock that the hop's moments were read from: the front's own when they share a process.
     hop_clock: ClockOf,
@@ -271,7 +270,7 @@ impl Timeline {
         relations[side.clock() as usize] = Relation::Same;
         Timeline {
             side,
-            marks: [UNMARKED; Moment::COUNT],
+            marks: [None; Moment::COUNT],
             relations,
             hop_clock: ClockOf::Hop,
             upstream_is_server: false,
@@ -293,7 +292,7 @@ impl Timeline {
     /// Sets a moment as its clock gave it, replacing an earlier mark; where nobody saw it, leaves that.
     pub fn set(&mut self, moment: Moment, at: impl Into<Option<Stamp>>) {
         if let Some(at) = at.into() {
-            self.marks[moment as usize] = at.nanos();
+            self.marks[moment as usize] = Some(at);
         }
     }
 
@@ -306,7 +305,7 @@ impl Timeline {
 
     /// Takes a mark off.
     pub fn clear(&mut self, moment: Moment) {
-        self.marks[moment as usize] = UNMARKED;
+        self.marks[moment as usize] = None;
     }
 
     /// Says how `clock` stands to the observer's.
@@ -445,8 +444,7 @@ impl Timeline {
 
     /// What was marked itself, whatever stands for it.
     fn mark(&self, moment: Moment) -> Option<Stamp> {
-        let nanos = self.marks[moment as usize];
-        (nanos != UNMARKED).then(|| Stamp::from_nanos(nanos))
+        self.marks[moment as usize]
     }
 
     /// A marked moment on our clock, and the error of that, nanoseconds.
@@ -469,7 +467,7 @@ impl Timeline {
     /// The marked moment that stands for `moment` here.
     fn resolve(&self, moment: Moment) -> Option<Moment> {
         let marked = |m: Moment| self.mark(m).map(|_| m);
-        if self.marks[moment as usize] != UNMARKED && moment != Moment::RouterSend {
+        if self.mark(moment).is_some() && moment != Moment::RouterSend {
             return Some(moment);
         }
         match moment {

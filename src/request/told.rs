@@ -4,7 +4,8 @@ use crate::clock::{NANOS, Stamp};
 use crate::offset::OffsetBound;
 
 use super::attempt::{Attempt, ServerRole};
-use super::record::{PrefilledBy, Record};
+use super::columns::Row;
+use super::more::PrefilledBy;
 use super::sequence::TimingSource;
 use super::timeline::{Moment, PrefillTimes};
 use super::token_count::TokenCountSource;
@@ -77,35 +78,33 @@ impl Told {
 
     /// Puts into the sequence's row what that does not know. What both know is compared: the row's own stays, and a
     /// difference is noted.
-    pub fn put(&self, row: &mut Record) {
+    pub fn put(&self, row: &mut Row) {
         self.put_moments(row);
         let tokens = match self.source {
             TimingSource::Trace => TokenCountSource::Trace,
             TimingSource::MetaInfo | TimingSource::Log => TokenCountSource::Log,
         };
         if tokens == TokenCountSource::Trace {
-            row.sequence.trace_tokens = self.output_tokens;
+            row.output_tokens_from_trace = self.output_tokens;
         }
         if row.output_tokens().is_none() && self.output_tokens.is_some() {
-            row.sequence.output_tokens = self.output_tokens;
-            row.sequence.token_source = Some(tokens);
+            row.actual_output_tokens = self.output_tokens;
+            row.token_count_source = Some(tokens);
         }
-        let prompt = row.prompt_tokens().is_none();
-        let sequence = &mut row.sequence;
-        if prompt {
-            sequence.prompt_tokens = self.prompt_tokens;
+        if row.prompt_tokens().is_none() {
+            row.actual_prompt_tokens = self.prompt_tokens;
         }
-        sequence.cached_tokens = sequence.cached_tokens.or(self.cached_tokens);
-        sequence.num_retractions = sequence.num_retractions.or(self.num_retractions);
-        sequence.dp_rank = sequence.dp_rank.or(self.dp_rank);
+        row.cached_tokens = row.cached_tokens.or(self.cached_tokens);
+        row.num_retractions = row.num_retractions.or(self.num_retractions);
+        row.dp_rank = row.dp_rank.or(self.dp_rank);
         if row.pure_queue().is_none() {
-            row.sequence.queue_nanos = self.queue_nanos;
+            row.pure_queue_time = self.queue_nanos;
         }
     }
 
     /// Puts into the row what the two servers of a pair told.
-    fn put_pair(&self, row: &mut Record) {
-        row.facts.room = row.facts.room.or(self.room);
+    fn put_pair(&self, row: &mut Row) {
+        row.more.room = row.more.room.or(self.room);
         let prefill = self.prefill.as_deref();
         let times = prefill.map(|told| PrefillTimes {
             sending: told.sending_nanos,
@@ -115,15 +114,15 @@ impl Told {
         let of_prefill = |attempt: &&Attempt| {
             prefill.is_some_and(|told| told.parent == Some(attempt.span.number()))
         };
-        let attempt = row.facts.trace.attempts.iter().find(of_prefill);
-        let by = row.facts.prefilled_by.as_ref();
+        let attempt = row.more.trace.attempts.iter().find(of_prefill);
+        let by = row.more.prefilled_by.as_ref();
         let is_unknown = by.is_none_or(|by| by.host.is_empty());
         if let Some(attempt) = attempt.filter(|_| is_unknown) {
-            row.facts.prefilled_by = Some(PrefilledBy::of(attempt));
+            row.more.prefilled_by = Some(PrefilledBy::of(attempt));
         }
     }
 
-    fn put_moments(&self, row: &mut Record) {
+    fn put_moments(&self, row: &mut Row) {
         if self.role == Some(ServerRole::Decode) {
             self.put_pair(row);
         }
@@ -134,7 +133,7 @@ impl Told {
             false => (Moment::QueueStart, Moment::QueueEnd),
         };
         // Of an answer in one piece the server's front sees no token come: what it takes for the first may be the last.
-        let is_late = row.facts.stream == Some(false) && self.prefill_end.is_some();
+        let is_late = row.stream == Some(false) && self.prefill_end.is_some();
         let timeline = &mut row.timeline;
         let first_token = self.first_token.filter(|_| !is_late);
         if first_token.is_some()
@@ -162,7 +161,7 @@ impl Told {
                     is_news = true;
                 }
                 Some(known) if at.nanos_since(known).saturating_abs() > TOLERANCE => {
-                    row.sequence.differing.push((moment, self.source));
+                    row.more.differing.push((moment, self.source));
                 }
                 Some(_) => {}
             }
@@ -171,19 +170,19 @@ impl Told {
             timeline.first(Moment::ServerFirstToken, at);
         }
         if is_news {
-            row.sequence.timing_source.get_or_insert(self.source);
+            row.timing_source.get_or_insert(self.source);
         }
     }
 
     /// The bounds that it puts on the engine's clock, if it speaks of this very row: what we sent cannot have arrived
     /// earlier, what came of it cannot have been read earlier.
-    pub fn bounds(&self, row: &Record) -> Vec<OffsetBound> {
+    pub fn bounds(&self, row: &Row) -> Vec<OffsetBound> {
         let sent = row.timeline.last_send().zip(self.received);
         let sent = sent.map(|(sent, received)| OffsetBound::of_sent(sent, received));
         let made = self.first_token.or(self.prefill_end);
         let read = row.timeline.raw(Moment::FirstToken).zip(made);
         // Nobody saw a token of a reply pass: it was read when the engine had finished it.
-        let is_whole = row.facts.message_whole == Some(true);
+        let is_whole = row.message_whole == Some(true);
         let whole = row.timeline.raw(Moment::Finish).filter(|_| is_whole);
         let read = read.or_else(|| whole.zip(self.finished.or(self.prefill_end)));
         let read = read.map(|(read, made)| OffsetBound::of_received(read, made));

@@ -55,7 +55,7 @@ names! {
 pub struct Unseens(u32);
 
 /// How to get them for answers that cannot carry them.
-pub(super) const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
+pub const ELSEWHERE: &str = "start SGLang with `--enable-trace --otlp-traces-endpoint HOST:PORT` and send through `queuescope proxy \
     --engine-traces IP:PORT` (or with `--export-metrics-to-file` and `--engine-logs DIR`); the times come after the answer, into the \
     proxy's rows and live page";
 
@@ -97,52 +97,76 @@ impl Unseen {
         )
     }
 
+    /// Whether [`ELSEWHERE`] would show the engine's moments.
+    pub const fn is_elsewhere(self) -> bool {
+        matches!(
+            self,
+            Unseen::Stream
+                | Unseen::Reply
+                | Unseen::Incomplete
+                | Unseen::Pair
+                | Unseen::Retracted
+                | Unseen::ChatReply
+        )
+    }
+
     /// What would show the engine's moments.
     pub fn remedy(self) -> String {
+        match (self.own_remedy(), self.is_elsewhere()) {
+            ("", true) => ELSEWHERE.to_owned(),
+            (own, true) => format!("{own}; or {ELSEWHERE}"),
+            (own, false) => own.to_owned(),
+        }
+    }
+
+    /// The same but for [`ELSEWHERE`]; empty where there is nothing else.
+    pub const fn own_remedy(self) -> &'static str {
         match self {
             Unseen::MetricsOff | Unseen::FirstTokenOff => {
-                "start the server with `--enable-metrics`".to_owned()
+                "start the server with `--enable-metrics`"
             }
-            Unseen::TooOld => "an SGLang of 0.5.5 or later, best 0.5.21".to_owned(),
-            Unseen::Part => "an SGLang of 0.5.21 or later".to_owned(),
+            Unseen::TooOld => "an SGLang of 0.5.5 or later, best 0.5.21",
+            Unseen::Part => "an SGLang of 0.5.21 or later",
             Unseen::FirstTokenOfReply => {
                 "`\"stream\": true` in the request (0.5.5: and `--enable-metrics` at the server)"
-                    .to_owned()
             }
-            Unseen::Retracted => format!(
+            Unseen::Retracted => {
                 "a first event that comes before that: `\"stream\": true` in the request and a small `--stream-interval` at the \
-                server; or {ELSEWHERE}"
-            ),
-            Unseen::Stream | Unseen::Reply | Unseen::Incomplete | Unseen::Pair => ELSEWHERE.to_owned(),
-            Unseen::ChatReply => format!(
-                "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server; or {ELSEWHERE}"
-            ),
+                 server"
+            }
+            Unseen::ChatReply => {
+                "`\"return_meta_info\": true` in the request and `--enable-metrics` at the server"
+            }
             Unseen::InProxy => {
                 "look at the proxy's rows or live page; the server must run with `--enable-trace --otlp-traces-endpoint HOST:PORT`"
-                    .to_owned()
             }
             Unseen::Joined => {
                 "`queuescope_timing_missing_total` counts why; of an SGLang with `--tokenizer-worker-num` above 1 the log alone has \
                  them: `--engine-logs DIR`"
-                    .to_owned()
             }
-            Unseen::Hidden => "clients that do not ask for an encoded answer".to_owned(),
-            Unseen::NoMeta => "an answer as SGLang writes it".to_owned(),
-            Unseen::Impossible => "the column `inconsistency` names them".to_owned(),
-            Unseen::Router | Unseen::EngineClock | Unseen::ProxyClock | Unseen::FirstToken => {
-                String::new()
-            }
+            Unseen::Hidden => "clients that do not ask for an encoded answer",
+            Unseen::NoMeta => "an answer as SGLang writes it",
+            Unseen::Impossible => "the column `inconsistency` names them",
+            Unseen::Stream
+            | Unseen::Reply
+            | Unseen::Incomplete
+            | Unseen::Pair
+            | Unseen::Router
+            | Unseen::EngineClock
+            | Unseen::ProxyClock
+            | Unseen::FirstToken => "",
         }
     }
 
-    /// What a person reads.
-    pub fn sentence(self) -> String {
-        let (help, remedy) = (self.help(), self.remedy());
-        match self.is_engine() {
-            true => format!(
+    /// What a person reads, with a remedy if there is one.
+    pub fn sentence(self, remedy: &str) -> String {
+        let help = self.help();
+        match (self.is_engine(), remedy) {
+            (true, "") => format!("some stages in the server were not measured: {help}"),
+            (true, remedy) => format!(
                 "some stages in the server were not measured: {help} (to measure them: {remedy})"
             ),
-            false => help.to_owned(),
+            (false, _) => help.to_owned(),
         }
     }
 }
@@ -152,34 +176,34 @@ mod tests {
     use super::*;
     use crate::request::endpoint::Endpoint;
     use crate::request::generation::Generation;
-    use crate::request::record::Record;
     use crate::request::response::Unread;
+    use crate::request::row::Row;
     use crate::request::sample::{Sample, rows};
     use crate::request::sequence::TimingSource;
     use crate::request::timeline::Moment;
 
     #[test]
     fn each_case_has_its_own_switch() {
-        let of = |endpoint, stream, change: fn(&mut Record)| {
-            let mut record = Sample::whole().record();
-            record.facts.endpoint = endpoint;
-            record.facts.stream = Some(stream);
-            record.sequence.generation = None;
-            record.sequence.timing_source = None;
+        let of = |endpoint, stream, change: fn(&mut Row)| {
+            let mut record = Sample::whole().open_row();
+            record.endpoint = Some(endpoint);
+            record.stream = Some(stream);
+            record.more.generation = None;
+            record.timing_source = None;
             change(&mut record);
             Unseen::of_engine(&rows(&[record])[0])
         };
         let generate = |change| of(Endpoint::Generate, true, change);
-        let off = generate(|r| r.sequence.generation = Some(Generation::From0_5_12MetricsOff));
+        let off = generate(|r| r.more.generation = Some(Generation::From0_5_12MetricsOff));
         assert_eq!(off, Unseen::MetricsOff);
         assert!(off.remedy().contains("--enable-metrics"));
-        let old = generate(|r| r.sequence.generation = Some(Generation::From0_4_6));
+        let old = generate(|r| r.more.generation = Some(Generation::From0_4_6));
         assert_eq!(old, Unseen::TooOld);
         assert!(!old.remedy().contains("--enable-metrics"));
-        let part = generate(|r| r.sequence.generation = Some(Generation::V0_5_6));
+        let part = generate(|r| r.more.generation = Some(Generation::V0_5_6));
         assert_eq!(part, Unseen::Part);
         assert_eq!(generate(|_| ()), Unseen::NoMeta);
-        let hidden = generate(|r| r.facts.unread = Some(Unread::Encoded));
+        let hidden = generate(|r| r.unread = Some(Unread::Encoded));
         assert_eq!(hidden, Unseen::Hidden);
         for endpoint in [Endpoint::Chat, Endpoint::Messages, Endpoint::Responses] {
             let stream = of(endpoint, true, |_| ());
@@ -194,7 +218,7 @@ mod tests {
             assert!(!stream.remedy().contains("not here"));
         }
         // Whoever sends through a proxy that has them need not be told how to get them.
-        let in_proxy = |r: &mut Record| r.facts.front_joins_engine = true;
+        let in_proxy = |r: &mut Row| r.more.front_joins_engine = true;
         for (endpoint, why) in [
             (Endpoint::Chat, Unseen::InProxy),
             (Endpoint::Generate, Unseen::NoMeta),
@@ -203,7 +227,7 @@ mod tests {
         }
         let reply = of(Endpoint::Chat, false, |_| ());
         assert!(reply.remedy().contains("return_meta_info"));
-        let joined = |r: &mut Record| r.sequence.timing_source = Some(TimingSource::Log);
+        let joined = |r: &mut Row| r.timing_source = Some(TimingSource::Log);
         assert_eq!(of(Endpoint::Chat, true, joined), Unseen::Joined);
         assert_eq!(of(Endpoint::Completions, false, |_| ()), Unseen::Reply);
     }
@@ -212,9 +236,9 @@ mod tests {
     fn what_an_sglang_tells_in_part_has_a_remedy_of_its_own() {
         let of = |generation, stream, retractions, without: &[Moment]| {
             let sample = Sample::whole().without(without).with(|row| {
-                row.facts.stream = Some(stream);
-                row.sequence.generation = Some(generation);
-                row.sequence.num_retractions = Some(retractions);
+                row.stream = Some(stream);
+                row.more.generation = Some(generation);
+                row.num_retractions = Some(retractions);
             });
             Unseen::of_engine(&sample.row())
         };

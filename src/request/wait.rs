@@ -1,10 +1,12 @@
 //! What a row tells of its wait: in its server queue, in the router, and at the servers of a pair.
 
+use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause, Stay};
 
 use super::attempt;
 use super::cell::Value;
 use super::columns::ColumnId;
+use super::response::Unread;
 
 /// A sequence's wait at a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +15,8 @@ pub struct Wait {
     pub nanos: i64,
     /// Its way through the server, on the server's clock; `None` where nobody knows when it waited.
     pub stay: Option<Stay>,
-    /// From the row's times to those of its stay, nanoseconds.
-    pub shift: i64,
+    /// From the row's times to those of its stay, nanoseconds; `None` where their clocks cannot be compared.
+    pub shift: Option<i64>,
     /// What it was for, where the row tells: at the servers of a pair.
     pub cause: Option<Cause>,
 }
@@ -27,6 +29,16 @@ pub const OF_PAIR: [ColumnId; 4] = [
     ColumnId::prefill_queue_time,
     ColumnId::kv_transfer_time,
     ColumnId::decode_queue_time,
+];
+/// A request that was last seen there came to no server: column `ended_in`.
+const NO_SERVER: [&str; 5] = ["client lag", "connecting", "to proxy", "proxy", "router"];
+/// When a request was sent to a server: the first that is known.
+const SENT: [ColumnId; 5] = [
+    ColumnId::worker_forwarded_time,
+    ColumnId::router_send_time,
+    ColumnId::forwarded_time,
+    ColumnId::sent_time,
+    ColumnId::arrival_time,
 ];
 /// Files tell times so exactly, nanoseconds: differences of two were rounded apart from them.
 const EXACT: i64 = 1_000;
@@ -53,8 +65,12 @@ impl Wait {
         // On the server's clock the moments of all its requests are exact.
         let state = text(cell(ColumnId::clock_state));
         let offset = || whole(cell(ColumnId::clock_offset)).unwrap_or(0);
-        let shift = if state == "offset" { offset() } else { 0 };
-        let stay = stay(cell, shift, state == "raw");
+        let shift = match &*state {
+            "offset" => Some(offset()),
+            "raw" => None,
+            _ => Some(0),
+        };
+        let stay = stay(cell, shift);
         let stay = stay.filter(|stay| (stay.waited() - nanos).abs() <= EXACT);
         let exact = |stay: Stay| Stay {
             started: stay.queued + nanos,
@@ -105,11 +121,28 @@ impl Wait {
             Some(Wait {
                 nanos,
                 stay,
-                shift: 0,
+                shift: Some(0),
                 cause: Some(cause),
             })
         };
         all.into_iter().zip(nanos).filter_map(wait).collect()
+    }
+
+    /// When a request may have been at a server that did not tell when it waited and ran, by the row's own clock: from its sending
+    /// to its end. `None` where one of its waits has its stay, or it came to no server.
+    pub fn untimed<'a>(waits: &[Wait], cell: &impl Fn(ColumnId) -> Value<'a>) -> Option<Interval> {
+        let is_timed = waits.iter().any(|wait| wait.stay.is_some());
+        if is_timed || NO_SERVER.contains(&&*text(cell(ColumnId::ended_in))) {
+            return None;
+        }
+        let first = |columns: &[ColumnId]| columns.iter().find_map(|of| whole(cell(*of)));
+        // Of an answer in the background the end is not that of its generation.
+        let is_over = text(cell(ColumnId::unread)) != Unread::Background.name();
+        let end = first(&[ColumnId::end_time, ColumnId::finish_time]).filter(|_| is_over);
+        Some(Interval {
+            start: first(&SENT).unwrap_or(i64::MIN),
+            end: end.unwrap_or(i64::MAX),
+        })
     }
 
     /// What a request waited for before it was sent to a server, as its first row tells.
@@ -138,10 +171,10 @@ impl Wait {
     }
 }
 
-/// `is_raw`: the proxy's clock cannot be compared with the server's.
-fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: i64, is_raw: bool) -> Option<Stay> {
-    let at = |column| Some(whole(cell(column))? + shift);
-    let ours = |column| at(column).filter(|_| !is_raw);
+/// `shift`: `None` where the proxy's clock cannot be compared with the server's.
+fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<Stay> {
+    let at = |column| Some(whole(cell(column))? + shift.unwrap_or(0));
+    let ours = |column| at(column).filter(|_| shift.is_some());
     let started = at(ColumnId::queue_time_end)?;
     let ended = at(ColumnId::server_finish_time)
         .or_else(|| ours(ColumnId::finish_time))

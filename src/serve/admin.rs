@@ -30,7 +30,6 @@ use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;
 
 use super::live;
-use super::readiness::Readiness;
 use super::start::Listeners;
 
 /// How long a client may take for its request's head, and for its body.
@@ -45,11 +44,6 @@ static SERIAL: Semaphore = Semaphore::const_new(1);
 
 type Answer = Response<Full<Bytes>>;
 
-struct Admin {
-    listeners: Listeners,
-    readiness: Readiness,
-}
-
 /// A connection's task, and whether it is answering a request.
 type Connection = (AbortHandle, Arc<AtomicBool>);
 
@@ -58,10 +52,7 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
     let mut tasks = JoinSet::new();
     let mut connections = VecDeque::new();
     let mut phase = listeners.shared.phase.subscribe();
-    let admin = Arc::new(Admin {
-        listeners,
-        readiness: Readiness::default(),
-    });
+    let listeners = Arc::new(listeners);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -71,7 +62,8 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
         match accepted {
             Ok((stream, _)) if has_room(&mut connections) => {
                 let is_busy = Arc::new(AtomicBool::new(false));
-                let task = tasks.spawn(serve_connection(stream, admin.clone(), is_busy.clone()));
+                let task =
+                    tasks.spawn(serve_connection(stream, listeners.clone(), is_busy.clone()));
                 connections.push_back((task, is_busy));
             }
             Ok(_) => {}
@@ -97,10 +89,10 @@ fn has_room(connections: &mut VecDeque<Connection>) -> bool {
     closed.inspect(|(task, _)| task.abort()).is_some()
 }
 
-async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<AtomicBool>) {
+async fn serve_connection(stream: TcpStream, listeners: Arc<Listeners>, is_busy: Arc<AtomicBool>) {
     let service = service_fn(|request| async {
         is_busy.store(true, Ordering::Relaxed);
-        let response = answer(request, &admin).await;
+        let response = answer(request, &listeners).await;
         is_busy.store(false, Ordering::Relaxed);
         // No answer is kept, nor taken for what it is not, nor shown in the page of somebody else.
         let all = [
@@ -108,7 +100,7 @@ async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<Ato
             (X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (REFERRER_POLICY, "no-referrer"),
         ];
-        let closes = *admin.listeners.shared.phase.borrow() == Phase::HandedOver;
+        let closes = *listeners.shared.phase.borrow() == Phase::HandedOver;
         let all = all
             .into_iter()
             .chain(closes.then_some((CONNECTION, "close")));
@@ -124,10 +116,10 @@ async fn serve_connection(stream: TcpStream, admin: Arc<Admin>, is_busy: Arc<Ato
         .await;
 }
 
-async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
+async fn answer(request: Request<Incoming>, listeners: &Listeners) -> Answer {
     let path = request.uri().path().to_owned();
-    let shared = &admin.listeners.shared;
-    if let Some(refusal) = refusal(&path, request.headers(), &admin.listeners) {
+    let shared = &listeners.shared;
+    if let Some(refusal) = refusal(&path, request.headers(), listeners) {
         return refusal;
     }
     let faults = shared.faults.as_ref();
@@ -160,7 +152,7 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
         ("/", _) => page(),
         ("/live.json", _) => live_snapshot(&request, shared).await,
         ("/healthz", _) => text(StatusCode::OK, "ok\n"),
-        ("/readyz", _) => ready(admin).await,
+        ("/readyz", _) => ready(listeners).await,
         ("/metrics", _) => {
             let metrics = shared.metrics.clone();
             large(move || text(StatusCode::OK, metrics.text())).await
@@ -179,14 +171,14 @@ async fn answer(request: Request<Incoming>, admin: &Admin) -> Answer {
 }
 
 /// Whether this process takes requests. Does not name upstreams, as it needs no token.
-async fn ready(admin: &Admin) -> Answer {
-    let shared = &admin.listeners.shared;
+async fn ready(listeners: &Listeners) -> Answer {
+    let shared = &listeners.shared;
     if *shared.phase.borrow() != Phase::Serving {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
     }
-    let upstreams = admin.listeners.upstreams();
-    if admin.listeners.config.load().ready_needs_upstream
-        && !admin.readiness.ask(&upstreams, &shared.clock).await
+    let upstreams = listeners.upstreams();
+    if shared.config.load().ready_needs_upstream
+        && !listeners.readiness.ask(&upstreams, &shared.clock).await
     {
         let problem = "no upstream can be connected to\n";
         return text(StatusCode::SERVICE_UNAVAILABLE, problem);
@@ -202,7 +194,7 @@ fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<Ans
         // Scrapers ask by any name of a service; what they get neither changes nor shows a request.
         ("/metrics", None) => None,
         (_, None) => {
-            let is_ours = access::is_our_name(headers, &listeners.config.load().admin_hosts);
+            let is_ours = access::is_our_name(headers, &listeners.shared.config.load().admin_hosts);
             (!is_ours).then(misdirected)
         }
     }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -18,9 +17,9 @@ use crate::engine::Engine;
 use crate::proxy::shared::Shared;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::waits::JUDGED;
+use crate::units::count;
 
 use super::admin;
-use super::error::Error;
 use super::start::{Listeners, bind, listen, shared};
 
 /// A running proxy: a front, its hops and its admin listener, on the runtime that started it. Dropping it
@@ -57,20 +56,20 @@ impl Proxy {
     /// Binds the listeners and serves, on the current runtime.
     ///
     /// # Errors
-    /// See [`Error`]. Nothing is left running.
-    pub async fn start(config: Config, clock: Clock) -> Result<Proxy, Error> {
+    /// A value that cannot be used, as a [`crate::config_error::ConfigError`]; or what the system has not. Nothing is left running.
+    pub async fn start(config: Config, clock: Clock) -> anyhow::Result<Proxy> {
         Proxy::start_from(config, clock, &mut Inherited::default()).await
     }
 
     /// The same, with listeners taken over from another process where their addresses are the same.
     ///
     /// # Errors
-    /// See [`Error`]. Nothing is left running.
+    /// See [`Proxy::start`].
     pub async fn start_from(
         config: Config,
         clock: Clock,
         inherited: &mut Inherited,
-    ) -> Result<Proxy, Error> {
+    ) -> anyhow::Result<Proxy> {
         let credentials = config.check()?;
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let trust = credentials.trust.clone();
@@ -89,10 +88,10 @@ impl Proxy {
             traces.as_ref(),
         )?);
         let listeners = Listeners {
-            config: Arc::new(ArcSwap::from_pointee(config.clone())),
             shared: shared.clone(),
             connections: Arc::new(watch::channel(()).0),
             running: Arc::default(),
+            readiness: Arc::default(),
         };
         let front = bound.first().filter(|_| shared.joins.has_front());
         let front_addr = front.map(|front| front.socket.address);
@@ -167,14 +166,14 @@ impl Proxy {
     /// records on disk.
     pub async fn drain(&self) {
         self.stop_accepting(Phase::Draining);
-        let open = self.metrics().in_flight();
-        log::info!("draining: {open} requests in flight; another signal ends at once");
+        let open = count(self.metrics().in_flight(), "request");
+        log::info!("draining: {open} in flight; another signal ends at once");
         let rest = async {
             let _ = tokio::time::timeout(GRACE, self.listeners.connections.closed()).await;
             self.enter(Phase::Closing);
             self.listeners.connections.closed().await;
         };
-        let limit = self.listeners.config.load().drain_timeout_s.get();
+        let limit = self.shared.config.load().drain_timeout_s.get();
         self.wait_for_connections(rest, limit, "drain_timeout_s")
             .await;
         self.abort().await;
@@ -212,7 +211,7 @@ impl Proxy {
 
     /// Every listening socket, for a process that takes them over, and what its hops are known by.
     pub fn offer(&self) -> Offer {
-        let config = self.listeners.config.load();
+        let config = self.shared.config.load();
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
         let running = self.listeners.running.lock();
         let others = self.others.lock().clone();
@@ -259,15 +258,15 @@ impl Proxy {
     /// for the longer of `drain_timeout_s` and `upstream_read_timeout_s`; all records are on disk then. An idle connection stays open until its next request, so
     /// that none is closed under a client that is about to use it.
     pub async fn finish_requests(&self) {
-        let open = self.metrics().in_flight();
-        log::info!("handed over: {open} requests in flight here");
+        let open = count(self.metrics().in_flight(), "request");
+        log::info!("handed over: {open} in flight here");
         let all = async {
             self.listeners.connections.closed().await;
             self.also_open.closed().await;
         };
-        let config = self.listeners.config.load_full();
+        let config = self.shared.config.load_full();
         let drain = config.drain_timeout_s.get();
-        let read = config.upstream_read_timeout_s.get();
+        let read = config.rules.upstream_read_timeout_s.get();
         // The service is not down meanwhile: nobody is in a hurry, and a stream may be long.
         let (limit, key) = if read > drain {
             (read, "upstream_read_timeout_s")
@@ -286,8 +285,8 @@ impl Proxy {
     ) {
         let limit = limit.max(Duration::from_millis(1));
         if tokio::time::timeout(limit, rest).await.is_err() {
-            let left = self.listeners.connections.receiver_count();
-            log::warn!("{left} connections were still open after {key}");
+            let left = count(self.listeners.connections.receiver_count(), "connection");
+            log::warn!("still open after {key}: {left}");
         }
     }
 

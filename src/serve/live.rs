@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::proxy::shared::{Shared, UpstreamKind};
+use crate::proxy::shared::Shared;
 use crate::report::page::{BASE, DOM, filled};
 use crate::request::outcome::Outcome;
 use crate::request::time_spent::{PartSpent, TimeSpent};
@@ -59,7 +59,7 @@ fn present(shared: &Shared) -> Value {
         workers.entry(worker).or_default().insert(phase, count);
     }
     let at_workers: i64 = workers.values().filter_map(|of| of.get(WAITING)).sum();
-    let has_router = shared.joins.has_front() && shared.upstream_kind == UpstreamKind::Router;
+    let has_router = shared.joins.has_front() && !shared.is_before_servers();
     // Not taken at one moment: about.
     let in_router = (has_router && !workers.is_empty())
         .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers).max(0));
@@ -152,34 +152,30 @@ fn in_order(spent: &TimeSpent) -> Vec<&PartSpent> {
     parts
 }
 
+fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / 1e9
+}
+
 fn ok(slot: &Slot) -> u64 {
     let ok = slot.outcomes().find(|(outcome, _)| *outcome == Outcome::Ok);
     ok.map_or(0, |(_, count)| count)
-}
-
-fn seconds(nanos: i64) -> f64 {
-    nanos as f64 / 1e9
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::sample::{Sample, at};
-    use crate::request::timeline::{Moment, STAGES};
+    use crate::request::timeline::{ENGINE, STAGES};
     use crate::telemetry::counted::Counted;
     use crate::telemetry::recent::Recent;
 
     #[test]
     fn a_stage_is_told_of_the_requests_where_it_was_seen() {
-        let engine = Moment::ALL
-            .into_iter()
-            .filter(|moment| (Moment::ServerCreated..=Moment::ServerFinish).contains(moment));
-        let engine: Vec<Moment> = engine.collect();
         let recent = Recent::default();
         for sample in [
             Sample::whole(),
-            Sample::starting(1).without(&engine),
-            Sample::starting(2).without(&engine),
+            Sample::starting(1).without(&ENGINE),
+            Sample::starting(2).without(&ENGINE),
         ] {
             let rows = vec![sample.row()].into();
             recent.record(&rows, Some(&Counted::of(&rows)));
@@ -206,6 +202,21 @@ mod tests {
                 .unwrap()
                 .starts_with("Of 0.21 s until the first token on average, ")
         );
+    }
+
+    #[test]
+    fn a_request_that_is_gone_has_the_members_that_the_dialog_reads() {
+        let recent = Recent::default();
+        let rows = vec![Sample::whole().row()].into();
+        recent.record(&rows, Some(&Counted::of(&rows)));
+        let told = request(&recent.find(1).unwrap(), &[]);
+        let (_, gone) = PAGE.split_once("detail({").unwrap();
+        let (gone, _) = gone.split_once("});").unwrap();
+        // It may have waited for nothing.
+        let read = told.as_object().unwrap().keys();
+        for member in read.filter(|member| *member != "waited") {
+            assert!(gone.contains(&format!("{member}: ")), "{member}");
+        }
     }
 
     #[test]

@@ -5,15 +5,14 @@ use std::io;
 use std::path::Path;
 use std::pin::pin;
 
+use anyhow::{Context as _, anyhow};
 use tokio::process::Command;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::client::takeover::{Channel, Takeover};
 use crate::clock::Clock;
 use crate::config::proxy::Config;
-use crate::config_error::ConfigError;
 
-use super::error::Error;
 use super::lifecycle::Proxy;
 use super::notify::{STOPPING, main_process, notify};
 
@@ -37,6 +36,9 @@ enum Event {
     HandedOver(u32, Channel),
 }
 
+/// What the system has not for a start, in an error's first words.
+const START: &str = "cannot start";
+
 /// The target of the log lines that answer a reload: a line a fault of the config, all of them.
 pub const RELOAD: &str = "queuescope::serve::reload";
 
@@ -49,7 +51,7 @@ pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 ///
 /// # Errors
 /// Why it could not start.
-pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
+pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
     // A new version will stand at the same path; by then this one's own is only "(deleted)".
     let begun_as = || std::env::args_os().next().unwrap_or_default().into();
     let program = std::env::current_exe().unwrap_or_else(|_| begun_as());
@@ -57,9 +59,10 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> Result<(), Error> {
     let runtime = runtime
         .worker_threads(config.threads.get() as usize)
         .enable_all()
-        .build()?;
+        .build()
+        .context(START)?;
     let ran = runtime.block_on(async {
-        let mut signals = Signals::new()?;
+        let mut signals = Signals::new().context(START)?;
         let Some((proxy, mut takeover)) = start(config, clock, &mut signals).await? else {
             return Ok(());
         };
@@ -91,7 +94,7 @@ async fn start(
     config: Config,
     clock: Clock,
     signals: &mut Signals,
-) -> Result<Option<Begun>, Error> {
+) -> anyhow::Result<Option<Begun>> {
     let (proxy, takeover) = tokio::select! {
         biased;
         begun = begin(config, clock) => begun?,
@@ -122,7 +125,7 @@ async fn start(
         .map_err(|why| not_taken_over(&path, &why))
 }
 
-async fn begin(config: Config, clock: Clock) -> Result<Begun, Error> {
+async fn begin(config: Config, clock: Clock) -> anyhow::Result<Begun> {
     let Some(path) = config.takeover.clone() else {
         return Ok((Proxy::start(config, clock).await?, None));
     };
@@ -132,14 +135,13 @@ async fn begin(config: Config, clock: Clock) -> Result<Begun, Error> {
     Ok((proxy, Some(takeover)))
 }
 
-fn not_taken_over(path: &Path, why: &io::Error) -> Error {
+fn not_taken_over(path: &Path, why: &io::Error) -> anyhow::Error {
     // The other errors say themselves what would be right.
     let right = match why.raw_os_error() {
         Some(_) => "; give a path in a folder where this user may write",
         None => "",
     };
-    let why = format!("{why}{right}");
-    Error::Takeover(ConfigError::text("takeover", path.display(), why))
+    anyhow!("takeover = \"{}\": {why}{right}", path.display())
 }
 
 /// Until a signal to end, or a successor: its process id, and what it waits for the end of.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::client::listener::ListenSocket;
 use crate::client::takeover::Inherited;
-use crate::config::keys::Taken;
 use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
+use crate::keys::Taken;
 use crate::upstream::Upstreams;
 
 use super::lifecycle::Proxy;
@@ -29,7 +29,7 @@ impl Proxy {
     async fn try_reload(&self, config: Config) -> Result<String, Vec<String>> {
         let wrong = |all: Vec<ConfigError>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         let credentials = config.check_all().map_err(wrong)?;
-        let old = self.listeners.config.load_full();
+        let old = self.shared.config.load_full();
         let changes = old.changes(&config);
         let mut fixed = needs_restart(&old, &config);
         // The file is the same, what it holds is not.

@@ -5,27 +5,28 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Once};
 
+use anyhow::anyhow;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::client::limits::Limits;
 use crate::client::listener::{ListenSocket, Listener};
 use crate::client::phase::Phase;
 use crate::client::takeover::Inherited;
 use crate::clock::{Clock, NANOS};
 use crate::config::check::Credentials;
 use crate::config::proxy::Config;
-use crate::config::values::Share;
+use crate::engine::Engine;
 use crate::engine::joiner::Outlet;
-use crate::engine::{self, Engine, forward};
 use crate::fault::registry::Faults;
+use crate::keys::values::Whole;
 use crate::offset::OffsetTable;
 use crate::proxy::connection;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::proxy::service::Service;
-use crate::proxy::shared::{Role, Settings, Shared};
+use crate::proxy::shared::{Role, Shared};
+use crate::request::roles::Roles;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::sampling::UpstreamFlag;
@@ -34,9 +35,9 @@ use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
 use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
-use crate::upstream::{self, Address, Affinity, Policy, Rules, Trust, Upstreams};
+use crate::upstream::{self, Address, Means, Policy, Rules, Trust, Upstreams};
 
-use super::error::Error;
+use super::readiness::Readiness;
 
 /// Other clocks (engines, hops of other processes) that are kept in mind.
 const CLOCKS: usize = 1024;
@@ -46,12 +47,12 @@ const POOL: usize = 4096;
 /// The listeners for requests: the front first, then the hops.
 #[derive(Clone)]
 pub(super) struct Listeners {
-    /// What the proxy was told, the last reload included.
-    pub(super) config: Arc<ArcSwap<Config>>,
     pub(super) shared: Arc<Shared>,
     /// One receiver a connection.
     pub(super) connections: Arc<watch::Sender<()>>,
     pub(super) running: Arc<Mutex<Vec<Served>>>,
+    /// Whether an upstream of theirs can be connected to.
+    pub(super) readiness: Arc<Readiness>,
 }
 
 /// A listener and where its requests go. Dropping it accepts no more.
@@ -76,16 +77,21 @@ pub(super) fn listen(
     name: &str,
     address: SocketAddr,
     inherited: &mut Inherited,
-) -> Result<ListenSocket, Error> {
+) -> anyhow::Result<ListenSocket> {
     let claimed = inherited.claim(name, address);
-    ListenSocket::new(name, address, claimed).map_err(|source| Error::Listen {
-        key: match name.starts_with("worker") {
-            true => format!("{name}: listen"),
-            false => name.to_owned(),
-        },
-        address,
-        source,
-    })
+    let listen = if name.starts_with("worker") {
+        ": listen"
+    } else {
+        ""
+    };
+    let wrong = |why: io::Error| {
+        let right = match why.kind() {
+            io::ErrorKind::AddrNotAvailable => "give an address of this machine",
+            _ => "is another process there? Give a free address",
+        };
+        anyhow!("{name}{listen} = \"{address}\": {why}; {right}")
+    };
+    ListenSocket::new(name, address, claimed).map_err(wrong)
 }
 
 /// Binds the listeners that a config asks for, but for those of `running`, and looks their upstreams up.
@@ -95,9 +101,9 @@ pub(super) async fn bind(
     running: &[(ListenSocket, Arc<Upstreams>)],
     metrics: &Metrics,
     inherited: &mut Inherited,
-) -> Result<Vec<Bound>, Error> {
+) -> anyhow::Result<Vec<Bound>> {
     let mut all = Vec::new();
-    for (role, address, upstreams, rules) in listeners(config, trust) {
+    for (role, address, upstreams, rules) in listeners(config) {
         let (name, key) = match &role {
             Role::Front => ("listen".to_owned(), "upstream".to_owned()),
             Role::Hop(worker) => {
@@ -124,11 +130,15 @@ pub(super) async fn bind(
             None => listen(&name, address, inherited)?,
         };
         let (before, metrics) = (same.map(|(_, all)| all.clone()), metrics.clone());
+        let means = Means {
+            trust: trust.clone(),
+            resolver: upstream::system,
+        };
         // The system's resolver blocks.
-        let resolve = move || Upstreams::resolve(&upstreams, rules, before.as_deref(), &metrics);
+        let resolve =
+            move || Upstreams::resolve(&upstreams, rules, means, before.as_deref(), &metrics);
         let resolved = tokio::task::spawn_blocking(resolve).await;
-        let resolved = resolved.map_err(io::Error::other)?;
-        let upstreams = resolved.map_err(|problem| Error::Resolve { key, problem })?;
+        let upstreams = resolved?.map_err(|wrong| anyhow!("{key}: cannot resolve {wrong}"))?;
         all.push(Bound {
             role,
             socket,
@@ -143,8 +153,7 @@ impl Listeners {
     /// Has those run, and no others, with the settings of a config. Gives what has become of them, in words.
     pub(super) fn take_on(&self, config: &Config, bound: Vec<Bound>) -> Vec<String> {
         let shared = &self.shared;
-        shared.settings.store(Arc::new(settings(config)));
-        self.config.store(Arc::new(config.clone()));
+        shared.config.store(Arc::new(config.clone()));
         let workers = config.workers.iter().map(|worker| worker.name.as_str());
         // Metrics of one that was added begin at 0 before its first request.
         workers
@@ -183,10 +192,11 @@ impl Listeners {
     fn accept(&self, bound: Bound) -> Served {
         let (shared, role) = (self.shared.clone(), bound.role);
         let upstreams = Arc::new(ArcSwap::new(bound.upstreams));
-        let (most, phase) = (shared.limits(&role).connections, shared.phase.subscribe());
+        let most = shared.limits(&role).max_connections.get() as usize;
+        let phase = shared.phase.subscribe();
         let listener = Listener::new(most, phase, self.connections.clone());
         // Of each of the runtime's threads.
-        let threads = self.config.load().threads.get() as usize;
+        let threads = shared.config.load().threads.get() as usize;
         let pool = POOL.div_ceil(threads).saturating_mul(threads);
         let service = Service::new(shared, role, listener, upstreams.clone(), pool);
         let service = Arc::new(service);
@@ -217,66 +227,22 @@ impl Drop for Served {
     }
 }
 
-fn settings(config: &Config) -> Settings {
-    let hosts = config.workers.iter();
-    let hosts = hosts.filter_map(|worker| Some((worker.name.clone(), worker.host.clone()?)));
-    let roles = config.workers.iter();
-    let roles = roles.filter_map(|worker| Some((worker.name.clone(), worker.role?)));
-    Settings {
-        limits: Limits {
-            client_idle_s: config.client_idle_timeout_s.get(),
-            client_read: config.client_read_timeout_s.get(),
-            client_write: config.client_write_timeout_s.get(),
-            client_head: config.client_head_timeout_s.get(),
-            client_body: config.client_body_timeout_s.get(),
-            client_stall: config.client_stall_timeout_s.get(),
-            request_head_bytes: config.request_head_max_bytes.get(),
-            request_body_bytes: config.request_body_max_bytes.get(),
-            connections: config.max_connections.get() as usize,
-        },
-        stamps: config.stamps,
-        stamps_token: config.stamps_token.clone(),
-        label_headers: config.label_headers.clone(),
-        hosts: hosts.collect(),
-        roles: roles.collect(),
-    }
-}
-
 /// A listener as a config asks for it.
 type Asked = (Role, SocketAddr, Vec<Address>, Rules);
 
 /// The listeners that a config asks for, but for the admin listener: the front first, then the hops.
-fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Asked> {
-    let front_rules = Rules {
-        policy: config.policy,
-        affinity: Affinity {
-            cache_threshold: config.cache_threshold.get(),
-            balance_abs_threshold: usize::try_from(config.balance_abs_threshold.get())
-                .unwrap_or(usize::MAX),
-            balance_rel_threshold: config.balance_rel_threshold,
-        },
-        out: config.upstream_out_s.get(),
-        trust,
-        resend_broken: config.resend_broken,
-        most: config.max_concurrent_requests.get() as usize,
-        queue_timeout: config.queue_timeout_s.get(),
-        connect_timeout: config.upstream_connect_timeout_s.get(),
-        read_timeout: config.upstream_read_timeout_s.get(),
-        write_timeout: config.upstream_write_timeout_s.get(),
-        idle_timeout: config.upstream_idle_timeout_s.get(),
-        resolver: upstream::system,
-    };
+fn listeners(config: &Config) -> impl Iterator<Item = Asked> {
     let hop_rules = Rules {
         policy: Policy::RoundRobin,
         // The one server would get the request twice.
         resend_broken: false,
-        most: 0,
-        ..front_rules.clone()
+        max_concurrent_requests: Whole::of::<0>(),
+        ..config.rules.clone()
     };
     // Without an upstream there are only hops, for a front elsewhere.
     let front = (!config.upstream.is_empty()).then(|| {
         let upstreams = config.upstream.clone();
-        (Role::Front, config.listen, upstreams, front_rules)
+        (Role::Front, config.listen, upstreams, config.rules.clone())
     });
     let hops = config.workers.iter().map(move |worker| {
         let role = Role::Hop(worker.name.as_str().into());
@@ -286,45 +252,8 @@ fn listeners(config: &Config, trust: Option<Trust>) -> impl Iterator<Item = Aske
     front.into_iter().chain(hops)
 }
 
-/// When the sampled flag goes upstream: by the ratio where servers' spans are waited for, which make none without it, unless
-/// the user says otherwise.
-fn upstream_flag(config: &Config) -> UpstreamFlag {
-    let listens = config.engine.traces.listen.is_some();
-    let usual = if listens {
-        UpstreamFlag::Ratio
-    } else {
-        UpstreamFlag::default()
-    };
-    config.otlp.upstream_flag.unwrap_or(usual)
-}
-
-/// What engines tell, where any of it is on.
-fn engine(
-    config: &Config,
-    credentials: &Credentials,
-    traces: Option<&ListenSocket>,
-) -> Result<Option<engine::Settings>, Error> {
-    let given = &config.engine;
-    if !given.is_on() {
-        return Ok(None);
-    }
-    let socket = |bound: &ListenSocket| bound.socket.as_fd().try_clone_to_owned();
-    let forward = credentials.forward.clone().map(|to| forward::Settings {
-        to,
-        queue_bytes: given.traces.queue_bytes.get() as usize,
-    });
-    Ok(Some(engine::Settings {
-        traces: traces.map(socket).transpose()?.map(TcpListener::from),
-        forward,
-        logs: given.logs.path.clone(),
-        wait: given.wait_s.get(),
-        wait_abort: given.wait_abort_s.get(),
-        most: given.most_waiting.get() as usize,
-    }))
-}
-
 /// The records file, where there is one.
-fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<Recorder>, Error> {
+fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> anyhow::Result<Option<Recorder>> {
     let Some(path) = config.records.clone() else {
         return Ok(None);
     };
@@ -332,7 +261,7 @@ fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<
     let rotation = Rotation {
         bytes: (config.records_rotate_mb * 1e6).round() as u64,
         age_nanos: (config.records_rotate_hours * 3600.0 * NANOS as f64).round() as i64,
-        keep: config.records_keep,
+        keep: config.records_keep.get() as usize,
     };
     let file = RecordsFile {
         path,
@@ -340,8 +269,8 @@ fn recorder(config: &Config, clock: &Clock, metrics: &Metrics) -> Result<Option<
         rotation,
         clock: clock.clone(),
     };
-    let recorder = Recorder::start(file, config.record_queue.get() as usize, metrics.clone())?;
-    Ok(Some(recorder))
+    let recorder = Recorder::start(file, config.record_queue.get() as usize, metrics.clone());
+    Ok(Some(recorder.map_err(|why| anyhow!("records: {why}"))?))
 }
 
 /// Where rows go: the records file, and traces.
@@ -350,22 +279,25 @@ fn telemetry(
     credentials: &Credentials,
     clock: &Clock,
     metrics: &Metrics,
-) -> Result<Arc<Telemetry>, Error> {
+) -> anyhow::Result<Arc<Telemetry>> {
     if let Some(off) = credentials.traces.off {
         log::warn!("traces: {off} turns them off");
     }
     let to = credentials.traces.settings.as_ref();
-    let own_ratio = config.otlp.ratio.map_or(1.0, Share::get);
+    let own_ratio = config.otlp.ratio.unwrap_or(1.0);
     let ratio = to.map_or(own_ratio, |to| to.sampling.ratio);
     let export = |to| Traces::start(to, clock.name(), metrics.clone(), otlp::LAST);
     let traces = to.map(export).transpose()?;
+    // Servers whose spans are waited for make none of requests without the flag.
+    let usual = match config.engine.traces.listen {
+        Some(_) => UpstreamFlag::Ratio,
+        None => UpstreamFlag::default(),
+    };
+    let upstream_flag = config.otlp.upstream_flag.unwrap_or(usual);
     let recorder = recorder(config, clock, metrics)?;
     let telemetry = Telemetry::new(recorder, metrics.clone(), !config.upstream.is_empty());
-    Ok(Arc::new(telemetry.with_traces(
-        traces,
-        upstream_flag(config),
-        ratio,
-    )))
+    let telemetry = telemetry.with_traces(traces, upstream_flag, ratio);
+    Ok(Arc::new(telemetry))
 }
 
 pub(super) fn shared(
@@ -375,16 +307,24 @@ pub(super) fn shared(
     metrics: Metrics,
     inherited: Option<Secret>,
     engine_traces: Option<&ListenSocket>,
-) -> Result<Shared, Error> {
+) -> anyhow::Result<Shared> {
     let telemetry = telemetry(config, credentials, &clock, &metrics)?;
     let clocks = Arc::new(Mutex::new(OffsetTable::with_capacity(CLOCKS)));
+    let roles = Arc::<Mutex<Roles>>::default();
     let outlet = Outlet {
         telemetry: telemetry.clone(),
         clocks: clocks.clone(),
         metrics: metrics.clone(),
+        roles: roles.clone(),
     };
-    let engine = engine(config, credentials, engine_traces)?;
-    let engine = engine.map(|settings| Engine::start(settings, outlet, clock.clone(), &metrics));
+    let socket = |bound: &ListenSocket| bound.socket.as_fd().try_clone_to_owned();
+    let socket = engine_traces
+        .map(socket)
+        .transpose()?
+        .map(TcpListener::from);
+    let (keys, forward) = (&config.engine, credentials.forward.clone());
+    let engine = || Engine::start(keys, socket, forward, outlet, clock.clone(), &metrics);
+    let engine = keys.is_on().then(engine);
     let faults = || Faults::new(clock.clone(), metrics.clone());
     let hop_secret = credentials.hop_secret.clone().or(inherited);
     Ok(Shared {
@@ -395,13 +335,12 @@ pub(super) fn shared(
         admin_token: credentials.admin_token.clone(),
         faults: config.fault_injection.then(faults),
         tls: credentials.tls.clone().map(ArcSwap::from),
-        settings: ArcSwap::from_pointee(settings(config)),
-        upstream_kind: config.upstream_kind,
+        config: ArcSwap::from_pointee(config.clone()),
         clocks,
         hop_key: hop_secret.map_or_else(HopKey::of_process, HopKey::of),
         unsigned_stamps: Once::new(),
         joins: Joins::new(!config.upstream.is_empty(), metrics.clone()),
-        roles: Mutex::default(),
+        roles,
         phase: watch::channel(Phase::Serving).0,
         metrics,
         clock,

@@ -9,7 +9,7 @@ use super::disaggregation::Disaggregation;
 use super::engine::Profile;
 use super::failures::Failures;
 use super::flags;
-use crate::units::{at_least, between};
+use crate::units::{at_least, between, time, whole_ms};
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -61,11 +61,11 @@ pub struct Config {
     #[arg(long, help_heading = "How fast it is")]
     pub instant: bool,
     /// Set the engine's clock ahead by this, seconds (to test clock offsets)
-    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = between(-1e8, 1e8))]
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = time(1.0, -1e8, 1e8))]
     #[arg(help_heading = "What it tells")]
     pub clock_skew_s: f64,
     /// Close keep-alive connections that are idle for this long, seconds
-    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = between(1e-3, 1e6))]
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = time(1.0, 1e-3, 1e6))]
     #[arg(help_heading = "What it tells")]
     pub keep_alive_s: f64,
     /// Whether it is one of a pair.
@@ -96,7 +96,7 @@ pub struct Telemetry {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0_u8, 3))]
     pub trace_level: u8,
     /// Hold spans back by this before they are sent, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0)]
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = whole_ms)]
     pub trace_delay_ms: u32,
     /// Lose this share of the batches of spans, 0 to 1; other ones each time
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]

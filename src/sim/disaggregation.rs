@@ -10,7 +10,7 @@ use crate::clock::Stamp;
 
 use super::flags;
 use crate::request::names::names;
-use crate::units::between;
+use crate::units::{MS, between, time};
 
 names! {
     /// What a server does of a request.
@@ -55,10 +55,10 @@ pub struct Disaggregation {
     #[arg(long, value_name = "RATE", default_value_t = 190_000.0, value_parser = between(1e-3, 1e12))]
     pub transfer_tokens_per_s: f64,
     /// Least time of such a transfer, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1.0, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 1.0, value_parser = time(MS, 0.0, 1e6))]
     pub transfer_ms: f64,
     /// A decode server gives a request up so long after its prefill server was lost, seconds
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = time(1.0, 0.0, 1e6))]
     pub transfer_lost_s: f64,
 }
 

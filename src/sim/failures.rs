@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Error;
 use super::flags;
-use crate::units::between;
+use crate::units::{between, whole_ms};
 
 /// Shares of the requests that go wrong.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -29,7 +29,7 @@ pub struct Failures {
     #[arg(long = "fail-slow", value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
     pub slow: f64,
     /// How late, milliseconds
-    #[arg(long = "fail-slow-ms", value_name = "MS", default_value_t = 1_000)]
+    #[arg(long = "fail-slow-ms", value_name = "MS", default_value_t = 1_000, value_parser = whole_ms)]
     pub slow_ms: u32,
     /// Other requests go wrong with another seed
     #[arg(long = "fail-seed", value_name = "N", default_value_t = 0)]
@@ -64,7 +64,8 @@ impl Failures {
     /// [`Error::Value`] where they are more than all requests.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let shares = self.shares();
-        if shares.iter().sum::<f64>() <= 1.0 {
+        // Tenths and hundredths that are 1 together may be a little more as sums of floats.
+        if shares.iter().sum::<f64>() <= 1.0 + 1e-9 {
             return Ok(());
         }
         Err(Error::Value {
@@ -131,5 +132,18 @@ mod tests {
         };
         assert_ne!(other.fate(0), fates[0]);
         assert_eq!(Failures::default().fate(0), Fate::Served);
+    }
+
+    #[test]
+    fn shares_may_be_all_requests_and_no_more() {
+        for (hang, is_right) in [(0.55, true), (0.56, false)] {
+            let failures = Failures {
+                die: 0.34,
+                hang,
+                slow: 0.11,
+                ..Failures::default()
+            };
+            assert_eq!(failures.validate().is_ok(), is_right, "{hang}");
+        }
     }
 }

@@ -164,8 +164,9 @@ async fn come(bootstrap: &Bootstrap) -> io::Result<()> {
     }
 }
 
-/// Waits until a moment of the engine's clock.
-async fn until(shared: &Shared, at: Stamp) {
-    let nanos = at.nanos_since(shared.clock.now()).max(0).unsigned_abs();
-    tokio::time::sleep(Duration::from_nanos(nanos)).await;
+/// Waits until a moment of the engine's clock, if it is to come.
+pub(super) async fn until(shared: &Shared, at: Stamp) {
+    if let Ok(nanos @ 1..) = u64::try_from(at.nanos_since(shared.clock.now())) {
+        tokio::time::sleep(Duration::from_nanos(nanos)).await;
+    }
 }

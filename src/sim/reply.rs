@@ -23,11 +23,12 @@ use super::disaggregation::Mode;
 use super::driver::{Command, Listener, Submission, Update};
 use super::engine::{EventKind, Request};
 use super::failures::Fate;
+use super::handover::{self, until};
 use super::sequence::{Ending, Sequence};
 use super::served::{KEPT, Outcome, Served};
 use super::shared::{Exchange, Shared};
 use super::wire::DONE;
-use super::{handover, openai, request_log, spans, wire};
+use super::{openai, request_log, spans, wire};
 
 /// A generation request that the engine works on.
 #[derive(Debug)]
@@ -85,10 +86,7 @@ fn submit(shared: &Arc<Shared>, sequences: &[Sequence], due: Stamp) -> Source {
         request: Request {
             id: sequence.id,
             prompt: sequence.prompt.clone().into(),
-            output_tokens: match mode {
-                Mode::Prefill => 1,
-                _ => sequence.wanted,
-            },
+            output_tokens: to_make(sequence, mode),
         },
         due,
         listener: Listener {
@@ -111,6 +109,14 @@ fn submit(shared: &Arc<Shared>, sequences: &[Sequence], due: Stamp) -> Source {
     Source::Engine(receiver, updates)
 }
 
+/// Tokens that a server makes of an answer: one that prefills makes the first.
+fn to_make(sequence: &Sequence, mode: Mode) -> u32 {
+    match mode {
+        Mode::Prefill => 1,
+        _ => sequence.wanted,
+    }
+}
+
 impl Reply {
     /// Hands the call to the engine.
     pub(super) fn begin(
@@ -124,7 +130,10 @@ impl Reply {
             Fate::Slow(ms) => f64::from(ms),
             _ => 0.0,
         };
-        let tokenize_s = shared.config.profile.tokenize_s(call.prompt_tokens());
+        let tokenize_s = match shared.config.instant {
+            true => 0.0,
+            false => shared.config.profile.tokenize_s(call.prompt_tokens()),
+        };
         let dispatched = received.plus_seconds(tokenize_s);
         let dispatched = dispatched.plus_seconds(late_ms / 1e3);
         let open = call.sequences.len();
@@ -139,7 +148,7 @@ impl Reply {
         let source = if shared.config.instant {
             for index in 0..open {
                 for kind in [EventKind::Queued, EventKind::Admitted { cached: 0 }] {
-                    call.sequences[index].apply(&at_once(index, received, kind));
+                    call.sequences[index].apply(&at_once(index, dispatched, kind));
                 }
             }
             Source::Instant(0)
@@ -147,7 +156,7 @@ impl Reply {
             submit(&shared, &call.sequences, dispatched)
         };
         Reply {
-            cut: Cut::of(fate, &call.sequences),
+            cut: Cut::of(fate, &call.sequences, shared.mode()),
             exchange: Exchange {
                 shared,
                 call,
@@ -175,7 +184,11 @@ impl Reply {
         while self.open > 0 {
             let update = match &mut self.source {
                 Source::Engine(updates, _) => updates.recv().await.ok_or(EngineStopped)?,
-                Source::Instant(turn) => instant(turn, &self.exchange),
+                Source::Instant(turn) => {
+                    // One that comes late comes so here, too.
+                    until(&self.exchange.shared, self.exchange.dispatched).await;
+                    instant(turn, &self.exchange)
+                }
             };
             if self.apply(&update, true) {
                 if let Some(cut) = &mut self.cut {
@@ -280,15 +293,15 @@ impl Reply {
     }
 }
 
-/// The next token of `--instant`, made at the moment the request came. Some sequence is still open.
+/// The next token of `--instant`, made at the moment the request was handed over. Some sequence is still open.
 fn instant(turn: &mut usize, exchange: &Exchange) -> Update {
     let sequences = &exchange.call.sequences;
     let round = (0..sequences.len()).map(|step| (*turn + step) % sequences.len());
     let mut open = round.filter(|index| sequences[*index].ending.is_none());
     let index = open.next().unwrap_or_default();
     *turn = index + 1;
-    let last = sequences[index].made() + 1 >= sequences[index].wanted;
-    at_once(index, exchange.received, EventKind::Token { last })
+    let last = sequences[index].made() + 1 >= to_make(&sequences[index], exchange.shared.mode());
+    at_once(index, exchange.dispatched, EventKind::Token { last })
 }
 
 /// What becomes of a sequence where no engine works.
@@ -303,14 +316,14 @@ fn at_once(index: usize, at: Stamp, kind: EventKind) -> Update {
 }
 
 impl Cut {
-    fn of(fate: Fate, sequences: &[Sequence]) -> Option<Cut> {
+    fn of(fate: Fate, sequences: &[Sequence], mode: Mode) -> Option<Cut> {
         let (share, dies) = match fate {
             Fate::Dies(share) => (share, true),
             Fate::Hangs(share) => (share, false),
             _ => return None,
         };
-        let wanted: u64 = sequences.iter().map(|s| u64::from(s.wanted)).sum();
-        let tokens = (share * wanted as f64) as u64;
+        let made = sequences.iter().map(|one| u64::from(to_make(one, mode)));
+        let tokens = (share * made.sum::<u64>() as f64) as u64;
         Some(Cut { tokens, dies })
     }
 }

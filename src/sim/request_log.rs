@@ -9,12 +9,23 @@ use super::meta_info;
 use super::sequence::Sequence;
 use super::shared::Exchange;
 
-/// The line of an answer that has ended: of what SGLang's own request holds who it is and its trace, and `meta_info`.
+/// The line of an answer that has ended: of what SGLang's own request holds who it is, its trace and its room, and `meta_info`.
 pub(super) fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
     let headers = ["traceparent", "tracestate"].into_iter();
     let headers = headers.filter_map(|name| Some((name.to_owned(), exchange.header(name)?.into())));
+    let room = sequence
+        .bootstrap
+        .as_ref()
+        .map_or_else(String::new, |meet| {
+            format!(
+                ",\"bootstrap_host\":{},\"bootstrap_port\":{},\"bootstrap_room\":{}",
+                Value::from(&*meet.host),
+                meet.port,
+                meet.room
+            )
+        });
     let parameters = format!(
-        "{{\"rid\":{},\"stream\":{},\"external_trace_header\":{}}}",
+        "{{\"rid\":{},\"stream\":{}{room},\"external_trace_header\":{}}}",
         sequence.rid_json,
         exchange.call.stream,
         Value::Object(headers.collect())

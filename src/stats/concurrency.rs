@@ -61,6 +61,40 @@ impl Window {
 }
 
 impl Interval {
+    /// The stretches of time in which any of them lies, in order; they do not touch.
+    pub fn union(mut all: Vec<Interval>) -> Vec<Interval> {
+        all.retain(|one| one.start < one.end);
+        all.sort_unstable_by_key(|one| one.start);
+        all.dedup_by(|next, last| {
+            let is_one = next.start <= last.end;
+            last.end = if is_one {
+                last.end.max(next.end)
+            } else {
+                last.end
+            };
+            is_one
+        });
+        all
+    }
+
+    /// So much later.
+    pub fn shifted(self, by: i64) -> Interval {
+        let [start, end] = [self.start, self.end].map(|at| at.saturating_add(by));
+        Interval { start, end }
+    }
+
+    /// All time.
+    pub const ALWAYS: Interval = Interval {
+        start: i64::MIN,
+        end: i64::MAX,
+    };
+
+    /// Whether a moment lies in one of several that are in order and apart.
+    pub fn any_holds(all: &[Interval], at: i64) -> bool {
+        let next = all.partition_point(|one| one.end <= at);
+        all.get(next).is_some_and(|one| one.start <= at)
+    }
+
     fn length(&self) -> i64 {
         self.end.saturating_sub(self.start).max(0)
     }
@@ -153,6 +187,18 @@ mod tests {
         };
         let got = Concurrency::of([interval(5, 10), interval(0, 5)], &window);
         assert_eq!((got.peak, got.mean), (1, 1.0));
+    }
+
+    #[test]
+    fn a_union_holds_what_any_holds_and_is_apart() {
+        let all = [(5, 9), (0, 2), (1, 3), (3, 4), (7, 8), (12, 11), (6, 6)];
+        let all = all.map(|(start, end)| interval(start, end));
+        let union = Interval::union(all.to_vec());
+        assert_eq!(union, [interval(0, 4), interval(5, 9)]);
+        for at in -1..13 {
+            let is_held = all.iter().any(|one| one.start <= at && at < one.end);
+            assert_eq!(Interval::any_holds(&union, at), is_held, "{at}");
+        }
     }
 
     #[test]

@@ -49,7 +49,9 @@ impl Waits {
     /// Of all that is known of a server's requests.
     pub fn of(stays: &[Stay], known: &Known) -> Waits {
         let batch = Limits::batch(stays);
-        let sweep = Sweep::of(stays, batch);
+        let cuts = known.down.iter().chain(&known.untimed);
+        let cuts = cuts.flat_map(|cut| [cut.start, cut.end]);
+        let sweep = Sweep::of(stays, batch, cuts);
         let limits = Limits::of(stays, &sweep, batch, known);
         let causes = match known.cause {
             Some(cause) => vec![cause; sweep.pieces.len()],
@@ -60,7 +62,12 @@ impl Waits {
             let (waiting, running) = (f64::from(piece.waiting), f64::from(piece.running));
             mark.at = piece.to;
             mark.causes.add(cause, piece.to - piece.from);
-            if piece.running == 0 || matches!(cause, Cause::NotSeen | Cause::Down) {
+            let is_others = match cause {
+                Cause::NotSeen | Cause::Down => true,
+                Cause::Unknown => Interval::any_holds(&known.untimed, piece.from),
+                _ => false,
+            };
+            if piece.running == 0 || is_others {
                 by_nobody += seconds(piece) * waiting;
             } else {
                 let each = seconds(piece) / running;
@@ -147,7 +154,7 @@ impl Judge<'_> {
                     true => Cause::Memory,
                     false => Cause::Unknown,
                 });
-                if cause == Cause::Unknown {
+                if self.is_open(piece, cause) {
                     let waited = seconds(piece) * f64::from(piece.waiting);
                     open += waited;
                     with_room += if self.has_room(piece) { waited } else { 0.0 };
@@ -157,8 +164,9 @@ impl Judge<'_> {
             }
         }
         if open > 0.0 && with_room >= MOST * open {
-            let unknown = causes.iter_mut().filter(|cause| **cause == Cause::Unknown);
-            unknown.for_each(|cause| *cause = Cause::NotSeen);
+            let open = pieces.iter().zip(&mut causes);
+            let open = open.filter(|(piece, cause)| self.is_open(piece, **cause));
+            open.for_each(|(_, cause)| *cause = Cause::NotSeen);
         }
         causes
     }
@@ -192,11 +200,12 @@ impl Judge<'_> {
     }
 
     fn is_down(&self, piece: &Piece) -> bool {
-        let down = &self.known.down;
-        let next = down.partition_point(|down| down.end <= piece.from);
-        let overlap = |down: &Interval| down.end.min(piece.to) - down.start.max(piece.from);
-        let next = down.get(next);
-        next.is_some_and(|down| overlap(down) * 2 >= piece.to - piece.from)
+        Interval::any_holds(&self.known.down, piece.from)
+    }
+
+    /// Whether others may have had the server: nothing else is known, and no request was there that may have had a place unseen.
+    fn is_open(&self, piece: &Piece, cause: Cause) -> bool {
+        cause == Cause::Unknown && !Interval::any_holds(&self.known.untimed, piece.from)
     }
 
     fn is_memory(&self, piece: &Piece) -> bool {
@@ -224,7 +233,8 @@ impl Judge<'_> {
         let most = self.limits.slots.unwrap_or(0).max(self.limits.ran);
         let is_told = self.usage(piece).is_some_and(|usage| usage < USED.1);
         let held = self.limits.tokens.unwrap_or(0.0);
-        let has_memory = is_told || (piece.tokens as f64) <= held.max(self.limits.held as f64);
+        let holds = (piece.tokens as f64) <= held.max(self.limits.held as f64);
+        let has_memory = is_told || holds && !self.limits.may_be_memory;
         piece.running < most && has_memory
     }
 }

@@ -19,8 +19,8 @@ use crate::request::timeline::{ClockOf, Moment, Relation};
 use crate::stats::Summary;
 
 use super::cells::RowWriter;
-use super::rows;
 use super::{Error, Table};
+use super::{rotated, rows};
 
 mod pairs;
 mod told;
@@ -54,7 +54,8 @@ const ESTIMATED: [ColumnId; 5] = [
 /// # Errors
 /// There is no file of a hop; one cannot be read, is of another kind of process, counts its times from another base, or `out` cannot be written.
 pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
-    let [front, hops @ ..] = files else {
+    let files = rotated::once(files);
+    let [front, hops @ ..] = files.as_slice() else {
         return Ok(Joined::default());
     };
     if hops.is_empty() {
@@ -65,7 +66,8 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     let mut zero = None;
     let mut read = |path: &Path, side| {
         let began = zero.map(|(began, _)| began);
-        let (rows, told) = rows::read(&[path.to_owned()], began, &[])?;
+        let files = rotated::with_older(path).map_err(|cause| Error::read(path, cause))?;
+        let (rows, told) = rows::read(&files, began, &[])?;
         let own = told.zero.map(|zero| zero.base);
         check(&rows, own, path, side)?;
         zero = zero.or(told.began.zip(told.zero));
@@ -111,17 +113,18 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
     Ok(joined)
 }
 
-/// Puts into the file of a generator's rows what those of its front say of pairs of servers. Its run began then, Unix seconds.
+/// Puts into the file of a generator's rows what those of its front say of pairs of servers. Its run began then, Unix seconds. Gives
+/// what of the front's could not be read.
 ///
 /// # Errors
 /// A file cannot be read, or the generator's not be written.
-pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<(), Error> {
+pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<Option<String>, Error> {
     let (rows, told) = rows::read(&[path.to_owned()], began, &[])?;
     if let Some(what) = told.left_out() {
         // They would be gone from the file.
         return Err(Error::read(path, what));
     }
-    let (front, _) = rows::read(&[front.to_owned()], began, &[])?;
+    let (front, of_front) = rows::read(&[front.to_owned()], began, &[])?;
     let all = front.firsts().flat_map(|first| front.request(first));
     let of_pairs = all.filter(|row| row.disaggregated == Some(true));
     let of_pairs: HashMap<String, Row> = of_pairs
@@ -140,7 +143,8 @@ pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<(), E
         .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
     let zero = told.zero.map_or(0, |zero| zero.nanos);
     let file = New::beside(path).and_then(|file| write(file, zero, all.map(told_row)));
-    file.map_err(|cause| Error::write(path, cause))
+    file.map_err(|cause| Error::write(path, cause))?;
+    Ok(of_front.left_out())
 }
 
 /// Writes rows, those in their place that were joined; their times count from `zero`, nanoseconds since what those of the file do.
@@ -230,6 +234,9 @@ impl<'a> Joining<'a> {
         let mut of_leg = leg.into_iter().flatten();
         for row in &mut rows {
             attempts.tell(self.hops, row);
+            let is_error =
+                row.status >= Some(400) && row.timeline.raw(Moment::ResponseHead).is_some();
+            row.more.is_routers_error = answered.is_none() && is_error;
             if let (Some(hop), Some(hop_row)) = (answered, of_hop.next()) {
                 row.worker_longest_gap = hop_row.worker_longest_gap;
                 // A front that knew its hop's stamps has them better: on the head of that very response.
@@ -238,6 +245,7 @@ impl<'a> Joining<'a> {
                 }
             }
             if let Some(leg) = of_leg.next() {
+                told::tell_lost(row, &leg);
                 let room = leg.bootstrap_room;
                 told::take_leg(row, leg.host, room, leg.timeline.as_prefill());
             }

@@ -1,4 +1,4 @@
-//! Files of rows, read: `requests.csv`, or a proxy's records; packed by gzip where their name ends in `.gz`. What a row cannot
+//! Files of rows, read: `requests.csv`, or a proxy's records; also packed by gzip. What a row cannot
 //! be read for is counted and named, and the others are read.
 
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -13,8 +13,9 @@ use crate::clock::{NANOS, Stamp};
 use crate::disk;
 use crate::request::cell::{Value, nanos};
 use crate::request::column::Unit;
-use crate::request::columns::COLUMNS;
+use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::csv::Base;
+use crate::request::outcome::Outcome;
 
 use super::cells::Cells;
 use super::{Error, Named as _, Table};
@@ -157,6 +158,9 @@ pub fn each(
     Ok(told)
 }
 
+/// What a file begins with that gzip packed.
+const GZIP: &[u8] = b"\x1f\x8b";
+
 /// A file under way.
 struct Reading<'a> {
     path: &'a Path,
@@ -194,7 +198,12 @@ impl<'a> Reading<'a> {
     ) -> Result<Reading<'a>, Error> {
         let wrong = |cause| Error::read(path, cause);
         let file = disk::open(path).map_err(wrong)?;
-        let file: Box<dyn Read> = match path.extension().is_some_and(|end| end == "gz") {
+        let mut file = BufReader::new(file);
+        let begin = file.fill_buf().map_err(wrong)?;
+        let is_named = || path.extension().is_some_and(|end| end == "gz");
+        // Its content says, not its name; of one that is cut off at once only the name does.
+        let is_packed = begin.starts_with(GZIP) || begin.len() < GZIP.len() && is_named();
+        let file: Box<dyn Read> = match is_packed {
             true => Box::new(MultiGzDecoder::new(file)),
             false => Box::new(file),
         };
@@ -313,7 +322,7 @@ impl<'a> Reading<'a> {
 /// What the columns of a file are, by its first line; or what is wrong with that.
 fn header(line: &[u8], left_out: &[&str], unknown: &mut Vec<String>) -> Result<Header, String> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-    let line = std::str::from_utf8(line).map_err(|_| "is not text".to_owned())?;
+    let line = std::str::from_utf8(line).map_err(|_| "is not text in UTF-8".to_owned())?;
     let line = line.trim_end_matches(['\n', '\r']);
     let names: Vec<&str> = line.split(',').map(|name| name.trim_matches('"')).collect();
     let missing = [&["req_id"][..], &["arrival_time"], &["outcome", "success"]];
@@ -324,6 +333,11 @@ fn header(line: &[u8], left_out: &[&str], unknown: &mut Vec<String>) -> Result<H
         }
         let begin: String = line.chars().take(40).collect();
         return Err(format!("is {begin:?}"));
+    }
+    let is_twice =
+        |(at, name): &(usize, &&str)| name.place().is_some() && names[..*at].contains(name);
+    if let Some((_, name)) = names.iter().enumerate().find(is_twice) {
+        return Err(format!("names {name} twice"));
     }
     let place = |name: &&str| {
         let place = name.place();
@@ -412,6 +426,11 @@ fn row<'l>(
         };
         let name = || COLUMNS.get(place).map_or("", |column| column.name);
         let value = match unit {
+            Unit::Text
+                if place == ColumnId::outcome as usize && Outcome::named(&cell).is_none() =>
+            {
+                None
+            }
             Unit::Text | Unit::Bool => Some(Value::Text(cell.clone())),
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
@@ -432,7 +451,11 @@ fn row<'l>(
         };
         let value = value.ok_or_else(|| {
             let shown: String = cell.chars().take(40).collect();
-            format!("{} {shown:?} is no number", name())
+            let what = match unit {
+                Unit::Text => "none that this version knows",
+                _ => "no number",
+            };
+            format!("{} {shown:?} is {what}", name())
         })?;
         cells.push((place, value));
     }

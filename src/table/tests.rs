@@ -95,6 +95,20 @@ fn files_of_hops_that_gave_nothing_are_named() {
     assert_eq!(named.len(), 2, "{notes:?}");
     assert!(named[0].contains("other.csv gave nothing: of its 2 attempts none"));
     assert!(named[1].contains("none.csv gave nothing: of its 0 attempts none"));
+
+    // What a pattern of the shell names is read once, and what was rotated away in any case.
+    let older = file("hop.csv.20261120T144800Z", &["x-2"], "hop");
+    let [_, _, hop, _] = files;
+    let front = file("fronts.csv", &["x-1", "x-2"], "front");
+    for given in [
+        vec![front.clone(), hop.clone(), older, hop.clone()],
+        vec![front, hop],
+    ] {
+        let joined =
+            join::join(&given, &folder.path().join(format!("{}.csv", given.len()))).unwrap();
+        let said = "2 attempts at 2 of 2 requests joined";
+        assert!(joined.notes[0].starts_with(said), "{:?}", joined.notes);
+    }
 }
 
 #[test]

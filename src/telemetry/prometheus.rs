@@ -8,7 +8,7 @@ mod table;
 mod total;
 
 pub use in_flight::UnderWay;
-pub use labels::{Batch, ChosenBy, Dropped, Join, Limit, Loss, Progress};
+pub use labels::{Batch, ChosenBy, Dropped, Join, LeftOut, Limit, Loss, Progress};
 pub use table::{Families, METRICS};
 
 use std::ops::Deref;

@@ -30,11 +30,12 @@ mod socket;
 mod target;
 mod tls;
 
+pub use crate::request::attempt::UpstreamKind;
 use connection::Connection;
 pub use reply::Reply;
 use secret::hidden;
 pub use secret::{api_key, bearer};
-pub use target::{Target, UpstreamKind};
+pub use target::Target;
 pub use tls::{INSECURE, Tls, TlsArgs};
 
 /// How to send.
@@ -245,10 +246,10 @@ impl Client {
     /// anything came back.
     async fn attempts(&self, watch: &mut Watch<'_>, job: &Job) -> End {
         let trace = self.trace_context();
-        let facts = watch.observer.facts_mut();
-        facts.trace_id = trace.get(3..35).map(str::to_owned);
-        facts.span = trace.get(36..52).and_then(SpanId::parse);
-        facts.clock = Some(self.clock_name.clone());
+        let row = watch.observer.row_mut();
+        row.trace_id = trace.get(3..35).map(str::to_owned);
+        row.span_id = trace.get(36..52).and_then(SpanId::parse);
+        row.process = Some(self.clock_name.clone());
         let mut kept = self.take();
         loop {
             let was_kept = kept.is_some();
@@ -258,7 +259,7 @@ impl Client {
                     let began = self.clock.now();
                     match self.connect().await {
                         Ok(connection) => {
-                            watch.connect_nanos += self.clock.now().nanos_since(began);
+                            watch.connected(self.clock.now().nanos_since(began));
                             connection
                         }
                         Err(why) => return End::NoConnection(why),
@@ -329,7 +330,7 @@ impl Client {
             UpstreamKind::Server => Some(self.options.target.host_and_port()),
             UpstreamKind::Router => smg_worker(&head.headers),
         };
-        observer.facts_mut().host = host;
+        observer.row_mut().host = host;
     }
 
     fn tracked(&self, job: &Job, trace: &str) -> Request<Full<Bytes>> {
@@ -432,11 +433,18 @@ impl Exchange {
 }
 
 impl Watch<'_> {
+    /// A connection took so long to open; after the first write it holds up no send.
+    fn connected(&mut self, nanos: i64) {
+        if self.observer.timeline_mut().raw(Moment::Sent).is_none() {
+            self.connect_nanos = nanos;
+        }
+    }
+
     fn begin(&mut self, connection: &Connection, now: Stamp) {
         self.observer.timeline_mut().first(Moment::Sent, now);
-        let facts = self.observer.facts_mut();
-        facts.attempts += 1;
-        facts.upstream_reused = Some(connection.is_reused());
+        let row = self.observer.row_mut();
+        row.attempts = row.attempts.map(|before| before + 1);
+        row.upstream_reused = Some(connection.is_reused());
     }
 
     fn finish(self, end: End, at: Stamp) -> Exchange {

@@ -3,7 +3,7 @@
 use crate::clock::Stamp;
 use crate::engine::table::Joined;
 use crate::offset::{OffsetBound, OffsetTable};
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
 use super::client::Exchange;
@@ -27,7 +27,7 @@ impl Clocks {
     }
 
     /// The records of the exchange that ended last.
-    pub(super) fn relate(&mut self, exchange: Exchange) -> Vec<Record> {
+    pub(super) fn relate(&mut self, exchange: Exchange) -> Vec<Row> {
         let (sent, head) = (exchange.at(Moment::Sent), exchange.at(Moment::ResponseHead));
         let Exchange {
             mut observed,
@@ -60,15 +60,15 @@ impl Clocks {
             self.engines.add(clock, &observed.engine_bounds());
             self.engines.get_over(clock, at)
         });
-        let mut records = observed.into_records(offset);
+        let mut records = observed.into_rows(offset);
         for record in &mut records {
-            record.facts.engine_clock.clone_from(&engine);
+            record.more.engine_clock.clone_from(&engine);
         }
         records
     }
 
     /// The records of an exchange that waited for what the server's log tells.
-    pub(super) fn told(&mut self, joined: Joined) -> Vec<Record> {
+    pub(super) fn told(&mut self, joined: Joined) -> Vec<Row> {
         joined.into_rows(&mut self.engines)
     }
 
@@ -103,7 +103,7 @@ mod tests {
     fn exchange(way: f64, sent: f64, read: f64) -> Exchange {
         let theirs = |now: f64| at(now + 5.0).seconds();
         let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, "r".to_owned());
-        observer.facts_mut().host = Some("a:1".to_owned());
+        observer.row_mut().host = Some("a:1".to_owned());
         observer.timeline_mut().set(Moment::Sent, at(sent));
         observer.response_head(200, Some("text/event-stream"), false, at(read));
         let body = format!(
@@ -124,7 +124,7 @@ mod tests {
     /// What is known of the engine's clock with each of these, as they end.
     fn offsets(exchanges: impl IntoIterator<Item = Exchange>) -> Vec<Option<Offset>> {
         let mut clocks = Clocks::new("ours".to_owned());
-        let relation = |record: Record| match record.timeline.relation(ClockOf::Engine) {
+        let relation = |record: Row| match record.timeline.relation(ClockOf::Engine) {
             Relation::Apart(offset) => Some(offset),
             _ => None,
         };

@@ -155,15 +155,15 @@ impl Dispatch {
                 counts.due += 1;
                 counts.turns_to_come -= 1;
             });
-            let slot = self.slot(&mut draft, turn).await;
+            let (slot, slot_nanos) = self.slot(&mut draft, turn).await;
             let job = Job {
                 req_id: plan.req_id(plan.place(number, turn)),
                 endpoint: plan.args.backend.endpoint(),
                 scheduled: Some(due),
                 body: draft.take().unwrap_or_else(|| plan.request(number)),
             };
-            let Some((slot, slot_nanos)) = slot else {
-                return self.end(due, 0, client.unsent(&job));
+            let Some(slot) = slot else {
+                return self.end(due, slot_nanos, client.unsent(&job));
             };
             let sent = job.body.clone();
             let next = plan.follow_up(number, turn + 1);
@@ -192,29 +192,28 @@ impl Dispatch {
     }
 
     /// Waits for a slot, in order; with how long, nanoseconds. That counts from when the request came, not from when it
-    /// was due: to come late was the generator's own doing. `None` once the run is stopped.
+    /// was due: to come late was the generator's own doing. No slot once the run is stopped.
     async fn slot(
         &self,
         draft: &mut Option<Bytes>,
         turn: usize,
-    ) -> Option<(SemaphorePermit<'_>, i64)> {
+    ) -> (Option<SemaphorePermit<'_>>, i64) {
         if self.stop.is_stopped() {
-            return None;
+            return (None, 0);
         }
         if let Ok(slot) = self.slots.try_acquire() {
-            return Some((slot, 0));
+            return (Some(slot), 0);
         }
         // What waits does so without its body, which can be made again (but that of a later turn).
         draft.take_if(|_| turn == 0);
         let clock = &self.ready.clock;
         let came = clock.now();
-        tokio::select! {
+        let slot = tokio::select! {
             biased;
             () = self.stop.stopped() => None,
-            slot = self.slots.acquire() => {
-                Some((slot.ok()?, clock.now().nanos_since(came).max(0)))
-            }
-        }
+            slot = self.slots.acquire() => slot.ok(),
+        };
+        (slot, clock.now().nanos_since(came).max(0))
     }
 
     fn end(&self, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {

@@ -206,8 +206,8 @@ impl Ready {
                 return Ok(());
             }
             if exchange.observed.outcome() != Outcome::Ok {
-                let record = exchange.observed.into_records(None).into_iter().next();
-                let why = record.map_or_else(String::new, |record| record.facts.error);
+                let row = exchange.observed.into_rows(None).into_iter().next();
+                let why = row.and_then(|row| row.error).unwrap_or_default();
                 return Err(Error::Failed(format!("a warm-up request failed: {why}")));
             }
         }

@@ -7,7 +7,7 @@ use crate::clock::{NANOS, Stamp};
 use crate::engine::join::Ended;
 use crate::engine::request_log::Folder;
 use crate::engine::table::{Joined, Table};
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 
 /// The logs of a folder, from the beginning of a run on, and the requests that wait for their lines.
@@ -41,8 +41,8 @@ impl EngineLogs {
     }
 
     /// A request that ended `now` waits for what is told of it, unless nothing can be or all is known: then it is given back.
-    pub(super) fn wait(&mut self, rows: Vec<Record>, now: Stamp) -> Option<Joined> {
-        let has_id = rows.iter().any(|row| row.sequence.engine_id.is_some());
+    pub(super) fn wait(&mut self, rows: Vec<Row>, now: Stamp) -> Option<Joined> {
+        let has_id = rows.iter().any(|row| row.engine_id.is_some());
         let ended = |rows| Ended {
             rows,
             wanted: TimingSource::Log,

@@ -11,10 +11,17 @@ pub(super) fn evidence(run: &Run, summary: &Summary, watched: &Watched) -> Evide
     let at = |planned: Option<&super::plan::Planned>| planned.map(|planned| planned.offset_nanos);
     let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
     let whole = is_at_once.then(|| run.ended.since(run.started));
-    let unsent = (summary.run.scheduled as u64).saturating_sub(summary.requests());
+    let scheduled = summary.run.scheduled as u64;
+    let not_due = scheduled.saturating_sub(summary.requests());
     let mut evidence = Evidence {
-        unsent: if run.stopped { unsent } else { 0 },
-        given_up: summary.whole.given_up,
+        scheduled,
+        // Those that waited for a slot have rows as well.
+        unsent: if run.stopped {
+            not_due + run.lag.unsent
+        } else {
+            0
+        },
+        given_up: summary.whole.given_up.saturating_sub(run.lag.unsent),
         due: summary.requests(),
         failed: summary.failed(),
         dropped: run.dropped,

@@ -122,7 +122,10 @@ fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
 
 /// What went wrong with a folder, by the flag that gives another.
 fn unmade(path: &Path, cause: impl Display) -> Error {
-    Error::Failed(format!("--output-dir: {}: {cause}", path.display()))
+    let path = path.display();
+    Error::Failed(format!(
+        "--output-dir {path}: cannot be made: {cause}; name a folder that can be written"
+    ))
 }
 
 /// Lets `latest` lead to the run's folder. Whoever reads it finds the old or the new one, never none.

@@ -1,6 +1,7 @@
 //! How late the generator itself was: a saturated client must not pass for a slow server.
 
 use crate::clock::{NANOS, Stamp};
+use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
 
@@ -12,6 +13,8 @@ use super::verdict::{Bounds, Delay, Evidence, Gaps};
 pub struct Lag {
     /// Sent − scheduled, without what a request waited for a `--max-concurrency` slot or for its connection to open.
     late: Histogram,
+    /// How many requests were given up before they were sent: they waited for a slot or a connection.
+    pub(super) unsent: u64,
     /// How many requests waited for a slot.
     pub waited: u64,
     /// The longest such wait, nanoseconds.
@@ -34,16 +37,18 @@ const LONG_NANOS: i64 = 10_000_000;
 const TOLD_ONE_OF: u64 = 100;
 
 impl Lag {
-    /// Takes in a request, if it was sent, that was due then and waited so many nanoseconds for a slot.
+    /// Takes in a request that was due then and waited so many nanoseconds for a slot, whether or not it got one.
     pub(super) fn add(&mut self, scheduled: Stamp, slot: i64, exchange: &Exchange) {
+        self.waited += u64::from(slot > 0);
+        self.longest_wait = self.longest_wait.max(slot);
         let Some(sent) = exchange.at(Moment::Sent) else {
+            let is_given_up = exchange.observed.outcome() == Outcome::ClientAbort;
+            self.unsent += u64::from(is_given_up);
             return;
         };
         let connect = exchange.connect_nanos;
         let late = (sent.nanos_since(scheduled) - slot - connect).max(0);
         self.late.record(late, 1);
-        self.waited += u64::from(slot > 0);
-        self.longest_wait = self.longest_wait.max(slot);
         self.connected_late += u64::from(connect > LONG_NANOS);
         self.longest_connect = self.longest_connect.max(connect);
         for (span, at) in [
@@ -82,6 +87,7 @@ impl Lag {
     pub(super) fn tell(&self, evidence: &mut Evidence) {
         evidence.lag = delay(&self.late);
         [evidence.late, evidence.very_late] = later(&self.late, evidence.bounds);
+        evidence.sent = self.late.count();
         evidence.waited_for_slot = self.waited;
         evidence.gaps = self.gaps(evidence.bounds.gross);
     }
@@ -208,5 +214,23 @@ mod tests {
         let said = "900 of 1000 requests waited more than 10 ms for their connection to open, at most 0.450 s";
         assert!(warnings[0].starts_with(said), "{warnings:?}");
         assert_eq!(run(|_| [0; 3]).warnings(), [""; 0]);
+    }
+
+    #[test]
+    fn who_waits_for_a_slot_until_the_run_is_stopped_waited_and_was_not_sent() {
+        let mut lag = of([(0, [20 * MS, 0, 0])].into_iter());
+        let scheduled = Stamp::from_nanos(0);
+        let waited = scheduled.plus_nanos(9_000 * MS);
+        let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+        let unsent = Exchange {
+            observed: observer.finish(End::GivenUp, waited),
+            stamps: None,
+            connect_nanos: 0,
+        };
+        lag.add(scheduled, 9_000 * MS, &unsent);
+        let evidence = told(&lag);
+        let told = (evidence.sent, evidence.late, evidence.waited_for_slot);
+        assert_eq!((told, lag.unsent), ((1, 1, 1), 1));
+        assert!(lag.warnings()[0].contains("at most 9.000 s"));
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Stamp};
 use crate::engine::table::Joined;
-use crate::request::record::Record;
 use crate::request::row::Row;
 
 use super::client::Exchange;
@@ -119,8 +118,8 @@ impl Recorder {
         }
     }
 
-    fn write(&mut self, records: Vec<Record>) {
-        let rows = Row::all(records);
+    fn write(&mut self, records: Vec<Row>) {
+        let rows = Row::ended(records);
         if let Some(spans) = &self.spans {
             spans.add(&rows);
         }

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::request::row::{Row, Rows, without_quotes};
 use crate::telemetry::otlp::Traces;
-use crate::telemetry::otlp::settings::{Given, Protocol, Settings};
+use crate::telemetry::otlp::settings::{Otlp, Protocol, Settings};
 use crate::telemetry::prometheus::Metrics;
+
+use crate::units::count;
 
 use super::error::Error;
 
@@ -42,10 +44,10 @@ impl OtlpArgs {
     /// # Errors
     /// [`Error::Usage`]: the flag or variable, what is wrong, and what would be right.
     pub fn start(&self, instance: String) -> Result<Option<Spans>, Error> {
-        let given = Given {
+        let given = Otlp {
             endpoint: self.otlp_endpoint.clone(),
             protocol: self.otlp_protocol,
-            ..Given::default()
+            ..Otlp::default()
         };
         let env = |name: &str| std::env::var(name).ok();
         let settings = Settings::resolve(&given, "queuescope-traffic", &env);
@@ -86,10 +88,8 @@ impl Spans {
         let lost = self.metrics.traces_dropped.sets();
         let lost: u64 = lost.iter().map(|(_, traces)| traces.get()).sum();
         (lost > 0).then(|| {
-            format!(
-                "the spans of {lost} requests did not get to {}",
-                self.target
-            )
+            let lost = count(lost, "request");
+            format!("the spans of {lost} did not get to {}", self.target)
         })
     }
 }

@@ -25,8 +25,8 @@ type Limit = (&'static [Bound], fn(&Evidence) -> String);
 const LIMITS: [Limit; 7] = [
     (
         &[
-            (|e| several(e.late, e), 0.01, Some(0.1)),
-            (|e| several(e.very_late, e), 0.002, Some(0.01)),
+            (|e| several(e.late, e.sent), 0.01, Some(0.1)),
+            (|e| several(e.very_late, e.sent), 0.002, Some(0.01)),
         ],
         late,
     ),
@@ -43,22 +43,22 @@ const LIMITS: [Limit; 7] = [
             "all sends took {longer} longer than the schedule: the rate asked for was not reached"
         )
     }),
-    (&[(|e| e.share(e.dropped), 0.0, Some(0.01))], |e| {
-        let dropped = of_due(e.dropped, e);
+    (&[(|e| share(e.dropped, e.due), 0.0, Some(0.01))], |e| {
+        let dropped = of_all(e.dropped, e.due);
         format!(
             "{dropped} were never sent, as this machine gave no more files or ports: raise the limit (ulimit -n), or use several \
              generators (--shard)"
         )
     }),
     (&[(|e| (e.unsent + e.given_up) as f64, 0.0, None)], |e| {
-        let (unsent, given_up, all) = (e.unsent, e.given_up, e.due + e.unsent);
+        let (unsent, given_up, all) = (e.unsent, e.given_up, e.scheduled);
         format!(
             "the run was stopped: {unsent} of {all} requests were never sent and {given_up} given up, so the figures are of its \
              beginning"
         )
     }),
-    (&[(|e| several(e.failed, e), 0.03, None)], |e| {
-        let failed = of_due(e.failed, e);
+    (&[(|e| several(e.failed, e.due), 0.03, None)], |e| {
+        let failed = of_all(e.failed, e.due);
         format!("{failed} failed: latencies are those of the others")
     }),
     (
@@ -137,11 +137,15 @@ fn stretched(evidence: &Evidence) -> f64 {
     evidence.gaps.map_or(0.0, |gaps| gaps.stretch - 1.0)
 }
 
-/// A share of what was due; one request tells nothing of a share.
-fn several(count: u64, evidence: &Evidence) -> f64 {
+fn share(count: u64, all: u64) -> f64 {
+    count as f64 / all.max(1) as f64
+}
+
+/// A share of them; one request tells nothing of a share.
+fn several(count: u64, all: u64) -> f64 {
     match count {
         0 | 1 => 0.0,
-        count => evidence.share(count),
+        count => share(count, all),
     }
 }
 
@@ -152,13 +156,13 @@ fn percent(share: f64) -> String {
     }
 }
 
-fn of_due(count: u64, evidence: &Evidence) -> String {
-    let share = percent(evidence.share(count));
-    format!("{count} of {} requests ({share})", evidence.due)
+fn of_all(count: u64, all: u64) -> String {
+    let share = percent(share(count, all));
+    format!("{count} of {all} requests ({share})")
 }
 
 fn late(evidence: &Evidence) -> String {
-    let (late, very_late) = (of_due(evidence.late, evidence), evidence.very_late);
+    let (late, very_late) = (of_all(evidence.late, evidence.sent), evidence.very_late);
     let (bounds, lag) = (evidence.bounds, evidence.lag.unwrap_or_default());
     let [slight, gross, p99, max] = [bounds.slight, bounds.gross, lag.p99, lag.max].map(duration);
     format!(

@@ -1,5 +1,6 @@
 //! Where an upstream is: host, port, and whether it speaks TLS.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
@@ -19,9 +20,13 @@ impl Address {
     /// # Errors
     /// What is wrong and what would be right.
     pub fn parse(text: &str) -> Result<Address, String> {
-        let (is_tls, rest) = match text.strip_prefix("https://") {
+        let after = |scheme: &str| {
+            let (found, rest) = text.split_at_checked(scheme.len())?;
+            found.eq_ignore_ascii_case(scheme).then_some(rest)
+        };
+        let (is_tls, rest) = match after("https://") {
             Some(rest) => (true, rest),
-            None => (false, text.strip_prefix("http://").unwrap_or(text)),
+            None => (false, after("http://").unwrap_or(text)),
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let right = "as in http://127.0.0.1:30000";
@@ -106,8 +111,14 @@ impl TryFrom<String> for Address {
 
 impl From<Address> for String {
     fn from(address: Address) -> String {
-        let scheme = if address.is_tls { "https" } else { "http" };
-        format!("{scheme}://{}", address.name())
+        address.to_string()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.name())
     }
 }
 
@@ -132,6 +143,7 @@ mod tests {
         let tls = |name: &str| Ok((name.to_owned(), true));
         assert_eq!(name("127.0.0.1:30000"), plain("127.0.0.1:30000"));
         assert_eq!(name("http://router:80/"), plain("router:80"));
+        assert_eq!(name("HTTP://router:80"), plain("router:80"));
         assert_eq!(name("http://[::1]:80"), plain("[::1]:80"));
         assert_eq!(name("https://router"), tls("router:443"));
         assert_eq!(name("https://router:8443/"), tls("router:8443"));

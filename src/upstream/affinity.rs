@@ -2,30 +2,20 @@
 
 use crate::telemetry::prometheus::ChosenBy;
 
+use super::Rules;
 use super::policy::Candidate;
 
-/// The limits of [`super::Policy::CacheAware`], as sglang-router has them.
-#[derive(Clone, Copy, Debug)]
-pub struct Affinity {
-    /// The share of a prompt that must be known to an upstream; it goes there if more is.
-    pub cache_threshold: f64,
-    /// Requests in flight by which the longest queue must be ahead of the shortest before it counts as imbalance.
-    pub balance_abs_threshold: usize,
-    /// How many times as long as the shortest it must be, too.
-    pub balance_rel_threshold: f64,
-}
-
-impl Affinity {
+impl Rules {
     /// Those of `candidates` that may have a prompt of so many blocks, and what decides. Among them the least loaded is
     /// to be taken.
-    pub fn narrow(self, candidates: &mut Vec<Candidate>, blocks: usize) -> ChosenBy {
+    pub(super) fn narrow(&self, candidates: &mut Vec<Candidate>, blocks: usize) -> ChosenBy {
         if blocks == 0 {
             return ChosenBy::Unread;
         }
         let loads = candidates.iter().map(|candidate| candidate.in_flight);
         let most = loads.clone().max().unwrap_or(0);
         let fewest = loads.min().unwrap_or(0);
-        if most - fewest > self.balance_abs_threshold
+        if (most - fewest) as u64 > self.balance_abs_threshold.get()
             && most as f64 > fewest as f64 * self.balance_rel_threshold
         {
             return ChosenBy::Imbalance;
@@ -43,13 +33,13 @@ impl Affinity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::values::Whole;
 
     /// The indices that are left of candidates with these (in flight, shared) for a prompt of 10 blocks.
     fn narrowed(of: &[(usize, usize)]) -> (ChosenBy, Vec<usize>) {
-        let limits = Affinity {
-            cache_threshold: 0.3,
-            balance_abs_threshold: 8,
-            balance_rel_threshold: 1.5,
+        let limits = Rules {
+            balance_abs_threshold: Whole::of::<8>(),
+            ..Rules::default()
         };
         let numbered = of.iter().enumerate();
         let mut candidates: Vec<Candidate> = numbered

@@ -7,27 +7,19 @@ use proptest::prelude::*;
 
 use super::*;
 
-const AFFINITY: Affinity = Affinity {
-    cache_threshold: 0.3,
-    balance_abs_threshold: 4,
-    balance_rel_threshold: 1.5,
-};
-
 fn rules(policy: Policy) -> Rules {
-    let limit = Duration::from_secs(1);
     Rules {
         policy,
-        affinity: AFFINITY,
-        out: limit,
+        balance_abs_threshold: Whole::of::<4>(),
+        upstream_connect_timeout_s: Seconds::of::<1>(),
+        ..Rules::default()
+    }
+}
+
+fn means(resolver: Resolver) -> Means {
+    Means {
         trust: None,
-        resend_broken: false,
-        most: 0,
-        queue_timeout: Duration::ZERO,
-        connect_timeout: limit,
-        read_timeout: limit,
-        write_timeout: limit,
-        idle_timeout: limit,
-        resolver: system,
+        resolver,
     }
 }
 
@@ -42,7 +34,7 @@ fn set_by(
     metrics: &Metrics,
 ) -> Upstreams {
     let addresses: Vec<Address> = names.iter().map(|n| Address::parse(n).unwrap()).collect();
-    Upstreams::resolve(&addresses, rules(policy), before, metrics).unwrap()
+    Upstreams::resolve(&addresses, rules(policy), means(system), before, metrics).unwrap()
 }
 
 /// Four upstreams that prompts have a say in.
@@ -110,25 +102,25 @@ async fn under_the_same_limit_a_new_set_keeps_the_places_that_are_taken() {
     let metrics = Metrics::new().unwrap();
     let limited = |most, before: Option<&Upstreams>| {
         let rules = Rules {
-            most,
+            max_concurrent_requests: most,
             ..rules(Policy::RoundRobin)
         };
         let to = [Address::parse("127.0.0.1:1").unwrap()];
-        Upstreams::resolve(&to, rules, before, &metrics).unwrap()
+        Upstreams::resolve(&to, rules, means(system), before, &metrics).unwrap()
     };
     let free = |set: &Upstreams| set.slots.as_ref().map(|slots| slots.available_permits());
-    let old = limited(2, None);
+    let old = limited(Whole::of::<2>(), None);
     let taken = old.slot().await.unwrap();
-    let same = limited(2, Some(&old));
+    let same = limited(Whole::of::<2>(), Some(&old));
     assert_eq!(
-        (free(&same), free(&limited(3, Some(&old)))),
+        (free(&same), free(&limited(Whole::of::<3>(), Some(&old)))),
         (Some(1), Some(3))
     );
     drop(taken);
     assert_eq!(free(&same), Some(2));
     // More than there can be is no limit that is reached.
-    assert!(free(&limited(usize::MAX, None)) > Some(1_000_000));
-    let unlimited = limited(0, Some(&old));
+    assert!(free(&limited(Whole::UNLIMITED, None)) > Some(1_000_000));
+    let unlimited = limited(Whole::of::<0>(), Some(&old));
     assert!(free(&unlimited).is_none() && unlimited.slot().await.is_none());
 }
 
@@ -148,12 +140,10 @@ fn what_other_roots_have_verified_is_not_used_again() {
         let path = folder.path().join("ca.pem");
         std::fs::write(&path, ca).unwrap();
         let trust = Some(Trust::file(&path).unwrap());
-        let rules = Rules {
-            trust,
-            ..rules(Policy::RoundRobin)
-        };
+        let (rules, resolver) = (rules(Policy::RoundRobin), system as Resolver);
+        let means = Means { trust, resolver };
         let to = [Address::parse("https://127.0.0.1:1").unwrap()];
-        let set = Upstreams::resolve(&to, rules, None, &Metrics::new().unwrap()).unwrap();
+        let set = Upstreams::resolve(&to, rules, means, None, &Metrics::new().unwrap()).unwrap();
         set.choose(&[], &[]).unwrap().peer.reuse_hash()
     };
     let ca = || {
@@ -172,11 +162,8 @@ const V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(std::net::Ipv6Addr::
 /// An upstream of a name with several addresses.
 fn named(resolver: Resolver) -> Upstreams {
     let to = [Address::parse("name:1").unwrap()];
-    let rules = Rules {
-        resolver,
-        ..rules(Policy::RoundRobin)
-    };
-    Upstreams::resolve(&to, rules, None, &Metrics::new().unwrap()).unwrap()
+    let rules = rules(Policy::RoundRobin);
+    Upstreams::resolve(&to, rules, means(resolver), None, &Metrics::new().unwrap()).unwrap()
 }
 
 #[tokio::test]
@@ -214,11 +201,8 @@ async fn a_request_goes_to_another_upstream_when_all_addresses_of_one_have_faile
         _ => system(host, port),
     };
     let metrics = Metrics::new().unwrap();
-    let rules = Rules {
-        resolver: both,
-        ..rules(Policy::RoundRobin)
-    };
-    let set = Upstreams::resolve(&to, rules, None, &metrics).unwrap();
+    let rules = rules(Policy::RoundRobin);
+    let set = Upstreams::resolve(&to, rules, means(both), None, &metrics).unwrap();
     let mut chosen = set.choose(&[], &[]).unwrap();
     let mut tried = vec![chosen.at];
     while set.connection_failed(&mut chosen) {

@@ -108,6 +108,8 @@ struct Prediction {
     figures: Figures,
     /// How far they may be off.
     errors: Compared,
+    /// What is to be known of it.
+    note: Option<String>,
     /// Requests that no server takes: longer than its KV cache.
     refused: usize,
     /// What becomes of the requests, where a page is made of them.
@@ -132,6 +134,8 @@ struct Made<'a> {
 
 /// Rates that are looked at differ by this share.
 const PRECISION: f64 = 0.02;
+/// Beyond so many times as many requests at once as rows tell of nothing is known.
+const FAR: f64 = 2.5;
 
 /// Predicts: what is shown, and why nothing is predicted or found, where that is so.
 ///
@@ -214,8 +218,16 @@ impl Made<'_> {
     fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
         let servers = deployment(self.fit.as_it_was(self.load), self.load, &settings)?;
         let made = servers.serve(self.load);
+        let (most, seen) = (made.most_running(), self.fit.most_running);
+        let note = (most as f64 > FAR * seen as f64).then(|| {
+            format!(
+                "up to {most} requests run at once on a server, and at most {seen} did in the rows of --fit: these do not tell how fast it is \
+                 then, and ± does not hold that; give --fit rows of more requests at once"
+            )
+        });
         Ok(Prediction {
             servers,
+            note,
             errors: Compared::default(),
             figures: Figures::of(&made, &self.args.goodput),
             refused: made.requests.len() - made.seen().count(),
@@ -224,47 +236,46 @@ impl Made<'_> {
         })
     }
 
-    /// The fewest servers, or the highest rate, that keep the goals: the first that does, as each has more room than the one before.
+    /// The fewest servers, or the highest rate, that keep the goals. Looked at first is what was measured, then twice as many servers
+    /// or half the rate, or the other way round, until one keeps them and one does not; then what is between those.
     fn find(&self, settings: &[Entry], what: Find) -> Result<Option<Prediction>, Error> {
-        let slower = |rate: &f64| Some(rate / (1.0 + PRECISION));
-        let rates = std::iter::successors(Some(MOST_RATE), slower);
-        let least = self.least_rate();
-        let all: Vec<Value> = match what {
-            Find::Servers => (1..=MOST_SERVERS as i64).map(Value::from).collect(),
-            Find::Rate => rates
-                .take_while(|rate| *rate > least)
-                .map(four_digits)
-                .collect(),
+        // Of places in order each has more room than the one before: a server more, or a rate that is a share lower.
+        let rate = self.load.rate();
+        let place = |of: f64| ((rate / of).ln() / PRECISION.ln_1p()) as i64;
+        let (first, mut at, last) = match what {
+            Find::Servers => (1, self.load.servers.len() as i64, MOST_SERVERS as i64),
+            Find::Rate => (place(MOST_RATE), 0, place(self.least_rate())),
         };
-        let under = |at: usize| {
-            let looked_for = (what.key().to_owned(), all[at].clone());
-            self.under([settings, &[looked_for]].concat())
-        };
-        let keeps = |made: &Prediction| made.figures.goodput_share >= Some(self.args.goodput_share);
-        let (mut missed, mut enough) = (0, all.len() - 1);
-        // Where the most room is not enough, nothing less is looked at.
-        let mut found = under(enough)?;
-        while keeps(&found) && missed < enough {
-            let middle = usize::midpoint(missed, enough);
-            let middle = match what {
-                // Many take long, and are seldom needed.
-                Find::Servers => middle.min(2 * missed),
-                Find::Rate => middle,
+        let (mut missed, mut enough, mut found) = (first - 1, last + 1, None);
+        at = at.clamp(first, last);
+        while enough - missed > 1 {
+            let (value, lower, higher) = match what {
+                Find::Servers => (Value::from(at), at / 2, at * 2),
+                Find::Rate => {
+                    let (tried, far) =
+                        (rate * (1.0 + PRECISION).powi(-at as i32), place(rate / 2.0));
+                    (four_digits(tried), at - far, at + far)
+                }
             };
-            let made = under(middle)?;
-            if keeps(&made) {
-                (enough, found) = (middle, made);
-            } else {
-                missed = middle + 1;
+            let looked_for = (what.key().to_owned(), value);
+            let made = self.under([settings, &[looked_for]].concat())?;
+            match made.figures.goodput_share >= Some(self.args.goodput_share) {
+                true => (enough, found) = (at, Some(made)),
+                false => missed = at,
             }
+            at = match (missed < first, enough > last) {
+                (true, _) => lower.max(first),
+                (_, true) => higher.min(last),
+                _ => i64::midpoint(missed, enough),
+            };
         }
-        if enough == 0 && what == Find::Rate && keeps(&found) {
-            return Err(Error::Setting(
+        match (what, enough == first) {
+            (Find::Rate, true) => Err(Error::Setting(
                 "--find rate: any rate keeps --goodput, also all requests at once; give a stricter one"
                     .to_owned(),
-            ));
+            )),
+            _ => Ok(found),
         }
-        Ok(keeps(&found).then_some(found))
     }
 
     /// The lowest that is looked at, requests a second.

@@ -19,6 +19,8 @@ pub struct Fit {
     pub shares: BTreeMap<usize, f64>,
     /// Requests that it was learnt from.
     pub requests: usize,
+    /// The most of them that ran at once on a server.
+    pub most_running: usize,
     /// Runs replayed.
     pub validation: Vec<Replayed>,
 }
@@ -64,6 +66,7 @@ impl Fit {
         let mut fit = Fit {
             requests: taught.iter().map(|sample| sample.seen().count()).sum(),
             shares: shares.filter_map(of_shares).collect(),
+            most_running: loads.iter().map(Load::most_running).max().unwrap_or(0),
             model,
             learnt,
             validation: Vec::new(),

@@ -121,6 +121,23 @@ impl Load {
         (self.requests.len().max(2) - 1) as f64 / (last - first).max(1e-9)
     }
 
+    /// The most requests that any server ran at once, as far as is known.
+    pub fn most_running(&self) -> usize {
+        let changes = self.seen().flat_map(|(request, times)| {
+            let [from, to] = [times.admitted, times.finish];
+            [(request.server, from, 1), (request.server, to, -1)]
+        });
+        let mut changes: Vec<(usize, f64, isize)> = changes.collect();
+        // Who ends makes room.
+        changes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+        let mut running = 0;
+        let all = changes.iter().map(|(_, _, change)| {
+            running += change;
+            running
+        });
+        all.max().unwrap_or(0).unsigned_abs()
+    }
+
     /// Whether the prefix cache had any tokens worth a word.
     pub fn shares_prefixes(&self) -> bool {
         let sum = |of: fn(&Request) -> u32| -> u64 {

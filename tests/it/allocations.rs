@@ -42,9 +42,9 @@ fn allocations(case: &str, times: usize, size: usize) -> u64 {
             }
         }
     });
-    let records = observer.finish(End::Complete, at).into_records(None);
+    let records = observer.finish(End::Complete, at).into_rows(None);
     assert!(
-        records[0].sequence.token_events > times as u64,
+        records[0].token_chunks > Some(times as u64),
         "the events were read"
     );
     info.count_total
@@ -71,7 +71,7 @@ fn record(number: usize) -> Row {
     let mut observer = Observer::new(Side::Traffic, endpoint, format!("qs-{number}"));
     observer.timeline_mut().set(Moment::Scheduled, at);
     observer.timeline_mut().set(Moment::Sent, at);
-    observer.facts_mut().host = Some("127.0.0.1:30000".to_owned());
+    observer.row_mut().host = Some("127.0.0.1:30000".to_owned());
     observer.response_head(200, recording.header("content-type"), false, at);
     observer.response_body(&recording.body(), at, 0);
     let observed = observer.finish(End::Complete, at);
@@ -79,7 +79,7 @@ fn record(number: usize) -> Row {
         nanos: 0,
         error_nanos: 1,
     };
-    Row::all(observed.into_records(Some(known))).remove(0)
+    Row::ended(observed.into_rows(Some(known))).remove(0)
 }
 
 #[test]

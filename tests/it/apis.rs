@@ -1,50 +1,38 @@
 //! What of other APIs' streams is a token, and what ends them: reasoning, calls, typed events; large logprobs.
 
-use queuescope::clock::Stamp;
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::{Outcome, Record};
+use queuescope::request::observer::End;
+use queuescope::request::outcome::Outcome;
 use queuescope::request::response::Unread;
-use queuescope::request::timeline::{Moment, Side};
+use queuescope::request::row::Row;
+use queuescope::request::timeline::Moment;
 
-const STREAM: &str = "text/event-stream; charset=utf-8";
-const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
+use crate::support::observed::{AT, JSON, STREAM, at_once, begun, in_pieces};
 
 /// The first row of a stream whose events are read 1 ms apart.
-fn streamed(endpoint: Endpoint, events: &[&str]) -> Record {
-    let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
-    observer.response_head(200, Some(STREAM), false, AT);
-    for (event, n) in events.iter().zip(0..) {
-        // They are folded here only.
-        let event = format!("data: {}\n\n", event.replace('\n', " "));
-        observer.response_body(event.as_bytes(), AT.plus_nanos(n * 1_000_000), 0);
-    }
-    observer
-        .finish(End::Complete, AT)
-        .into_records(None)
-        .remove(0)
+fn streamed(endpoint: Endpoint, events: &[&str]) -> Row {
+    // They are folded here only.
+    let events = events.iter().map(|event| event.replace('\n', " "));
+    let pieces = events
+        .zip(0..)
+        .map(|(event, n)| (n * 1_000_000, format!("data: {event}\n\n")));
+    in_pieces(begun(endpoint, STREAM), pieces, End::Complete).remove(0)
 }
 
 /// The first row of a reply that is no stream.
-fn replied(endpoint: Endpoint, body: &str) -> Record {
-    let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
-    observer.response_head(200, Some("application/json"), false, AT);
-    observer.response_body(body.as_bytes(), AT, 0);
-    observer
-        .finish(End::Complete, AT)
-        .into_records(None)
-        .remove(0)
+fn replied(endpoint: Endpoint, body: &str) -> Row {
+    at_once(endpoint, JSON, body).remove(0)
 }
 
 /// Outcome, places of the events with the first and last token, and how many there were.
-fn tokens_of(row: &Record) -> (Outcome, Option<i64>, Option<i64>, u64) {
+fn tokens_of(row: &Row) -> (Outcome, Option<i64>, Option<i64>, u64) {
     let place = |moment| {
         row.timeline
             .raw(moment)
             .map(|at| at.nanos_since(AT) / 1_000_000)
     };
     let (first, last) = (place(Moment::FirstToken), place(Moment::LastToken));
-    (row.facts.outcome, first, last, row.sequence.token_events)
+    (row.outcome(), first, last, row.token_chunks.unwrap_or(0))
 }
 
 #[test]
@@ -78,12 +66,12 @@ fn reasoning_and_calls_are_tokens() {
         ],
     );
     assert_eq!(tokens_of(&row), (Outcome::Ok, Some(2), Some(4), 3));
-    assert_eq!(row.sequence.engine_id.as_deref(), Some("resp_1"));
+    assert_eq!(row.engine_id.as_deref(), Some("resp_1"));
     assert_eq!(
         (row.prompt_tokens(), row.output_tokens()),
         (Some(9), Some(5))
     );
-    assert_eq!(row.sequence.cached_tokens, Some(4));
+    assert_eq!(row.cached_tokens, Some(4));
 
     let row = streamed(
         Endpoint::Messages,
@@ -102,10 +90,7 @@ fn reasoning_and_calls_are_tokens() {
         ],
     );
     assert_eq!(tokens_of(&row), (Outcome::Ok, Some(3), Some(6), 3));
-    assert_eq!(
-        row.sequence.engine_id, None,
-        "the message's is not the engine's"
-    );
+    assert_eq!(row.engine_id, None, "the message's is not the engine's");
     assert_eq!(
         (row.prompt_tokens(), row.output_tokens()),
         (Some(13), Some(5))
@@ -145,8 +130,8 @@ fn streams_of_typed_events_end_by_their_own_event() {
         (messages, &[busy, stop], "rejected", "503 busy"),
     ] {
         let row = streamed(endpoint, events);
-        assert_eq!(row.facts.outcome.name(), outcome, "{events:?}");
-        let told = &row.facts.error;
+        assert_eq!(row.outcome().name(), outcome, "{events:?}");
+        let told = row.error.as_deref().unwrap_or_default();
         assert!(told.contains(error), "{events:?}: {told}");
     }
 }
@@ -157,8 +142,8 @@ fn the_status_of_a_reply_is_read() {
         let body = format!(
             r#"{{"id":"resp_1","object":"response","output":[],"status":"{status}","usage":null,"error":null}}"#
         );
-        let facts = replied(Endpoint::Responses, &body).facts;
-        (facts.outcome, facts.unread, facts.generation_whole)
+        let row = replied(Endpoint::Responses, &body);
+        (row.outcome(), row.unread, row.generation_whole)
     };
     let background = (Outcome::Ok, Some(Unread::Background), None);
     assert_eq!(of("queued"), background);
@@ -196,19 +181,13 @@ fn large_logprobs_hide_no_timing() {
     let nanos = |moment| row.timeline.raw(moment).map(|at| at.nanos_since(AT));
     assert_eq!(nanos(Moment::QueueStart), Some(750_000_000));
     assert_eq!(nanos(Moment::ServerCreated), Some(500_000_000));
-    assert_eq!(row.sequence.output_tokens, Some(1));
+    assert_eq!(row.actual_output_tokens, Some(1));
 }
 
 #[test]
 fn the_id_of_a_reply_is_the_first_choices_alone() {
-    let mut observer = Observer::new(Side::Front, Endpoint::Chat, "r".to_owned());
-    observer.response_head(200, Some("application/json"), false, AT);
     let body = r#"{"id":"e","choices":[{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"b"}}]}"#;
-    observer.response_body(body.as_bytes(), AT, 0);
-    let rows = observer.finish(End::Complete, AT).into_records(None);
-    let ids: Vec<Option<&str>> = rows
-        .iter()
-        .map(|row| row.sequence.engine_id.as_deref())
-        .collect();
+    let rows = at_once(Endpoint::Chat, JSON, body);
+    let ids: Vec<Option<&str>> = rows.iter().map(|row| row.engine_id.as_deref()).collect();
     assert_eq!(ids, [Some("e"), None]);
 }

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::support::generator::{flags, sim};
 use crate::support::process::{Done, queuescope, run, run_aside};
+use crate::support::table;
 
 /// What a command says of itself, as one reads it in a file.
 fn help(line: &str) -> String {
@@ -98,6 +99,16 @@ async fn results(line: &str) -> (Value, Done) {
     )
 }
 
+/// Lines, a member of what comes out, its value, and a piece of what is said beside it.
+const RESULTS: &str = "\
+traffic -u URL LOAD -o DIR/run | /completed | 6 | 6 requests
+demo -n 6 -r 100 -o DIR/demo | /completed | 6 | 6 requests
+node --max-running-requests 2,4 LOAD -o DIR/node | /experiment/keys/0 | max_running_requests | max_running_requests=2
+routing --routing-policy random --num-gpus 1 LOAD -o DIR/routing | /experiment/kind | routing | routing
+report DIR/node --no-html | /experiment/kind | node |
+whatif tests/data/h200/rows/random-512-128-slots16-rate12.csv.gz --set max_running_requests=64 | /predictions/0/settings/max_running_requests | 64 |
+probe URL | /outcome | ok | timestamps are consistent";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn json_alone_comes_out_and_words_beside_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -106,56 +117,21 @@ async fn json_alone_comes_out_and_words_beside_it() {
     let url = format!("http://{}", server.addr());
     let load = "-n 6 -r 100 --random-input-len 8 --random-output-len 2";
     let mut tried = Vec::new();
-    for (line, member, told, said) in [
-        (
-            format!("traffic -u {url} {load} -o {dir}/run"),
-            "/completed",
-            Value::from(6),
-            "6 requests",
-        ),
-        (
-            format!("demo -n 6 -r 100 -o {dir}/demo"),
-            "/completed",
-            6.into(),
-            "6 requests",
-        ),
-        (
-            format!("node --max-running-requests 2,4 {load} -o {dir}/node"),
-            "/experiment/keys/0",
-            "max_running_requests".into(),
-            "max_running_requests=2",
-        ),
-        (
-            format!("routing --routing-policy random --num-gpus 1 {load} -o {dir}/routing"),
-            "/experiment/kind",
-            "routing".into(),
-            "routing",
-        ),
-        (
-            format!("report {dir}/node --no-html"),
-            "/experiment/kind",
-            "node".into(),
-            "",
-        ),
-        (
-            "whatif tests/data/h200/rows/random-512-128-slots16-rate12.csv.gz --set max_running_requests=64".into(),
-            "/predictions/0/settings/max_running_requests",
-            64.into(),
-            "",
-        ),
-        (
-            format!("probe {url}"),
-            "/outcome",
-            "ok".into(),
-            "timestamps are consistent",
-        ),
-    ] {
+    let replacements = [
+        ("URL", url),
+        ("LOAD", load.to_owned()),
+        ("DIR", dir.to_string()),
+    ];
+    for [line, member, told, said] in table(RESULTS) {
+        let line = replacements
+            .iter()
+            .fold(line.to_owned(), |line, (name, value)| {
+                line.replace(name, value)
+            });
         let (results, done) = results(&format!("{line} --json")).await;
-        assert_eq!(
-            results.pointer(member).unwrap_or(&Value::Null),
-            &told,
-            "{line}"
-        );
+        let found = results.pointer(member).unwrap_or(&Value::Null);
+        let told = serde_json::from_str(told).unwrap_or_else(|_| Value::from(told));
+        assert_eq!(*found, told, "{line}");
         assert!(done.err.contains(said), "{line}: {}", done.err);
         tried.push(line.split(' ').next().unwrap().to_owned());
     }

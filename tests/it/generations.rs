@@ -3,19 +3,17 @@
 
 use std::path::Path;
 
-use queuescope::clock::Stamp;
 use queuescope::request::column::Value;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::generation::Generation::{self, *};
-use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::{Outcome, Record};
+use queuescope::request::observer::End;
+use queuescope::request::outcome::Outcome;
 use queuescope::request::row;
-use queuescope::request::timeline::{Moment, Side};
+use queuescope::request::timeline::Moment;
 
-use crate::support::recordings;
-
-const SECOND_0: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
+use crate::support::observed::{AT, JSON, STREAM, begun, in_pieces, recorded};
+use crate::support::{pair, recordings};
 
 /// Columns, and the moment that has none.
 const SHOWN: [&str; 7] = [
@@ -72,34 +70,23 @@ const FORK_PERF: &str = "0.125 - - - 0.8125 0.25 meta_info -";
 const FORK_EPOCH: &str = "0.125 0.25 0.5 - 0.8125 0.25 meta_info -";
 const ADDED_UP: &str = "0.125 - - 0.75 0.75 0.35 meta_info 1";
 
-fn observed(body: &str, ending: &str, piece: usize) -> Record {
+fn observed(body: &str, ending: &str, piece: usize) -> row::Row {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/synthetic");
     let bytes = std::fs::read(folder.join(format!("{body}.{ending}"))).unwrap();
-    let mut observer = Observer::new(Side::Front, Endpoint::Generate, body.to_owned());
     let kind = match ending {
-        "sse" => "text/event-stream",
-        _ => "application/json",
+        "sse" => STREAM,
+        _ => JSON,
     };
-    observer.response_head(200, Some(kind), false, SECOND_0);
-    for piece in bytes.chunks(piece) {
-        observer.response_body(piece, SECOND_0, 0);
-    }
-    let rows = observer.finish(End::Complete, SECOND_0).into_records(None);
-    rows.into_iter().next().unwrap()
+    let pieces = bytes.chunks(piece).map(|piece| (0, piece));
+    in_pieces(begun(Endpoint::Generate, kind), pieces, End::Complete).remove(0)
 }
 
 #[test]
 fn what_never_ran_names_no_generation() {
     // As recorded of a full queue (sglang-0.5.23/queuefull_stream), with metrics on.
-    let recording = recordings::named("queuefull_stream/07");
-    let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
-    observer.response_head(200, recording.header("content-type"), false, SECOND_0);
-    for (_, piece) in &recording.pieces {
-        observer.response_body(piece, SECOND_0, 0);
-    }
-    let rows = observer.finish(End::Complete, SECOND_0).into_records(None);
-    assert_eq!(rows[0].facts.outcome, Outcome::Rejected);
-    assert_eq!(rows[0].sequence.generation, None);
+    let rows = recorded(&recordings::named("queuefull_stream/07"), 0);
+    assert_eq!(rows[0].outcome(), Outcome::Rejected);
+    assert_eq!(rows[0].more.generation, None);
 }
 
 /// In µs: a float of epoch seconds resolves 0.24.
@@ -108,20 +95,20 @@ fn seconds(nanos: i64) -> String {
 }
 
 /// The cells of [`SHOWN`], moments in seconds after second 0, and the moment of the server's end.
-pub fn shown(record: &Record) -> String {
-    let row = &row::Row::all(vec![record.clone()])[0];
+pub fn shown(record: &row::Row) -> String {
+    let row = &row::Row::ended(vec![record.clone()])[0];
     let cell = |name: &&str| {
         let column = COLUMNS.iter().find(|column| column.name == *name).unwrap();
         match (column.get)(row) {
             Value::Empty => String::new(),
             Value::Text(text) => text.into_owned(),
             Value::Nanos(nanos) => seconds(nanos),
-            Value::Time(at) => seconds(at.nanos_since(SECOND_0)),
+            Value::Time(at) => seconds(at.nanos_since(AT)),
             other => panic!("{name}: {other:?}"),
         }
     };
     let finish = row.timeline.raw(Moment::ServerFinish);
-    let finish = finish.map_or_else(String::new, |at| seconds(at.nanos_since(SECOND_0)));
+    let finish = finish.map_or_else(String::new, |at| seconds(at.nanos_since(AT)));
     let cells = SHOWN.iter().map(cell).chain([finish]);
     let cells = cells.map(|cell| {
         if cell.is_empty() {
@@ -141,22 +128,22 @@ fn each_generation_gives_what_it_tells_and_no_more() {
             for piece in [usize::MAX, 1, 400] {
                 let row = observed(body, ending, piece);
                 let case = format!("{body}.{ending} in pieces of {piece}");
-                assert_eq!(row.facts.outcome, Outcome::Ok, "{case}");
+                assert_eq!(row.outcome(), Outcome::Ok, "{case}");
                 assert_eq!(shown(&row), *expected, "{case}");
-                assert_eq!(row.sequence.generation, Some(*generation), "{case}");
+                assert_eq!(row.more.generation, Some(*generation), "{case}");
                 assert_eq!(
-                    row::Row::all(vec![row.clone()])[0].inconsistency,
+                    row::Row::ended(vec![row.clone()])[0].inconsistency,
                     None,
                     "{case}"
                 );
-                assert_eq!(row.sequence.output_tokens, Some(3), "{case}");
+                assert_eq!(row.actual_output_tokens, Some(3), "{case}");
                 let retracted = match () {
                     () if body.ends_with("retracted") => Some(2),
                     () if matches!(generation, Generation::Fork) => None,
                     () if matches!(*body, "0.4.0" | "0.4.6") => None,
                     () => Some(0),
                 };
-                assert_eq!(row.sequence.num_retractions, retracted, "{case}");
+                assert_eq!(row.num_retractions, retracted, "{case}");
             }
         }
     }
@@ -177,14 +164,34 @@ fn a_recorded_server_is_taken_for_what_it_is() {
         ("nometrics_generate_stream", From0_5_12MetricsOff),
         ("nometrics_generate_nostream", From0_5_12MetricsOff),
     ] {
-        let recording = recordings::named(case);
-        let endpoint = Endpoint::from_path(&recording.path).unwrap();
-        let mut observer = Observer::new(Side::Front, endpoint, case.to_owned());
-        observer.response_head(200, recording.header("content-type"), false, SECOND_0);
-        for (_, piece) in &recording.pieces {
-            observer.response_body(piece, SECOND_0, 0);
-        }
-        let rows = observer.finish(End::Complete, SECOND_0).into_records(None);
-        assert_eq!(rows[0].sequence.generation, Some(generation), "{case}");
+        let rows = recorded(&recordings::named(case), 0);
+        assert_eq!(rows[0].more.generation, Some(generation), "{case}");
     }
+}
+
+#[test]
+fn the_servers_of_a_recorded_pair_are_told_apart() {
+    let all = pair::all().into_iter();
+    let streams = all.filter(|one| {
+        let is_stream = one.decode.text().contains("text/event-stream");
+        one.path == "/generate" && is_stream && one.rooms.len() == 1
+    });
+    let mut count = 0;
+    for one in streams {
+        for (leg, generation) in [(&one.prefill, From0_5_22), (&one.decode, Decode0_5_21)] {
+            let text = leg.text();
+            if !text.contains("request_finished_ts") {
+                // The router had broken it off.
+                continue;
+            }
+            let events = text.lines().filter(|line| line.starts_with("data: "));
+            let events = events.map(|event| (0, format!("{event}\n\n")));
+            let rows = in_pieces(begun(Endpoint::Generate, STREAM), events, End::Complete);
+            let name = one.name();
+            assert_eq!(rows[0].more.generation, Some(generation), "{name}");
+        }
+        count += 1;
+    }
+    assert!(count >= 3, "{count}");
+    assert!(!Decode0_5_21.help().contains("end of prefill"));
 }

@@ -11,6 +11,7 @@ use queuescope::telemetry::otlp::sampling::Kept;
 use queuescope::telemetry::otlp::spans;
 use queuescope::telemetry::prometheus::Metrics;
 
+use crate::support::docs::assert_file;
 use crate::support::recordings::{self, Recording};
 
 const SENT: i64 = 1_795_168_000_000_000_000;
@@ -32,9 +33,9 @@ fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
     timeline.set(Moment::Arrival, at(-2.0 * MS));
     timeline.set(Moment::Forwarded, at(-MS));
     timeline.set(Moment::RouterSend, at(-MS));
-    let facts = observer.facts_mut();
-    facts.trace_id = Some(format!("{:032x}", 0xab_u128 << 64 | 7));
-    facts.host = Some("10.0.0.7:30000".into());
+    let row = observer.row_mut();
+    row.trace_id = Some(format!("{:032x}", 0xab_u128 << 64 | 7));
+    row.host = Some("10.0.0.7:30000".into());
     observer.request_body(&recording.request_body);
     let kind = recording.header("content-type");
     observer.response_head(recording.status, kind, false, at(MS));
@@ -47,22 +48,13 @@ fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
         true => End::ClientGone,
         false => End::Complete,
     };
-    Row::all(observer.finish(end, at(last + MS)).into_records(None))
+    Row::ended(observer.finish(end, at(last + MS)).into_rows(None))
 }
 
 /// Holds what is said now to the file of that name.
 #[track_caller]
 pub fn assert_golden(name: &str, now: &str) {
-    let path = format!("{}/tests/data/golden/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, now).unwrap();
-    }
-    let then = std::fs::read_to_string(&path).unwrap();
-    let differs = now
-        .lines()
-        .zip(then.lines())
-        .find(|(now, then)| now != then);
-    assert!(now == then, "{name} differs: {differs:?}");
+    assert_file(&format!("tests/data/golden/{name}"), now);
 }
 
 #[test]

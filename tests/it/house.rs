@@ -13,6 +13,8 @@ use queuescope::config::sections::SECTIONS;
 use queuescope::telemetry::metric::Kind;
 use queuescope::telemetry::prometheus::METRICS;
 
+use crate::support::docs::assert_file;
+
 mod columns;
 mod source;
 mod words;
@@ -42,7 +44,7 @@ fn config_toml(head: &str) -> String {
             off(is_example),
             place.header()
         );
-        for key in place.keys {
+        for key in place.keys() {
             let default = place.default(key.name).filter(|_| !is_example);
             let value = default.clone().or_else(|| place.example(key.name)).unwrap();
             let line = format!("{}{} = {value}\n", off(default.is_none()), key.name);
@@ -59,13 +61,7 @@ fn config_toml_is_the_defaults_and_names_every_key() {
     let text = std::fs::read_to_string(&path).unwrap();
     let (head, _) = text.split_once("[proxy]").unwrap();
     let made = config_toml(head);
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &made).unwrap();
-    }
-    assert!(
-        made == text,
-        "config.toml is stale: run `UPDATE_DOCS=1 cargo test house`"
-    );
+    assert_file("config.toml", &made);
 
     let upstream = Flags::try_parse_from(["proxy", "--upstream", "127.0.0.1:30000"])
         .unwrap()
@@ -139,9 +135,8 @@ fn buckets_markdown() -> String {
 /// The page's words stand in the page; each table stands between two comments.
 #[test]
 fn metrics_md_is_fresh() {
-    let path = root().join("docs/METRICS.md");
-    let written = std::fs::read_to_string(&path).unwrap();
-    let mut page = written.clone();
+    const PAGE: &str = "docs/METRICS.md";
+    let mut page = std::fs::read_to_string(root().join(PAGE)).unwrap();
     for (name, table) in [
         ("moments", moments_markdown()),
         ("stages", stages_markdown()),
@@ -155,17 +150,7 @@ fn metrics_md_is_fresh() {
         let (_, after) = rest.split_once("<!-- end -->\n").expect(name);
         page = format!("{before}{begin}{}\n<!-- end -->\n{after}", table.trim_end());
     }
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let differs = page
-        .lines()
-        .zip(written.lines())
-        .find(|(now, then)| now != then);
-    assert!(
-        page == written,
-        "docs/METRICS.md is stale at {differs:?}: run `UPDATE_DOCS=1 cargo test house`"
-    );
+    assert_file(PAGE, &page);
 }
 
 /// Crates that have arrows of their own in docs/dev/ARCHITECTURE.md.

@@ -1,34 +1,30 @@
 //! What no recording shows: odd orders, cut ends, many sequences, and what all of it costs in memory.
 
-use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::{Outcome, Record};
+use queuescope::request::outcome::Outcome;
 use queuescope::request::response::MAX_SEQUENCES;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Period, Relation, Side};
 
-const STREAM: &str = "text/event-stream; charset=utf-8";
+use crate::support::observed::{AT, JSON, STREAM, at_once, begun, in_pieces};
+use crate::support::table;
+
 const SMG_STREAM_ERROR: &str = "{\"error\":{\"message\":\"Stream error: error decoding response body: request or \
     response body error: error reading a body from connection: unexpected EOF during chunk size line\",\
     \"type\":\"stream_error\"}}";
-const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
 
-fn generate(content_type: &str) -> Observer {
-    let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
-    observer.response_head(200, Some(content_type), false, AT);
-    observer
+fn generate(kind: &str) -> Observer {
+    begun(Endpoint::Generate, kind)
 }
 
-fn records(content_type: &str, body: &str, end: End) -> Vec<Record> {
-    let mut observer = generate(content_type);
-    observer.response_body(body.as_bytes(), AT, 0);
-    observer.finish(end, AT).into_records(None)
+fn records(kind: &str, body: &str, end: End) -> Vec<Row> {
+    in_pieces(generate(kind), [(0, body)], end)
 }
 
 fn outcome(content_type: &str, body: &str, end: End) -> Outcome {
-    records(content_type, body, end)[0].facts.outcome
+    records(content_type, body, end)[0].outcome()
 }
 
 fn event(index: usize, tokens: u64) -> String {
@@ -41,20 +37,20 @@ fn event(index: usize, tokens: u64) -> String {
 #[test]
 fn places_that_nobody_spoke_of_are_no_rows() {
     let rows = records(STREAM, &event(1000, 1), End::Complete);
-    let indexes: Vec<u32> = rows.iter().map(|row| row.sequence.index).collect();
+    let indexes: Vec<u32> = rows.iter().map(|row| row.index).collect();
     // The first stands for the request in sums, whatever came.
     assert_eq!(indexes, [0, 1000]);
-    assert_eq!(Row::all(rows)[1].req_id.as_deref(), Some("r#1000"));
+    assert_eq!(Row::ended(rows)[1].req_id.as_deref(), Some("r#1000"));
 }
 
 #[test]
 fn sequences_beyond_the_limit_are_said() {
-    let few = Row::all(records(STREAM, &event(3, 1), End::Complete));
+    let few = Row::ended(records(STREAM, &event(3, 1), End::Complete));
     assert_eq!(few[0].inconsistency, None);
     let body: String = (0..MAX_SEQUENCES + 2)
         .map(|index| event(index, 1))
         .collect();
-    let rows = Row::all(records(STREAM, &body, End::Complete));
+    let rows = Row::ended(records(STREAM, &body, End::Complete));
     assert_eq!(rows.len(), MAX_SEQUENCES);
     let named = |row: &Row| row.inconsistency.clone().unwrap_or_default();
     assert_eq!(named(&rows[0]), "sequences_not_recorded");
@@ -75,17 +71,18 @@ fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_i
         (End::Shutdown, Outcome::ProxyError),
     ] {
         let row = &records(STREAM, &whole, end.clone())[0];
-        assert_eq!(row.facts.outcome, of_part, "{end:?}");
-        let says = row.facts.error.contains("after the generation's end");
-        assert_eq!(says, of_part != Outcome::Ok, "{}", row.facts.error);
-        assert_eq!(row.facts.message_whole, Some(end == End::Complete));
-        assert_eq!(row.facts.generation_whole, Some(true));
+        assert_eq!(row.outcome(), of_part, "{end:?}");
+        let error = row.error.as_deref().unwrap_or_default();
+        let says = error.contains("after the generation's end");
+        assert_eq!(says, of_part != Outcome::Ok, "{error}");
+        assert_eq!(row.message_whole, Some(end == End::Complete));
+        assert_eq!(row.generation_whole, Some(true));
         let mut observer = generate(STREAM);
         observer.response_body(whole.as_bytes(), AT, 0);
         observer.response_end(AT);
-        let row = &observer.finish(end.clone(), AT).into_records(None)[0];
-        assert_eq!(row.facts.outcome, Outcome::Ok, "{end:?}");
-        assert_eq!(row.facts.message_whole, Some(true), "{end:?}");
+        let row = &observer.finish(end.clone(), AT).into_rows(None)[0];
+        assert_eq!(row.outcome(), Outcome::Ok, "{end:?}");
+        assert_eq!(row.message_whole, Some(true), "{end:?}");
     }
     let cut = event(0, 1);
     for (end, expected) in [
@@ -107,7 +104,7 @@ fn moments_out_of_order_are_named_and_stand_as_they_came() {
     let body = r#"{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"stop"},
         "request_received_ts":1795168000.5,"forward_entry_time":1795168001.0,"queue_time":0.75,
         "prefill_finished_time":1795168002.0}}"#;
-    let row = &Row::all(records("application/json", body, End::Complete))[0];
+    let row = &Row::ended(records("application/json", body, End::Complete))[0];
     let named = "queue_start<server_created;tokenize_time<0";
     assert_eq!(row.inconsistency.as_deref(), Some(named));
     assert_eq!(row.timeline.nanos(Period::TOKENIZE), Some(-250_000_000));
@@ -137,76 +134,40 @@ fn an_answer_of_too_much_to_do_is_a_rejection() {
     ] {
         let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
         observer.response_head(status, Some("text/plain"), false, AT);
-        let rows = observer.finish(End::Complete, AT).into_records(None);
-        assert_eq!(rows[0].facts.outcome, expected, "{status}");
+        let rows = observer.finish(End::Complete, AT).into_rows(None);
+        assert_eq!(rows[0].outcome(), expected, "{status}");
     }
 }
 
+/// What comes inside of a 200, as what, and the outcome.
+const INSIDE: &str = r#"
+{"error":{"message":"m","code":"503"}} | stream | rejected
+{"error":{"message":"m","code":"404"}} | stream | client_error
+{"error":{"message":"m","code":400}} | stream | client_error
+{"error":{"message":"m","code":408}} | stream | rejected
+{"error":{"message":"m","code":429}} | stream | rejected
+{"error":{"message":"m","code":500}} | stream | server_error
+{"error":{"message":"m","code":null}} | stream | server_error
+{"error":"m"} | stream | server_error
+SMG_STREAM_ERROR | stream | upstream_died
+{"object":"error","message":"m","code":500} | application/json | server_error
+{"text":"a","message":"be well","meta_info":{"id":"i"}} | application/json | ok
+{"text":"a","meta_info":{"id":"i" | application/json | upstream_died
+anything | text/plain | ok"#;
+
 #[test]
 fn an_error_inside_a_200_is_no_success() {
-    let json = "application/json";
-    for (kind, body, expected) in [
-        (
-            STREAM,
-            r#"{"error":{"message":"m","code":"503"}}"#,
-            Outcome::Rejected,
-        ),
-        (
-            STREAM,
-            r#"{"error":{"message":"m","code":"404"}}"#,
-            Outcome::ClientError,
-        ),
-        (
-            STREAM,
-            r#"{"error":{"message":"m","code":400}}"#,
-            Outcome::ClientError,
-        ),
-        (
-            STREAM,
-            r#"{"error":{"message":"m","code":408}}"#,
-            Outcome::Rejected,
-        ),
-        (
-            STREAM,
-            r#"{"error":{"message":"m","code":429}}"#,
-            Outcome::Rejected,
-        ),
-        (
-            STREAM,
-            r#"{"error":{"message":"m","code":500}}"#,
-            Outcome::ServerError,
-        ),
-        (
-            STREAM,
-            r#"{"error":{"message":"m","code":null}}"#,
-            Outcome::ServerError,
-        ),
-        (STREAM, r#"{"error":"m"}"#, Outcome::ServerError),
+    for [body, kind, expected] in table(INSIDE.trim_start()) {
         // As smg 1.13.0 sent it when a server died in the middle of a stream.
-        (STREAM, SMG_STREAM_ERROR, Outcome::UpstreamDied),
-        (
-            json,
-            r#"{"object":"error","message":"m","code":500}"#,
-            Outcome::ServerError,
-        ),
-        (
-            json,
-            r#"{"text":"a","message":"be well","meta_info":{"id":"i"}}"#,
-            Outcome::Ok,
-        ),
-        (
-            json,
-            r#"{"text":"a","meta_info":{"id":"i""#,
-            Outcome::UpstreamDied,
-        ),
-        ("text/plain", "anything", Outcome::Ok),
-    ] {
-        let stream = format!("data: {body}\n\ndata: [DONE]\n\n");
-        let sent = if kind == STREAM { &stream } else { body };
-        let facts = &records(kind, sent, End::Complete)[0].facts;
-        assert_eq!(facts.outcome, expected, "{body}");
-        let is_told = kind != STREAM || facts.error.contains('m');
-        assert!(is_told, "{body}: {}", facts.error);
+        let body = body.replace("SMG_STREAM_ERROR", SMG_STREAM_ERROR);
+        let (kind, sent) = match kind {
+            "stream" => (STREAM, format!("data: {body}\n\ndata: [DONE]\n\n")),
+            kind => (kind, body.clone()),
+        };
+        let row = &records(kind, &sent, End::Complete)[0];
+        assert_eq!(row.outcome().name(), expected, "{body}");
+        let error = row.error.as_deref().unwrap_or_default();
+        assert!(kind != STREAM || error.contains('m'), "{body}: {error}");
     }
 }
 
@@ -224,7 +185,7 @@ fn a_negative_duration_within_the_clocks_error_is_not_wrong() {
             nanos: 0,
             error_nanos,
         };
-        let rows = Row::all(observed.into_records(Some(offset)));
+        let rows = Row::ended(observed.into_rows(Some(offset)));
         rows[0].inconsistency.clone().unwrap_or_default()
     };
     assert_eq!(inconsistency(1_100_000), "");
@@ -253,11 +214,8 @@ fn an_encoded_body_is_only_timed() {
         let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
         observer.response_head(200, Some(STREAM), true, AT);
         observer.response_body(body, AT.plus_nanos(5), 0);
-        let row = &observer.finish(End::Complete, AT).into_records(None)[0];
-        assert_eq!(
-            (row.facts.outcome, row.sequence.token_events),
-            (Outcome::Ok, 0)
-        );
+        let row = &observer.finish(End::Complete, AT).into_rows(None)[0];
+        assert_eq!((row.outcome(), row.token_chunks), (Outcome::Ok, None));
         assert_eq!(row.timeline.raw(Moment::FirstEvent), Some(AT.plus_nanos(5)));
         assert_eq!(row.timeline.raw(Moment::FirstToken), None);
     }
@@ -266,17 +224,14 @@ fn an_encoded_body_is_only_timed() {
 #[test]
 fn usage_speaks_of_a_sequence_only_where_nothing_better_does() {
     let tokens = |choices: &str| {
-        let mut observer = Observer::new(Side::Front, Endpoint::Chat, "r".to_owned());
-        observer.response_head(200, Some("application/json"), false, AT);
         let body = format!(
             "{{\"choices\":[{choices}],\"usage\":{{\"completion_tokens\":9,\
              \"prompt_tokens_details\":{{\"cached_tokens\":4}}}}}}"
         );
-        observer.response_body(body.as_bytes(), AT, 0);
-        let rows = observer.finish(End::Complete, AT).into_records(None);
+        let rows = at_once(Endpoint::Chat, JSON, &body);
         let tokens = rows
             .iter()
-            .map(|row| (row.output_tokens(), row.sequence.cached_tokens));
+            .map(|row| (row.output_tokens(), row.cached_tokens));
         tokens.collect::<Vec<_>>()
     };
     let plain = |index| format!("{{\"index\":{index},\"message\":{{\"content\":\"a\"}}}}");
@@ -300,10 +255,11 @@ fn an_abort_is_judged_by_its_code() {
             "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"finish_reason\":\
              {{\"type\":\"abort\",\"message\":\"m\"{code}}}}}}}\n\ndata: [DONE]\n\n"
         );
-        let facts = &records(STREAM, &body, End::Complete)[0].facts;
-        assert_eq!(facts.outcome, expected, "{code}");
-        assert!(facts.error.contains('m'), "{}", facts.error);
-        let whole = (facts.message_whole, facts.generation_whole);
+        let row = &records(STREAM, &body, End::Complete)[0];
+        assert_eq!(row.outcome(), expected, "{code}");
+        let error = row.error.as_deref().unwrap_or_default();
+        assert!(error.contains('m'), "{error}");
+        let whole = (row.message_whole, row.generation_whole);
         assert_eq!(whole, (Some(true), Some(false)), "{code}");
     }
 }
@@ -326,12 +282,9 @@ fn an_abort_shows_in_the_choices_of_openai_too() {
             (STREAM, stream),
             ("application/json", choice("message", reason)),
         ] {
-            let mut observer = Observer::new(Side::Front, Endpoint::Chat, "r".to_owned());
-            observer.response_head(200, Some(kind), false, AT);
-            observer.response_body(body.as_bytes(), AT, 0);
-            let row = &observer.finish(End::Complete, AT).into_records(None)[0];
-            assert_eq!(row.facts.outcome, expected, "{body}");
-            assert!(row.sequence.has_text, "{body}");
+            let row = &at_once(Endpoint::Chat, kind, &body)[0];
+            assert_eq!(row.outcome(), expected, "{body}");
+            assert_eq!(row.has_generated_text, Some(true), "{body}");
         }
     }
 }
@@ -346,15 +299,13 @@ fn numbers_that_are_none_cost_no_token_at_any_split() {
     };
     let body = format!("{}{}data: [DONE]\n\n", event(1), event(2));
     for cut in 0..body.len() {
-        let mut observer = generate(STREAM);
-        let (first, rest) = body.as_bytes().split_at(cut);
-        observer.response_body(first, AT, 0);
-        observer.response_body(rest, AT, 0);
-        let row = &observer.finish(End::Complete, AT).into_records(None)[0];
-        assert_eq!(row.facts.outcome, Outcome::Ok, "{cut}");
-        assert_eq!(row.sequence.token_events, 2, "{cut}");
-        assert_eq!(row.sequence.output_tokens, Some(2), "{cut}");
-        assert_eq!(row.sequence.queue_nanos, None, "{cut}");
+        let (first, rest) = body.split_at(cut);
+        let pieces = [(0, first), (0, rest)];
+        let row = &in_pieces(generate(STREAM), pieces, End::Complete)[0];
+        assert_eq!(row.outcome(), Outcome::Ok, "{cut}");
+        assert_eq!(row.token_chunks, Some(2), "{cut}");
+        assert_eq!(row.actual_output_tokens, Some(2), "{cut}");
+        assert_eq!(row.pure_queue_time, None, "{cut}");
     }
 }
 
@@ -372,7 +323,7 @@ fn prefill_ended_when_the_first_event_says_whatever_came_of_a_retraction() {
     let row = &records(STREAM, &body, End::Complete)[0];
     let prefill_end = AT.plus_nanos(1_500_000_000);
     assert_eq!(row.timeline.raw(Moment::PrefillEnd), Some(prefill_end));
-    assert_eq!(row.sequence.num_retractions, Some(1));
+    assert_eq!(row.num_retractions, Some(1));
 }
 
 #[test]
@@ -382,8 +333,8 @@ fn a_batch_with_parameters_a_prompt_asks_for_the_largest() {
         br#"{"text":["a","b","c"],"sampling_params":[{"max_new_tokens":5},
         {"max_new_tokens":9},{"max_new_tokens":7}]}"#,
     );
-    let row = &observer.finish(End::Complete, AT).into_records(None)[0];
-    assert_eq!(row.facts.expected_output_length, Some(9));
+    let row = &observer.finish(End::Complete, AT).into_rows(None)[0];
+    assert_eq!(row.expected_output_length, Some(9));
 }
 
 /// Bytes that an observer holds while the middle of a stream of `sequences` passes.

@@ -6,6 +6,7 @@ use queuescope::request::csv::{self as lines, TimeBase};
 
 use crate::support::generator;
 use crate::support::proxy::{Front, Row, assert_outcome, playing};
+use crate::support::table;
 use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
 use crate::support::wire::{chunk, stream_head};
 
@@ -57,48 +58,26 @@ fn answer(head: &str, body: &str) -> Step {
     ))
 }
 
+/// Status and content type, body, outcome, and whether the generation was whole.
+const WHOLE: &str = r#"
+200 OK, application/json | {"text":"a","meta_info":{"id":"i","e2e_latency":NaN}} | ok | True
+200 OK, application/json | [{"text":"a","score":-Infinity},Infinity] | ok | True
+200 OK, application/json | null | ok | True
+200 OK, application/json | <html>not JSON</html> | ok |
+302 Found, application/json; location: /login | | client_error |
+302 Found, text/event-stream | | client_error |
+200 OK, application/json | {"text":"a" | upstream_died | False"#;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_came_whole_is_no_death_of_the_server() {
-    for (step, outcome, generation) in [
-        (
-            answer(
-                &format!("200 OK\r\n{JSON}"),
-                r#"{"text":"a","meta_info":{"id":"i","e2e_latency":NaN}}"#,
-            ),
-            "ok",
-            "True",
-        ),
-        (
-            answer(
-                &format!("200 OK\r\n{JSON}"),
-                r#"[{"text":"a","score":-Infinity},Infinity]"#,
-            ),
-            "ok",
-            "True",
-        ),
-        (answer(&format!("200 OK\r\n{JSON}"), "null"), "ok", "True"),
-        (
-            answer(&format!("200 OK\r\n{JSON}"), "<html>not JSON</html>"),
-            "ok",
-            "",
-        ),
-        (
-            answer(&format!("302 Found\r\nlocation: /login\r\n{JSON}"), ""),
-            "client_error",
-            "",
-        ),
-        (
-            answer("302 Found\r\ncontent-type: text/event-stream", ""),
-            "client_error",
-            "",
-        ),
-        // Those who frame a part anew pass on what looks whole.
-        (
-            answer(&format!("200 OK\r\n{JSON}"), "{\"text\":\"a\""),
-            "upstream_died",
-            "False",
-        ),
-    ] {
+    // Those who frame a part anew pass on what looks whole.
+    for [head, body, outcome, generation] in table(WHOLE.trim_start()) {
+        let step = answer(
+            &head
+                .replace(", ", "\r\ncontent-type: ")
+                .replace("; ", "\r\n"),
+            body,
+        );
         for row in rows_of(vec![step.clone()]).await {
             assert_outcome(&row, outcome, "");
             assert_eq!(row["message_whole"], "True", "{row:?}");

@@ -18,6 +18,7 @@ mod hops;
 mod http2;
 mod identity;
 mod large;
+mod leaving;
 mod limits;
 mod live;
 mod process;

@@ -4,17 +4,19 @@
 use proptest::prelude::*;
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
-use queuescope::request::attempt::{Failed, SpanId};
+use queuescope::request::attempt::{Failed, SpanId, shown};
 use queuescope::request::columns::{COLUMNS, Column};
 use queuescope::request::csv::TimeBase;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::{Facts, Outcome, Record};
+use queuescope::request::outcome::Outcome;
+use queuescope::request::passage::Passage;
 use queuescope::request::row::Row;
-use queuescope::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
+use queuescope::request::timeline::{ClockOf, Moment, Relation, Side};
 use queuescope::table::cells::RowWriter;
 use serde_json::Value;
 
+use crate::support::docs::assert_file;
 use crate::support::recordings::{self, Recording};
 
 use self::said::{EventInFile, said};
@@ -29,9 +31,9 @@ abort_chat_stream_after3 | client_abort | client went away
 abort_generate_stream_after3 | client_abort | client went away
 abort_messages_stream_after3 | client_abort | client went away
 chat_stream_return_meta_info | client_error | 400 return_meta_info is not supported
-err_chat_bad_json | client_error | 400 1 validation error
+err_chat_bad_json | client_error | 400 1 validation error: 'loc': ('body', 16), 'msg': 'JSON decode error'
 err_completions_too_long_stream | client_error | 400 The input (4000 tokens)
-err_generate_bad_json | client_error | 400 1 validation error
+err_generate_bad_json | client_error | 400 1 validation error: 'loc': ('body', 16), 'msg': 'JSON decode error'
 err_generate_missing_text | client_error | 400 Either text, input_ids
 err_generate_missing_text_stream | client_error | 400 Either text, input_ids
 err_generate_too_long | client_error | 400 The input (4000 tokens)
@@ -57,7 +59,7 @@ fn stamp(t: f64) -> Stamp {
 }
 
 /// The records of a recording whose body is fed in `pieces`.
-fn observe(recording: &Recording, endpoint: Endpoint, pieces: &[(f64, &[u8])]) -> Vec<Record> {
+fn observe(recording: &Recording, endpoint: Endpoint, pieces: &[(f64, &[u8])]) -> Vec<Row> {
     let mut observer = Observer::new(Side::Front, endpoint, recording.case.clone());
     observer.timeline_mut().set(Moment::Arrival, stamp(0.0));
     observer.request_body(&recording.request_body);
@@ -70,7 +72,7 @@ fn observe(recording: &Recording, endpoint: Endpoint, pieces: &[(f64, &[u8])]) -
         true => End::ClientGone,
         false => End::Complete,
     };
-    observer.finish(end, stamp(0.0)).into_records(None)
+    observer.finish(end, stamp(0.0)).into_rows(None)
 }
 
 fn as_read(recording: &Recording) -> Vec<(f64, &[u8])> {
@@ -79,10 +81,10 @@ fn as_read(recording: &Recording) -> Vec<(f64, &[u8])> {
 }
 
 /// Every cell of every row, in words.
-fn rows(records: &[Record]) -> Vec<Vec<String>> {
+fn rows(records: &[Row]) -> Vec<Vec<String>> {
     let cell = |row, column: &Column| format!("{:?}", (column.get)(row));
     let cells = |row| COLUMNS.iter().map(|column| cell(row, column)).collect();
-    Row::all(records.to_vec()).iter().map(cells).collect()
+    Row::ended(records.to_vec()).iter().map(cells).collect()
 }
 
 fn generation_requests() -> Vec<(Recording, Endpoint)> {
@@ -110,8 +112,8 @@ fn close(a: Option<Stamp>, b: Option<f64>, what: &str) {
 }
 
 /// Holds one row against what its sequence's events say.
-fn check_row(recording: &Recording, record: &Record, events: &[&EventInFile]) {
-    let case = format!("{}#{}", recording.case, record.sequence.index);
+fn check_row(recording: &Recording, record: &Row, events: &[&EventInFile]) {
+    let case = format!("{}#{}", recording.case, record.index);
     let is_stream = is_stream(recording);
     let token = |s: &&&EventInFile| {
         is_stream && (s.text || s.meta["completion_tokens"].as_u64().is_some_and(|n| n > 0))
@@ -127,11 +129,12 @@ fn check_row(recording: &Recording, record: &Record, events: &[&EventInFile]) {
     let read = |event: Option<&&&EventInFile>| event.map(|event| SENT as f64 / 1e9 + event.at);
     is_at(Moment::FirstToken, read(tokens.first().copied().as_ref()));
     is_at(Moment::LastToken, read(tokens.last().copied().as_ref()));
-    let sequence = &record.sequence;
-    assert_eq!(sequence.token_events, tokens.len() as u64, "{case}");
-    assert_eq!(sequence.has_text, events.iter().any(|s| s.text), "{case}");
+    let chunks = record.token_chunks.unwrap_or(0);
+    assert_eq!(chunks, tokens.len() as u64, "{case}");
+    let has_text = events.iter().any(|s| s.text);
+    assert_eq!(record.has_generated_text == Some(true), has_text, "{case}");
     assert_eq!(
-        sequence.engine_id,
+        record.engine_id,
         events.iter().find_map(|s| s.id.clone()),
         "{case}"
     );
@@ -153,12 +156,16 @@ fn check_row(recording: &Recording, record: &Record, events: &[&EventInFile]) {
         .iter()
         .filter_map(|m| m["completion_tokens"].as_u64())
         .max();
-    assert_eq!(sequence.output_tokens, most, "{case}");
-    assert_eq!(sequence.prompt_tokens, count("prompt_tokens"), "{case}");
+    assert_eq!(record.actual_output_tokens, most, "{case}");
+    assert_eq!(
+        record.actual_prompt_tokens,
+        count("prompt_tokens"),
+        "{case}"
+    );
     if !metas.is_empty() {
-        assert_eq!(sequence.cached_tokens, count("cached_tokens"), "{case}");
+        assert_eq!(record.cached_tokens, count("cached_tokens"), "{case}");
     }
-    assert_eq!(sequence.num_retractions, count("num_retractions"), "{case}");
+    assert_eq!(record.num_retractions, count("num_retractions"), "{case}");
 
     let retracted = first
         .and_then(|m| m["num_retractions"].as_u64())
@@ -189,9 +196,9 @@ fn every_recording_gives_the_rows_that_its_bytes_say() {
         let most = said.iter().map(|s| s.index + 1).max().unwrap_or(1);
         assert_eq!(records.len(), most, "{}", recording.case);
         for record in &records {
-            let row = &Row::all(vec![record.clone()])[0];
+            let row = &Row::ended(vec![record.clone()])[0];
             assert_eq!(row.inconsistency, None, "{}", recording.case);
-            let index = record.sequence.index as usize;
+            let index = record.index as usize;
             let events: Vec<&EventInFile> = said.iter().filter(|s| s.index == index).collect();
             check_row(&recording, record, &events);
             sequences += 1;
@@ -204,16 +211,17 @@ fn every_recording_gives_the_rows_that_its_bytes_say() {
 fn every_recording_ends_as_the_reviewed_table_says() {
     let mut not_ok = 0;
     for (recording, endpoint) in generation_requests() {
-        let facts = &observe(&recording, endpoint, &as_read(&recording))[0].facts;
+        let row = &observe(&recording, endpoint, &as_read(&recording))[0];
+        let error = row.error.as_deref().unwrap_or_default();
         let case = recording.case.as_str();
         let told = NOT_OK.lines().map(|line| Vec::from_iter(line.split(" | ")));
         match told.into_iter().find(|told| told[0] == case).as_deref() {
-            Some([_, outcome, error]) => {
+            Some([_, outcome, told]) => {
                 not_ok += 1;
-                assert_eq!(facts.outcome.name(), *outcome, "{case}: {}", facts.error);
-                assert!(facts.error.contains(error), "{case}: {}", facts.error);
+                assert_eq!(row.outcome().name(), *outcome, "{case}: {error}");
+                assert!(error.contains(told), "{case}: {error}");
             }
-            _ => assert_eq!((facts.outcome, &*facts.error), (Outcome::Ok, ""), "{case}"),
+            _ => assert_eq!((row.outcome(), error), (Outcome::Ok, ""), "{case}"),
         }
     }
     assert_eq!(
@@ -243,7 +251,7 @@ fn no_split_makes_a_recording_inconsistent() {
     for (recording, endpoint) in generation_requests() {
         let body = recording.body();
         let inconsistent = |pieces: &[(f64, &[u8])]| {
-            let rows = Row::all(observe(&recording, endpoint, pieces)).into_iter();
+            let rows = Row::ended(observe(&recording, endpoint, pieces)).into_iter();
             rows.filter_map(|row| row.inconsistency).collect::<String>()
         };
         // A read for every byte: whatever two reads a split lets lie apart, these do too.
@@ -287,10 +295,10 @@ proptest! {
 }
 
 /// The rows of a request through all of our places, its moments 1 ms apart, on clocks that are `apart`.
-fn through_all(side: Side, apart: Option<Offset>) -> Record {
-    let mut facts = Facts::new(Endpoint::Chat, "all".into());
+fn through_all(side: Side, apart: Option<Offset>) -> Row {
+    let mut row = Row::new(side, Endpoint::Chat, "all".into());
     let stamp = |n: i64| Stamp::from_nanos(SENT + n * 1_000_000);
-    let mut timeline = Timeline::new(side);
+    let timeline = &mut row.timeline;
     // One server's: what only a pair has keeps no place among them.
     let of_pair = [
         Moment::KvReserved,
@@ -311,15 +319,13 @@ fn through_all(side: Side, apart: Option<Offset>) -> Record {
     ] {
         timeline.relate(clock, apart.map_or(Relation::Unknown, Relation::Apart));
     }
-    facts.error = "=1, \"cut\"\tat é".into();
-    facts.outcome = Outcome::UpstreamDied;
-    facts.host = Some("127.0.0.1:30000".into());
-    facts.worker = Some("w0".into());
-    facts.clock = Some("front-1".into());
-    facts.attempts = 3;
-    facts.span = SpanId::new(0xabc);
-    facts.parent_span = SpanId::new(7);
-    facts.trace_id = Some("0af7651916cd43dd8448eb211c80319c".into());
+    row.host = Some("127.0.0.1:30000".into());
+    row.worker = Some("w0".into());
+    row.process = Some("front-1".into());
+    row.attempts = Some(3);
+    row.span_id = SpanId::new(0xabc);
+    row.parent_span_id = SpanId::new(7);
+    row.trace_id = Some("0af7651916cd43dd8448eb211c80319c".into());
     let failed = |status, nanos| Failed {
         worker: "w1".into(),
         host: String::new(),
@@ -327,27 +333,26 @@ fn through_all(side: Side, apart: Option<Offset>) -> Record {
         status,
         nanos,
     };
-    facts.failed = vec![failed(Some(503), Some(1_234_567)), failed(None, None)];
-    facts.client_stall_nanos = Some(5);
-    facts.stall_until_read_nanos = Some(4);
-    facts.overhead_nanos = Some(-3);
-    facts.prompt_wait_nanos = Some(0);
-    facts.passage.piece(stamp(18), 0);
-    facts.passage.piece(stamp(20), 9);
-    facts.worker_passage.piece(stamp(17), 0);
-    facts.worker_passage.piece(stamp(20), 0);
-    facts.usage_prompt_tokens = Some(40);
-    facts.usage_completion_tokens = Some(1 << 60);
+    row.failed_attempts = shown(&[failed(Some(503), Some(1_234_567)), failed(None, None)]);
+    row.client_stall = Some(5);
+    row.client_stall_until_finish = Some(4);
+    row.overhead = Some(-3);
+    row.prompt_wait = Some(0);
+    let [mut here, mut worker] = [Passage::default(); 2];
+    here.piece(stamp(18), 0);
+    here.piece(stamp(20), 9);
+    worker.piece(stamp(17), 0);
+    worker.piece(stamp(20), 0);
+    row.passed(here, worker);
     let mut observer = Observer::new(side, Endpoint::Chat, "all".into());
-    *observer.facts_mut() = facts;
-    *observer.timeline_mut() = timeline;
-    let mut record = observer
+    *observer.row_mut() = row;
+    let mut row = observer
         .finish(End::Complete, stamp(21))
-        .into_records(None)
+        .into_rows(None)
         .remove(0);
-    record.sequence.trace_tokens = Some(6);
-    record.sequence.token_events = 3;
-    record
+    row.output_tokens_from_trace = Some(6);
+    row.token_chunks = Some(3);
+    row
 }
 
 /// All columns of all of them, as the CSV has them: with the engine's clock unknown, and told.
@@ -355,8 +360,8 @@ fn through_all(side: Side, apart: Option<Offset>) -> Record {
 fn the_rows_are_as_they_were() {
     let mut out = Vec::new();
     let mut writer = RowWriter::new(&mut out, TimeBase::Since(stamp(0.0))).unwrap();
-    let mut write = |records: &[Record]| {
-        for row in Row::all(records.to_vec()) {
+    let mut write = |records: &[Row]| {
+        for row in Row::ended(records.to_vec()) {
             writer.write(&row).unwrap();
         }
     };
@@ -389,15 +394,5 @@ fn the_rows_are_as_they_were() {
         }
     }
     writer.flush().unwrap();
-    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/rows.csv");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&golden, &out).unwrap();
-    }
-    let golden = std::fs::read_to_string(golden).unwrap();
-    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    let (new, old) = (lines(&String::from_utf8(out).unwrap()), lines(&golden));
-    assert_eq!(new.len(), old.len());
-    new.iter()
-        .zip(&old)
-        .for_each(|(new, old)| assert_eq!(new, old));
+    assert_file("tests/data/rows.csv", &String::from_utf8(out).unwrap());
 }

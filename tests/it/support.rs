@@ -8,6 +8,8 @@ pub mod docs;
 pub mod generator;
 pub mod http;
 pub mod http2;
+pub mod listening;
+pub mod observed;
 pub mod pair;
 pub mod process;
 pub mod proxy;
@@ -18,6 +20,14 @@ pub mod stack;
 pub mod tls;
 pub mod upstream;
 pub mod wire;
+
+/// The lines of a table, each of so many cells with `|` between them.
+pub fn table<const CELLS: usize>(text: &str) -> impl Iterator<Item = [&str; CELLS]> {
+    text.lines().map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        cells.try_into().unwrap_or_else(|_| panic!("{line}"))
+    })
+}
 
 /// Fails unless this is said, and shows what was.
 #[track_caller]

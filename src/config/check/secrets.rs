@@ -38,5 +38,8 @@ pub(super) fn read(
     let problem = format!(
         "has {length} characters; give at least {LEAST}, as from `openssl rand -hex 32`{to_whom}"
     );
-    Err(ConfigError::new(key, "***", problem))
+    Err(match file {
+        Some(file) => wrong(file, problem),
+        None => ConfigError::new(key, "***", problem),
+    })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::check::Credentials;
 use crate::config::proxy::{Config, Worker};
-use crate::proxy::shared::UpstreamKind;
+use crate::request::attempt::UpstreamKind;
 use crate::upstream::Address;
 
 use super::{has_hops, is_router};
@@ -22,17 +22,17 @@ pub(super) fn of(config: &Config, credentials: &Credentials) -> Vec<String> {
             config.admin
         ));
     }
-    if config.upstream_idle_timeout_s.get() >= SGLANG_IDLE {
+    if config.rules.upstream_idle_timeout_s.get() >= SGLANG_IDLE {
         all.push(format!(
             "upstream_idle_timeout_s = {}: SGLang closes idle connections after 5 s, and requests that run \
              into that get a 502; 4 is right for it",
-            config.upstream_idle_timeout_s.get().as_secs_f64()
+            config.rules.upstream_idle_timeout_s.get().as_secs_f64()
         ));
     }
-    match config.max_concurrent_requests.get() {
-        0 if !config.queue_timeout_s.get().is_zero() => all.push(format!(
+    match config.rules.max_concurrent_requests.get() {
+        0 if !config.rules.queue_timeout_s.get().is_zero() => all.push(format!(
             "queue_timeout_s = {}: nothing waits, as max_concurrent_requests is 0",
-            config.queue_timeout_s.get().as_secs_f64()
+            config.rules.queue_timeout_s.get().as_secs_f64()
         )),
         most if most > 0 && is_router(config) && !has_hops(config, credentials) => all.push(format!(
             "max_concurrent_requests = {most}: what is beyond it waits in this front, no longer in the router, and without hops \
@@ -80,8 +80,6 @@ fn hop_warnings(all: &mut Vec<String>, config: &Config, worker: &Worker) {
 
 /// Whether an address may be on this machine. A name may.
 fn is_near(address: &Address) -> bool {
-    let name = address.name();
-    let host = name.rsplit_once(':').map_or("", |(host, _)| host);
-    let host = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    let host = address.host().parse::<IpAddr>();
     host.map_or(true, |ip| ip.is_loopback() || ip.is_unspecified())
 }

@@ -3,7 +3,7 @@
 use crate::clock::Stamp;
 use crate::request::attempt::SpanId;
 use crate::request::outcome::Outcome;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Relation};
 use crate::request::told::Told;
@@ -25,7 +25,7 @@ pub enum Whose {
 
 /// How strongly what came at `came` under the row's own engine id matches the row; `None`: it cannot be its. `hop`: see
 /// [`hop_of`].
-pub fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp) -> Option<Whose> {
+pub fn whose(row: &Row, hop: Option<SpanId>, told: &Told, came: Stamp) -> Option<Whose> {
     if is_below(row, hop, told) {
         return Some(Whose::Below);
     }
@@ -35,7 +35,7 @@ pub fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp) -> Opt
     if told.source == TimingSource::Log {
         return (!we_left(row)).then_some(Whose::Line);
     }
-    if told.request_id.as_ref() == Some(&row.facts.req_id) {
+    if told.request_id.as_deref() == Some(row.request_id()) {
         return Some(Whose::Named);
     }
     if told.trace.is_some() && told.trace == trace_number(row) {
@@ -46,32 +46,32 @@ pub fn whose(row: &Record, hop: Option<SpanId>, told: &Told, came: Stamp) -> Opt
 }
 
 /// The span of the hop's attempt which answered, else of the last: the first of a request's rows has it for all.
-pub fn hop_of(rows: &[Record]) -> Option<SpanId> {
-    let attempts = &rows.first()?.facts.trace.attempts;
+pub fn hop_of(rows: &[Row]) -> Option<SpanId> {
+    let attempts = &rows.first()?.more.trace.attempts;
     attempts.last().map(|last| last.span)
 }
 
 /// Whether it lies directly below our own span, or the hop's.
-pub fn is_below(row: &Record, hop: Option<SpanId>, told: &Told) -> bool {
-    let mut own = row.facts.span.into_iter().chain(hop);
+pub fn is_below(row: &Row, hop: Option<SpanId>, told: &Told) -> bool {
+    let mut own = row.span_id.into_iter().chain(hop);
     own.any(|span| told.parent == Some(span.number()))
 }
 
 /// Nothing is told of a request before it was sent.
-pub fn came_after_sending(row: &Record, came: Stamp) -> bool {
+pub fn came_after_sending(row: &Row, came: Stamp) -> bool {
     row.timeline.last_send().is_none_or(|sent| came >= sent)
 }
 
 /// The number of a row's trace.
-pub fn trace_number(row: &Record) -> Option<u128> {
-    u128::from_str_radix(row.facts.trace_id.as_deref()?, 16).ok()
+pub fn trace_number(row: &Row) -> Option<u128> {
+    u128::from_str_radix(row.trace_id.as_deref()?, 16).ok()
 }
 
 /// Whether we left the upstream before the answer's end: its engine may learn that seconds later, and SGLang logs no such
 /// request.
-pub fn we_left(row: &Record) -> bool {
+pub fn we_left(row: &Row) -> bool {
     matches!(
-        row.facts.outcome,
+        row.outcome(),
         Outcome::ClientAbort | Outcome::Timeout | Outcome::ProxyError
     )
 }
@@ -88,7 +88,7 @@ pub fn is_random(rid: &str) -> bool {
 }
 
 /// Whether the server can have received it when the row says, as far as its clock is known.
-fn is_in_time(row: &Record, told: &Told) -> bool {
+fn is_in_time(row: &Row, told: &Told) -> bool {
     let Relation::Apart(offset) = row.timeline.relation(ClockOf::Engine) else {
         return true;
     };

@@ -80,6 +80,35 @@ proptest! {
 }
 
 #[test]
+fn legs_without_a_room_are_joined_by_the_trace_if_that_has_one_of_each() {
+    let leg = |id: u64, role, room| {
+        let told = Told {
+            rid: Some(id.to_string()),
+            role: Some(role),
+            room,
+            ..Told::of(TimingSource::Trace)
+        };
+        span(1, id, 0, Part::Root(Box::new(told)))
+    };
+    let (prefill, decode) = (ServerRole::Prefill, ServerRole::Decode);
+    for (room, others, expected) in [
+        (None, &[None][..], Some("2")),
+        (None, &[None, None], None),
+        (None, &[Some(7)], None),
+        (Some(7), &[None, Some(7)], Some("3")),
+    ] {
+        let mut spans = Spans::new(1000);
+        spans.add(leg(1, decode, room), at(0));
+        for (other, id) in others.iter().zip(2..) {
+            spans.add(leg(id, prefill, *other), at(0));
+        }
+        let found = spans.by_rid("1").remove(0).told.prefill;
+        let rid = found.and_then(|told| told.rid);
+        assert_eq!(rid.as_deref(), expected, "{room:?} {others:?}");
+    }
+}
+
+#[test]
 fn of_roots_under_one_id_the_first_counts() {
     let mut spans = Spans::new(1000);
     for rid in 0..5000 {

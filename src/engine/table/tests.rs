@@ -25,16 +25,16 @@ fn at(ms: i64) -> Stamp {
 }
 
 /// A request of one row for each of these ids.
-fn rows(id: &str, rids: &[Option<&str>]) -> Vec<Record> {
+fn rows(id: &str, rids: &[Option<&str>]) -> Vec<Row> {
     let mut observer = Observer::new(Side::Front, Endpoint::Chat, id.into());
-    let facts = observer.facts_mut();
-    facts.trace_id = Some(format!("{TRACE:032x}"));
-    facts.span = SpanId::new(5);
-    let row = observer.finish(End::Complete, at(1)).into_records(None);
+    let row = observer.row_mut();
+    row.trace_id = Some(format!("{TRACE:032x}"));
+    row.span_id = SpanId::new(5);
+    let row = observer.finish(End::Complete, at(1)).into_rows(None);
     let row = row.into_iter().next().unwrap();
     let rows = rids.iter().map(|rid| {
         let mut row = row.clone();
-        row.sequence.engine_id = rid.map(str::to_owned);
+        row.engine_id = rid.map(str::to_owned);
         row
     });
     rows.collect()
@@ -130,7 +130,7 @@ impl Table {
     }
 
     /// A request has ended; what goes out by it.
-    fn comes(&mut self, rows: Vec<Record>, wanted: TimingSource, until: i64) -> Option<Joined> {
+    fn comes(&mut self, rows: Vec<Row>, wanted: TimingSource, until: i64) -> Option<Joined> {
         let ended = Ended {
             rows,
             wanted,
@@ -139,13 +139,13 @@ impl Table {
         self.ended(ended, at(until)).unwrap()
     }
 
-    fn waits(&mut self, rows: Vec<Record>, until: i64) {
+    fn waits(&mut self, rows: Vec<Row>, until: i64) {
         assert!(self.comes(rows, TRACED, until).is_none());
     }
 }
 
 /// A table in which a request waits until 9 ms.
-fn waiting(rows: Vec<Record>) -> Table {
+fn waiting(rows: Vec<Row>) -> Table {
     let mut table = Table::new(8);
     table.waits(rows, 9);
     table
@@ -229,7 +229,7 @@ fn stages_whose_root_is_lost_are_of_the_one_request_of_a_trace() {
     for (came_with, wanted) in [(None, 1), (SpanId::new(6), 0)] {
         let mut table = Table::new(8);
         let mut row = rows("a", &[Some("x")]);
-        row[0].facts.parent_span = came_with;
+        row[0].parent_span_id = came_with;
         table.waits(row, 9);
         table.told(changed(told(""), |told| told.rid = None), at(2));
         // A client's own trace may hold other requests, of which more is to come.
@@ -272,8 +272,8 @@ fn attempt() -> Attempt {
 #[test]
 fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
     let mut row = rows("q", &[None]);
-    row[0].facts.parent_span = SpanId::new(6);
-    row[0].facts.trace.attempts.push(attempt());
+    row[0].parent_span_id = SpanId::new(6);
+    row[0].more.trace.attempts.push(attempt());
     let mut table = Table::new(8);
     table.told(told("other"), at(0));
     table.told(below(77, "x"), at(0));
@@ -285,7 +285,7 @@ fn behind_a_hop_the_servers_spans_lie_below_the_hops() {
 fn below_a_hop_every_row_of_a_request_is_told_of_at_once() {
     // Ids of a client's own making, and a router that begins traces of its own.
     let mut two = rows("q", &[Some("x_0"), Some("x_1")]);
-    two[0].facts.trace.attempts.push(attempt());
+    two[0].more.trace.attempts.push(attempt());
     let ours = |rid| changed(elsewhere(rid), |told| told.parent = Some(77));
     let mut table = waiting(two);
     assert!(table.told(ours("x_0"), at(1)).1.is_empty());
@@ -299,10 +299,10 @@ fn elsewhere(rid: &str) -> Told {
 }
 
 /// A request of one row with this id that was sent at this moment.
-fn sent(rid: &str, trace: u128, ms: i64) -> Vec<Record> {
+fn sent(rid: &str, trace: u128, ms: i64) -> Vec<Row> {
     let mut row = rows("q", &[Some(rid)]);
     row[0].timeline.set(Moment::Forwarded, at(ms));
-    row[0].facts.trace_id = Some(format!("{trace:032x}"));
+    row[0].trace_id = Some(format!("{trace:032x}"));
     row
 }
 
@@ -347,17 +347,17 @@ fn two_that_wait_under_one_id_get_each_its_own() {
         let joined = table.told(told, at(2)).1;
         let found = &joined[0].found[0].report;
         assert_eq!(found.told.trace, Some(trace));
-        let own = joined[0].of.rows[0].facts.trace_id.clone();
+        let own = joined[0].of.rows[0].trace_id.clone();
         assert_eq!(own, Some(format!("{trace:032x}")));
     }
     // Of one trace, the one below whose span it lies.
     let [other, mut own] = [0, 1].map(|ms| sent("x", TRACE, ms));
-    own[0].facts.span = SpanId::new(6);
+    own[0].span_id = SpanId::new(6);
     table.waits(other, 9);
     table.waits(own, 10);
     let (_, joined) = table.told(below(6, "x"), at(3));
     assert_eq!(
-        (joined.len(), joined[0].of.rows[0].facts.span),
+        (joined.len(), joined[0].of.rows[0].span_id),
         (1, SpanId::new(6))
     );
 }
@@ -379,7 +379,7 @@ fn a_routers_name_for_it_may_come_last() {
 #[test]
 fn in_another_trace_it_is_taken_at_the_end_if_it_is_alone() {
     let [random, _] = RANDOM;
-    let end = |rid: &str, tolds: &[(Told, i64)], row: Vec<Record>| {
+    let end = |rid: &str, tolds: &[(Told, i64)], row: Vec<Row>| {
         let mut table = Table::new(8);
         for (told, came) in tolds {
             assert!(!table.told(told.clone(), at(*came)).0);
@@ -427,7 +427,7 @@ fn of_a_log_the_nearest_line_since_the_sending_is_the_rows() {
     for (tokens, came) in [(1, 0), (2, 3), (3, 5)] {
         table.told(line(tokens), at(came));
     }
-    let ended = |table: &mut Table, sent: Vec<Record>| {
+    let ended = |table: &mut Table, sent: Vec<Row>| {
         let joined = table.comes(sent, TimingSource::Log, 9);
         joined.map(|joined| joined.found[0].report.told.output_tokens)
     };
@@ -437,7 +437,7 @@ fn of_a_log_the_nearest_line_since_the_sending_is_the_rows() {
     assert_eq!(ended(&mut table, sent("x", TRACE, 5)), Some(Some(4)));
     // SGLang logs none whose client has left.
     let mut left = sent("x", TRACE, 7);
-    left[0].facts.outcome = Outcome::ClientAbort;
+    left[0].outcome = Some(Outcome::ClientAbort);
     assert_eq!(ended(&mut table, left), None);
     assert!(!table.told(line(5), at(8)).0);
 }

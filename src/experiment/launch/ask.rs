@@ -72,11 +72,17 @@ impl Access {
         answer.map(|(status, _)| status)
     }
 
-    /// Whether the SGLang (or what pretends to be one) at `url` would generate.
-    pub(super) async fn serves(&self, url: &str) -> bool {
+    /// Why the SGLang (or what pretends to be one) at `url` would not generate; `None`: it would.
+    pub(super) async fn refuses(&self, url: &str) -> Option<String> {
         // One that wants a key, or is no SGLang, refuses the second.
-        self.get(url, "/health").await == Ok(200)
-            && (self.get(url, "/model_info").await).is_ok_and(|status| status < 500)
+        for (path, serves) in [("/health", 200..=200), ("/model_info", 100..=499)] {
+            match self.get(url, path).await {
+                Ok(status) if serves.contains(&status) => {}
+                Ok(status) => return Some(format!("{path} answers {status}")),
+                Err(why) => return Some(why),
+            }
+        }
+        None
     }
 
     /// How many healthy workers the router at `url` knows.

@@ -1,9 +1,10 @@
 //! A server of a run, and what is done to it while that goes on.
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use bytes::Bytes;
 use http::Method;
 use tokio::time::{sleep, timeout};
@@ -73,16 +74,22 @@ impl Server {
     /// The same at `url`: past its hop, which need not be there yet.
     pub(super) async fn ready_at(&self, url: &str) -> anyhow::Result<()> {
         let limit = self.start_timeout;
-        let is_ready = async || self.access.serves(url).await;
-        match &self.process {
-            Some(process) => process.ready(limit, is_ready).await,
-            None => timeout(limit, until(is_ready)).await.with_context(|| {
-                let (name, limit) = (&self.file.name, limit.as_secs_f64());
-                format!(
-                    "{name}: {url} is not ready after {limit} s; start the server, or give its URL"
-                )
-            }),
+        let last = Mutex::new("no answer".to_owned());
+        let is_ready = async || {
+            let why = self.access.refuses(url).await;
+            let is_ready = why.is_none();
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = why.unwrap_or_default();
+            is_ready
+        };
+        if let Some(process) = &self.process {
+            return process.ready(limit, is_ready).await;
         }
+        let asked = timeout(limit, until(is_ready)).await;
+        asked.map_err(|_| {
+            let why = last.lock().unwrap_or_else(PoisonError::into_inner);
+            let (name, limit) = (&self.file.name, limit.as_secs_f64());
+            anyhow!("{name}: {url} is not ready after {limit} s ({why}); start the server, or give its URL")
+        })
     }
 
     /// Has its hop inject a fault; `None` takes it away.

@@ -5,13 +5,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{anyhow, ensure};
+use anyhow::ensure;
 use clap::ValueEnum;
 
 use super::ask::Access;
 use super::command::CommandLine;
 use crate::request::attempt::ServerRole;
-use crate::secret::shown;
 use crate::traffic::client::Target;
 
 /// What serves.
@@ -167,8 +166,6 @@ impl DeploymentSpec {
     /// # Errors
     /// What does not, and what would.
     pub fn check(&self) -> anyhow::Result<()> {
-        self.running()
-            .try_for_each(|url| check_url("servers", url))?;
         let (count, router) = (self.servers.len(), self.router);
         let is_external = router == Router::External;
         ensure!(
@@ -196,18 +193,8 @@ impl DeploymentSpec {
             "routing_policy = \"{NOT_OF_ROUTER}\": sglang-router has {} and others; this one needs router = \"builtin\"",
             ROUTER_POLICIES.join(", ")
         );
-        if let Some(url) = &self.router_url {
-            check_url("router_url", url)?;
-        }
         Ok(())
     }
-}
-
-fn check_url(key: &str, url: &str) -> anyhow::Result<()> {
-    let parsed = Target::parse(url);
-    parsed
-        .map(drop)
-        .map_err(|wrong| anyhow!("{key}: {}: {wrong}", shown(key, url)))
 }
 
 fn is_loopback(url: &str) -> bool {

@@ -7,6 +7,7 @@ use super::presets;
 use super::shown::shown;
 use super::{Plan, Run};
 use crate::experiment::launch::EngineName;
+use crate::units::count;
 
 /// What a start and an end take beside the load, about, seconds: of the simulator, and of SGLang, which loads a model.
 const START_SIM: f64 = 2.0;
@@ -39,8 +40,7 @@ pub fn announcement(plan: &Plan) -> String {
             1 => String::new(),
             repeats => format!(", each setting {repeats} times with seeds of its own"),
         };
-        let noun = if runs.len() == 1 { "run" } else { "runs" };
-        format!("{} {noun}{each}, {}\n", runs.len(), left(runs, None))
+        format!("{}{each}, {}\n", count(runs.len(), "run"), left(runs, None))
     };
     for Sweep { key, values } in plan.sweeps() {
         let values = values.iter().map(|value| line::text(&shown(&key, value)));

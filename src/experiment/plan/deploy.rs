@@ -142,7 +142,7 @@ fn check_sim(settings: &Settings) -> Result<(), PlanError> {
             let wrong = "no such key; `queuescope sim --help` names all";
             return Err(PlanError::of(&format!("{name}.{key}"), wrong));
         }
-        let flags = sim_flags(settings, None, role);
+        let flags = server_flags(settings, (0, role), None);
         let flags: Vec<String> = std::iter::once("sim".to_owned()).chain(flags).collect();
         line::check_sim(&flags, name)?;
     }
@@ -162,13 +162,11 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         .map(|(name, value)| (name.to_owned(), text(value)))
         .collect();
     let started = |number, role| {
-        let mut line = match keys.engine {
-            EngineName::Sglang => sglang(settings, (number, role), logs.as_deref()),
-            _ => {
-                let flags = sim_flags(settings, logs.as_deref(), role);
-                CommandLine::new(program, &["sim"]).with(flags)
-            }
+        let line = match keys.engine {
+            EngineName::Sglang => CommandLine::new(&keys.python, &["-m", "sglang.launch_server"]),
+            _ => CommandLine::new(program, &["sim"]),
         };
+        let mut line = line.with(server_flags(settings, (number, role), logs.as_deref()));
         line.env.clone_from(&env);
         ServerSpec::Started(line)
     };
@@ -299,67 +297,53 @@ pub fn traffic(
     Ok(args)
 }
 
-/// The server of this number, from 0.
-fn sglang(
+/// The flags of the server of this number, from 0: its engine's table wins over keys, and over that the one of its role.
+fn server_flags(
     settings: &Settings,
     (number, role): (u32, Option<ServerRole>),
     logs: Option<&Path>,
-) -> CommandLine {
+) -> Vec<String> {
     let keys = &settings.keys;
-    // Each has GPUs of its own, or shares them with so many.
-    let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
-    let own = OF_SGLANG
-        .iter()
-        .filter_map(|key| Some((*key, settings.get(key)?)));
-    // The last of a flag wins.
-    let more = own.chain(settings.table("sglang"));
-    let mut flags = vec!["--base-gpu-id".to_owned(), gpu.to_string()];
-    flags.extend(more.flat_map(|(key, value)| line::flags(key, value)));
-    if let Some(role) = role {
-        let own = settings.table(role.name());
-        flags.extend(line::flags(MODE, &role.name().into()));
-        flags.extend(own.flat_map(|(key, value)| line::flags(key, value)));
+    let is_sglang = keys.engine == EngineName::Sglang;
+    let named = |(key, flag): &(&str, &str)| Some(((*flag).to_owned(), settings.get(key)?.clone()));
+    let own = |flag: &str, value: Value| (flag.to_owned(), value);
+    let mut all: Vec<Entry> = Vec::new();
+    if is_sglang {
+        // Each has GPUs of its own, or shares them with so many.
+        let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
+        all.push(own("base_gpu_id", i64::from(gpu).into()));
+        all.extend(OF_SGLANG.iter().filter_map(|key| named(&(key, key))));
+    } else {
+        all.extend(OF_SIM.iter().filter_map(named));
+        all.extend((!keys.enable_metrics).then(|| own("no_metrics", true.into())));
+        if has_traces(settings) {
+            all.extend([
+                own("enable_trace", true.into()),
+                own("trace_level", 2.into()),
+            ]);
+        }
     }
-    if let Some(logs) = logs {
-        // Without the prompt.
-        let is_own = flags.iter().any(|flag| flag.starts_with("--log-requests"));
-        let plain = ["--log-requests", "--log-requests-level", "0"].map(str::to_owned);
-        flags.extend(logs_to(logs));
-        flags.extend(plain.into_iter().filter(|_| !is_own));
-    }
-    CommandLine::new(&keys.python, &["-m", "sglang.launch_server"]).with(flags)
-}
-
-/// Has a server write a line a request into a folder.
-fn logs_to(folder: &Path) -> [String; 3] {
-    let folder = folder.display().to_string();
-    let flags = ["--export-metrics-to-file", "--export-metrics-to-file-dir"];
-    [flags[0].to_owned(), flags[1].to_owned(), folder]
-}
-
-/// The flags of the simulator. Its own table wins, and over that the one of its role.
-fn sim_flags(settings: &Settings, logs: Option<&Path>, role: Option<ServerRole>) -> Vec<String> {
-    let keys = &settings.keys;
-    let named = OF_SIM
-        .iter()
-        .filter_map(|(key, flag)| Some((*flag, settings.get(key)?.clone())));
-    let no_metrics = (!keys.enable_metrics).then_some(("no_metrics", true.into()));
-    let mode = role.map(|role| (MODE, role.name().into()));
-    let traces = [("enable_trace", true.into()), ("trace_level", 2.into())];
-    let traces = traces.into_iter().filter(|_| has_traces(settings));
-    let from_keys = named.chain(no_metrics).chain(mode);
-    let from_keys = from_keys.chain(traces);
-    let mut all: Vec<Entry> = from_keys
-        .map(|(flag, value)| (flag.to_owned(), value))
-        .collect();
-    for table in ["sim"].into_iter().chain(role.map(ServerRole::name)) {
+    all.extend(role.map(|role| own(MODE, role.name().into())));
+    let table = if is_sglang { "sglang" } else { "sim" };
+    for table in [table].into_iter().chain(role.map(ServerRole::name)) {
         let own = settings.table(table);
         let own: Vec<Entry> = own.map(|(k, v)| (k.to_owned(), v.clone())).collect();
         super::put(&mut all, &own);
     }
-    all.iter()
+    if let Some(logs) = logs {
+        let folder = logs.display().to_string();
+        all.push(own("export_metrics_to_file", true.into()));
+        all.push(own("export_metrics_to_file_dir", folder.into()));
+        let is_said = |(key, _): &Entry| key.replace('-', "_").starts_with("log_requests");
+        if is_sglang && !all.iter().any(is_said) {
+            // Without the prompt.
+            all.push(own("log_requests", true.into()));
+            all.push(own("log_requests_level", 0.into()));
+        }
+    }
+    let flags = all.iter();
+    flags
         .flat_map(|(key, value)| line::flags(key, value))
-        .chain(logs.into_iter().flat_map(logs_to))
         .collect()
 }
 

@@ -9,6 +9,7 @@ use super::presets;
 use crate::experiment::faults::{FaultKind, Schedule};
 use crate::experiment::launch::{EngineName, Router};
 use crate::traffic;
+use crate::traffic::client::Target;
 use crate::units::{at_least, between};
 
 /// What an experiment is about.
@@ -38,7 +39,7 @@ pub struct Keys {
     #[arg(long, value_enum, default_value = "sim", help_heading = SERVERS)]
     pub engine: EngineName,
     /// URLs of running servers, for --engine external
-    #[arg(long, help_heading = SERVERS)]
+    #[arg(long, value_parser = url, help_heading = SERVERS)]
     pub servers: Vec<String>,
     /// The model: a folder or a name on the hub; the simulator only says it
     #[arg(long, help_heading = STARTED)]
@@ -96,7 +97,7 @@ pub struct Keys {
     #[arg(long, value_enum, default_value = "none", help_heading = ROUTER)]
     pub router: Router,
     /// URL of the running router, for --router external
-    #[arg(long, help_heading = ROUTER)]
+    #[arg(long, value_parser = url, help_heading = ROUTER)]
     pub router_url: Option<String>,
     /// Program of --router sglang-router [default: smg of PATH, or what scripts/router.sh installed]
     #[arg(long, help_heading = ROUTER)]
@@ -113,7 +114,7 @@ pub struct Keys {
     pub hops: Option<bool>,
     /// URL of a DCGM exporter's /metrics, for use and memory of GPUs [default: nvidia-smi, where it is and SGLang is on this
     /// machine]
-    #[arg(long, help_heading = EXPERIMENT)]
+    #[arg(long, value_parser = url, help_heading = EXPERIMENT)]
     pub dcgm_url: Option<String>,
     /// Read each server's /metrics every second
     #[arg(long, value_name = "BOOL", default_value = "true", action = Set, help_heading = EXPERIMENT)]
@@ -145,6 +146,11 @@ pub struct Keys {
     /// Each rate is tried for at least so many seconds, and for 10 / (1 - goodput share) requests
     #[arg(long, default_value = "20", value_parser = traffic::seconds, help_heading = SEARCH)]
     pub probe_s: Duration,
+}
+
+/// The URL of what runs.
+fn url(text: &str) -> Result<String, String> {
+    Target::parse(text).map(|_| text.trim_end_matches('/').to_owned())
 }
 
 impl Keys {

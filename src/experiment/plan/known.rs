@@ -61,9 +61,15 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
 }
 
 fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
-    if value.is_table() && !TABLES.contains(&name) {
-        let right = format!("is no key and no table; tables are {}", TABLES.join(", "));
+    // It may have a line break in it.
+    let shown = name.escape_debug().to_string();
+    if TABLES.contains(&name) {
+        let right = format!("is a table; write [{name}] above its keys, or {name}.KEY = VALUE");
         return PlanError::of(name, right);
+    }
+    if value.is_table() {
+        let right = format!("is no key and no table; tables are {}", TABLES.join(", "));
+        return PlanError::of(&shown, right);
     }
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
     let all = keys.chain(SIM.iter().map(String::as_str));
@@ -71,7 +77,7 @@ fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
         Some(near) => format!("{near} is one"),
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
-    PlanError::of(name, format!("no such key; {right}"))
+    PlanError::of(&shown, format!("no such key; {right}"))
 }
 
 /// Whether a variable of the environment may stand in a plan: secrets may not, as its files are kept and shown.

@@ -302,6 +302,7 @@ fn plain(words: &str) -> String {
             "must be a whole number, 0 or more"
         }
         "number too large to fit in target type" => "is too large",
+        "invalid socket address syntax" => "must be IP:PORT, as in 127.0.0.1:8801",
         "invalid float literal" | "cannot parse float from empty string" => "must be a number",
         other => other,
     };
@@ -323,7 +324,10 @@ pub fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
     };
     // A value without a flag has its name in angle brackets.
     let flag = shown(ContextKind::InvalidArg)?;
-    let flag = flag.split([' ', '=']).next()?.trim_matches(['<', '>']);
+    let flag = flag
+        .split([' ', '='])
+        .next()?
+        .trim_matches(['<', '>', '[', ']']);
     let value = shown(ContextKind::InvalidValue)?;
     let is_told = !value.is_empty() || error.kind() == ErrorKind::ValueValidation;
     is_told.then(|| (flag.to_owned(), value, right))

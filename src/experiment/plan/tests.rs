@@ -211,4 +211,15 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
     }
     assert_eq!(routing("").runs().len(), 4);
     assert!(routing("").notes.is_empty());
+
+    // Servers that run already would be compared with themselves.
+    let outside = "engine = 'external'\nservers = ['http://h:1']";
+    let found = of(Kind::Node, Kind::Node.example(), outside);
+    assert_eq!(
+        found.notes,
+        [
+            "max_running_requests = [8, 16, 64] of the example is left out: it means nothing to servers that run already"
+        ]
+    );
+    assert_eq!(found.runs().len(), 1);
 }

@@ -87,22 +87,6 @@ pub fn put_aside(dir: &Path, run: &str) -> anyhow::Result<Option<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::files::RunState;
-
-    #[test]
-    fn a_file_is_the_old_or_the_new_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(RUN);
-        let mut run = RunFile {
-            label: "a".into(),
-            ..RunFile::default()
-        };
-        write_json(&path, &run).unwrap();
-        run.state = RunState::Done;
-        write_json(&path, &run).unwrap();
-        assert_eq!(read_json::<RunFile>(&path).unwrap(), run);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
 
     #[test]
     fn what_is_put_aside_replaces_nothing() {

@@ -92,12 +92,14 @@ impl RunEnd {
 fn tell_pairs(end: &mut RunEnd) {
     let mut rows = [ROWS, PARTIAL].into_iter().map(|name| end.dir.join(name));
     let front = end.dir.join(PROXY_ROWS);
-    if let Some(rows) = rows.find(|rows| rows.is_file())
-        && let Err(error) = join::tell_pairs(&rows, &front, end.file.began)
-    {
-        let note = format!("{error}: most waits of a pair are not known");
-        end.file.notes.push(note);
-    }
+    let Some(rows) = rows.find(|rows| rows.is_file()) else {
+        return;
+    };
+    let note = match join::tell_pairs(&rows, &front, end.file.began) {
+        Ok(left_out) => left_out.map(|what| format!("{PROXY_ROWS}: {what}")),
+        Err(error) => Some(format!("{error}: most waits of a pair are not known")),
+    };
+    end.file.notes.extend(note);
 }
 
 impl RunContext {

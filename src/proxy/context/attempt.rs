@@ -21,6 +21,9 @@ impl Context {
         let (span, worker) = (new_span_id(), worker.to_string());
         let host = self.own_host().unwrap_or_default();
         self.span = Some(span);
+        if self.shared.engine.is_some() {
+            self.shared.roles.lock().ask(span, &worker);
+        }
         let metrics = &self.shared.metrics;
         self.at_worker = Some(match self.shared.role(&worker) {
             Some(ServerRole::Prefill) => metrics.leg_began(&worker),
@@ -69,7 +72,7 @@ impl Context {
         }
         self.note_sending(span, now, None);
         if let Some(watch) = &mut self.watch {
-            watch.observer.facts_mut().span = Some(span);
+            watch.observer.row_mut().span_id = Some(span);
             let moment = match self.role {
                 Role::Front => Moment::Forwarded,
                 Role::Hop(_) => Moment::WorkerForwarded,
@@ -102,7 +105,7 @@ impl Context {
         let Some(watch) = watch.filter(|_| self.shared.telemetry.traces()) else {
             return;
         };
-        let sendings = &mut watch.observer.facts_mut().trace.sendings;
+        let sendings = &mut watch.observer.row_mut().more.trace.sendings;
         if failed.is_some() && sendings.len() >= MAX_FAILED {
             return;
         }
@@ -122,7 +125,7 @@ impl Context {
         let connections = &self.shared.metrics.connections;
         connections.with(&[&self.upstream, label]).inc();
         if let Some(watch) = &mut self.watch {
-            watch.observer.facts_mut().upstream_reused = Some(reused);
+            watch.observer.row_mut().upstream_reused = Some(reused);
         }
     }
 }

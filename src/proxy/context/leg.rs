@@ -5,7 +5,7 @@ use crate::proxy::join::HopAttempt;
 use crate::proxy::legs::{self, ServerInfo};
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::observer::End;
-use crate::request::record::Record;
+use crate::request::row::Row;
 
 use super::Context;
 
@@ -22,8 +22,10 @@ impl Context {
             let now = self.shared.clock.now();
             self.shared.joins.in_room(attempt, room, now);
         } else if told.room.is_none() {
+            told.role = self.shared.role(&told.worker);
+            let is_leg = told.role.is_some();
             drop(told);
-            self.watch.take_if(|watch| watch.leg.is_some());
+            self.watch.take_if(|watch| watch.leg.is_some() && !is_leg);
         }
     }
 
@@ -34,6 +36,17 @@ impl Context {
             .is_some_and(|told| told.room.is_none() && may(&told.worker))
     }
 
+    /// The rest of its body was waited for since `began`, when its server had failed: that wait is not of the attempt.
+    pub fn room_waited(&mut self, began: Stamp) {
+        self.waited(began);
+        if let Some(mut told) = self.told() {
+            told.ended.get_or_insert(began);
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.response_end.get_or_insert(began);
+        }
+    }
+
     /// What a reply has told of a leg that has no row here, once all of it has come.
     pub(super) fn leg_ended(&mut self, at: Stamp) {
         let leg = self.watch.take_if(|watch| watch.leg.is_some());
@@ -41,8 +54,8 @@ impl Context {
             return;
         };
         let mut told = attempt.told.lock();
-        if told.room.is_some() {
-            let reply = leg.observer.finish(End::Complete, at).into_records(None);
+        if told.room.is_some() || told.role.is_some() {
+            let reply = leg.observer.finish(End::Complete, at).into_rows(None);
             legs::note(&mut told, &reply);
             if let Some(role) = told.role {
                 self.shared.learn(&told.worker, Some(role));
@@ -71,9 +84,9 @@ impl Context {
     pub(super) fn own_leg(
         &self,
         attempt: &HopAttempt,
-        rows: Vec<Record>,
+        rows: Vec<Row>,
         now: Stamp,
-    ) -> Option<Vec<Record>> {
+    ) -> Option<Vec<Row>> {
         let mut told = attempt.told.lock();
         if told.room.is_none() {
             return Some(rows);

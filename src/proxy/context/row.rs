@@ -3,18 +3,19 @@
 use crate::clock::Stamp;
 use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
-use crate::proxy::shared::Role;
+use crate::proxy::shared::{Role, ServerRole};
+use crate::request::attempt::{shown, tell_lost};
 use crate::request::observer::{End, Observed, Observer};
 use crate::request::outcome::Outcome;
 use crate::request::passage::Passage;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::stamps::Stamps;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
 use super::{Context, Watch, judged};
 
 impl Context {
-    /// The one end of a request: its record goes out, once.
+    /// The one end of a request: its rows go out, once.
     pub fn ended(&mut self, end: End) {
         self.leg_ended(self.shared.clock.now());
         let (watch, attempt) = (self.watch.take(), self.attempt.take());
@@ -25,15 +26,15 @@ impl Context {
         self.time.back(now);
         (self.under_way, self.at_worker) = (None, None);
         let joined = self.joined.take();
-        let mut closed = joined.map(|joined| self.shared.joins.close(&joined, now));
-        let leg = closed.as_mut().and_then(|closed| closed.leg.take());
+        let closed = joined.map(|joined| self.shared.joins.close(&joined, now));
+        let leg = closed.as_ref().and_then(|closed| closed.leg.clone());
         let mut rows = watch.map(|watch| self.rows(watch, closed, &end, now));
         if let Some(leg) = leg {
             rows = rows.and_then(|rows| self.shared.joins.with_leg(leg, rows, now));
         }
         if let Some(attempt) = attempt {
             let seen = rows.iter().flatten().next();
-            let seen = seen.map(|row| row.facts.outcome);
+            let seen = seen.map(Row::outcome);
             // What waits for this leg has all of it once it has ended.
             rows = rows.and_then(|rows| self.own_leg(&attempt, rows, now));
             let mut told = attempt.told.lock();
@@ -60,27 +61,42 @@ impl Context {
         closed: Option<RequestAttempts>,
         end: &End,
         now: Stamp,
-    ) -> Vec<Record> {
+    ) -> Vec<Row> {
         let mut at_worker = Passage::default();
+        let head = watch.observer.timeline_mut().raw(Moment::ResponseHead);
+        let row = watch.observer.row_mut();
+        // What a hop says comes through the router, and so does what names a server.
+        let may_be_own = head.is_some() && self.hop.is_none() && self.named.is_none();
+        let status = row.status.and_then(|of| u16::try_from(of).ok());
+        let error = status.filter(|of| *of >= 400 && may_be_own);
+        row.more.is_routers_error = error
+            .zip(closed.as_ref())
+            .is_some_and(|(status, closed)| closed.leave_to_router(status));
+        let lost = closed.as_ref().and_then(RequestAttempts::decoding);
         if self.role == Role::Front {
             at_worker = self.take_attempts(&mut watch.observer, closed.unwrap_or_default());
         }
-        let head = watch.observer.timeline_mut().raw(Moment::ResponseHead);
-        let facts = watch.observer.facts_mut();
+        let row = watch.observer.row_mut();
         if head.is_some() {
-            facts.client_stall_nanos = Some(self.time.pending_at(now));
+            row.client_stall = Some(self.time.pending_at(now));
         }
-        facts.overhead_nanos = Some(self.time.own(self.arrival, now));
-        if facts.host.is_none() && self.sendings > 0 {
+        row.overhead = Some(self.time.own(self.arrival, now));
+        if row.host.is_none() && self.sendings > 0 {
             // It had the request, though no response came.
-            facts.host = self.own_host();
+            row.host = self.own_host();
         }
         let ended = watch.response_end.unwrap_or(now);
         let observed = watch.observer.finish(end.clone(), ended);
         let mut rows = self.related(observed, head, now);
+        if let Some((host, outcome)) = lost {
+            for row in &mut rows {
+                if let Some(error) = &mut row.error {
+                    tell_lost(error, ServerRole::Decode, &host, outcome);
+                }
+            }
+        }
         self.put_passages(&mut rows, at_worker);
-        let first = rows.first().map(|row| &row.facts);
-        if let Some(facts) = first.filter(|_| self.counts()) {
+        if let Some(first) = rows.first().filter(|_| self.counts()) {
             let metrics = &self.shared.metrics;
             metrics.bytes.with(&["request"]).inc_by(watch.request_bytes);
             metrics
@@ -88,11 +104,11 @@ impl Context {
                 .with(&["response"])
                 .inc_by(watch.response_bytes);
             log_failure(&rows);
-            if let Some(why) = facts.unread {
+            if let Some(why) = first.unread {
                 metrics.responses_unread.with(&[why.name()]).inc();
             }
             if self.sends_to_server() && self.sendings > 0 {
-                let outcome = facts.outcome.name();
+                let outcome = first.outcome().name();
                 metrics.attempts.with(&[&self.upstream, outcome]).inc();
             }
         }
@@ -120,26 +136,27 @@ impl Context {
                 observer.stamps(&stamps, &self.shared.clock_name);
             }
         }
-        let facts = observer.facts_mut();
-        facts.room = facts
-            .room
-            .or(closed.last.as_ref().and_then(|last| last.room));
-        (facts.attempts, facts.failed) = self.attempts_of(closed.count, closed.failed);
+        let row = observer.row_mut();
+        let room = closed.last.as_ref().and_then(|last| last.room);
+        row.more.room = row.more.room.or(room);
+        let (attempts, failed) = self.attempts_of(closed.count, closed.failed);
+        row.attempts = Some(attempts.into());
+        row.failed_attempts = shown(&failed);
         // The server's spans lie below the hop's.
         if self.shared.telemetry.traces() || self.shared.engine.is_some() {
-            facts.trace.attempts = closed.others;
-            facts.trace.attempts.extend(closed.last);
+            row.more.trace.attempts = closed.others;
+            row.more.trace.attempts.extend(closed.last);
         }
         passage
     }
 
-    /// The records, with the hop's and the engine's clocks related to ours as far as is known.
+    /// The rows, with the hop's and the engine's clocks related to ours as far as is known.
     fn related(
         &self,
         mut observed: Observed,
         response_head: Option<Stamp>,
         now: Stamp,
-    ) -> Vec<Record> {
+    ) -> Vec<Row> {
         let mut clocks = self.shared.clocks.lock();
         let own_clock = &self.shared.clock_name;
         let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
@@ -160,22 +177,21 @@ impl Context {
             clocks.get_over(engine, observed.with_engine()?)
         });
         drop(clocks);
-        let mut rows = observed.into_records(engine);
+        let mut rows = observed.into_rows(engine);
         for row in rows.iter_mut().filter(|_| self.shared.engine.is_some()) {
-            row.facts.engine_clock.clone_from(&engine_clock);
+            row.more.engine_clock.clone_from(&engine_clock);
         }
         rows
     }
 
     /// When the response's body passed the hop and the front, so that the router's part of its way back shows.
-    fn put_passages(&self, rows: &mut [Record], at_worker: Passage) {
+    fn put_passages(&self, rows: &mut [Row], at_worker: Passage) {
         let (here, worker) = match self.role {
             Role::Hop(_) => (Passage::default(), self.passage),
             Role::Front => (self.passage, at_worker),
         };
         for row in rows {
-            row.facts.passage = here;
-            row.facts.worker_passage = worker;
+            row.passed(here, worker);
             // The first bytes brought the token: then they did at the hop, too.
             let brought =
                 here.first.is_some() && row.timeline.raw(Moment::FirstToken) == here.first;
@@ -187,21 +203,21 @@ impl Context {
 }
 
 /// Says in the log that a request failed, with its trace: what a client did is news for whoever asks for it.
-fn log_failure(rows: &[Record]) {
+fn log_failure(rows: &[Row]) {
     let Some(first) = rows.first().filter(|row| !row.is_ok()) else {
         return;
     };
-    let facts = &first.facts;
-    let level = match facts.outcome {
+    let outcome = first.outcome();
+    let level = match outcome {
         Outcome::ServerError | Outcome::UpstreamDied | Outcome::Timeout | Outcome::ProxyError => {
             log::Level::Info
         }
         _ => log::Level::Debug,
     };
     if log::log_enabled!(level) {
-        let (path, outcome, id) = (facts.endpoint.path(), facts.outcome.name(), &facts.req_id);
-        let trace = facts.trace_id.as_deref().unwrap_or("none");
-        let error = facts.own_error();
+        let (path, outcome, id) = (first.endpoint().path(), outcome.name(), first.request_id());
+        let trace = first.trace_id.as_deref().unwrap_or("none");
+        let error = first.own_error();
         log::log!(
             level,
             "{path} failed: {outcome}: {error}; request {id:?}; trace_id={trace}"

@@ -1,18 +1,13 @@
 //! What a request's context promises.
 
-use std::time::Duration;
-
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::client::limits::Limits;
 use crate::clock::{Clock, ManualClock};
 use crate::offset::OffsetTable;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
-use crate::proxy::shared::{Settings, StampsPolicy};
-use crate::request::record::Record;
 use crate::request::row::Row;
 use crate::request::timeline::Period;
 use crate::telemetry::Telemetry;
@@ -23,18 +18,6 @@ use super::*;
 pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
     let (clock, manual) = Clock::manual(Stamp::from_nanos(1_000));
     let metrics = Metrics::new().unwrap();
-    let limit = Duration::from_secs(1);
-    let limits = Limits {
-        client_idle_s: 1,
-        client_read: limit,
-        client_write: limit,
-        client_head: limit,
-        client_body: limit,
-        client_stall: limit,
-        request_head_bytes: 65_536,
-        request_body_bytes: 65_536,
-        connections: 1,
-    };
     let shared = Shared {
         started: clock.now(),
         clock_name: "ours".into(),
@@ -45,18 +28,10 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         roles: Default::default(),
         telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
         engine: None,
-        settings: ArcSwap::from_pointee(Settings {
-            limits,
-            stamps: StampsPolicy::Never,
-            stamps_token: None,
-            label_headers: Vec::new(),
-            hosts: Default::default(),
-            roles: Default::default(),
-        }),
+        config: ArcSwap::default(),
         admin_token: None,
         faults: None,
         tls: None,
-        upstream_kind: UpstreamKind::Router,
         clocks: Arc::new(Mutex::new(OffsetTable::with_capacity(4))),
         phase: watch::channel(Phase::Serving).0,
         metrics,
@@ -176,8 +151,8 @@ fn the_proxys_own_time_is_what_nobody_else_had() {
         let own = context.time.own(context.arrival, at(end));
         assert_eq!(own, expected * 1_000, "{what}");
         if let [(_, Ask), ..] = steps {
-            let facts = context.watch.as_mut().unwrap().observer.facts_mut();
-            assert_eq!(facts.prompt_wait_nanos, Some(900_000));
+            let row = context.watch.as_mut().unwrap().observer.row_mut();
+            assert_eq!(row.prompt_wait, Some(900_000));
         }
     }
 }
@@ -188,7 +163,7 @@ const EVENT: &[u8] = b"data: {\"text\":\"a\",\"meta_info\":{\"completion_tokens\
 /// A request through front, router and hop; the router holds the first event back for 12 ms and the last bytes for
 /// 2 ms. `first` is what comes before the event that brings the first token, 5 ms earlier; `is_whole` says that
 /// the hop saw the end before the front did.
-fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
+fn row(first: &[u8], is_whole: bool) -> Row {
     let (shared, manual) = shared();
     let at = |ms: i64| manual.set(Stamp::from_nanos(ms * MS));
     let now = || shared.clock.now();
@@ -207,9 +182,9 @@ fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
     front.response_head(&ok(), Some(hop.stamps()), now());
 
     at(95);
-    hop.passed_on(first.is_empty(), false, now(), None);
+    hop.passed_on(first.is_empty(), false, now());
     at(100);
-    hop.passed_on(false, false, now(), None);
+    hop.passed_on(false, false, now());
     at(107);
     if !first.is_empty() {
         front.response_body(first, false, now());
@@ -217,9 +192,9 @@ fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
     at(112);
     front.response_body(EVENT, false, now());
     at(150);
-    hop.passed_on(false, false, now(), None);
+    hop.passed_on(false, false, now());
     if is_whole {
-        hop.passed_on(true, true, now(), None);
+        hop.passed_on(true, true, now());
     }
     at(152);
     front.response_body(b"data: [DONE]\n\n", true, now());
@@ -228,8 +203,7 @@ fn row(first: &[u8], is_whole: bool) -> (Record, Row) {
     let closed = shared.joins.close(&joined, shared.clock.now());
     let watch = front.watch.take().unwrap();
     let now = shared.clock.now();
-    let records = front.rows(watch, Some(closed), &End::Complete, now);
-    (records[0].clone(), Row::all(records).remove(0))
+    Row::ended(front.rows(watch, Some(closed), &End::Complete, now)).remove(0)
 }
 
 #[test]
@@ -237,30 +211,40 @@ fn what_the_router_held_back_is_found_to_the_nanosecond() {
     let later = b"data: {\"text\":\"\",\"meta_info\":{}}\n\n";
     // The stage is known only where the first bytes brought the token; what the hop had not told is not.
     for (first, is_whole) in [(&b""[..], true), (&later[..], true), (b"", false)] {
-        let (record, row) = row(first, is_whole);
+        let row = row(first, is_whole);
         assert_eq!(
             (row.router_return, row.inconsistency),
             (Some(12 * MS), None)
         );
-        let (here, there) = (record.facts.passage, record.facts.worker_passage);
-        let last = there.last.map(|last| here.last.unwrap().nanos_since(last));
-        assert_eq!(last, is_whole.then_some(2 * MS));
+        assert_eq!(row.router_return_last, is_whole.then_some(2 * MS));
         assert_eq!(row.timeline.saw_way_back(), first.is_empty());
         if first.is_empty() {
             let stage = row.timeline.nanos(Period::ROUTER_RETURN);
             assert_eq!(stage, Some(12 * MS));
-            assert_eq!(here.longest_gap_nanos, Some(40 * MS));
-            assert_eq!(there.longest_gap_nanos, is_whole.then_some(50 * MS));
+            assert_eq!(row.worker_longest_gap, is_whole.then_some(50 * MS));
+            assert_eq!(row.router_gap_added, is_whole.then_some(-10 * MS));
         }
     }
 }
 
+/// The server of a leg refused it before its body had come: how long the hop waits for that, and so for the room, is no time of the
+/// attempt, nor our own.
 #[test]
-fn a_piece_that_a_fault_holds_passes_later() {
-    let (shared, _) = shared();
-    let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());
+fn the_wait_for_a_legs_room_is_not_of_its_attempt() {
+    let (shared, manual) = shared();
+    let at = |ms: i64| Stamp::from_nanos(ms * MS);
+    manual.set(at(1));
+    let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), at(1));
     hop.watch(Endpoint::Generate, None);
-    let now = hop.shared.clock.now();
-    hop.passed_on(false, true, now, Some(Duration::from_millis(3)));
-    assert_eq!(hop.passage.first, Some(now.plus_nanos(3 * MS)));
+    manual.set(at(501));
+    hop.request_body(b"{\"bootstrap_room\":7}", true);
+    hop.room_waited(at(3));
+    let end = End::ProxyError("refused".to_owned());
+    hop.answered(502, end.clone());
+    let told = hop.told().unwrap().clone();
+    assert_eq!((told.room, told.ended), (Some(7), Some(at(3))));
+    assert_eq!(told.failed().nanos, Some(2 * MS));
+    let watch = hop.watch.take().unwrap();
+    let row = Row::ended(hop.rows(watch, None, &end, at(501))).remove(0);
+    assert_eq!((row.elapsed, row.overhead), (Some(2 * MS), Some(2 * MS)));
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::request::attempt::{Attempt, Failed, MAX_FAILED, ServerRole, SpanId, sendings};
+use crate::request::outcome::Outcome;
 
 /// An attempt that may still go on.
 pub type Leg = Arc<Mutex<Attempt>>;
@@ -24,6 +25,29 @@ pub struct RequestAttempts {
     pub failed: Vec<Failed>,
     /// How many there were; the two legs of one sending are one.
     pub count: u32,
+}
+
+impl RequestAttempts {
+    /// Whether an error of this status is the router's own: it refused the request before any server had it, or after one had
+    /// failed otherwise.
+    pub fn leave_to_router(&self, status: u16) -> bool {
+        let leg = self.leg.as_ref().map(|leg| leg.lock().clone());
+        let mut all = self.last.iter().chain(&leg).chain(&self.others);
+        let is_theirs = all.any(|attempt| attempt.status == Some(status));
+        let has_failed = || self.last.iter().chain(&leg).any(Attempt::has_failed);
+        match self.count {
+            // Behind a router that passes on no header nobody knows of the attempts at a request that failed.
+            0 => matches!(status, 429 | 503),
+            _ => !is_theirs && has_failed(),
+        }
+    }
+
+    /// The server of a pair that was to decode it, and how its leg ended.
+    pub fn decoding(&self) -> Option<(String, Option<Outcome>)> {
+        let last = self.last.as_ref()?;
+        let is_leg = last.room.is_some() || last.role.is_some();
+        (is_leg && last.may_answer()).then(|| (last.host.clone(), last.outcome))
+    }
 }
 
 #[derive(Debug, Default)]

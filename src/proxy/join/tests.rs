@@ -5,6 +5,8 @@ use crate::request::attempt::CameWith;
 use crate::request::outcome::Outcome;
 use crate::request::sample::Sample;
 
+mod legs;
+
 /// Join tables and what they count.
 struct Tables {
     joins: Joins,
@@ -36,6 +38,14 @@ impl Tables {
             span: span(parent),
         });
         self.joins.arrived(attempt, id)
+    }
+
+    /// One of a request's two legs, which name a room.
+    fn leg(&self, number: u64, room: u64, role: Option<ServerRole>) -> HopAttempt {
+        let leg = self.arrive(number, None, None);
+        (leg.told.lock().room, leg.told.lock().role) = (Some(room), role);
+        self.joins.in_room(&leg, room, at(1));
+        leg
     }
 
     /// A request of the front with one id, sent with `spans`.
@@ -283,14 +293,9 @@ fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
 #[test]
 fn a_row_waits_for_its_other_leg() {
     let tables = tables(false);
-    let row = || vec![Sample::whole().record()];
+    let row = || vec![Sample::whole().open_row()];
     let legs = |room: u64| {
-        let legs = [room * 10, room * 10 + 1].map(|number| tables.arrive(number, None, None));
-        for leg in &legs {
-            leg.told.lock().room = Some(room);
-            tables.joins.in_room(leg, room, at(1));
-        }
-        let [prefill, decode] = legs;
+        let [prefill, decode] = [0, 1].map(|number| tables.leg(room * 10 + number, room, None));
         let found = tables.joins.other_leg(&decode).unwrap();
         assert!(Arc::ptr_eq(&found, &prefill.told));
         assert!(
@@ -299,7 +304,7 @@ fn a_row_waits_for_its_other_leg() {
         );
         (prefill, found)
     };
-    let host = |rows: Option<Vec<Record>>| rows.unwrap()[0].facts.prefilled_by.take().unwrap().host;
+    let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].more.prefilled_by.take().unwrap().host;
 
     // It has told: the row is there at once.
     let (prefill, leg) = legs(1);
@@ -338,11 +343,9 @@ fn the_id_of_a_reply_joins_both_legs() {
         let tables = tables(true);
         let joins = &tables.joins;
         let request = tables.open("id", &[100]);
-        let legs = [1, 2].map(|number| tables.arrive(number, None, None));
+        let legs = [1, 2].map(|number| tables.leg(number, 7, None));
         for leg in &legs {
             assert!(leg.needs_row);
-            leg.told.lock().room = Some(7);
-            joins.in_room(leg, 7, at(1));
             joins.has_reply(leg, &format!("reply {}", leg.span), at(1));
         }
         let id = format!("reply {}", span(2));
@@ -388,9 +391,7 @@ fn an_id_that_a_client_names_joins_what_it_names_alone() {
             (first + 1, ServerRole::Decode),
         ]
         .map(|(number, role)| {
-            let leg = tables.arrive(number, None, None);
-            (leg.told.lock().room, leg.told.lock().role) = (Some(room), Some(role));
-            joins.in_room(&leg, room, at(1));
+            let leg = tables.leg(number, room, Some(role));
             joins.has_reply(&leg, "mine", at(1));
             leg
         })
@@ -419,99 +420,5 @@ fn an_id_that_a_client_names_joins_what_it_names_alone() {
         joins.replied(&request, "mine");
         let closed = joins.close(&request, at(3));
         assert_eq!(closed.last.is_some(), count == 1);
-    }
-}
-
-/// Where the front took none of the legs, decode's row has what prefill told, as without a front.
-#[test]
-fn legs_that_no_front_takes_are_one_row() {
-    let tables = tables(true);
-    let [prefill, decode] = [1, 2].map(|number| tables.arrive(number, None, None));
-    for leg in [&prefill, &decode] {
-        leg.told.lock().room = Some(7);
-        tables.joins.in_room(leg, 7, at(1));
-    }
-    decode.told.lock().role = Some(ServerRole::Decode);
-    assert!(
-        tables.joins.other_leg(&decode).is_none(),
-        "the front may yet take it"
-    );
-    let rows = vec![Sample::whole().record()];
-    assert!(tables.joins.ended(&decode, Some(rows), at(2)).is_none());
-    let rows = tables.joins.sweep(at(8)).pop().unwrap();
-    assert_eq!(
-        rows[0].facts.prefilled_by.as_ref().unwrap().host,
-        "server:1"
-    );
-}
-
-/// The server that prefills is down: the router sends to both, leaves decode's leg at the other's error, and sends again. Each sending
-/// is told once, by the leg that failed by itself, whether the router answers for itself or passes that error on.
-#[test]
-fn what_was_sent_again_to_a_pair_is_told_once_by_the_leg_that_failed() {
-    for passes_on in [false, true] {
-        let tables = tables(true);
-        let request = tables.open("id", &[100]);
-        for room in 1..=3 {
-            for (number, role) in [(1, ServerRole::Decode), (0, ServerRole::Prefill)] {
-                let leg = tables.arrive(room * 10 + number, Some(100), None);
-                (leg.told.lock().room, leg.told.lock().role) = (Some(room), Some(role));
-                match role {
-                    ServerRole::Prefill => end(&leg, Some(502), Outcome::ProxyError),
-                    ServerRole::Decode => end(&leg, Some(200), Outcome::ClientAbort),
-                }
-            }
-        }
-        let (count, failed) = request.so_far();
-        let hosts = |failed: &[Failed]| -> Vec<String> {
-            failed.iter().map(|failed| failed.host.clone()).collect()
-        };
-        let prefill = ["server:10", "server:20", "server:30"];
-        assert_eq!(
-            (count, hosts(&failed)),
-            (3, prefill.map(str::to_owned).into())
-        );
-        if passes_on {
-            request.answered(span(30));
-        }
-        let closed = tables.joins.close(&request, at(3));
-        let leg = closed.leg.unwrap().lock().span;
-        assert_eq!((closed.last.unwrap().span, leg), (span(31), span(30)));
-        assert_eq!((closed.count, closed.is_named), (3, false));
-        assert_eq!(hosts(&closed.failed), prefill[..2]);
-        assert_eq!(closed.others.len(), 4, "each has a span of its own");
-    }
-}
-
-/// One that a prefill server refused at once waits for the leg that decodes, and is no row beside that one's.
-#[test]
-fn a_refused_leg_is_no_row_of_its_own_though_it_came_first() {
-    for (has_front, comes) in [(false, true), (false, false), (true, true), (true, false)] {
-        let tables = tables(has_front);
-        let joins = &tables.joins;
-        let arrive = |number, role| {
-            let leg = tables.arrive(number, None, None);
-            (leg.told.lock().room, leg.told.lock().role) = (Some(7), Some(role));
-            leg.told.lock().worker = role.name().to_owned();
-            joins.in_room(&leg, 7, at(1));
-            leg
-        };
-        let row = || Some(vec![Sample::whole().record()]);
-        let refused = arrive(1, ServerRole::Prefill);
-        end(&refused, Some(502), Outcome::ProxyError);
-        assert!(joins.ended(&refused, row(), at(2)).is_none());
-        if comes {
-            let decode = arrive(2, ServerRole::Decode);
-            end(&decode, None, Outcome::ClientAbort);
-            let found = joins.other_leg(&decode);
-            assert_eq!(found.is_some(), !has_front);
-            assert_eq!(joins.ended(&decode, row(), at(3)).is_some(), !has_front);
-        }
-        let rows = joins.sweep(at(100)).len();
-        assert_eq!(
-            rows,
-            usize::from(has_front || !comes),
-            "{has_front} {comes}"
-        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::pending;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, StatusCode, Version};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::HttpTask;
 use pingora::protocols::http::v1::client::HttpSession;
-use pingora::upstreams::peer::HttpPeer;
+use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
 use crate::client::exchange::{Exchange, Part, Unwritten};
@@ -23,7 +23,8 @@ use crate::proxy::identity::{self, REQUEST_ID};
 use crate::proxy::shared::Role;
 use crate::request::stamps::{HOP_HEADER, Stamps};
 
-use super::Request;
+use super::upload::body_or_leaving;
+use super::{Request, hold};
 
 /// A response as far as it has come.
 pub(super) struct Response {
@@ -48,7 +49,7 @@ pub(super) struct Response {
     /// Why no more of it can be read, once what came before has been passed on.
     broken: Option<Box<Error>>,
     /// The request's body could not be sent.
-    unsent: Option<Box<Error>>,
+    pub(super) unsent: Option<Box<Error>>,
 }
 
 /// What was read from upstream.
@@ -149,16 +150,14 @@ impl Request<'_> {
         if std::mem::take(&mut self.upload.is_cut) {
             self.upload.is_over = false;
         }
-        for piece in self.upload.kept() {
-            self.send(&mut up, &piece).await;
-        }
-        if self.upload.is_over {
-            self.end_upload(&mut up).await;
-        }
+        let kept = self.upload.kept();
+        self.send(client, &mut up, &kept).await?;
         let now = self.shared.clock.now();
         (self.response.heard, self.upload.since) = (now, now);
         let mut left = pin!(client.left());
-        let mut timer = pin!(tokio::time::sleep(silence.min(self.limits.client_read)));
+        let mut timer = pin!(tokio::time::sleep(
+            silence.min(self.limits.client_read_timeout_s.get())
+        ));
         loop {
             if let Some(came) = self.response.ahead.pop_front() {
                 self.pass(came, client, Some(&mut up)).await?;
@@ -182,13 +181,23 @@ impl Request<'_> {
                     self.pass(came, client, Some(&mut up)).await?;
                 }
                 piece = body_or_leaving(client, uploading) => {
-                    let piece = piece?;
-                    let is_end = piece.is_none() || client.session.is_body_done();
-                    self.upload_piece(piece, is_end, client, &mut up, left.as_mut()).await?;
+                    let had_answer = self.response.is_whole;
+                    let sent = match piece {
+                        Ok(piece) => self.upload_piece(piece, client, &mut up).await,
+                        Err(failure) => Err(failure),
+                    };
+                    match sent {
+                        // It has its answer, which did not wait for the rest.
+                        Err(_) if had_answer => return Ok(()),
+                        sent => sent?,
+                    }
                 }
                 () = &mut left, if !uploading => return Err(Failure::ClientGone),
                 () = &mut timer => {
-                    let next = self.quiet(silence, uploading)?;
+                    let next = match self.quiet(silence, uploading) {
+                        Err(_) if self.response.is_whole => return Ok(()),
+                        next => next?,
+                    };
                     timer.set(tokio::time::sleep(next));
                 }
             }
@@ -196,11 +205,14 @@ impl Request<'_> {
     }
 
     /// Keeps the connection for another request, if all of this one was sent.
-    async fn release(&self, up: HttpSession, peer: &HttpPeer) {
-        if self.response.unsent.is_none() {
-            let idle = peer.options.idle_timeout;
-            let connector = &self.service.connector;
-            connector.release_http_session(up, peer, idle).await;
+    async fn release(&self, mut up: HttpSession, peer: &HttpPeer) {
+        if self.response.unsent.is_some() {
+            return;
+        }
+        up.respect_keepalive();
+        if let Some(stream) = up.reuse().await {
+            let time = peer.options.idle_timeout.unwrap_or_default();
+            self.service.idle.put(peer.reuse_hash(), stream, time);
         }
     }
 
@@ -217,7 +229,8 @@ impl Request<'_> {
         let mut next = Duration::MAX;
         if uploading {
             let since = heard.max(self.upload.since);
-            next = left(since, self.limits.client_read).ok_or(Failure::ClientSilent)?;
+            next = left(since, self.limits.client_read_timeout_s.get())
+                .ok_or(Failure::ClientSilent)?;
         }
         if !self.response.is_whole {
             next = next.min(left(heard, silence).ok_or(Failure::UpstreamSilent)?);
@@ -229,11 +242,10 @@ impl Request<'_> {
     async fn upload_piece(
         &mut self,
         piece: Option<Bytes>,
-        is_end: bool,
         client: &mut Exchange,
         up: &mut HttpSession,
-        left: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Failure> {
+        let is_end = piece.is_none() || client.session.is_body_done();
         let piece = piece.unwrap_or_default();
         self.uploaded(&piece, is_end)?;
         if client.session.was_upgraded() {
@@ -241,42 +253,11 @@ impl Request<'_> {
             // The client's end of such a connection is the end of both.
             self.response.is_whole |= is_end;
         }
-        tokio::select! {
-            biased;
-            () = self.send(up, &piece) => {}
-            () = left => return Err(Failure::ClientGone),
-        }
+        self.send(client, up, std::slice::from_ref(&piece)).await?;
         self.upload.keep(piece);
-        if is_end {
-            self.end_upload(up).await;
-        }
         let now = self.shared.clock.now();
         (self.response.heard, self.upload.since) = (now, now);
         Ok(())
-    }
-
-    async fn send(&mut self, up: &mut HttpSession, piece: &Bytes) {
-        // One of no bytes would end the body.
-        if !piece.is_empty() && self.response.unsent.is_none() {
-            let sent = up.write_body(piece).await;
-            self.unsent(sent.err());
-        }
-    }
-
-    async fn end_upload(&mut self, up: &mut HttpSession) {
-        if self.response.unsent.is_none() {
-            let sent = up.finish_body().await;
-            self.unsent(sent.err());
-        }
-    }
-
-    /// The rest of the body is not wanted; an answer may still come.
-    fn unsent(&mut self, error: Option<Box<Error>>) {
-        if error.is_some() {
-            self.response.unsent = error;
-            self.upload.is_cut = !self.upload.is_over;
-            self.upload.is_over = true;
-        }
     }
 
     /// Takes in what was read from upstream at `at`.
@@ -302,8 +283,9 @@ impl Request<'_> {
         let treated = fault
             .map(|fault| fault.piece(&mut piece))
             .unwrap_or_default();
-        self.context
-            .passed_on(piece.is_empty(), is_end, at, treated.held);
+        if treated.held.is_none() {
+            self.context.passed_on(piece.is_empty(), is_end, at);
+        }
         Ok(Came::Piece(piece, is_end, treated))
     }
 
@@ -395,19 +377,22 @@ impl Request<'_> {
                     let keeps = self.keeps_alive && !closes;
                     client
                         .session
-                        .set_keepalive(keeps.then_some(self.limits.client_idle_s));
+                        .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
                 }
                 self.write(Part::Head(head, is_end), client, up).await?;
                 if is_switch {
-                    // What the client sends from now on is for the upstream.
+                    // What the client sends from now on is for the upstream, and no body.
+                    self.limits = self.limits.clone().lifted();
                     self.upload.is_over = false;
                     self.upload.since = self.shared.clock.now();
                 }
             }
             Came::Piece(mut piece, is_end, treated) => {
                 self.response.ahead_bytes = self.response.ahead_bytes.saturating_sub(piece.len());
-                if let Some(held) = treated.held {
-                    tokio::time::sleep(held).await;
+                if let (Some(time), Some(fault)) = (treated.held, &mut self.fault) {
+                    hold(fault, Some(time), client).await?;
+                    let now = self.shared.clock.now();
+                    self.context.passed_on(piece.is_empty(), is_end, now);
                 }
                 let is_end = is_end && !treated.is_cut;
                 self.write(Part::Body(&mut piece, is_end), client, up)
@@ -431,9 +416,10 @@ impl Request<'_> {
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
-        let write = self.limits.client_write;
+        let write = self.limits.client_write_timeout_s.get();
         let stalled = u64::try_from(self.context.time.pending()).unwrap_or(0);
-        let stall = (self.limits.client_stall).saturating_sub(Duration::from_nanos(stalled));
+        let stall = (self.limits.client_stall_timeout_s.get())
+            .saturating_sub(Duration::from_nanos(stalled));
         let read_on = self.read_on(up);
         let written = client.write(part, stall.min(write), read_on).await;
         if self.context.time.is_on() {
@@ -479,17 +465,4 @@ impl Request<'_> {
         }
         pending().await
     }
-}
-
-/// The next piece of a request's body; or, where it is over, the client's leaving.
-async fn body_or_leaving(client: &mut Exchange, uploading: bool) -> Result<Option<Bytes>, Failure> {
-    if uploading {
-        return client
-            .session
-            .read_request_body()
-            .await
-            .map_err(Failure::of_body);
-    }
-    client.stream_ended().await;
-    Err(Failure::ClientGone)
 }

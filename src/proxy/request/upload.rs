@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::EXPECT;
+use pingora::protocols::http::v1::client::HttpSession;
+use pingora::{Error, ErrorType};
 
 use crate::client::answer::Refusal;
 use crate::client::exchange::Exchange;
@@ -61,10 +63,8 @@ impl Upload {
 
     /// Keeps a piece that has not been sent yet.
     pub(super) fn hold(&mut self, piece: Bytes) {
-        if !piece.is_empty() {
-            self.kept
-                .iter_mut()
-                .for_each(|kept| kept.push(piece.clone()));
+        if let Some(kept) = self.kept.as_mut().filter(|_| !piece.is_empty()) {
+            kept.push(piece);
         }
     }
 
@@ -120,7 +120,10 @@ impl Request<'_> {
     ) -> Result<(), Failure> {
         let mut read = 0;
         while read < PROMPT && !prompt.is_known() && !self.upload.is_over {
-            let piece = tokio::time::timeout(self.limits.client_read, self.read_piece(client));
+            let piece = tokio::time::timeout(
+                self.limits.client_read_timeout_s.get(),
+                self.read_piece(client),
+            );
             let piece = piece.await.map_err(|_| Failure::ClientSilent)??;
             prompt.feed(&piece);
             read += piece.len();
@@ -145,6 +148,7 @@ impl Request<'_> {
         if client.head().headers.contains_key(EXPECT) {
             return;
         }
+        let began = self.shared.clock.now();
         if std::mem::take(&mut self.upload.is_cut) {
             self.upload.is_over = false;
         }
@@ -155,6 +159,7 @@ impl Request<'_> {
             Ok::<(), Failure>(())
         };
         let _ = tokio::time::timeout(ROOM_WAIT, all).await;
+        self.context.room_waited(began);
     }
 
     /// A piece of the request's body was read: held to the limits.
@@ -162,13 +167,67 @@ impl Request<'_> {
         self.context.request_body(piece, is_end);
         let now = self.shared.clock.now();
         self.upload.came(piece.len(), is_end, now);
-        if self.upload.bytes > self.limits.request_body_bytes {
+        if self.upload.bytes > self.limits.request_body_max_bytes.get() {
             return Err(self.over(Limit::BodyBytes, Refusal::BodyTooLarge));
         }
         let waited = u64::try_from(self.upload.waited_nanos).unwrap_or(0);
-        if !is_end && Duration::from_nanos(waited) > self.limits.client_body {
+        if !is_end && Duration::from_nanos(waited) > self.limits.client_body_timeout_s.get() {
             return Err(self.over(Limit::BodyTime, Refusal::BodyTooSlow));
         }
         Ok(())
     }
+
+    /// Sends pieces of the request's body, and its end once it is over. Where that fails the rest is not wanted; an answer may
+    /// still come.
+    pub(super) async fn send(
+        &mut self,
+        client: &mut Exchange,
+        up: &mut HttpSession,
+        pieces: &[Bytes],
+    ) -> Result<(), Failure> {
+        if self.response.unsent.is_some() {
+            return Ok(());
+        }
+        let is_over = self.upload.is_over;
+        let sending = async {
+            // One of no bytes would end the body.
+            for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
+                up.write_body(piece).await?;
+            }
+            if is_over {
+                // Pingora holds this write to no limit.
+                let limit = up.write_timeout.unwrap_or(Duration::MAX);
+                let ended = pingora::time::timeout(limit, up.finish_body()).await;
+                ended.map_err(|_| Error::new(ErrorType::WriteTimedout))??;
+            }
+            Ok::<(), Box<Error>>(())
+        };
+        let sent = tokio::select! {
+            biased;
+            sent = sending => sent,
+            () = client.gone() => return Err(Failure::ClientGone),
+        };
+        if let Err(error) = sent {
+            self.response.unsent = Some(error);
+            self.upload.is_cut = !is_over;
+            self.upload.is_over = true;
+        }
+        Ok(())
+    }
+}
+
+/// The next piece of a request's body; or, where it is over, the client's leaving.
+pub(super) async fn body_or_leaving(
+    client: &mut Exchange,
+    uploading: bool,
+) -> Result<Option<Bytes>, Failure> {
+    if uploading {
+        return client
+            .session
+            .read_request_body()
+            .await
+            .map_err(Failure::of_body);
+    }
+    client.stream_ended().await;
+    Err(Failure::ClientGone)
 }

@@ -29,12 +29,25 @@ impl Comparison {
         found.extend(failed.map(Difference::sentence));
         if found.is_empty() && !all.is_empty() {
             let count = all.len();
-            found.push(match all.iter().any(|of| of.shown) {
-                true => "No setting is shown to be the best by TTFT or total latency.".to_owned(),
-                false => format!(
-                    "No setting is shown to be better than another (comparisons: {count}): run longer, or with more repeats."
-                ),
+            let is_shown = all.iter().any(|of| of.shown);
+            let likely = all
+                .iter()
+                .filter(|of| of.is_likely() && JUDGED.contains(&&*of.metric));
+            let likely = likely.max_by(|x, y| x.share().total_cmp(&y.share()));
+            found.push(match likely {
+                Some(of) => format!("Not certain: {}.", of.sentence()),
+                None if is_shown => {
+                    "No setting is shown to be the best by TTFT or total latency.".to_owned()
+                }
+                None => {
+                    format!("No setting is shown to be better than another (comparisons: {count}).")
+                }
             });
+            let more = match all.iter().any(|of| of.queue_grew && !of.shown) {
+                true => "A queue grew for a whole run: run longer, or at a lower rate.",
+                false => "Run longer, or with more repeats.",
+            };
+            found.extend((!is_shown || likely.is_some()).then(|| more.to_owned()));
         }
         found
     }
@@ -161,8 +174,27 @@ mod tests {
         let said = "best on p99 TTFT: b, shown against a; not compared with the other 2.";
         assert_eq!(of("abcd", &all), [said]);
         let none = of("xy", &[difference("ttft", [0, 1], 0.05, false)]);
-        let said = "No setting is shown to be better than another (comparisons: 1): run longer, or with more repeats.";
-        assert_eq!(none, [said]);
+        let said = "No setting is shown to be better than another (comparisons: 1).";
+        assert_eq!(none, [said, "Run longer, or with more repeats."]);
+        // What an interval shows by itself is said, however many there are.
+        let mut alone = Difference {
+            holds: false,
+            comparisons: 6,
+            a: "x".to_owned(),
+            b: "y".to_owned(),
+            ..difference("ttft", [0, 1], -5.0, false)
+        };
+        let said = "Not certain: p99 TTFT was 5000 ms [4900, 5100] less with y than with x, by its interval alone; one of 6 \
+                    comparisons may show as much by chance.";
+        let found = of("xy", &[alone.clone()]);
+        assert_eq!(found, [said, "Run longer, or with more repeats."]);
+        alone.queue_grew = true;
+        let longer = "A queue grew for a whole run: run longer, or at a lower rate.";
+        assert_eq!(of("xy", &[alone.clone()]), [said, longer]);
+        alone.high = 0.2;
+        let said = "Not certain: p99 TTFT was 5000 ms [−200, 5100] less with y than with x; there is no confidence interval, as a \
+                    queue grew for a whole run.";
+        assert_eq!(of("xy", &[alone]), [said, longer]);
         let other = of("xy", &[difference("tpot", [0, 1], 0.05, true)]);
         assert_eq!(
             other,

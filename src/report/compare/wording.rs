@@ -19,15 +19,27 @@ impl Difference {
         let said = match (self.is_shown(), is_less) {
             (true, true) => format!("{b} beats {a} on {what} by {}", self.range(less)),
             (true, false) => format!("{a} beats {b} on {what} by {}", self.range(found)),
-            (false, _) if self.is_overloaded() => format!(
-                "{what} was {} {} with {b} than with {a}; there is no confidence interval, as a queue grew for a whole run",
+            (false, _) if self.is_likely() => format!(
+                "{what} {} {} {} with {b} than with {a}{}",
+                if self.metric == FAILED { "were" } else { "was" },
                 self.range(if is_less { less } else { found }),
                 if is_less { "less" } else { "more" },
+                match self.is_by_bounds() {
+                    true => format!(
+                        ", by its interval alone; one of {} comparisons may show as much by chance",
+                        self.comparisons
+                    ),
+                    false => "; there is no confidence interval, as a queue grew for a whole run"
+                        .to_owned(),
+                }
             ),
             (false, _) => format!(
                 "no difference can be shown between {a} and {b} on {what} ({}{})",
                 self.range(found),
-                self.why_not()
+                match self.is_by_bounds() {
+                    true => ", which those that failed could turn",
+                    false => "",
+                }
             ),
         };
         format!("{at}{said}{}{}", self.of_repeats(), self.of_failed())
@@ -53,25 +65,6 @@ impl Difference {
                 let percent = percent.trim_end_matches('0').trim_end_matches('.');
                 format!("p{percent} {metric}")
             }
-        }
-    }
-
-    /// Whether the bounds show nothing for a queue that grew throughout a run.
-    fn is_overloaded(&self) -> bool {
-        self.queue_grew && !self.is_by_bounds() && self.metric != FAILED
-    }
-
-    /// Why it is not shown, where the bounds alone would show it.
-    fn why_not(&self) -> String {
-        let comparisons = self.comparisons;
-        match self.is_by_bounds() {
-            true if !self.holds => {
-                format!(", which one of {comparisons} comparisons may show by chance")
-            }
-            true if self.failed_could_turn_it() => {
-                ", which those that failed could turn".to_owned()
-            }
-            _ => String::new(),
         }
     }
 

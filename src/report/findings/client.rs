@@ -22,7 +22,11 @@ pub fn verdict(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     };
     let reasons = verdict.reasons.iter();
     let reasons: Vec<String> = reasons.map(|reason| upper(reason) + end(reason)).collect();
-    let found = found.saying(reasons.join(" "));
+    let mut found = found.saying(reasons.join(" "));
+    // Some say themselves what helps.
+    if found.what.contains("lower the rate") {
+        found.advice.clear();
+    }
     match verdict.grade {
         Grade::Valid => None,
         Grade::Invalid => Some(found),

@@ -5,12 +5,18 @@ use crate::request::outcome::Outcome;
 use crate::request::stages::Spent;
 
 use super::servers::counted;
-use super::{ENOUGH, Finding, Level, Seen, upper};
+use super::{ENOUGH, Finding, Level, Seen};
 
 /// From this share on failed requests change what the figures of the others mean: 1 of 100.
 const FAILED_SHARE: f64 = 0.01;
 /// Rows that hold what cannot be, from this share on.
 const INCONSISTENT_SHARE: f64 = 0.01;
+/// How requests to a server end that is not there, or no longer.
+const NO_CONNECTION: [Outcome; 3] = [
+    Outcome::UpstreamDied,
+    Outcome::ConnectError,
+    Outcome::ProxyError,
+];
 /// In errors of routers that have no server to send to.
 const NO_SERVER: &str = "No available ";
 
@@ -34,12 +40,11 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         all.failures.words()
     );
     let percent = share * 100.0;
+    let first = all.failures.kinds.first();
+    let is_said = |kind: &&Kind| of.has("server_failed") && NO_CONNECTION.contains(&kind.outcome);
     let advice = match of.run.faults.is_empty() {
-        true => all
-            .failures
-            .kinds
-            .first()
-            .and_then(|kind| advice(kind, &all.counts)),
+        true if first.filter(is_said).is_some() => Some("See the server that failed."),
+        true => first.and_then(|kind| advice(kind, &all.counts)),
         false => Some("This run had faults on purpose: the table of faults shows what they cost."),
     };
     Some(Finding {
@@ -118,20 +123,24 @@ pub fn unseen(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     (!notes.is_empty() && spent.requests >= ENOUGH).then(|| {
         found.saying(format!(
             "{}. Stages that could not be measured separately are shown as one, hatched.",
-            upper(&notes.join("; "))
+            notes.join(". ")
         ))
     })
 }
 
 /// Nothing else is found, of so few requests.
 pub fn too_few(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let well = of.spent.requests;
-    let advice = match of.figures.all.flow.is_scheduled {
+    let (known, well) = (of.spent.requests, of.figures.all.counts.ok());
+    let advice = match of.figures.all.flow.is_scheduled && known == well {
         true => found.advice,
         false => String::new(),
     };
+    let untimed = match known == well {
+        true => String::new(),
+        false => format!(", {known} of them with an arrival and an end"),
+    };
     of.found.is_empty().then(|| Finding {
-        what: format!("{well} requests went well; findings need at least {ENOUGH}."),
+        what: format!("{well} requests went well{untimed}; findings need at least {ENOUGH}."),
         advice,
         ..found
     })

@@ -1,6 +1,6 @@
 //! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
-use super::{ENOUGH, Finding, Level, Seen, client, ends, pair, servers, waiting};
+use super::{ENOUGH, Finding, Level, Seen, client, ends, failing, pair, servers, waiting};
 use crate::report::duration;
 use crate::request::timeline::Period;
 
@@ -22,7 +22,7 @@ const PREFILL_SHARE: f64 = 0.4;
 const DECODE_SHARE: f64 = 0.7;
 
 /// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 22] = [
     (
         "verdict",
         Level::Problem,
@@ -44,6 +44,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "The generator could not keep its schedule",
         "Give the generator a machine or cores of its own, or ask for a lower rate.",
         client::late,
+    ),
+    (
+        "server_failed",
+        Level::Problem,
+        "A server failed",
+        "Is it up? The end of its log says why it ended. Where connections are refused, nothing listens at its address: it is down, \
+         still loading its model, or listens elsewhere.",
+        failing::server,
     ),
     (
         "failures",
@@ -79,8 +87,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "queue_growth",
         Level::Limit,
         "The queue grew as long as the run lasted",
-        "Lower the rate until the queue is steady, or add servers; `--find-max-rate` searches the highest rate that meets an \
-         objective.",
+        "Lower the rate until the queue is steady; `--find-max-rate` searches the highest rate that meets an objective.",
         |of, found| Some(found.saying(servers::growth(of.run)?)),
     ),
     (
@@ -91,9 +98,10 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
          do not see these requests meanwhile.",
         |of, found| {
             let took = of.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
-            Some(found.saying(format!(
+            let found = found.saying(format!(
                 "The router held a request {took} before it sent it on."
-            )))
+            ));
+            Some(servers::behind_router(of, found))
         },
     ),
     (
@@ -134,7 +142,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         "Servers had unequal shares",
         "Try a policy that looks at the servers' load (`shortest_queue`, `power_of_two`); with `cache_aware`, lower its \
          balance thresholds.",
-        |of, found| servers::imbalance(of.run, found),
+        servers::imbalance,
     ),
     (
         "not_served",

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::report::duration;
 use crate::report::reader::Run;
 use crate::request::attempt::ServerRole;
+use crate::stats::waits::Cause;
 
-use super::{Finding, Seen};
+use super::{Finding, LEAST, Seen};
 
 /// Requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -21,6 +22,33 @@ const UNEQUAL: f64 = 1.25;
 const UNEQUAL_WAIT: f64 = 2.0;
 /// Chance alone makes shares unequal: they must be so by this many standard deviations of chi-square.
 const SIGMAS: f64 = 4.0;
+/// From this share of the waiting in servers on it is for their slots: a half.
+const FULL: f64 = 0.5;
+
+/// What helps against a wait in the router while the servers have no slot free either.
+pub fn behind_router(of: &Seen<'_>, found: Finding) -> Finding {
+    let shares = of.why.shares();
+    let full = shares.iter().find(|(cause, _)| *cause == Cause::Slots);
+    let is_waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
+    let Some((_, share)) = full.filter(|(_, share)| is_waited && *share >= FULL) else {
+        return found;
+    };
+    let advice = match of.has("server_queue") {
+        true => "What helps against the server queue helps here too.",
+        false => Cause::Slots.advice(),
+    };
+    Finding {
+        what: format!(
+            "{} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
+            found.what,
+            share * 100.0
+        ),
+        advice: format!(
+            "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
+        ),
+        ..found
+    }
+}
 
 /// A server that was brought back and got nothing to do.
 pub fn not_served(of: &Seen<'_>, found: Finding) -> Option<Finding> {
@@ -120,9 +148,10 @@ struct Load<'a> {
 type Hosts<'a> = BTreeMap<&'a str, Load<'a>>;
 
 /// Servers that had unequal shares of the requests, or unequal queues. Those of different models had different ones to serve.
-pub fn imbalance(run: &Run, found: Finding) -> Option<Finding> {
-    // A server that was down on purpose had less to do.
-    if !run.faults.is_empty() {
+pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let run = of.run;
+    // A server that was down had less to do.
+    if !run.faults.is_empty() || of.has("server_failed") {
         return None;
     }
     let table = &run.table;

@@ -8,22 +8,16 @@ use crate::report::load::tests::assert_says;
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::csv;
+use crate::request::more::PrefilledBy;
 use crate::request::outcome::Outcome;
-use crate::request::record::{PrefilledBy, Record};
-use crate::request::timeline::Moment;
+use crate::request::passage::Passage;
+use crate::request::row::Row;
+use crate::request::timeline::{ENGINE, Moment};
 use crate::stats::waits::Cause;
 use crate::table::{Cell, Table};
 
+mod failing;
 mod waiting;
-
-const ENGINE: [Moment; 6] = [
-    Moment::ServerCreated,
-    Moment::QueueStart,
-    Moment::QueueEnd,
-    Moment::PrefillEnd,
-    Moment::ServerFirstToken,
-    Moment::ServerFinish,
-];
 
 /// A run of so many good requests, one every 37 ms, on two servers in turn; `change` is given each with its number and
 /// when it was to be sent, ms.
@@ -33,7 +27,7 @@ pub(super) fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) ->
     for n in 0..count {
         let sample = Sample::starting(n * 37);
         let sample = sample.host(["a:1", "b:1"][n as usize % 2]);
-        let sample = sample.with(|record| record.facts.worker = Some("hop".to_owned()));
+        let sample = sample.with(|record| record.worker = Some("hop".to_owned()));
         let record = change(sample, n, n * 37).row();
         csv::row(&record, csv::TimeBase::Since(at(0)), &mut rows);
     }
@@ -120,6 +114,12 @@ fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
 fn nothing_is_found_in_a_handful_or_in_nothing() {
     only(&run_of(5, |sample, _, _| sample), "too_few");
     only(&Run::default(), "too_few");
+    // It is not said that they failed.
+    let endless = run_of(30, |sample, _, _| sample.without(&[Moment::Finish]));
+    let finding = only(&endless, "too_few");
+    let said =
+        "30 requests went well, 0 of them with an arrival and an end; findings need at least 20.";
+    assert_eq!((&*finding.what, &*finding.advice), (said, ""));
 }
 
 /// Most of the time in the server queue.
@@ -138,7 +138,7 @@ fn findings_are_of_the_requests_that_the_figures_are_of() {
             &[(Moment::QueueEnd, if n < 200 { 180 } else { 22 })],
         );
         let sample = sample.with(|record| {
-            record.sequence.num_retractions = Some(u64::from(n < 210));
+            record.num_retractions = Some(u64::from(n < 210));
         });
         sample.host(if n < 200 || n % 2 == 0 { "a:1" } else { "b:1" })
     };
@@ -156,8 +156,7 @@ fn servers_of_different_models_are_not_compared() {
         run_of(200, move |sample, n, _| {
             let is_first = n % 4 == 0;
             let sample = sample.host(if is_first { "a:1" } else { "b:1" });
-            sample
-                .with(|record| record.facts.model = Some(models[usize::from(is_first)].to_owned()))
+            sample.with(|record| record.model = Some(models[usize::from(is_first)].to_owned()))
         })
     };
     only(&two(["m", "m"]), "imbalance");
@@ -192,11 +191,12 @@ fn first_tokens_that_the_router_held_back_are_told() {
     let held = |first: i64| {
         run_of(100, move |sample, _, start| {
             sample.with(|record| {
-                let (worker, here) = (&mut record.facts.worker_passage, &mut record.facts.passage);
+                let (mut worker, mut here) = (Passage::default(), Passage::default());
                 here.piece(at(start + 210), 0);
                 here.piece(at(start + 490), 0);
                 worker.piece(at(start + 210 - first), 0);
                 worker.piece(at(start + 490), 0);
+                record.passed(here, worker);
             })
         })
     };
@@ -242,7 +242,7 @@ fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
     let pair = run_of(200, |sample, n, _| match n % 20 {
         0 => sample.host("p:1"),
         _ => sample.host("d:1").with(|record| {
-            record.facts.prefilled_by = Some(Box::new(PrefilledBy {
+            record.more.prefilled_by = Some(Box::new(PrefilledBy {
                 host: "p:1".to_owned(),
                 worker: "p".to_owned(),
             }));
@@ -358,6 +358,9 @@ fn a_run_that_is_not_valid_says_so_first() {
     let all = found(&run);
     assert_eq!((all[0].kind, all[0].level), ("verdict", Level::Problem));
     assert_eq!(all[0].what, "The generator was late by 2 s.");
+    assert_says(&all[0].advice, "Give the generator a machine");
+    run.summary["verdict"]["reasons"][0] = "late: lower the rate".into();
+    assert_eq!(found(&run)[0].advice, "");
     run.summary = verdict("VALID");
     only(&run, "server_queue");
 }
@@ -382,9 +385,9 @@ fn a_late_generator_is_told_from_its_own_limit() {
 fn a_client_that_does_not_read_is_told() {
     let stalled = |nanos| {
         move |sample: Sample, _, _| {
-            sample.with(move |record: &mut Record| {
-                record.facts.client_stall_nanos = Some(nanos);
-                record.facts.stall_until_read_nanos = Some(nanos);
+            sample.with(move |record: &mut Row| {
+                record.client_stall = Some(nanos);
+                record.client_stall_until_finish = Some(nanos);
             })
         }
     };
@@ -396,18 +399,16 @@ fn a_client_that_does_not_read_is_told() {
 #[test]
 fn retractions_and_contradictions_are_told() {
     let retracted = |sample: Sample, n: i64, _| {
-        sample.with(move |record: &mut Record| {
-            record.sequence.num_retractions = Some(u64::from(n == 3))
-        })
+        sample.with(move |record: &mut Row| record.num_retractions = Some(u64::from(n == 3)))
     };
     let finding = only(&run_of(100, retracted), "retractions");
     assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
     // All four sequences of one request were.
     let batch = |sample: Sample, n: i64, _| {
-        sample.with(move |record: &mut Record| {
-            record.facts.req_id = format!("r-{}", n / 4);
-            (record.sequences, record.sequence.index) = (4, n as u32 % 4);
-            record.sequence.num_retractions = Some(u64::from(n < 4));
+        sample.with(move |record: &mut Row| {
+            record.req_id = Some(format!("r-{}", n / 4));
+            (record.sequences, record.index) = (4, n as u32 % 4);
+            record.num_retractions = Some(u64::from(n < 4));
         })
     };
     let finding = only(&run_of(100, batch), "retractions");

@@ -8,6 +8,10 @@ use super::{Finding, upper};
 /// From this share of the waiting on a cause is named beside the main one: a fifth.
 const MUCH: f64 = 0.2;
 
+/// What tells when each request waited and ran.
+const UNTIMED: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
+                       up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
+
 /// What most of the waiting was for, and what else much of it, and what helps against each.
 pub fn causes(why: &Why, found: Finding, took: &str) -> Finding {
     let waited = format!("A request waited {took} for a place in a batch.");
@@ -15,8 +19,7 @@ pub fn causes(why: &Why, found: Finding, took: &str) -> Finding {
     let Some(((main, share), others)) = shares.split_first() else {
         return found.saying(waited);
     };
-    let slots = why.servers.first().and_then(|server| server.slots());
-    let slots = slots.map(|(slots, _)| slots);
+    let slots = why.slots();
     let percent = |share: &f64| format!("{:.0} %", share * 100.0);
     let (first, share) = (upper(&words(*main, slots)), percent(share));
     let mut what = format!("{waited} {first} for {share} of that time");
@@ -27,9 +30,18 @@ pub fn causes(why: &Why, found: Finding, took: &str) -> Finding {
         what += &format!(", and {} for {share}", words(*cause, slots));
         advice += &format!(" For the {share}: {}", cause.advice());
     }
+    what += ".";
+    let unknown = shares.iter().find(|of| of.0 == Cause::Unknown);
+    if why.untimed > 0 && unknown.is_some_and(|of| of.1 >= MUCH) {
+        what += &format!(
+            " Who had the server is not known while requests were there of which it told no times ({} in the rows).",
+            why.untimed
+        );
+        advice = format!("{UNTIMED} {advice}");
+    }
     Finding {
         advice,
-        ..found.saying(what + ".")
+        ..found.saying(what)
     }
 }
 

@@ -117,7 +117,7 @@ mod tests {
     use crate::report::load::tests::{assert_says, run};
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
-    use crate::request::record::Record;
+    use crate::request::row::Row;
     use crate::request::timeline::{Moment, Relation};
     use serde_json::json;
 
@@ -125,7 +125,7 @@ mod tests {
 
     /// A request whose way to the server took so many milliseconds as measured, the engine's clock being known within
     /// `error` ms.
-    fn row(n: i64, way: f64, error: f64) -> Record {
+    fn row(n: i64, way: f64, error: f64) -> Row {
         let way = (way * MS as f64) as i64;
         // Of a way so long the sample's queue would not be told.
         let sample = Sample::starting(n * 10).without(&[Moment::QueueStart]);
@@ -145,10 +145,10 @@ mod tests {
                 }),
             );
         });
-        sample.record()
+        sample.open_row()
     }
 
-    fn summary(rows: &[Record]) -> Summary {
+    fn summary(rows: &[Row]) -> Summary {
         let run = RunFacts {
             ended: at(5000),
             scheduled: rows.len(),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     /// Ways from 0.1 to 1.9 ms, as clocks within 1 ms show 1 ms.
-    fn many() -> Vec<Record> {
+    fn many() -> Vec<Row> {
         let way = |n: i64| 0.1 + 0.2 * (n % 10) as f64;
         (0..200).map(|n| row(n, way(n), 1.0)).collect()
     }
@@ -226,19 +226,19 @@ mod tests {
 
     #[test]
     fn where_all_are_alike_none_is_left_out() {
-        let wide: Vec<Record> = (0..5).map(|n| row(n, 40.0, 50.0)).collect();
+        let wide: Vec<Row> = (0..5).map(|n| row(n, 40.0, 50.0)).collect();
         assert_eq!(network(&summary(&wide)).0, 5);
         assert_eq!(network(&summary(&[row(0, 107.0, 107.0)])).0, 1);
     }
 
     #[test]
     fn what_cannot_be_enters_no_figure_and_is_counted() {
-        let rows: Vec<Record> = (0..200).map(|n| Sample::starting(n).record()).collect();
+        let rows: Vec<Row> = (0..200).map(|n| Sample::starting(n).open_row()).collect();
         let whole = summary(&rows).to_json();
         let mut with = rows.clone();
         let queue = Sample::starting(900).at(Moment::QueueStart, -60_000);
-        let tokens = Sample::starting(901).with(|row| row.sequence.output_tokens = Some(1 << 60));
-        with.extend([queue.record(), tokens.record()]);
+        let tokens = Sample::starting(901).with(|row| row.actual_output_tokens = Some(1 << 60));
+        with.extend([queue.open_row(), tokens.open_row()]);
         let with = summary(&with);
         let json = with.to_json();
         assert_eq!(

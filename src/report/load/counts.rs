@@ -121,7 +121,7 @@ impl Counts {
 }
 
 /// How the request of a row ended. Of an outcome that this version does not know one can say that it was none of the known.
-pub(super) fn outcome_of(table: &Table, row: usize) -> Outcome {
+pub fn outcome_of(table: &Table, row: usize) -> Outcome {
     match table.text(ColumnId::outcome, row) {
         "" if table.is_ok(row) => Outcome::Ok,
         name => Outcome::named(name).unwrap_or(Outcome::ProxyError),

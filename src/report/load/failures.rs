@@ -220,18 +220,19 @@ mod tests {
     use crate::report::load;
     use crate::report::load::tests::{AFTER_SENDING, assert_near, assert_says, flat, json_of, run};
     use crate::report::sample::Sample;
-    use crate::request::record::Record;
     use crate::request::timeline::Moment;
 
     /// As in a run beyond what the server can do: 8 went well, 112 waited 10 s in the server and got no token.
-    fn overload() -> Vec<Record> {
-        let ok = (0..8).map(|n| Sample::starting(n).record());
+    fn overload() -> Vec<Row> {
+        let ok = (0..8).map(|n| Sample::starting(n).open_row());
         let failed = (8..120).map(|n| {
             let sample = Sample::starting(n).without(&AFTER_SENDING[2..]);
             let sample = sample
                 .without(&[Moment::Finish])
                 .at(Moment::End, n + 10_001);
-            sample.ended(Outcome::Timeout, "no end after 10 s").record()
+            sample
+                .ended(Outcome::Timeout, "no end after 10 s")
+                .open_row()
         });
         ok.chain(failed).collect()
     }
@@ -242,7 +243,7 @@ mod tests {
         let cut = Sample::whole()
             .at(Moment::QueueEnd, 180)
             .at(Moment::Finish, 220);
-        let cut = cut.ended(Outcome::Timeout, "").record();
+        let cut = cut.ended(Outcome::Timeout, "").open_row();
         let summary = load::Summary::of_records(&[cut], &run());
         assert_eq!(
             summary.all.verdict(),
@@ -259,7 +260,7 @@ mod tests {
         let cut = Sample::starting(20_000)
             .at(Moment::Scheduled, 0)
             .at(Moment::Finish, 23_001);
-        let cut = cut.ended(Outcome::Timeout, "").record();
+        let cut = cut.ended(Outcome::Timeout, "").open_row();
         let summary = load::Summary::of_records(&[cut], &run());
         assert_eq!(
             summary.all.verdict(),
@@ -274,14 +275,14 @@ mod tests {
         let rejected = |n| {
             let sample = Sample::starting(n).without(&AFTER_SENDING);
             let sample = sample.without(&[Moment::Finish]).at(Moment::End, n + 2);
-            sample.ended(Outcome::Rejected, "503").record()
+            sample.ended(Outcome::Rejected, "503").open_row()
         };
-        let ok = (0..6).map(|n| Sample::starting(n).record());
-        let mut records: Vec<Record> = ok.chain((6..10).map(rejected)).collect();
+        let ok = (0..6).map(|n| Sample::starting(n).open_row());
+        let mut records: Vec<Row> = ok.chain((6..10).map(rejected)).collect();
         let unsent = Sample::starting(10).without(&AFTER_SENDING);
         let unsent = unsent.without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
         let unsent = unsent.at(Moment::Finish, 17);
-        records.push(unsent.ended(Outcome::ClientAbort, "").record());
+        records.push(unsent.ended(Outcome::ClientAbort, "").open_row());
         let summary = load::Summary::of_records(&records, &run());
         let json = summary.to_json();
         for (pointer, expected) in [
@@ -313,8 +314,8 @@ mod tests {
     fn who_was_given_up_when_the_run_was_stopped_did_not_fail() {
         let mut records = overload();
         for record in &mut records[10..] {
-            record.facts.outcome = Outcome::ClientAbort;
-            record.facts.error = "given up: the run was stopped".to_owned();
+            record.outcome = Some(Outcome::ClientAbort);
+            record.error = Some("given up: the run was stopped".to_owned());
         }
         let summary = load::Summary::of_records(&records[..13], &run());
         assert_eq!(summary.failed(), 2);
@@ -336,7 +337,7 @@ mod tests {
         let said = "2 of 2 requests were given up when the run was stopped.";
         assert_eq!(none.all.verdict(), said);
         // A client that left by itself did fail.
-        records[10].facts.error = "the client went away".to_owned();
+        records[10].error = Some("the client went away".to_owned());
         assert_eq!(
             load::Summary::of_records(&records[..13], &run()).failed(),
             3
@@ -384,12 +385,12 @@ mod tests {
 
     #[test]
     fn a_few_failed_ones_are_counted_and_not_spoken_of_first() {
-        let mut records: Vec<Record> = (0..99).map(|n| Sample::starting(n).record()).collect();
+        let mut records: Vec<Row> = (0..99).map(|n| Sample::starting(n).open_row()).collect();
         let died = Sample::starting(99).at(Moment::Finish, 300);
         records.push(
             died.at(Moment::End, 450)
                 .ended(Outcome::UpstreamDied, "")
-                .record(),
+                .open_row(),
         );
         let summary = load::Summary::of_records(&records, &run());
         let verdict = summary.all.verdict();

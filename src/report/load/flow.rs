@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn who_was_gone_before_the_window_is_not_unknown_in_it() {
-        let silent = |start| Sample::starting(start).without(&AFTER_SENDING).record();
+        let silent = |start| Sample::starting(start).without(&AFTER_SENDING).open_row();
         let window = Window {
             from_s: 1.0,
             to_s: 2.0,
@@ -221,7 +221,7 @@ mod tests {
             ..Window::default()
         };
         // The first is over at 500 ms, the second at 1300.
-        let table = table(&[silent(0), silent(800), Sample::starting(1200).record()]);
+        let table = table(&[silent(0), silent(800), Sample::starting(1200).open_row()]);
         let summary = Summary::of_table(&table, &run(), Some(window));
         let over_time = summary.all.flow.over_time.unwrap();
         assert_eq!(over_time.queued.unwrap().unknown, 1);

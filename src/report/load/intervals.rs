@@ -85,19 +85,19 @@ mod tests {
     use crate::report::load::Summary;
     use crate::report::load::tests::{assert_near, assert_says, run};
     use crate::report::sample::Sample;
-    use crate::request::record::Record;
+    use crate::request::row::Row;
     use crate::request::timeline::Moment;
 
     /// Each takes one more millisecond than the one three places before.
-    fn records(count: i64) -> Vec<Record> {
+    fn records(count: i64) -> Vec<Row> {
         let one = |index: i64| {
             let sample = Sample::starting(index * 10);
             let host = ["a:1", "b:1", "c:1"][index as usize % 3];
             let mut record = sample
                 .at(Moment::Finish, index * 10 + 100 + index * 7919 % 100)
                 .host(host)
-                .record();
-            record.facts.req_id = format!("r-{index}");
+                .open_row();
+            record.req_id = Some(format!("r-{index}"));
             record
         };
         (0..count).map(one).collect()

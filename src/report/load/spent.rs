@@ -3,12 +3,12 @@
 use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
-use crate::report::duration;
 use crate::report::timeline::{labelled, mark};
+use crate::report::{duration, upper};
 use crate::request::stages::Spent;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
-use crate::request::unseen::Unseen;
+use crate::request::unseen::{ELSEWHERE, Unseen};
 
 use super::cells::{Cells, Request};
 use super::latency::seconds;
@@ -85,7 +85,7 @@ impl TimeSpent {
     pub fn sentence(&self, whose: &str) -> String {
         let mut sentence = self.shares(whose);
         for note in self.unseen_notes() {
-            sentence.push_str(&format!("; {note}"));
+            sentence.push_str(&format!(". {note}"));
         }
         sentence.push('.');
         sentence
@@ -94,7 +94,7 @@ impl TimeSpent {
     /// The same without its end, and without what was not seen.
     pub fn shares(&self, whose: &str) -> String {
         let Some(mean) = self.mean_total().filter(|_| self.total_nanos > 0) else {
-            return "Where the time went is unknown: no request succeeded".to_owned();
+            return "Where the time went is unknown: no row of a request that succeeded tells its arrival and its end".to_owned();
         };
         let length = |part: &PartSpent| {
             let mean = duration(self.mean(part).unwrap_or(0.0));
@@ -156,15 +156,25 @@ impl TimeSpent {
         said().filter_map(line).collect()
     }
 
-    /// What was not seen, and in how many requests if not in all.
+    /// What was not seen, a sentence each without its end, and in how many requests if not in all. What would show several of
+    /// these is said once, at the end.
     pub fn unseen_notes(&self) -> Vec<String> {
-        let note = |(what, count): (&Unseen, &u64)| match what.sentence() {
-            sentence if *count < self.requests => {
-                format!("{sentence} (in {count} of {} requests)", self.requests)
+        let is_elsewhere = |what: &&Unseen| what.is_elsewhere();
+        let is_shared = self.unseen.keys().filter(is_elsewhere).count() > 1;
+        let note = |(what, count): (&Unseen, &u64)| {
+            let sentence = match is_shared && what.is_elsewhere() {
+                true => what.sentence(what.own_remedy()),
+                false => what.sentence(&what.remedy()),
+            };
+            match *count < self.requests {
+                true => format!("{sentence} (in {count} of {} requests)", self.requests),
+                false => sentence,
             }
-            sentence => sentence,
         };
-        self.unseen.iter().map(note).collect()
+        let together =
+            is_shared.then(|| format!("to measure them in all these requests: {ELSEWHERE}"));
+        let notes = self.unseen.iter().map(note).chain(together);
+        notes.map(|note| upper(&note)).collect()
     }
 }
 
@@ -179,17 +189,17 @@ mod tests {
     use crate::report::load::Summary;
     use crate::report::load::tests::{AFTER_SENDING, assert_near, run};
     use crate::report::sample::{Sample, ms};
-    use crate::request::record::Record;
+    use crate::request::row::Row;
 
     #[test]
     fn a_stage_is_told_of_the_requests_where_it_was_seen() {
         let engine = &AFTER_SENDING[2..8];
-        let stall = |record: &mut Record| record.facts.stall_until_read_nanos = Some(ms(50));
+        let stall = |record: &mut Row| record.client_stall_until_finish = Some(ms(50));
         let one = |n: i64| match n % 2 {
-            0 => Sample::starting(n * 50).with(stall).record(),
-            _ => Sample::starting(n * 50).without(engine).record(),
+            0 => Sample::starting(n * 50).with(stall).open_row(),
+            _ => Sample::starting(n * 50).without(engine).open_row(),
         };
-        let records: Vec<Record> = (0..10).map(one).collect();
+        let records: Vec<Row> = (0..10).map(one).collect();
         let summary = Summary::of_records(&records, &run());
         assert_eq!(
             summary.all.spent.shares("a request took"),

@@ -2,10 +2,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::report::sample::{Sample, at, ms};
-use crate::request::attempt::Failed;
-use crate::request::record::Record;
+use crate::request::attempt::{Failed, shown};
+use crate::request::row::Row;
 use crate::request::timeline::Moment;
-use crate::request::{column::Unit, columns::COLUMNS, record::Outcome};
+use crate::request::{column::Unit, columns::COLUMNS, outcome::Outcome};
 use crate::table::Table;
 
 /// Half of what is after the head is never seen.
@@ -38,7 +38,7 @@ pub fn run() -> RunFacts {
 
 /// Three that went well, the third with 100 ms more of decoding on another server, and one that timed out
 /// 2 ms after it was sent.
-fn four() -> Vec<Record> {
+fn four() -> Vec<Row> {
     let slower = Sample::starting(1000).host("127.0.0.1:30001");
     let failed = Sample::starting(1500)
         .without(&AFTER_SENDING)
@@ -46,10 +46,10 @@ fn four() -> Vec<Record> {
         .at(Moment::End, 1503)
         .ended(Outcome::Timeout, "no answer for 10 s");
     vec![
-        Sample::starting(0).record(),
-        Sample::starting(500).record(),
-        slower.at(Moment::Finish, 1600).record(),
-        failed.record(),
+        Sample::starting(0).open_row(),
+        Sample::starting(500).open_row(),
+        slower.at(Moment::Finish, 1600).open_row(),
+        failed.open_row(),
     ]
 }
 
@@ -63,10 +63,10 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
         nanos: None,
     };
     let mut records = four();
-    records[0].facts.attempts = 3;
-    records[0].facts.failed = vec![failed("a:1", 503), failed("b:1", 503)];
-    records[1].facts.attempts = 2;
-    records[1].facts.failed = vec![failed("b:1", 503)];
+    records[0].attempts = Some(3);
+    records[0].failed_attempts = shown(&[failed("a:1", 503), failed("b:1", 503)]);
+    records[1].attempts = Some(2);
+    records[1].failed_attempts = shown(&[failed("b:1", 503)]);
     let json = json_of(&records, &run());
     assert_eq!(json["attempts"], 5);
     assert_eq!(json["retried_requests"], 2);
@@ -88,7 +88,7 @@ pub fn flat(text: &str) -> String {
 }
 
 /// The rows of records, times as they are.
-pub fn table(records: &[Record]) -> Table {
+pub fn table(records: &[Row]) -> Table {
     let mut table = Table::default();
     for row in crate::request::sample::rows(records) {
         table.push_row(&row);
@@ -98,12 +98,12 @@ pub fn table(records: &[Record]) -> Table {
 
 impl Summary {
     /// Of records.
-    pub fn of_records(records: &[Record], run: &RunFacts) -> Summary {
+    pub fn of_records(records: &[Row], run: &RunFacts) -> Summary {
         Summary::of(&crate::request::sample::rows(records), run)
     }
 }
 
-pub fn json_of(records: &[Record], run: &RunFacts) -> Value {
+pub fn json_of(records: &[Row], run: &RunFacts) -> Value {
     Summary::of_records(records, run).to_json()
 }
 
@@ -225,7 +225,7 @@ fn a_failed_request_enters_no_latency_and_no_tokens() {
         Sample::starting(1900)
             .at(Moment::Finish, 900_000)
             .ended(Outcome::UpstreamDied, "cut")
-            .record(),
+            .open_row(),
     );
     let after = json_of(&records, &run());
     for key in "latency total_output_tokens mean_ttft_ms".split(' ') {
@@ -258,12 +258,12 @@ fn the_sentence_says_what_was_not_seen() {
     }
     let sentence = Summary::of_records(&records, &run()).all.verdict();
     assert!(
-        sentence.ends_with("; the router's part was not measured: no worker hop (if there is no router: `--upstream-kind server`, which also names the server and relates its clock)."),
+        sentence.ends_with(". The router's part was not measured: no worker hop (if there is no router: `--upstream-kind server`, which also names the server and relates its clock)."),
         "{sentence}"
     );
     assert_says(
         &sentence,
-        "; in the router queue or on the way into the server 8.0 ms;",
+        "; in the router queue or on the way into the server 8.0 ms. ",
     );
     records[0].timeline.clear(Moment::QueueStart);
     let sentence = Summary::of_records(&records, &run()).all.verdict();
@@ -278,7 +278,7 @@ fn the_sentence_says_what_was_not_seen() {
     );
     assert_eq!(
         Summary::of_records(&[], &run()).all.verdict(),
-        "Where the time went is unknown: no request succeeded."
+        "Where the time went is unknown: no row of a request that succeeded tells its arrival and its end."
     );
 }
 
@@ -290,27 +290,27 @@ fn where_no_router_stands_none_has_an_empty_queue() {
         Moment::WorkerArrival,
         Moment::WorkerForwarded,
     ];
-    let straight = |record: &mut Record| record.timeline.upstream_is_server(true);
-    let record = Sample::whole().without(&between).with(straight).record();
+    let straight = |record: &mut Row| record.timeline.upstream_is_server(true);
+    let record = Sample::whole().without(&between).with(straight).open_row();
     let text = Summary::of_records(&[record], &run()).to_text();
     assert!(text.contains("; no router stood in between.\n"), "{text}");
     assert!(!text.contains("router queue"), "{text}");
     assert!(text.contains("\nserver queue "), "{text}");
 }
 
-fn twins(n: u64) -> Vec<Record> {
+fn twins(n: u64) -> Vec<Row> {
     let twin = |index: u32| {
         let later = i64::from(index) * 5;
         Sample::starting(0)
             .at(Moment::FirstToken, 210 + later)
             .with(|record| {
                 record.sequences = 2;
-                record.sequence.index = index;
-                record.facts.n = n;
-                record.facts.client_stall_nanos = Some(ms(3));
-                record.facts.stall_until_read_nanos = Some(ms(3));
+                record.index = index;
+                record.more.n = n;
+                record.client_stall = Some(ms(3));
+                record.client_stall_until_finish = Some(ms(3));
             })
-            .record()
+            .open_row()
     };
     vec![twin(0), twin(1)]
 }
@@ -345,18 +345,18 @@ fn what_is_the_whole_requests_counts_once() {
 fn usage_speaks_of_the_whole_request() {
     let mut records = twins(2);
     for record in &mut records {
-        record.sequence.prompt_tokens = None;
-        record.sequence.output_tokens = None;
-        record.facts.usage_prompt_tokens = Some(31);
-        record.facts.usage_completion_tokens = Some(50);
+        record.actual_prompt_tokens = None;
+        record.actual_output_tokens = None;
+        record.more.usage_prompt_tokens = Some(31);
+        record.more.usage_completion_tokens = Some(50);
     }
     let json = json_of(&records, &run());
     assert_near(&json, "/total_input_tokens", 31.0);
     assert_near(&json, "/total_output_tokens", 50.0);
     assert_near(&json, "/output_tokens_unknown_requests", 0.0);
     for record in &mut records {
-        record.facts.usage_completion_tokens = None;
-        record.facts.usage_prompt_tokens = None;
+        record.more.usage_completion_tokens = None;
+        record.more.usage_prompt_tokens = None;
     }
     let json = json_of(&records, &run());
     assert_eq!(json["total_input_tokens"], Value::Null);
@@ -373,7 +373,7 @@ fn usage_speaks_of_the_whole_request() {
 
 #[test]
 fn goodput_counts_requests_that_keep_every_goal() {
-    let good = |goals: &[&str], records: &[Record]| {
+    let good = |goals: &[&str], records: &[Row]| {
         let goals = goals.iter().map(|goal| goal.parse::<Goal>().unwrap());
         let goodput = goals.collect();
         json_of(records, &RunFacts { goodput, ..run() })
@@ -391,16 +391,16 @@ fn goodput_counts_requests_that_keep_every_goal() {
     // One of two sequences is late.
     assert_near(&good(&["ttft:210"], &twins(2)), "/goodput_requests", 0.0);
 
-    let unseen = vec![Sample::whole().without(&[Moment::WorkerArrival]).record()];
+    let unseen = vec![Sample::whole().without(&[Moment::WorkerArrival]).open_row()];
     let json = good(&["server_latency:900"], &unseen);
     assert_near(&json, "/goodput_requests", 0.0);
     assert_near(&json, "/goodput_unknown", 1.0);
     let single = Sample::whole()
-        .with(|row| (row.sequence.output_tokens, row.sequence.token_events) = (Some(1), 1))
-        .record();
+        .with(|row| (row.actual_output_tokens, row.token_chunks) = (Some(1), Some(1)))
+        .open_row();
     assert_near(&good(&["tpot:1"], &[single]), "/goodput_requests", 1.0);
-    let untold = Sample::whole().with(|record| record.sequence.output_tokens = None);
-    let json = good(&["tpot:900"], &[untold.record()]);
+    let untold = Sample::whole().with(|record| record.actual_output_tokens = None);
+    let json = good(&["tpot:900"], &[untold.open_row()]);
     assert_near(&json, "/goodput_requests", 0.0);
     assert_near(&json, "/goodput_unknown", 1.0);
     assert_eq!(json_of(&four(), &run()).get("request_goodput"), None);
@@ -450,7 +450,7 @@ fn the_text_is_aligned_and_short() {
     for n in 0..9 {
         let error = format!("error {n}");
         let sample = Sample::starting(1500 + n).host(&format!("127.0.0.1:{n}"));
-        records.push(sample.ended(Outcome::ServerError, &error).record());
+        records.push(sample.ended(Outcome::ServerError, &error).open_row());
     }
     for record in &mut records {
         record.timeline.set(

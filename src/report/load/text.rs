@@ -4,7 +4,7 @@ use crate::report::duration;
 use crate::report::grid::Grid;
 use crate::report::words::{Block, of_servers, text};
 use crate::request::columns::COLUMNS;
-use crate::request::record::Outcome;
+use crate::request::outcome::Outcome;
 use crate::request::wait::OF_PAIR;
 use crate::stats;
 
@@ -48,7 +48,7 @@ impl Summary {
     pub fn blocks(&self, named: impl Fn(&str) -> String) -> Vec<Block> {
         let is_answered = self.all.counts.ok() > 0;
         let said = match self.all.counts.requests {
-            0 => "No request was sent, so there are no times to show.".to_owned(),
+            0 => "No request ended, so there are no times to show.".to_owned(),
             _ => self.all.verdict(),
         };
         let mut lines: Vec<String> = self.of_window().into_iter().collect();

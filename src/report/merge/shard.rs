@@ -37,6 +37,9 @@ impl Shard {
     /// It is no shard's, or a file cannot be read.
     pub fn open(dir: &Path) -> Result<Shard, Error> {
         let wrong = |what: &str| Error::read(dir, what);
+        if !dir.is_dir() && dir.exists() {
+            return Err(wrong("is a file; --merge takes the folders of the shards"));
+        }
         let mut run = run_of(dir)?;
         if run.summary.is_null() {
             return Err(wrong(

@@ -13,7 +13,7 @@ fn rows(of: &[i64]) -> Vec<u8> {
     let mut rows = Vec::new();
     csv::header(&mut rows);
     for n in of {
-        let record = Sample::starting(n * 10).with(|record| record.facts.req_id = format!("m-{n}"));
+        let record = Sample::starting(n * 10).with(|record| record.req_id = Some(format!("m-{n}")));
         csv::row(&record.row(), csv::TimeBase::Since(at(0)), &mut rows);
     }
     rows
@@ -140,6 +140,10 @@ fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
     let dirs = [whole, killed.clone()];
     assert_eq!(merged(&dirs, &root.path().join("early"))["requests"], 3);
     fs::remove_file(killed.join("begun.json")).unwrap();
+    let file = [root.path().join("s0").join(ROWS)];
+    let error = merge(&file, &root.path().join("never")).unwrap_err();
+    let said = "is a file; --merge takes the folders of the shards";
+    assert!(error.to_string().ends_with(said), "{error}");
     let error = merge(&dirs, &root.path().join("never")).unwrap_err();
     assert!(
         error.to_string().contains("Leave this folder out"),

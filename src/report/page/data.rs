@@ -75,7 +75,7 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
         "is_scheduled": report.summary.all.flow.is_scheduled,
         "all": spent_on(&all.spent, "a request took", lives.over_time(|[all, _]| all)),
         "until_first_token": spent_on(&all.until_first, "until the first token", lives.over_time(|[_, until_first]| until_first)),
-        "waiting_over": lives.waiting(&report.why),
+        "waiting_over": lives.waiting(&run.table, &report.why),
         "waterfall": lives.waterfall(&run.table, &report.why, each),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
         "arrivals": arrivals(&run.table),

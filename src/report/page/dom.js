@@ -31,7 +31,7 @@ function duration(seconds) {
   return size === 0 ? "0" : (seconds * 1e6).toFixed(0) + "\u00a0µs";
 }
 const number = (value, digits) => known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits ?? (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) }) : "–";
-const percent = share => !known(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0) + " %";
+const percent = share => !Number.isFinite(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0) + " %";
 const several = (count, one, many) => `${number(count)} ${count === 1 ? one : many ?? one + "s"}`;
 const upper = text => text.charAt(0).toUpperCase() + text.slice(1);
 

@@ -89,17 +89,16 @@ impl Lives {
         })
     }
 
-    /// What requests waited for in servers, by when that began: a row of seconds a cause that took a part of it.
-    pub fn waiting(&self, why: &Why) -> Value {
-        let sums = why.over_time(self.slot, SLOTS);
+    /// What requests waited for, by when that began: a row of seconds a cause that took a part of it.
+    pub fn waiting(&self, table: &Table, why: &Why) -> Value {
+        let sums = why.over_time(table, self.slot, SLOTS);
         let last = sums.iter().rposition(|sums| sums.total() > 0);
         let sums = sums.get(..last.map_or(0, |last| last + 1));
         let sums = sums.unwrap_or_default();
         let causes = Cause::ALL.into_iter().filter_map(|cause| {
             let of = || sums.iter().map(|sums| sums.of(cause) as f64 / NANOS);
             let seconds = of().map(short).collect::<Value>();
-            let all = why.waited() + why.told.of_pair();
-            let is_there = of().sum::<f64>() >= 0.0005 * all as f64 / NANOS;
+            let is_there = of().sum::<f64>() >= 0.0005 * why.causes.total() as f64 / NANOS;
             is_there.then(|| json!({ "cause": cause.short(), "seconds": seconds }))
         });
         json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })

@@ -1,7 +1,9 @@
 const RUNS = DATA.runs;
 const EXPERIMENT = DATA.experiment;
 const requestsOf = run => run.summary.requests;
-const failedOf = run => requestsOf(run) - run.summary.completed;
+const failedOf = run => run.summary.failed;
+/** Requests that the generator gave up because its run was stopped: neither well nor failed. */
+const givenUp = run => run.summary.given_up ? `, ${number(run.summary.given_up)} given up` : "";
 
 function headline() {
   const keys = EXPERIMENT?.keys ?? [];
@@ -24,7 +26,7 @@ function headline() {
 
 function facts(run) {
   const failed = failedOf(run);
-  const shown = [[number(requestsOf(run)), failed ? `requests, ${number(failed)} failed` : "requests, none failed"]];
+  const shown = [[number(requestsOf(run)), `requests, ${failed ? number(failed) : "none"} failed${givenUp(run)}`]];
   const add = (name, label) => {
     const of = figuresOf(run, name);
     if (of) shown.push([duration(of.p50), `${label}, median`], [duration(of.p99), `${label}, p99`]);
@@ -76,10 +78,10 @@ function compared() {
     const is0 = !(of.low > 0 || of.high < 0);
     return { n: of.shown && !is0 ? make("b", (of.difference < 0 ? "▼ " : "▲ ") + value, of.difference < 0 ? "better" : "worse") : make("span", value, "soft"), small: `[${low}, ${high}]` };
   };
-  const answer = of => make("li", spaced(/^no /.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
+  const answer = of => make("li", spaced(/^(no|p\d)/.test(of.sentence) ? upper(of.sentence) : of.sentence) + (/[.!?]$/.test(of.sentence) ? "" : "."), of.shown ? "shown" : "none");
   return section("compare", "Which is better?",
-    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", spaced(text).replace(/^best/, "Best"), /^No /.test(text) ? "none" : "shown"))) : null,
-    all.length ? make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may lie beside it by chance.`, "soft") : null, markOf(worst(RUNS.filter(run => gradeOf(run) === "DEGRADED"))),
+    DATA.answers.length ? box("ul", "answers", ...DATA.answers.map(text => make("li", spaced(text).replace(/^best/, "Best"), /^(No|Run|A queue)/.test(text) ? "none" : "shown"))) : null,
+    all.length ? make("p", `All settings replay the same requests. Brackets: 95 % confidence interval; too narrow for one or two runs with long queues. Grey: no difference is shown, as the interval holds 0 or, of ${several(all.length, "comparison")}, may lie beside it by chance (then the interval alone shows one).`, "soft") : null, markOf(worst(RUNS.filter(run => gradeOf(run) === "DEGRADED"))),
     all.length ? table([isOne ? `against ${spaced(listed[0].a)}` : "setting", ...columns.map(of => ({ n: of.metric === "failed" ? "failed" : `${labelOf(of.metric)} ${statistic(of)}` }))],
       pairs.map(pair => [setting(pair), ...columns.map(column => cell(pair, column))]), "▼ less, ▲ more than the first setting, by so much.", "stacked") : null,
     all.length ? box("details", "", make("summary", `All ${several(all.length, "comparison")} as sentences`), box("ul", "answers", ...all.map(answer))) : null,

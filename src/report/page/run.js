@@ -60,7 +60,7 @@ function shareBar(stages) {
 /** What requests waited for in server queues, and which of them held up the others. */
 function whyTheyWaited(run) {
   const { waiting, waiting_over: over } = run;
-  const { sequences, waited_s: inServers, in_proxy_s: inProxy, in_router_s: inRouter, at_pairs_s: atPairs } = waiting;
+  const { sequences, waited_s: inServers, in_proxy_s: inProxy, in_router_s: inRouter, at_pairs_s: atPairs, held_up_others_s: heldUp } = waiting;
   // Of those that hardly waited there is nothing to say.
   if (!sequences || Math.max(inServers, inProxy, inRouter, atPairs) < 0.001 * sequences) return null;
   const whatFor = ({ causes }) => causes.filter(of => of.share >= 0.0005).map(of => `${percent(of.share)} while ${of.words}`).join("; ");
@@ -73,9 +73,9 @@ function whyTheyWaited(run) {
   const holders = waiting.held_up_others.map(of => [of.req_id, { n: number(of.prompt_tokens) }, { n: duration(of.seconds) }]);
   return section("waiting", "Why they waited", words("p", sentence),
     over.causes.length ? picture({ title: "What requests waited for", grade: gradeOf(run), option: waitingOption(over),
-      caption: "Waiting at servers by the moment at which it began: all requests of a stretch of time together, by what was full meanwhile." }) : null,
+      caption: "Waiting by the moment at which it began, in a router or proxy by the request's arrival: all requests of a stretch of time together, by what was full meanwhile." }) : null,
     table(["server", { n: "slots" }, { n: "waited" }, "what for"], servers, "Slots: how many requests a server runs at once, as it was told or as the rows show."),
-    groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, "Shares of all requests, of their tokens, of the waiting that they caused (it is laid equally on those that ran meanwhile) and of the waiting that they had.") : null,
+    groups.length ? table(["requests", { n: "number" }, { n: "tokens" }, { n: "caused" }, { n: "waited" }], groups, `Shares of all requests, of their tokens, and of all waiting: what they caused of it (it is laid equally on those that ran meanwhile), and what they waited. Of ${duration(inServers + atPairs)} the requests seen here caused ${duration(heldUp)}.`) : null,
     longest.length ? box("details", "", make("summary", "Those that waited longest, and that held up others longest"),
       table(["request", "why", "held up longest by"], longest), table(["request", { n: "prompt tokens" }, { n: "held up others" }], holders)) : null);
 }
@@ -229,13 +229,13 @@ function gauges(run) {
 
 function servers(run) {
   const { hosts, other_hosts: others } = run.summary;
-  const idle = (run.file?.servers ?? []).filter(server => !hosts[server.host]).map(server => [server.host, { name: server.name, requests: 0, completed: 0, latency: {} }]);
+  const idle = (run.file?.servers ?? []).filter(server => !hosts[server.host]).map(server => [server.host, { name: server.name, requests: 0, failed: 0, latency: {} }]);
   const known = [...Object.entries(hosts), ...idle, ...(others ? [[`${others.servers} others`, others]] : [])];
   if (!known.length) return null;
   const all = known.reduce((sum, [, of]) => sum + of.requests, 0);
   const rows = known.map(([host, group]) => {
     const of = (name, figure) => ({ n: duration(group.latency[name]?.[figure]) });
-    return [host ? (group.name && group.name !== host ? `${group.name} (${host})` : host) : "server unknown", { n: number(group.requests), small: percent(group.requests / all) }, { n: number(group.requests - group.completed) },
+    return [host ? (group.name && group.name !== host ? `${group.name} (${host})` : host) : "server unknown", { n: number(group.requests), small: percent(group.requests / all) }, { n: number(group.failed) },
     of("ttft", "p50"), of("ttft", "p99"), of("pure_queue_time", "p50"), of("pure_queue_time", "p99"), of("total_latency", "p50")];
   });
   return section("servers", "Servers", markOf(gradeOf(run)), table(["server", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "server queue p50" }, { n: "p99" }, { n: "total p50" }], rows));
@@ -274,9 +274,9 @@ function settings(run) {
 
 function leftOut(run) {
   const said = [...run.notes];
-  const failed = Object.entries(run.summary.outcomes ?? {}).filter(([outcome]) => outcome !== "ok").reduce((sum, [, count]) => sum + count, 0);
-  if (failed) said.push(`${several(failed, "request")} did not go well: counted above, and in no latency.`);
-  const window = run.summary.window;
+  const { failed, given_up: unended, window } = run.summary;
+  if (failed) said.push(`${several(failed, "request")} failed: counted above, and in no latency.`);
+  if (unended) said.push(`${several(unended, "request")} given up when the run was stopped: in no latency, and not among those that failed.`);
   if (window && (window.left_out_first || window.left_out_last)) said.push(`Warm-up and cool-down are left out: the figures are of requests from ${number(window.from_s)} s to ${number(window.to_s)} s into the run (${window.rule ?? "as asked"}).`);
   if (!said.length) said.push("Nothing: every row is in the figures.");
   return section("left-out", "What was left out", box("ul", "", ...said.map(text => words("li", text))));

@@ -8,6 +8,7 @@ use crate::report::load::tests::assert_says;
 use crate::report::reader::{Loaded, Run};
 use crate::report::runs::Report;
 use crate::report::words::{of_runs, of_servers, to_markdown, to_text};
+use crate::request::outcome::GIVEN_UP;
 use crate::table::{Cell, Table};
 
 /// What would leave the place it is put in.
@@ -202,6 +203,63 @@ fn a_poisson_band_is_drawn_only_of_what_is_poisson() {
     assert_eq!(of(Value::Null, 3, 40.0), Value::Null);
     // Shards put together, of which one is missing.
     assert_eq!(of(Value::Null, 1, 20.0), Value::Null);
+}
+
+#[test]
+fn requests_that_were_given_up_have_not_failed() {
+    let mut run = run_of(20);
+    run.table.push([
+        ("req_id", Cell::Id("given-up")),
+        ("success", Cell::Word("False")),
+        ("outcome", Cell::Word("client_abort")),
+        ("error", Cell::Word(GIVEN_UP)),
+        ("host", Cell::Word("a:1")),
+    ]);
+    let data = data_of(&page_of(vec![run]));
+    let summary = &data["runs"][0]["summary"];
+    for of in [summary, &summary["hosts"]["a:1"]] {
+        assert_eq!((&of["failed"], &of["given_up"]), (&json!(0), &json!(1)));
+    }
+    // The page shows these, and takes no difference for them.
+    let scripts = SCRIPTS.concat();
+    assert!(!scripts.contains("- run.summary.completed"));
+    assert!(!scripts.contains("- group.completed"));
+}
+
+#[test]
+fn where_nothing_was_counted_no_share_is_shown() {
+    let mut run = windowed();
+    run.summary["window"]["from_s"] = 100.0.into();
+    run.summary["window"]["to_s"] = 101.0.into();
+    let loaded = loaded(vec![run]);
+    let report = Report::of(&loaded);
+    for said in [to_text(&report, None), to_markdown(&report)] {
+        assert!(!said.contains("NaN"), "{said}");
+    }
+    let mut none = report.runs[0].summary.clone();
+    none.hosts = ["a:1", "b:1"]
+        .map(|host| (host.to_owned(), none.all.clone()))
+        .into();
+    let table = of_servers(&none, str::to_owned);
+    assert_eq!(table.rows[0][..4], ["a:1", "0", "0", "-"]);
+}
+
+#[test]
+fn waiting_in_a_router_is_in_the_picture() {
+    let mut run = run_of(20);
+    run.table.push([
+        ("req_id", Cell::Id("held")),
+        ("outcome", Cell::Word("ok")),
+        ("arrival_time", Cell::Number(0.1)),
+        ("queue_time_in_router", Cell::Number(2.5)),
+    ]);
+    let data = data_of(&page_of(vec![run]));
+    let causes = data["runs"][0]["waiting_over"]["causes"]
+        .as_array()
+        .unwrap();
+    let router = causes.iter().find(|of| of["cause"] == "router").unwrap();
+    let seconds = router["seconds"].as_array().unwrap().iter();
+    assert_eq!(seconds.filter_map(Value::as_f64).sum::<f64>(), 2.5);
 }
 
 #[test]

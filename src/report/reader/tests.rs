@@ -81,6 +81,13 @@ fn a_packed_file_of_which_the_end_is_missing_is_read_as_far_as_it_goes() {
     };
     let whole = read(packed.len()).unwrap();
     assert_eq!((whole.table.len(), whole.notes.len()), (2000, 0));
+    // Whatever the files are called.
+    let named = |name: &str, text: &[u8]| {
+        let path = write(folder.path(), name, text);
+        load(&[path]).unwrap().runs[0].table.len()
+    };
+    assert_eq!(named("packed.csv", &packed), 2000);
+    assert_eq!(named("plain.csv.gz", &of_run(3)), 3);
     let cut = read(packed.len() / 2).unwrap();
     let rows = cut.table.len();
     assert!((500..1500).contains(&rows), "{rows}");
@@ -101,7 +108,11 @@ fn what_is_no_file_of_rows_is_said_to_be_none() {
     for (bytes, said) in [
         (&b""[..], "the file is empty"),
         (b"{\"a\": 1}\n", "its first line is \"{\\\"a\\\": 1}\""),
-        (b"\xff\xfe\x00", "its first line is not text"),
+        (b"\xff\xfe\x00", "its first line is not text in UTF-8"),
+        (
+            b"req_id,arrival_time,outcome,req_id\n",
+            "its first line names req_id twice",
+        ),
         (b"req_id,success,arrival\n", "has no column arrival_time"),
         (
             b"req_id,arrival_time,ttft\nx,1,2\n",
@@ -203,6 +214,36 @@ fn files_that_were_rotated_away_are_read_with_the_last() {
         run.notes,
         ["with the rows of 3 files that were rotated away"]
     );
+}
+
+#[test]
+fn what_a_pattern_of_the_shell_names_is_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = lines(&rows(&records(5), csv::TimeBase::Epoch));
+    let part = |from: usize, to: usize| [all[0].clone(), all[from..to].concat()].concat();
+    let path = write(folder.path(), "p.csv", part(3, 6));
+    let older = write(folder.path(), "p.csv.20261120T144800Z", part(1, 3));
+    let count = |given: &[PathBuf]| {
+        let loaded = load(given).unwrap();
+        let rows = loaded.runs.iter().map(|run| run.table.len());
+        rows.collect::<Vec<usize>>()
+    };
+    assert_eq!(count(&[path.clone(), older.clone(), path.clone()]), [5]);
+    assert_eq!(count(&[older.clone(), path.clone()]), [5]);
+    assert_eq!(count(std::slice::from_ref(&older)), [2]);
+    // In the folder where one is, too.
+    assert_ne!(name_of(Path::new("")), "");
+}
+
+#[test]
+fn an_outcome_that_is_not_known_breaks_its_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "req_id,arrival_time,outcome\na,1,ok\nb,2,great\n";
+    let path = write(folder.path(), "p.csv", text);
+    let run = load(&[path]).unwrap().runs.remove(0);
+    assert_eq!(run.table.len(), 1);
+    let said = "line 3: outcome \"great\" is none that this version knows";
+    assert!(run.notes[0].contains(said), "{:?}", run.notes);
 }
 
 #[test]

@@ -21,9 +21,9 @@ pub struct Group {
     pub share_of_requests: f64,
     /// Of all prompt and generated tokens.
     pub share_of_tokens: f64,
-    /// Of the waiting that any of the requests caused.
+    /// Of the waiting, what they caused. What is missing of all none of the requests caused.
     pub caused: f64,
-    /// Of the waiting.
+    /// Of the waiting, what they waited.
     pub bore: f64,
 }
 
@@ -114,21 +114,16 @@ fn by_class(table: &Table, parts: &[Part], by: &str, of: &dyn Fn(usize) -> Class
         groups.truncate(MOST);
     }
     let group = |((_, name), sums): ((usize, String), Sums)| {
-        let share = |at: usize| {
-            if all[at] > 0.0 {
-                sums[at] / all[at]
-            } else {
-                0.0
-            }
-        };
+        let of_all = |sum: f64, all: f64| if all > 0.0 { sum / all } else { 0.0 };
+        let [of_requests, of_tokens, _, waited] = all;
         Group {
             by: by.to_owned(),
             name,
             requests: sums[0] as u64,
-            share_of_requests: share(0),
-            share_of_tokens: share(1),
-            caused: share(2),
-            bore: share(3),
+            share_of_requests: of_all(sums[0], of_requests),
+            share_of_tokens: of_all(sums[1], of_tokens),
+            caused: of_all(sums[2], waited),
+            bore: of_all(sums[3], waited),
         }
     };
     groups.into_iter().map(group).collect()

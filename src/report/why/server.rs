@@ -36,8 +36,8 @@ pub struct Server {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     pub(super) waits: Waits,
-    /// From the run's times to those of its stays, nanoseconds.
-    pub(super) shift: i64,
+    /// From the run's times to those of its stays, nanoseconds; `None` where the clocks cannot be compared.
+    pub(super) shift: Option<i64>,
     rows: Vec<usize>,
     stays: Vec<Stay>,
 }
@@ -78,9 +78,7 @@ impl Server {
     /// Adds a wait of a row.
     pub(super) fn push(&mut self, row: usize, wait: &Wait, stay: Stay) {
         let queue = self.queues.entry(wait.cause).or_default();
-        if queue.rows.is_empty() {
-            queue.shift = wait.shift;
-        }
+        queue.shift = queue.shift.or(wait.shift);
         queue.rows.push(row);
         queue.stays.push(stay);
     }
@@ -132,8 +130,15 @@ impl Server {
         })
     }
 
-    /// With what its requests waited for; `all` are the servers of the run.
-    pub(super) fn judged(mut self, run: &Run, (host, rank): Key<'_>, all: &[Key<'_>]) -> Server {
+    /// With what its requests waited for; `all` are the servers of the run, and `untimed` the requests that no server told of, by
+    /// where and when each was: where that is not known it may have been here.
+    pub(super) fn judged(
+        mut self,
+        run: &Run,
+        (host, rank): Key<'_>,
+        all: &[Key<'_>],
+        untimed: &[(&str, Interval)],
+    ) -> Server {
         let mut files = run.file.iter().flat_map(|file| &file.servers);
         let file = files.find(|server| server.host == host);
         let name = file.map_or(host, |file| &file.name);
@@ -143,6 +148,10 @@ impl Server {
             "" => Known::default(),
             _ => self.told(run, name, ranks as u32),
         };
+        let shift = self.shift();
+        let here = untimed.iter().filter(|(at, _)| [host, ""].contains(at));
+        let here = here.map(|(_, at)| shift.map_or(Interval::ALWAYS, |shift| at.shifted(shift)));
+        known.untimed = Interval::union(here.collect());
         for (cause, queue) in &mut self.queues {
             known.cause = *cause;
             queue.waits = Waits::of(&queue.stays, &known);
@@ -160,6 +169,11 @@ impl Server {
         self
     }
 
+    /// From the run's times to the server's, nanoseconds.
+    fn shift(&self) -> Option<i64> {
+        self.queues.values().next()?.shift
+    }
+
     /// What the files of a run tell of it.
     fn told(&mut self, run: &Run, name: &str, ranks: u32) -> Known {
         let processes = || run.file.iter().flat_map(|file| &file.processes);
@@ -167,7 +181,7 @@ impl Server {
         // Servers of a run are alike, unless they are told apart.
         let any = || processes().find(|process| process.command.contains(SLOTS_FLAG));
         let command = own.or_else(any).map_or("", |process| &process.command);
-        let shift = self.queues.values().next().map_or(0, |queue| queue.shift);
+        let shift = self.shift().unwrap_or(0);
         let at = |seconds: f64| (seconds * NANOS as f64) as i64 + shift;
         let of = |metric: &'static str| {
             let is_it = move |row: &&SeriesRow| {
@@ -192,6 +206,7 @@ impl Server {
             }
         }
         let slots = flag(command, SLOTS_FLAG).map(|slots: u32| slots / ranks.max(1));
+        let down = Interval::union(down);
         let mut scraped = of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
         let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
         self.pool = pool.or(scraped.next_back());
@@ -201,7 +216,7 @@ impl Server {
             pool: self.pool(),
             usage,
             down,
-            cause: None,
+            ..Known::default()
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::duration;
 use super::super::grid::Grid;
+use super::groups::Part;
 use super::{Why, seconds};
 use crate::stats::waits::{ByCause, Cause};
 
@@ -42,6 +43,11 @@ pub fn tables(why: &Why) -> Vec<Grid> {
         heads: heads.into_iter().chain(names).collect(),
         rows,
     };
+    let parts = why.parts();
+    let sum = |of: fn(&Part) -> f64| duration(parts.iter().map(of).sum());
+    let (caused, waited) = (sum(|part| part.1), sum(|part| part.2));
+    let all = ["all", &parts.len().to_string(), "", &caused, &waited].map(str::to_owned);
+    let all = (!why.groups.is_empty()).then(|| all.to_vec());
     let groups = why.groups.iter().map(|of| {
         let shares = [of.share_of_requests, of.share_of_tokens, of.caused, of.bore];
         let unit = if of.is_length() { " tokens" } else { "" };
@@ -58,7 +64,7 @@ pub fn tables(why: &Why) -> Vec<Grid> {
     ];
     let groups = Grid {
         heads: heads.map(str::to_owned).to_vec(),
-        rows: groups.collect(),
+        rows: all.into_iter().chain(groups).collect(),
     };
     let tables = [causes, groups].into_iter();
     tables.filter(|grid| !grid.rows.is_empty()).collect()

@@ -175,6 +175,67 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
     assert!(waiting >= 7, "{waiting}");
 }
 
+/// Four of ours ran at once on this server; later only two do while one waits, and one more of ours that nobody told of is there.
+#[test]
+fn where_a_request_without_times_was_others_are_not_blamed() {
+    let run = |clock: &'static str, untimed: &[(&'static str, Cell<'static>)]| {
+        let mut table = Table::default();
+        let at = |name: &'static str, value| (name, Cell::Number(value));
+        let host = ("host", Cell::Word("a:1"));
+        let first = [(0.0, 0.0, 4.0); 4].into_iter();
+        for (queued, started, ended) in
+            first.chain([(5.0, 5.0, 9.0), (5.0, 5.0, 9.0), (5.0, 8.0, 9.0)])
+        {
+            table.push([
+                host,
+                ("clock_state", Cell::Word(clock)),
+                at("clock_offset", 100.0),
+                at("queue_time_start", queued),
+                at("queue_time_end", started),
+                at("pure_queue_time", started - queued),
+                at("finish_time", ended),
+                at("server_finish_time", ended),
+            ]);
+        }
+        if !untimed.is_empty() {
+            table.push([&[host, at("forwarded_time", 6.0)], untimed].concat());
+        }
+        let why = Why::of(&Run {
+            table,
+            ..Run::default()
+        });
+        let of = |cause| seconds(why.causes.of(cause));
+        (
+            of(Cause::NotSeen),
+            of(Cause::Unknown),
+            why.untimed,
+            why.by_nobody,
+        )
+    };
+    assert_eq!(run("offset", &[]), (3.0, 0.0, 0, 3.0));
+    let ended = ("end_time", Cell::Number(8.5));
+    assert_eq!(run("offset", &[ended]), (1.0, 2.0, 1, 3.0));
+    // Where it was nobody knows; nor where its end is, nor how far the server's clock is from ours.
+    assert_eq!(
+        run("offset", &[ended, ("host", Cell::Word(""))]),
+        (1.0, 2.0, 1, 3.0)
+    );
+    assert_eq!(
+        run("offset", &[("unread", Cell::Word("background"))]),
+        (1.0, 2.0, 1, 3.0)
+    );
+    assert_eq!(run("raw", &[ended]), (0.0, 3.0, 1, 3.0));
+    // It was elsewhere, or nowhere.
+    assert_eq!(
+        run("offset", &[ended, ("host", Cell::Word("b:1"))]),
+        (3.0, 0.0, 1, 3.0)
+    );
+    assert_eq!(
+        run("offset", &[ended, ("ended_in", Cell::Word("proxy"))]),
+        (3.0, 0.0, 0, 3.0)
+    );
+}
+
 #[test]
 fn tenants_are_told_apart() {
     let mut run = run();
@@ -203,6 +264,21 @@ fn tenants_are_told_apart() {
     };
     assert_eq!((a.requests, b.requests, a.bore, b.bore), (1, 7, 0.0, 1.0));
     assert!((a.caused - 0.5).abs() < 0.05 && (a.caused + b.caused - 1.0).abs() < 1e-9);
+    let shown = tables::tables(&why);
+    let all = ["all", "8", "", "17.50 s", "17.50 s"];
+    assert_eq!(shown[1].rows[0], all, "{shown:?}");
+    // Of waiting that none of them caused a share is missing.
+    run.table.push([
+        ("host", Cell::Word("b:1")),
+        ("queue_time_start", Cell::Number(100.0)),
+        ("queue_time_end", Cell::Number(117.5)),
+        ("pure_queue_time", Cell::Number(17.5)),
+    ]);
+    let why = Why::of(&run);
+    let caused = why.groups.iter().filter(|of| of.by == "x-tenant");
+    let caused: f64 = caused.map(|of| of.caused).sum();
+    assert!((caused - 0.5).abs() < 1e-9, "{caused}");
+    assert_eq!(tables::tables(&why)[1].rows[0][3..], ["17.50 s", "35.00 s"]);
     let both = [a.clone(), b.clone()];
     let (by, said) = lopsided(&both).unwrap();
     assert_eq!(by, "x-tenant");

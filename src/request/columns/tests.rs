@@ -2,10 +2,7 @@ use super::super::column::Unit::Latency;
 use super::*;
 use crate::clock::Stamp;
 use crate::offset::Offset;
-use crate::request::gaps::GapFigures;
-use crate::request::record::Facts;
 use crate::request::sample::rows;
-use crate::request::sequence::Sequence;
 use crate::request::timeline::{ENGINE, ENGINE_OF_PAIR, Relation};
 
 const CLOCKS: [ClockOf; 4] = [
@@ -16,8 +13,9 @@ const CLOCKS: [ClockOf; 4] = [
 ];
 
 /// All moments 1 ms apart, on four clocks that are `apart` from each other by so many nanoseconds.
-fn record(side: Side, apart: i64, error_nanos: i64) -> Record {
-    let mut timeline = Timeline::new(side);
+fn record(side: Side, apart: i64, error_nanos: i64) -> Row {
+    let mut row = Row::new(side, Endpoint::Generate, "r".into());
+    let timeline = &mut row.timeline;
     for (moment, n) in Moment::ALL.into_iter().zip(1..) {
         timeline.set(moment, Stamp::from_nanos(n * 1_000_000));
     }
@@ -25,12 +23,7 @@ fn record(side: Side, apart: i64, error_nanos: i64) -> Record {
         let nanos = n * apart;
         timeline.relate(clock, Relation::Apart(Offset { nanos, error_nanos }));
     }
-    Record {
-        facts: Facts::new(Endpoint::Generate, "r".into()),
-        sequence: Sequence::default(),
-        sequences: 1,
-        timeline,
-    }
+    row
 }
 
 #[test]
@@ -76,34 +69,30 @@ fn a_duration_is_within_the_error_of_both_its_clocks() {
 }
 
 /// The row of another sequence of the same request: all that is a sequence's is other.
-fn other_sequence(first: &Record) -> Record {
-    let gaps = GapFigures {
-        mean_nanos: Some(1),
-        p99_nanos: Some(2),
-        max_nanos: Some(3),
-    };
+fn other_sequence(first: &Row) -> Row {
     let mut other = first.clone();
-    other.sequence = Sequence {
-        index: 1,
-        engine_id: Some("other".into()),
-        has_text: true,
-        prompt_tokens: Some(1),
-        output_tokens: Some(7),
-        token_source: Some(TokenCountSource::MetaInfo),
-        first_event_tokens: Some(1),
-        token_events: 3,
-        stall_nanos: 1,
-        cached_tokens: Some(1),
-        num_retractions: Some(1),
-        dp_rank: Some(1),
-        queue_nanos: Some(5),
-        timing_source: Some(TimingSource::MetaInfo),
-        token_gaps: gaps,
-        chunk_gaps: gaps,
-        trace_tokens: Some(7),
-        differing: vec![(Moment::QueueEnd, TimingSource::Log)],
-        ..Sequence::default()
-    };
+    other.index = 1;
+    other.engine_id = Some("other".into());
+    other.has_generated_text = Some(true);
+    other.actual_prompt_tokens = Some(1);
+    other.actual_output_tokens = Some(7);
+    other.token_count_source = Some(TokenCountSource::MetaInfo);
+    other.first_event_tokens = Some(1);
+    other.token_chunks = Some(3);
+    other.more.stall_nanos = 1;
+    other.cached_tokens = Some(1);
+    other.num_retractions = Some(1);
+    other.dp_rank = Some(1);
+    other.pure_queue_time = Some(5);
+    other.timing_source = Some(TimingSource::MetaInfo);
+    [other.itl_mean, other.itl_p99, other.itl_max] = [1, 2, 3].map(Some);
+    [
+        other.chunk_gap_mean,
+        other.chunk_gap_p99,
+        other.chunk_gap_max,
+    ] = [1, 2, 3].map(Some);
+    other.output_tokens_from_trace = Some(7);
+    other.more.differing = vec![(Moment::QueueEnd, TimingSource::Log)];
     let own = [
         Moment::WorkerFirstToken,
         Moment::FirstToken,
@@ -121,8 +110,8 @@ fn other_sequence(first: &Record) -> Record {
 fn a_column_of_the_request_is_alike_in_all_its_rows_and_no_other() {
     let mut first = record(Side::Traffic, 0, 0);
     first.sequences = 2;
-    first.facts.outcome = Outcome::Timeout;
-    let rows = Row::all(vec![first.clone(), other_sequence(&first)]);
+    first.outcome = Some(Outcome::Timeout);
+    let rows = Row::ended(vec![first.clone(), other_sequence(&first)]);
     let [first, other] = rows.as_slice() else {
         panic!("two rows");
     };

@@ -3,11 +3,9 @@ use crate::clock::Stamp;
 use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
-use crate::request::record::{Facts, Record};
+use crate::request::row::Row;
 use crate::request::sample::rows;
-use crate::request::sequence::Sequence;
 use crate::request::timeline::ENGINE;
-use crate::request::timeline::Timeline;
 use crate::request::token_count::TokenCountSource;
 
 const MS: i64 = 1_000_000;
@@ -16,10 +14,10 @@ const AHEAD: i64 = 7_000 * MS;
 
 /// A streamed answer of 50 ms through a proxy, milliseconds: arrival 0, sent to the server 1, in it from 2, in its queue from 5
 /// to 15, first token 25 and read at 27, end 50. Eight tokens of a prompt of ten.
-fn record() -> Record {
-    let mut facts = Facts::new(Endpoint::Generate, "r".into());
-    facts.outcome = Outcome::Ok;
-    let mut timeline = Timeline::new(Side::Front);
+fn record() -> Row {
+    let mut row = Row::new(Side::Front, Endpoint::Generate, "r".into());
+    row.outcome = Some(Outcome::Ok);
+    let timeline = &mut row.timeline;
     timeline.upstream_is_server(true);
     timeline.relate(
         ClockOf::Engine,
@@ -42,36 +40,28 @@ fn record() -> Record {
     for (moment, ms) in ENGINE.into_iter().zip([2, 5, 15, 24, 25, 49]) {
         timeline.set(moment, Stamp::from_nanos(ms * MS + AHEAD));
     }
-    let sequence = Sequence {
-        prompt_tokens: Some(10),
-        output_tokens: Some(8),
-        token_source: Some(TokenCountSource::MetaInfo),
-        token_events: 8,
-        cached_tokens: Some(4),
-        timing_source: Some(TimingSource::MetaInfo),
-        ..Sequence::default()
-    };
-    Record {
-        facts,
-        sequence,
-        sequences: 1,
-        timeline,
-    }
+    row.actual_prompt_tokens = Some(10);
+    row.actual_output_tokens = Some(8);
+    row.token_count_source = Some(TokenCountSource::MetaInfo);
+    row.token_chunks = Some(8);
+    row.cached_tokens = Some(4);
+    row.timing_source = Some(TimingSource::MetaInfo);
+    row
 }
 
-fn without_engine(row: &mut Record) {
+fn without_engine(row: &mut Row) {
     for moment in ENGINE {
         row.timeline.clear(moment);
     }
 }
 
-fn changed(change: impl FnOnce(&mut Record)) -> Row {
+fn changed(change: impl FnOnce(&mut Row)) -> Row {
     let mut record = record();
     change(&mut record);
     rows(&[record]).remove(0)
 }
 
-fn engine_at(row: &mut Record, moment: Moment, ms: i64) {
+fn engine_at(row: &mut Row, moment: Moment, ms: i64) {
     row.timeline.set(moment, Stamp::from_nanos(ms * MS + AHEAD));
 }
 
@@ -114,7 +104,7 @@ fn a_stage_longer_than_its_request_is_named_and_left_out_with_the_servers_times(
     // Only how long is told; and on a clock that nobody can compare.
     let lonely = changed(|row| {
         without_engine(row);
-        row.sequence.queue_nanos = Some(60_000 * MS);
+        row.pure_queue_time = Some(60_000 * MS);
     });
     assert_eq!(
         found(&lonely),
@@ -134,16 +124,16 @@ fn clocks_may_run_a_little_apart_and_a_server_may_go_on_after_who_left() {
     let queue = |nanos: i64| {
         changed(|row| {
             without_engine(row);
-            row.sequence.queue_nanos = Some(nanos);
+            row.pure_queue_time = Some(nanos);
         })
     };
     assert_eq!(found(&queue(50 * MS + 15_000)), nothing());
     assert_ne!(found(&queue(50 * MS + 15_001)), nothing());
     let left = changed(|row| {
         without_engine(row);
-        row.sequence.queue_nanos = Some(60_000 * MS);
-        row.facts.outcome = Outcome::ClientAbort;
-        row.sequence.timing_source = Some(TimingSource::Trace);
+        row.pure_queue_time = Some(60_000 * MS);
+        row.outcome = Some(Outcome::ClientAbort);
+        row.timing_source = Some(TimingSource::Trace);
     });
     assert_eq!(found(&left), nothing());
 }
@@ -191,24 +181,24 @@ fn the_order_of_the_servers_moments_must_hold() {
 fn tokens_that_cannot_be_are_named_and_not_told() {
     const FEW: &str = "actual_output_tokens<token_chunks";
     const MANY: &str = "actual_output_tokens>100000000";
-    type Change = fn(&mut Record);
+    type Change = fn(&mut Row);
     let cases: [(Change, &str); 6] = [
-        (|row| row.sequence.output_tokens = Some(0), FEW),
-        (|row| row.sequence.token_events = 33, FEW),
-        (|row| row.sequence.output_tokens = Some(1 << 60), MANY),
+        (|row| row.actual_output_tokens = Some(0), FEW),
+        (|row| row.token_chunks = Some(33), FEW),
+        (|row| row.actual_output_tokens = Some(1 << 60), MANY),
         (
             |row| {
-                (row.sequence.output_tokens, row.sequence.token_source) = (None, None);
-                row.facts.usage_completion_tokens = Some(MOST_TOKENS + 1);
+                (row.actual_output_tokens, row.token_count_source) = (None, None);
+                row.more.usage_completion_tokens = Some(MOST_TOKENS + 1);
             },
             MANY,
         ),
         (
-            |row| row.sequence.prompt_tokens = Some(u64::MAX),
+            |row| row.actual_prompt_tokens = Some(u64::MAX),
             "actual_prompt_tokens>100000000",
         ),
         (
-            |row| row.sequence.cached_tokens = Some(11),
+            |row| row.cached_tokens = Some(11),
             "cached_tokens>actual_prompt_tokens",
         ),
     ];
@@ -227,15 +217,15 @@ fn tokens_that_cannot_be_are_named_and_not_told() {
     }
     let possible: [Change; 3] = [
         |row| {
-            row.sequence.output_tokens = Some(0);
-            row.facts.expected_output_length = Some(0);
-            row.sequence.token_events = 1;
+            row.actual_output_tokens = Some(0);
+            row.expected_output_length = Some(0);
+            row.token_chunks = Some(1);
         },
         |row| {
-            row.sequence.cached_tokens = Some(11);
-            row.sequence.num_retractions = Some(1);
+            row.cached_tokens = Some(11);
+            row.num_retractions = Some(1);
         },
-        |row| row.sequence.token_events = 32,
+        |row| row.token_chunks = Some(32),
     ];
     for change in possible {
         assert_eq!(found(&changed(change)), nothing());

@@ -82,7 +82,9 @@ impl Unseen {
             Generation::V0_5_5 | Generation::V0_5_6 if !streamed && no_first_token => {
                 Unseen::FirstTokenOfReply
             }
-            Generation::V0_5_21 | Generation::From0_5_22 => Unseen::Incomplete,
+            Generation::V0_5_21 | Generation::From0_5_22 | Generation::Decode0_5_21 => {
+                Unseen::Incomplete
+            }
             _ => Unseen::Part,
         }
     }

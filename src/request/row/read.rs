@@ -7,7 +7,6 @@ use crate::request::column::Origin;
 use crate::request::columns::{COLUMNS, Row};
 use crate::request::outcome::Outcome;
 use crate::request::timeline::{ClockOf, Moment, Period, PrefillTimes, Relation, Side, Timeline};
-use crate::request::token_sums::{Sums, sum};
 
 use super::ClockState;
 
@@ -15,7 +14,8 @@ impl Row {
     /// Ends the reading of a request's rows: their cells have been put, and say all that is known.
     ///
     /// Rows of older files lack columns. What these would tell is taken from others: that the first event brought one token,
-    /// that all of a client's stall came before the last byte, that samples of one prompt have as many prompt tokens.
+    /// that all of a client's stall came before the last byte, that samples of one prompt have as many prompt tokens, which the
+    /// prompts of a batch seldom have.
     pub fn settle(rows: &mut [Row]) {
         let sequences = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         for (row, index) in rows.iter_mut().zip(0..) {
@@ -31,7 +31,11 @@ impl Row {
         let lacks =
             |row: &Row| row.request_prompt_tokens.is_none() && row.request_output_tokens.is_none();
         if rows.first().is_some_and(lacks) {
-            Sums::of_rows(rows).put(rows);
+            let first = rows.first().and_then(|row| row.actual_prompt_tokens);
+            let is_one = rows.iter().all(|row| row.actual_prompt_tokens == first);
+            let n = if is_one { rows.len() as u64 } else { 1 };
+            rows.iter_mut().for_each(|row| row.more.n = n);
+            Row::sum_tokens(rows);
         }
     }
 
@@ -138,28 +142,5 @@ impl Row {
             .nanos(Period::RETURN)
             .is_some_and(|whole| whole != way);
         is_other.then(|| first.plus_nanos(way))
-    }
-}
-
-impl Sums {
-    /// Of rows that do not tell them. Samples of one prompt have as many prompt tokens, which the prompts of a batch seldom
-    /// do.
-    fn of_rows(rows: &[Row]) -> Sums {
-        let first = rows.first().and_then(|row| row.actual_prompt_tokens);
-        let is_one = rows.iter().all(|row| row.actual_prompt_tokens == first);
-        let prompts = || rows.iter().take(if is_one { 1 } else { rows.len() });
-        Sums {
-            prompt: sum(prompts().map(|row| row.actual_prompt_tokens)),
-            cached: sum(prompts().map(|row| row.cached_tokens)),
-            output: sum(rows.iter().map(|row| row.actual_output_tokens)),
-        }
-    }
-
-    fn put(self, rows: &mut [Row]) {
-        for row in rows {
-            row.request_prompt_tokens = self.prompt;
-            row.request_cached_tokens = self.cached;
-            row.request_output_tokens = self.output;
-        }
     }
 }

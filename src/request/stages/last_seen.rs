@@ -16,6 +16,9 @@ impl Row {
         if self.outcome == Some(Outcome::ConnectError) {
             return Some(Spent::Connecting);
         }
+        if self.more.is_routers_error {
+            return Some(Spent::Stages(StageSet::of(Period::QUEUE_IN_ROUTER)));
+        }
         let (timeline, side) = (&self.timeline, self.timeline.side());
         let lacks = |moment| timeline.raw(moment).is_none();
         let is_held = match side {

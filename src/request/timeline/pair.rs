@@ -163,3 +163,54 @@ impl Timeline {
         Some(of_decode + times.queue?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::sample::at;
+    use crate::request::timeline::{ClockOf, Relation, Side};
+
+    /// The two servers' clocks are a day apart, and nobody knows how far either is from ours.
+    #[test]
+    fn waits_of_servers_with_clocks_of_their_own_are_of_one_clock_each() {
+        const DAY: i64 = 86_400_000;
+        let mut prefill = Timeline::new(Side::Hop);
+        for (moment, ms) in [
+            (Moment::QueueStart, 30),
+            (Moment::QueueEnd, 37),
+            (Moment::PrefillEnd, 57),
+        ] {
+            prefill.set(moment, at(ms - DAY));
+        }
+        let mut decode = Timeline::new(Side::Front);
+        for (moment, ms) in [
+            (Moment::Arrival, 0),
+            (Moment::WorkerArrival, 5),
+            (Moment::FirstToken, 200),
+            (Moment::ServerCreated, DAY + 6),
+            (Moment::QueueStart, DAY + 10),
+            (Moment::KvReserved, DAY + 30),
+            (Moment::KvArrived, DAY + 90),
+            (Moment::DecodeStart, DAY + 100),
+        ] {
+            decode.set(moment, at(ms));
+        }
+        decode.relate(ClockOf::Engine, Relation::Unknown);
+        // What decode tells by its trace is of the pair already.
+        decode.prefill = Some(prefill.as_prefill());
+        let ms = |period| decode.nanos(period).map(|nanos| nanos / 1_000_000);
+        for (period, expected) in [
+            (Period::DECODE_MEMORY, Some(20)),
+            (Period::PREFILL_QUEUE, Some(7)),
+            (Period::PREFILL, Some(20)),
+            (Period::KV_TRANSFER, Some(60 - 7 - 20)),
+            (Period::DECODE_SLOT, Some(10)),
+            (Period::PURE_QUEUE, Some(20 + 7 + 10)),
+            (Period::NETWORK, None),
+            (Period::RETURN, None),
+            (Period::TTFT_ENGINE, None),
+        ] {
+            assert_eq!(ms(period), expected, "{period:?}");
+        }
+    }
+}

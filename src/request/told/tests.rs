@@ -13,7 +13,7 @@ fn at(ms: i64) -> Stamp {
 }
 
 /// A streamed answer of these events, the first read at 100 ms, each of the others 10 ms later.
-fn row(endpoint: Endpoint, events: &[&str]) -> Record {
+fn row(endpoint: Endpoint, events: &[&str]) -> Row {
     let mut observer = Observer::new(Side::Front, endpoint, "id".into());
     observer.timeline_mut().set(Moment::Forwarded, at(1));
     observer.response_head(200, Some("text/event-stream"), false, at(90));
@@ -22,10 +22,10 @@ fn row(endpoint: Endpoint, events: &[&str]) -> Record {
         observer.response_body(event.as_bytes(), at(100 + 10 * number), 0);
     }
     let observed = observer.finish(End::Complete, at(500));
-    observed.into_records(None).remove(0)
+    observed.into_rows(None).remove(0)
 }
 
-fn chat(texts: usize) -> Record {
+fn chat(texts: usize) -> Row {
     let event = "{\"id\":\"r\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}";
     let events: Vec<&str> = (0..texts).map(|_| event).collect();
     row(Endpoint::Chat, &events)
@@ -47,7 +47,7 @@ fn told(source: TimingSource) -> Told {
     }
 }
 
-fn inconsistency(record: &Record) -> String {
+fn inconsistency(record: &Row) -> String {
     let mut rows = crate::request::sample::rows(std::slice::from_ref(record));
     rows.remove(0).inconsistency.unwrap_or_default()
 }
@@ -56,19 +56,20 @@ fn inconsistency(record: &Record) -> String {
 fn a_chat_stream_gets_the_engines_moments_and_tokens() {
     for (source, name) in [(TimingSource::Trace, "trace"), (TimingSource::Log, "log")] {
         let mut row = chat(3);
-        assert_eq!((row.pure_queue(), row.tpot()), (None, None));
+        assert_eq!(row.pure_queue(), None);
         told(source).put(&mut row);
-        assert_eq!(row.pure_queue(), Some(40 * MS));
-        assert_eq!(row.timeline.nanos(Period::PREFILL), Some(18 * MS));
-        assert_eq!(row.sequence.timing_source, Some(source));
-        assert_eq!(row.token_source().unwrap().name(), name);
-        // Three events in 20 ms brought seven tokens.
-        assert_eq!(row.tpot(), Some(20 * MS / 6));
-        assert_eq!(row.itl().mean_nanos, None);
-        assert_eq!(row.sequence.cached_tokens, Some(24));
-        let by_trace = (source == TimingSource::Trace).then_some(7);
-        assert_eq!(row.sequence.trace_tokens, by_trace);
         assert_eq!(inconsistency(&row), "");
+        let row = Row::ended(vec![row]).remove(0);
+        assert_eq!(row.pure_queue_time, Some(40 * MS));
+        assert_eq!(row.timeline.nanos(Period::PREFILL), Some(18 * MS));
+        assert_eq!(row.timing_source, Some(source));
+        assert_eq!(row.token_count_source.unwrap().name(), name);
+        // Three events in 20 ms brought seven tokens.
+        assert_eq!(row.tpot, Some(20 * MS / 6));
+        assert_eq!(row.itl_mean, None);
+        assert_eq!(row.cached_tokens, Some(24));
+        let by_trace = (source == TimingSource::Trace).then_some(7);
+        assert_eq!(row.output_tokens_from_trace, by_trace);
     }
 }
 
@@ -76,7 +77,7 @@ fn a_chat_stream_gets_the_engines_moments_and_tokens() {
 fn where_there_are_as_many_events_as_tokens_their_gaps_are_the_tokens() {
     let mut row = chat(7);
     told(TimingSource::Log).put(&mut row);
-    assert_eq!(row.itl().mean_nanos, Some(10 * MS));
+    assert_eq!(Row::ended(vec![row])[0].itl_mean, Some(10 * MS));
 }
 
 #[test]
@@ -98,9 +99,9 @@ fn what_two_sources_know_is_compared_and_the_first_is_trusted() {
         told(TimingSource::Trace).put(&mut row);
         assert_eq!(inconsistency(&row), differs, "{received}");
         assert_eq!(row.timeline.raw(Moment::ServerCreated), own);
-        assert_eq!(row.sequence.timing_source, Some(TimingSource::MetaInfo));
+        assert_eq!(row.timing_source, Some(TimingSource::MetaInfo));
         assert_eq!(row.output_tokens(), Some(1));
-        assert_eq!(row.sequence.trace_tokens, Some(7));
+        assert_eq!(row.output_tokens_from_trace, Some(7));
         // What `meta_info` had not.
         assert_eq!(row.timeline.raw(Moment::ServerFinish), Some(at(130)));
     }
@@ -114,7 +115,7 @@ fn what_two_sources_know_is_compared_and_the_first_is_trusted() {
     late.put(&mut row);
     assert_eq!(inconsistency(&row), "queue_end!=log");
     assert_eq!(row.pure_queue(), Some(40 * MS));
-    assert_eq!(row.sequence.timing_source, Some(TimingSource::Trace));
+    assert_eq!(row.timing_source, Some(TimingSource::Trace));
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn the_end_of_prefill_stands_in_for_a_first_token_that_nobody_told() {
         ..told(TimingSource::Trace)
     };
     nobody.put(&mut row);
-    let first = |row: &Record| row.timeline.raw(Moment::ServerFirstToken).unwrap();
+    let first = |row: &Row| row.timeline.raw(Moment::ServerFirstToken).unwrap();
     assert!(first(&row).nanos_since(at(60)).abs() < 1000);
     told(TimingSource::Log).put(&mut row);
     assert_eq!(first(&row), at(61));
@@ -149,7 +150,7 @@ fn a_retracted_ones_total_is_kept_without_its_pair() {
     };
     retracted.put(&mut row);
     assert_eq!(row.pure_queue(), Some(90 * MS));
-    assert_eq!(row.sequence.num_retractions, Some(2));
+    assert_eq!(row.num_retractions, Some(2));
     // The trace knows the first wait by itself.
     told(TimingSource::Trace).put(&mut row);
     assert_eq!(row.pure_queue(), Some(40 * MS));
@@ -177,7 +178,7 @@ fn a_reply_bounds_the_clock_by_its_end() {
             observer.response_end(at(140));
         }
         let observed = observer.finish(End::ClientGone, at(140));
-        observed.into_records(None).remove(0)
+        observed.into_rows(None).remove(0)
     };
     let bounds = told(TimingSource::Trace).bounds(&reply(true));
     assert_eq!(bounds[1].at_least, Some((130 - 140) * MS));
@@ -191,7 +192,7 @@ fn only_of_a_reply_the_end_of_prefill_stands_for_the_first_token() {
     for (stream, first) in [(Some(true), 61), (None, 61), (Some(false), 60)] {
         // No event of it could be read.
         let mut row = row(Endpoint::Chat, &[]);
-        row.facts.stream = stream;
+        row.stream = stream;
         told(TimingSource::Trace).put(&mut row);
         assert_eq!(row.timeline.raw(Moment::ServerFirstToken), Some(at(first)));
     }

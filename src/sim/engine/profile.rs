@@ -2,7 +2,7 @@
 
 use crate::clock::NANOS;
 use crate::sim::flags;
-use crate::units::{at_least, between};
+use crate::units::{MS, NS, US, at_least, between, time};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/dev/CALIBRATION.md has the figures.
@@ -38,15 +38,15 @@ pub struct Profile {
     #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = chunk)]
     pub chunked_prefill_size: i64,
     /// Time from arrival to the queue, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1.5, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 1.5, value_parser = time(MS, 0.0, 1e6))]
     pub tokenize_ms: f64,
     /// What a prompt token adds to that, microseconds
-    #[arg(long, value_name = "US", default_value_t = 3.7, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "US", default_value_t = 3.7, value_parser = time(US, 0.0, 1e6))]
     pub tokenize_token_us: f64,
     /// Least time of a prefill, milliseconds
     ///
     /// So long its kernels are launched, and the scheduler is busy.
-    #[arg(long, value_name = "MS", default_value_t = 24.4, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 24.4, value_parser = time(MS, 0.0, 1e6))]
     pub prefill_floor_ms: f64,
     /// Share of prefills that are launched for longer
     ///
@@ -56,34 +56,34 @@ pub struct Profile {
     /// How much longer in the mean, milliseconds
     ///
     /// Exponentially distributed.
-    #[arg(long, value_name = "MS", default_value_t = 9.0, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 9.0, value_parser = time(MS, 0.0, 1e6))]
     pub prefill_stall_ms: f64,
     /// Prompt tokens prefilled in a second
     #[arg(long, value_name = "RATE", default_value_t = 43_400.0, value_parser = between(1e-3, 1e12))]
     pub prefill_tokens_per_s: f64,
     /// What each token before it adds to a prompt token's prefill, nanoseconds
-    #[arg(long, value_name = "NS", default_value_t = 2.03, value_parser = between(0.0, 1e9))]
+    #[arg(long, value_name = "NS", default_value_t = 2.03, value_parser = time(NS, 0.0, 1e9))]
     pub prefill_context_ns: f64,
     /// Time to launch a decode step, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 3.2, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 3.2, value_parser = time(MS, 0.0, 1e6))]
     pub decode_launch_ms: f64,
     /// Time of a decode step without what its requests add, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 5.15, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 5.15, value_parser = time(MS, 0.0, 1e6))]
     pub decode_step_ms: f64,
     /// What each running request adds to a decode step, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0.0192, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 0.0192, value_parser = time(MS, 0.0, 1e6))]
     pub decode_step_per_seq_ms: f64,
     /// What each token of all running requests' contexts adds to a decode step, nanoseconds
-    #[arg(long, value_name = "NS", default_value_t = 25.6, value_parser = between(0.0, 1e9))]
+    #[arg(long, value_name = "NS", default_value_t = 25.6, value_parser = time(NS, 0.0, 1e9))]
     pub decode_context_ns: f64,
     /// What the longest context adds to a decode step: nanoseconds times the square of its tokens
-    #[arg(long, value_name = "NS", default_value_t = 0.123, value_parser = between(0.0, 1e9))]
+    #[arg(long, value_name = "NS", default_value_t = 0.123, value_parser = time(NS, 0.0, 1e9))]
     pub decode_longest_ns: f64,
     /// Time from picking requests up to starting them, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0.35, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 0.35, value_parser = time(MS, 0.0, 1e6))]
     pub schedule_ms: f64,
     /// Rest of the GPU between two steps, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0.1, value_parser = between(0.0, 1e6))]
+    #[arg(long, value_name = "MS", default_value_t = 0.1, value_parser = time(MS, 0.0, 1e6))]
     pub step_gap_ms: f64,
     /// Share of the GPU's time that this server gets
     ///

@@ -2,7 +2,7 @@
 //! hardly ever passed.
 
 use super::stay::{Known, Stay};
-use super::sweep::{Held, Piece, Sweep};
+use super::sweep::{Held, Piece, Sweep, rounded};
 
 /// A server's limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -11,6 +11,8 @@ pub struct Limits {
     pub slots: Option<u32>,
     /// Tokens for which it has room; from a share of that on it counts as full.
     pub tokens: Option<f64>,
+    /// Whether a limit of memory, though it is not known, cannot be ruled out: about as many tokens were held whenever any waited long.
+    pub may_be_memory: bool,
     /// What it was seen to run, nearly at most.
     pub ran: u32,
     /// The tokens that those needed room for, nearly at most.
@@ -28,9 +30,9 @@ const OF_ALL: f64 = 0.5;
 const PASSED: f64 = 0.10;
 /// Where less of those that ran decoded, prefill keeps others out, and not the places.
 const DECODED: f64 = 0.25;
-/// Values that spread less than this are one limit; and than so much of how requests at once spread.
-const SPREAD: f64 = 0.3;
-const OF_RUNNING: f64 = 0.75;
+/// Values that spread less than this may be one limit; and are one if it is so much less than how requests at once spread.
+const SPREAD: f64 = 0.18;
+const OF_RUNNING: f64 = 0.85;
 /// The least and the most that a batch is taken to last, and what it is where nobody knows; nanoseconds.
 const BATCH: (i64, i64, i64) = (5_000_000, 1_000_000_000, 50_000_000);
 /// Room is kept for what may come: from here on the pool is full.
@@ -52,14 +54,26 @@ impl Limits {
     /// Those that are known, and those that the sweep tells.
     pub fn of(stays: &[Stay], sweep: &Sweep, batch: i64, known: &Known) -> Limits {
         let long = stays.iter().filter(|stay| stay.waited() > batch).count();
-        let found = (known.slots.is_none() && long >= ENOUGH).then(|| slots(sweep));
-        let slots = known.slots.or(found.flatten());
+        let below = |slots: Option<u32>| {
+            let is_below = |piece: &&Piece| slots.is_none_or(|slots| piece.running < slots);
+            tokens(&sweep.pieces.iter().filter(is_below).collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let found = || match below(None) {
+            // Memory is the steadier of the two: it is no limit of places.
+            (Some(_), _) => None,
+            _ => slots(sweep),
+        };
+        let is_enough = long >= ENOUGH;
+        let slots = known.slots.or_else(|| is_enough.then(found)?);
         let told = known.pool.map(|pool| pool as f64 * FULL);
-        let is_below = |piece: &&Piece| slots.is_none_or(|slots| piece.running < slots);
-        let found = || tokens(&sweep.pieces.iter().filter(is_below).collect::<Vec<_>>());
+        let (found, may_be_memory) = match is_enough && told.is_none() {
+            true => below(slots),
+            false => (None, false),
+        };
         Limits {
             slots,
-            tokens: told.or_else(|| found().filter(|_| long >= ENOUGH)),
+            tokens: told.or(found),
+            may_be_memory,
             ran: sweep.ran.quantile(0.99).unwrap_or(0),
             held: sweep.tokens.quantile(0.99).unwrap_or(0),
             batch,
@@ -108,19 +122,22 @@ fn decode<'p>(pieces: impl Iterator<Item = &'p Piece>) -> bool {
     decoding >= DECODED * all
 }
 
-/// Those that ran needed room for so many tokens whenever any waited long, however many they were.
-fn tokens(pieces: &[&Piece]) -> Option<f64> {
+/// Those that ran needed room for so many tokens whenever any waited long, however many they were; and whether that may be.
+fn tokens(pieces: &[&Piece]) -> Option<(Option<f64>, bool)> {
     let (mut tokens, mut running) = (Held::default(), Held::default());
     for piece in pieces.iter().filter(|piece| piece.long > 0) {
-        tokens.add(piece.tokens, weight(piece));
+        tokens.add(rounded(piece.tokens), weight(piece));
         running.add(u64::from(piece.running), weight(piece));
     }
     let spread = |of: &Held<u64>| {
         let [low, high] = [of.quantile(0.1)?, of.quantile(0.9)?].map(|value| value as f64);
         Some((high - low) / high.max(1.0))
     };
+    // Rows may not tell of tokens.
+    let least = tokens.quantile(0.1).filter(|least| *least > 0)?;
     let of_tokens = spread(&tokens)?;
-    let is_one = of_tokens <= SPREAD && of_tokens <= OF_RUNNING * spread(&running)?;
-    let is_limit = is_one && decode(pieces.iter().copied());
-    is_limit.then(|| tokens.quantile(0.1).unwrap_or(0) as f64 * NEARLY_ALL)
+    let may_be = of_tokens <= SPREAD && decode(pieces.iter().copied());
+    let is_limit = may_be && of_tokens < OF_RUNNING * spread(&running)?;
+    let limit = is_limit.then_some(least as f64 * NEARLY_ALL);
+    Some((limit, may_be && !is_limit))
 }

@@ -31,6 +31,8 @@ pub struct Known {
     pub usage: Vec<(i64, f64)>,
     /// When it was down or starting, in order of time.
     pub down: Vec<Interval>,
+    /// When requests were there of which nobody knows when they waited and ran, as their [`Interval::union`].
+    pub untimed: Vec<Interval>,
     /// What all of its requests waited for, where they tell.
     pub cause: Option<Cause>,
 }
@@ -51,11 +53,15 @@ impl Stay {
         Some(self.first.min(self.ended - 1)).filter(|first| *first > self.started)
     }
 
-    /// Tokens that a server keeps room for while it runs: its prompt and most of what it may make. SGLang counts what has been
-    /// made, and 10 to 70 % of what is to come.
-    pub fn room(&self) -> u64 {
-        // Whatever a server claims, sums of these are numbers.
+    /// Tokens of its prompt, and those that it makes: whatever a server claims, sums of these are numbers.
+    pub fn tokens(&self) -> (f64, f64) {
         let [prompt, output] = [self.prompt, self.output].map(|tokens| tokens.min(u32::MAX.into()));
-        prompt + output * 17 / 20
+        (prompt as f64, output as f64)
+    }
+
+    /// Tokens that it needs room for to begin.
+    pub fn room(&self) -> u64 {
+        let (prompt, output) = self.tokens();
+        (prompt + output) as u64
     }
 }

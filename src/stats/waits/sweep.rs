@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::stay::Stay;
+use crate::stats::Interval;
 
 /// A stretch of time in which the same sequences waited and ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -85,22 +86,49 @@ impl<V: Ord + Copy> Held<V> {
     }
 }
 
+/// Tokens that a server keeps room for, which grow as those that run make them, evenly: so many at the beginning of the sweep, and so many
+/// more a nanosecond.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    first: f64,
+    rate: f64,
+}
+
+/// Of what is yet to be made SGLang keeps room for this share, at the least.
+const TO_COME: f64 = 0.1;
+
+impl Kept {
+    /// Adds those of a stay so many times.
+    fn add(&mut self, times: f64, stay: &Stay, origin: i64) {
+        let (prompt, output) = stay.tokens();
+        let rate = output * (1.0 - TO_COME) / (stay.ended - stay.started) as f64;
+        self.first += times * (prompt + output * TO_COME - rate * (stay.started - origin) as f64);
+        self.rate += times * rate;
+    }
+
+    fn at(&self, at: f64) -> u64 {
+        (self.first + self.rate * at).max(0.0) as u64
+    }
+}
+
 /// Three digits of a number: so that few of them are told apart.
-fn rounded(tokens: u64) -> u64 {
+pub fn rounded(tokens: u64) -> u64 {
     let bits = tokens.checked_ilog2().unwrap_or(0).saturating_sub(6);
     tokens >> bits << bits
 }
 
 impl Sweep {
-    /// Of stays at one server; one that waited longer than `batch` nanoseconds waited long.
-    pub fn of(stays: &[Stay], batch: i64) -> Sweep {
+    /// Of stays at one server; one that waited longer than `batch` nanoseconds waited long. A piece ends at each of the `cuts`.
+    pub fn of(stays: &[Stay], batch: i64, cuts: impl Iterator<Item = i64>) -> Sweep {
         let mut sweep = Sweep::default();
-        let events = events(stays);
+        let events = events(stays, cuts);
         let starts = events.iter();
         let mut starts = starts.filter(|event| event.1 == Change::Start).peekable();
-        let mut now = Piece::default();
+        let (mut now, mut kept) = (Piece::default(), Kept::default());
+        let origin = events.first().map_or(0, |event| event.0);
         for (at, change, place) in &events {
             let length = (at - now.from) as f64;
+            now.tokens = kept.at((at - origin) as f64 - length / 2.0);
             if *at > now.from && now.running > 0 {
                 sweep.ran.add(now.running, length);
                 sweep.tokens.add(rounded(now.tokens), length);
@@ -130,13 +158,17 @@ impl Sweep {
                     if stay.runs() {
                         now.running += 1;
                         now.prefilling += has_first;
-                        now.tokens += stay.room();
+                        kept.add(1.0, stay, origin);
                     }
                 }
                 Change::First => now.prefilling -= has_first,
                 Change::End => {
                     now.running -= 1;
-                    now.tokens -= stay.room();
+                    kept.add(-1.0, stay, origin);
+                    if now.running == 0 {
+                        // What was rounded is forgotten.
+                        kept = Kept::default();
+                    }
                 }
             }
         }
@@ -144,8 +176,8 @@ impl Sweep {
     }
 }
 
-/// What happens, in order of time. Nothing ends, or is at its first token, that does not run by then.
-fn events(stays: &[Stay]) -> Vec<Event> {
+/// What happens, in order of time. Nothing ends, or is at its first token, that does not run by then. To no stay a cut happens.
+fn events(stays: &[Stay], cuts: impl Iterator<Item = i64>) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::with_capacity(stays.len() * 4);
     for (stay, place) in stays.iter().zip(0..) {
         events.push((stay.queued, Change::Queue, place));
@@ -155,6 +187,13 @@ fn events(stays: &[Stay]) -> Vec<Event> {
             events.extend(stay.first_seen().map(|at| (at, Change::First, place)));
         }
     }
+    let ends = stays.iter().map(|stay| stay.ended.max(stay.started));
+    let whole = Interval {
+        start: stays.iter().map(|stay| stay.queued).min().unwrap_or(0),
+        end: ends.max().unwrap_or(0),
+    };
+    let cuts = cuts.filter(|at| Interval::any_holds(&[whole], *at));
+    events.extend(cuts.map(|at| (at, Change::Queue, u32::MAX)));
     events.sort_unstable();
     events
 }

@@ -1,6 +1,7 @@
 //! What a proxy knows of requests that a pair of servers served, and their sender does not: servers tell the proxy by traces.
 
 use crate::offset::Offset;
+use crate::request::attempt::{self, ServerRole};
 use crate::request::columns::Row;
 use crate::request::timeline::{ClockOf, ENGINE, ENGINE_OF_PAIR, PrefillTimes, Relation};
 use crate::request::unseen::Unseens;
@@ -17,6 +18,17 @@ pub(super) fn take(row: &mut Row, front: &Row) {
         row.unseen = None;
     }
     row.derive_anew();
+}
+
+/// Says in a row's error which server of its pair was lost, if this leg's was.
+pub(super) fn tell_lost(row: &mut Row, leg: &Row) {
+    let (Some(error), Some(host)) = (&mut row.error, &leg.host) else {
+        return;
+    };
+    // The front may have known it.
+    if !error.contains(host.as_str()) {
+        attempt::tell_lost(error, ServerRole::Prefill, host, leg.outcome);
+    }
 }
 
 /// Puts the leg that another server prefilled into a row.

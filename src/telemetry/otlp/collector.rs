@@ -256,7 +256,7 @@ pub fn causes(error: &(dyn Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::otlp::settings::Given;
+    use crate::telemetry::otlp::settings::Otlp;
     use tokio::net::{TcpListener, TcpStream};
 
     /// Answers the first message of a connection, and takes in no more of it.
@@ -273,10 +273,10 @@ mod tests {
     #[tokio::test]
     async fn a_collector_that_went_silent_is_connected_to_anew() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let given = Given {
+        let given = Otlp {
             endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),
             protocol: Some(Protocol::Grpc),
-            ..Given::default()
+            ..Otlp::default()
         };
         let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
         let collector = Collector::new(&Settings {

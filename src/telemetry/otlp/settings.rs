@@ -8,13 +8,18 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::keys::keys;
+use crate::keys::values::{self, Seconds, Whole};
+use crate::secret::Secret;
 use crate::trust::Roots;
 
-use super::sampling::Sampling;
+use super::sampling::{Sampling, UpstreamFlag};
 
 /// How spans travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Protocol {
     /// OTLP/gRPC.
     #[serde(rename = "grpc")]
@@ -28,32 +33,51 @@ pub enum Protocol {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers(pub HeaderMap);
 
-/// What a config or flags say; what they leave open is the environment's.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Given {
-    /// The collector's URL.
-    pub endpoint: Option<String>,
-    /// How spans travel.
-    pub protocol: Option<Protocol>,
-    /// Headers of each export.
-    pub headers: Option<Headers>,
-    /// PEM file with who may sign the collector's certificate.
-    pub ca: Option<PathBuf>,
-    /// `service.name` of the spans.
-    pub service_name: Option<String>,
-    /// Limit on an export.
-    pub timeout: Option<Duration>,
-    /// How long traces may wait for others to be sent with.
-    pub delay: Option<Duration>,
-    /// Rows of requests (sequences) whose traces may wait.
-    pub queue: Option<usize>,
-    /// Share of the rest that is kept.
-    pub ratio: Option<f64>,
-    /// Whether what a client did not sample is none of the rest.
-    pub follow_client: Option<bool>,
-    /// What is kept whatever the ratio; its ratio and `follow_client` are those above.
-    pub keep: Sampling,
-}
+keys! {
+/// Traces: one a request, to an OpenTelemetry collector or a backend that speaks OTLP (docs/TRACES.md). What is not given
+/// here may be said by the standard OTEL_* variables; a key here, or a flag, wins. A key is taken on at a start.
+Otlp {
+    /// The collector of traces: http:// or https://, host and port. Without it (and without OTEL_EXPORTER_OTLP_ENDPOINT or
+    /// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) there are no traces and they cost nothing. Over HTTP a URL without a path gets
+    /// /v1/traces. It takes no query: a key goes into headers.
+    endpoint: Option<String> = None, Restart "--otlp-endpoint URL" like "http://127.0.0.1:4317";
+    /// How spans travel: "grpc" or "http/protobuf". By default grpc to port 4317, else http/protobuf.
+    protocol: Option<Protocol> = None, Restart "--otlp-protocol PROTOCOL" in "Running it" like "grpc";
+    /// Headers of each export, as hosted backends want them for a key. They are never shown. Or a file with such lines.
+    headers: Vec<Secret> as checked = Vec::new(), Restart like ["x-api-key: KEY"];
+    /// File with such lines, in place of `headers` or beside it.
+    headers_file: Option<PathBuf> = None, Restart like "/run/secrets/otlp-headers";
+    /// PEM file with the certificates of those who may sign that of an https:// collector; without it the system's roots.
+    ca: Option<PathBuf> = None, Restart like "ca.pem";
+    /// service.name of the spans; "queuescope" by default.
+    service_name: Option<String> = None, Restart like "queuescope";
+    /// Limit on an export, tries in between included; 10 by default. What is not taken by then is lost and counted.
+    timeout_s: Option<Seconds> = None, Restart like 10.0;
+    /// How long a trace may wait for others to be sent with; 1 by default.
+    delay_s: Option<Seconds> = None, Restart like 1.0;
+    /// Rows of requests (a request with n sequences has n) whose traces may wait, a few KB each; 4096 by default. Further ones
+    /// are lost and counted.
+    queue: Option<Whole<1, 1_048_576>> = None, Restart like 4096;
+    /// What is kept is decided when a request has ended. All that did not go well:
+    keep_errors: bool = true, Restart;
+    /// All that took longer to its first token; 0: no such limit.
+    keep_ttft_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
+    /// All that took longer in all; 0: no such limit.
+    keep_total_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
+    /// The slowest share of those that went well, by the last 1000 requests; 0: none.
+    keep_slowest: f64 as values::share = 0.0, Restart;
+    /// All that a client had sampled, or that went upstream sampled, is kept. Of the rest this share, by trace id; 1 by
+    /// default, or what OTEL_TRACES_SAMPLER says.
+    ratio: Option<f64> as values::some_share = None, Restart like 1.0;
+    /// Whether a request whose client sent a trace that is not sampled is none of the rest; true by default.
+    follow_client: Option<bool> = None, Restart like true;
+    /// Whether the sampled flag goes upstream, where it turns on the tracing of a router or engine that was started with it,
+    /// which costs them time: "client" (as the client sent it; a trace that begins here goes without), "ratio" (in a
+    /// trace that begins here for the share `ratio`), "always" or "never". An engine started with --enable-trace makes no
+    /// spans of requests without the flag: where clients send none, "always" has it trace all of them, as it does by itself.
+    /// By default "client"; "ratio" where [engine.traces] listens, which needs those spans.
+    upstream_flag: Option<UpstreamFlag> = None, Restart like "client";
+}}
 
 /// All that exporting needs.
 #[derive(Clone)]
@@ -113,17 +137,40 @@ const SAMPLER_ARG: &str = "OTEL_TRACES_SAMPLER_ARG";
 /// What turns traces off where a variable names the collector; no variable is over an endpoint that is given.
 const OFF: [(&str, &str); 2] = [("OTEL_SDK_DISABLED", "true"), (SAMPLER, "always_off")];
 
+impl Otlp {
+    /// Those of the key and of its file.
+    fn headers(&self) -> Result<Headers, Wrong> {
+        let file = self.headers_file.as_ref().map(std::fs::read_to_string);
+        let file = file.transpose().map_err(|error| {
+            let problem = format!("{error}; give a file with lines like \"name: value\"");
+            wrong("headers_file", problem)
+        })?;
+        let of_file = file.as_deref().unwrap_or_default().lines();
+        let of_file = of_file.map(|line| ("headers_file", line));
+        let given = self.headers.iter();
+        let given = given.map(|line| std::str::from_utf8(line.bytes()).unwrap_or_default());
+        let given = given.map(|line| ("headers", line));
+        let all = given.chain(of_file);
+        let mut headers = Headers::default();
+        for (key, line) in all.filter(|(_, line)| !line.trim().is_empty()) {
+            headers.read(line).map_err(|why| wrong(key, why))?;
+        }
+        Ok(headers)
+    }
+}
+
 impl Settings {
     /// What is given over what the environment says. `service` names this program where nobody else does.
     ///
     /// # Errors
     /// The first value that cannot be used.
-    pub fn resolve(given: &Given, service: &str, env: Env<'_>) -> Result<Resolved, Wrong> {
+    pub fn resolve(given: &Otlp, service: &str, env: Env<'_>) -> Result<Resolved, Wrong> {
         // The specification takes an empty variable for an absent one.
         let env = &|name: &str| {
             let text = env(name)?.trim().to_owned();
             (!text.is_empty()).then_some(text)
         };
+        let own_headers = given.headers()?;
         let own = given.endpoint.clone();
         let own = own.map(|url| ("endpoint".to_owned(), url.trim().to_owned()));
         let is_given = own.is_some();
@@ -144,20 +191,27 @@ impl Settings {
         };
         let (ratio, follow_client) = sampler(env)?;
         let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
+        let limit = |limit: Seconds<0>| {
+            let limit = i64::try_from(limit.get().as_nanos()).unwrap_or(i64::MAX);
+            (limit > 0).then_some(limit)
+        };
         let named = given.service_name.clone().or_else(|| service_name(env));
         let settings = Settings {
             roots: roots(given.ca.as_deref(), &endpoint, env)?,
-            headers: headers(given.headers.clone().unwrap_or_default(), env)?,
+            headers: headers(own_headers, env)?,
             service_name: named.unwrap_or_else(|| service.to_owned()),
-            timeout: given.timeout.unwrap_or(TIMEOUT),
-            delay: given.delay.unwrap_or(DELAY),
-            queue: given.queue.unwrap_or(QUEUE),
+            timeout: given.timeout_s.map_or(TIMEOUT, Seconds::get),
+            delay: given.delay_s.map_or(DELAY, Seconds::get),
+            queue: given.queue.map_or(QUEUE, |queue| queue.get() as usize),
             endpoint,
             protocol,
             sampling: Sampling {
+                errors: given.keep_errors,
+                ttft_over: limit(given.keep_ttft_over_s),
+                total_over: limit(given.keep_total_over_s),
+                slowest: given.keep_slowest,
                 ratio: given.ratio.unwrap_or(ratio),
                 follow_client: given.follow_client.unwrap_or(follow_client),
-                ..given.keep
             },
         };
         Ok(Resolved {
@@ -223,6 +277,15 @@ impl Headers {
     }
 }
 
+/// Headers are checked as they are read; no message shows one.
+fn checked<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Secret>, D::Error> {
+    let all = Vec::<String>::deserialize(value)?;
+    for header in &all {
+        Headers::default().read(header).map_err(D::Error::custom)?;
+    }
+    Ok(all.iter().map(|header| header.as_str().into()).collect())
+}
+
 fn wrong(name: &str, problem: impl Into<String>) -> Wrong {
     Wrong {
         name: name.to_owned(),
@@ -282,9 +345,13 @@ fn endpoint(
         .map_err(|_| wrong(name, format!("is no URL; {right}")))?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     let host = uri.host().filter(|host| is_http && !host.is_empty());
-    let has_user = uri.authority().is_some_and(|a| a.as_str().contains('@'));
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let has_user = authority.contains('@');
+    // Without its scheme, what names a collector has a port.
+    let has_port = authority.ends_with(']') || !authority.contains(':');
+    let is_whole = uri.port_u16().is_some() || (has_port && text.contains("://"));
     // Where traces go is shown, and what stands there may be a key.
-    if host.is_none() || has_user || url.contains(['?', '#']) {
+    if host.is_none() || has_user || !is_whole || url.contains(['?', '#']) {
         let problem = format!(
             "must be http:// or https:// with a host and no query, and a key goes into headers; {right}"
         );

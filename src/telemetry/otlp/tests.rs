@@ -1,26 +1,20 @@
 use super::*;
 use crate::request::endpoint::Endpoint;
-use crate::request::record::{Facts, Record};
 use crate::request::row::Row;
-use crate::request::sequence::Sequence;
-use crate::request::timeline::{Side, Timeline};
+use crate::request::timeline::Side;
 
 fn rows(many: u32) -> Rows {
-    let row = Record {
-        facts: Facts::new(Endpoint::Chat, "r".into()),
-        sequence: Sequence::default(),
-        sequences: many,
-        timeline: Timeline::new(Side::Front),
-    };
-    Rows::from(Row::all(vec![row; many as usize]))
+    let mut row = Row::new(Side::Front, Endpoint::Chat, "r".into());
+    row.sequences = many;
+    Rows::from(Row::ended(vec![row; many as usize]))
 }
 
 /// To a collector that nobody is, by this URL.
 fn start(endpoint: &str) -> (Result<Traces, Error>, Metrics) {
-    let given = settings::Given {
+    let given = settings::Otlp {
         endpoint: Some("http://127.0.0.1:1".into()),
-        queue: Some(2000),
-        ..settings::Given::default()
+        queue: Some(crate::keys::values::Whole::of::<2000>()),
+        ..settings::Otlp::default()
     };
     let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
     let settings = Settings {
@@ -48,9 +42,9 @@ fn a_backlog_goes_in_batches_of_bounded_rows() {
     for many in [[1; 600].as_slice(), &[1000, 1]].concat() {
         queue.push(trace(many), many as usize).unwrap();
     }
-    let given = settings::Given {
+    let given = settings::Otlp {
         endpoint: Some("http://127.0.0.1:1".into()),
-        ..settings::Given::default()
+        ..settings::Otlp::default()
     };
     let settings = Settings::resolve(&given, "t", &|_| None).unwrap().settings;
     let mut sender = Sender {

@@ -94,3 +94,12 @@ pub enum Batch {
     /// There was no room for it.
     NoRoom = "no_room",
 }}
+
+names! {
+/// Why a span of a message that was read is left out.
+pub enum LeftOut {
+    /// Its ids or times are none.
+    Malformed = "malformed",
+    /// It is larger than an engine's may be.
+    TooLarge = "too_large",
+}}

@@ -9,7 +9,7 @@ use crate::request::response::Unread;
 use crate::telemetry::family::{Family, Gaps};
 use crate::telemetry::metric::{Kind, Metric};
 
-use super::labels::{Batch, ChosenBy, Dropped, Limit, Loss};
+use super::labels::{Batch, ChosenBy, Dropped, LeftOut, Limit, Loss};
 
 /// Below 0.1 s our own; from there on SGLang's, so that the two can be laid over each other; then up to an hour.
 const LATENCY_BOUNDS: [f64; 29] = [
@@ -219,6 +219,9 @@ metrics! {
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
         4 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be read, of all or of one connection, which \
         was told to send it again; their requests may lack the engine's moments).";
+    trace_spans_left_out: IntCounter = "queuescope_engine_trace_spans_left_out_total", &["reason"], of LeftOut::ALL.map(LeftOut::name);
+        "Spans of an engine or router in batches that were read, left out by themselves: `malformed` (no trace id, span id, start or end that \
+        can be), `too_large` (above 256 KiB); rows of their requests may lack the engine's moments.";
     trace_forwards: IntCounter = "queuescope_engine_trace_forwards_total", &["outcome"], of ["sent"].into_iter().chain(Dropped::ALL.map(Dropped::name));
         "The same batches on their way to the collector: `sent`, or lost by `queue_full`, `rejected` (the collector refused it), \
         `unreachable` (no connection), `timeout`, `shutdown`.";

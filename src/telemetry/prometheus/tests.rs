@@ -4,11 +4,12 @@ use std::sync::Arc;
 use crate::clock::Stamp;
 use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
-use crate::request::gaps::{GAP_BOUNDS, GapCounts, GapFigures};
-use crate::request::record::{Facts, Outcome, Record};
+use crate::request::gaps::{GAP_BOUNDS, GapCounts};
+use crate::request::outcome::Outcome;
+use crate::request::passage::Passage;
+use crate::request::row::Row;
 use crate::request::sample::rows;
-use crate::request::sequence::Sequence;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
+use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 use crate::request::token_count::TokenCountSource;
 use crate::stats::waits::Cause;
 use crate::telemetry::counted::Counted;
@@ -23,8 +24,9 @@ mod stages;
 const MS: i64 = 1_000_000;
 
 /// A row of a request in which all moments were seen, a millisecond apart.
-pub(super) fn row(endpoint: Endpoint, outcome: Outcome) -> Record {
-    let mut timeline = Timeline::new(Side::Front);
+pub(super) fn row(endpoint: Endpoint, outcome: Outcome) -> Row {
+    let mut row = Row::new(Side::Front, endpoint, "r".into());
+    let timeline = &mut row.timeline;
     for (moment, n) in Moment::ALL.into_iter().zip(1..) {
         timeline.set(moment, Stamp::from_nanos(n * MS));
     }
@@ -32,41 +34,31 @@ pub(super) fn row(endpoint: Endpoint, outcome: Outcome) -> Record {
         let (nanos, error_nanos) = (0, 3 * MS);
         timeline.relate(clock, Relation::Apart(Offset { nanos, error_nanos }));
     }
-    let mut facts = Facts::new(endpoint, "r".into());
-    facts.outcome = outcome;
-    facts.host = Some("10.0.0.7:30000".into());
-    facts.worker = Some("w0".into());
-    facts.model = Some("llama".into());
-    facts.client_stall_nanos = Some(MS / 2);
-    facts.stall_until_read_nanos = Some(MS / 2);
-    facts.overhead_nanos = Some(MS / 10);
-    facts.passage.first = Some(Stamp::from_nanos(9 * MS));
-    facts.worker_passage.first = Some(Stamp::from_nanos(7 * MS));
+    row.outcome = Some(outcome);
+    row.host = Some("10.0.0.7:30000".into());
+    row.worker = Some("w0".into());
+    row.model = Some("llama".into());
+    row.client_stall = Some(MS / 2);
+    row.client_stall_until_finish = Some(MS / 2);
+    row.overhead = Some(MS / 10);
+    let [mut here, mut worker] = [Passage::default(); 2];
+    here.first = Some(Stamp::from_nanos(9 * MS));
+    worker.first = Some(Stamp::from_nanos(7 * MS));
+    row.passed(here, worker);
     let mut counts = vec![0; GAP_BOUNDS.len() + 1];
     counts[0] = 4;
-    let sequence = Sequence {
-        prompt_tokens: Some(30),
-        output_tokens: Some(5),
-        token_source: Some(TokenCountSource::MetaInfo),
-        first_event_tokens: Some(1),
-        token_events: 5,
-        cached_tokens: Some(20),
-        token_gaps: GapFigures {
-            mean_nanos: Some(MS),
-            ..GapFigures::default()
-        },
-        gap_counts: Some(GapCounts {
-            counts: counts.into(),
-            sum_nanos: 4 * MS,
-        }),
-        ..Sequence::default()
-    };
-    Record {
-        facts,
-        sequence,
-        sequences: 1,
-        timeline,
-    }
+    row.actual_prompt_tokens = Some(30);
+    row.actual_output_tokens = Some(5);
+    row.token_count_source = Some(TokenCountSource::MetaInfo);
+    row.first_event_tokens = Some(1);
+    row.token_chunks = Some(5);
+    row.cached_tokens = Some(20);
+    row.itl_mean = Some(MS);
+    row.more.gaps = Some(GapCounts {
+        counts: counts.into(),
+        sum_nanos: 4 * MS,
+    });
+    row
 }
 
 /// What `/metrics` says: the value of each line.
@@ -90,14 +82,10 @@ fn used(metrics: &Metrics, name: &str) {
         row(Endpoint::Chat, Outcome::Timeout),
     ] {
         let mut row = row;
-        for text in [
-            &mut row.facts.model,
-            &mut row.facts.host,
-            &mut row.facts.worker,
-        ] {
+        for text in [&mut row.model, &mut row.host, &mut row.worker] {
             *text = Some(format!("{name}:1"));
         }
-        row.facts.labels = Some(format!("x-tenant={name}"));
+        row.labels = Some(format!("x-tenant={name}"));
         metrics.request_ended(&Counted::of(&rows(&[row])));
     }
     metrics.engine_joins.with(&["trace", "joined"]);

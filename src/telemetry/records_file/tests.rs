@@ -49,6 +49,14 @@ impl Folder {
         row(id, self.file.clock.now(), self.file.base)
     }
 
+    /// Holds all files by name, each with its rows' ids, to what is expected.
+    #[track_caller]
+    fn has(&self, expected: &str) {
+        let files = self.files().into_iter();
+        let files = files.map(|(name, ids)| format!("{name}: {}", ids.join(" ")));
+        assert_eq!(files.collect::<Vec<_>>().join(", "), expected);
+    }
+
     /// All files by name, with their rows' ids. Fails unless each has one header and whole lines.
     fn files(&self) -> BTreeMap<String, Vec<String>> {
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
@@ -67,7 +75,7 @@ fn row(id: &str, ended: Stamp, base: TimeBase) -> Vec<u8> {
     observer.timeline_mut().set(Moment::Arrival, arrival);
     let observed = observer.finish(End::Complete, ended);
     let mut line = Vec::new();
-    csv::row(&Row::all(observed.into_records(None))[0], base, &mut line);
+    csv::row(&Row::ended(observed.into_rows(None))[0], base, &mut line);
     line
 }
 
@@ -86,14 +94,6 @@ fn ids(path: &Path) -> Vec<String> {
         .collect()
 }
 
-fn map(expected: &[(&str, &[&str])]) -> BTreeMap<String, Vec<String>> {
-    let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
-    let files = expected.iter();
-    files
-        .map(|(name, ids)| ((*name).to_owned(), owned(ids)))
-        .collect()
-}
-
 #[test]
 fn a_file_that_was_moved_or_removed_is_begun_anew() {
     let folder = Folder::new(Rotation::default());
@@ -102,24 +102,14 @@ fn a_file_that_was_moved_or_removed_is_begun_anew() {
     // As logrotate moves it.
     std::fs::rename(folder.path(), folder.folder.path().join("r.csv.1")).unwrap();
     sink.write(&folder.line("b")).unwrap();
-    assert_eq!(
-        folder.files(),
-        map(&[("r.csv", &["b"]), ("r.csv.1", &["a"])])
-    );
+    folder.has("r.csv: b, r.csv.1: a");
     std::fs::remove_file(folder.path()).unwrap();
     sink.write(&folder.line("c")).unwrap();
     // Removed, and somebody else's is there: that one stays.
     std::fs::remove_file(folder.path()).unwrap();
     std::fs::copy(folder.folder.path().join("r.csv.1"), folder.path()).unwrap();
     sink.write(&folder.line("d")).unwrap();
-    assert_eq!(
-        folder.files(),
-        map(&[
-            ("r.csv", &["a"]),
-            ("r.csv.1", &["a"]),
-            ("r.csv.20261120T144800Z", &["d"]),
-        ])
-    );
+    folder.has("r.csv: a, r.csv.1: a, r.csv.20261120T144800Z: d");
 }
 
 #[test]
@@ -133,18 +123,12 @@ fn a_process_writes_on_to_its_own_file_when_another_takes_the_path() {
     second.write(&folder.line("b")).unwrap();
     first.write(&folder.line("c")).unwrap();
     let (moved, next) = ("r.csv.20261120T144800Z", "r.csv.20261120T144800Z.1");
-    assert_eq!(
-        folder.files(),
-        map(&[("r.csv", &["b"]), (moved, &["a"]), (next, &["c"])])
-    );
+    folder.has(&format!("r.csv: b, {moved}: a, {next}: c"));
     // The other is gone, and its file with it.
     drop(second);
     std::fs::remove_file(folder.path()).unwrap();
     first.write(&folder.line("d")).unwrap();
-    assert_eq!(
-        folder.files(),
-        map(&[("r.csv", &["d"]), (moved, &["a"]), (next, &["c"])])
-    );
+    folder.has(&format!("r.csv: d, {moved}: a, {next}: c"));
 }
 
 #[test]
@@ -154,7 +138,7 @@ fn a_displaced_process_without_a_row_leaves_no_file() {
     let mut second = folder.sink();
     second.write(&folder.line("b")).unwrap();
     first.close();
-    assert_eq!(folder.files(), map(&[("r.csv", &["b"])]));
+    folder.has("r.csv: b");
 }
 
 #[test]
@@ -207,7 +191,7 @@ fn a_file_cut_off_under_us_gets_a_header_again() {
     // It is as old as its first row now.
     folder.manual.advance(Duration::from_secs(3000));
     sink.write(&folder.line("c")).unwrap();
-    assert_eq!(folder.files(), map(&[("r.csv", &["b", "c"])]));
+    folder.has("r.csv: b c");
 }
 
 #[test]
@@ -230,16 +214,7 @@ fn a_file_that_is_full_moves_away() {
         .collect();
     sink.write(&block).unwrap();
     sink.write(&folder.line("i")).unwrap();
-    assert_eq!(
-        folder.files(),
-        map(&[
-            ("r.csv", &["i"]),
-            ("r.csv.20261120T144800Z", &["a", "b"]),
-            ("r.csv.20261120T144801Z", &["c", "d"]),
-            ("r.csv.20261120T144802Z", &["e"]),
-            ("r.csv.20261120T144802Z.1", &["f", "g", "h"]),
-        ])
-    );
+    folder.has("r.csv: i, r.csv.20261120T144800Z: a b, r.csv.20261120T144801Z: c d, r.csv.20261120T144802Z: e, r.csv.20261120T144802Z.1: f g h");
     let text = folder.metrics.text();
     assert!(
         text.contains("queuescope_records_rotations_total 4"),
@@ -262,14 +237,7 @@ fn a_file_ages_from_its_first_row() {
             folder.manual.set(now);
             sink.write(&folder.line(id)).unwrap();
         }
-        assert_eq!(
-            folder.files(),
-            map(&[
-                ("r.csv", &["c", "d"]),
-                ("r.csv.20261120T172800Z", &["a", "b"]),
-            ]),
-            "{base:?}"
-        );
+        folder.has("r.csv: c d, r.csv.20261120T172800Z: a b");
     }
 }
 
@@ -325,7 +293,7 @@ fn writers_in_parallel_lose_and_double_nothing() {
                 let observer = Observer::new(Side::Front, Endpoint::Generate, id);
                 let now = folder.file.clock.now();
                 let observed = observer.finish(End::Complete, now);
-                recorder.record(Rows::from(Row::all(observed.into_records(None))));
+                recorder.record(Rows::from(Row::ended(observed.into_rows(None))));
                 if n % 40 == writer {
                     std::thread::yield_now();
                 }

@@ -1,9 +1,9 @@
 use super::*;
-use crate::request::record::PrefilledBy;
+use crate::request::more::PrefilledBy;
 use crate::table::{Cell, Table};
 use crate::telemetry::counted::Counted;
 
-/// A request of a server of two slots: when it began to wait, to run, and ended, in seconds.
+/// A request of a server of two slots, whose clock is 100 s ahead of ours: when it began to wait, to run, and ended, in seconds.
 fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
     let mut table = Table::default();
     let at = |name: &'static str, seconds| (name, Cell::Number(seconds));
@@ -13,6 +13,7 @@ fn rows(queued: f64, started: f64, ended: f64) -> Vec<Row> {
         ("outcome", Cell::Word("ok")),
         ("seen_by", Cell::Word("front")),
         ("clock_state", Cell::Word("offset")),
+        at("clock_offset", 100.0),
         ("labels", Cell::Word("x-tenant=acme; x-team=b")),
         at("arrival_time", queued),
         at("router_send_time", queued),
@@ -62,7 +63,86 @@ fn waits_are_counted_once_when_those_that_ran_meanwhile_have_ended() {
     assert!(slots.1 > 0.95 * whole(40), "{last:?}");
     // Nothing is left of a worker that is gone.
     log.count(at(1000.0), &metrics);
-    assert!(log.0.lock().is_empty());
+    assert!(log.0.lock().timed.is_empty());
+}
+
+/// A server runs four of ours, later two while one more waits: others have it, unless one of ours was there of which it told nothing.
+#[test]
+fn where_a_request_without_times_was_nobody_else_is_blamed() {
+    let told_of = |untimed: &[Vec<Row>]| {
+        let (log, metrics) = (WaitLog::default(), Metrics::new().unwrap());
+        for (queued, started, ended) in [
+            (0.0, 0.0, 4.0),
+            (0.0, 0.0, 4.0),
+            (0.0, 0.0, 4.0),
+            (0.0, 0.0, 4.0),
+            (5.0, 5.0, 9.0),
+            (5.0, 5.0, 9.0),
+            (5.0, 8.0, 9.0),
+        ] {
+            log.record(&rows(queued, started, ended), at(ended), &metrics);
+        }
+        untimed
+            .iter()
+            .for_each(|rows| log.record(rows, at(8.5), &metrics));
+        log.count(at(100.0), &metrics);
+        told(&metrics)
+    };
+    let untimed = |host: &str, outcome: &str| {
+        let mut rows = rows(0.0, 0.0, 8.5);
+        rows[0].router_send_time = Some(at(6.0));
+        rows[0].pure_queue_time = None;
+        rows[0].host = Some(host.to_owned());
+        rows[0].ended_in = Some(outcome.to_owned());
+        rows
+    };
+    let others = |seconds| ("gpu:1 not_seen_here".to_owned(), seconds);
+    assert_eq!(told_of(&[]), [others(3.0)]);
+    let unknown = ("gpu:1 unknown".to_owned(), 2.0);
+    assert_eq!(
+        told_of(&[untimed("gpu:1", "server")]),
+        [others(1.0), unknown.clone()]
+    );
+    // Where it was nobody knows.
+    assert_eq!(told_of(&[untimed("", "server")]), [others(1.0), unknown]);
+    assert_eq!(told_of(&[untimed("gpu:2", "server")]), [others(3.0)]);
+    assert_eq!(told_of(&[untimed("gpu:1", "connecting")]), [others(3.0)]);
+}
+
+#[test]
+fn requests_without_times_are_kept_in_bounds() {
+    let mut log = Log::default();
+    for n in 0..i64::try_from(KEPT).unwrap() + 10 {
+        let interval = |start| Interval {
+            start,
+            end: start + 5,
+        };
+        log.add_untimed("gpu:1", interval(n * 10), at(1e9));
+    }
+    let all = &log.untimed["gpu:1"];
+    assert_eq!(
+        (all.len(), all[0], all[1].start),
+        (KEPT, Interval { start: 0, end: 105 }, 110)
+    );
+    log.add_untimed(
+        "gpu:1",
+        Interval {
+            start: 100,
+            end: i64::MAX,
+        },
+        at(1.0),
+    );
+    assert_eq!(
+        log.untimed["gpu:1"],
+        [Interval {
+            start: 0,
+            end: at(1.0).nanos() + FORGOTTEN
+        }]
+    );
+    for n in 0..2 * WORKERS {
+        log.add_untimed(&n.to_string(), Interval { start: 0, end: 1 }, at(1.0));
+    }
+    assert!(log.untimed.len() <= WORKERS + 1 && log.untimed.contains_key(""));
 }
 
 #[test]
@@ -79,7 +159,13 @@ fn what_waits_to_be_judged_is_bounded() {
     }
     log.count(at(2.0), &metrics);
     log.count(at(2.0), &metrics);
-    let kept = log.0.lock().values().map(|of| of.all.len()).sum::<usize>();
+    let kept = log
+        .0
+        .lock()
+        .timed
+        .values()
+        .map(|of| of.all.len())
+        .sum::<usize>();
     assert!(kept <= 2 * MOST + KEPT, "{kept}");
 }
 

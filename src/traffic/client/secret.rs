@@ -35,7 +35,7 @@ pub fn bearer(key: &str) -> Result<HeaderValue, String> {
 
 /// A text without these values of headers.
 pub(super) fn hidden<'a>(text: &str, values: impl Iterator<Item = &'a HeaderValue>) -> String {
-    let texts = values.filter_map(|value| value.to_str().ok());
+    let texts = values.filter_map(|value| std::str::from_utf8(value.as_bytes()).ok());
     // `Bearer KEY`: a server may say the key alone.
     let texts = texts.flat_map(|text| [Some(text), text.split_once(' ').map(|(_, key)| key)]);
     let long = texts.flatten().filter(|text| text.len() >= SHORTEST);
@@ -51,11 +51,13 @@ mod tests {
         let key = bearer("sk-12345").unwrap();
         let other = HeaderValue::from_static("long enough");
         let short = HeaderValue::from_static("a");
-        let values = [&key, &other, &short];
+        let foreign = HeaderValue::from_str("schlüssel").unwrap();
+        let values = [&key, &other, &short, &foreign];
         for (said, shown) in [
             ("a wrong key: sk-12345.", "a wrong key: ***."),
             ("no `Bearer sk-12345`", "no `***`"),
             ("long enough, long enough", "***, ***"),
+            ("no schlüssel", "no ***"),
             ("nothing", "nothing"),
         ] {
             assert_eq!(hidden(said, values.into_iter()), shown);

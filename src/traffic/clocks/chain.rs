@@ -175,7 +175,7 @@ impl Life {
     }
 }
 
-fn error_of(record: &Record, clock: ClockOf) -> Option<i64> {
+fn error_of(record: &Row, clock: ClockOf) -> Option<i64> {
     match record.timeline.relation(clock) {
         Relation::Same => Some(0),
         Relation::Apart(offset) => Some(offset.error_nanos),
@@ -185,7 +185,7 @@ fn error_of(record: &Record, clock: ClockOf) -> Option<i64> {
 
 /// Fails unless every moment that was put on the generator's clock is right within its clock's error, and every
 /// span within both ends' together. How many moments were.
-fn check(record: &Record, life: &Life, machines: &Machines) -> Result<usize, TestCaseError> {
+fn check(record: &Row, life: &Life, machines: &Machines) -> Result<usize, TestCaseError> {
     let clock_of = |moment: Moment| match moment.clock(Side::Traffic) {
         ClockOf::Hop if machines.is_one => ClockOf::Front,
         clock => clock,
@@ -277,7 +277,7 @@ fn lives(all: &[Delays]) -> Vec<Life> {
 }
 
 /// The records of exchanges that ended in this order.
-fn relate(exchanges: Vec<Exchange>, own: &str) -> Vec<Record> {
+fn relate(exchanges: Vec<Exchange>, own: &str) -> Vec<Row> {
     let mut clocks = Clocks::new(own.to_owned());
     let all = exchanges.into_iter();
     all.flat_map(|exchange| clocks.relate(exchange)).collect()
@@ -323,6 +323,6 @@ fn a_chain_of_clocks_is_no_surer_than_its_links() {
     let engine = error_of(&record, ClockOf::Engine).unwrap();
     assert!((NANOS..NANOS + NANOS / 1000).contains(&hop), "{hop}");
     assert!((NANOS..NANOS + NANOS / 500).contains(&engine), "{engine}");
-    let row = crate::request::row::Row::all(vec![record]).remove(0);
+    let row = crate::request::row::Row::ended(vec![record]).remove(0);
     assert_eq!(row.clock_offset_error, Some(engine));
 }

@@ -1,5 +1,6 @@
 //! A plan made of flags: data set, rate, client.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::traffic::workload::custom;
 use crate::traffic::workload::dataset::{Content, Dataset};
 use crate::traffic::workload::jsonl::Named;
 use crate::traffic::workload::sharegpt::{self, Sampling};
-use crate::traffic::workload::source::{self, Hashed, Source};
+use crate::traffic::workload::source::{self, Source};
 use crate::traffic::workload::trace::{self, Limits};
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
@@ -157,7 +158,7 @@ impl Args {
             DatasetName::RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
             DatasetName::GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,
             _ => {
-                let read = |file: &mut Hashed, named: Named<'_>| match data.format() {
+                let read = |file: &mut dyn Read, named: Named<'_>| match data.format() {
                     Some(format) => {
                         let end = speed.zip(self.duration);
                         let limits = Limits {

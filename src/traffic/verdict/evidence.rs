@@ -54,9 +54,13 @@ pub struct Cpu {
 /// What is known of how a run was made. What nobody saw is `None`, and not judged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
+    /// Requests of the whole run.
+    pub scheduled: u64,
     /// Requests that were due.
     pub due: u64,
-    /// Requests that were not sent any more, as the run was stopped.
+    /// Requests that were sent.
+    pub sent: u64,
+    /// Requests that were not sent any more, as the run was stopped: they were not due, or waited for a slot.
     pub unsent: u64,
     /// Requests under way that were given up then.
     pub given_up: u64,
@@ -98,11 +102,6 @@ impl Evidence {
             loop_bounds: Bounds::of(typical, None),
             ..Evidence::default()
         }
-    }
-
-    /// So many of the requests that were due.
-    pub(super) fn share(&self, count: u64) -> f64 {
-        count as f64 / self.due.max(1) as f64
     }
 }
 

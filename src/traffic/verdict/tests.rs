@@ -8,7 +8,9 @@ fn good() -> Evidence {
         max: 0.03,
     };
     Evidence {
+        scheduled: 1200,
         due: 1200,
+        sent: 1200,
         lag: Some(delay),
         late: 6,
         event_loop: Some(delay),
@@ -97,10 +99,22 @@ fn waits_for_slots_and_one_late_request_are_no_fault() {
 
 #[test]
 fn a_run_that_was_stopped_is_not_all_that_was_asked() {
-    let verdict = with(|evidence| (evidence.unsent, evidence.given_up) = (359, 2));
+    let verdict = with(|evidence| {
+        evidence.scheduled = 1559;
+        (evidence.unsent, evidence.given_up) = (359, 2);
+    });
     assert_eq!(verdict.grade, Grade::Degraded);
     let said = "the run was stopped: 359 of 1559 requests were never sent and 2 given up, so the figures are of its beginning";
     assert_eq!(verdict.reasons[0], said);
+}
+
+/// Of a thousand that wait for a slot until the run is stopped, none was sent in time.
+#[test]
+fn late_sends_are_a_share_of_what_was_sent() {
+    let verdict = with(|evidence| (evidence.sent, evidence.late) = (100, 11));
+    assert_eq!(verdict.grade, Grade::Invalid);
+    let said = "11 of 100 requests (11 %) were sent more than";
+    assert!(verdict.reasons[0].starts_with(said), "{verdict:?}");
 }
 
 #[test]

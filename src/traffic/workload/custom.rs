@@ -30,9 +30,8 @@ pub fn read(mut file: impl Read, named: Named<'_>) -> Result<(Dataset, String), 
     let mut text = String::new();
     let read = file.read_to_string(&mut text);
     read.map_err(|cause| named.wrong(&format!(": {cause}")))?;
-    let text = text.trim_start_matches('\u{feff}');
     let pieces: Vec<&str> = if text.trim_start().starts_with('[') {
-        let entries: Result<Vec<&RawValue>, _> = serde_json::from_str(text);
+        let entries: Result<Vec<&RawValue>, _> = serde_json::from_str(&text);
         let entries = entries.map_err(|error| named.wrong_line(error.line(), &problem(&error)))?;
         entries.into_iter().map(RawValue::get).collect()
     } else {

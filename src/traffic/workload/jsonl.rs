@@ -42,9 +42,6 @@ pub fn lines(
                 Ok(_) => {}
                 Err(cause) => return Some(Err(named.wrong_line(number, &cause.to_string()))),
             }
-            if number == 1 && text.starts_with('\u{feff}') {
-                text.remove(0);
-            }
             text.truncate(text.trim_end().len());
             Some(Ok((number, text)))
         })

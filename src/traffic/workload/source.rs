@@ -21,8 +21,11 @@ pub struct Source {
     pub taken: String,
 }
 
+/// A byte order mark: some programs write one before a text, of which it is no part.
+const MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Bytes that pass on, and their SHA-256.
-pub(in crate::traffic) struct Hashed {
+struct Hashed {
     inner: File,
     sum: digest::Context,
 }
@@ -48,7 +51,7 @@ pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
 pub(in crate::traffic) fn open<T>(
     flag: &str,
     path: &Path,
-    read: impl FnOnce(&mut Hashed, Named<'_>) -> Result<(T, String), Error>,
+    read: impl FnOnce(&mut dyn Read, Named<'_>) -> Result<(T, String), Error>,
 ) -> Result<(T, Source), Error> {
     let name = path.display().to_string();
     let named = Named { flag, path: &name };
@@ -57,7 +60,11 @@ pub(in crate::traffic) fn open<T>(
         inner: File::open(path).map_err(wrong)?,
         sum: digest::Context::new(&digest::SHA256),
     };
-    let (made, taken) = read(&mut file, named)?;
+    let mut start = Vec::new();
+    let mut first = file.by_ref().take(MARK.len() as u64);
+    first.read_to_end(&mut start).map_err(wrong)?;
+    let start = start.strip_prefix(MARK).unwrap_or(&start);
+    let (made, taken) = read(&mut start.chain(&mut file), named)?;
     // It need not have read to the end.
     io::copy(&mut file, &mut io::sink()).map_err(wrong)?;
     let sha256 = hex(file.sum.finish().as_ref());

@@ -174,61 +174,42 @@ fn an_array_is_a_data_set_too_and_messages_are_sent_as_they_stand() {
     assert_eq!(sent["messages"][1]["content"][0]["text"], "who is it");
 }
 
+/// Files, and what is said of them; NL ends a line.
+const WRONG: &str = r#"
+{"prompt":"a"}NLNL{"prompt":3} | --dataset-path d.jsonl, line 3: `prompt`: invalid type: integer `3`, expected a string
+[NL{"prompt":"a"},NL{"prompt":"a"},NL{"prompt":NL"a","completion":[]}NL] | --dataset-path d.jsonl, line 4: `completion`: invalid type: sequence, expected a string
+{"prompt":"a"NL | line 1: is not JSON
+[{"prompt":"a"}NL,] | line 2: is not JSON
+[{"prompt":"a"}NL{}] | line 2: is not JSON: expected `,` or `]`
+[{"prompt":"a"},NL | line 2: is not JSON
+[ | line 1: is not JSON
+[{"prompt":"a"}]] | trailing characters
+[] [] | trailing characters
+[{"prompt":"a"}] x | line 1: is not JSON: trailing characters
+3 | invalid type: integer `3`, expected struct Line
+{} | neither `prompt` nor `messages`
+{"prompt":" "} | `prompt` must not be empty
+{"prompt":"a","messages":[{}]} | has both
+{"prompt":"a","id":[]} | `id` must be a string or number
+{"messages":[]} | neither `prompt` nor
+{"messages":{}} | `messages`: invalid type: map, expected a sequence
+{"messages":[{"content":"a"}]} | `messages[0].role`
+{"messages":[{"role":"user","content":1}]} | `messages[0].content`
+ | holds no entries
+[] | holds no entries"#;
+
 #[test]
 fn a_wrong_entry_is_named_by_file_line_and_field() {
-    let message = |text: &str| {
-        custom::read(text.as_bytes(), NAMED)
-            .unwrap_err()
-            .to_string()
-    };
-    let good = r#"{"prompt":"a"}"#;
-    assert_eq!(
-        message(&format!("{good}\n\n{{\"prompt\":3}}")),
-        "--dataset-path d.jsonl, line 3: `prompt`: invalid type: integer `3`, expected a string"
-    );
-    assert_eq!(
-        message(&format!(
-            "[\n{good},\n{good},\n{{\"prompt\":\n\"a\",\"completion\":[]}}\n]"
-        )),
-        "--dataset-path d.jsonl, line 4: `completion`: invalid type: sequence, expected a string"
-    );
-    for (text, part) in [
-        ("{\"prompt\":\"a\"\n", "line 1: is not JSON"),
-        ("[{\"prompt\":\"a\"}\n,]", "line 2: is not JSON"),
-        (
-            "[{\"prompt\":\"a\"}\n{}]",
-            "line 2: is not JSON: expected `,` or `]`",
-        ),
-        ("[{\"prompt\":\"a\"},\n", "line 2: "),
-        ("[", "line 1: "),
-        ("[{\"prompt\":\"a\"}]]", "trailing characters"),
-        ("[] []", "trailing characters"),
-        (
-            "[{\"prompt\":\"a\"}] x",
-            "line 1: is not JSON: trailing characters",
-        ),
-        ("3", "invalid type: integer `3`, expected struct Line"),
-        ("{}", "neither `prompt` nor `messages`"),
-        ("{\"prompt\":\" \"}", "`prompt` must not be empty"),
-        ("{\"prompt\":\"a\",\"messages\":[{}]}", "has both"),
-        (
-            "{\"prompt\":\"a\",\"id\":[]}",
-            "`id` must be a string or number",
-        ),
-        ("{\"messages\":[]}", "neither `prompt` nor"),
-        (
-            "{\"messages\":{}}",
-            "`messages`: invalid type: map, expected a sequence",
-        ),
-        ("{\"messages\":[{\"content\":\"a\"}]}", "`messages[0].role`"),
-        (
-            "{\"messages\":[{\"role\":\"user\",\"content\":1}]}",
-            "`messages[0].content`",
-        ),
-        ("", "holds no entries"),
-        ("[]", "holds no entries"),
-    ] {
-        assert!(message(text).contains(part), "{text}: {}", message(text));
+    for line in WRONG.lines().skip(1) {
+        let (text, said) = line.split_once(" | ").unwrap();
+        let text = text.replace("NL", "\n");
+        let error = custom::read(text.as_bytes(), NAMED).unwrap_err();
+        let told = error.to_string();
+        let is_right = match said.starts_with("--") {
+            true => told == said,
+            false => told.contains(said),
+        };
+        assert!(is_right, "{text}: {told}");
     }
     let missing = source::open(
         "--dataset-path",
@@ -241,6 +222,34 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
         missing.starts_with("--dataset-path /nowhere/d.jsonl: "),
         "{missing}"
     );
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_data_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    for (name, text) in [
+        ("custom", r#"[{"prompt":"a b"}]"#),
+        (
+            "sharegpt",
+            include_str!("../../../tests/data/datasets/sharegpt.json"),
+        ),
+        (
+            "mooncake",
+            include_str!("../../../tests/data/datasets/mooncake.jsonl"),
+        ),
+        (
+            "azure",
+            include_str!("../../../tests/data/datasets/azure-2023.csv"),
+        ),
+    ] {
+        let line = format!("--dataset-name {name} --dataset-path {}", path.display());
+        let sent = ["", "\u{feff}"].map(|mark| {
+            std::fs::write(&path, format!("{mark}{text}")).unwrap();
+            planned(&line).request(0)
+        });
+        assert_eq!(sent[0], sent[1], "{name}");
+    }
 }
 
 /// The words of a request's prompt.

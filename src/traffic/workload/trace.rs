@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use csv::StringRecord;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -48,16 +47,15 @@ pub enum Format {
     Csv,
 }
 
-/// A request as [`Format::Csv`] has it.
-#[derive(serde::Deserialize)]
-struct Cells {
-    #[serde(alias = "TIMESTAMP", alias = "Timestamp")]
-    time: String,
-    #[serde(alias = "ContextTokens", alias = "Request tokens")]
-    prompt: u32,
-    #[serde(alias = "GeneratedTokens", alias = "Response tokens")]
-    answer: u32,
-}
+/// The columns of [`Format::Csv`]: time, tokens of the prompt, tokens of the answer; Azure's name and BurstGPT's.
+const COLUMNS: [[&str; 2]; 3] = [
+    ["TIMESTAMP", "Timestamp"],
+    ["ContextTokens", "Request tokens"],
+    ["GeneratedTokens", "Response tokens"],
+];
+
+/// Where the columns stand in a file of [`Format::Csv`], with their names there.
+type Head = [(usize, String); 3];
 
 impl Format {
     /// What is right.
@@ -106,38 +104,60 @@ fn read_most(
     most: (usize, usize),
 ) -> Result<(Dataset, String), Error> {
     let mut lines = lines(file, named, LONGEST_LINE);
-    let head = match format {
-        Format::Csv => lines.next().transpose()?.unwrap_or_default().1,
-        Format::Mooncake => String::new(),
+    let right = format.right();
+    let wrong = |number, what: String| named.wrong_line(number, &format!("{what}; {right}"));
+    let first = match format {
+        Format::Csv => lines.next().transpose()?,
+        Format::Mooncake => None,
     };
-    let head = cells(&head);
+    let head = first.map(|(number, line)| head(&line).map_err(|what| wrong(number, what)));
+    let head = head.transpose()?;
     let requests = lines.map(|line| {
         let (number, line) = line?;
-        let read = match format {
-            Format::Mooncake => mooncake(&line),
-            Format::Csv => {
-                let row = cells(&line).deserialize(Some(&head));
-                let row = row.map_err(|error| cause(&error));
-                row.and_then(Cells::request)
-            }
+        let read = match &head {
+            None => mooncake(&line),
+            Some(head) => cells(&line, head),
         };
-        let right = format.right();
-        read.map_err(|what| named.wrong_line(number, &format!("{what}; {right}")))
+        read.map_err(|what| wrong(number, what))
     });
     gather(requests, named, limits, most)
 }
 
 /// No cell of the published files holds a comma or a quote.
-fn cells(line: &str) -> StringRecord {
-    line.split(',').map(str::trim).collect::<Vec<_>>().into()
+fn split(line: &str) -> Vec<&str> {
+    line.split(',').map(str::trim).collect()
 }
 
-/// What is wrong with a line of CSV, without its place.
-fn cause(error: &csv::Error) -> String {
-    match error.kind() {
-        csv::ErrorKind::Deserialize { err, .. } => err.to_string(),
-        _ => error.to_string(),
-    }
+/// Where the columns stand, by a file's first line.
+fn head(line: &str) -> Result<Head, String> {
+    let found = split(line);
+    let place = |names: [&str; 2]| {
+        let at = found.iter().position(|name| names.contains(name));
+        at.map(|at| (at, found[at].to_owned()))
+            .ok_or_else(|| format!("has no column {}", names.join(" or ")))
+    };
+    let [time, prompt, answer] = COLUMNS.map(place);
+    Ok([time?, prompt?, answer?])
+}
+
+/// A request, by its line of CSV.
+fn cells(line: &str, [time, prompt, answer]: &Head) -> Result<Request, String> {
+    let cells = split(line);
+    let cell = |(at, name): &(usize, String)| {
+        let cell = cells.get(*at).copied();
+        cell.ok_or_else(|| format!("has no cell of the column {name}"))
+    };
+    let tokens = |column: &(usize, String)| {
+        let text = cell(column)?;
+        let name = &column.1;
+        let wrong = |_| format!("`{name}`: `{text}` is no number of tokens");
+        text.parse::<u32>().map_err(wrong)
+    };
+    let text = cell(time)?;
+    let seconds = text.parse().ok().and_then(of_seconds);
+    let at_nanos = seconds.or_else(|| of_date(text));
+    let at_nanos = at_nanos.ok_or_else(|| format!("`{text}` is no time"))?;
+    Request::new(at_nanos, tokens(prompt)?, tokens(answer)?, Box::default())
 }
 
 fn gather(
@@ -229,16 +249,6 @@ impl Request {
             output: Some(self.output.into()),
             ..Entry::drawn(content)
         })
-    }
-}
-
-impl Cells {
-    fn request(self) -> Result<Request, String> {
-        let time = &self.time;
-        let seconds = time.parse().ok().and_then(of_seconds);
-        let at_nanos = seconds.or_else(|| of_date(time));
-        let at_nanos = at_nanos.ok_or_else(|| format!("`{time}` is no time"))?;
-        Request::new(at_nanos, self.prompt, self.answer, Box::default())
     }
 }
 

@@ -59,7 +59,9 @@ impl Made<'_> {
             }),
             name,
             off: named(prediction.errors),
-            notes: vec!["predicted, not measured".to_owned()],
+            notes: std::iter::once("predicted, not measured".to_owned())
+                .chain(prediction.note.clone())
+                .collect(),
             ..Run::default()
         };
         for (n, (request, times)) in made.seen().enumerate() {

@@ -34,6 +34,7 @@ impl Made<'_> {
             shown["settings"] = grid::json(&prediction.settings).into();
             shown["error"] = json!(named(prediction.errors));
             shown["refused"] = prediction.refused.into();
+            shown["note"] = prediction.note.clone().into();
             shown
         });
         let not_found = self.not_found.iter().map(
@@ -42,6 +43,7 @@ impl Made<'_> {
         json!({
             "fit": {
                 "requests": fit.requests,
+                "most_running": fit.most_running,
                 "parameters": learnt.collect::<BTreeMap<_, _>>(),
                 "gpu_share": fit.shares,
                 "error": fit.error(),
@@ -96,11 +98,14 @@ impl Made<'_> {
             let (label, refused) = (grid::label(&prediction.settings), prediction.refused);
             predicted.push(line(&format!("predicted: {label}"), &prediction.figures));
             predicted.push(cells("  ±", prediction.errors.map(percent)));
-            if refused > 0 {
-                notes += &format!(
-                    "note: {label}: {refused} of {} requests are refused, as they are longer than the KV cache\n",
-                    load.requests.len()
-                );
+            let refused = (refused > 0).then(|| {
+                let all = load.requests.len();
+                format!(
+                    "{refused} of {all} requests are refused, as they are longer than the KV cache"
+                )
+            });
+            for note in refused.iter().chain(&prediction.note) {
+                notes += &format!("note: {label}: {note}\n");
             }
         }
         format!(

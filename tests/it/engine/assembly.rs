@@ -15,7 +15,7 @@ use crate::support::spans::{self, Case};
 const ROOM: usize = 1000;
 
 fn read(spans: &[Value]) -> Vec<EngineSpan> {
-    otlp::spans(spans::message(spans).into()).unwrap()
+    otlp::spans(spans::message(spans).into(), |_| {}).unwrap()
 }
 
 fn at(second: i64) -> Stamp {

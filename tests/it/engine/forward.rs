@@ -14,13 +14,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver, Settings};
-use queuescope::telemetry::otlp::settings::{self, Given, Headers, Protocol};
+use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
 use queuescope::telemetry::prometheus::Batch;
 use queuescope::telemetry::prometheus::Metrics;
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::support::collector::{Collector, Mood};
+use crate::support::listening::Listening;
 use crate::support::spans;
 use crate::support::upstream::refusing;
 use crate::support::wire::until;
@@ -29,34 +29,28 @@ use crate::support::wire::until;
 struct Raw {
     addr: SocketAddr,
     came: Came,
-    _serving: JoinSet<()>,
+    _listening: Listening,
 }
 
 type Came = Arc<Mutex<Vec<(http::request::Parts, Bytes)>>>;
 
 impl Raw {
     async fn start() -> Raw {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let came = Came::default();
-        let mut serving = JoinSet::new();
         let store = came.clone();
-        serving.spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let store = store.clone();
-                let service = service_fn(move |request| keep(request, store.clone()));
-                connections.spawn(async move {
-                    let server = auto::Builder::new(TokioExecutor::new());
-                    drop(server.serve_connection(TokioIo::new(stream), service).await);
-                });
+        let listening = Listening::start(move |_, stream| {
+            let store = store.clone();
+            let service = service_fn(move |request| keep(request, store.clone()));
+            async move {
+                let server = auto::Builder::new(TokioExecutor::new());
+                drop(server.serve_connection(TokioIo::new(stream), service).await);
             }
         });
+        let listening = listening.await;
         Raw {
-            addr,
+            addr: listening.addr,
             came,
-            _serving: serving,
+            _listening: listening,
         }
     }
 }
@@ -76,14 +70,12 @@ async fn keep(
 }
 
 fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
-    let mut headers = Headers::default();
-    headers.read("x-api-key: some-key").unwrap();
-    let given = Given {
+    let given = Otlp {
         endpoint: Some(format!("http://{addr}")),
         protocol: Some(protocol),
-        headers: Some(headers),
-        timeout: Some(Duration::from_millis(500)),
-        ..Given::default()
+        headers: vec!["x-api-key: some-key".into()],
+        timeout_s: Some(0.5.try_into().unwrap()),
+        ..Otlp::default()
     };
     let resolved = settings::Settings::resolve(&given, "test", &|_| None).unwrap();
     forward::Settings {

@@ -60,12 +60,16 @@ impl Chat {
         }
     }
 
+    async fn send_request(&self) -> wire::Client {
+        let mut client = self.front.client().await;
+        let request = wire::post("/v1/chat/completions", "", BODY.as_bytes());
+        client.send(request).await;
+        client
+    }
+
     /// Asks and reads the whole answer.
     pub async fn ask(&self) {
-        let mut client = self.front.client().await;
-        client
-            .send(wire::post("/v1/chat/completions", "", BODY.as_bytes()))
-            .await;
+        let mut client = self.send_request().await;
         let answer = client.response().await;
         assert!(String::from_utf8_lossy(&answer.body).contains("[DONE]"));
     }
@@ -166,9 +170,7 @@ async fn a_chat_stream_shows_its_queue() {
     let (first, rest) = spans.split_at(4);
     chat.send(rest).await;
     chat.send(first).await;
-    let path = chat.front.records();
-    until("the row", || rows(&path).len() == 1).await;
-    let row = &rows(&path)[0];
+    let row = &chat.front.first_row().await;
     chat.assert_joined(row);
     assert_eq!(row["engine_id"], chat.rid);
     assert_eq!(row["output_tokens_from_trace"], "8");
@@ -189,44 +191,34 @@ async fn a_chat_stream_shows_its_queue() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_lost_costs_only_what_it_would_have_told() {
-    // The root was lost.
-    let chat = Chat::with(|config| config.engine.wait_s = 1.0.try_into().unwrap()).await;
-    chat.ask().await;
-    let mut spans = chat.spans();
-    spans.retain(|span| !is_root(span));
-    chat.send(&spans).await;
-    let path = chat.front.records();
-    until("the row", || rows(&path).len() == 1).await;
-    let row = &rows(&path)[0];
-    chat.assert_joined(row);
+    let told_without = async |lost: fn(&Value) -> bool| {
+        let chat = Chat::with(|config| config.engine.wait_s = 1.0.try_into().unwrap()).await;
+        chat.ask().await;
+        let mut spans = chat.spans();
+        spans.retain(|span| !lost(span));
+        chat.send(&spans).await;
+        let row = chat.front.first_row().await;
+        assert_eq!(chat.missing("incomplete"), 1);
+        (chat, row)
+    };
+    let (chat, row) = told_without(is_root).await;
+    chat.assert_joined(&row);
     assert_eq!(row["server_created_time"], "");
-    assert_eq!(chat.missing("incomplete"), 1);
-    // The stages were lost.
-    let chat = Chat::with(|config| config.engine.wait_s = 1.0.try_into().unwrap()).await;
-    chat.ask().await;
-    let mut spans = chat.spans();
-    spans.retain(is_root);
-    chat.send(&spans).await;
-    let path = chat.front.records();
-    until("the row", || rows(&path).len() == 1).await;
-    let row = &rows(&path)[0];
-    assert_cells(row, [("timing_source", "trace"), ("pure_queue_time", "")]);
+    let (_, row) = told_without(|span| !is_root(span)).await;
+    assert_cells(&row, [("timing_source", "trace"), ("pure_queue_time", "")]);
     assert_ne!(row["queue_time_in_server"], "");
-    assert_eq!(chat.missing("incomplete"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_never_comes_is_counted_and_what_comes_late_too() {
     let chat = Chat::with(|config| config.engine.wait_s = 0.1.try_into().unwrap()).await;
     chat.ask().await;
-    let path = chat.front.records();
-    until("the row", || rows(&path).len() == 1).await;
-    assert_eq!(rows(&path)[0]["timing_source"], "");
-    assert_eq!(rows(&path)[0]["outcome"], "ok");
+    let row = chat.front.first_row().await;
+    assert_cells(&row, [("timing_source", ""), ("outcome", "ok")]);
     assert_eq!(chat.missing("no_spans"), 1);
     chat.send(&chat.spans()).await;
     until("the late one", || chat.joins("late") == 1).await;
-    assert_eq!(rows(&path).len(), 1);
+    chat.front.first_row().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,17 +227,12 @@ async fn a_client_that_left_before_any_id_came_is_found_by_its_trace() {
         config.engine.wait_abort_s = 2.0.try_into().unwrap();
     })
     .await;
-    let mut client = chat.front.client().await;
-    client
-        .send(wire::post("/v1/chat/completions", "", BODY.as_bytes()))
-        .await;
+    let client = chat.send_request().await;
     until("the request", || chat.upstream.seen().len() == 1).await;
     drop(client);
     until("the row waits", || chat.waiting() == 1).await;
     chat.send(&chat.spans()).await;
-    let path = chat.front.records();
-    until("the row", || rows(&path).len() == 1).await;
-    let row = &rows(&path)[0];
+    let row = &chat.front.first_row().await;
     assert_eq!((&*row["outcome"], &*row["engine_id"]), ("client_abort", ""));
     chat.assert_joined(row);
 }
@@ -291,7 +278,6 @@ async fn the_sampled_flag_goes_upstream_unless_the_user_says_otherwise() {
     chat.ask().await;
     assert_eq!(flag(&chat), "00");
     // Nothing is waited for.
-    let path = chat.front.records();
-    until("the row", || rows(&path).len() == 1).await;
+    chat.front.first_row().await;
     assert_eq!((chat.missing("unsampled"), chat.waiting()), (1, 0));
 }

@@ -3,8 +3,7 @@
 use std::io::Write;
 
 use super::join::Chat;
-use crate::support::proxy::{assert_cells, rows};
-use crate::support::wire::until;
+use crate::support::proxy::assert_cells;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_stream_shows_its_queue_by_the_servers_log() {
@@ -29,8 +28,7 @@ async fn a_chat_stream_shows_its_queue_by_the_servers_log() {
     log.write_all(half.as_bytes()).unwrap();
     log.write_all(rest.as_bytes()).unwrap();
     let path = chat.front.records();
-    until("the row", || rows(&path).len() == 1).await;
-    let row = &rows(&path)[0];
+    let row = &chat.front.first_row().await;
     assert_eq!(row["timing_source"], "log", "{row:?}");
     let queue: f64 = row["pure_queue_time"].parse().unwrap();
     assert!((queue - 0.0625).abs() < 1e-6);

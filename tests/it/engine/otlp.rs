@@ -4,12 +4,13 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use queuescope::engine::otlp;
 use queuescope::engine::span::{EngineSpan, Part, Stage};
+use queuescope::telemetry::prometheus::LeftOut;
 
 use crate::support::spans;
 
 /// `None`: the message is broken.
 fn read(message: &[u8]) -> Option<Vec<EngineSpan>> {
-    otlp::spans(Bytes::copy_from_slice(message)).ok()
+    otlp::spans(Bytes::copy_from_slice(message), |_| {}).ok()
 }
 
 #[test]
@@ -57,18 +58,23 @@ fn a_span_that_is_none_of_an_engines_is_left_out() {
         .iter_mut()
         .find(|span| span["attrs"]["rid"].is_string());
     let root = root.unwrap();
-    for (key, wrong) in [
-        ("trace_id", "ab".into()),
-        ("start_ns", 0.into()),
-        ("name", "x".repeat(300_000).into()),
+    let read = |spans: &[serde_json::Value]| {
+        let mut left_out = Vec::new();
+        let message = spans::message(spans).into();
+        let found = otlp::spans(message, |why| left_out.push(why)).unwrap();
+        (found.len(), left_out)
+    };
+    for (key, wrong, why) in [
+        ("trace_id", "ab".into(), vec![LeftOut::Malformed]),
+        ("start_ns", 0.into(), vec![LeftOut::Malformed]),
+        ("name", "x".repeat(300_000).into(), vec![]),
     ] {
         let right = std::mem::replace(&mut root[key], wrong);
-        let found = read(&spans::message(std::slice::from_ref(root))).unwrap();
-        assert!(found.is_empty(), "{key}");
+        assert_eq!(read(std::slice::from_ref(root)), (0, why), "{key}");
         root[key] = right;
     }
     root["attrs"]["long"] = "x".repeat(300_000).into();
-    assert_eq!(read(&spans::message(&case)).unwrap().len(), all - 1);
+    assert_eq!(read(&case), (all - 1, vec![LeftOut::TooLarge]));
 }
 
 #[test]

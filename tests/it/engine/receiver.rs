@@ -14,8 +14,7 @@ use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
 use queuescope::engine::span::{EngineSpan, Part};
-use queuescope::telemetry::prometheus::Batch;
-use queuescope::telemetry::prometheus::Metrics;
+use queuescope::telemetry::prometheus::{Batch, LeftOut, Metrics};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -265,6 +264,22 @@ async fn what_cannot_be_read_is_counted_and_harms_nothing() {
     running.counted(Batch::TooLarge, 2).await;
     post(&running, PROTOBUF, None, case()).await;
     assert_eq!(running.next().len(), 5);
+    // A span by itself: one that is too long, and one without a start.
+    let mut case = spans::named("direct/chat_stream").spans;
+    let root = case
+        .iter_mut()
+        .find(|span| span["attrs"]["rid"].is_string());
+    root.unwrap()["attrs"]["long"] = "x".repeat(300_000).into();
+    let waiting = case
+        .iter_mut()
+        .find(|span| span["name"] == "prefill_waiting");
+    waiting.unwrap()["start_ns"] = 0.into();
+    post(&running, PROTOBUF, None, spans::message(&case)).await;
+    assert_eq!(running.next().len(), 3);
+    for why in LeftOut::ALL {
+        let counted = running.metrics.trace_spans_left_out.with(&[why.name()]);
+        assert_eq!(counted.get(), 1, "{}", why.name());
+    }
 }
 
 #[tokio::test]

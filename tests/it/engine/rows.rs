@@ -5,7 +5,6 @@ use queuescope::request::column::Value as Cell;
 use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::Record;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::Side;
 use serde_json::Value;
@@ -14,17 +13,17 @@ use super::assembly::{assembled, by_rid};
 use crate::support::spans;
 
 /// The row of a streamed answer of one event.
-fn row(endpoint: Endpoint, event: &Value, finished: Stamp) -> Record {
+fn row(endpoint: Endpoint, event: &Value, finished: Stamp) -> Row {
     let mut observer = Observer::new(Side::Front, endpoint, "id".into());
     observer.response_head(200, Some("text/event-stream"), false, finished);
     observer.response_body(format!("data: {event}\n\n").as_bytes(), finished, 0);
     let observed = observer.finish(End::Complete, finished);
-    observed.into_records(None).remove(0)
+    observed.into_rows(None).remove(0)
 }
 
 /// As numbers: nanoseconds, or counts.
-fn cells(row: &Record) -> Vec<i64> {
-    let row = &Row::all(vec![row.clone()])[0];
+fn cells(row: &Row) -> Vec<i64> {
+    let row = &Row::ended(vec![row.clone()])[0];
     let cell = |name: &str| {
         let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
         match (column.get)(row) {
@@ -68,7 +67,7 @@ fn a_row_of_a_chat_stream_gets_the_columns_that_meta_info_gives() {
             let chat = serde_json::json!({"id": id, "choices": delta});
             let mut by_trace = row(Endpoint::Chat, &chat, finished);
             told.put(&mut by_trace);
-            assert_eq!(by_trace.sequence.timing_source.unwrap().name(), "trace");
+            assert_eq!(by_trace.timing_source.unwrap().name(), "trace");
             let (ours, theirs) = (cells(&by_trace), cells(&by_meta));
             for ((name, ours), theirs) in SHOWN.iter().zip(ours).zip(&theirs) {
                 // The floats of epoch seconds resolve no better; counts are the same.
@@ -83,7 +82,7 @@ fn a_row_of_a_chat_stream_gets_the_columns_that_meta_info_gives() {
             told.put(&mut by_meta);
             assert_eq!(cells(&by_meta), theirs, "{}", case.name);
             assert_eq!(
-                Row::all(vec![by_meta.clone()])[0].inconsistency,
+                Row::ended(vec![by_meta.clone()])[0].inconsistency,
                 None,
                 "{}",
                 case.name

@@ -76,8 +76,12 @@ fn what_is_narrow_is_named() {
 /// The decode server dies: each request has one row, and those before are told whole.
 #[test]
 fn a_killed_server_of_a_pair_is_seen() {
+    Which::ALL.into_iter().for_each(killed_decode_server);
+}
+
+fn killed_decode_server(which: Which) {
     let plan = plan(
-        Which::Sglang032,
+        which,
         // The router waits for prefill, and that for its decode server: 300 s with SGLang.
         "num_prompts = 200\nrequest_rate = 100\nrequest_timeout_s = 4\nfailure_schedule = { 1.5 = [2] }",
     );
@@ -101,6 +105,21 @@ fn a_killed_server_of_a_pair_is_seen() {
     // The last half second's spans died with it.
     let told = |row: &&usize| run.table.number("decode_bootstrap_time", **row).is_some();
     assert!(good.iter().filter(told).count() >= 20, "{}", good.len());
+    // Without a decode server the router refuses what comes.
+    let rows = Table::read(&run.dir.join("proxy.csv")).unwrap();
+    let refused = (0..rows.len()).filter(|row| {
+        rows.text("error", *row).contains("No available") || rows.text("ended_in", *row) == "router"
+    });
+    let refused: Vec<usize> = refused.collect();
+    assert!(refused.len() >= 20, "{which:?}: {}", refused.len());
+    for row in refused {
+        assert_eq!(
+            rows.text("ended_in", row),
+            "router",
+            "{}",
+            rows.text("error", row)
+        );
+    }
     plan.assert_nothing_is_left();
 }
 
@@ -173,6 +192,7 @@ async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() 
         let all: BTreeSet<String> = (0..REQUESTS).map(|number| format!("r{number}")).collect();
         assert_eq!((rows.len(), ids == all), (REQUESTS, true), "{which:?}");
         let mut outcomes: BTreeMap<&str, usize> = BTreeMap::new();
+        let killed = &hosts[0];
         let mut sent_once = 0;
         for row in 0..REQUESTS {
             *outcomes.entry(rows.text("outcome", row)).or_default() += 1;
@@ -183,6 +203,11 @@ async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() 
                 assert_eq!(text("host"), hosts[2]);
                 assert!(hosts[..2].iter().any(|host| host == text("prefill_host")));
             }
+            // What the dead server had of it failed by that, and says so.
+            let error = rows.text("error", row);
+            let is_lost = rows.text("outcome", row) == "server_error";
+            let is_lost = is_lost && rows.text("status", row) == "200";
+            assert!(!is_lost || error.contains(&**killed), "{which:?}: {error}");
         }
         assert!(outcomes["client_abort"] >= REQUESTS / 80, "{outcomes:?}");
         assert!(sent_once >= REQUESTS / 4, "{which:?}: {outcomes:?}");

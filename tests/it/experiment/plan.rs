@@ -1,7 +1,16 @@
 //! Plans, before anything starts.
 
 use super::started::Planned;
+use crate::support::docs::assert_file;
+use crate::support::generator::flags;
 use crate::support::process::{queuescope, run};
+use crate::support::table;
+
+const WRONG: &str = "\
+--num-gpus 0 | num_gpus = 0: must be a number from 1 to 1024
+--request-rate 5,-1 | request_rate = -1: must be a positive number
+--set sim.decode_step_ms=x | sim.decode_step_ms = x: must be a number
+--failure-schedule {3=[9]} | there is no server 9";
 
 #[test]
 fn what_is_wrong_is_one_line_and_status_2() {
@@ -12,31 +21,10 @@ fn what_is_wrong_is_one_line_and_status_2() {
         told.err,
         "error: plan.toml: request_rates: no such key; request_rate is one\n"
     );
-    for (flags, words) in [
-        (
-            ["--num-gpus", "0"],
-            "num_gpus = 0: must be a number from 1 to 1024",
-        ),
-        (
-            ["--request-rate", "5,-1"],
-            "request_rate = -1: must be a positive number",
-        ),
-        (
-            ["--set", "sim.decode_step_ms=x"],
-            "sim.decode_step_ms = x: must be a number",
-        ),
-        (
-            ["--failure-schedule", "{ 3 = [9] }"],
-            "there is no server 9",
-        ),
-    ] {
-        let told = run(queuescope(&[&["routing"], &flags[..]].concat()));
-        assert_eq!(
-            (told.code, told.out.as_str()),
-            (Some(2), ""),
-            "{flags:?}: {}",
-            told.err
-        );
+    for [line, words] in table(WRONG) {
+        let told = run(queuescope(&flags(&format!("routing {line}"))));
+        let ended = (told.code, told.out.as_str());
+        assert_eq!(ended, (Some(2), ""), "{line}: {}", told.err);
         assert!(told.err.contains(words), "{}", told.err);
         assert_eq!(told.err.lines().count(), 1, "{}", told.err);
     }
@@ -69,12 +57,7 @@ fn what_no_run_would_find_is_told_once_before_the_first() {
 fn assert_shown(args: &[&str], file: &str) {
     let shown = run(queuescope(args));
     assert_eq!(shown.code, Some(0), "{}", shown.err);
-    let path = format!("tests/data/experiment/{file}");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &shown.out).unwrap();
-    }
-    let known = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(shown.out, known, "{args:?}: UPDATE_DOCS=1 takes it over");
+    assert_file(&format!("tests/data/experiment/{file}"), &shown.out);
 }
 
 #[test]

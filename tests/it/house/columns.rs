@@ -143,12 +143,12 @@ fn column_of(moment: Moment) -> String {
         Moment::RouterSend => Moment::WorkerArrival,
         other => other,
     };
-    let mut records = observer.finish(End::ClientGone, at).into_records(None);
+    let mut records = observer.finish(End::ClientGone, at).into_rows(None);
     for record in &mut records {
         record.timeline.clear(Moment::End);
         record.timeline.set(marked, at);
     }
-    let rows = Row::all(records);
+    let rows = Row::ended(records);
     let is_shown = |column: &&Column| {
         let shows = |row: &Row| (column.get)(row) != Value::Empty;
         column.unit == Unit::Time && rows.iter().any(shows)

@@ -120,7 +120,7 @@ async fn the_standard_variables_work_and_a_flag_is_over_them() {
     let lost = ok(probe(&collector, &flags)).await;
     assert_says(
         &lost,
-        "note: the spans of 1 requests did not get to http://127.0.0.1:1",
+        "note: the spans of 1 request did not get to http://127.0.0.1:1",
     );
 }
 

@@ -6,7 +6,6 @@ use queuescope::telemetry::otlp::settings::Protocol;
 use crate::support::collector::{Collector, SERVER};
 use crate::support::proxy::Front;
 use crate::support::upstream::Upstream;
-use crate::support::wire::until;
 
 use super::{export_to, url};
 
@@ -22,7 +21,7 @@ async fn without_a_collector_the_configs_ratio_decides_on_the_flag() {
     let upstream = Upstream::ok().await;
     let front = Front::with(&[upstream.addr], |config| {
         config.otlp.upstream_flag = Some(UpstreamFlag::Ratio);
-        config.otlp.ratio = Some(0.0.try_into().unwrap());
+        config.otlp.ratio = Some(0.0);
     })
     .await;
     ask(&front, "").await;
@@ -57,20 +56,14 @@ async fn what_is_not_kept_is_counted_and_the_rest_is_told_why() {
     let upstream = Upstream::ok().await;
     let front = Front::with(&[upstream.addr], |config| {
         export_to(config, &url(collector.grpc), Protocol::Grpc);
-        config.otlp.ratio = Some(0.0.try_into().unwrap());
+        config.otlp.ratio = Some(0.0);
     })
     .await;
     ask(&front, "").await;
     ask(&front, &format!("traceparent: 00-{ID}-{PARENT}-00\r\n")).await;
     ask(&front, &format!("traceparent: 00-{ID}-{PARENT}-01\r\n")).await;
-    until("the count", || {
-        front.counter("queuescope_traces_exported_total") == 1
-    })
-    .await;
-    until("the others", || {
-        front.counter("queuescope_traces_sampled_out_total") == 2
-    })
-    .await;
+    front.counts("queuescope_traces_exported_total", 1).await;
+    front.counts("queuescope_traces_sampled_out_total", 2).await;
     let spans = collector.spans();
     let kept: Vec<&str> = spans
         .iter()

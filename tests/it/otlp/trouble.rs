@@ -94,10 +94,7 @@ async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
     until("the loss", || lost(&front) == 3).await;
     collector.set(Mood::Takes);
     ask(&front, 3).await;
-    until("the traces", || {
-        front.counter("queuescope_traces_exported_total") == 3
-    })
-    .await;
+    front.counts("queuescope_traces_exported_total", 3).await;
     assert_eq!(lost(&front), 3);
     assert_eq!(collector.traces(), 3);
 }

@@ -33,6 +33,13 @@ impl Killed {
         })
     }
 
+    fn outcome(self) -> &'static str {
+        match self.refuses {
+            true => "proxy_error",
+            false => "upstream_died",
+        }
+    }
+
     async fn server(self) -> SocketAddr {
         if self.refuses {
             return free_port();
@@ -143,15 +150,23 @@ impl Pair {
             ],
         );
         self.check_sendings(given, row, SENDINGS - 1);
+        self.check_error(given, row);
+        if !given.is_passed_on {
+            assert_eq!(row["ended_in"], "router", "{given:?}: {row:?}");
+        }
+    }
+
+    /// The error says which server was lost.
+    fn check_error(&self, given: Killed, row: &Row) {
+        let role = if given.prefilled { "prefill" } else { "decode" };
+        let lost = format!("({role} server {}: {})", self.killed, given.outcome());
+        assert!(row["error"].ends_with(&lost), "{given:?}: {row:?}");
     }
 
     fn check_sendings(&self, given: Killed, row: &Row, failed: usize) {
         assert_eq!(row["attempts"], SENDINGS.to_string(), "{given:?}: {row:?}");
         let told: Vec<&str> = row["failed_attempts"].split("; ").collect();
-        let outcome = match given.refuses {
-            true => "proxy_error",
-            false => "upstream_died",
-        };
+        let outcome = given.outcome();
         let is_of_killed = |told: &&str| told.contains(&format!(" {outcome} 502 after "));
         assert_eq!(told.len(), failed, "{given:?}: {told:?}");
         assert!(told.iter().all(is_of_killed), "{given:?}: {told:?}");
@@ -171,6 +186,26 @@ async fn each_sending_is_one_attempt_and_both_servers_are_named() {
         assert_eq!(status, if given.is_passed_on { 502 } else { 503 });
         pair.check(given, &front.only_row().await);
     }
+}
+
+/// The router has no server left that prefills, or decodes: no server had the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_router_refuses_was_in_the_router() {
+    let given = Killed::all().next().unwrap();
+    let (pair, _router, workers) = Pair::routed(given).await;
+    let answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}";
+    let router = Upstream::always(answer).await;
+    let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+    let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
+    assert_eq!(answer.await.status(), 503);
+    let row = front.only_row().await;
+    let cells = [
+        ("outcome", "rejected"),
+        ("ended_in", "router"),
+        ("host", ""),
+    ];
+    assert_cells(&row, cells);
+    assert!(pair.alive.seen().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -196,6 +231,9 @@ async fn without_a_front_each_sending_has_one_row() {
                 row,
                 [("host", &decode), ("prefill_host", &prefill.to_string())],
             );
+            if given.prefilled {
+                pair.check_error(given, row);
+            }
         }
     }
 }
@@ -225,5 +263,6 @@ async fn joined_files_tell_each_sending_once() {
         };
         // Which of them answered, if any, no file says.
         pair.check_sendings(given, row, SENDINGS);
+        assert_eq!(row["ended_in"], "router", "{given:?}");
     }
 }

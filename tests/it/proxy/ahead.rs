@@ -62,7 +62,7 @@ async fn a_client_that_sent_more_is_seen_to_leave() {
         let upstream = silent(streams).await;
         let addr = upstream.addr;
         let front = Front::with(&[addr], |config| {
-            config.max_connections = 2.try_into().unwrap();
+            config.limits.max_connections = 2.try_into().unwrap();
             if is_hop {
                 config.upstream.clear();
                 config.workers = vec![format!("w=127.0.0.1:0={addr}").parse().unwrap()];
@@ -122,7 +122,9 @@ async fn a_close_behind_more_than_is_kept_is_seen_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgraded_connection_goes_both_ways() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let front = Front::start(listener.local_addr().unwrap()).await;
+    // What goes that way is no body: its limits are not held.
+    let addr = listener.local_addr().unwrap();
+    let front = Front::keyed(&[addr], "request_body_max_bytes = 8").await;
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(upgrade_and_echo(stream));

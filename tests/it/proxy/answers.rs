@@ -66,17 +66,17 @@ async fn every_answer_is_as_ever() {
     };
     let proxy = Proxy::start(config, clock).await.unwrap();
     let (front, admin) = (proxy.front_addr().unwrap(), proxy.admin_addr());
-    for id in ["one", "two"] {
+    let get = async |path: &str| ask(admin, "GET", path, "", "").await;
+    for (id, number) in [("one", 1), ("two", 2)] {
         let mut client = Client::connect(front).await;
         let trace = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let head = format!("x-request-id: {id}\r\n{trace}\r\n");
         client.ask("/generate", &head, b"{\"text\":\"x\"}").await;
+        until_async("its end", async || {
+            get("/live.json").await.json()["last"] == number
+        })
+        .await;
     }
-    let get = async |path: &str| ask(admin, "GET", path, "", "").await;
-    until_async("the requests' end", async || {
-        get("/live.json").await.json()["last"] == 2
-    })
-    .await;
     let stall = r#"{"kind":"stall"}"#;
     let mut text = String::new();
     for (method, path, body) in [

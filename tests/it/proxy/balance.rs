@@ -22,7 +22,7 @@ use crate::support::wire::{Client, chunk, json_response, stream_head, until};
 
 async fn front(upstream: &[SocketAddr], policy: Policy, change: impl FnOnce(&mut Config)) -> Front {
     Front::with(upstream, |config| {
-        config.policy = policy;
+        config.rules.policy = policy;
         config.upstream_kind = UpstreamKind::Server;
         change(config);
     })
@@ -155,7 +155,7 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
     })
     .await;
     let front = front(&[server.addr], Policy::RoundRobin, |config| {
-        config.max_concurrent_requests = 1.try_into().unwrap();
+        config.rules.max_concurrent_requests = 1.try_into().unwrap();
     })
     .await;
     let in_flight = |count: i64| front.proxy.metrics().in_flight() == count;
@@ -171,10 +171,8 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
     drop(clients.remove(2));
     until("it left", || in_flight(4)).await;
     // Those that are held back are in the router queue as the metrics count it.
-    until("all wait", || {
-        front.counter("queuescope_in_flight{phase=\"waiting\"}") == 4
-    })
-    .await;
+    let waiting = "queuescope_in_flight{phase=\"waiting\"}";
+    front.counts(waiting, 4).await;
     // The wait is no time of the proxy's own.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert_eq!(server.seen().len(), 2);
@@ -208,8 +206,8 @@ async fn who_waits_for_too_long_in_the_front_is_refused() {
     let gate = Gate::new();
     let server = gated(&gate).await;
     let front = front(&[server.addr], Policy::RoundRobin, |config| {
-        config.max_concurrent_requests = 1.try_into().unwrap();
-        config.queue_timeout_s = 0.05.try_into().unwrap();
+        config.rules.max_concurrent_requests = 1.try_into().unwrap();
+        config.rules.queue_timeout_s = 0.05.try_into().unwrap();
     })
     .await;
     let mut first = asking(&front).await;
@@ -271,7 +269,7 @@ async fn one_that_refuses_is_left_out_and_comes_back() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let away = socket.local_addr().unwrap();
     let front = front(&[away, healthy.addr], Policy::RoundRobin, |config| {
-        config.upstream_out_s = 0.05.try_into().unwrap();
+        config.rules.upstream_out_s = 0.05.try_into().unwrap();
     })
     .await;
     let ask = async |times: usize| {
@@ -312,7 +310,7 @@ async fn when_all_are_out_they_are_tried_all_the_same() {
         socket.local_addr().unwrap()
     });
     let front = front(&addrs, Policy::ShortestQueue, |config| {
-        config.upstream_out_s = 3600.0.try_into().unwrap()
+        config.rules.upstream_out_s = 3600.0.try_into().unwrap()
     })
     .await;
     for failures in 1..=3 {
@@ -343,7 +341,7 @@ async fn a_server_that_goes_away_costs_only_what_it_had() {
     let staying = sim(0);
     let gone = Arc::new(sim(going.port()));
     let front = front(&[staying.addr(), going], Policy::ShortestQueue, |config| {
-        config.upstream_out_s = 0.02.try_into().unwrap();
+        config.rules.upstream_out_s = 0.02.try_into().unwrap();
     })
     .await;
     let leaving = gone.clone();
@@ -410,7 +408,7 @@ async fn a_broken_request_is_sent_again_only_where_that_is_asked_for() {
         assert_eq!((status, seen.len()), (502, 0));
         assert_outcome(&row, "upstream_died", "");
         let body = vec![b' '; 60_000];
-        let asked = |config: &mut Config| config.resend_broken = true;
+        let asked = |config: &mut Config| config.rules.resend_broken = true;
         let (status, seen, row) = resent(steps.clone(), &body, asked).await;
         assert_eq!((status, seen), (200, vec![body]));
         assert_outcome(&row, "ok", "");
@@ -428,7 +426,7 @@ async fn nothing_is_sent_again_after_the_first_byte_of_an_answer() {
     let went_on = b"HTTP/1.1 100 Continue\r\n\r\n".to_vec();
     for first in [begun, stream_head(), went_on] {
         let steps = vec![Step::Send(first), Step::Close];
-        let (_, seen, row) = resent(steps, b"{}", |config| config.resend_broken = true).await;
+        let (_, seen, row) = resent(steps, b"{}", |config| config.rules.resend_broken = true).await;
         assert!(seen.is_empty());
         assert_outcome(&row, "upstream_died", "");
         assert_eq!(row["attempts"], "1");

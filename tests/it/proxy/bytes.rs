@@ -8,9 +8,7 @@ use crate::support::assert_says;
 use crate::support::proxy::{Front, answering, assert_cells, assert_outcome, playing};
 use crate::support::recordings::{self, Recording};
 use crate::support::upstream::{Gate, Step, Upstream};
-use crate::support::wire::{
-    Client, Response, chunk, headers, json_response, post, stream_head, until,
-};
+use crate::support::wire::{Client, Response, chunk, headers, json_response, post, stream_head};
 
 /// A server that replays each recording to the request that names it, read by read.
 async fn replay() -> Upstream {
@@ -186,7 +184,7 @@ async fn encoded_answers_pass_byte_for_byte_and_are_counted() {
             continue;
         }
         let unread = r#"queuescope_responses_unread_total{reason="encoded"}"#;
-        until("counted", || front.counter(unread) == 1).await;
+        front.counts(unread, 1).await;
         let row = front.only_row().await;
         assert_cells(&row, [("outcome", "ok"), ("unread", "encoded")]);
     }

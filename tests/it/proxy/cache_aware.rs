@@ -21,7 +21,7 @@ const MOST: usize = 32 * 1024;
 
 async fn front(upstream: &[SocketAddr], change: impl FnOnce(&mut Config)) -> Front {
     Front::with(upstream, |config| {
-        config.policy = Policy::CacheAware;
+        config.rules.policy = Policy::CacheAware;
         config.upstream_kind = UpstreamKind::Server;
         change(config);
     })
@@ -269,9 +269,9 @@ async fn limits_on_bodies_hold_while_the_prompt_is_read() {
     let servers = servers().await;
     let addrs = servers.each_ref().map(|server| server.addr);
     let front = front(&addrs, |config| {
-        config.request_body_max_bytes = 1_000.try_into().unwrap();
-        config.client_read_timeout_s = 0.1.try_into().unwrap();
-        config.client_body_timeout_s = 0.3.try_into().unwrap();
+        config.limits.request_body_max_bytes = 1_000.try_into().unwrap();
+        config.limits.client_read_timeout_s = 0.1.try_into().unwrap();
+        config.limits.client_body_timeout_s = 0.3.try_into().unwrap();
     })
     .await;
     let mut large = front.sent(chunked(&body("", 1_200), 600)).await;
@@ -320,7 +320,10 @@ async fn the_next_upstream_gets_all_of_it_when_one_refuses_or_breaks() {
     let breaking = Upstream::start(|_, _| vec![Step::Reset]).await;
     let body = body("", 20_000);
     for (other, breaks) in [(refusing().await, false), (breaking.addr, true)] {
-        let front = front(&[other, healthy.addr], |config| config.resend_broken = true).await;
+        let front = front(&[other, healthy.addr], |config| {
+            config.rules.resend_broken = true
+        })
+        .await;
         let before = healthy.seen().len();
         // Until the other one has been chosen first.
         let tried = || {
@@ -405,7 +408,7 @@ async fn other_policies_do_not_wait_for_the_prompt() {
     let servers = servers().await;
     for (policy, upstreams) in [(Policy::ShortestQueue, 2), (Policy::CacheAware, 1)] {
         let addrs = servers.each_ref().map(|server| server.addr);
-        let front = front(&addrs[..upstreams], |config| config.policy = policy).await;
+        let front = front(&addrs[..upstreams], |config| config.rules.policy = policy).await;
         let before = received(&servers);
         let all = post("/generate", "", &body("", 900));
         let mut client: Client = front.client().await;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use nix::sys::signal::Signal;
 
+use crate::support::docs::assert_file;
 use crate::support::process::{Process, queuescope, run};
 
 /// What a command line says, in a folder of its own that holds this config.
@@ -41,17 +42,7 @@ fn golden(file: &str) {
         let said = said(&config, line);
         write!(now, "\n## {name}\n{config}$ queuescope {line}\n{said}").unwrap();
     }
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &now).unwrap();
-    }
-    let differs = now
-        .lines()
-        .zip(text.lines())
-        .find(|(now, then)| now != then);
-    assert!(
-        now == text,
-        "{file} is stale at {differs:?}: run `UPDATE_DOCS=1 cargo test --test it check`"
-    );
+    assert_file(file, &now);
 }
 
 #[test]

@@ -123,7 +123,7 @@ async fn whoever_ends_it_is_told_where_it_was() {
                 config.upstream_kind = UpstreamKind::Server;
             }
             if *then == "reads" {
-                config.upstream_read_timeout_s = 1.0.try_into().unwrap();
+                config.rules.upstream_read_timeout_s = 1.0.try_into().unwrap();
             }
         })
         .await;

@@ -274,6 +274,25 @@ async fn a_slow_response_is_whole_and_late() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_held_goes_on_when_its_fault_is_removed_and_ends_when_its_client_leaves() {
+    let gate = Gate::new();
+    gate.open();
+    let hops = Arc::new(Hops::start(stream(&gate)).await);
+    hops.set(json!({"kind": "slow", "ms": 3_600_000})).await;
+    let mut leaves = Client::connect(hops.addr(0)).await;
+    leaves.post("/generate", "", b"{}").await;
+    leaves.read_until(|reader| reader.head.is_some()).await;
+    drop(leaves);
+    hops.log(1).await;
+    let stays = hops.clone();
+    let stays = tokio::spawn(async move { stays.request(0, "stays").await });
+    until("it is held", || hops.injected("slow") == 2).await;
+    hops.clear().await;
+    let response = stays.await.unwrap();
+    assert!(response.whole && response.body.len() == 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_comes_after_just_so_many_bytes_or_pieces() {
     // The server still has something to say, or has said it all at once.
     for at_once in [false, true] {

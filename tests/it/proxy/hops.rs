@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use queuescope::proxy::shared::StampsPolicy;
+use queuescope::config::proxy::StampsPolicy;
 use queuescope::request::stamps::Stamps;
 
 use crate::support::proxy::{Front, Row, assert_cells, assert_outcome, number, playing, workers};

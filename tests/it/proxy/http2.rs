@@ -258,7 +258,7 @@ async fn a_stream_that_is_not_read_shows_as_stall_and_presses_back() {
     drop(quick);
     drop(client);
     let limit = "queuescope_client_limits_total{limit=\"stall\"} ";
-    until("it is counted", || front.counter(limit) == 1).await;
+    front.counts(limit, 1).await;
     let row = front.only_row().await;
     assert_outcome(&row, "timeout", "the client: held up the response");
     assert!(

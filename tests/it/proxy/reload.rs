@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use queuescope::config::proxy::Config;
-use queuescope::proxy::shared::StampsPolicy;
+use queuescope::config::proxy::StampsPolicy;
 use tempfile::TempDir;
 
 use super::tls::{self, Certificate};
 use crate::support::admin::get;
 use crate::support::assert_says;
-use crate::support::clients::{Clients, Way, server};
+use crate::support::clients::{Clients, server};
 use crate::support::process::Process;
 use crate::support::proxy::{Front, config, worker};
 use crate::support::upstream::{Step, Upstream};
@@ -71,17 +71,7 @@ async fn twenty_reloads_under_load_fail_no_request() {
     file.write(&upstream(&[one.addr]), &[("w", FREE, one.addr)]);
     let mut process = file.start();
     let (front, hop, admin) = (process.front, process.hops[0], process.admin);
-    let clients = Clients::start(&[
-        (front, Way::Kept),
-        (front, Way::Kept),
-        (front, Way::New),
-        (front, Way::Stream),
-        (front, Way::Stream),
-        (hop, Way::Kept),
-        (hop, Way::New),
-        (hop, Way::Stream),
-        (admin, Way::Health),
-    ]);
+    let clients = Clients::start(front, hop, admin);
     for turn in 0..20 {
         let before = clients.done();
         let (a, b) = if turn % 2 == 0 {
@@ -240,12 +230,12 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
         response.header("x-queuescope-stamps").is_some(),
         "{response:?}"
     );
-    let new = Config {
+    let mut new = Config {
         stamps: StampsPolicy::Never,
-        upstream_read_timeout_s: 1.0.try_into().unwrap(),
         records: Some(front.records()),
         ..config(&[upstream.addr])
     };
+    new.rules.upstream_read_timeout_s = 1.0.try_into().unwrap();
     let said = front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(said, "changed stamps, upstream_read_timeout_s");
     let said = front.proxy.reload(new.clone()).await.unwrap();
@@ -260,11 +250,8 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
         504
     );
     // The limit on draining too: the request that is stuck does not hold up the end for a minute.
-    let new = Config {
-        upstream_read_timeout_s: 3600.0.try_into().unwrap(),
-        drain_timeout_s: 0.05.try_into().unwrap(),
-        ..new
-    };
+    new.rules.upstream_read_timeout_s = 3600.0.try_into().unwrap();
+    new.drain_timeout_s = 0.05.try_into().unwrap();
     front.proxy.reload(new).await.unwrap();
     let _client = front.asked("/generate", "", b"{\"x\":1}").await;
     until("the request", || front.proxy.metrics().in_flight() == 1).await;
@@ -306,13 +293,13 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     let mut new = Config {
         stamps: StampsPolicy::Loopback,
         stamps_token: Some("the new token of mine".into()),
-        request_body_max_bytes: 49.try_into().unwrap(),
         workers: vec![
             worker("v", "127.0.0.1:0", one.addr),
             worker("u", taken, one.addr),
         ],
         ..old.clone()
     };
+    new.limits.request_body_max_bytes = 49.try_into().unwrap();
     let after = &tls::write(certificate.folder.path());
     let refused = front.proxy.reload(new.clone()).await.unwrap_err();
     assert!(refused[0].contains("worker u: listen"), "{refused:?}");
@@ -328,7 +315,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     assert_eq!(faults().await, "{\"workers\":{\"v\":null}}\n");
     // A token alone.
     new.stamps = StampsPolicy::Token;
-    new.request_body_max_bytes = 50.try_into().unwrap();
+    new.limits.request_body_max_bytes = 50.try_into().unwrap();
     front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(asked(&front, after, "new").await, ok(true));
     new.stamps_token = Some("the newer token of mine".into());
@@ -336,7 +323,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     assert_eq!(asked(&front, after, "new").await, ok(false));
     assert_eq!(asked(&front, after, "newer").await, ok(true));
     // A key of another certificate.
-    new.request_body_max_bytes = 49.try_into().unwrap();
+    new.limits.request_body_max_bytes = 49.try_into().unwrap();
     std::fs::write(
         certificate.key(),
         rcgen::KeyPair::generate().unwrap().serialize_pem(),

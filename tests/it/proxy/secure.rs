@@ -20,7 +20,7 @@ fn https(host: &str, addr: SocketAddr) -> Address {
 async fn front(host: &str, addr: SocketAddr, ca: Option<&Authority>) -> Front {
     let change = |config: &mut Config| {
         config.upstream = vec![https(host, addr)];
-        config.upstream_ca = ca.map(Authority::file);
+        config.rules.upstream_ca = ca.map(Authority::file);
     };
     Front::with(&[], change).await
 }
@@ -57,7 +57,10 @@ async fn a_wrong_certificate_is_a_502_and_its_record_says_so() {
     let (ca, other) = (Authority::new("right"), Authority::new("other"));
     let right = ca.face(&["localhost"], server.addr).await;
     let named_else = ca.face(&["elsewhere"], server.addr).await;
+    let itself = Authority::of_a_server("itself", &["localhost"]);
+    let own = itself.own_face(server.addr).await;
     for (face, trusted, reason) in [
+        (&own, Some(&itself), "CA of upstream_ca"),
         (&right, Some(&other), "UnknownIssuer"),
         (&right, None, "UnknownIssuer"),
         (&named_else, Some(&ca), "not valid for name"),
@@ -97,7 +100,7 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
         config.upstream = [plain_addr, face.addr]
             .map(|to| https("localhost", to))
             .into();
-        config.upstream_ca = Some(ca.file());
+        config.rules.upstream_ca = Some(ca.file());
     })
     .await;
     let mut client = both.client().await;
@@ -120,7 +123,7 @@ async fn a_hops_server_may_speak_tls() {
     let hop = Front::with(&[server.addr], |config| {
         let worker = format!("w0=127.0.0.1:0=https://{name}");
         config.workers = vec![worker.parse().unwrap()];
-        config.upstream_ca = Some(ca.file());
+        config.rules.upstream_ca = Some(ca.file());
     })
     .await;
     let front = Front::start(hop.hop_addr()).await;

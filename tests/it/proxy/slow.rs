@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use crate::support::proxy::{Front, Row, answering, assert_outcome, number, playing};
+use crate::support::table;
 use crate::support::upstream::{Step, Upstream, done, endless};
 use crate::support::wire::{Client, chunk, json_response, post, stream_head, until};
 
@@ -114,6 +115,12 @@ async fn a_body_that_says_it_is_too_large_is_a_413_at_once() {
     assert_eq!(rows[1]["attempts"], "0");
 }
 
+/// A key, the limit that is counted, and what the client is told: of a body that is large, that trickles, that stops.
+const BODIES: &str = "\
+request_body_max_bytes = 100000 | body_bytes | 413 | client_error | 413 the request body
+client_body_timeout_s = 0.1 | body_time | 408 | timeout | the client: sent its body too slowly
+client_read_timeout_s = 0.1 | | 408 | timeout | the client";
+
 /// What a server that says nothing gets of bodies that do not come as they must, and what their clients are told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_turns_out_too_large_or_comes_too_slowly_is_refused() {
@@ -121,47 +128,21 @@ async fn a_body_that_turns_out_too_large_or_comes_too_slowly_is_refused() {
     let large = [chunks, chunk(" ".repeat(40_000)).repeat(3)].concat();
     let begun = format!("{HEAD}content-length: 5000\r\n\r\n").into_bytes();
     let stops = [&begun[..], &[b' '; 4999]].concat();
-    for (keys, sent, trickles, limit, status, outcome, error) in [
-        (
-            "request_body_max_bytes = 100000",
-            large,
-            false,
-            "body_bytes",
-            413,
-            "client_error",
-            "413 the request body",
-        ),
-        (
-            "client_body_timeout_s = 0.1",
-            begun,
-            true,
-            "body_time",
-            408,
-            "timeout",
-            "the client: sent its body too slowly",
-        ),
-        (
-            "client_read_timeout_s = 0.1",
-            stops,
-            false,
-            "",
-            408,
-            "timeout",
-            "the client",
-        ),
-    ] {
+    for ([keys, limit, status, outcome, error], sent) in table(BODIES).zip([large, begun, stops]) {
+        let trickles = limit == "body_time";
         let (upstream, front) = playing(vec![Step::Silence], keys).await;
         let mut client = front.sent(sent).await;
         if trickles {
             trickle(&mut client, &[b' '; 4000]).await;
         }
-        assert_eq!(client.response().await.status(), status, "{keys}");
+        let told = client.response().await.status().to_string();
+        assert_eq!(told, status, "{keys}");
         until("the upstream let go", || upstream.gone() == 1).await;
         assert!(upstream.seen()[0].body.len() <= 100_000);
         if !limit.is_empty() {
             assert_eq!(limits(&front, limit), 1, "{keys}");
         }
-        assert_error(&front.only_row().await, outcome, &status.to_string(), error);
+        assert_error(&front.only_row().await, outcome, status, error);
     }
 }
 
@@ -332,10 +313,10 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         let front = Front::with(&[addr], |config| {
             config.upstream.truncate(usize::from(has_front));
             config.workers = vec![format!("w=127.0.0.1:0={addr}").parse().unwrap()];
-            config.request_head_max_bytes = 1000.try_into().unwrap();
-            config.request_body_max_bytes = 1000.try_into().unwrap();
-            config.client_stall_timeout_s = 0.1.try_into().unwrap();
-            config.max_connections = 2.try_into().unwrap();
+            config.limits.request_head_max_bytes = 1000.try_into().unwrap();
+            config.limits.request_body_max_bytes = 1000.try_into().unwrap();
+            config.limits.client_stall_timeout_s = 0.1.try_into().unwrap();
+            config.limits.max_connections = 2.try_into().unwrap();
         })
         .await;
         let hop = front.hop_addr();

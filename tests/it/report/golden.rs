@@ -1,12 +1,13 @@
 //! What `queuescope report` says of fixed rows, in every format: `tests/data/golden/report/`, written anew with `UPDATE=1`.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use queuescope::report::command::{Args, Format, run};
 use serde_json::{Value, json};
 
 use super::made::{MADE, Made, put};
+use crate::support::docs::assert_file;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/golden/report");
 
@@ -30,24 +31,7 @@ fn said(folder: &Path, format: Format, dirs: &[&str], change: impl FnOnce(&mut A
 }
 
 fn pinned(name: &str, said: &str) {
-    let path = PathBuf::from(GOLDEN).join(name);
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, said).unwrap();
-        return;
-    }
-    let known = std::fs::read_to_string(&path).unwrap_or_default();
-    if known != said {
-        let mut apart = String::new();
-        let lines = known.lines().zip(said.lines()).filter(|(a, b)| a != b);
-        for (a, b) in lines.take(20) {
-            writeln!(apart, "- {a}\n+ {b}").unwrap();
-        }
-        panic!(
-            "{name} is no more what it was ({} and {} bytes; UPDATE=1 writes it anew):\n{apart}",
-            known.len(),
-            said.len()
-        );
-    }
+    assert_file(&format!("{GOLDEN}/{name}"), said);
 }
 
 /// The same with long series as their length, sum and first values.

@@ -188,10 +188,10 @@ fn what_cannot_be_reported_on_is_refused_and_leaves_no_folder() {
     refused(
         dir,
         &join,
-        "column seen_by of its rows is empty: --join takes",
+        "--join takes the front's file first and then those of its hops, at least one",
     );
     let merge = ["--merge", "--output-dir", "out", "r.csv"];
-    refused(dir, &merge, "nothing was sent");
+    refused(dir, &merge, "--merge takes the folders of the shards");
     let alone = report(dir, &["r.csv", "--output-dir", "out"]);
     alone.assert_status(&[2]);
     assert!(alone.err.contains("--merge|--join"), "{}", alone.err);
@@ -201,7 +201,7 @@ fn what_cannot_be_reported_on_is_refused_and_leaves_no_folder() {
     std::fs::write(dir.join("run/requests.csv"), HEAD).unwrap();
     let run = report(dir, &["run"]);
     run.assert_status(&[0]);
-    assert!(run.out.contains("No request was sent"), "{}", run.out);
+    assert!(run.out.contains("No request ended"), "{}", run.out);
 }
 
 #[test]

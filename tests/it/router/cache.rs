@@ -66,7 +66,7 @@ async fn so_does_our_own_balancer() {
     let cached = async |policy: Policy| {
         let sims = sims();
         let addrs = sims.each_ref().map(Sim::addr);
-        let front = Front::with(&addrs, |config| config.policy = policy).await;
+        let front = Front::with(&addrs, |config| config.rules.policy = policy).await;
         cached_behind(front.addr()).await
     };
     assert_eq!(cached(Policy::CacheAware).await, found(GROUPS));

@@ -14,7 +14,7 @@ use queuescope::request::outcome::Outcome;
 use queuescope::sim::config::Telemetry;
 use queuescope::sim::server::Sim;
 use queuescope::sim::{Outcome as ServedOutcome, Served};
-use queuescope::telemetry::otlp::settings::{self, Given, Protocol};
+use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
 use queuescope::telemetry::prometheus::Metrics;
 
 use crate::support::generator::{self, flags};
@@ -42,10 +42,10 @@ struct Way {
 
 impl Way {
     fn to(front: SocketAddr) -> Way {
-        let given = Given {
+        let given = Otlp {
             endpoint: Some(format!("http://{front}")),
             protocol: Some(Protocol::Grpc),
-            ..Given::default()
+            ..Otlp::default()
         };
         let resolved = settings::Settings::resolve(&given, "test", &|_| None).unwrap();
         let settings = Settings {

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use queuescope::clock::Clock;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
-use queuescope::request::record::{Outcome, Record};
+use queuescope::request::outcome::Outcome;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
 use queuescope::sim::config::Config;
@@ -84,7 +84,7 @@ fn last_keys(answer: &str) -> Vec<String> {
 }
 
 /// The record of one request, and its answer.
-async fn observed(sim: &Sim, stream: bool) -> (Record, String) {
+async fn observed(sim: &Sim, stream: bool) -> (Row, String) {
     let sampling = json!({"max_new_tokens": 8});
     let body = json!({"text": "one two", "sampling_params": sampling, "stream": stream});
     let body = body.to_string();
@@ -95,12 +95,12 @@ async fn observed(sim: &Sim, stream: bool) -> (Record, String) {
     for chunk in &reply.chunks {
         observer.response_body(chunk, now, 0);
     }
-    let rows = observer.finish(End::Complete, now).into_records(None);
+    let rows = observer.finish(End::Complete, now).into_rows(None);
     (rows.into_iter().next().unwrap(), reply.text())
 }
 
 /// Moments that the reader has are those of the server's own log.
-fn is_as_served(row: &Record, served: &Served, case: &str) {
+fn is_as_served(row: &Row, served: &Served, case: &str) {
     for (moment, truth) in [
         (Moment::ServerCreated, served.received),
         (Moment::QueueStart, served.queue_start),
@@ -144,10 +144,14 @@ async fn each_dialect_is_read_as_its_generation_and_gives_its_moments() {
             {
                 let case = format!("{dialect:?}, metrics {metrics}, stream {stream}");
                 let (row, answer) = observed(&sim, *stream).await;
-                assert_eq!(row.facts.outcome, Outcome::Ok, "{case}");
-                assert_eq!(row.sequence.generation, Some(*generation), "{case}");
-                assert_eq!(Row::all(vec![row.clone()])[0].inconsistency, None, "{case}");
-                assert_eq!(row.sequence.output_tokens, Some(8), "{case}");
+                assert_eq!(row.outcome(), Outcome::Ok, "{case}");
+                assert_eq!(row.more.generation, Some(*generation), "{case}");
+                assert_eq!(
+                    Row::ended(vec![row.clone()])[0].inconsistency,
+                    None,
+                    "{case}"
+                );
+                assert_eq!(row.actual_output_tokens, Some(8), "{case}");
                 let shown = shown(&row);
                 let lacks = |cells: &str| Vec::from_iter(cells.split(' ').map(|cell| cell == "-"));
                 assert_eq!(lacks(&shown), lacks(cells), "{case}: {shown:?}");

@@ -1,7 +1,6 @@
 //! What the simulator says, to the letter: held against files in `tests/data/sim`. `UPDATE_GOLDEN=1` writes them anew.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use clap::ValueEnum;
 use queuescope::clock::{Clock, ManualClock};
@@ -12,22 +11,15 @@ use queuescope::sim::server::Sim;
 
 use super::told::{Span, Told};
 use super::{START, ms, on_manual_clock, slow, until_load, until_served};
+use crate::support::docs::assert_file;
 use crate::support::http::{Connection, exchange};
 use crate::support::process::{queuescope, run};
+use crate::support::table;
 use crate::support::wire::until;
 
 /// Compares with the file of that name.
 fn same(name: &str, text: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/sim");
-    let path = folder.join(name);
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    let kept = std::fs::read_to_string(&path).unwrap();
-    for (ours, kept) in text.lines().zip(kept.lines()) {
-        assert_eq!(ours, kept, "{name}");
-    }
-    assert_eq!(text.len(), kept.len(), "{name}");
+    assert_file(&format!("tests/data/sim/{name}"), text);
 }
 
 /// What is made up anew in each run, made equal.
@@ -140,29 +132,22 @@ async fn bodies_of_every_dialect_are_what_they_were() {
     same("dialects.txt", &out);
 }
 
+/// Paths, and the ends of what is sent there.
+const ENDPOINTS: &str = r#"
+/v1/chat/completions | },"stream":true,"stream_options":{"include_usage":true}}
+/v1/chat/completions | },"rid":"r","return_meta_info":true}
+/v1/chat/completions | },"n":2}
+/v1/completions | },"stream":true,"n":2,"stream_options":{"include_usage":true}}
+/v1/completions | },"prompt_logprobs":1}
+/generate | ,"n":2},"stream":true}
+/generate | },"input_ids":[1]}
+/generate | ,"n":2}}"#;
+
 #[tokio::test]
 async fn bodies_of_every_endpoint_are_what_they_were() {
     let mut out = String::new();
     let rest = r#""text":"a b c","prompt":"a b c","messages":[{"content":"a b c"}],"max_tokens":2,"model":"it","sampling_params":{"max_new_tokens":2"#;
-    for (path, more) in [
-        (
-            "/v1/chat/completions",
-            r#"},"stream":true,"stream_options":{"include_usage":true}}"#,
-        ),
-        (
-            "/v1/chat/completions",
-            r#"},"rid":"r","return_meta_info":true}"#,
-        ),
-        ("/v1/chat/completions", r#"},"n":2}"#),
-        (
-            "/v1/completions",
-            r#"},"stream":true,"n":2,"stream_options":{"include_usage":true}}"#,
-        ),
-        ("/v1/completions", r#"},"prompt_logprobs":1}"#),
-        ("/generate", r#","n":2},"stream":true}"#),
-        ("/generate", r#"},"input_ids":[1]}"#),
-        ("/generate", r#","n":2}}"#),
-    ] {
+    for [path, more] in table(ENDPOINTS.trim_start()) {
         let (sim, manual) = on_manual_clock(config());
         let body = format!("{{{rest}{more}");
         writeln!(out, "## {path} {body}").unwrap();

@@ -210,6 +210,11 @@ async fn both_say_what_a_recorded_pair_said() {
     assert_eq!(decode, DECODE_SPANS);
     for server in [&pair.prefill, &pair.decode] {
         until("the log", || server.log().len() == 1).await;
+        let line: Value = serde_json::from_str(&server.log()[0]).unwrap();
+        let asked = line["request_parameters"].as_str().unwrap();
+        let asked: Value = serde_json::from_str(asked).unwrap();
+        assert_eq!(asked["bootstrap_room"], u64::MAX / 2);
+        assert_eq!(asked["bootstrap_host"], "127.0.0.1");
     }
 }
 
@@ -334,6 +339,13 @@ async fn a_request_without_a_room_is_refused() {
             refused.text()
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefill_server_that_is_to_die_in_its_answer_does() {
+    let pair = Pair::start(|config| config.failures.die = 1.0).await;
+    let [mut prefill, _decode] = pair.send(7, 100).await;
+    assert!(prefill.response().await.is_err());
 }
 
 #[tokio::test]

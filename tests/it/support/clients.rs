@@ -14,7 +14,7 @@ use super::wire::{Client, chunk, json_response, post, stream_head};
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+enum Way {
     /// Requests one after another on a connection, for as long as it is kept.
     Kept,
     /// A connection for each request.
@@ -54,12 +54,19 @@ pub async fn server() -> Upstream {
 }
 
 impl Clients {
-    /// Starts them: where each goes and what it does.
-    pub fn start(all: &[(SocketAddr, Way)]) -> Clients {
+    /// Starts some of each way: through the front, as a router would to the hop, and to the admin listener.
+    pub fn start(front: SocketAddr, hop: SocketAddr, admin: SocketAddr) -> Clients {
+        let all = [(front, Way::Kept), (front, Way::New), (front, Way::Stream)];
+        let all = [
+            all,
+            all,
+            [(hop, Way::Kept), (hop, Way::New), (hop, Way::Stream)],
+        ];
+        let all = all.into_iter().flatten().chain([(admin, Way::Health)]);
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicUsize::new(0));
         let mut running = JoinSet::new();
-        for (number, (addr, way)) in all.iter().copied().enumerate() {
+        for (number, (addr, way)) in all.enumerate() {
             let (stop, done) = (stop.clone(), done.clone());
             running.spawn(async move { go(number, addr, way, &stop, &done).await });
         }

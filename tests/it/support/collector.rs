@@ -25,6 +25,8 @@ use tonic::codegen::Service as _;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Status};
 
+use super::listening::Listening;
+
 /// What the collector does with an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mood {
@@ -65,6 +67,7 @@ pub struct Collector {
     pub http: SocketAddr,
     store: Store,
     _serving: JoinSet<()>,
+    _listening: Listening,
 }
 
 #[derive(Clone)]
@@ -103,25 +106,21 @@ impl Collector {
                 .await
                 .unwrap();
         });
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let http = listener.local_addr().unwrap();
         let by_http = store.clone();
-        serving.spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let store = by_http.clone();
-                let service = service_fn(move |request| by_path(request, store.clone()));
-                let connection = hyper::server::conn::http1::Builder::new();
-                let connection = connection.serve_connection(TokioIo::new(stream), service);
-                connections.spawn(async move { drop(connection.await) });
-            }
+        let listening = Listening::start(move |_, stream| {
+            let store = by_http.clone();
+            let service = service_fn(move |request| by_path(request, store.clone()));
+            let connection = hyper::server::conn::http1::Builder::new();
+            let connection = connection.serve_connection(TokioIo::new(stream), service);
+            async move { drop(connection.await) }
         });
+        let listening = listening.await;
         Collector {
             grpc,
-            http,
+            http: listening.addr,
             store,
             _serving: serving,
+            _listening: listening,
         }
     }
 

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use queuescope::clock::{Clock, Stamp};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
+use super::listening::Listening;
 use super::wire::Reader;
 
 /// Holds each request for a while, then sends it on over a connection of its own.
 pub struct Router {
     pub addr: SocketAddr,
     shared: Arc<RouterShared>,
-    _serving: JoinSet<()>,
+    _listening: Listening,
 }
 
 struct RouterShared {
@@ -44,7 +44,7 @@ pub struct Held {
 pub struct Network {
     pub addr: SocketAddr,
     shared: Arc<NetworkShared>,
-    _serving: JoinSet<()>,
+    _listening: Listening,
 }
 
 struct NetworkShared {
@@ -82,8 +82,6 @@ impl Delay {
 
 impl Router {
     pub async fn start(clock: Clock) -> Router {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let shared = Arc::new(RouterShared {
             clock,
             hold: Delay::default(),
@@ -92,21 +90,16 @@ impl Router {
             held: Mutex::default(),
             passed_back: AtomicUsize::new(0),
         });
-        let mut serving = JoinSet::new();
         let own = shared.clone();
-        serving.spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                stream.set_nodelay(true).unwrap();
-                let shared = own.clone();
-                connections.spawn(async move { shared.serve(stream).await });
-            }
+        let listening = Listening::start(move |_, stream| {
+            let shared = own.clone();
+            async move { shared.serve(stream).await }
         });
+        let listening = listening.await;
         Router {
-            addr,
+            addr: listening.addr,
             shared,
-            _serving: serving,
+            _listening: listening,
         }
     }
 
@@ -181,8 +174,6 @@ impl RouterShared {
 impl Network {
     /// A network before `server`.
     pub async fn start(server: SocketAddr, clock: Clock) -> Network {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let shared = Arc::new(NetworkShared {
             clock,
             there: Delay::default(),
@@ -190,36 +181,25 @@ impl Network {
             pieces_there: Mutex::default(),
             pieces_back: Mutex::default(),
         });
-        let mut serving = JoinSet::new();
         let own = shared.clone();
-        serving.spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                let (near, _) = listener.accept().await.unwrap();
+        let listening = Listening::start(move |_, near| {
+            let own = own.clone();
+            async move {
                 let far = TcpStream::connect(server).await.unwrap();
-                near.set_nodelay(true).unwrap();
                 far.set_nodelay(true).unwrap();
                 let (near_read, near_write) = near.into_split();
                 let (far_read, far_write) = far.into_split();
-                let (there, back) = (own.clone(), own.clone());
-                connections.spawn(async move {
-                    let shared = &*there;
-                    shared
-                        .pump(near_read, far_write, &shared.there, &shared.pieces_there)
-                        .await;
-                });
-                connections.spawn(async move {
-                    let shared = &*back;
-                    shared
-                        .pump(far_read, near_write, &shared.back, &shared.pieces_back)
-                        .await;
-                });
+                tokio::join!(
+                    own.pump(near_read, far_write, &own.there, &own.pieces_there),
+                    own.pump(far_read, near_write, &own.back, &own.pieces_back),
+                );
             }
         });
+        let listening = listening.await;
         Network {
-            addr,
+            addr: listening.addr,
             shared,
-            _serving: serving,
+            _listening: listening,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tables of documents that tests make.
+//! Files and tables of documents that tests make.
 
 use std::path::Path;
 
@@ -14,11 +14,24 @@ pub fn has_table(page: &str, name: &str, table: &str) {
     let (before, rest) = written.split_once(&begin).unwrap();
     let (_, after) = rest.split_once("<!-- end -->\n").unwrap();
     let made = format!("{before}{begin}{table}<!-- end -->\n{after}");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        return std::fs::write(&path, &made).unwrap();
+    assert_file(page, &made);
+}
+
+/// Variables by which files are written anew. The test then fails, unless nothing was to be written.
+const UPDATES: [&str; 3] = ["UPDATE_DOCS", "UPDATE_GOLDEN", "UPDATE"];
+
+/// Holds a file of the repository to what is said now.
+#[track_caller]
+pub fn assert_file(file: &str, now: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let then = std::fs::read_to_string(&path).unwrap_or_default();
+    if UPDATES.iter().any(|name| std::env::var_os(name).is_some()) {
+        std::fs::write(&path, now).unwrap();
     }
+    let lines = now.lines().zip(then.lines());
+    let differs: Vec<_> = lines.filter(|(now, then)| now != then).take(20).collect();
     assert!(
-        made == written,
-        "{page} is stale: run `UPDATE_DOCS=1 cargo test h200`\n{table}"
+        now == then,
+        "{file} is no more what it was; if that is wanted, UPDATE_DOCS=1 writes it anew: {differs:#?}"
     );
 }

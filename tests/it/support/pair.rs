@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::net::TcpStream;
 
+use super::listening::Listening;
 use super::upstream::{Seen, Step, Upstream};
 use super::wire::{Reader, only_header};
 
@@ -184,13 +184,7 @@ impl Leg {
 /// A router that sends each request it gets to both servers, as `dispatch` was.
 pub struct PlayedRouter {
     pub addr: SocketAddr,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for PlayedRouter {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    _listening: Listening,
 }
 
 impl PlayedRouter {
@@ -199,18 +193,16 @@ impl PlayedRouter {
         prefill: SocketAddr,
         decode: SocketAddr,
     ) -> PlayedRouter {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let dispatch = dispatch.clone();
-        let serving = tokio::spawn(async move {
-            loop {
-                let (client, _) = listener.accept().await.unwrap();
-                client.set_nodelay(true).unwrap();
-                let dispatch = dispatch.clone();
-                tokio::spawn(async move { route(client, &dispatch, prefill, decode).await });
-            }
+        let listening = Listening::start(move |_, client| {
+            let dispatch = dispatch.clone();
+            async move { route(client, &dispatch, prefill, decode).await }
         });
-        PlayedRouter { addr, serving }
+        let listening = listening.await;
+        PlayedRouter {
+            addr: listening.addr,
+            _listening: listening,
+        }
     }
 }
 

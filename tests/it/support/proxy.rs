@@ -145,10 +145,18 @@ impl Front {
         self.folder.path().join("records.csv")
     }
 
-    /// Waits for the first row, ends the proxy, and gives the only row there is.
-    pub async fn only_row(self) -> Row {
+    /// Waits for the first row and gives it.
+    pub async fn first_row(&self) -> Row {
         let path = self.records();
         until("the row", || !rows(&path).is_empty()).await;
+        let mut rows = rows(&path);
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        rows.remove(0)
+    }
+
+    /// Waits for the first row, ends the proxy, and gives the only row there is.
+    pub async fn only_row(self) -> Row {
+        self.first_row().await;
         let mut rows = self.rows().await;
         assert_eq!(rows.len(), 1, "{rows:?}");
         rows.remove(0)
@@ -170,6 +178,10 @@ impl Front {
         let of_it = rest.filter(|rest| rest.starts_with([' ', '{']));
         let values = of_it.map(|rest| rest.rsplit(' ').next().unwrap());
         values.map(|value| value.parse::<u64>().unwrap()).sum()
+    }
+
+    pub async fn counts(&self, name: &str, value: u64) {
+        until(name, || self.counter(name) == value).await;
     }
 }
 

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::listening::Listening;
 
 /// A private certificate authority.
 pub struct Authority {
@@ -22,7 +23,7 @@ pub struct Authority {
 pub struct TlsFace {
     pub addr: SocketAddr,
     asked_for: Arc<Mutex<Vec<Option<String>>>>,
-    _serving: JoinSet<()>,
+    _listening: Listening,
 }
 
 impl Authority {
@@ -98,31 +99,25 @@ impl TlsFace {
     }
 
     async fn start(acceptor: TlsAcceptor, server: SocketAddr) -> TlsFace {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let asked_for = Arc::new(Mutex::new(Vec::new()));
-        let mut serving = JoinSet::new();
         let names = asked_for.clone();
-        serving.spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let (acceptor, names) = (acceptor.clone(), names.clone());
-                connections.spawn(async move {
-                    let Ok(mut stream) = acceptor.accept(stream).await else {
-                        return;
-                    };
-                    let name = stream.get_ref().1.server_name().map(str::to_owned);
-                    names.lock().unwrap().push(name);
-                    let mut there = TcpStream::connect(server).await.unwrap();
-                    let _ = tokio::io::copy_bidirectional(&mut stream, &mut there).await;
-                });
+        let listening = Listening::start(move |_, stream| {
+            let (acceptor, names) = (acceptor.clone(), names.clone());
+            async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let name = stream.get_ref().1.server_name().map(str::to_owned);
+                names.lock().unwrap().push(name);
+                let mut there = TcpStream::connect(server).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut there).await;
             }
         });
+        let listening = listening.await;
         TlsFace {
-            addr,
+            addr: listening.addr,
             asked_for,
-            _serving: serving,
+            _listening: listening,
         }
     }
 

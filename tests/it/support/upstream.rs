@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
+use super::listening::Listening;
 use super::wire;
 
 /// What the server does next in its answer.
@@ -55,7 +55,7 @@ pub struct Seen {
 pub struct Upstream {
     pub addr: SocketAddr,
     log: Arc<Log>,
-    _serving: JoinSet<()>,
+    _listening: Listening,
 }
 
 #[derive(Default)]
@@ -106,24 +106,17 @@ impl Upstream {
         listener: TcpListener,
         script: impl Fn(usize, &Seen) -> Vec<Step> + Send + Sync + 'static,
     ) -> Upstream {
-        let addr = listener.local_addr().unwrap();
         let log = Arc::new(Log::default());
         let script: Script = Arc::new(script);
-        let mut serving = JoinSet::new();
         let shared = log.clone();
-        serving.spawn(async move {
-            let mut connections = JoinSet::new();
-            for number in 0.. {
-                let (stream, _) = listener.accept().await.unwrap();
-                stream.set_nodelay(true).unwrap();
-                let (script, log) = (script.clone(), shared.clone());
-                connections.spawn(async move { serve(stream, number, &script, &log).await });
-            }
+        let listening = Listening::on(listener, move |number, stream| {
+            let (script, log) = (script.clone(), shared.clone());
+            async move { serve(stream, number, &script, &log).await }
         });
         Upstream {
-            addr,
+            addr: listening.addr,
             log,
-            _serving: serving,
+            _listening: listening,
         }
     }
 

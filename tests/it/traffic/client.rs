@@ -1,7 +1,11 @@
 //! One request: what goes out, how connections are used, how it may end.
 
 use super::*;
+use std::future::pending;
+
+use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{ClockOf, Relation};
+use queuescope::traffic::client::{Client, Job};
 
 const ONE: [&str; 2] = ["--num-prompts", "1"];
 
@@ -141,11 +145,11 @@ async fn a_kept_connection_that_died_is_replaced_once_and_counted() {
     assert_eq!(run.records[0].attempts, Some(1));
     assert_eq!(server.seen().len(), 1);
 
-    let server = Upstream::start(|turn, _| match turn {
+    let second_dies = |turn, _: &Seen| match turn {
         1 => vec![Step::Close],
         _ => vec![Step::Send(recorded("generate_stream"))],
-    })
-    .await;
+    };
+    let server = Upstream::start(second_dies).await;
     let run = drive(in_turn(server.addr, "3", &[])).await.unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok; 3]);
     let attempts = run.records.iter().filter_map(|row| row.attempts);
@@ -153,6 +157,24 @@ async fn a_kept_connection_that_died_is_replaced_once_and_counted() {
     assert_eq!(attempts, [1, 2, 1]);
     assert_eq!(run.records[1].upstream_reused, Some(false));
     assert_eq!(server.seen().len(), 4);
+
+    // To open another one held up no send: that came before.
+    let server = Upstream::start(second_dies).await;
+    let options = plan(server.addr, &ONE).client;
+    let client = Client::new(options, Clock::system()).await.unwrap();
+    let waited = async || {
+        let job = Job {
+            req_id: "r".to_owned(),
+            endpoint: Endpoint::Generate,
+            scheduled: None,
+            body: "{}".into(),
+        };
+        let exchange = client.exchange(job, None, pending()).await;
+        exchange.connect_nanos
+    };
+    assert!(waited().await > 0);
+    assert_eq!(waited().await, 0);
+    assert_eq!(server.seen().len(), 3);
 }
 
 #[tokio::test]
@@ -184,57 +206,31 @@ async fn a_server_that_closes_after_each_response_costs_nothing() {
 
 #[tokio::test]
 async fn each_way_to_fail_is_a_row_of_its_own_outcome() {
-    let cut = |case: &str, at: usize| recorded(case)[..at].to_vec();
-    let half = recorded("generate_stream").len() / 2;
+    let whole = |case: &str| vec![Step::Send(recorded(case))];
+    let begun = |bytes: &[u8], last| vec![Step::Send(bytes.to_vec()), last];
+    let half = recorded("generate_stream");
+    let half = &half[..half.len() / 2];
+    let error = "HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n";
     for (steps, outcome, part) in [
-        (
-            vec![Step::Send(recorded("err_generate_too_long"))],
-            Outcome::ClientError,
-            "400",
-        ),
-        (
-            vec![Step::Send(recorded("queuefull_nostream/11"))],
-            Outcome::Rejected,
-            "503",
-        ),
-        (
-            vec![Step::Send(
-                b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n".to_vec(),
-            )],
-            Outcome::ServerError,
-            "500",
-        ),
-        (
-            vec![Step::Send(cut("generate_stream", half)), Step::Close],
-            Outcome::UpstreamDied,
-            "",
-        ),
-        (
-            vec![Step::Send(cut("generate_stream", half)), Step::Reset],
-            Outcome::UpstreamDied,
-            "reset",
-        ),
-        (
-            vec![Step::Send(b"no HTTP at all\r\n\r\n".to_vec()), Step::Close],
-            Outcome::UpstreamDied,
-            "",
-        ),
-        (vec![Step::Silence], Outcome::Timeout, "no end after 0.2 s"),
-        (
-            vec![Step::Send(cut("generate_stream", half)), Step::Silence],
-            Outcome::Timeout,
-            "no end after 0.2 s",
-        ),
+        (whole("err_generate_too_long"), "client_error", "400"),
+        (whole("queuefull_nostream/11"), "rejected", "503"),
+        (vec![Step::Send(error.into())], "server_error", "500"),
+        (begun(half, Step::Close), "upstream_died", ""),
+        (begun(half, Step::Reset), "upstream_died", "reset"),
+        (begun(b"no HTTP\r\n\r\n", Step::Close), "upstream_died", ""),
+        (vec![Step::Silence], "timeout", "no end after 0.2 s"),
+        (begun(half, Step::Silence), "timeout", "no end after 0.2 s"),
     ] {
         let server = Upstream::start(move |_, _| steps.clone()).await;
         let more = [&ONE[..], &["--request-timeout-s", "0.2"]].concat();
         let run = drive(plan(server.addr, &more)).await.unwrap();
-        assert_eq!(outcomes(&run), [outcome], "{:?}", run.records[0].error);
-        let error = run.records[0].error.as_deref().unwrap();
-        assert!(
-            error.contains(part) && !error.is_empty(),
-            "{outcome:?}: {error}"
-        );
+        let [row] = &run.records[..] else {
+            panic!("{outcome}");
+        };
+        let error = row.error.as_deref().unwrap();
+        assert_eq!(row.outcome().name(), outcome, "{error}");
+        let is_told = error.contains(part) && !error.is_empty();
+        assert!(is_told, "{outcome}: {error}");
         let failure = failure(&run).unwrap();
         assert!(failure.contains(&format!("{error} (1×)")), "{failure}");
     }

@@ -1,8 +1,8 @@
 //! The program itself: files, words and exit codes.
 
 use super::*;
-use crate::support::assert_says;
 use crate::support::process::run;
+use crate::support::{assert_says, table};
 
 const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
@@ -68,6 +68,26 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
     assert_eq!(schedules[0], schedules[1], "same seed, same schedule");
 }
 
+/// Flags with their values, and what is said of them: what begins with a colon behind the first flag and its value.
+const WRONG: &str = "\
+--request-rate = -3 | : must be a positive number of requests a second, or inf
+--num-prompts = 0 | : must be a whole number, 1 or more
+--random-range-ratio = 1.1 | : must be a number from 0 to 1
+--max-failed = 5 | : must be a share from 0 to 1, such as 0.05 or 5%
+--burstiness = -1 | : must be a number from 0.001
+--request-timeout-s = 0 | : must be a positive number of seconds
+--backend = vllm | : must be one of sglang, sglang-oai, sglang-oai-chat
+--base-url = ftp://h:1 | : ftp is not a scheme we speak
+--header = Traceparent:1 | --header Traceparent:***: traceparent is set by queuescope
+--extra-request-body = [] | : must be a JSON object
+--goodput = ttft | :
+--request-id-prefix = a b | : must be 1 to 64 letters
+--duration = 5 | --duration cannot end them
+--dataset-path = x | goes with --dataset-name custom
+--dataset-path = /nowhere/x; --dataset-name = custom | --dataset-path /nowhere/x: No such file
+--dataset-path = LINES; --dataset-name = custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
+--output-dir = TAKEN | taken: holds requests.partial.csv already; name another folder";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_value_is_one_line_that_names_it() {
     let nowhere = refusing().await;
@@ -78,51 +98,14 @@ async fn a_wrong_value_is_one_line_that_names_it() {
     let taken = root.path().join("taken");
     std::fs::create_dir(&taken).unwrap();
     std::fs::write(taken.join("requests.partial.csv"), "").unwrap();
-    // What begins with a colon stands behind the flag and its value.
-    for (flags, said) in [
-        (
-            "--request-rate|-3",
-            ": must be a positive number of requests a second, or inf",
-        ),
-        ("--num-prompts|0", ": must be a whole number, 1 or more"),
-        ("--random-range-ratio|1.1", ": must be a number from 0 to 1"),
-        (
-            "--max-failed|5",
-            ": must be a share from 0 to 1, such as 0.05 or 5%",
-        ),
-        ("--burstiness|-1", ": must be a number from 0.001"),
-        (
-            "--request-timeout-s|0",
-            ": must be a positive number of seconds",
-        ),
-        (
-            "--backend|vllm",
-            ": must be one of sglang, sglang-oai, sglang-oai-chat",
-        ),
-        ("--base-url|ftp://h:1", ": ftp is not a scheme we speak"),
-        (
-            "--header|Traceparent:1",
-            "--header Traceparent:***: traceparent is set by queuescope",
-        ),
-        ("--extra-request-body|[]", ": must be a JSON object"),
-        ("--goodput|ttft", ": "),
-        ("--request-id-prefix|a b", ": must be 1 to 64 letters"),
-        ("--duration|5", "--duration cannot end them"),
-        ("--dataset-path|x", "goes with --dataset-name custom"),
-        (
-            "--dataset-path|/nowhere/x|--dataset-name|custom",
-            "--dataset-path /nowhere/x: No such file",
-        ),
-        (
-            &format!("--dataset-path|{lines}|--dataset-name|custom"),
-            "d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string",
-        ),
-        (
-            &format!("--output-dir|{}", taken.display()),
-            "taken: holds requests.partial.csv already; name another folder",
-        ),
-    ] {
-        let more: Vec<&str> = flags.split('|').collect();
+    for [given, said] in table(WRONG) {
+        let given = given
+            .replace("LINES", lines)
+            .replace("TAKEN", taken.to_str().unwrap());
+        let more: Vec<&str> = given
+            .split(" = ")
+            .flat_map(|flag| flag.split("; "))
+            .collect();
         let said = match said.strip_prefix(':') {
             Some(wrong) => format!("{} {}:{wrong}", more[0], more[1]),
             None => said.to_owned(),

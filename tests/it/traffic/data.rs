@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::support::table;
 
 /// A file of `tests/data/datasets`, all of which are synthetic.
 fn file(name: &str) -> PathBuf {
@@ -120,58 +121,28 @@ fn ids_differ_from_run_to_run_whatever_the_seed() {
     assert_eq!(one.lengths(1), two.lengths(1));
 }
 
+/// Flags, and what is said of them. AZURE is a data set with times.
+const TOGETHER: &str = "\
+--arrival trace | --arrival trace: goes with --dataset-name mooncake, azure or burstgpt
+--trace-speed 2 | --trace-speed: goes with --arrival trace
+--arrival poisson --burstiness 2 | --burstiness: goes with --arrival gamma
+--rate-curve 0:1,9:9 --request-rate 3 | --rate-curve: says the rate itself
+AZURE --arrival trace --rate-curve 0:1,9:9 | --rate-curve: the trace says when
+--dataset-name random-ids --turns 2 | --turns 2: goes with --dataset-name conversations or sharegpt
+AZURE --arrival trace --request-rate 3 | --request-rate: the trace says when
+--dataset-name generated-shared-prefix --dataset-path x | goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix
+--dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000 | must be 10000000 prompts at most
+AZURE.csv | azure-2024.csv.csv: No such file
+--goodput ttft:500 tpot:9 --goodput ttft:300 | --goodput: ttft must have one limit, not several";
+
 #[test]
 fn flags_that_do_not_go_together_are_told() {
     let path = file("azure-2024.csv");
     let azure = format!("--dataset-name azure --dataset-path {}", path.display());
-    for (line, said) in [
-        (
-            "--arrival trace",
-            "--arrival trace: goes with --dataset-name mooncake, azure or burstgpt",
-        ),
-        (
-            "--trace-speed 2",
-            "--trace-speed: goes with --arrival trace",
-        ),
-        (
-            "--arrival poisson --burstiness 2",
-            "--burstiness: goes with --arrival gamma",
-        ),
-        (
-            "--rate-curve 0:1,9:9 --request-rate 3",
-            "--rate-curve: says the rate itself",
-        ),
-        (
-            &format!("{azure} --arrival trace --rate-curve 0:1,9:9"),
-            "--rate-curve: the trace says when",
-        ),
-        (
-            "--dataset-name random-ids --turns 2",
-            "--turns 2: goes with --dataset-name conversations or sharegpt",
-        ),
-        (
-            &format!("{azure} --arrival trace --request-rate 3"),
-            "--request-rate: the trace says when",
-        ),
-        (
-            "--dataset-name generated-shared-prefix --dataset-path x",
-            "goes with --dataset-name custom, sharegpt or a trace, not generated-shared-prefix",
-        ),
-        (
-            "--dataset-name generated-shared-prefix --gsp-num-groups 4000000 --gsp-prompts-per-group 4000000",
-            "must be 10000000 prompts at most",
-        ),
-        (&format!("{azure}.csv"), "azure-2024.csv.csv: No such file"),
-        (
-            "--goodput ttft:500 tpot:9 --goodput ttft:300",
-            "--goodput: ttft must have one limit, not several",
-        ),
-    ] {
-        let error = planned(line).unwrap_err();
-        assert!(
-            error.is_usage() && error.to_string().contains(said),
-            "{line}: {error}"
-        );
+    for [line, said] in table(TOGETHER) {
+        let error = planned(&line.replace("AZURE", &azure)).unwrap_err();
+        let is_told = error.is_usage() && error.to_string().contains(said);
+        assert!(is_told, "{line}: {error}");
     }
 }
 

@@ -6,23 +6,14 @@ use std::fmt::Write as _;
 use ring::digest::{SHA256, digest};
 
 use super::*;
+use crate::support::docs::assert_file;
 use crate::support::process::run;
 
 const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
 /// Compares with a file of `tests/data/traffic`, or writes it.
 fn is_pinned(name: &str, found: &str) {
-    let path = Path::new("tests/data/traffic").join(name);
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, found).unwrap();
-    }
-    let pinned = std::fs::read_to_string(&path).unwrap_or_default();
-    let differs = pinned.lines().zip(found.lines()).find(|(a, b)| a != b);
-    assert!(
-        pinned == found,
-        "{}: {differs:?}; if that is wanted: `UPDATE_DOCS=1 cargo test --test it pinned`",
-        path.display()
-    );
+    assert_file(&format!("tests/data/traffic/{name}"), found);
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,6 +1,7 @@
 //! Keys, headers' values and what stands in URLs are never shown.
 
 use super::*;
+use crate::support::table;
 
 const KEY: &str = "sk-0a1b2c3d";
 const TOKEN: &str = "tok-4e5f6071";
@@ -53,50 +54,32 @@ async fn a_server_that_says_them_back_is_not_repeated() {
     assert_eq!(sent("x-token", TOKEN), 3);
 }
 
+/// Lines in which KEY stands for it (and NL for a line's end), and what is said of them.
+const REFUSED: &str = "\
+traffic --base-url http://me:KEY@a:1 | --base-url: needs a host and no user
+traffic --base-url http://a:1/?key=KEY | --base-url: has a query
+traffic --header Authorization_Bearer_KEY | --header ***: must be NAME:VALUE
+traffic --header traceparent:KEY | --header traceparent:***: traceparent is set
+traffic --api-key KEY\u{e4} | must be printable ASCII
+probe http://me:KEY@a:1 | URL: needs a host and no user
+probe http://a:1 --api-key KEYNL | must be printable ASCII
+proxy --upstream http://me:KEY@a:1 | only a host and a port
+check --upstream http://me:KEY@a:1 | only a host and a port
+check --upstream a:1 --worker w=127.0.0.1:0=http://me:KEY@a:1 | only a host and a port
+traffic --help | OPENAI_API_KEY
+probe --help | --api-key";
+
 #[tokio::test]
 async fn a_line_that_is_refused_is_not_repeated() {
     let folder = tempfile::tempdir().unwrap();
-    // KEY stands for it.
-    for (line, said) in [
-        (
-            "traffic|--base-url|http://me:KEY@a:1",
-            "--base-url: needs a host and no user",
-        ),
-        (
-            "traffic|--base-url|http://a:1/?key=KEY",
-            "--base-url: has a query",
-        ),
-        (
-            "traffic|--header|Authorization Bearer KEY",
-            "--header ***: must be NAME:VALUE",
-        ),
-        (
-            "traffic|--header|traceparent:KEY",
-            "--header traceparent:***: traceparent is set",
-        ),
-        ("traffic|--api-key|KEY\u{e4}", "must be printable ASCII"),
-        ("probe|http://me:KEY@a:1", "URL: needs a host and no user"),
-        (
-            "probe|http://a:1|--api-key|KEY\n",
-            "must be printable ASCII",
-        ),
-        (
-            "proxy|--upstream|http://me:KEY@a:1",
-            "only a host and a port",
-        ),
-        (
-            "check|--upstream|http://me:KEY@a:1",
-            "only a host and a port",
-        ),
-        (
-            "check|--upstream|a:1|--worker|w=127.0.0.1:0=http://me:KEY@a:1",
-            "only a host and a port",
-        ),
-        ("traffic|--help", "OPENAI_API_KEY"),
-        ("probe|--help", "--api-key"),
-    ] {
-        let line = line.replace("KEY", KEY);
-        let line: Vec<&str> = line.split('|').collect();
+    for [line, said] in table(REFUSED) {
+        let word = |word: &str| {
+            word.replace("KEY", KEY)
+                .replace("NL", "\n")
+                .replace('_', " ")
+        };
+        let line: Vec<String> = line.split(' ').map(word).collect();
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
         let all = all_of(&line, &folder.path().join("none")).await;
         assert!(all.contains(said), "{line:?}: {all}");
         assert!(!all.contains(KEY), "{line:?}: {all}");

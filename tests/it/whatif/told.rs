@@ -1,6 +1,8 @@
 //! The command `whatif`: what it prints, for people and programs, and what it refuses.
 
 use super::{file, rewritten, run};
+use crate::support::generator::flags;
+use crate::support::table;
 
 #[test]
 fn what_is_read_is_not_written_over() {
@@ -76,86 +78,39 @@ fn predictions_for_programs_have_every_setting_of_the_grid() {
     assert!(predictions[0]["request_throughput"].is_f64());
 }
 
+/// Flags, and what is said of them.
+const REFUSED: &str = "\
+--set slots | --set slots: must be KEY=VALUE
+--set max_runing_requests=3 | --set max_runing_requests: is no key that can be set: use rate,
+--set max_running_requests=0 | --set max_running_requests = 0: must be a whole number, 1 or more
+--set num_gpus=0 | --set num_gpus = 0: must be a number from 1 to 1024
+--set rate=-1 | --set rate = -1: must be a number from 0.001 to 1000
+--set rate=2000 | --set rate = 2000: must be a number from 0.001 to 1000
+--set request_rate=2000000 | --set request_rate = 2000000: must be a number from 0.001 to 1000000
+--set disable_radix_cache=3 | --set disable_radix_cache = 3: must be one of true, false
+--set rate=2 --set request_rate=3 | --set rate: must be given once
+--set rate=2 --set rate=3 | --set rate: must be given once
+--set routing_policy=cache_aware | which prompts share a beginning
+--goodput client_stall:3 | `client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,
+--goodput foo:3 | `foo` is no latency that is predicted: use one of ttft, e2el, tpot,
+--goodput ttft | write NAME:MILLISECONDS
+--goodput ttft:500 tpot:9 ttft:300 | --goodput: ttft must have one limit
+--format csv | possible values: text, json
+--goodput-share 0.9 | --goodput <GOAL>
+--goodput ttft:9 --goodput-share 2 | must be a number from 0 to 1
+FIND request_rate=3 | --set request_rate: must be given once, not with --find of the same
+FIND rate=3 | must be given once, not with --find of the same, and rate not with request_rate
+OTHER | give the folder or the file of that one alone";
+
 #[test]
 fn what_cannot_be_predicted_is_named() {
     let (load, other) = (file("shared"), file("slots16"));
-    let find = ["--find", "rate", "--goodput", "ttft:500", "--set"];
-    for (flags, said) in [
-        (&["--set", "slots"][..], "--set slots: must be KEY=VALUE"),
-        (
-            &["--set", "max_runing_requests=3"],
-            "--set max_runing_requests: is no key that can be set: use rate,",
-        ),
-        (
-            &["--set", "max_running_requests=0"],
-            "--set max_running_requests = 0: must be a whole number, 1 or more",
-        ),
-        (
-            &["--set", "num_gpus=0"],
-            "--set num_gpus = 0: must be a number from 1 to 1024",
-        ),
-        (
-            &["--set", "rate=-1"],
-            "--set rate = -1: must be a number from 0.001 to 1000",
-        ),
-        (
-            &["--set", "rate=2000"],
-            "--set rate = 2000: must be a number from 0.001 to 1000",
-        ),
-        (
-            &["--set", "request_rate=2000000"],
-            "--set request_rate = 2000000: must be a number from 0.001 to 1000000",
-        ),
-        (
-            &["--set", "disable_radix_cache=3"],
-            "--set disable_radix_cache = 3: must be one of true, false",
-        ),
-        (
-            &["--set", "rate=2", "--set", "request_rate=3"],
-            "--set rate: must be given once",
-        ),
-        (
-            &["--set", "rate=2", "--set", "rate=3"],
-            "--set rate: must be given once",
-        ),
-        (
-            &["--set", "routing_policy=cache_aware"],
-            "which prompts share a beginning",
-        ),
-        (
-            &["--goodput", "client_stall:3"],
-            "`client_stall` is no latency that is predicted: use one of ttft, e2el, tpot,",
-        ),
-        (
-            &["--goodput", "foo:3"],
-            "`foo` is no latency that is predicted: use one of ttft, e2el, tpot,",
-        ),
-        (&["--goodput", "ttft"], "write NAME:MILLISECONDS"),
-        (
-            &["--goodput", "ttft:500", "tpot:9", "ttft:300"],
-            "--goodput: ttft must have one limit",
-        ),
-        (&["--format", "csv"], "possible values: text, json"),
-        (&["--goodput-share", "0.9"], "--goodput <GOAL>"),
-        (
-            &["--goodput", "ttft:9", "--goodput-share", "2"],
-            "must be a number from 0 to 1",
-        ),
-        (
-            &[&find[..], &["request_rate=3"]].concat(),
-            "--set request_rate: must be given once, not with --find of the same",
-        ),
-        (
-            &[&find[..], &["rate=3"]].concat(),
-            "must be given once, not with --find of the same, and rate not with request_rate",
-        ),
-        (
-            &[other.as_str()],
-            "give the folder or the file of that one alone",
-        ),
-    ] {
-        let error = run(&[&[load.as_str()], flags].concat()).unwrap_err();
-        assert!(error.contains(said), "{flags:?}: {error}");
+    let find = "--find rate --goodput ttft:500 --set";
+    for [given, said] in table(REFUSED) {
+        let given = given.replace("FIND", find).replace("OTHER", &other);
+        let line = [vec![load.as_str()], flags(&given)].concat();
+        let error = run(&line).unwrap_err();
+        assert!(error.contains(said), "{given}: {error}");
     }
 }
 
@@ -222,6 +177,32 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
     let shown = found("rate", "num_gpus=1");
     let rate = shown["predictions"][0]["settings"]["request_rate"].as_f64();
     assert!((8.0..13.0).contains(&rate.unwrap()), "{shown:#}");
+}
+
+/// Rows of 16 requests at once do not tell how fast 64 are.
+#[test]
+fn a_prediction_far_from_what_was_measured_has_a_note() {
+    let load = file("slots16");
+    let flags = ["--set", "rate=1,3", "--set", "max_running_requests=16,64"];
+    let (shown, _) = run(&[&[load.as_str(), "--json"][..], &flags].concat()).unwrap();
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let most = shown["fit"]["most_running"].as_u64().unwrap();
+    assert!((16..25).contains(&most), "{most}");
+    for prediction in shown["predictions"].as_array().unwrap() {
+        let is_far =
+            prediction["settings"] == serde_json::json!({"max_running_requests": 64, "rate": 3});
+        let note = prediction["note"].as_str().unwrap_or_default();
+        assert_eq!(
+            note.contains(&format!("at most {most} did in the rows of --fit")),
+            is_far,
+            "{prediction}"
+        );
+    }
+    let (shown, _) = run(&[&[load.as_str()][..], &flags].concat()).unwrap();
+    let noted = shown
+        .lines()
+        .filter(|line| line.starts_with("note: ") && line.contains("requests run at once"));
+    assert_eq!(noted.count(), 1, "{shown}");
 }
 
 /// What is not found is said with its reason, and is no success, in words as in JSON.

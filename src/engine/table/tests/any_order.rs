@@ -26,7 +26,7 @@ proptest! {
         let mut table = Table::new(5);
         let (mut now, mut went_in) = (0, 0);
         let mut out: Vec<String> = Vec::new();
-        let name = |joined: &Joined| joined.of.rows[0].facts.req_id.clone();
+        let name = |joined: &Joined| joined.of.rows[0].request_id().to_owned();
         for step in steps {
             match step {
                 Step::Ended(a, b, wait) => {
@@ -39,7 +39,7 @@ proptest! {
                     let ended = Ended { rows, wanted: TRACED, at: at(now) };
                     match table.ended(ended, at(now + i64::from(wait))) {
                         Ok(joined) => out.extend(joined.iter().map(name)),
-                        Err(rows) => out.push(rows[0].facts.req_id.clone()),
+                        Err(rows) => out.push(rows[0].request_id().to_owned()),
                     }
                 }
                 Step::Told(rid, is_log) => {

@@ -31,55 +31,32 @@ fn paired(reserved: i64, (queue, forward): (i64, i64), arrived: i64, entered: i6
     })
 }
 
+/// Of runs: title, and a piece of what is told.
+const NARROW: &str = "\
+Decode is full | 0.21 s of 0.50 s on average (42 %) until decode had memory for it; those that had it were decoding for
+Prefill is too slow | 0.30 s of 0.50 s on average (60 %) in prefill's queue
+The link is too slow | 0.30 s of 0.50 s on average (60 %) for its KV cache
+Decode's batch is full | 0.29 s of 0.50 s on average (58 %) for a slot of decode's batch
+Decode is full | 0.11 s of 0.50 s on average (22 %) until decode had memory for it; those that had it were decoding for
+The link is too slow | those that had it were in the transfer of their KV cache
+Decode's batch is full | those that had it were waiting for a slot";
+
 #[test]
 fn what_is_narrow_of_a_pair_is_named() {
-    for (run, title, what, cause) in [
-        // Those that had its memory decoded.
-        (
-            paired(230, (1, 20), 255, 256),
-            "Decode is full",
-            "0.21 s of 0.50 s on average (42 %) until decode had memory for it; those that had it were decoding for",
-            Cause::DecodeMemory,
-        ),
-        (
-            paired(30, (300, 20), 360, 361),
-            "Prefill is too slow",
-            "0.30 s of 0.50 s on average (60 %) in prefill's queue",
-            Cause::PrefillQueue,
-        ),
-        (
-            paired(30, (1, 20), 350, 351),
-            "The link is too slow",
-            "0.30 s of 0.50 s on average (60 %) for its KV cache",
-            Cause::Transfer,
-        ),
-        (
-            paired(30, (1, 20), 60, 350),
-            "Decode's batch is full",
-            "0.29 s of 0.50 s on average (58 %) for a slot of decode's batch",
-            Cause::DecodeSlots,
-        ),
+    let runs = [
+        (paired(230, (1, 20), 255, 256), Cause::DecodeMemory),
+        (paired(30, (300, 20), 360, 361), Cause::PrefillQueue),
+        (paired(30, (1, 20), 350, 351), Cause::Transfer),
+        (paired(30, (1, 20), 60, 350), Cause::DecodeSlots),
         // None of them is a third of the time, but all are.
-        (
-            paired(130, (1, 20), 155, 250),
-            "Decode is full",
-            "0.11 s of 0.50 s on average (22 %) until decode had memory for it; those that had it were decoding for",
-            Cause::DecodeMemory,
-        ),
+        (paired(130, (1, 20), 155, 250), Cause::DecodeMemory),
         // Memory is waited for, and those that have it wait for something else.
-        (
-            paired(230, (1, 20), 400, 401),
-            "The link is too slow",
-            "those that had it were in the transfer of their KV cache",
-            Cause::DecodeMemory,
-        ),
-        (
-            paired(230, (1, 20), 255, 400),
-            "Decode's batch is full",
-            "those that had it were waiting for a slot",
-            Cause::DecodeMemory,
-        ),
-    ] {
+        (paired(230, (1, 20), 400, 401), Cause::DecodeMemory),
+        (paired(230, (1, 20), 255, 400), Cause::DecodeMemory),
+    ];
+    assert_eq!(runs.len(), NARROW.lines().count());
+    for ((run, cause), line) in runs.into_iter().zip(NARROW.lines()) {
+        let (title, what) = line.split_once(" | ").unwrap();
         let finding = only(&run, "pair");
         assert!(finding.title.starts_with(title), "{finding:?}");
         assert_says(&finding.what, what);

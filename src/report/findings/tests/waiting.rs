@@ -8,12 +8,11 @@ use super::*;
 #[test]
 fn a_second_cause_of_much_of_the_waiting_is_named_too() {
     let run = run_of(100, |sample, _, start| queued(sample, start));
-    let told = |prefill| {
+    let told_of = |other, share, untimed| {
         let mut why = Why::default();
-        let causes = [(Cause::Slots, 100 - prefill), (Cause::Prefill, prefill)];
-        causes
-            .into_iter()
-            .for_each(|(cause, nanos)| why.causes.add(cause, nanos));
+        why.untimed = untimed;
+        why.causes.add(Cause::Slots, 100 - share);
+        why.causes.add(other, share);
         let all = findings(&run, &RunReport::of(&run).summary, &[], &why);
         let found = all
             .into_iter()
@@ -21,6 +20,7 @@ fn a_second_cause_of_much_of_the_waiting_is_named_too() {
             .unwrap();
         (found.what, found.advice)
     };
+    let told = |prefill| told_of(Cause::Prefill, prefill, 7);
     let (what, advice) = told(38);
     assert_says(
         &what,
@@ -31,6 +31,16 @@ fn a_second_cause_of_much_of_the_waiting_is_named_too() {
     let (what, advice) = told(19);
     assert_says(&what, "for 81 % of that time.");
     assert_eq!(advice, slots);
+    // Where much of it is not known, as requests have no times, that is said with what would tell.
+    let (what, advice) = told_of(Cause::Unknown, 30, 7);
+    assert_says(
+        &what,
+        "for 70 % of that time. Who had the server is not known while",
+    );
+    assert_says(&what, "of which it told no times (7 in the rows).");
+    assert_says(&advice, "Start the servers with `--enable-metrics`");
+    assert_eq!(told_of(Cause::Unknown, 30, 0).1, slots);
+    assert_eq!(told_of(Cause::Unknown, 10, 7).1, slots);
 }
 
 #[test]
@@ -42,7 +52,9 @@ fn a_server_queue_is_told_with_what_limits_it() {
     // A request runs for 100 ms, and each server gets one every 74 ms.
     let limited = |most: u32| {
         let process = ProcessFile {
-            command: format!("queuescope sim --max-running-requests {most} --port 1"),
+            command: format!(
+                "queuescope sim --max-running-requests {most} --max-total-tokens 800000 --port 1"
+            ),
             ..ProcessFile::default()
         };
         let mut file = RunFile::default();
@@ -50,7 +62,7 @@ fn a_server_queue_is_told_with_what_limits_it() {
         only(&changed(&run, |run| run.file = Some(file)), "server_queue")
     };
     let reached = limited(1);
-    assert_says(&reached.what, "The only slot was taken for");
+    assert_says(&reached.what, "The only slot of each server was taken for");
     assert_says(&reached.advice, "Raise `max_running_requests` while");
     let other = limited(256);
     // It runs far fewer than it could, and has run more.

@@ -2,10 +2,10 @@ use super::*;
 use crate::report::load::RunFacts;
 use crate::report::load::tests::{assert_says, run};
 use crate::report::sample::Sample;
-use crate::request::record::Record;
+use crate::request::row::Row;
 use crate::request::timeline::Moment;
 
-fn shown(records: &[Record]) -> String {
+fn shown(records: &[Row]) -> String {
     let run = RunFacts {
         scheduled: records.len(),
         ..run()
@@ -18,7 +18,7 @@ fn a_run_without_one_answer_has_its_errors_and_no_table() {
     let error = format!("no answer: {}the end", "word ".repeat(60));
     let failed = |start: i64, error: &str| {
         let sample = Sample::starting(start).without(&[Moment::ServerFinish]);
-        sample.ended(Outcome::Timeout, error).record()
+        sample.ended(Outcome::Timeout, error).open_row()
     };
     let text = shown(&[failed(0, &error), failed(9, &error), failed(20, "refused")]);
     for said in [
@@ -36,16 +36,16 @@ fn a_run_without_one_answer_has_its_errors_and_no_table() {
     assert_eq!(text.lines().find(dashes), None, "{text}");
 
     let text = shown(&[]);
-    assert_says(&text, "No request was sent");
+    assert_says(&text, "No request ended");
     assert_says(&text, "offered 2.50, sent");
-    let text = shown(&[Sample::whole().record(), failed(9, &error)]);
+    let text = shown(&[Sample::whole().open_row(), failed(9, &error)]);
     assert_says(&text, "ms, 1 of 2 requests");
 }
 
 #[test]
 fn a_token_count_that_cannot_be_is_not_called_untold() {
-    let wild = Sample::starting(9).with(|row| row.sequence.output_tokens = Some(1_000_000_000));
-    let text = shown(&[Sample::whole().record(), wild.record()]);
+    let wild = Sample::starting(9).with(|row| row.actual_output_tokens = Some(1_000_000_000));
+    let text = shown(&[Sample::whole().open_row(), wild.open_row()]);
     for said in [
         "token counts; the first: actual_output_tokens>",
         "1 of 2 ok requests are in no token figure",
@@ -53,8 +53,8 @@ fn a_token_count_that_cannot_be_is_not_called_untold() {
     ] {
         assert_says(&text, said);
     }
-    let silent = Sample::starting(9).with(|row| row.sequence.output_tokens = None);
-    let text = shown(&[Sample::whole().record(), silent.record()]);
+    let silent = Sample::starting(9).with(|row| row.actual_output_tokens = None);
+    let text = shown(&[Sample::whole().open_row(), silent.open_row()]);
     assert!(!text.contains("cannot be"), "{text}");
 }
 
@@ -63,7 +63,7 @@ fn what_runs_at_once_is_told_as_an_upper_limit() {
     // The second takes the first one's slot before the end of the first was told.
     let first = Sample::whole().at(Moment::ServerFinish, 495);
     let second = Sample::starting(400).at(Moment::QueueEnd, 490);
-    let text = shown(&[first.record(), second.record()]);
+    let text = shown(&[first.open_row(), second.open_row()]);
     let said = "(peak at most 2; a request's end is stamped a little after its slot is free)";
     assert_says(&text, said);
 }

@@ -23,14 +23,7 @@ fn a_known_beginning_is_not_prefilled_again() {
     engine.submit(beginning(2, 100, 30, 1), ms(1_000));
     // The very same prompt: its last token is computed all the same.
     engine.submit(beginning(3, 100, 0, 1), ms(2_000));
-    let all = [
-        (1, 0, NEW),
-        (1, 120, LAST),
-        (2, 1_000, Admitted { cached: 100 }),
-        (2, 1_030, LAST),
-        (3, 2_000, Admitted { cached: 99 }),
-        (3, 2_001, LAST),
-    ];
+    let all = "1 new 0, 1 last 120, 2 knows 100 1000, 2 last 1030, 3 knows 99 2000, 3 last 2001";
     assert_eq!(happened(&mut engine, 3_000), all);
     let load = engine.load();
     assert_eq!((load.used_tokens, load.evictable_tokens), (0, 150));
@@ -39,7 +32,7 @@ fn a_known_beginning_is_not_prefilled_again() {
     assert!(engine.flush(ms(3_000)));
     engine.submit(beginning(4, 100, 0, 1), ms(3_000));
     assert!(!engine.flush(ms(3_000)), "a request runs");
-    assert_eq!(happened(&mut engine, 3_050), [(4, 3_000, NEW)]);
+    assert_eq!(happened(&mut engine, 3_050), "4 new 3000");
 }
 
 #[test]
@@ -76,15 +69,9 @@ fn a_long_prompt_is_prefilled_in_pieces_and_the_last_is_filled_up() {
         chunked_prefill_size: 100,
         ..bare(4)
     };
-    let all = [
-        (1, 0, NEW),
-        // Pieces of 100, 100 and 30; the third takes the other prompt in.
-        (2, 200, NEW),
-        (1, 270, TOKEN),
-        (2, 270, LAST),
-        (1, 282, LAST),
-    ];
-    holds(profile, &[(1, 230, 2, 0), (2, 40, 1, 5)], &all);
+    // Pieces of 100, 100 and 30; the third takes the other prompt in.
+    let all = "1 new 0, 2 new 200, 1 token 270, 2 last 270, 1 last 282";
+    holds(profile, &[(1, 230, 2, 0), (2, 40, 1, 5)], all);
 }
 
 #[test]
@@ -95,15 +82,8 @@ fn a_request_waits_until_the_kv_cache_has_room() {
     };
     // The third could never fit.
     let asked = [(1, 100, 2, 0), (2, 100, 1, 0), (3, 100, 50, 0)];
-    let all = [
-        (3, 0, Rejected),
-        (1, 0, NEW),
-        (1, 100, TOKEN),
-        (1, 112, LAST),
-        (2, 112, NEW),
-        (2, 212, LAST),
-    ];
-    holds(profile, &asked, &all);
+    let all = "3 rejected 0, 1 new 0, 1 token 100, 1 last 112, 2 new 112, 2 last 212";
+    holds(profile, &asked, all);
 }
 
 /// Two requests that both want more than there is room for, since only little is kept for them.
@@ -122,7 +102,9 @@ fn short_of_room() -> Engine {
 #[test]
 fn the_one_that_has_made_least_goes_back_and_goes_on_later() {
     let mut engine = short_of_room();
-    let all = happened(&mut engine, 100_000);
+    let all = engine.advance(ms(100_000)).filter(|one| one.kind != Queued);
+    let all = all.map(|event| (event.id, event.at.nanos() / MS, event.kind));
+    let all: Vec<_> = all.collect();
     let of = |id| all.iter().filter(move |event| event.0 == id);
     assert!(of(1).all(|event| event.2 != Retracted));
     let kinds: Vec<_> = of(2).map(|event| event.2).collect();
@@ -157,28 +139,11 @@ fn with_overlap_results_come_while_the_next_step_runs() {
     for (id, prompt, output, at) in [(1, 20, 3, 1), (2, 30, 1, 5), (3, 10, 1, 60)] {
         engine.submit(request(id, prompt, output), ms(at));
     }
-    let happened: Vec<_> = engine
-        .advance(ms(1_000))
-        .map(|event| (event.id, event.at.nanos() / MS, event.kind))
-        .collect();
-    let all = [
-        (1, 1, Queued),
-        (1, 2, NEW),
-        // Came while the first was launched, from 2 to 10; the GPU works on that until 22.
-        (2, 10, Queued),
-        (2, 11, NEW),
-        (1, 22, TOKEN),
-        // Begins 2 after the other.
-        (2, 54, LAST),
-        // Both step from 56 to 70: the second's end was not known. A step of 12 begins at 72.
-        (1, 70, TOKEN),
-        (3, 70, Queued),
-        (3, 71, NEW),
-        (1, 84, LAST),
-        // Launched by 79, from 86 on.
-        (3, 96, LAST),
-    ];
-    assert_eq!(happened, all);
+    // The second came while the first was launched, from 2 to 10; the GPU works on that until 22, and begins the other 2 later.
+    // Both step from 56 to 70: the second's end was not known. A step of 12 begins at 72. The third is launched by 79, from 86 on.
+    let all = "1 queued 1, 1 new 2, 2 queued 10, 2 new 11, 1 token 22, 2 last 54, 1 token 70, 3 queued 70, 3 new 71, \
+               1 last 84, 3 last 96";
+    assert_eq!(words(engine.advance(ms(1_000))), all);
 }
 
 #[test]
@@ -190,18 +155,11 @@ fn the_gpu_waits_for_the_launch_of_short_steps() {
         gpu_share: 0.5,
         ..bare(4)
     };
-    let all = [
-        (1, 0, NEW),
-        // Seen when the first was launched, at 30; launched at 60, and only then the first is told.
-        (2, 30, NEW),
-        (1, 60, TOKEN),
-        // The GPU has the second ready at 60, but the scheduler is busy with a decode step until 65. That
-        // step is of both, 14 at half speed; the next follows on its heels, of one.
-        (2, 65, LAST),
-        (1, 93, TOKEN),
-        (1, 117, LAST),
-    ];
-    holds(profile, &[(1, 10, 3, 0), (2, 10, 1, 20)], &all);
+    // The second is seen when the first was launched, at 30; launched at 60, and only then the first is told. The GPU has the
+    // second ready at 60, but the scheduler is busy with a decode step until 65. That step is of both, 14 at half speed; the
+    // next follows on its heels, of one.
+    let all = "1 new 0, 2 new 30, 1 token 60, 2 last 65, 1 token 93, 1 last 117";
+    holds(profile, &[(1, 10, 3, 0), (2, 10, 1, 20)], all);
 }
 
 #[test]

@@ -2,10 +2,9 @@ use super::*;
 use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 use crate::request::outcome::Outcome;
-use crate::request::record::{Facts, Record};
+use crate::request::row::Row;
 use crate::request::sample::rows;
-use crate::request::sequence::Sequence;
-use crate::request::timeline::{Moment, Side, Timeline};
+use crate::request::timeline::{Moment, Side};
 
 const NONE: Sampling = Sampling {
     errors: false,
@@ -17,22 +16,17 @@ const NONE: Sampling = Sampling {
 };
 
 /// A request that went well, with its first token after `ttft` and its end after `total` seconds.
-fn row(ttft: i64, total: i64) -> Record {
-    let mut timeline = Timeline::new(Side::Front);
+fn row(ttft: i64, total: i64) -> Row {
+    let mut row = Row::new(Side::Front, Endpoint::Generate, "r".into());
+    let timeline = &mut row.timeline;
     timeline.set(Moment::Arrival, Stamp::from_nanos(0));
     timeline.set(Moment::FirstToken, Stamp::from_nanos(ttft * NANOS));
     timeline.set(Moment::End, Stamp::from_nanos(total * NANOS));
-    let mut facts = Facts::new(Endpoint::Generate, "r".into());
-    facts.outcome = Outcome::Ok;
-    Record {
-        facts,
-        sequence: Sequence::default(),
-        sequences: 1,
-        timeline,
-    }
+    row.outcome = Some(Outcome::Ok);
+    row
 }
 
-fn kept(sampling: Sampling, row: Record) -> Option<Kept> {
+fn kept(sampling: Sampling, row: Row) -> Option<Kept> {
     sampling.keeps(&rows(&[row]), 7, &Slowest::default())
 }
 
@@ -40,7 +34,7 @@ fn kept(sampling: Sampling, row: Record) -> Option<Kept> {
 fn errors_and_the_slow_are_kept_whatever_the_ratio() {
     assert_eq!(kept(NONE, row(1, 2)), None);
     let mut failed = row(1, 2);
-    failed.facts.outcome = Outcome::ClientAbort;
+    failed.outcome = Some(Outcome::ClientAbort);
     assert_eq!(kept(NONE, failed.clone()), None);
     let errors = Sampling {
         errors: true,
@@ -69,8 +63,8 @@ fn errors_and_the_slow_are_kept_whatever_the_ratio() {
 fn what_is_flagged_is_kept_and_a_client_that_did_not_sample_is_followed() {
     let came = |came_sampled, sent_sampled| {
         let mut row = row(1, 2);
-        row.facts.trace.came_sampled = came_sampled;
-        row.facts.trace.sent_sampled = sent_sampled;
+        row.more.trace.came_sampled = came_sampled;
+        row.more.trace.sent_sampled = sent_sampled;
         row
     };
     assert_eq!(kept(NONE, came(Some(true), false)), Some(Kept::Flagged));

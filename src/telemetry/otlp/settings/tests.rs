@@ -2,7 +2,7 @@ use super::*;
 
 type Pairs<'a> = &'a [(&'a str, &'a str)];
 
-fn resolved(given: &Given, env: Pairs<'_>) -> Result<Resolved, Wrong> {
+fn resolved(given: &Otlp, env: Pairs<'_>) -> Result<Resolved, Wrong> {
     let env = |name: &str| {
         let found = env.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| (*value).to_owned())
@@ -10,14 +10,14 @@ fn resolved(given: &Given, env: Pairs<'_>) -> Result<Resolved, Wrong> {
     Settings::resolve(given, "queuescope", &env)
 }
 
-fn of(given: &Given, env: Pairs<'_>) -> Settings {
+fn of(given: &Otlp, env: Pairs<'_>) -> Settings {
     resolved(given, env).unwrap().settings.unwrap()
 }
 
-fn at(endpoint: &str) -> Given {
-    Given {
+fn at(endpoint: &str) -> Otlp {
+    Otlp {
         endpoint: Some(endpoint.into()).filter(|url: &String| !url.is_empty()),
-        ..Given::default()
+        ..Otlp::default()
     }
 }
 
@@ -43,13 +43,18 @@ http://c:4317 | OTEL_SDK_DISABLED=True; OTEL_TRACES_SAMPLER=always_off | http://
  | PROTOCOL=http/json | none
 
 ftp://c | | endpoint: must be http:// or https://
+nonsense | | endpoint: must be http:// or https:// with a host
+ | ENDPOINT=nonsense | OTEL_EXPORTER_OTLP_ENDPOINT: must be http:// or https:// with a host
+ | TRACES_ENDPOINT=http:/c | OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must be http:// or https:// with a host
+ | ENDPOINT=c:port | OTEL_EXPORTER_OTLP_ENDPOINT: must be http:// or https:// with a host
+https://[::1] | OTEL_TRACES_SAMPLER=jaeger_remote | OTEL_TRACES_SAMPLER: must be always_on
 http://key@c | | endpoint: must be http:// or https://
 http:// | | endpoint: is no URL
 http://c/?key=secret | | endpoint: must be http:// or https:// with a host and no query
-c | PROTOCOL=http/json | OTEL_EXPORTER_OTLP_PROTOCOL: must be one of grpc, http/protobuf
-c | HEADERS=secret | OTEL_EXPORTER_OTLP_HEADERS: must be like
-c | OTEL_TRACES_SAMPLER=parentbased_jaeger_remote | OTEL_TRACES_SAMPLER: must be always_on
-c | OTEL_TRACES_SAMPLER=traceidratio; OTEL_TRACES_SAMPLER_ARG=2 | OTEL_TRACES_SAMPLER_ARG: must be a number from 0 to 1
+http://c | PROTOCOL=http/json | OTEL_EXPORTER_OTLP_PROTOCOL: must be one of grpc, http/protobuf
+http://c | HEADERS=secret | OTEL_EXPORTER_OTLP_HEADERS: must be like
+http://c | OTEL_TRACES_SAMPLER=parentbased_jaeger_remote | OTEL_TRACES_SAMPLER: must be always_on
+http://c | OTEL_TRACES_SAMPLER=traceidratio; OTEL_TRACES_SAMPLER_ARG=2 | OTEL_TRACES_SAMPLER_ARG: must be a number from 0 to 1
 https://c | CERTIFICATE=/none | OTEL_EXPORTER_OTLP_CERTIFICATE: /none cannot be
 ";
 
@@ -93,11 +98,9 @@ fn what_is_given_is_over_the_environment_and_each_has_its_say() {
 
 #[test]
 fn headers_of_both_with_the_given_one_first_and_none_shown() {
-    let mut headers = Headers::default();
-    headers.read("Authorization: Bearer given").unwrap();
-    let given = Given {
-        headers: Some(headers),
-        ..at("c")
+    let given = Otlp {
+        headers: vec!["Authorization: Bearer given".into()],
+        ..at("http://c")
     };
     let other = (
         "OTEL_EXPORTER_OTLP_HEADERS",
@@ -121,17 +124,22 @@ fn headers_of_both_with_the_given_one_first_and_none_shown() {
 
 #[test]
 fn the_samplers_of_the_environment_give_way_to_what_is_given() {
-    let own = Given {
+    let own = Otlp {
         ratio: Some(0.5),
         follow_client: Some(true),
-        ..at("c")
+        ..at("http://c")
     };
     for (given, name, arg, expected) in [
-        (&at("c"), "", "", (1.0, true)),
-        (&at("c"), "always_on", "", (1.0, false)),
-        (&at("c"), "traceidratio", "0.25", (0.25, false)),
-        (&at("c"), "parentbased_traceidratio", "0.25", (0.25, true)),
-        (&at("c"), "parentbased_always_off", "", (0.0, true)),
+        (&at("http://c"), "", "", (1.0, true)),
+        (&at("http://c"), "always_on", "", (1.0, false)),
+        (&at("http://c"), "traceidratio", "0.25", (0.25, false)),
+        (
+            &at("http://c"),
+            "parentbased_traceidratio",
+            "0.25",
+            (0.25, true),
+        ),
+        (&at("http://c"), "parentbased_always_off", "", (0.0, true)),
         (&own, "always_on", "", (0.5, true)),
         (&own, "always_off", "", (0.5, true)),
     ] {
@@ -157,12 +165,12 @@ fn names_of_the_environment() {
         (&of_resource, "by resource"),
         (&named, "own"),
     ] {
-        assert_eq!(of(&at("c"), env).service_name, expected);
+        assert_eq!(of(&at("http://c"), env).service_name, expected);
     }
     // What is given is not asked of the environment at all.
-    let given = Given {
+    let given = Otlp {
         protocol: Some(Protocol::Grpc),
-        ..at("c")
+        ..at("http://c")
     };
     let wrong = [("OTEL_EXPORTER_OTLP_PROTOCOL", "x")];
     assert_eq!(of(&given, &wrong).protocol, Protocol::Grpc);

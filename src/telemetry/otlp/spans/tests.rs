@@ -2,9 +2,8 @@ use super::*;
 use crate::request::attempt::CameWith;
 use crate::request::columns::ColumnId;
 use crate::request::endpoint::Endpoint;
-use crate::request::record::{Facts, Record};
-use crate::request::sequence::Sequence;
-use crate::request::timeline::{ClockOf, Relation, Timeline};
+use crate::request::row::Row;
+use crate::request::timeline::{ClockOf, Relation};
 
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 
@@ -17,8 +16,9 @@ fn at(number: i64) -> Stamp {
 }
 
 /// Every moment 1 ms after the one before, all on one clock.
-fn row(side: Side) -> Record {
-    let mut timeline = Timeline::new(side);
+fn row(side: Side) -> Row {
+    let mut row = Row::new(side, Endpoint::Chat, "r".into());
+    let timeline = &mut row.timeline;
     timeline.hop_shares_front();
     for clock in [ClockOf::Traffic, ClockOf::Front, ClockOf::Engine] {
         timeline.relate(clock, Relation::Same);
@@ -26,21 +26,15 @@ fn row(side: Side) -> Record {
     for (moment, n) in Moment::ALL.into_iter().zip(1..) {
         timeline.set(moment, at(n));
     }
-    let mut facts = Facts::new(Endpoint::Chat, "r".into());
-    facts.outcome = Outcome::Ok;
-    facts.host = Some("gpu1:30000".into());
-    facts.trace_id = Some(format!("{TRACE:032x}"));
-    facts.parent_span = Some(id(1));
-    facts.span = Some(id(2));
-    Record {
-        facts,
-        sequence: Sequence::default(),
-        sequences: 1,
-        timeline,
-    }
+    row.outcome = Some(Outcome::Ok);
+    row.host = Some("gpu1:30000".into());
+    row.trace_id = Some(format!("{TRACE:032x}"));
+    row.parent_span_id = Some(id(1));
+    row.span_id = Some(id(2));
+    row
 }
 
-fn of(rows: &[Record]) -> Vec<SpanData> {
+fn of(rows: &[Row]) -> Vec<SpanData> {
     let mut all = Vec::new();
     let scope = InstrumentationScope::builder("t").build();
     let rows = crate::request::sample::rows(rows);
@@ -61,7 +55,7 @@ fn number(id: SpanId) -> u64 {
 }
 
 /// A request that was sent twice over a router that tried two hops.
-fn sent_twice() -> Record {
+fn sent_twice() -> Row {
     let mut row = row(Side::Front);
     let sending = |span, from, broke: Option<i64>| Sending {
         span: id(span),
@@ -70,7 +64,7 @@ fn sent_twice() -> Record {
         broke: broke.map(at),
         is_connected: true,
     };
-    row.facts.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
+    row.more.trace.sendings = vec![sending(5, 4, Some(5)), sending(2, 5, None)];
     let attempt = |span, came: Option<(u128, u64)>, status| {
         let mut attempt = Attempt::new(id(span), "w0".into(), "gpu0:1".into(), at(6));
         attempt.came_with = came.map(|(trace, span)| CameWith {
@@ -82,7 +76,7 @@ fn sent_twice() -> Record {
         attempt
     };
     // The second came with a span of the router's in this trace, the first in one of the router's own.
-    row.facts.trace.attempts = vec![
+    row.more.trace.attempts = vec![
         attempt(8, Some((9, 9)), 503),
         attempt(10, Some((TRACE, 9)), 200),
     ];
@@ -164,12 +158,12 @@ fn stages_follow_each_other_without_gap_or_overlap_below_the_last_sending() {
 #[test]
 fn a_way_without_a_connection_is_a_failed_span_and_an_own_answer_is_no_upstreams_status() {
     let mut row = sent_twice();
-    row.facts.outcome = Outcome::ProxyError;
-    row.facts.status = Some(502);
+    row.outcome = Some(Outcome::ProxyError);
+    row.status = Some(502);
     row.timeline.clear(Moment::ResponseHead);
-    row.facts.trace.sendings[1].is_connected = false;
-    row.facts.trace.sendings[1].broke = Some(at(7));
-    let of_way = |row: &Record, key: &str| {
+    row.more.trace.sendings[1].is_connected = false;
+    row.more.trace.sendings[1].broke = Some(at(7));
+    let of_way = |row: &Row, key: &str| {
         let all = of(std::slice::from_ref(row));
         let last = called(&all, "POST /v1/chat/completions")[2].clone();
         let mut attributes = last.attributes.iter();
@@ -181,7 +175,7 @@ fn a_way_without_a_connection_is_a_failed_span_and_an_own_answer_is_no_upstreams
         (end, why.as_deref()),
         (system(at(7)), Some("connect_error"))
     );
-    row.facts.trace.sendings[1].is_connected = true;
+    row.more.trace.sendings[1].is_connected = true;
     let status = "http.response.status_code";
     assert_eq!(of_way(&row, status).1, None);
     row.timeline.set(Moment::ResponseHead, at(7));
@@ -207,11 +201,11 @@ fn what_nobody_saw_or_is_out_of_order_is_no_stage() {
 
 #[test]
 fn each_of_several_sequences_has_its_own_stages_and_the_requests_are_told_once() {
-    let rows: Vec<Record> = (0..20)
+    let rows: Vec<Row> = (0..20)
         .map(|index| {
             let mut row = row(Side::Front);
             row.sequences = 20;
-            row.sequence.index = index;
+            row.index = index;
             row
         })
         .collect();
@@ -243,7 +237,7 @@ fn who_stands_behind_a_front_of_ours_leaves_the_stages_to_it() {
     ] {
         let mut row = row(side);
         if alone {
-            row.facts.parent_span = None;
+            row.parent_span_id = None;
             row.timeline.clear(Moment::Arrival);
         }
         let all = of(&[row]);
@@ -265,7 +259,7 @@ fn a_failure_is_the_requests_but_a_clients_fault_is_not_the_servers() {
         (Outcome::Timeout, true),
     ] {
         let mut row = row(Side::Front);
-        row.facts.outcome = outcome;
+        row.outcome = Some(outcome);
         let all = of(&[row]);
         assert_eq!(
             matches!(all[0].status, Status::Error { .. }),

@@ -4,8 +4,9 @@ use super::{MS, row, shown};
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
-use crate::request::record::{Outcome, Record};
+use crate::request::outcome::Outcome;
 use crate::request::response::Unread;
+use crate::request::row::Row;
 use crate::request::sample::rows as all;
 use crate::request::sequence::Untold;
 use crate::request::timeline::Moment;
@@ -13,11 +14,11 @@ use crate::telemetry::counted::Counted;
 use crate::telemetry::prometheus::Metrics;
 
 /// Rows that lack a queue time, each reason at least once, and one that has it.
-fn lacking() -> Vec<Record> {
+fn lacking() -> Vec<Row> {
     let without_queue = |endpoint, stream| {
         let mut row = row(endpoint, Outcome::Ok);
         row.timeline.clear(Moment::QueueStart);
-        row.facts.stream = Some(stream);
+        row.stream = Some(stream);
         row
     };
     let mut rows = Vec::new();
@@ -27,28 +28,28 @@ fn lacking() -> Vec<Record> {
     // `/generate`, streamed and not: metrics off, retracted; then told, too old, unknown, hidden; a chat's reply that
     // asked for its `meta_info`.
     let off = Some(Generation::From0_5_12MetricsOff);
-    rows[0].sequence.generation = off;
-    rows[1].sequence.generation = Some(Generation::From0_5_22);
-    rows[1].sequence.num_retractions = Some(2);
+    rows[0].more.generation = off;
+    rows[1].more.generation = Some(Generation::From0_5_22);
+    rows[1].num_retractions = Some(2);
     for (endpoint, generation) in [
         (Endpoint::Generate, Some(Generation::From0_4_6)),
         (Endpoint::Generate, None),
         (Endpoint::Chat, off),
     ] {
         let mut row = without_queue(endpoint, endpoint == Endpoint::Generate);
-        row.sequence.generation = generation;
+        row.more.generation = generation;
         rows.push(row);
     }
     rows.push(row(Endpoint::Generate, Outcome::Ok));
     let mut hidden = rows[0].clone();
-    hidden.facts.unread = Some(Unread::Encoded);
+    hidden.unread = Some(Unread::Encoded);
     rows.push(hidden);
     let mut told = rows[0].clone();
-    told.sequence.queue_nanos = Some(5);
+    told.pure_queue_time = Some(5);
     rows.push(told);
     for why in Untold::ALL {
         let mut untold = rows[0].clone();
-        untold.sequence.untold = Some(why);
+        untold.more.untold = Some(why);
         rows.push(untold);
     }
     rows
@@ -96,7 +97,7 @@ fn why_there_is_no_queue_time_is_told() {
 fn what_is_generated_in_the_background_is_counted_and_not_timed() {
     let metrics = Metrics::new().unwrap();
     let mut row = row(Endpoint::Responses, Outcome::Ok);
-    row.facts.unread = Some(Unread::Background);
+    row.unread = Some(Unread::Background);
     metrics.request_ended(&Counted::of(&all(&[row])));
     let shown = shown(&metrics);
     let count = |family: &str| -> f64 {
@@ -110,7 +111,7 @@ fn what_is_generated_in_the_background_is_counted_and_not_timed() {
 
 #[test]
 fn what_cannot_be_is_counted_and_in_no_other_metric() {
-    let sum = |change: fn(&mut Record)| {
+    let sum = |change: fn(&mut Row)| {
         let metrics = Metrics::new().unwrap();
         let mut row = row(Endpoint::Generate, Outcome::Ok);
         change(&mut row);
@@ -124,9 +125,9 @@ fn what_cannot_be_is_counted_and_in_no_other_metric() {
             (|row| {
                 row.timeline
                     .set(Moment::QueueStart, Stamp::from_nanos(-60_000 * MS))
-            }) as fn(&mut Record),
+            }) as fn(&mut Row),
         ),
-        ("tokens", |row| row.sequence.output_tokens = Some(1 << 60)),
+        ("tokens", |row| row.actual_output_tokens = Some(1 << 60)),
     ] {
         let found = sum(change);
         for what in ["times", "clocks", "tokens"] {

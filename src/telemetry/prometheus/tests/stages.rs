@@ -2,7 +2,7 @@ use super::*;
 use crate::request::timeline::ENGINE;
 
 /// The stages that a row of all moments but these is counted in, milliseconds, as tenths.
-fn stages_of(lacking: &[Moment], change: impl Fn(&mut Record)) -> Vec<(String, i64)> {
+fn stages_of(lacking: &[Moment], change: impl Fn(&mut Row)) -> Vec<(String, i64)> {
     let metrics = Metrics::new().unwrap();
     let mut row = row(Endpoint::Chat, Outcome::Ok);
     lacking
@@ -42,7 +42,7 @@ fn the_stages_add_up_to_the_requests_time() {
         tenths(Moment::Arrival, Moment::WorkerArrival),
     );
     let stall = ("client_stall", 5);
-    let no_change = |_: &mut Record| {};
+    let no_change = |_: &mut Row| {};
     let streamed = stages_of(&ENGINE, no_change);
     let server = tenths(Moment::WorkerArrival, Moment::WorkerFirstToken);
     let decode = ("decode", tenths(Moment::FirstToken, Moment::Finish) - 5);
@@ -69,9 +69,9 @@ fn the_stages_add_up_to_the_requests_time() {
 
     // The engine told how long it was in the queue, and no more than that.
     let told = [Moment::QueueStart, Moment::QueueEnd, Moment::PrefillEnd];
-    let retracted = |row: &mut Record| row.sequence.queue_nanos = Some(MS);
+    let retracted = |row: &mut Row| row.pure_queue_time = Some(MS);
     for (lacking, change) in [
-        (&[][..], &no_change as &dyn Fn(&mut Record)),
+        (&[][..], &no_change as &dyn Fn(&mut Row)),
         (&ENGINE, &no_change),
         (&tokens, &no_change),
         (&told, &retracted),
@@ -88,7 +88,7 @@ fn the_stages_add_up_to_the_requests_time() {
 
 #[test]
 fn no_router_is_shown_where_none_is_seen() {
-    let to_server = |row: &mut Record| row.timeline.upstream_is_server(true);
+    let to_server = |row: &mut Row| row.timeline.upstream_is_server(true);
     let straight = stages_of(&HOP, to_server);
     let proxy = (Moment::Forwarded as i64 - Moment::Arrival as i64) * 10;
     assert!(straight.contains(&("proxy".into(), proxy)), "{straight:?}");
@@ -105,7 +105,7 @@ fn no_router_is_shown_where_none_is_seen() {
 
 #[test]
 fn a_stall_after_the_last_byte_was_read_is_none_of_decoding() {
-    let stalled = stages_of(&[], |row| row.facts.client_stall_nanos = Some(3000 * MS));
+    let stalled = stages_of(&[], |row| row.client_stall = Some(3000 * MS));
     let decode = (Moment::Finish as i64 - Moment::FirstToken as i64) * 10 - 5;
     assert!(stalled.contains(&("decode".into(), decode)), "{stalled:?}");
     assert!(stalled.contains(&("client_stall".into(), 30_000)));

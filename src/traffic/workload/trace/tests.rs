@@ -121,54 +121,39 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
     assert_eq!(late, (vec![0, 20, 29], "its first 3 requests".to_owned()));
 }
 
+/// Rows of a file of Azure's, or a whole one, and what is said of it; NL ends a line, GOOD is a line of Mooncake's.
+const WRONG: &str = r#"
+csv | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | line 4: `GeneratedTokens`: `x` is no number of tokens; must be CSV with the columns
+csv | 46:68,1,2NL | line 2: `46:68` is no time; must be
+csv | nan,1,2NL | line 2: `nan` is no time; must be
+csv | 2023-11-16 18:15:46,1NL | line 2: has no cell of the column GeneratedTokens; must be CSV
+csv | | holds no request with a prompt and an answer
+csv | 1,4000000000,4NL | line 2: a length of 4000000000 tokens; must be up to 10000000
+whole csv | Timestamp,Request tokensNL1,2NL | line 1: has no column GeneratedTokens or Response tokens; must be CSV with the columns TIMESTAMP (such
+mooncake | GOODNLNL{"timestamp": 1, "input_length": -2}NL | line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {"timestamp": ms,
+mooncake | {"timestamp": 1, "input_length": 2} | missing field `output_length`
+mooncake | [1NL | line 1:
+mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | line 1: `timestamp` 1000000000000000000000000000000 is no time in ms
+mooncake | | holds no request
+mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a length of 4000000000 tokens; must be up to 10000000"#;
+
 #[test]
 fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
-    let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
-    let csv = |rows: &str| (Format::Csv, format!("{head}{rows}"));
-    let mooncake = |text: &str| (Format::Mooncake, text.to_owned());
     let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
-    for ((format, text), said) in [
-        (
-            csv("2023-11-16 18:15:46,1,2\r\n\r\n2023-11-16 18:15:46,1,x\r\n"),
-            "line 4: field 2: invalid digit found in string; must be CSV with the columns",
-        ),
-        (csv("46:68,1,2\n"), "line 2: `46:68` is no time; must be"),
-        (csv("nan,1,2\n"), "line 2: `nan` is no time; must be"),
-        (
-            csv("2023-11-16 18:15:46,1\n"),
-            "line 2: expected field, but got end of row; must be CSV",
-        ),
-        (csv(""), "holds no request with a prompt and an answer"),
-        (
-            (Format::Csv, "Timestamp,Request tokens\n1,2\n".to_owned()),
-            "line 2: missing field `answer`; must be CSV with the columns TIMESTAMP (such",
-        ),
-        (
-            mooncake(&format!(
-                "{good}\n\n{{\"timestamp\": 1, \"input_length\": -2}}\n"
-            )),
-            "line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {\"timestamp\": ms,",
-        ),
-        (
-            mooncake("{\"timestamp\": 1, \"input_length\": 2}"),
-            "missing field `output_length`",
-        ),
-        (mooncake("[1\n"), "line 1: "),
-        (
-            mooncake(&good.replace("1,", "1e30,")),
-            "line 1: `timestamp` 1000000000000000000000000000000 is no time in ms",
-        ),
-        (mooncake(""), "holds no request"),
-        // No memory holds these.
-        (
-            csv("1,4000000000,4\n"),
-            "line 2: a length of 4000000000 tokens; must be up to 10000000",
-        ),
-        (
-            mooncake(&good.replace("3}", "4000000000}")),
-            "a length of 4000000000 tokens; must be up to 10000000",
-        ),
-    ] {
+    for line in WRONG.trim_start().lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [format, text, said] = cells[..] else {
+            panic!("{line}");
+        };
+        let text = text.replace("NL", "\r\n").replace("GOOD", good);
+        let (format, text) = match format {
+            "csv" => (
+                Format::Csv,
+                format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}"),
+            ),
+            "whole csv" => (Format::Csv, text),
+            _ => (Format::Mooncake, text),
+        };
         let error = super::read(format, text.as_bytes(), NAMED, WHOLE).unwrap_err();
         let told = error.to_string();
         let is_named = told.starts_with("--dataset-path f");

@@ -12,14 +12,16 @@ use pingora::protocols::l4::stream::Stream;
 use pingora::proxy::{HttpProxy, ProxyHttp, Session};
 use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use crate::support::listening::Listening;
 
 /// Listens until it is dropped.
 pub struct Bare {
     pub addr: SocketAddr,
-    _serving: JoinSet<()>,
+    _listening: Listening,
 }
 
 struct To(SocketAddr);
@@ -39,8 +41,6 @@ impl ProxyHttp for To {
 
 impl Bare {
     pub async fn start(upstream: SocketAddr) -> Bare {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let conf = ServerConf {
             ca_file: Some("/dev/null".into()),
             ..ServerConf::default()
@@ -48,17 +48,10 @@ impl Bare {
         let mut proxy = HttpProxy::new(To(upstream), Arc::new(conf));
         proxy.handle_init_modules();
         let proxy = Arc::new(proxy);
-        let mut serving = JoinSet::new();
-        serving.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                stream.set_nodelay(true).unwrap();
-                connections.spawn(serve(stream, proxy.clone()));
-            }
-        });
+        let listening = Listening::start(move |_, stream| serve(stream, proxy.clone())).await;
         Bare {
-            addr,
-            _serving: serving,
+            addr: listening.addr,
+            _listening: listening,
         }
     }
 }

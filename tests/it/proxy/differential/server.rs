@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::net::TcpStream;
+
+use crate::support::listening::Listening;
 
 use super::cases::{answer, table};
 
@@ -39,26 +40,18 @@ impl fmt::Debug for Message {
 pub struct Server {
     pub addr: SocketAddr,
     seen: Arc<Mutex<Vec<Message>>>,
-    _serving: JoinSet<()>,
+    _listening: Listening,
 }
 
 impl Server {
     pub async fn start() -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (mut serving, log) = (JoinSet::new(), seen.clone());
-        serving.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                stream.set_nodelay(true).unwrap();
-                connections.spawn(serve(stream, log.clone()));
-            }
-        });
+        let log = seen.clone();
+        let listening = Listening::start(move |_, stream| serve(stream, log.clone())).await;
         Server {
-            addr,
+            addr: listening.addr,
             seen,
-            _serving: serving,
+            _listening: listening,
         }
     }
 

@@ -10,7 +10,7 @@ async fn a_third_process_starts_at_once_when_the_second_was_killed() {
     let mut first = place.start();
     let mut stream = stream(first.front).await;
     let mut second = place.next();
-    first.says("handed over: 1 requests");
+    first.says("handed over: 1 request ");
     second.child.kill().unwrap();
     second.child.wait().unwrap();
     // The first one still drains, but nobody is handed anything by it any more.

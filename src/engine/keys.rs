@@ -5,18 +5,15 @@ use std::path::PathBuf;
 
 use serde::Deserializer;
 
-use crate::config_error::ConfigError;
-use crate::telemetry::otlp::settings::{self, Given, Protocol, Resolved, Wrong};
-
-use super::keys::keys;
-use super::otlp::may_hold_a_secret;
-use super::values::{self, Seconds, Whole};
+use crate::keys::keys;
+use crate::keys::values::{self, Seconds, Whole};
+use crate::telemetry::otlp::settings::Protocol;
 
 keys! {
 /// What servers tell of a request outside of its response: their own queue, also of streamed chat, which carries no times
 /// (docs/ENGINE.md). Where one of the two sections below is given, the rows of a request wait for it when it has ended, and
 /// then go out with what there is. No request waits. A key is taken on at a start.
-Engine {
+Keys {
     /// How long they wait, seconds.
     wait_s: Seconds<0> = Seconds::of::<2>(), Restart;
     /// The same where the client has left, which a server may notice seconds later.
@@ -52,42 +49,10 @@ Logs {
     path: Option<PathBuf> = None, Restart "--engine-logs DIR" like "/var/log/sglang";
 }}
 
-impl Engine {
+impl Keys {
     /// Whether anything is listened to.
     pub fn is_on(&self) -> bool {
         self.traces.listen.is_some() || self.logs.path.is_some()
-    }
-}
-
-impl Traces {
-    /// The collector that servers' spans go on to: the one that is named, or `own`, that of our traces.
-    ///
-    /// # Errors
-    /// `forward_to` cannot be used.
-    pub fn forward(&self, own: &Resolved) -> Result<Option<settings::Settings>, ConfigError> {
-        let named = match self.forward_to.as_deref() {
-            _ if self.listen.is_none() => return Ok(None),
-            None => return Ok(own.settings.clone()),
-            Some("none") => return Ok(None),
-            Some(named) => named,
-        };
-        let given = Given {
-            endpoint: Some(named.to_owned()),
-            protocol: self.forward_protocol,
-            // Those of our own collector may be secret, and are for that one.
-            headers: Some(settings::Headers::default()),
-            ..Given::default()
-        };
-        let resolved = settings::Settings::resolve(&given, "queuescope", &|_| None);
-        let wrong = |Wrong { problem, .. }| {
-            let shown = if may_hold_a_secret(named) {
-                "…"
-            } else {
-                named
-            };
-            ConfigError::text("engine.traces: forward_to", shown, problem)
-        };
-        Ok(resolved.map_err(wrong)?.settings)
     }
 }
 

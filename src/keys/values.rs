@@ -8,18 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// A whole number within a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "u64")]
+#[serde(try_from = "i64")]
 pub struct Whole<const LEAST: u64, const MOST: u64>(u64);
 
 /// A duration of at most a day, in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Seconds<const LEAST_MS: u64 = 1>(Duration);
-
-/// A share of all: from 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(try_from = "f64")]
-pub struct Share(f64);
 
 /// More than any of the time limits can mean.
 const LONGEST_S: u64 = 86_400;
@@ -40,44 +35,23 @@ impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
         Whole(N)
     }
 
+    /// No limit, whatever the range.
+    pub const UNLIMITED: Self = Whole(u64::MAX);
+
     /// The number.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-impl<const LEAST: u64, const MOST: u64> TryFrom<u64> for Whole<LEAST, MOST> {
+impl<const LEAST: u64, const MOST: u64> TryFrom<i64> for Whole<LEAST, MOST> {
     type Error = String;
 
-    fn try_from(number: u64) -> Result<Self, String> {
-        match MOST {
-            _ if (LEAST..=MOST).contains(&number) => Ok(Whole(number)),
-            u64::MAX => Err(format!("must be at least {LEAST}")),
+    fn try_from(number: i64) -> Result<Self, String> {
+        match (u64::try_from(number), MOST) {
+            (Ok(number), _) if (LEAST..=MOST).contains(&number) => Ok(Whole(number)),
+            (_, u64::MAX) => Err(format!("must be at least {LEAST}")),
             _ => Err(format!("must be from {LEAST} to {MOST}")),
-        }
-    }
-}
-
-impl Share {
-    /// So many hundredths, which the compiler holds to the range.
-    pub const fn of<const PERCENT: u8>() -> Share {
-        const { assert!(PERCENT <= 100) };
-        Share(PERCENT as f64 / 100.0)
-    }
-
-    /// The share.
-    pub const fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl TryFrom<f64> for Share {
-    type Error = &'static str;
-
-    fn try_from(share: f64) -> Result<Self, &'static str> {
-        match (0.0..=1.0).contains(&share) {
-            true => Ok(Share(share)),
-            false => Err("must be from 0 to 1"),
         }
     }
 }
@@ -88,6 +62,9 @@ impl<const LEAST_MS: u64> Seconds<LEAST_MS> {
         const { assert!(LEAST_MS <= N * 1000 && N <= LONGEST_S) };
         Seconds(Duration::from_secs(N))
     }
+
+    /// No limit, whatever the range.
+    pub const UNLIMITED: Self = Seconds(Duration::MAX);
 
     /// The duration.
     pub const fn get(self) -> Duration {
@@ -126,28 +103,39 @@ fn checked<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     }
 }
 
+/// A share of all.
+pub fn share<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    let is_right = |value: &f64| (0.0..=1.0).contains(value);
+    checked(value, is_right, "must be from 0 to 1")
+}
+
+/// The same where there need not be one.
+pub fn some_share<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
+    share(value).map(Some)
+}
+
 /// How many times as much: at least once.
-pub(super) fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+pub fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
     let is_right = |value: &f64| (1.0..=1e6).contains(value);
     checked(value, is_right, "must be from 1 to 1000000")
 }
 
 /// Megabytes, or 0 for no limit.
-pub(super) fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+pub fn megabytes<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
     let is_right = |value: &f64| *value == 0.0 || (0.001..=1e6).contains(value);
     let problem = "must be 0 (no limit), or from 0.001 to 1000000 MB";
     checked(value, is_right, problem)
 }
 
 /// Hours, or 0 for no limit.
-pub(super) fn hours<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+pub fn hours<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
     let is_right = |value: &f64| *value == 0.0 || (0.001..=87_600.0).contains(value);
     let problem = "must be 0 (no limit), or from 0.001 to 87600 hours";
     checked(value, is_right, problem)
 }
 
 /// An address to listen on, `IP:PORT`, or `localhost:PORT` for 127.0.0.1.
-pub(super) fn listen_address<'de, D: Deserializer<'de>>(value: D) -> Result<SocketAddr, D::Error> {
+pub fn listen_address<'de, D: Deserializer<'de>>(value: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(value)?;
     let local = text.strip_prefix("localhost:");
     let local = local.map(|port| format!("127.0.0.1:{port}"));
@@ -159,7 +147,7 @@ pub(super) fn listen_address<'de, D: Deserializer<'de>>(value: D) -> Result<Sock
 }
 
 /// The name of a worker, which goes into a header, a metric's label and a path as it is.
-pub(super) fn worker_name<'de, D: Deserializer<'de>>(value: D) -> Result<String, D::Error> {
+pub fn worker_name<'de, D: Deserializer<'de>>(value: D) -> Result<String, D::Error> {
     let is_word = |name: &String| is_word(name, NAME_MOST, b"._:-");
     let problem = "must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -, as in w0";
     let name = checked(value, is_word, problem)?;
@@ -171,21 +159,21 @@ pub(super) fn worker_name<'de, D: Deserializer<'de>>(value: D) -> Result<String,
 }
 
 /// What records call a server. It goes into a header, as a word among others.
-pub(super) fn host<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
+pub fn host<'de, D: Deserializer<'de>>(value: D) -> Result<Option<String>, D::Error> {
     let is_word = |host: &String| is_word(host, HOST_MOST, b"._:-[]");
     let problem = "must be 1 to 128 of A-Z a-z 0-9 . _ : - [ ], as in gpu1:30000";
     checked(value, is_word, problem).map(Some)
 }
 
 /// Names of hosts, as in a URL.
-pub(super) fn names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+pub fn names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
     let are_words = |all: &Vec<String>| all.iter().all(|name| is_word(name, HOST_MOST, b"._-"));
     let problem = "must be names of hosts without scheme and port, as in [\"gpu1.example\"]";
     checked(value, are_words, problem)
 }
 
 /// Names of request headers whose values are no secrets.
-pub(super) fn header_names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
+pub fn header_names<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
     let is_open = |name: &String| {
         let name = name.to_ascii_lowercase();
         let has = |part: &&str| name.contains(part);

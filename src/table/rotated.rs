@@ -1,5 +1,6 @@
 //! The files that a proxy's records were moved to when theirs was full.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,19 @@ pub fn with_older(path: &Path) -> io::Result<Vec<PathBuf>> {
     older.sort();
     let older = older.into_iter().map(|(_, _, path)| path);
     Ok(older.chain([path.to_owned()]).collect())
+}
+
+/// What is given, without what would be read twice: what is given again, and files that were rotated away from one that is given.
+pub fn once(given: &[PathBuf]) -> Vec<PathBuf> {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let mut read: HashSet<PathBuf> = HashSet::new();
+    for path in given.iter().filter(|path| path.is_file()) {
+        let files = with_older(path).unwrap_or_default();
+        read.extend(files.iter().rev().skip(1).map(|file| whole(file)));
+    }
+    let mut given = given.to_vec();
+    given.retain(|path| read.insert(whole(path)));
+    given
 }
 
 /// The parts of `20261120T144800Z` or `20261120T144800Z.1`.

@@ -1,0 +1,88 @@
+//! What the join tables promise of the legs of a pair.
+
+use super::*;
+
+/// Where the front took none of the legs, decode's row has what prefill told, as without a front.
+#[test]
+fn legs_that_no_front_takes_are_one_row() {
+    let tables = tables(true);
+    let _prefill = tables.leg(1, 7, None);
+    let decode = tables.leg(2, 7, Some(ServerRole::Decode));
+    assert!(
+        tables.joins.other_leg(&decode).is_none(),
+        "the front may yet take it"
+    );
+    let rows = vec![Sample::whole().open_row()];
+    assert!(tables.joins.ended(&decode, Some(rows), at(2)).is_none());
+    let rows = tables.joins.sweep(at(8)).pop().unwrap();
+    assert_eq!(rows[0].more.prefilled_by.as_ref().unwrap().host, "server:1");
+}
+
+/// The server that prefills is down: the router sends to both, leaves decode's leg at the other's error, and sends again. Each sending
+/// is told once, by the leg that failed by itself, whether the router answers for itself or passes that error on.
+#[test]
+fn what_was_sent_again_to_a_pair_is_told_once_by_the_leg_that_failed() {
+    for passes_on in [false, true] {
+        let tables = tables(true);
+        let request = tables.open("id", &[100]);
+        for room in 1..=3 {
+            for (number, role) in [(1, ServerRole::Decode), (0, ServerRole::Prefill)] {
+                let leg = tables.arrive(room * 10 + number, Some(100), None);
+                (leg.told.lock().room, leg.told.lock().role) = (Some(room), Some(role));
+                match role {
+                    ServerRole::Prefill => end(&leg, Some(502), Outcome::ProxyError),
+                    ServerRole::Decode => end(&leg, Some(200), Outcome::ClientAbort),
+                }
+            }
+        }
+        let (count, failed) = request.so_far();
+        let hosts = |failed: &[Failed]| -> Vec<String> {
+            failed.iter().map(|failed| failed.host.clone()).collect()
+        };
+        let prefill = ["server:10", "server:20", "server:30"];
+        assert_eq!(
+            (count, hosts(&failed)),
+            (3, prefill.map(str::to_owned).into())
+        );
+        if passes_on {
+            request.answered(span(30));
+        }
+        let closed = tables.joins.close(&request, at(3));
+        let leg = closed.leg.unwrap().lock().span;
+        assert_eq!((closed.last.unwrap().span, leg), (span(31), span(30)));
+        assert_eq!((closed.count, closed.is_named), (3, false));
+        assert_eq!(hosts(&closed.failed), prefill[..2]);
+        assert_eq!(closed.others.len(), 4, "each has a span of its own");
+    }
+}
+
+/// One that a prefill server refused at once waits for the leg that decodes, and is no row beside that one's.
+#[test]
+fn a_refused_leg_is_no_row_of_its_own_though_it_came_first() {
+    for (has_front, comes) in [(false, true), (false, false), (true, true), (true, false)] {
+        let tables = tables(has_front);
+        let joins = &tables.joins;
+        let arrive = |number, role| {
+            let leg = tables.leg(number, 7, Some(role));
+            leg.told.lock().worker = role.name().to_owned();
+            leg
+        };
+        let row = || Some(vec![Sample::whole().open_row()]);
+        let refused = arrive(1, ServerRole::Prefill);
+        end(&refused, Some(502), Outcome::ProxyError);
+        assert!(joins.ended(&refused, row(), at(2)).is_none());
+        if comes {
+            let decode = arrive(2, ServerRole::Decode);
+            end(&decode, None, Outcome::ClientAbort);
+            let found = joins.other_leg(&decode);
+            assert_eq!(found.is_some(), !has_front);
+            assert_eq!(joins.ended(&decode, row(), at(3)).is_some(), !has_front);
+        }
+        let rows = joins.sweep(at(100)).len();
+        assert_eq!(
+            rows,
+            usize::from(has_front || !comes),
+            "{has_front} {comes}"
+        );
+    }
+}

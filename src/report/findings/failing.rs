@@ -1,0 +1,125 @@
+//! A server that broke connections off or could not be connected to: what follows from that is no fault of who shares requests
+//! out.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::report::duration;
+use crate::report::load::outcome_of;
+use crate::report::reader::Run;
+use crate::request::attempt::told;
+use crate::request::columns::ColumnId;
+use crate::request::outcome::Outcome;
+use crate::units;
+
+use super::servers::counted;
+use super::{Finding, Seen};
+
+/// Fewer of a server's requests than this say nothing of it: 1 of 100.
+const LEAST: f64 = 0.01;
+/// From this share of the run's time on it is said that a server served nothing at its end: a fifth.
+const SILENT: f64 = 0.2;
+
+/// What became of the requests to a server.
+#[derive(Clone, Copy, Debug, Default)]
+struct Server {
+    requests: u64,
+    broken: u64,
+    unconnected: u64,
+    /// When the last request that it served ended, seconds.
+    served: f64,
+}
+
+/// The server that failed most, if one did; where that was done on purpose the table of faults says so.
+pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let (all, end) = failing(of.run);
+    let (host, most) = all.iter().max_by_key(|(_, server)| server.failed())?;
+    let said = [
+        (most.broken, "attempt", "at it broke off"),
+        (most.unconnected, "attempt", "could not connect to it"),
+    ];
+    let said = said.into_iter().filter(|(count, ..)| *count > 0);
+    let said: Vec<String> = said
+        .map(|(count, one, what)| format!("{} {what}", units::count(count, one)))
+        .collect();
+    let mut what = said.join(", ");
+    if most.served > 0.0 && end - most.served >= SILENT * end {
+        let [served, end] = [most.served, end].map(duration);
+        what += &format!("; it served nothing after {served} of {end}");
+    }
+    let others: Vec<&str> = all
+        .keys()
+        .filter(|other| *other != host)
+        .map(|of| &**of)
+        .collect();
+    if !others.is_empty() {
+        what += &format!("; {} failed too", others.join(", "));
+    }
+    Some(Finding {
+        title: format!("{host} failed"),
+        ..found.saying(format!("{what}."))
+    })
+}
+
+/// Servers that failed, by their hosts, and when the last request of all ended.
+fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
+    let (table, mut last) = (&run.table, 0.0_f64);
+    let mut servers: BTreeMap<Cow<'_, str>, Server> = BTreeMap::new();
+    let attempts = |row| table.text(ColumnId::failed_attempts, row);
+    let is_well = |row: usize| table.is_ok(row) && attempts(row).is_empty();
+    for row in counted(run).filter(|row| run.faults.is_empty() && !is_well(*row)) {
+        for attempt in told(attempts(row)) {
+            let server = servers.entry(attempt.host.into()).or_default();
+            server.add(attempt.outcome.unwrap_or(Outcome::Ok), false);
+        }
+        let error = table.text(ColumnId::error, row);
+        let host = match table.text(ColumnId::host, row) {
+            "" => tried(error),
+            host => host,
+        };
+        let server = servers.entry(host.into()).or_default();
+        server.add(outcome_of(table, row), error.contains("refused"));
+    }
+    servers.retain(|host, server| !host.is_empty() && server.failed() > 0);
+    if servers.is_empty() {
+        return (servers, last);
+    }
+    for row in counted(run) {
+        let end = table.number("end_time", row);
+        let end = end.or_else(|| table.number("finish_time", row));
+        last = last.max(end.unwrap_or(0.0));
+        if let Some(server) = servers.get_mut(table.text(ColumnId::host, row)) {
+            server.requests += 1;
+            let served = end.filter(|_| table.is_ok(row));
+            server.served = server.served.max(served.unwrap_or(0.0));
+        }
+    }
+    servers.retain(|_, of| of.failed() as f64 >= LEAST * of.requests as f64);
+    (servers, last)
+}
+
+/// The server that an error tells of: `a:1: connection refused`, `connect to a:1: Connection refused (os error 111)`.
+fn tried(error: &str) -> &str {
+    let error = error.strip_prefix("connect to ").unwrap_or(error);
+    let host = error.split_once(": ").map_or("", |(host, _)| host);
+    match host.contains(':') && !host.contains(' ') {
+        true => host,
+        false => "",
+    }
+}
+
+impl Server {
+    fn add(&mut self, outcome: Outcome, is_refused: bool) {
+        match outcome {
+            Outcome::UpstreamDied => self.broken += 1,
+            Outcome::ConnectError => self.unconnected += 1,
+            // The proxy's own words.
+            Outcome::ProxyError if is_refused => self.unconnected += 1,
+            _ => {}
+        }
+    }
+
+    fn failed(&self) -> u64 {
+        self.broken + self.unconnected
+    }
+}

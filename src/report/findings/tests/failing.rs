@@ -1,0 +1,97 @@
+//! Servers that failed, and what follows from that.
+
+use super::*;
+use crate::request::unseen::Unseen;
+
+/// From 4 s on b:1 is not there any more: what it had breaks off, what it would have got goes to a:1.
+fn killed() -> Run {
+    run_of(200, |sample, n, start| match n {
+        108.. => sample.host("a:1"),
+        100.. if n % 2 == 1 => timed_out(sample, start).ended(Outcome::UpstreamDied, "cut off"),
+        _ => sample,
+    })
+}
+
+#[test]
+fn a_server_that_failed_is_named_first() {
+    let mut run = killed();
+    let all = found(&run);
+    let kinds: Vec<&str> = all.iter().map(|of| of.kind).collect();
+    assert_eq!(kinds, ["server_failed", "failures"]);
+    assert_eq!(all[0].title, "b:1 failed");
+    assert_says(
+        &all[0].what,
+        "4 attempts at it broke off; it served nothing after 4.",
+    );
+    assert_eq!(all[1].advice, "See the server that failed.");
+    // What was done on purpose is told with the faults.
+    run.faults = vec![FaultRow::default()];
+    assert!(!super::kinds(&run).contains(&"server_failed"));
+}
+
+#[test]
+fn what_a_refused_connection_means_is_said() {
+    // By the proxy, and by the generator.
+    for (outcome, error) in [
+        (Outcome::ProxyError, "b:1: connection refused"),
+        (
+            Outcome::ConnectError,
+            "connect to b:1: Connection refused (os error 111)",
+        ),
+    ] {
+        let refused = run_of(100, |sample, n, start| match n % 10 {
+            9 => timed_out(sample, start).host("").ended(outcome, error),
+            _ => sample,
+        });
+        let first = found(&refused).remove(0);
+        assert_eq!(first.title, "b:1 failed");
+        assert_eq!(first.what, "10 attempts could not connect to it.");
+        assert_says(&first.advice, "nothing listens at its address");
+    }
+    // One of very many says nothing of a server.
+    let one = run_of(500, |sample, n, start| match n {
+        7 => timed_out(sample, start).ended(Outcome::UpstreamDied, "cut off"),
+        _ => sample,
+    });
+    assert_eq!(only(&one, "failures").level, Level::Limit);
+}
+
+#[test]
+fn a_router_before_full_servers_is_not_to_send_more() {
+    let held = with(
+        "WorkerArrival 150, WorkerForwarded 151, ServerCreated 155, QueueStart 156, \
+         QueueEnd 400, PrefillEnd 419, ServerFirstToken 420, FirstToken 430",
+    );
+    let mut run = run_of(100, held);
+    let process = ProcessFile {
+        command: "queuescope sim --max-running-requests 1".to_owned(),
+        ..ProcessFile::default()
+    };
+    run.file = Some(RunFile {
+        processes: vec![process],
+        ..RunFile::default()
+    });
+    let all = found(&run);
+    let [server, router] = &all[..] else {
+        panic!("{all:#?}");
+    };
+    assert_eq!((server.kind, router.kind), ("server_queue", "router_queue"));
+    assert_says(&router.what, "while all slots were taken");
+    assert_says(&router.advice, "would only move this wait into the servers");
+    assert!(!router.advice.contains("Raise the router"), "{router:?}");
+}
+
+#[test]
+fn what_shows_several_is_said_once() {
+    let mixed = [Unseen::Stream, Unseen::Reply, Unseen::ChatReply];
+    let spent = TimeSpent {
+        requests: 60,
+        unseen: mixed.map(|what| (what, 20)).into(),
+        ..TimeSpent::default()
+    };
+    let notes = spent.unseen_notes();
+    assert_eq!(notes.len(), 4, "{notes:#?}");
+    assert_eq!(notes.concat().matches("--otlp-traces-endpoint").count(), 1);
+    assert_says(&notes[1], "(in 20 of 60 requests)");
+    assert_says(&notes.concat(), "return_meta_info");
+}

@@ -1,0 +1,143 @@
+//! A sequence put into its row.
+
+use crate::clock::Stamp;
+use crate::request::columns::Row;
+use crate::request::generation::Generation;
+use crate::request::meta_info::Timings;
+use crate::request::timeline::{Moment, Timeline};
+
+use super::{SequenceWatch, TimingSource};
+
+impl SequenceWatch {
+    /// Puts the sequence into its row, which has the request's part.
+    pub fn put(mut self, row: &mut Row) {
+        self.give_up_counting();
+        self.mark(&mut row.timeline);
+        let first = self.first.map(|(timings, _)| timings);
+        let either = |get: fn(&Timings) -> Option<u32>| {
+            let told = self.last.as_ref().and_then(get);
+            let told = told.or_else(|| first.as_ref().and_then(get));
+            told.map(u64::from)
+        };
+        let has_moments = |timings: &Option<Timings>| timings.is_some_and(|t| t.has_moments());
+        let last = self.last.as_ref();
+        let only_total = first.filter(|first| first.queue(last).is_none());
+        let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
+        // What never ran (a full queue, an abort in the queue) has hardly any field, whoever writes it.
+        let has_run = last.filter(|last| last.prompt_tokens.is_some());
+        row.more.generation = has_run.map(|_| Generation::of(self.shape, by_scheduler));
+        let is_read = self.has_text || row.unread.is_none();
+        row.has_generated_text = is_read.then_some(self.has_text);
+        row.actual_prompt_tokens = either(|timings| timings.prompt_tokens);
+        row.actual_output_tokens = self.tokens;
+        row.token_count_source = self.token_source;
+        row.first_event_tokens = self.first_tokens.filter(|_| !self.uncounted);
+        row.token_chunks = Some(self.token_events).filter(|events| *events > 0);
+        row.more.stall_nanos = self.stalls.map_or(0, |(before, by_last)| by_last - before);
+        row.cached_tokens = either(|timings| timings.cached_tokens);
+        row.num_retractions = either(|timings| timings.num_retractions);
+        row.dp_rank = either(|timings| timings.dp_rank);
+        row.pure_queue_time = only_total.and_then(|first| first.queue_total(last));
+        row.timing_source =
+            (has_moments(&first) || has_moments(&self.last)).then_some(TimingSource::MetaInfo);
+        [row.itl_mean, row.itl_p99, row.itl_max] = self.token_gaps.figures();
+        [row.chunk_gap_mean, row.chunk_gap_p99, row.chunk_gap_max] = self.chunk_gaps.figures();
+        row.more.gaps = match self.uncounted {
+            true => self.chunk_gaps.counts(),
+            false => self.token_gaps.counts(),
+        };
+        row.engine_id = self.engine_id;
+    }
+
+    /// Puts the sequence's own moments on a timeline that holds the request's.
+    fn mark(&self, timeline: &mut Timeline) {
+        let mut set = |moment, at: Option<Stamp>| timeline.set(moment, at);
+        set(Moment::FirstToken, self.first_token);
+        set(Moment::LastToken, self.last_token);
+        let (first, last) = (
+            self.first.as_ref().map(|(timings, _)| timings),
+            self.last.as_ref(),
+        );
+        let queue = first.and_then(|first| first.queue(last));
+        set(Moment::QueueStart, queue.map(|(start, _)| start));
+        set(Moment::QueueEnd, queue.map(|(_, end)| end));
+        let prefill_end = first.and_then(|timings| timings.prefill_finished);
+        set(Moment::PrefillEnd, prefill_end);
+        let told = |get: fn(&Timings) -> Option<Stamp>| last.and_then(get).or(first.and_then(get));
+        set(Moment::ServerCreated, told(|timings| timings.received));
+        let is_late = self.shape.first_is_output() && self.first_token.is_none();
+        let first_token = last.or(first).and_then(|timings| timings.first_token);
+        let first_token = first_token.filter(|_| !is_late).or(prefill_end);
+        set(Moment::ServerFirstToken, first_token);
+        set(
+            Moment::ServerFinish,
+            last.and_then(|timings| timings.finished),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::sequence::TokenEvent;
+
+    fn event(at_ms: i64, tokens: Option<u64>, text: bool, stall_ms: i64) -> TokenEvent {
+        TokenEvent {
+            at: Stamp::from_nanos(at_ms * 1_000_000),
+            stall_nanos: stall_ms * 1_000_000,
+            text,
+            tokens,
+            whole_reply: false,
+            gaps_in_full: true,
+        }
+    }
+
+    fn watched(events: &[TokenEvent]) -> Row {
+        let mut watch = SequenceWatch::default();
+        events.iter().for_each(|event| watch.event(*event));
+        let mut row = Row::default();
+        watch.put(&mut row);
+        row
+    }
+
+    #[test]
+    fn an_event_that_brings_several_tokens_shares_its_gap() {
+        let row = watched(&[
+            event(0, Some(1), true, 0),
+            event(10, Some(2), true, 0),
+            event(40, Some(5), true, 0),
+        ]);
+        assert_eq!(row.itl_mean, Some(10_000_000));
+        assert_eq!(row.itl_max, Some(10_000_000));
+        assert_eq!(row.actual_output_tokens, Some(5));
+        assert_eq!(row.token_chunks, Some(3));
+    }
+
+    #[test]
+    fn repeated_counts_bring_nothing_and_their_time_goes_to_the_next() {
+        let row = watched(&[
+            event(0, Some(2), true, 0),
+            event(10, Some(2), true, 0),
+            event(30, Some(3), true, 0),
+        ]);
+        assert_eq!(row.itl_max, Some(30_000_000));
+        assert_eq!(row.token_chunks, Some(3));
+    }
+
+    #[test]
+    fn a_stalled_client_is_no_gap_of_the_engine() {
+        let row = watched(&[event(0, None, true, 0), event(3_010, None, true, 3_000)]);
+        assert_eq!(row.chunk_gap_max, Some(10_000_000));
+        assert_eq!(row.more.stall_nanos, 3_000 * 1_000_000);
+        // What had passed before the first token is none between them.
+        let row = watched(&[event(0, None, true, 500), event(10, None, true, 500)]);
+        assert_eq!(row.more.stall_nanos, 0);
+    }
+
+    #[test]
+    fn an_event_without_token_or_text_is_no_token() {
+        let row = watched(&[event(0, Some(0), false, 0), event(5, None, false, 0)]);
+        assert_eq!(row.token_chunks, None);
+        assert_eq!(row.actual_output_tokens, Some(0));
+    }
+}

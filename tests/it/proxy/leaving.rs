@@ -1,0 +1,132 @@
+//! Clients that leave where nothing of theirs is being read or written.
+
+use socket2::{Domain, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::http2::Http2;
+use crate::support::proxy::{Front, assert_outcome, playing};
+use crate::support::upstream::Step;
+use crate::support::wire::until;
+
+/// A listener whose queue is full: it answers no further connection.
+pub struct Full {
+    socket: Socket,
+    _queue: Vec<TcpStream>,
+}
+
+impl Full {
+    pub async fn start() -> Full {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        socket.bind(&any.into()).unwrap();
+        socket.listen(0).unwrap();
+        let addr = socket.local_addr().unwrap().as_socket().unwrap();
+        let mut queue = Vec::new();
+        for _ in 0..4 {
+            let connecting = TcpStream::connect(addr);
+            let limit = std::time::Duration::from_millis(100);
+            queue.extend(
+                tokio::time::timeout(limit, connecting)
+                    .await
+                    .map(Result::unwrap),
+            );
+        }
+        assert!(queue.len() < 4, "the queue is full");
+        Full {
+            socket,
+            _queue: queue,
+        }
+    }
+
+    pub fn addr(&self) -> std::net::SocketAddr {
+        self.socket.local_addr().unwrap().as_socket().unwrap()
+    }
+}
+
+fn in_flight(front: &Front) -> i64 {
+    front.proxy.metrics().in_flight()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_while_we_connect_is_let_go() {
+    let full = Full::start().await;
+    let front = Front::keyed(&[full.addr()], "upstream_connect_timeout_s = 1000.0").await;
+    let plain = front.asked("/generate", "", b"{}").await;
+    let mut http2 = Http2::connect(front.addr()).await;
+    let stream = http2.post("/generate", b"{}").await;
+    until("both are here", || in_flight(&front) == 2).await;
+    drop(plain);
+    until("one has left", || in_flight(&front) == 1).await;
+    stream.reset();
+    until("both have", || in_flight(&front) == 0).await;
+    for row in front.rows().await {
+        assert_outcome(&row, "client_abort", "the client went away");
+        assert_eq!(row["attempts"], "0");
+    }
+}
+
+/// No client waited until the limit on connecting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstream_that_each_client_gives_up_is_left_out_all_the_same() {
+    let full = Full::start().await;
+    let front = Front::keyed(&[full.addr()], "upstream_connect_timeout_s = 0.2").await;
+    let plain = front.asked("/generate", "", b"{}").await;
+    until("it is here", || in_flight(&front) == 1).await;
+    drop(plain);
+    until("it has left", || in_flight(&front) == 0).await;
+    let out = format!(
+        "queuescope_upstream_healthy{{upstream=\"{}\"}} 0",
+        full.addr()
+    );
+    until("it is out", || front.proxy.metrics().text().contains(&out)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_http2_that_waits_for_its_turn_may_leave() {
+    let (upstream, front) = playing(vec![Step::Silence], "max_concurrent_requests = 1").await;
+    let _first = front.asked("/generate", "", b"{}").await;
+    until("it is sent on", || upstream.seen().len() == 1).await;
+    let mut http2 = Http2::connect(front.addr()).await;
+    let second = http2.post("/generate", b"{}").await;
+    until("both are here", || in_flight(&front) == 2).await;
+    second.reset();
+    until("it has left", || in_flight(&front) == 1).await;
+    assert_eq!(upstream.seen().len(), 1);
+}
+
+/// A server that answers each head at once, and reads nothing more.
+async fn hasty(answer: &'static str) -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut read = Vec::new();
+            while !read.windows(4).any(|end| end == b"\r\n\r\n") {
+                stream.read_buf(&mut read).await.unwrap();
+            }
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            kept.push(stream);
+        }
+    });
+    addr
+}
+
+const HALF: &str = "POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 1000000\r\n\r\n{";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_or_stops_with_a_whole_answer_keeps_its_outcome() {
+    let answer = "HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}";
+    for leaves in [true, false] {
+        let front = Front::keyed(&[hasty(answer).await], "client_read_timeout_s = 0.3").await;
+        let mut client = front.sent(HALF).await;
+        assert_eq!(client.response().await.status(), 413);
+        if !leaves {
+            // It sends no more, and is given up.
+            assert!(client.is_closed().await);
+        }
+        drop(client);
+        assert_outcome(&front.only_row().await, "client_error", "413");
+    }
+}

@@ -1,0 +1,47 @@
+//! What the observer of a front tells of a response.
+
+use queuescope::clock::Stamp;
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::observer::{End, Observer};
+use queuescope::request::row::Row;
+use queuescope::request::timeline::Side;
+
+use super::recordings::Recording;
+
+/// When it is read, unless a test says otherwise.
+pub const AT: Stamp = Stamp::from_nanos(1_795_168_000_000_000_000);
+pub const STREAM: &str = "text/event-stream; charset=utf-8";
+pub const JSON: &str = "application/json";
+
+/// One that has read a head of this content type.
+pub fn begun(endpoint: Endpoint, kind: &str) -> Observer {
+    let mut observer = Observer::new(Side::Front, endpoint, "r".to_owned());
+    observer.response_head(200, Some(kind), false, AT);
+    observer
+}
+
+/// The records of a response whose body it reads in these pieces, each so many nanoseconds after [`AT`].
+pub fn in_pieces<B: AsRef<[u8]>>(
+    mut observer: Observer,
+    pieces: impl IntoIterator<Item = (i64, B)>,
+    end: End,
+) -> Vec<Row> {
+    for (nanos, piece) in pieces {
+        observer.response_body(piece.as_ref(), AT.plus_nanos(nanos), 0);
+    }
+    observer.finish(end, AT).into_rows(None)
+}
+
+/// The records of a response whose body comes at once.
+pub fn at_once(endpoint: Endpoint, kind: &str, body: &str) -> Vec<Row> {
+    in_pieces(begun(endpoint, kind), [(0, body)], End::Complete)
+}
+
+/// The records of a recorded response, its pieces so many nanoseconds apart.
+pub fn recorded(recording: &Recording, apart: i64) -> Vec<Row> {
+    let endpoint = Endpoint::from_path(&recording.path).unwrap();
+    let observer = begun(endpoint, recording.header("content-type").unwrap());
+    let pieces = (0..).zip(&recording.pieces);
+    let pieces = pieces.map(|(n, (_, piece))| (n * apart, piece));
+    in_pieces(observer, pieces, End::Complete)
+}
