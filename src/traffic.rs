@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::clock::Clock;
 use crate::report::figures;
 use crate::report::load::RunFacts;
+use crate::stats::Histogram;
 
 mod args;
 pub mod arrival;
@@ -54,7 +55,7 @@ use spans::Spans;
 use stop::aside;
 pub use stop::{Stop, unless_signalled};
 use verdict::judge;
-use watch::{Watch, Watched};
+use watch::watch;
 
 /// Where runs go that are given no folder.
 const RESULTS: &str = "results/traffic";
@@ -124,18 +125,18 @@ pub async fn run_watched(
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
-    let watch = Watch::start(clock.clone(), live.clone());
+    let woke = watch(clock.clone(), live.clone());
     let shown = progress::show(live.clone(), facts.scheduled, clock, ending);
     let run = tokio::select! {
         run = ready.run(live, stop.clone(), outputs) => run?,
         never = shown => never,
     };
-    let watched = watch.end();
+    let woke = woke.lock().clone();
     listening.abort();
     let stopped = run.stopped;
     (facts.started, facts.ended) = (run.started, run.ended);
     facts.scheduled -= run.turns_not_sent;
-    let mut outcome = unless_signalled(move || finish(run, made, &facts, &watched)).await??;
+    let mut outcome = unless_signalled(move || finish(run, made, &facts, &woke)).await??;
     outcome.dataset = dataset;
     match stopped {
         true => outcome.unfit = Some(Unfit::Stopped(stop.signal())),
@@ -176,7 +177,7 @@ fn finish(
     mut run: Run,
     made: Made,
     facts: &RunFacts,
-    watched: &Watched,
+    woke: &Histogram,
 ) -> Result<FinishedRun, Error> {
     if facts.scheduled >= MANY {
         progress::tell("the run is over: taking the figures of its rows; Ctrl-C leaves them out");
@@ -190,7 +191,7 @@ fn finish(
         Err(unwritten) => Error::Failed(format!("no figures: {unwritten}")),
         Ok(()) => Error::Failed(format!("no figures: {unread}")),
     })?;
-    let evidence = evidence::evidence(&run, &summary, watched);
+    let evidence = evidence::evidence(&run, &summary, woke);
     let verdict = judge(&evidence);
     let mut warnings = run.lag.warnings();
     let stopped = "the run was stopped before its end";

@@ -115,6 +115,8 @@ pub struct Exchange {
     pub stamps: Option<Stamps>,
     /// Nanoseconds spent connecting before the first write.
     pub connect_nanos: i64,
+    /// Nanoseconds for which it waited for a `--max-concurrency` slot before, as who made it knows.
+    pub slot_nanos: i64,
 }
 
 /// A request under way.
@@ -452,6 +454,7 @@ impl Watch<'_> {
             observed: self.observer.finish(end, at),
             stamps: self.stamps,
             connect_nanos: self.connect_nanos,
+            slot_nanos: 0,
         }
     }
 }

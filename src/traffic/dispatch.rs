@@ -15,7 +15,6 @@ use crate::request::outcome::Outcome;
 use super::client::{Client, Exchange, Job, Reply};
 use super::live::Live;
 use super::plan::{Planned, RunPlan};
-use super::rows::Done;
 use super::stop::Stop;
 use super::workload::conversation::next_body;
 
@@ -42,11 +41,9 @@ pub struct Ready {
 pub(super) struct Pacer {
     dispatch: Arc<Dispatch>,
     runtime: Handle,
-    /// Bodies that are made.
+    /// Bodies that are made, and their size.
     drafts: VecDeque<Bytes>,
     bytes: usize,
-    /// The place in the schedule of the next one to make.
-    next: usize,
 }
 
 impl Pacer {
@@ -57,32 +54,20 @@ impl Pacer {
             runtime: Handle::current(),
             drafts: VecDeque::new(),
             bytes: 0,
-            next: 0,
         }
     }
 
-    /// Makes drafts while there is room and `time` allows.
-    fn make(&mut self, time: impl Fn() -> bool) {
+    /// Makes drafts of the schedule from a place on while there is room and `time` allows.
+    fn make(&mut self, from: usize, time: impl Fn() -> bool) {
         let Ready { plan, schedule, .. } = &self.dispatch.ready;
-        while let Some(planned) = schedule.get(self.next)
+        while let Some(planned) = schedule.get(from + self.drafts.len())
             && self.bytes < AHEAD_BYTES
             && time()
         {
             let draft = plan.request(planned.number);
-            self.next += 1;
             self.bytes += draft.len();
             self.drafts.push_back(draft);
         }
-    }
-
-    /// The next draft, if it is made.
-    fn take(&mut self) -> Option<Bytes> {
-        let draft = self.drafts.pop_front();
-        match &draft {
-            Some(draft) => self.bytes -= draft.len(),
-            None => self.next += 1,
-        }
-        draft
     }
 
     pub(super) fn run(mut self, started: oneshot::Sender<Stamp>) {
@@ -98,18 +83,19 @@ impl Pacer {
         } = &dispatch.ready;
         let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
         let is_time = || plan.args.start_at.is_none_or(is_far);
-        self.make(is_time);
+        self.make(0, is_time);
         let start = plan.args.start_at;
         let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
         let _ = started.send(start);
-        for planned in schedule.iter() {
+        for (place, planned) in schedule.iter().enumerate() {
             let at = start.plus_nanos(planned.offset_nanos);
             let has_slots = || dispatch.slots.available_permits() > 0;
-            self.make(|| is_far(at) && has_slots());
+            self.make(place, || is_far(at) && has_slots());
             if !dispatch.wait_until(at) {
                 return;
             }
-            let draft = self.take();
+            let draft = self.drafts.pop_front();
+            self.bytes -= draft.as_ref().map_or(0, Bytes::len);
             let task = dispatch.clone().serve(planned.number, at, draft);
             self.runtime.spawn(task);
         }
@@ -123,7 +109,7 @@ pub(super) struct Dispatch {
     pub(super) live: Arc<Live>,
     /// Of `--max-concurrency`, given to requests in their order.
     pub(super) slots: Semaphore,
-    pub(super) done: mpsc::Sender<Done>,
+    pub(super) done: mpsc::Sender<Exchange>,
 }
 
 impl Dispatch {
@@ -155,7 +141,7 @@ impl Dispatch {
                 counts.due += 1;
                 counts.turns_to_come -= 1;
             });
-            let (slot, slot_nanos) = self.slot(&mut draft, turn).await;
+            let (slot, slot_nanos) = self.slot().await;
             let job = Job {
                 req_id: plan.req_id(plan.place(number, turn)),
                 endpoint: plan.args.backend.endpoint(),
@@ -163,7 +149,7 @@ impl Dispatch {
                 body: draft.take().unwrap_or_else(|| plan.request(number)),
             };
             let Some(slot) = slot else {
-                return self.end(due, slot_nanos, client.unsent(&job));
+                return self.end(client.unsent(&job), slot_nanos);
             };
             let sent = job.body.clone();
             let next = plan.follow_up(number, turn + 1);
@@ -176,7 +162,7 @@ impl Dispatch {
             drop(slot);
             let ended = clock.now();
             let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
-            self.end(due, slot_nanos, exchange);
+            self.end(exchange, slot_nanos);
             let said = next.zip(reply.and_then(Reply::text));
             let Some((next, reply)) = said else { return };
             draft = next_body(&sent, &reply, &next);
@@ -193,19 +179,13 @@ impl Dispatch {
 
     /// Waits for a slot, in order; with how long, nanoseconds. That counts from when the request came, not from when it
     /// was due: to come late was the generator's own doing. No slot once the run is stopped.
-    async fn slot(
-        &self,
-        draft: &mut Option<Bytes>,
-        turn: usize,
-    ) -> (Option<SemaphorePermit<'_>>, i64) {
+    async fn slot(&self) -> (Option<SemaphorePermit<'_>>, i64) {
         if self.stop.is_stopped() {
             return (None, 0);
         }
         if let Ok(slot) = self.slots.try_acquire() {
             return (Some(slot), 0);
         }
-        // What waits does so without its body, which can be made again (but that of a later turn).
-        draft.take_if(|_| turn == 0);
         let clock = &self.ready.clock;
         let came = clock.now();
         let slot = tokio::select! {
@@ -216,17 +196,14 @@ impl Dispatch {
         (slot, clock.now().nanos_since(came).max(0))
     }
 
-    fn end(&self, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {
+    fn end(&self, mut exchange: Exchange, slot_nanos: i64) {
+        exchange.slot_nanos = slot_nanos;
         self.live.count(|counts| {
             counts.failed += usize::from(exchange.observed.outcome() != Outcome::Ok);
             counts.done += 1;
         });
         // Nobody listens any more only when the run was dropped.
-        let _ = self.done.send(Done {
-            scheduled,
-            slot_nanos,
-            exchange,
-        });
+        let _ = self.done.send(exchange);
     }
 }
 

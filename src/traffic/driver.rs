@@ -138,7 +138,7 @@ impl Ready {
         if let Some(at) = self.plan.args.start_at {
             Error::if_past(at, self.clock.now())?;
         }
-        let guard = AbortOnDrop(stop.clone());
+        let guard = stop.on_drop();
         let (done, ended) = mpsc::channel();
         let (started, start) = oneshot::channel();
         let slots = self.plan.args.max_concurrency.unwrap_or(usize::MAX);
@@ -223,13 +223,4 @@ fn first_model((status, body): &(u16, Bytes)) -> Option<String> {
     let listed: serde_json::Value = serde_json::from_slice(body).ok()?;
     let model = listed.get("data")?.get(0)?.get("id")?.as_str()?;
     Some(model.to_owned())
-}
-
-/// Ends the requests of a run whose driver was dropped.
-struct AbortOnDrop(Stop);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

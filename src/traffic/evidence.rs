@@ -4,10 +4,11 @@ use crate::report::load::Summary;
 
 use super::driver::Run;
 use super::verdict::Evidence;
-use super::watch::Watched;
+use super::watch;
+use crate::stats::Histogram;
 
 /// Of a run that is over; something is late beside how long a client typically waits.
-pub(super) fn evidence(run: &Run, summary: &Summary, watched: &Watched) -> Evidence {
+pub(super) fn evidence(run: &Run, summary: &Summary, woke: &Histogram) -> Evidence {
     let at = |planned: Option<&super::plan::Planned>| planned.map(|planned| planned.offset_nanos);
     let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
     let whole = is_at_once.then(|| run.ended.since(run.started));
@@ -28,6 +29,6 @@ pub(super) fn evidence(run: &Run, summary: &Summary, watched: &Watched) -> Evide
         ..Evidence::beside(summary.typical_wait(), whole)
     };
     run.lag.tell(&mut evidence);
-    watched.tell(&mut evidence);
+    watch::tell(woke, &mut evidence);
     evidence
 }

@@ -37,16 +37,19 @@ const LONG_NANOS: i64 = 10_000_000;
 const TOLD_ONE_OF: u64 = 100;
 
 impl Lag {
-    /// Takes in a request that was due then and waited so many nanoseconds for a slot, whether or not it got one.
-    pub(super) fn add(&mut self, scheduled: Stamp, slot: i64, exchange: &Exchange) {
+    /// Takes in a request that was due, whether or not it got a slot.
+    pub(super) fn add(&mut self, exchange: &Exchange) {
+        let (slot, connect) = (exchange.slot_nanos, exchange.connect_nanos);
         self.waited += u64::from(slot > 0);
         self.longest_wait = self.longest_wait.max(slot);
-        let Some(sent) = exchange.at(Moment::Sent) else {
+        let moments = exchange
+            .at(Moment::Scheduled)
+            .zip(exchange.at(Moment::Sent));
+        let Some((scheduled, sent)) = moments else {
             let is_given_up = exchange.observed.outcome() == Outcome::ClientAbort;
             self.unsent += u64::from(is_given_up);
             return;
         };
-        let connect = exchange.connect_nanos;
         let late = (sent.nanos_since(scheduled) - slot - connect).max(0);
         self.late.record(late, 1);
         self.connected_late += u64::from(connect > LONG_NANOS);
@@ -148,14 +151,16 @@ mod tests {
         for (due, [late, slot_nanos, connect_nanos]) in requests {
             let scheduled = Stamp::from_nanos(due);
             let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+            observer.timeline_mut().set(Moment::Scheduled, scheduled);
             let sent = scheduled.plus_nanos(late + slot_nanos + connect_nanos);
             observer.timeline_mut().set(Moment::Sent, sent);
             let exchange = Exchange {
                 observed: observer.finish(End::Complete, sent),
                 stamps: None,
                 connect_nanos,
+                slot_nanos,
             };
-            lag.add(scheduled, slot_nanos, &exchange);
+            lag.add(&exchange);
         }
         lag
     }
@@ -219,15 +224,15 @@ mod tests {
     #[test]
     fn who_waits_for_a_slot_until_the_run_is_stopped_waited_and_was_not_sent() {
         let mut lag = of([(0, [20 * MS, 0, 0])].into_iter());
-        let scheduled = Stamp::from_nanos(0);
-        let waited = scheduled.plus_nanos(9_000 * MS);
+        let waited = Stamp::from_nanos(9_000 * MS);
         let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
         let unsent = Exchange {
             observed: observer.finish(End::GivenUp, waited),
             stamps: None,
             connect_nanos: 0,
+            slot_nanos: 9_000 * MS,
         };
-        lag.add(scheduled, 9_000 * MS, &unsent);
+        lag.add(&unsent);
         let evidence = told(&lag);
         let told = (evidence.sent, evidence.late, evidence.waited_for_slot);
         assert_eq!((told, lag.unsent), ((1, 1, 1), 1));

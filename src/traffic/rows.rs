@@ -16,16 +16,6 @@ use super::lag::Lag;
 use super::output::{Files, RowFile};
 use super::spans::Spans;
 
-/// A request that has ended.
-#[derive(Debug)]
-pub(super) struct Done {
-    /// When it was due.
-    pub(super) scheduled: Stamp,
-    /// How long it waited for a slot, nanoseconds.
-    pub(super) slot_nanos: i64,
-    pub(super) exchange: Exchange,
-}
-
 /// Where rows go, and what they wait for. Without files they stay in memory.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
@@ -65,7 +55,7 @@ impl Recorder {
     }
 
     /// Takes in all that end, until there will be no more. Blocks.
-    pub(super) fn take_all(mut self, from: &Receiver<Done>) -> Recorder {
+    pub(super) fn take_all(mut self, from: &Receiver<Exchange>) -> Recorder {
         loop {
             let wait = match &self.logs {
                 Some(logs) if logs.has_waiting() => EngineLogs::LOOK,
@@ -90,10 +80,9 @@ impl Recorder {
         }
     }
 
-    fn take(&mut self, done: Done) {
-        self.lag
-            .add(done.scheduled, done.slot_nanos, &done.exchange);
-        let records = self.clocks.relate(done.exchange);
+    fn take(&mut self, exchange: Exchange) {
+        self.lag.add(&exchange);
+        let records = self.clocks.relate(exchange);
         match &mut self.logs {
             Some(logs) => {
                 let ready = logs.wait(records, self.clock.now());

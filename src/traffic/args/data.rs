@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use serde_json::{Value, json};
 
 use crate::traffic::arrival::Arrival;
 use crate::traffic::error::Error;
@@ -132,27 +131,6 @@ impl DataArgs {
             path.display(),
             super::name(self.dataset_name)
         )))
-    }
-
-    /// The settings as they stand in summary.json.
-    pub(in crate::traffic) fn config(&self, source: Option<&Source>) -> Value {
-        let is_shared = self.dataset_name == DatasetName::GeneratedSharedPrefix;
-        let shared = Some(&self.shared_prefix).filter(|_| is_shared);
-        let arrival_is_trace = self.arrival == ArrivalSource::Trace;
-        json!({
-            "dataset_name": super::name(self.dataset_name),
-            "dataset_path": source.map(|source| &source.path),
-            "dataset_sha256": source.map(|source| &source.sha256),
-            "dataset_taken": source.map(|source| &source.taken),
-            "trace_speed": arrival_is_trace.then(|| self.trace_speed.unwrap_or(1.0)),
-            "sharegpt_output_len": self.sharegpt.sharegpt_output_len,
-            "sharegpt_context_len": self.sharegpt.sharegpt_context_len,
-            "gsp_num_groups": shared.map(|args| args.gsp_num_groups),
-            "gsp_prompts_per_group": shared.map(|args| args.gsp_prompts_per_group),
-            "gsp_system_prompt_len": shared.map(|args| args.gsp_system_prompt_len),
-            "gsp_question_len": shared.map(|args| args.gsp_question_len),
-            "gsp_output_len": shared.map(|args| args.gsp_output_len),
-        })
     }
 
     /// What a prompt's length counts.

@@ -86,16 +86,12 @@ async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
             vec![answer("200 OK", "", "{}\n")],
             "but the published file has 37517e5f",
         ),
-        (vec![cut], "broke off after 3 bytes"),
+        (vec![cut], "curl: (18) "),
         (
             vec![answer("404 Not Found", "", "")],
-            "/a/set.json answered 404 Not Found",
+            "curl: (22) The requested URL returned error: 404",
         ),
-        (round, "more than 10 redirects"),
-        (
-            vec![answer("302 F", "location: a b\r\n", "")],
-            "a redirect to `a b`: invalid uri character",
-        ),
+        (round, "curl: (47) "),
     ] {
         let (addr, _) = server(answers).await;
         let root = tempfile::tempdir().unwrap();

@@ -181,7 +181,7 @@ impl Args {
                         sharegpt::sample(file, named, &sampling)
                     }
                 };
-                let (dataset, source) = source::open("--dataset-path", data.path(), read)?;
+                let (dataset, source) = source::open(data.path(), read)?;
                 return Ok((dataset, Some(source)));
             }
         };

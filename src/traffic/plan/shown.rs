@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::clock::Stamp;
-use crate::traffic::args::name;
+use crate::traffic::args::{ArrivalSource, DatasetName, name};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::workload::words::LengthRange;
 
@@ -19,6 +19,10 @@ impl RunPlan {
         let headers: Vec<&str> = args.header.iter().map(|(name, _)| name.as_str()).collect();
         let body = args.extra_request_body.as_ref();
         let body = body.map(crate::secret::shown_members);
+        let (data, source) = (&args.data, self.source.as_ref());
+        let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
+        let shared = Some(&data.shared_prefix).filter(|_| is_shared);
+        let has_times = data.arrival == ArrivalSource::Trace;
         let mut config = json!({
             "backend": name(args.backend),
             "base_url": self.client.target.to_string(),
@@ -60,9 +64,45 @@ impl RunPlan {
             "request_timeout_s": args.request_timeout_s.as_secs_f64(),
             "connect_timeout_s": args.connect_timeout_s.as_secs_f64(),
         });
-        let data = args.data.config(self.source.as_ref());
-        if let (Value::Object(all), Value::Object(data)) = (&mut config, data) {
-            all.extend(data);
+        for (key, value) in [
+            ("dataset_name", json!(name(data.dataset_name))),
+            ("dataset_path", json!(source.map(|source| &source.path))),
+            ("dataset_sha256", json!(source.map(|source| &source.sha256))),
+            ("dataset_taken", json!(source.map(|source| &source.taken))),
+            (
+                "trace_speed",
+                json!(has_times.then(|| data.trace_speed.unwrap_or(1.0))),
+            ),
+            (
+                "sharegpt_output_len",
+                json!(data.sharegpt.sharegpt_output_len),
+            ),
+            (
+                "sharegpt_context_len",
+                json!(data.sharegpt.sharegpt_context_len),
+            ),
+            (
+                "gsp_num_groups",
+                json!(shared.map(|args| args.gsp_num_groups)),
+            ),
+            (
+                "gsp_prompts_per_group",
+                json!(shared.map(|args| args.gsp_prompts_per_group)),
+            ),
+            (
+                "gsp_system_prompt_len",
+                json!(shared.map(|args| args.gsp_system_prompt_len)),
+            ),
+            (
+                "gsp_question_len",
+                json!(shared.map(|args| args.gsp_question_len)),
+            ),
+            (
+                "gsp_output_len",
+                json!(shared.map(|args| args.gsp_output_len)),
+            ),
+        ] {
+            config[key] = value;
         }
         config
     }

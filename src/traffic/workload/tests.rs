@@ -28,10 +28,7 @@ fn random() -> Dataset {
     Dataset::endless(Content::words())
 }
 
-const NAMED: Named<'static> = Named {
-    flag: "--dataset-path",
-    path: "d.jsonl",
-};
+const NAMED: Named<'static> = Named("d.jsonl");
 
 fn prompts(text: &str) -> Dataset {
     custom::read(text.as_bytes(), NAMED).unwrap().0
@@ -211,11 +208,9 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
         };
         assert!(is_right, "{text}: {told}");
     }
-    let missing = source::open(
-        "--dataset-path",
-        Path::new("/nowhere/d.jsonl"),
-        |file, named| custom::read(file, named),
-    )
+    let missing = source::open(Path::new("/nowhere/d.jsonl"), |file, named| {
+        custom::read(file, named)
+    })
     .unwrap_err()
     .to_string();
     assert!(
