@@ -13,8 +13,8 @@ use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 
 use super::client::{Client, Exchange, Job, Reply};
-use super::live::Live;
 use super::plan::{Planned, RunPlan};
+use super::progress::Live;
 use super::stop::Stop;
 use super::workload::conversation::next_body;
 
@@ -37,68 +37,54 @@ pub struct Ready {
     pub(super) clock: Clock,
 }
 
-/// Hands each request over at its time.
-pub(super) struct Pacer {
-    dispatch: Arc<Dispatch>,
-    runtime: Handle,
-    /// Bodies that are made, and their size.
-    drafts: VecDeque<Bytes>,
+/// Bodies that are made, and their size.
+#[derive(Default)]
+struct Drafts {
+    made: VecDeque<Bytes>,
     bytes: usize,
 }
 
-impl Pacer {
-    /// In the runtime of the caller.
-    pub(super) fn new(dispatch: Arc<Dispatch>) -> Pacer {
-        Pacer {
-            dispatch,
-            runtime: Handle::current(),
-            drafts: VecDeque::new(),
-            bytes: 0,
-        }
-    }
-
-    /// Makes drafts of the schedule from a place on while there is room and `time` allows.
-    fn make(&mut self, from: usize, time: impl Fn() -> bool) {
-        let Ready { plan, schedule, .. } = &self.dispatch.ready;
-        while let Some(planned) = schedule.get(from + self.drafts.len())
+impl Drafts {
+    /// Makes those of the schedule from a place on while there is room and `time` allows.
+    fn make(&mut self, Ready { plan, schedule, .. }: &Ready, from: usize, time: impl Fn() -> bool) {
+        while let Some(planned) = schedule.get(from + self.made.len())
             && self.bytes < AHEAD_BYTES
             && time()
         {
             let draft = plan.request(planned.number);
             self.bytes += draft.len();
-            self.drafts.push_back(draft);
+            self.made.push_back(draft);
         }
     }
 
-    pub(super) fn run(mut self, started: oneshot::Sender<Stamp>) {
-        // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a
-        // refusal does not matter.
-        let _ = nix::sys::prctl::set_timerslack(1);
-        let dispatch = self.dispatch.clone();
-        let Ready {
-            clock,
-            plan,
-            schedule,
-            ..
-        } = &dispatch.ready;
-        let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
-        let is_time = || plan.args.start_at.is_none_or(is_far);
-        self.make(0, is_time);
-        let start = plan.args.start_at;
-        let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
-        let _ = started.send(start);
-        for (place, planned) in schedule.iter().enumerate() {
-            let at = start.plus_nanos(planned.offset_nanos);
-            let has_slots = || dispatch.slots.available_permits() > 0;
-            self.make(place, || is_far(at) && has_slots());
-            if !dispatch.wait_until(at) {
-                return;
-            }
-            let draft = self.drafts.pop_front();
-            self.bytes -= draft.as_ref().map_or(0, Bytes::len);
-            let task = dispatch.clone().serve(planned.number, at, draft);
-            self.runtime.spawn(task);
+    /// The next one, if it is made.
+    fn take(&mut self) -> Option<Bytes> {
+        let draft = self.made.pop_front();
+        self.bytes -= draft.as_ref().map_or(0, Bytes::len);
+        draft
+    }
+}
+
+/// Hands each request over at its time, and says when that began.
+pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, started: oneshot::Sender<Stamp>) {
+    // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a
+    // refusal does not matter.
+    let _ = nix::sys::prctl::set_timerslack(1);
+    let (ready, mut drafts) = (&dispatch.ready, Drafts::default());
+    let (clock, start) = (&ready.clock, ready.plan.args.start_at);
+    let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
+    drafts.make(ready, 0, || start.is_none_or(is_far));
+    let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
+    let _ = started.send(start);
+    for (place, planned) in ready.schedule.iter().enumerate() {
+        let at = start.plus_nanos(planned.offset_nanos);
+        let has_slots = || dispatch.slots.available_permits() > 0;
+        drafts.make(ready, place, || is_far(at) && has_slots());
+        if !dispatch.wait_until(at) {
+            return;
         }
+        let task = dispatch.clone().serve(planned.number, at, drafts.take());
+        runtime.spawn(task);
     }
 }
 

@@ -1,6 +1,7 @@
 //! How late the generator itself was: a saturated client must not pass for a slow server.
 
 use crate::clock::{NANOS, Stamp};
+use crate::report::duration;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
@@ -68,19 +69,19 @@ impl Lag {
         let (mut found, count) = (Vec::new(), self.late.count());
         if self.waited > 0 {
             found.push(format!(
-                "{} requests waited for a --max-concurrency slot, at most {:.3} s: the load was not an open \
+                "{} requests waited for a --max-concurrency slot, at most {}: the load was not an open \
                  loop, and only figures from the schedule hold that wait",
                 self.waited,
-                seconds(self.longest_wait)
+                duration(seconds(self.longest_wait))
             ));
         }
         if self.connected_late * TOLD_ONE_OF > count {
             found.push(format!(
-                "{} of {count} requests waited more than {} ms for their connection to open, at most {:.3} s: they came to the \
+                "{} of {count} requests waited more than {} ms for their connection to open, at most {}: they came to the \
                  server later than scheduled, by no fault of the generator; only figures from the schedule hold that wait",
                 self.connected_late,
                 LONG_NANOS / 1_000_000,
-                seconds(self.longest_connect)
+                duration(seconds(self.longest_connect))
             ));
         }
         found
@@ -208,7 +209,7 @@ mod tests {
             (evidence.waited_for_slot, evidence.lag.unwrap().max),
             (1, 0.0)
         );
-        let said = "1 requests waited for a --max-concurrency slot, at most 2.000 s";
+        let said = "1 requests waited for a --max-concurrency slot, at most 2.00 s";
         assert!(waiting.warnings()[0].starts_with(said));
 
         // A server that takes connections slowly, each half second those of all who wait: they come in bursts.
@@ -216,7 +217,7 @@ mod tests {
         let evidence = told(&slow);
         assert_eq!(judge(&evidence).grade, Grade::Valid, "{evidence:?}");
         let warnings = slow.warnings();
-        let said = "900 of 1000 requests waited more than 10 ms for their connection to open, at most 0.450 s";
+        let said = "900 of 1000 requests waited more than 10 ms for their connection to open, at most 0.45 s";
         assert!(warnings[0].starts_with(said), "{warnings:?}");
         assert_eq!(run(|_| [0; 3]).warnings(), [""; 0]);
     }
@@ -236,6 +237,6 @@ mod tests {
         let evidence = told(&lag);
         let told = (evidence.sent, evidence.late, evidence.waited_for_slot);
         assert_eq!((told, lag.unsent), ((1, 1, 1), 1));
-        assert!(lag.warnings()[0].contains("at most 9.000 s"));
+        assert!(lag.warnings()[0].contains("at most 9.00 s"));
     }
 }

@@ -5,7 +5,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Stamp};
-use crate::engine::table::Joined;
 use crate::request::row::Row;
 
 use super::client::Exchange;
@@ -57,9 +56,10 @@ impl Recorder {
     /// Takes in all that end, until there will be no more. Blocks.
     pub(super) fn take_all(mut self, from: &Receiver<Exchange>) -> Recorder {
         loop {
-            let wait = match &self.logs {
-                Some(logs) if logs.has_waiting() => EngineLogs::LOOK,
-                _ => IDLE,
+            let wait = if self.has_waiting() {
+                EngineLogs::LOOK
+            } else {
+                IDLE
             };
             let done = match from.try_recv() {
                 Err(TryRecvError::Empty) => {
@@ -84,27 +84,26 @@ impl Recorder {
         self.lag.add(&exchange);
         let records = self.clocks.relate(exchange);
         match &mut self.logs {
-            Some(logs) => {
-                let ready = logs.wait(records, self.clock.now());
-                self.write_told(ready);
-            }
+            Some(logs) => logs.wait(records, self.clock.now()),
             None => self.write(records),
         }
     }
 
     /// Writes the rows that wait no longer for servers' logs.
     fn take_told(&mut self) {
-        if let Some(logs) = &mut self.logs {
-            let ready = logs.ready(self.clock.now());
-            self.write_told(ready);
-        }
-    }
-
-    fn write_told(&mut self, ready: impl IntoIterator<Item = Joined>) {
-        for joined in ready {
+        let logs = self.logs.as_mut();
+        for joined in logs
+            .map(|logs| logs.ready(self.clock.now()))
+            .into_iter()
+            .flatten()
+        {
             let records = self.clocks.told(joined);
             self.write(records);
         }
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.logs.as_ref().is_some_and(EngineLogs::has_waiting)
     }
 
     fn write(&mut self, records: Vec<Row>) {
@@ -120,7 +119,7 @@ impl Recorder {
 
     /// Ends the file: where the rows are, why they are not whole, and what the user must know of spans. Blocks.
     pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
-        while self.logs.as_ref().is_some_and(EngineLogs::has_waiting) {
+        while self.has_waiting() {
             let next = self.clock.now().plus_nanos(EngineLogs::LOOK_NANOS);
             self.clock.sleep_until(next);
             self.take_told();

@@ -10,7 +10,7 @@ use crate::stats::Histogram;
 
 use super::dispatch::until;
 use super::lag::{delay, later};
-use super::live::Live;
+use super::progress::Live;
 use super::verdict::Evidence;
 
 /// A task that sleeps this long, again and again: a hundred wake-ups a second cost nothing that could be measured.
@@ -56,7 +56,7 @@ fn record(late: &mut Histogram, mut nanos: i64) {
 mod tests {
     use super::*;
     use crate::report::verdict::Grade;
-    use crate::traffic::verdict::judge;
+    use crate::traffic::verdict::{Bounds, judge};
 
     #[test]
     fn a_loop_that_stands_still_is_late_for_as_long() {
@@ -83,7 +83,11 @@ mod tests {
             (0..20).for_each(|_| record(&mut late, 100_000));
             record(&mut late, 590_000_000);
         }
-        let mut evidence = Evidence::beside(Some(1.0), Some(30.0));
+        let mut evidence = Evidence {
+            bounds: Bounds::of(Some(1.0), Some(30.0)),
+            loop_bounds: Bounds::of(Some(1.0), None),
+            ..Evidence::default()
+        };
         tell(&late, &mut evidence);
         let verdict = judge(&evidence);
         assert_eq!(verdict.grade, Grade::Invalid, "{evidence:?}");

@@ -79,19 +79,6 @@ pub struct Evidence {
     pub loop_bounds: Bounds,
 }
 
-impl Evidence {
-    /// Nothing yet, with what is late: beside a median time to the first token (or of the whole answer) of `typical`
-    /// seconds, in a run all of which was due at once and that took `at_once`. That excuses late sends alone: a loop that
-    /// stands still sees nothing, however long the run.
-    pub fn beside(typical: Option<f64>, at_once: Option<f64>) -> Evidence {
-        Evidence {
-            bounds: Bounds::of(typical, at_once),
-            loop_bounds: Bounds::of(typical, None),
-            ..Evidence::default()
-        }
-    }
-}
-
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds::of(None, None)

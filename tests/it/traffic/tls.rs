@@ -206,7 +206,7 @@ fn flags_that_do_not_fit_the_url_are_told() {
     for flags in [&["--ca", empty][..], &["--insecure"]] {
         let error = generator::plan("http://a:1", flags).unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("goes with an https:// URL"), "{error}");
+        assert!(error.contains("go with an https:// URL"), "{error}");
     }
     let both = ["traffic", "--ca", empty, "--insecure"];
     assert!(traffic::Args::try_parse_from(both).is_err());
