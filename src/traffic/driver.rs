@@ -130,7 +130,7 @@ impl Ready {
         if let Some(at) = self.plan.args.start_at {
             Error::if_past(at, self.clock.now())?;
         }
-        let guard = stop.on_drop();
+        let _guard = stop.on_drop();
         let (done, ended) = mpsc::channel();
         let (started, start) = oneshot::channel();
         let slots = self.plan.args.max_concurrency.unwrap_or(usize::MAX);
@@ -164,7 +164,6 @@ impl Ready {
         let mut rows = rows.map_err(Error::thread)?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
-        drop(guard);
         let mut records = std::mem::take(&mut rows.kept);
         records.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
         let has_turns = self.plan.most_turns > 1;

@@ -1,7 +1,6 @@
 //! The servers' request logs on this disk: they tell of streamed chats what their responses do not. Rows wait for them.
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::clock::{NANOS, Stamp};
 use crate::engine::join::Ended;
@@ -26,9 +25,7 @@ const PATIENCE_NANOS: i64 = 2 * NANOS;
 const MOST: usize = 16_384;
 
 impl EngineLogs {
-    /// How often they are looked at, at most.
-    pub(super) const LOOK: Duration = Duration::from_millis(50);
-    /// The same in nanoseconds.
+    /// How often they are looked at, at most; nanoseconds.
     pub(super) const LOOK_NANOS: i64 = NANOS / 20;
 
     /// What lies in `folder` by now is not of the run.

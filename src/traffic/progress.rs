@@ -85,8 +85,10 @@ pub(super) async fn show<T>(
 }
 
 async fn draw(live: &Live, total: usize, clock: &Clock) {
-    let line = std::io::stderr().is_terminal().then_some(Erased);
-    let step = if line.is_some() { DRAW } else { LINE };
+    let line = Line {
+        is_drawn: std::io::stderr().is_terminal(),
+    };
+    let step = if line.is_drawn { DRAW } else { LINE };
     let began = live.began().await;
     loop {
         tokio::time::sleep(step).await;
@@ -96,9 +98,9 @@ async fn draw(live: &Live, total: usize, clock: &Clock) {
             "{}/{total} done, {rate:.1} req/s, {} in flight, {} failed",
             counts.done, counts.under_way, counts.failed
         );
-        match &line {
-            Some(_) => over(&state),
-            None => tell(&state),
+        match line.is_drawn {
+            true => over(&state),
+            false => tell(&state),
         }
     }
 }
@@ -108,11 +110,15 @@ fn over(text: &str) {
     let _ = write!(std::io::stderr(), "\r{text}\x1b[K");
 }
 
-/// The line is gone when this is dropped, also when the run ends in the midst of a draw.
-struct Erased;
+/// A terminal's line is gone when this is dropped, also when the run ends in the midst of a draw.
+struct Line {
+    is_drawn: bool,
+}
 
-impl Drop for Erased {
+impl Drop for Line {
     fn drop(&mut self) {
-        over("");
+        if self.is_drawn {
+            over("");
+        }
     }
 }

@@ -56,10 +56,9 @@ impl Recorder {
     /// Takes in all that end, until there will be no more. Blocks.
     pub(super) fn take_all(mut self, from: &Receiver<Exchange>) -> Recorder {
         loop {
-            let wait = if self.has_waiting() {
-                EngineLogs::LOOK
-            } else {
-                IDLE
+            let wait = match self.has_waiting() {
+                true => Duration::from_nanos(EngineLogs::LOOK_NANOS.unsigned_abs()),
+                false => IDLE,
             };
             let done = match from.try_recv() {
                 Err(TryRecvError::Empty) => {

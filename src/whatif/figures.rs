@@ -36,12 +36,14 @@ const OF_GOALS: [(&str, Latency); 7] = [
     ("decode_time", DECODE),
 ];
 
+/// One of the figures of a load.
+pub type Figure = fn(&Figures) -> f64;
 /// What is compared: figures, or by which share each is off.
 pub type Compared = [f64; 6];
 /// Shorter times than this are not told apart: milliseconds. A step of an engine is about as long.
 const SHORTEST: f64 = 10.0;
 /// What is compared, by its name.
-pub const COMPARED: [(&str, fn(&Figures) -> f64); 6] = [
+pub const COMPARED: [(&str, Figure); 6] = [
     ("ttft_ms.p50", |of| of.ttft_ms.p50),
     ("ttft_ms.p99", |of| of.ttft_ms.p99),
     ("total_latency_ms.p50", |of| of.total_latency_ms.p50),
