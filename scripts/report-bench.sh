@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a report of many rows costs: time and memory of reading, of the page, and of Parquet with the query of docs/REPORT.md; and what
-# a prediction of so many requests does, of rows of a real GPU.
+# a prediction of so many requests does, of rows of a real GPU, on one processor.
 #   scripts/report-bench.sh [ROWS]      QUEUESCOPE: the program (target/release/queuescope)
 # Rows are those of a demo run, again and again, each with ids and times of its own. Needs python3; the query needs duckdb
 # (pip install duckdb) and is left out without it.
@@ -70,7 +70,7 @@ measured parquet "$program" report --format parquet --output "$folder/rows.parqu
 echo "           the file has $(($(stat -c %s "$folder/rows.parquet") / 1000000)) MB"
 gzip -dc tests/data/h200/rows/random-512-128-slots16-rate12.csv.gz >"$folder/h200.csv"
 repeated "$folder/h200.csv" "$folder/load.csv"
-measured whatif "$program" whatif "$folder/load.csv" --set num_gpus=2
+measured whatif taskset -c 0 "$program" whatif "$folder/load.csv" --set num_gpus=2
 cd "$folder"
 python3 - <<'PYTHON'
 import time

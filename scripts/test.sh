@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 need_build_tools
 echo "format, lints, all tests: they build everything first, about 10 minutes from nothing on two cores" >&2
 bash scripts/router.sh
+need curl curl
 need_prometheus
 # It gives a process another wall clock.
 [ -n "$(ls /usr/lib/*/faketime/libfaketime.so.1 2>/dev/null)" ] || apt_install libfaketime

@@ -404,9 +404,9 @@ fn run_report(args: report::command::Args) -> anyhow::Result<()> {
 
 fn run_whatif(args: &whatif::command::Args) -> anyhow::Result<ExitCode> {
     let (shown, refused) = whatif::command::run(args)?;
-    match args.format {
-        report::command::Format::Json => terminal::put(&shown, terminal::shown_json),
-        _ => terminal::put(&shown, terminal::shown),
+    match args.is_json() {
+        true => terminal::put(&shown, terminal::shown_json),
+        false => terminal::put(&shown, terminal::shown),
     }
     refused.map_or(Ok(ExitCode::SUCCESS), |why| {
         Err(Ended { why, code: FAILED }.into())

@@ -16,6 +16,9 @@
 //!
 //! `docs/dev/ARCHITECTURE.md` follows the same way through the code, function by function.
 
+// The settings of a run are one JSON object of some sixty members.
+#![recursion_limit = "256"]
+
 pub mod cli;
 pub mod client;
 pub mod clock;

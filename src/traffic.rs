@@ -7,7 +7,8 @@ use serde_json::json;
 
 use crate::clock::Clock;
 use crate::report::figures;
-use crate::report::load::RunFacts;
+use crate::report::load::{RunFacts, Summary};
+use crate::stats::Histogram;
 
 mod args;
 pub mod arrival;
@@ -18,11 +19,9 @@ mod download;
 pub mod driver;
 mod engine_logs;
 mod error;
-mod evidence;
 mod finished;
 pub mod folder;
 pub mod lag;
-mod live;
 pub mod machine;
 mod output;
 pub mod plan;
@@ -37,24 +36,24 @@ pub mod workload;
 
 use client::INSECURE;
 
+pub use args::Args;
 pub use args::values::{rate, seconds};
-pub use args::{Args, ArrivalSource, DataArgs, DatasetName};
 pub use dispatch::Ready;
 pub use driver::{Run, drive};
 use engine_logs::EngineLogs;
 pub use error::Error;
 pub use finished::{FinishedRun, Unfit};
 use folder::{Folder, Made};
-pub use live::{Live, Progress};
 use machine::Machine;
 use output::{FILES, Files};
 pub use plan::RunPlan;
+pub use progress::{Live, Progress};
 use rows::Outputs;
 use spans::Spans;
 use stop::aside;
 pub use stop::{Stop, unless_signalled};
-use verdict::judge;
-use watch::{Watch, Watched};
+use verdict::{Bounds, Evidence, judge};
+use watch::watch;
 
 /// Where runs go that are given no folder.
 const RESULTS: &str = "results/traffic";
@@ -115,7 +114,6 @@ pub async fn run_watched(
         goodput: args.goodput.clone(),
         machine: json!(Machine::read()),
     };
-    let dataset = plan.described();
     let what = plan.announcement(schedule);
     progress::tell(&format!("{what}; rows go to {}", made.dir.display()));
     let ending = (stop.clone(), args.drain_timeout_s);
@@ -124,19 +122,18 @@ pub async fn run_watched(
         spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
-    let watch = Watch::start(clock.clone(), live.clone());
+    let woke = watch(clock.clone(), live.clone());
     let shown = progress::show(live.clone(), facts.scheduled, clock, ending);
     let run = tokio::select! {
         run = ready.run(live, stop.clone(), outputs) => run?,
         never = shown => never,
     };
-    let watched = watch.end();
+    let woke = woke.lock().clone();
     listening.abort();
     let stopped = run.stopped;
     (facts.started, facts.ended) = (run.started, run.ended);
-    facts.scheduled -= run.turns_not_sent;
-    let mut outcome = unless_signalled(move || finish(run, made, &facts, &watched)).await??;
-    outcome.dataset = dataset;
+    facts.scheduled -= run.turns_not_sent.unwrap_or_default();
+    let mut outcome = unless_signalled(move || finish(run, made, &facts, &woke)).await??;
     match stopped {
         true => outcome.unfit = Some(Unfit::Stopped(stop.signal())),
         false => outcome.judge(args.max_failed),
@@ -161,9 +158,6 @@ async fn made_ready(
 ) -> Result<(Ready, Option<Spans>), Error> {
     let args = args.with_downloads().await?;
     let mut plan = aside(move || args.plan()).await??;
-    if let Some(at) = plan.args.start_at {
-        Error::if_past(at, clock.now())?;
-    }
     let spans = plan.args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let ready = Ready::prepare(plan, clock.clone()).await?;
@@ -176,7 +170,7 @@ fn finish(
     mut run: Run,
     made: Made,
     facts: &RunFacts,
-    watched: &Watched,
+    woke: &Histogram,
 ) -> Result<FinishedRun, Error> {
     if facts.scheduled >= MANY {
         progress::tell("the run is over: taking the figures of its rows; Ctrl-C leaves them out");
@@ -190,7 +184,7 @@ fn finish(
         Err(unwritten) => Error::Failed(format!("no figures: {unwritten}")),
         Ok(()) => Error::Failed(format!("no figures: {unread}")),
     })?;
-    let evidence = evidence::evidence(&run, &summary, watched);
+    let evidence = evidence(&run, &summary, woke);
     let verdict = judge(&evidence);
     let mut warnings = run.lag.warnings();
     let stopped = "the run was stopped before its end";
@@ -201,7 +195,7 @@ fn finish(
     warnings.extend(more.into_iter().flatten());
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
-    json["turns_not_sent"] = json!(run.turns_not_sent());
+    json["turns_not_sent"] = json!(run.turns_not_sent);
     json["verdict"] = json!(verdict);
     json["client"] = json!(evidence);
     json["config"]["workload_sha256"] = plan.workload_sha256().ok().into();
@@ -216,10 +210,35 @@ fn finish(
         verdict,
         evidence,
         warnings,
-        dataset: None,
+        dataset: plan.described(),
         output_dir: made.dir,
         unfit: None,
     })
+}
+
+/// What is known of how a run was made; something is late beside how long a client typically waits.
+fn evidence(run: &Run, summary: &Summary, woke: &Histogram) -> Evidence {
+    let at = |planned: Option<&plan::Planned>| planned.map(|planned| planned.offset_nanos);
+    let is_at_once = at(run.schedule.first()) == at(run.schedule.last());
+    let whole = is_at_once.then(|| run.ended.since(run.started));
+    let scheduled = summary.run.scheduled as u64;
+    let not_due = scheduled.saturating_sub(summary.requests());
+    let mut evidence = Evidence {
+        scheduled,
+        // Those that waited for a slot have rows as well.
+        unsent: u64::from(run.stopped) * (not_due + run.lag.unsent),
+        given_up: summary.whole.given_up.saturating_sub(run.lag.unsent),
+        due: summary.requests(),
+        failed: summary.failed(),
+        dropped: run.dropped,
+        bounds: Bounds::of(summary.typical_wait(), whole),
+        // A long run does not excuse a loop that stands still: it sees nothing.
+        loop_bounds: Bounds::of(summary.typical_wait(), None),
+        ..Evidence::default()
+    };
+    run.lag.tell(&mut evidence);
+    watch::tell(woke, &mut evidence);
+    evidence
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::table::window::Edge;
 use crate::units::{at_least, between};
 
 use super::arrival::curve::Curve;
-use super::client::{OWN_HEADERS, Target, TlsArgs, UpstreamKind};
+use super::client::{Target, TlsArgs, UpstreamKind};
 use super::shard::Shard;
 use super::spans::OtlpArgs;
 use super::workload::backend::Backend;
@@ -158,7 +158,7 @@ pub struct Args {
     #[arg(long, value_name = "JSON", value_parser = values::object, help_heading = "What is sent")]
     pub extra_request_body: Option<Map<String, Value>>,
     /// Header of every request, or a file that holds it; repeatable
-    #[arg(long, value_name = "NAME:VALUE|@FILE", value_parser = header, allow_hyphen_values = true)]
+    #[arg(long, value_name = "NAME:VALUE|@FILE", value_parser = values::header, allow_hyphen_values = true)]
     #[arg(help_heading = "Where and to whom")]
     pub header: Vec<(HeaderName, HeaderValue)>,
     /// Sent as a bearer token [default: the variable OPENAI_API_KEY]
@@ -198,22 +198,14 @@ pub struct Args {
     /// Leave the first seconds out of the figures
     ///
     /// By arrival; `auto`: until TTFT has settled (MSER-5, a third at most).
-    #[arg(
-        long,
-        value_name = "SECONDS|auto",
-        default_value_t,
-        help_heading = "What is written"
-    )]
+    #[arg(long, value_name = "SECONDS|auto", default_value_t)]
+    #[arg(help_heading = "What is written")]
     pub leave_out_first: Edge,
     /// Leave the last seconds out of the figures
     ///
     /// By arrival; `auto`: those that came within a median latency of the last.
-    #[arg(
-        long,
-        value_name = "SECONDS|auto",
-        default_value_t,
-        help_heading = "What is written"
-    )]
+    #[arg(long, value_name = "SECONDS|auto", default_value_t)]
+    #[arg(help_heading = "What is written")]
     pub leave_out_last: Edge,
     /// What times in requests.csv count from
     #[arg(long, value_enum, value_name = "BASE", default_value = "run")]
@@ -226,15 +218,6 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
     #[arg(help_heading = "What is written")]
     pub request_id_prefix: Option<String>,
-}
-
-/// A header of the user's; those that the client sets itself are not his to set.
-fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let header = values::header(text)?;
-    if OWN_HEADERS.contains(&header.0.as_str()) {
-        return Err(format!("{} is set by queuescope itself", header.0));
-    }
-    Ok(header)
 }
 
 /// A value's name on the command line.

@@ -38,7 +38,7 @@ pub enum Arrival {
 pub enum Gaps {
     /// Gaps i.i.d. exponential: a Poisson process.
     Exponential,
-    /// Gaps i.i.d. gamma of this shape: below 1 burstier than Poisson, above 1 more even (`--burstiness` of SGLang's and
+    /// Gaps i.i.d. gamma of this shape, which is finite and above 0: below 1 burstier than Poisson, above 1 more even (`--burstiness` of SGLang's and
     /// vLLM's benchmarks).
     Gamma(f64),
     /// Gaps that are all the same, the first of half that: so a run holds as many as the rate says, wherever it ends.
@@ -50,14 +50,6 @@ pub enum Gaps {
 pub(super) const SCHEDULE_STREAM: u64 = 0;
 
 impl Gaps {
-    /// Gamma gaps of shape `burstiness`, which is finite and above 0.
-    pub fn of_burstiness(burstiness: f64) -> Gaps {
-        match burstiness == 1.0 {
-            true => Gaps::Exponential,
-            false => Gaps::Gamma(burstiness),
-        }
-    }
-
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {

@@ -115,6 +115,8 @@ pub struct Exchange {
     pub stamps: Option<Stamps>,
     /// Nanoseconds spent connecting before the first write.
     pub connect_nanos: i64,
+    /// Nanoseconds for which it waited for a `--max-concurrency` slot before, as who made it knows.
+    pub slot_nanos: i64,
 }
 
 /// A request under way.
@@ -252,37 +254,35 @@ impl Client {
         row.process = Some(self.clock_name.clone());
         let mut kept = self.take();
         loop {
-            let was_kept = kept.is_some();
+            let (was_kept, began) = (kept.is_some(), self.clock.now());
             let mut connection = match kept.take() {
                 Some(connection) => connection,
-                None => {
-                    let began = self.clock.now();
-                    match self.connect().await {
-                        Ok(connection) => {
-                            watch.connected(self.clock.now().nanos_since(began));
-                            connection
-                        }
-                        Err(why) => return End::NoConnection(why),
-                    }
-                }
+                None => match self.connect().await {
+                    Ok(connection) => connection,
+                    Err(why) => return End::NoConnection(why),
+                },
             };
-            let request = self.tracked(job, &trace);
-            watch.begin(&connection, self.clock.now());
+            let (request, now) = (self.tracked(job, &trace), self.clock.now());
+            let timeline = watch.observer.timeline_mut();
+            // After the first write it holds up no send.
+            if !was_kept && timeline.raw(Moment::Sent).is_none() {
+                watch.connect_nanos = now.nanos_since(began);
+            }
+            timeline.first(Moment::Sent, now);
+            let row = watch.observer.row_mut();
+            row.attempts = row.attempts.map(|before| before + 1);
+            row.upstream_reused = Some(connection.reused);
             match connection.send(request).await {
                 Ok(response) => return self.response(watch, connection, response).await,
-                Err(_) if was_kept && connection.is_silent() => {}
-                Err(error) => return End::UpstreamDied(self.no_response(&error)),
+                Err(_) if was_kept && connection.reads.are_none() => {}
+                Err(error) => {
+                    let is_tls = error.is_parse() && self.options.tls.is_none();
+                    let help = "; if the server speaks TLS there, give https://";
+                    let help = if is_tls { help } else { "" };
+                    return End::UpstreamDied(causes(&error) + help);
+                }
             }
         }
-    }
-
-    /// Why no response came.
-    fn no_response(&self, error: &hyper::Error) -> String {
-        let why = causes(error);
-        if error.is_parse() && self.options.tls.is_none() {
-            return format!("{why}; if the server speaks TLS there, give https://");
-        }
-        why
     }
 
     /// Reads the response to its end.
@@ -293,11 +293,13 @@ impl Client {
         got: Response<Incoming>,
     ) -> End {
         let (head, mut body) = got.into_parts();
-        self.head(watch, &head, connection.read_at());
+        self.head(watch, &head, connection.reads.at());
         loop {
             match connection.read(&mut body).await {
                 Some(Ok(data)) => {
-                    watch.observer.response_body(&data, connection.read_at(), 0);
+                    watch
+                        .observer
+                        .response_body(&data, connection.reads.at(), 0);
                     if let Some(reply) = &mut watch.reply {
                         reply.piece(&data);
                     }
@@ -306,8 +308,8 @@ impl Client {
                 None => break,
             }
         }
-        watch.observer.response_end(connection.read_at());
-        connection.set_reused();
+        watch.observer.response_end(connection.reads.at());
+        connection.reused = true;
         self.keep(connection);
         End::Complete
     }
@@ -433,25 +435,12 @@ impl Exchange {
 }
 
 impl Watch<'_> {
-    /// A connection took so long to open; after the first write it holds up no send.
-    fn connected(&mut self, nanos: i64) {
-        if self.observer.timeline_mut().raw(Moment::Sent).is_none() {
-            self.connect_nanos = nanos;
-        }
-    }
-
-    fn begin(&mut self, connection: &Connection, now: Stamp) {
-        self.observer.timeline_mut().first(Moment::Sent, now);
-        let row = self.observer.row_mut();
-        row.attempts = row.attempts.map(|before| before + 1);
-        row.upstream_reused = Some(connection.is_reused());
-    }
-
     fn finish(self, end: End, at: Stamp) -> Exchange {
         Exchange {
             observed: self.observer.finish(end, at),
             stamps: self.stamps,
             connect_nanos: self.connect_nanos,
+            slot_nanos: 0,
         }
     }
 }

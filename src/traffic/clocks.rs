@@ -118,6 +118,7 @@ mod tests {
             observed: observer.finish(End::Complete, at(read)),
             stamps: None,
             connect_nanos: 0,
+            slot_nanos: 0,
         }
     }
 

@@ -13,9 +13,8 @@ use crate::clock::{Clock, Stamp};
 use crate::request::outcome::Outcome;
 
 use super::client::{Client, Exchange, Job, Reply};
-use super::live::Live;
 use super::plan::{Planned, RunPlan};
-use super::rows::Done;
+use super::progress::Live;
 use super::stop::Stop;
 use super::workload::conversation::next_body;
 
@@ -38,81 +37,54 @@ pub struct Ready {
     pub(super) clock: Clock,
 }
 
-/// Hands each request over at its time.
-pub(super) struct Pacer {
-    dispatch: Arc<Dispatch>,
-    runtime: Handle,
-    /// Bodies that are made.
-    drafts: VecDeque<Bytes>,
+/// Bodies that are made, and their size.
+#[derive(Default)]
+struct Drafts {
+    made: VecDeque<Bytes>,
     bytes: usize,
-    /// The place in the schedule of the next one to make.
-    next: usize,
 }
 
-impl Pacer {
-    /// In the runtime of the caller.
-    pub(super) fn new(dispatch: Arc<Dispatch>) -> Pacer {
-        Pacer {
-            dispatch,
-            runtime: Handle::current(),
-            drafts: VecDeque::new(),
-            bytes: 0,
-            next: 0,
-        }
-    }
-
-    /// Makes drafts while there is room and `time` allows.
-    fn make(&mut self, time: impl Fn() -> bool) {
-        let Ready { plan, schedule, .. } = &self.dispatch.ready;
-        while let Some(planned) = schedule.get(self.next)
+impl Drafts {
+    /// Makes those of the schedule from a place on while there is room and `time` allows.
+    fn make(&mut self, Ready { plan, schedule, .. }: &Ready, from: usize, time: impl Fn() -> bool) {
+        while let Some(planned) = schedule.get(from + self.made.len())
             && self.bytes < AHEAD_BYTES
             && time()
         {
             let draft = plan.request(planned.number);
-            self.next += 1;
             self.bytes += draft.len();
-            self.drafts.push_back(draft);
+            self.made.push_back(draft);
         }
     }
 
-    /// The next draft, if it is made.
+    /// The next one, if it is made.
     fn take(&mut self) -> Option<Bytes> {
-        let draft = self.drafts.pop_front();
-        match &draft {
-            Some(draft) => self.bytes -= draft.len(),
-            None => self.next += 1,
-        }
+        let draft = self.made.pop_front();
+        self.bytes -= draft.as_ref().map_or(0, Bytes::len);
         draft
     }
+}
 
-    pub(super) fn run(mut self, started: oneshot::Sender<Stamp>) {
-        // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a
-        // refusal does not matter.
-        let _ = nix::sys::prctl::set_timerslack(1);
-        let dispatch = self.dispatch.clone();
-        let Ready {
-            clock,
-            plan,
-            schedule,
-            ..
-        } = &dispatch.ready;
-        let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
-        let is_time = || plan.args.start_at.is_none_or(is_far);
-        self.make(is_time);
-        let start = plan.args.start_at;
-        let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
-        let _ = started.send(start);
-        for planned in schedule.iter() {
-            let at = start.plus_nanos(planned.offset_nanos);
-            let has_slots = || dispatch.slots.available_permits() > 0;
-            self.make(|| is_far(at) && has_slots());
-            if !dispatch.wait_until(at) {
-                return;
-            }
-            let draft = self.take();
-            let task = dispatch.clone().serve(planned.number, at, draft);
-            self.runtime.spawn(task);
+/// Hands each request over at its time, and says when that began.
+pub(super) fn pace(dispatch: &Arc<Dispatch>, runtime: &Handle, started: oneshot::Sender<Stamp>) {
+    // Else the kernel may wake this thread 50 µs late to save wake-ups; later is not wrong, only less exact, so a
+    // refusal does not matter.
+    let _ = nix::sys::prctl::set_timerslack(1);
+    let (ready, mut drafts) = (&dispatch.ready, Drafts::default());
+    let (clock, start) = (&ready.clock, ready.plan.args.start_at);
+    let is_far = |at: Stamp| at.nanos_since(clock.now()) > MAKING_NANOS;
+    drafts.make(ready, 0, || start.is_none_or(is_far));
+    let start = start.unwrap_or_else(|| clock.now().plus_nanos(LEAD_NANOS));
+    let _ = started.send(start);
+    for (place, planned) in ready.schedule.iter().enumerate() {
+        let at = start.plus_nanos(planned.offset_nanos);
+        let has_slots = || dispatch.slots.available_permits() > 0;
+        drafts.make(ready, place, || is_far(at) && has_slots());
+        if !dispatch.wait_until(at) {
+            return;
         }
+        let task = dispatch.clone().serve(planned.number, at, drafts.take());
+        runtime.spawn(task);
     }
 }
 
@@ -123,7 +95,7 @@ pub(super) struct Dispatch {
     pub(super) live: Arc<Live>,
     /// Of `--max-concurrency`, given to requests in their order.
     pub(super) slots: Semaphore,
-    pub(super) done: mpsc::Sender<Done>,
+    pub(super) done: mpsc::Sender<Exchange>,
 }
 
 impl Dispatch {
@@ -155,7 +127,7 @@ impl Dispatch {
                 counts.due += 1;
                 counts.turns_to_come -= 1;
             });
-            let (slot, slot_nanos) = self.slot(&mut draft, turn).await;
+            let (slot, slot_nanos) = self.slot().await;
             let job = Job {
                 req_id: plan.req_id(plan.place(number, turn)),
                 endpoint: plan.args.backend.endpoint(),
@@ -163,7 +135,7 @@ impl Dispatch {
                 body: draft.take().unwrap_or_else(|| plan.request(number)),
             };
             let Some(slot) = slot else {
-                return self.end(due, slot_nanos, client.unsent(&job));
+                return self.end(client.unsent(&job), slot_nanos);
             };
             let sent = job.body.clone();
             let next = plan.follow_up(number, turn + 1);
@@ -176,7 +148,7 @@ impl Dispatch {
             drop(slot);
             let ended = clock.now();
             let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
-            self.end(due, slot_nanos, exchange);
+            self.end(exchange, slot_nanos);
             let said = next.zip(reply.and_then(Reply::text));
             let Some((next, reply)) = said else { return };
             draft = next_body(&sent, &reply, &next);
@@ -193,19 +165,13 @@ impl Dispatch {
 
     /// Waits for a slot, in order; with how long, nanoseconds. That counts from when the request came, not from when it
     /// was due: to come late was the generator's own doing. No slot once the run is stopped.
-    async fn slot(
-        &self,
-        draft: &mut Option<Bytes>,
-        turn: usize,
-    ) -> (Option<SemaphorePermit<'_>>, i64) {
+    async fn slot(&self) -> (Option<SemaphorePermit<'_>>, i64) {
         if self.stop.is_stopped() {
             return (None, 0);
         }
         if let Ok(slot) = self.slots.try_acquire() {
             return (Some(slot), 0);
         }
-        // What waits does so without its body, which can be made again (but that of a later turn).
-        draft.take_if(|_| turn == 0);
         let clock = &self.ready.clock;
         let came = clock.now();
         let slot = tokio::select! {
@@ -216,17 +182,14 @@ impl Dispatch {
         (slot, clock.now().nanos_since(came).max(0))
     }
 
-    fn end(&self, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {
+    fn end(&self, mut exchange: Exchange, slot_nanos: i64) {
+        exchange.slot_nanos = slot_nanos;
         self.live.count(|counts| {
             counts.failed += usize::from(exchange.observed.outcome() != Outcome::Ok);
             counts.done += 1;
         });
         // Nobody listens any more only when the run was dropped.
-        let _ = self.done.send(Done {
-            scheduled,
-            slot_nanos,
-            exchange,
-        });
+        let _ = self.done.send(exchange);
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 use http::Method;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::clock::{Clock, Stamp};
@@ -13,11 +14,11 @@ use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 
 use super::client::{Client, Job};
-use super::dispatch::{Dispatch, Pacer, Ready};
+use super::dispatch::{Dispatch, Ready, pace};
 use super::error::Error;
 use super::lag::Lag;
-use super::live::Live;
 use super::plan::{Planned, RunPlan};
+use super::progress::Live;
 use super::rows::{Outputs, Recorder};
 use super::stop::{Stop, aside};
 use super::workload::Backend;
@@ -40,8 +41,8 @@ pub struct Run {
     pub stopped: bool,
     pub(super) rows: Recorder,
     pub(super) plan: Arc<RunPlan>,
-    /// Turns of the conversations that had begun that were never due.
-    pub(super) turns_not_sent: usize,
+    /// Turns of the conversations that had begun that were never due; `None` where there are no conversations.
+    pub(super) turns_not_sent: Option<usize>,
     /// Requests that got no connection as this machine gave no more files or ports.
     pub(super) dropped: u64,
 }
@@ -58,15 +59,10 @@ pub async fn drive(plan: RunPlan, clock: Clock, live: Arc<Live>, stop: Stop) -> 
 }
 
 impl Run {
-    /// Turns of the conversations that had begun that were never due; `None` where there are none.
-    pub(super) fn turns_not_sent(&self) -> Option<usize> {
-        (self.plan.most_turns > 1).then_some(self.turns_not_sent)
-    }
-
     /// What a reader of the figures must know of turns that were not sent.
     pub(super) fn warning(&self) -> Option<String> {
-        let not_sent = self.turns_not_sent;
-        (not_sent > 0).then(|| {
+        let not_sent = self.turns_not_sent.filter(|not_sent| *not_sent > 0);
+        not_sent.map(|not_sent| {
             let stop = if self.stopped { ", or the run was stopped" } else { "" };
             format!(
                 "{not_sent} turns of conversations were not sent: one before them went wrong, or its reply was longer than 1 MiB{stop}"
@@ -96,15 +92,11 @@ impl Ready {
         }
         if plan.args.flush_cache {
             let flushed = client.ask(Method::POST, "/flush_cache", Bytes::new()).await;
-            match flushed {
-                Ok((200..=299, _)) => {}
-                Ok((status, _)) => {
-                    return Err(Error::Failed(format!(
-                        "--flush-cache: {target} answered {status}: leave it out, or wait until the \
-                         server is idle"
-                    )));
-                }
-                Err(why) => return Err(unreachable(why)),
+            let (status, _) = flushed.map_err(unreachable)?;
+            if !(200..300).contains(&status) {
+                return Err(Error::Failed(format!(
+                    "--flush-cache: {target} answered {status}: leave it out, or wait until the server is idle"
+                )));
             }
         }
         if plan.args.backend != Backend::Sglang && plan.args.model.is_none() {
@@ -138,7 +130,7 @@ impl Ready {
         if let Some(at) = self.plan.args.start_at {
             Error::if_past(at, self.clock.now())?;
         }
-        let guard = AbortOnDrop(stop.clone());
+        let _guard = stop.on_drop();
         let (done, ended) = mpsc::channel();
         let (started, start) = oneshot::channel();
         let slots = self.plan.args.max_concurrency.unwrap_or(usize::MAX);
@@ -149,9 +141,9 @@ impl Ready {
             slots: Semaphore::new(slots.min(Semaphore::MAX_PERMITS)),
             done,
         });
-        let pacer = Pacer::new(dispatch);
+        let runtime = Handle::current();
         let thread = std::thread::Builder::new().name("pacer".to_owned());
-        let spawned = thread.spawn(move || pacer.run(started));
+        let spawned = thread.spawn(move || pace(&dispatch, &runtime, started));
         spawned.map_err(Error::thread)?;
         let started = start.await.unwrap_or_else(|_| self.clock.now());
         // Told once: this is the run's only beginning.
@@ -172,9 +164,9 @@ impl Ready {
         let mut rows = rows.map_err(Error::thread)?;
         let ended = self.clock.now();
         let stopped = stop.is_stopped();
-        drop(guard);
         let mut records = std::mem::take(&mut rows.kept);
         records.sort_by_key(|row| row.sent_time.or(row.arrival_time).or(row.scheduled_time));
+        let has_turns = self.plan.most_turns > 1;
         Ok(Run {
             started,
             ended,
@@ -184,7 +176,7 @@ impl Ready {
             schedule: self.schedule,
             plan: self.plan,
             dropped: self.client.dropped(),
-            turns_not_sent: live.counts().turns_to_come,
+            turns_not_sent: has_turns.then(|| live.counts().turns_to_come),
             stopped,
         })
     }
@@ -217,19 +209,7 @@ impl Ready {
 
 /// The id of the first model in the answer of `/v1/models`.
 fn first_model((status, body): &(u16, Bytes)) -> Option<String> {
-    if *status != 200 {
-        return None;
-    }
-    let listed: serde_json::Value = serde_json::from_slice(body).ok()?;
-    let model = listed.get("data")?.get(0)?.get("id")?.as_str()?;
-    Some(model.to_owned())
-}
-
-/// Ends the requests of a run whose driver was dropped.
-struct AbortOnDrop(Stop);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    let listed = serde_json::from_slice(body).ok();
+    let listed: serde_json::Value = listed.filter(|_| *status == 200)?;
+    listed["data"][0]["id"].as_str().map(str::to_owned)
 }

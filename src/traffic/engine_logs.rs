@@ -1,7 +1,6 @@
 //! The servers' request logs on this disk: they tell of streamed chats what their responses do not. Rows wait for them.
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::clock::{NANOS, Stamp};
 use crate::engine::join::Ended;
@@ -16,6 +15,8 @@ pub(super) struct EngineLogs {
     folder: Folder,
     table: Table,
     looked: Stamp,
+    /// They do not wait, or no longer.
+    ready: Vec<Joined>,
 }
 
 /// A server writes a line when the response is over; of a client that left there is never one.
@@ -24,9 +25,7 @@ const PATIENCE_NANOS: i64 = 2 * NANOS;
 const MOST: usize = 16_384;
 
 impl EngineLogs {
-    /// How often they are looked at, at most.
-    pub(super) const LOOK: Duration = Duration::from_millis(50);
-    /// The same in nanoseconds.
+    /// How often they are looked at, at most; nanoseconds.
     pub(super) const LOOK_NANOS: i64 = NANOS / 20;
 
     /// What lies in `folder` by now is not of the run.
@@ -37,11 +36,12 @@ impl EngineLogs {
             folder,
             table: Table::new(MOST),
             looked: Stamp::from_nanos(0),
+            ready: Vec::new(),
         }
     }
 
-    /// A request that ended `now` waits for what is told of it, unless nothing can be or all is known: then it is given back.
-    pub(super) fn wait(&mut self, rows: Vec<Row>, now: Stamp) -> Option<Joined> {
+    /// A request that ended `now` waits for what is told of it, unless nothing can be or all is known.
+    pub(super) fn wait(&mut self, rows: Vec<Row>, now: Stamp) {
         let has_id = rows.iter().any(|row| row.engine_id.is_some());
         let ended = |rows| Ended {
             rows,
@@ -54,7 +54,8 @@ impl EngineLogs {
                 .ended(ended(rows), now.plus_nanos(PATIENCE_NANOS)),
             false => Err(rows),
         };
-        waits.unwrap_or_else(|rows| Some(Joined::without(ended(rows))))
+        let ready = waits.unwrap_or_else(|rows| Some(Joined::without(ended(rows))));
+        self.ready.extend(ready);
     }
 
     /// Whether any request waits.
@@ -64,17 +65,16 @@ impl EngineLogs {
 
     /// The requests that wait no longer, with what was told of them.
     pub(super) fn ready(&mut self, now: Stamp) -> Vec<Joined> {
-        if !self.has_waiting() || now.nanos_since(self.looked) < EngineLogs::LOOK_NANOS {
-            return Vec::new();
+        if self.has_waiting() && now.nanos_since(self.looked) >= EngineLogs::LOOK_NANOS {
+            self.looked = now;
+            let table = &mut self.table;
+            self.folder.look(&mut |line| {
+                table.line(line, now);
+            });
+            self.ready.extend(table.whole());
+            self.ready.extend(table.due(now));
+            table.forget(now);
         }
-        self.looked = now;
-        let table = &mut self.table;
-        self.folder.look(&mut |line| {
-            table.line(line, now);
-        });
-        let mut ready = table.whole();
-        ready.extend(table.due(now));
-        table.forget(now);
-        ready
+        std::mem::take(&mut self.ready)
     }
 }

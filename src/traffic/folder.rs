@@ -33,8 +33,6 @@ pub struct Made {
 
 /// The link to the folder of the run begun last.
 const LATEST: &str = "latest";
-/// Runs that begin in one second and one folder, at most.
-const MOST_A_SECOND: u32 = 1000;
 
 impl Folder {
     /// The folder `given`, else a new one in `parent`.
@@ -96,28 +94,23 @@ impl Folder {
 fn own(parent: &Path, now: Stamp) -> Result<Made, Error> {
     std::fs::create_dir_all(parent).map_err(|cause| unmade(parent, cause))?;
     let begun = now.compact_utc();
-    for number in 1..=MOST_A_SECOND {
-        let name = match number {
-            1 => begun.clone(),
-            number => format!("{begun}-{number}"),
-        };
+    // Who makes the folder has it: of two runs in one second the other takes the next name.
+    let (mut name, mut number) = (begun.clone(), 1);
+    let dir = loop {
         let dir = parent.join(&name);
-        // Who makes the folder has it: of two runs in one second the other takes the next name.
         match std::fs::create_dir(&dir) {
-            Err(cause) if cause.kind() == ErrorKind::AlreadyExists => {}
+            Err(cause) if cause.kind() == ErrorKind::AlreadyExists => number += 1,
             Err(cause) => return Err(unmade(&dir, cause)),
-            Ok(()) => {
-                let linked = link(parent, &name);
-                let note = linked.err().map(|cause| {
-                    let latest = parent.join(LATEST);
-                    format!("{} does not lead to this run: {cause}", latest.display())
-                });
-                return Ok(Made { dir, note });
-            }
+            Ok(()) => break dir,
         }
-    }
-    let full = io::Error::other("every name for a run of this second is taken");
-    Err(unmade(parent, full))
+        name = format!("{begun}-{number}");
+    };
+    let linked = link(parent, &name);
+    let note = linked.err().map(|cause| {
+        let latest = parent.join(LATEST);
+        format!("{} does not lead to this run: {cause}", latest.display())
+    });
+    Ok(Made { dir, note })
 }
 
 /// What went wrong with a folder, by the flag that gives another.

@@ -1,6 +1,7 @@
 //! How late the generator itself was: a saturated client must not pass for a slow server.
 
 use crate::clock::{NANOS, Stamp};
+use crate::report::duration;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
@@ -37,16 +38,19 @@ const LONG_NANOS: i64 = 10_000_000;
 const TOLD_ONE_OF: u64 = 100;
 
 impl Lag {
-    /// Takes in a request that was due then and waited so many nanoseconds for a slot, whether or not it got one.
-    pub(super) fn add(&mut self, scheduled: Stamp, slot: i64, exchange: &Exchange) {
+    /// Takes in a request that was due, whether or not it got a slot.
+    pub(super) fn add(&mut self, exchange: &Exchange) {
+        let (slot, connect) = (exchange.slot_nanos, exchange.connect_nanos);
         self.waited += u64::from(slot > 0);
         self.longest_wait = self.longest_wait.max(slot);
-        let Some(sent) = exchange.at(Moment::Sent) else {
+        let moments = exchange
+            .at(Moment::Scheduled)
+            .zip(exchange.at(Moment::Sent));
+        let Some((scheduled, sent)) = moments else {
             let is_given_up = exchange.observed.outcome() == Outcome::ClientAbort;
             self.unsent += u64::from(is_given_up);
             return;
         };
-        let connect = exchange.connect_nanos;
         let late = (sent.nanos_since(scheduled) - slot - connect).max(0);
         self.late.record(late, 1);
         self.connected_late += u64::from(connect > LONG_NANOS);
@@ -65,19 +69,19 @@ impl Lag {
         let (mut found, count) = (Vec::new(), self.late.count());
         if self.waited > 0 {
             found.push(format!(
-                "{} requests waited for a --max-concurrency slot, at most {:.3} s: the load was not an open \
+                "{} requests waited for a --max-concurrency slot, at most {}: the load was not an open \
                  loop, and only figures from the schedule hold that wait",
                 self.waited,
-                seconds(self.longest_wait)
+                duration(seconds(self.longest_wait))
             ));
         }
         if self.connected_late * TOLD_ONE_OF > count {
             found.push(format!(
-                "{} of {count} requests waited more than {} ms for their connection to open, at most {:.3} s: they came to the \
+                "{} of {count} requests waited more than {} ms for their connection to open, at most {}: they came to the \
                  server later than scheduled, by no fault of the generator; only figures from the schedule hold that wait",
                 self.connected_late,
                 LONG_NANOS / 1_000_000,
-                seconds(self.longest_connect)
+                duration(seconds(self.longest_connect))
             ));
         }
         found
@@ -148,14 +152,16 @@ mod tests {
         for (due, [late, slot_nanos, connect_nanos]) in requests {
             let scheduled = Stamp::from_nanos(due);
             let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+            observer.timeline_mut().set(Moment::Scheduled, scheduled);
             let sent = scheduled.plus_nanos(late + slot_nanos + connect_nanos);
             observer.timeline_mut().set(Moment::Sent, sent);
             let exchange = Exchange {
                 observed: observer.finish(End::Complete, sent),
                 stamps: None,
                 connect_nanos,
+                slot_nanos,
             };
-            lag.add(scheduled, slot_nanos, &exchange);
+            lag.add(&exchange);
         }
         lag
     }
@@ -203,7 +209,7 @@ mod tests {
             (evidence.waited_for_slot, evidence.lag.unwrap().max),
             (1, 0.0)
         );
-        let said = "1 requests waited for a --max-concurrency slot, at most 2.000 s";
+        let said = "1 requests waited for a --max-concurrency slot, at most 2.00 s";
         assert!(waiting.warnings()[0].starts_with(said));
 
         // A server that takes connections slowly, each half second those of all who wait: they come in bursts.
@@ -211,7 +217,7 @@ mod tests {
         let evidence = told(&slow);
         assert_eq!(judge(&evidence).grade, Grade::Valid, "{evidence:?}");
         let warnings = slow.warnings();
-        let said = "900 of 1000 requests waited more than 10 ms for their connection to open, at most 0.450 s";
+        let said = "900 of 1000 requests waited more than 10 ms for their connection to open, at most 0.45 s";
         assert!(warnings[0].starts_with(said), "{warnings:?}");
         assert_eq!(run(|_| [0; 3]).warnings(), [""; 0]);
     }
@@ -219,18 +225,18 @@ mod tests {
     #[test]
     fn who_waits_for_a_slot_until_the_run_is_stopped_waited_and_was_not_sent() {
         let mut lag = of([(0, [20 * MS, 0, 0])].into_iter());
-        let scheduled = Stamp::from_nanos(0);
-        let waited = scheduled.plus_nanos(9_000 * MS);
+        let waited = Stamp::from_nanos(9_000 * MS);
         let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
         let unsent = Exchange {
             observed: observer.finish(End::GivenUp, waited),
             stamps: None,
             connect_nanos: 0,
+            slot_nanos: 9_000 * MS,
         };
-        lag.add(scheduled, 9_000 * MS, &unsent);
+        lag.add(&unsent);
         let evidence = told(&lag);
         let told = (evidence.sent, evidence.late, evidence.waited_for_slot);
         assert_eq!((told, lag.unsent), ((1, 1, 1), 1));
-        assert!(lag.warnings()[0].contains("at most 9.000 s"));
+        assert!(lag.warnings()[0].contains("at most 9.00 s"));
     }
 }

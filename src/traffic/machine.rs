@@ -18,16 +18,11 @@ impl Machine {
     /// Asks the machine; what it does not tell stays unknown.
     pub fn read() -> Machine {
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let kernel = ["/proc/sys/kernel/ostype", "/proc/sys/kernel/osrelease"].map(|path| {
-            fs::read_to_string(path)
-                .unwrap_or_default()
-                .trim()
-                .to_owned()
-        });
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
         Machine {
             cores: available_parallelism().ok().map(usize::from),
             cpu_model: cpu_model(&cpus),
-            kernel: Some(kernel.join(" ")).filter(|name| !name.trim().is_empty()),
+            kernel: kernel.map(|release| format!("Linux {}", release.trim())),
         }
     }
 }

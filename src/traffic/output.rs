@@ -1,12 +1,13 @@
 //! The files of a run.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::clock::{NANOS, Stamp};
+use crate::disk;
 use crate::report::files::{BEGUN, PARTIAL, ROWS, SCHEDULE, SUMMARY};
 use crate::report::load::{RunFacts, goals_ms};
 use crate::request::cell::shown_text;
@@ -37,8 +38,14 @@ pub(super) struct RowFile {
 
 /// What a run leaves in its folder, whatever ends it and when.
 pub(super) const FILES: [&str; 5] = [ROWS, PARTIAL, SUMMARY, SCHEDULE, BEGUN];
-const SCHEDULE_HEADER: &str =
-    "index,scheduled_offset,input_length,output_length,request_id,data_id";
+const SCHEDULE_COLUMNS: [&str; 6] = [
+    "index",
+    "scheduled_offset",
+    "input_length",
+    "output_length",
+    "request_id",
+    "data_id",
+];
 
 /// Makes the folder of a run that begins `now`, and writes `schedule.csv`; offsets are seconds from the
 /// start of the run.
@@ -52,9 +59,10 @@ pub(super) fn begin(
     now: Stamp,
 ) -> Result<Made, Error> {
     let made = folder.make(&FILES, now)?;
-    write(&made.dir, SCHEDULE, |out| {
-        writeln!(out, "{SCHEDULE_HEADER}")?;
-        let mut rows = csv::Writer::from_writer(out);
+    let path = made.dir.join(SCHEDULE);
+    let written = File::create_new(&path).and_then(|file| {
+        let mut rows = csv::Writer::from_writer(file);
+        rows.write_record(SCHEDULE_COLUMNS)?;
         // As `requests.csv` shows them, so that the two join.
         let shown = |text: &str| shown_text(text.into()).into_owned();
         for (place, due, lengths) in plan.requests(schedule) {
@@ -69,7 +77,8 @@ pub(super) fn begin(
             ])?;
         }
         rows.flush()
-    })?;
+    });
+    written.map_err(|cause| Error::file(&path, cause))?;
     Ok(made)
 }
 
@@ -78,27 +87,12 @@ pub(super) fn begin(
 /// # Errors
 /// What the system answers.
 pub(super) fn summary(dir: &Path, summary: &Value) -> Result<(), Error> {
-    write(dir, SUMMARY, |out| {
-        serde_json::to_writer_pretty(&mut *out, summary)?;
-        writeln!(out)
-    })?;
+    let path = dir.join(SUMMARY);
+    let written = disk::replace(&path, format!("{summary:#}\n").as_bytes());
+    written.map_err(|cause| Error::file(&path, cause))?;
     // Left behind, it says nothing that the summary does not.
     let _ = std::fs::remove_file(dir.join(BEGUN));
     Ok(())
-}
-
-fn write(
-    dir: &Path,
-    name: &str,
-    fill: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
-) -> Result<(), Error> {
-    let path = dir.join(name);
-    let written = File::create_new(&path).and_then(|file| {
-        let mut out = io::BufWriter::new(file);
-        fill(&mut out)?;
-        out.flush()
-    });
-    written.map_err(|cause| Error::file(&path, cause))
 }
 
 impl Files {
@@ -207,7 +201,8 @@ mod tests {
         );
         begun(root.path(), &line);
         let text = std::fs::read_to_string(root.path().join(SCHEDULE)).unwrap();
-        let rows = format!("{SCHEDULE_HEADER}\n1,7.500000000,3,4,t-1,\"'=a,b\"\n");
+        let heads = SCHEDULE_COLUMNS.join(",");
+        let rows = format!("{heads}\n1,7.500000000,3,4,t-1,\"'=a,b\"\n");
         assert_eq!(text, rows);
     }
 

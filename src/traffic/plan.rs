@@ -93,15 +93,12 @@ impl RunPlan {
     pub fn schedule(&self) -> Result<Vec<Planned>, Error> {
         let starts = self.starts()?;
         let (all, shard) = (starts.len(), self.args.shard);
-        let own = (0..)
-            .zip(starts)
-            .filter(|(number, _)| shard.is_none_or(|shard| shard.holds(*number)));
-        let own: Vec<Planned> = own
-            .map(|(number, offset_nanos)| Planned {
-                number: number as u64,
-                offset_nanos,
-            })
-            .collect();
+        let planned = (0..).zip(starts).map(|(number, offset_nanos)| Planned {
+            number,
+            offset_nanos,
+        });
+        let is_own = |one: &Planned| shard.is_none_or(|shard| shard.holds(one.number as usize));
+        let own: Vec<Planned> = planned.filter(is_own).collect();
         match shard {
             Some(shard) if own.is_empty() => Err(Error::Usage(format!(
                 "--shard {shard}: has none of the {all} requests; use fewer shards"

@@ -1,22 +1,59 @@
-//! What a person sees while a run goes on, on standard error: a bar on a terminal, else a line now and
-//! then.
+//! A run's progress, and what a person sees of it on standard error: a line that is written over on a terminal, else one now and then.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use parking_lot::Mutex;
+use tokio::sync::SetOnce;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stamp};
 use crate::terminal;
 
-use super::live::Live;
 use super::stop::Stop;
 
-/// How often the bar is drawn.
+/// A run's progress, for who looks on.
+#[derive(Debug, Default)]
+pub struct Live {
+    pub(super) began: SetOnce<Stamp>,
+    counts: Mutex<Progress>,
+}
+
+/// What [`Live`] says at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Requests whose time has come.
+    pub due: usize,
+    /// Requests sent and not yet answered whole.
+    pub under_way: usize,
+    /// Requests that have ended.
+    pub done: usize,
+    /// Of these, how many not well.
+    pub failed: usize,
+    /// Turns of the conversations that have begun that have not been due.
+    pub turns_to_come: usize,
+}
+
+/// How often a terminal's line is drawn.
 const DRAW: Duration = Duration::from_millis(200);
 /// How often a line is written where there is no terminal.
 const LINE: Duration = Duration::from_secs(5);
+
+impl Live {
+    /// The moment that all scheduled offsets count from, when it has come.
+    pub async fn began(&self) -> Stamp {
+        *self.began.wait().await
+    }
+
+    /// The present counts.
+    pub fn counts(&self) -> Progress {
+        *self.counts.lock()
+    }
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.counts.lock());
+    }
+}
 
 /// Says a line on standard error. Nobody reads it: then there is nobody to tell.
 pub(super) fn tell(line: &str) {
@@ -32,7 +69,7 @@ pub(super) async fn show<T>(
 ) -> T {
     tokio::select! {
         () = draw(&live, total, &clock) => {}
-        // The bar is gone by then: what follows takes seconds.
+        // The line is gone by then: what follows takes seconds.
         () = stop.stopped() => {}
     }
     let under_way = live.counts().under_way;
@@ -48,32 +85,40 @@ pub(super) async fn show<T>(
 }
 
 async fn draw(live: &Live, total: usize, clock: &Clock) {
-    let bar = std::io::stderr().is_terminal().then(|| bar(total));
-    let step = if bar.is_some() { DRAW } else { LINE };
+    let line = Line {
+        is_drawn: std::io::stderr().is_terminal(),
+    };
+    let step = if line.is_drawn { DRAW } else { LINE };
     let began = live.began().await;
     loop {
         tokio::time::sleep(step).await;
         let counts = live.counts();
         let rate = counts.due as f64 / clock.now().since(began).max(1.0);
         let state = format!(
-            "{rate:.1} req/s, {} in flight, {} failed",
-            counts.under_way, counts.failed
+            "{}/{total} done, {rate:.1} req/s, {} in flight, {} failed",
+            counts.done, counts.under_way, counts.failed
         );
-        match &bar {
-            Some(bar) => {
-                bar.set_position(counts.done as u64);
-                bar.set_message(state);
-            }
-            None => tell(&format!("{}/{total} done, {state}", counts.done)),
+        match line.is_drawn {
+            true => over(&state),
+            false => tell(&state),
         }
     }
 }
 
-/// Cleared when it is dropped, also when the run ends in the midst of a draw.
-fn bar(total: usize) -> ProgressBar {
-    let bar = ProgressBar::new(total as u64).with_finish(ProgressFinish::AndClear);
-    match ProgressStyle::with_template("{bar:20} {pos}/{len}  {wide_msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
+/// Writes over the terminal's last line; a closed one has nobody to tell.
+fn over(text: &str) {
+    let _ = write!(std::io::stderr(), "\r{text}\x1b[K");
+}
+
+/// A terminal's line is gone when this is dropped, also when the run ends in the midst of a draw.
+struct Line {
+    is_drawn: bool,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.is_drawn {
+            over("");
+        }
     }
 }

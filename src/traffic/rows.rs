@@ -5,7 +5,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Stamp};
-use crate::engine::table::Joined;
 use crate::request::row::Row;
 
 use super::client::Exchange;
@@ -15,16 +14,6 @@ use super::error::Error;
 use super::lag::Lag;
 use super::output::{Files, RowFile};
 use super::spans::Spans;
-
-/// A request that has ended.
-#[derive(Debug)]
-pub(super) struct Done {
-    /// When it was due.
-    pub(super) scheduled: Stamp,
-    /// How long it waited for a slot, nanoseconds.
-    pub(super) slot_nanos: i64,
-    pub(super) exchange: Exchange,
-}
 
 /// Where rows go, and what they wait for. Without files they stay in memory.
 #[derive(Debug, Default)]
@@ -65,11 +54,11 @@ impl Recorder {
     }
 
     /// Takes in all that end, until there will be no more. Blocks.
-    pub(super) fn take_all(mut self, from: &Receiver<Done>) -> Recorder {
+    pub(super) fn take_all(mut self, from: &Receiver<Exchange>) -> Recorder {
         loop {
-            let wait = match &self.logs {
-                Some(logs) if logs.has_waiting() => EngineLogs::LOOK,
-                _ => IDLE,
+            let wait = match self.has_waiting() {
+                true => Duration::from_nanos(EngineLogs::LOOK_NANOS.unsigned_abs()),
+                false => IDLE,
             };
             let done = match from.try_recv() {
                 Err(TryRecvError::Empty) => {
@@ -90,32 +79,30 @@ impl Recorder {
         }
     }
 
-    fn take(&mut self, done: Done) {
-        self.lag
-            .add(done.scheduled, done.slot_nanos, &done.exchange);
-        let records = self.clocks.relate(done.exchange);
+    fn take(&mut self, exchange: Exchange) {
+        self.lag.add(&exchange);
+        let records = self.clocks.relate(exchange);
         match &mut self.logs {
-            Some(logs) => {
-                let ready = logs.wait(records, self.clock.now());
-                self.write_told(ready);
-            }
+            Some(logs) => logs.wait(records, self.clock.now()),
             None => self.write(records),
         }
     }
 
     /// Writes the rows that wait no longer for servers' logs.
     fn take_told(&mut self) {
-        if let Some(logs) = &mut self.logs {
-            let ready = logs.ready(self.clock.now());
-            self.write_told(ready);
-        }
-    }
-
-    fn write_told(&mut self, ready: impl IntoIterator<Item = Joined>) {
-        for joined in ready {
+        let logs = self.logs.as_mut();
+        for joined in logs
+            .map(|logs| logs.ready(self.clock.now()))
+            .into_iter()
+            .flatten()
+        {
             let records = self.clocks.told(joined);
             self.write(records);
         }
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.logs.as_ref().is_some_and(EngineLogs::has_waiting)
     }
 
     fn write(&mut self, records: Vec<Row>) {
@@ -131,7 +118,7 @@ impl Recorder {
 
     /// Ends the file: where the rows are, why they are not whole, and what the user must know of spans. Blocks.
     pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
-        while self.logs.as_ref().is_some_and(EngineLogs::has_waiting) {
+        while self.has_waiting() {
             let next = self.clock.now().plus_nanos(EngineLogs::LOOK_NANOS);
             self.clock.sleep_until(next);
             self.take_told();

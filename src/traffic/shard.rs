@@ -11,11 +11,6 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The shard `index`, from 0, of `count`. `None` unless there is such a one.
-    pub fn new(index: usize, count: usize) -> Option<Shard> {
-        (index < count).then_some(Shard { index, count })
-    }
-
     /// How many there are.
     pub fn count(self) -> usize {
         self.count
@@ -33,8 +28,10 @@ impl FromStr for Shard {
     fn from_str(text: &str) -> Result<Shard, String> {
         let parts = text.split_once('/');
         let parts = parts.and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-        let shard = parts.and_then(|(index, count)| Shard::new(index, count));
-        shard.ok_or_else(|| "must be I/N, I from 0 to N - 1, such as 0/4".to_owned())
+        let shard = parts.filter(|(index, count)| index < count);
+        shard
+            .map(|(index, count)| Shard { index, count })
+            .ok_or_else(|| "must be I/N, I from 0 to N - 1, such as 0/4".to_owned())
     }
 }
 

@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::error::Error;
 
@@ -18,12 +18,6 @@ pub struct Stop {
     stopped: CancellationToken,
     /// The first that came.
     signal: Arc<OnceLock<u8>>,
-}
-
-/// The signals that end a run, as far as they come from now on.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
 }
 
 /// Their numbers on every Linux.
@@ -78,40 +72,29 @@ impl Stop {
     /// # Errors
     /// The system gives no handler.
     pub(crate) fn on_signals(&self) -> io::Result<JoinHandle<()>> {
-        let (mut signals, stop) = (Signals::listen()?, self.clone());
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let stop = self.clone();
         Ok(tokio::spawn(async move {
             for step in [Stop::stop, Stop::abort] {
-                let number = signals.next().await;
+                let number = tokio::select! {
+                    _ = interrupt.recv() => SIGINT,
+                    _ = terminate.recv() => SIGTERM,
+                };
                 stop.signal.get_or_init(|| number);
                 step(&stop);
             }
         }))
     }
 
+    /// Aborts when it is dropped.
+    pub(super) fn on_drop(&self) -> DropGuard {
+        self.aborted.clone().drop_guard()
+    }
+
     /// The number of the signal that stopped it.
     pub(crate) fn signal(&self) -> u8 {
         self.signal.get().copied().unwrap_or(SIGINT)
-    }
-}
-
-impl Signals {
-    /// Those that come from now on.
-    ///
-    /// # Errors
-    /// The system gives no handler.
-    fn listen() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// The number of the next one.
-    async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => SIGINT,
-            _ = self.terminate.recv() => SIGTERM,
-        }
     }
 }
 
@@ -136,9 +119,12 @@ pub(super) async fn aside<T: Send + 'static>(
 pub async fn unless_signalled<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let mut signals = Signals::listen().map_err(Error::thread)?;
-    tokio::select! {
+    let stop = Stop::new();
+    let listening = stop.on_signals().map_err(Error::thread)?;
+    let done = tokio::select! {
         done = aside(work) => done,
-        number = signals.next() => Err(Error::Interrupted(number)),
-    }
+        () = stop.stopped() => Err(Error::Interrupted(stop.signal())),
+    };
+    listening.abort();
+    done
 }

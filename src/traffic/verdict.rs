@@ -7,7 +7,7 @@ mod evidence;
 #[cfg(test)]
 mod tests;
 
-pub use evidence::{Bounds, Cpu, Delay, Evidence, Gaps};
+pub use evidence::{Bounds, Delay, Evidence, Gaps};
 
 use crate::report::duration;
 use crate::report::verdict::{Grade, Verdict};
@@ -22,7 +22,7 @@ type Limit = (&'static [Bound], fn(&Evidence) -> String);
 /// A percent of late sends is what the p99 holds, and a percent of very late ones alone can make it; with a tenth of the
 /// sends late, or a tenth of the time more, the load is another. Tokens that come while the event loop is late are stamped
 /// late. To fail is the server's doing, and may be what is tested: alone it never makes a run invalid.
-const LIMITS: [Limit; 7] = [
+const LIMITS: [Limit; 6] = [
     (
         &[
             (|e| several(e.late, e.sent), 0.01, Some(0.1)),
@@ -61,15 +61,6 @@ const LIMITS: [Limit; 7] = [
         let failed = of_all(e.failed, e.due);
         format!("{failed} failed: latencies are those of the others")
     }),
-    (
-        &[(|e| e.cpu.loop_busy.unwrap_or_default(), 0.9, None)],
-        |e| {
-            let busy = percent(e.cpu.loop_busy.unwrap_or_default());
-            format!(
-                "the generator's event loop was at work {busy} of the time: it is near its own limit"
-            )
-        },
-    ),
 ];
 
 /// Judges a run.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use ring::digest;
 use serde_json::{Map, Value, json};
 
 pub mod backend;
@@ -18,7 +19,6 @@ pub mod jsonl;
 pub mod shared_prefix;
 pub mod sharegpt;
 pub mod source;
-mod sum;
 pub mod trace;
 pub mod words;
 
@@ -28,7 +28,7 @@ use super::plan::RunPlan;
 pub use backend::Backend;
 use conversation::FollowUp;
 use dataset::{Content, Entry, Later, Lengths};
-pub use words::LengthRange;
+use source::hex;
 
 /// Random streams of a seed from here on are those of parts that prompts share: a group's words, a block's.
 const PARTS: u64 = 1 << 62;
@@ -136,6 +136,32 @@ impl RunPlan {
         lengths
     }
 
+    /// SHA-256 of when all shards send what, hexadecimal: of each request its offset in nanoseconds, the length of its
+    /// body, the body; and of each further turn of its conversation think time, tokens asked for, length of the text,
+    /// the text (numbers of eight bytes, the lowest first). The model's name is left out: it says who answers, not what
+    /// is asked.
+    ///
+    /// # Errors
+    /// As [`RunPlan::schedule`].
+    pub fn workload_sha256(&self) -> Result<String, Error> {
+        let mut plan = self.clone();
+        plan.args.model = None;
+        let mut sum = digest::Context::new(&digest::SHA256);
+        for (number, offset) in (0..).zip(self.starts()?) {
+            let body = plan.request(number);
+            sum.update(&offset.to_le_bytes());
+            sum.update(&(body.len() as u64).to_le_bytes());
+            sum.update(&body);
+            for next in (1..).map_while(|turn| plan.follow_up(number, turn)) {
+                sum.update(&next.think_ns.to_le_bytes());
+                sum.update(&next.output_length.to_le_bytes());
+                sum.update(&(next.text.len() as u64).to_le_bytes());
+                sum.update(next.text.as_bytes());
+            }
+        }
+        Ok(hex(sum.finish().as_ref()))
+    }
+
     fn rng(&self, stream: u64) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.args.seed);
         rng.set_stream(stream);
@@ -144,7 +170,7 @@ impl RunPlan {
 
     /// A length of `most`, or as much less as may be.
     fn drawn(&self, most: u64, rng: &mut ChaCha8Rng) -> u64 {
-        LengthRange::up_to(most, self.args.random_range_ratio).draw(rng)
+        rng.random_range(words::up_to(most, self.args.random_range_ratio))
     }
 
     /// Request `index`, and its lengths: those that it leaves open are the first that its random stream gives.

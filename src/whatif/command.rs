@@ -7,13 +7,9 @@ mod show;
 
 use toml::Value;
 
-use clap::ValueEnum as _;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-
 use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
-use crate::report::command::Format;
 use crate::report::load::Goal;
 use crate::report::outputs;
 use crate::report::reader::{Run, inputs, load};
@@ -62,23 +58,18 @@ pub struct Args {
     #[arg(long)]
     pub force: bool,
     /// How it is shown
-    #[arg(
-        long,
-        value_parser = format(),
-        value_name = "FORMAT",
-        default_value = "text",
-        default_value_if("json", "true", "json")
-    )]
-    pub format: Format,
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], default_value = "text")]
+    pub format: String,
     /// Print it as JSON, as --format json does
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
 }
 
-/// Of the formats of reports those that predictions have.
-fn format() -> impl TypedValueParser<Value = Format> {
-    let known = PossibleValuesParser::new(["text", "json"]);
-    known.try_map(|name| Format::from_str(&name, false))
+impl Args {
+    /// Whether programs read what is shown.
+    pub fn is_json(&self) -> bool {
+        self.json || self.format == "json"
+    }
 }
 
 /// What is looked for.
@@ -201,9 +192,9 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     if let Some(path) = &args.html {
         write(path, &made.page(runs, &sweeps))?;
     }
-    let shown = match args.format {
-        Format::Json => format!("{:#}\n", made.to_json()),
-        _ => made.to_text(),
+    let shown = match args.is_json() {
+        true => format!("{:#}\n", made.to_json()),
+        false => made.to_text(),
     };
     let nothing = made.predictions.is_empty().then(|| made.none_keeps());
     Ok((shown, made.no_prediction.or(nothing)))

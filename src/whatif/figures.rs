@@ -36,23 +36,26 @@ const OF_GOALS: [(&str, Latency); 7] = [
     ("decode_time", DECODE),
 ];
 
+/// One of the figures of a load.
+pub type Figure = fn(&Figures) -> f64;
 /// What is compared: figures, or by which share each is off.
 pub type Compared = [f64; 6];
 /// Shorter times than this are not told apart: milliseconds. A step of an engine is about as long.
 const SHORTEST: f64 = 10.0;
-/// Their names.
-pub const COMPARED: [&str; 6] = [
-    "ttft_ms.p50",
-    "ttft_ms.p99",
-    "total_latency_ms.p50",
-    "total_latency_ms.p99",
-    "pure_queue_time_ms.mean",
-    "request_throughput",
+/// What is compared, by its name.
+pub const COMPARED: [(&str, Figure); 6] = [
+    ("ttft_ms.p50", |of| of.ttft_ms.p50),
+    ("ttft_ms.p99", |of| of.ttft_ms.p99),
+    ("total_latency_ms.p50", |of| of.total_latency_ms.p50),
+    ("total_latency_ms.p99", |of| of.total_latency_ms.p99),
+    ("pure_queue_time_ms.mean", |of| of.pure_queue_time_ms.mean),
+    ("request_throughput", |of| of.request_throughput),
 ];
 
 /// The same by their names.
 pub fn named(compared: Compared) -> BTreeMap<&'static str, f64> {
-    COMPARED.into_iter().zip(compared).collect()
+    let all = COMPARED.iter().zip(compared);
+    all.map(|((name, _), of)| (*name, of)).collect()
 }
 
 /// What is said of a load, by the names of JSON.
@@ -126,25 +129,14 @@ impl Figures {
             ttft_ms: all(TTFT),
             total_latency_ms: all(TOTAL),
             pure_queue_time_ms: all(QUEUE),
-            request_throughput: if done > 0.0 {
-                done / (last - first).max(1e-9)
-            } else {
-                0.0
-            },
+            request_throughput: done / (last - first).max(1e-9),
             goodput_share: (!goals.is_empty()).then_some(of_all),
         }
     }
 
     /// What is compared, in the order of [`COMPARED`].
     pub fn compared(&self) -> Compared {
-        [
-            self.ttft_ms.p50,
-            self.ttft_ms.p99,
-            self.total_latency_ms.p50,
-            self.total_latency_ms.p99,
-            self.pure_queue_time_ms.mean,
-            self.request_throughput,
-        ]
+        COMPARED.map(|(_, of)| of(self))
     }
 
     /// By which share each figure is off from that of others.

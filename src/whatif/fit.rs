@@ -100,7 +100,7 @@ impl Fit {
     pub fn no_prediction(&self) -> Option<String> {
         let error = self.error();
         let by_name = COMPARED.iter().zip(self.errors());
-        let (name, worst) = by_name.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let ((name, _), worst) = by_name.max_by(|a, b| a.1.total_cmp(&b.1))?;
         (error > MOST_ERROR || error.is_nan()).then(|| {
             format!(
                 "no prediction is to be had: replayed, the rows of --fit are off by {:.0} %, more than {:.0} % ({name} most, by {:.0} %): \

@@ -107,11 +107,9 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Learnt>) {
         });
         in_vain += 1;
         if let Some(better) = steps.find(|step| step.0 < least) {
-            in_vain = if better.0 < ENOUGH * least {
-                0
-            } else {
-                in_vain
-            };
+            if better.0 < ENOUGH * least {
+                in_vain = 0;
+            }
             (least, off, at) = better;
         }
         if in_vain == MOVED.len() {

@@ -140,11 +140,9 @@ impl Load {
 
     /// Whether the prefix cache had any tokens worth a word.
     pub fn shares_prefixes(&self) -> bool {
-        let sum = |of: fn(&Request) -> u32| -> u64 {
-            let all = self.requests.iter();
-            all.map(|request| u64::from(of(request))).sum()
-        };
-        sum(|request| request.cached) * 100 > sum(|request| request.prompt)
+        let cached: u64 = self.requests.iter().map(|of| u64::from(of.cached)).sum();
+        let all: u64 = self.requests.iter().map(|of| u64::from(of.prompt)).sum();
+        cached * 100 > all
     }
 
     /// Of a server's requests those that came closest together; `of` servers share the room for samples. Who met others that are

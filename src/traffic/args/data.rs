@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use serde_json::{Value, json};
 
 use crate::traffic::arrival::Arrival;
 use crate::traffic::error::Error;
 use crate::traffic::workload::shared_prefix::SharedPrefixArgs;
 use crate::traffic::workload::sharegpt::SharegptArgs;
-use crate::traffic::workload::source::Source;
 use crate::traffic::workload::trace::Format;
 
 use crate::units::between;
@@ -31,9 +29,8 @@ pub struct DataArgs {
     #[arg(help_heading = "What is sent")]
     pub dataset_path: Option<PathBuf>,
     /// When requests are sent [default: poisson, or gamma with --burstiness]
-    #[arg(long, value_enum, default_value = "rate", hide_default_value = true)]
-    #[arg(help_heading = "When requests are sent")]
-    pub arrival: ArrivalSource,
+    #[arg(long, value_enum, help_heading = "When requests are sent")]
+    pub arrival: Option<ArrivalSource>,
     /// With --arrival trace: so many times as fast [default: 1]
     ///
     /// 2 sends the requests of an hour in half of one.
@@ -76,9 +73,6 @@ pub enum DatasetName {
 /// `--arrival`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ArrivalSource {
-    /// As --burstiness says: poisson or gamma
-    #[value(hide = true)]
-    Rate,
     /// Gaps that are exponential and know nothing of each other, as of many users
     Poisson,
     /// Gaps of a gamma distribution whose shape is --burstiness
@@ -105,14 +99,14 @@ impl DataArgs {
     pub(in crate::traffic) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
         let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
         match (self.arrival, self.format()) {
-            (ArrivalSource::Trace, None) => {
+            (Some(ArrivalSource::Trace), None) => {
                 wrong("--arrival trace: goes with --dataset-name mooncake, azure or burstgpt")
             }
-            (ArrivalSource::Trace, Some(_)) if *arrival != Arrival::Infinite => wrong(
+            (Some(ArrivalSource::Trace), Some(_)) if *arrival != Arrival::Infinite => wrong(
                 "--request-rate: the trace says when requests are sent; leave out the rate or --arrival trace \
                  (--trace-speed makes it faster or slower)",
             ),
-            (ArrivalSource::Trace, Some(_)) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
+            (Some(ArrivalSource::Trace), Some(_)) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
             _ if self.trace_speed.is_some() => wrong("--trace-speed: goes with --arrival trace"),
             _ => Ok(None),
         }
@@ -121,68 +115,5 @@ impl DataArgs {
     /// The file of a data set that needs one; clap asks for it.
     pub(in crate::traffic) fn path(&self) -> &Path {
         self.dataset_path.as_deref().unwrap_or(Path::new(""))
-    }
-
-    pub(in crate::traffic) fn no_path(&self) -> Result<(), Error> {
-        let Some(path) = &self.dataset_path else {
-            return Ok(());
-        };
-        Err(Error::Usage(format!(
-            "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
-            path.display(),
-            super::name(self.dataset_name)
-        )))
-    }
-
-    /// The settings as they stand in summary.json.
-    pub(in crate::traffic) fn config(&self, source: Option<&Source>) -> Value {
-        let is_shared = self.dataset_name == DatasetName::GeneratedSharedPrefix;
-        let shared = Some(&self.shared_prefix).filter(|_| is_shared);
-        let arrival_is_trace = self.arrival == ArrivalSource::Trace;
-        json!({
-            "dataset_name": super::name(self.dataset_name),
-            "dataset_path": source.map(|source| &source.path),
-            "dataset_sha256": source.map(|source| &source.sha256),
-            "dataset_taken": source.map(|source| &source.taken),
-            "trace_speed": arrival_is_trace.then(|| self.trace_speed.unwrap_or(1.0)),
-            "sharegpt_output_len": self.sharegpt.sharegpt_output_len,
-            "sharegpt_context_len": self.sharegpt.sharegpt_context_len,
-            "gsp_num_groups": shared.map(|args| args.gsp_num_groups),
-            "gsp_prompts_per_group": shared.map(|args| args.gsp_prompts_per_group),
-            "gsp_system_prompt_len": shared.map(|args| args.gsp_system_prompt_len),
-            "gsp_question_len": shared.map(|args| args.gsp_question_len),
-            "gsp_output_len": shared.map(|args| args.gsp_output_len),
-        })
-    }
-
-    /// What a prompt's length counts.
-    pub(in crate::traffic) fn input_unit(&self) -> &'static str {
-        match self.dataset_name {
-            DatasetName::RandomIds => "tokens",
-            _ => "words",
-        }
-    }
-
-    /// The data set in words, where it is none of random lengths.
-    pub(in crate::traffic) fn described(&self, source: Option<&Source>) -> Option<String> {
-        let name = super::name(self.dataset_name);
-        if let Some(Source {
-            path,
-            sha256,
-            taken,
-        }) = source
-        {
-            let path = path.display();
-            let times = match (self.arrival, self.trace_speed.unwrap_or(1.0)) {
-                (ArrivalSource::Trace, 1.0) => "; sent at its times".to_owned(),
-                (ArrivalSource::Trace, speed) => format!("; sent at its times, {speed} × as fast"),
-                _ => String::new(),
-            };
-            return Some(format!(
-                "{name} {path} (SHA-256 {sha256}): read {taken}{times}"
-            ));
-        }
-        (self.dataset_name == DatasetName::GeneratedSharedPrefix)
-            .then(|| format!("{name}: {}", self.shared_prefix))
     }
 }

@@ -7,6 +7,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 use crate::clock::Stamp;
+use crate::traffic::client::OWN_HEADERS;
 use crate::units::{self, between};
 
 /// Requests a second.
@@ -61,6 +62,7 @@ pub(in crate::traffic) fn object(text: &str) -> Result<Map<String, Value>, Strin
     }
 }
 
+/// A header of the user's; those that the client sets itself are not his to set.
 pub(in crate::traffic) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     const RIGHT: &str =
         "must be NAME:VALUE, such as x-team:search, or @FILE, a file that holds such a line";
@@ -70,6 +72,9 @@ pub(in crate::traffic) fn header(text: &str) -> Result<(HeaderName, HeaderValue)
     };
     let (name, value) = read.split_once(':').ok_or(RIGHT)?;
     let name: HeaderName = name.trim().parse().map_err(|_| RIGHT)?;
+    if OWN_HEADERS.contains(&name.as_str()) {
+        return Err(format!("{name} is set by queuescope itself"));
+    }
     let mut value: HeaderValue = value.trim().parse().map_err(|_| RIGHT)?;
     value.set_sensitive(true);
     Ok((name, value))

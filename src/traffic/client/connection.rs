@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio_util::either::Either;
 
-use crate::clock::{Clock, Stamp};
+use crate::clock::Clock;
 
 use super::socket::{self, Reads, Stream};
 use super::tls::Tls;
@@ -25,8 +25,10 @@ use super::tls::Tls;
 pub(super) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     http: Http,
-    reads: Arc<Reads>,
-    reused: bool,
+    /// What came on it, and when.
+    pub(super) reads: Arc<Reads>,
+    /// It has served a request before.
+    pub(super) reused: bool,
     over: bool,
 }
 
@@ -93,32 +95,12 @@ impl Connection {
         }
     }
 
-    /// When the bytes read last came.
-    pub(super) fn read_at(&self) -> Stamp {
-        self.reads.at()
-    }
-
-    /// Whether not one byte of the response has come.
-    pub(super) fn is_silent(&self) -> bool {
-        self.reads.are_none()
-    }
-
-    /// Whether it had served a request before this one.
-    pub(super) fn is_reused(&self) -> bool {
-        self.reused
-    }
-
     /// Looks whether another request can be sent on it: the last exchange is over and the peer has not
     /// closed. Does not wait.
     pub(super) fn is_ready(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         drive(&mut self.http, &mut self.over, &mut cx);
         !self.over && self.sender.is_ready()
-    }
-
-    /// Marks that it has served a request.
-    pub(super) fn set_reused(&mut self) {
-        self.reused = true;
     }
 }
 

@@ -21,8 +21,6 @@ struct Events {
     last: String,
     /// The texts of all events, one behind another, as long as each may bring what is new.
     joined: Vec<u8>,
-    /// Tokens by the last one.
-    tokens: u64,
     /// Whether each event tells all so far, as soon as one says so.
     is_whole: Option<bool>,
     /// The data of the last event, of those that tell all: the others are not read.
@@ -32,6 +30,9 @@ struct Events {
 
 /// A reply with an event of more bytes than this, or with more in all where each event brings what is new, is not kept.
 const MOST_BYTES: usize = 1 << 20;
+
+/// A piece does not begin with the one before and go on, if that has more bytes than this.
+const SURE: usize = 32;
 
 impl Reply {
     /// Whether its body is a stream of events.
@@ -87,21 +88,15 @@ impl Events {
     /// Reads an event, as long as it may bring what is new.
     fn read(&mut self, data: &[u8]) {
         let body: Value = serde_json::from_slice(data).unwrap_or_default();
-        let ids = body.get("output_ids").and_then(Value::as_array);
-        let tokens = body.pointer("/meta_info/completion_tokens");
-        let tokens = tokens.and_then(Value::as_u64).unwrap_or(0);
-        // Of `/generate`, and not the first: with the ids of all tokens comes all text. 0.5.4 has those of the new ones alone
-        // beside it.
-        let new = tokens.saturating_sub(self.tokens);
-        if self.tokens > 0 && ids.is_some_and(|ids| ids.len() as u64 > new) {
-            self.is_whole.get_or_insert(true);
-        }
-        self.tokens = tokens;
         // The text of `/generate` stands at the top.
         let is_piece = body.get("text").is_none();
         let text = text_of(body).unwrap_or_default();
-        if is_piece || !(text.is_empty() || text.starts_with(&self.last)) {
+        // Half a character is told anew.
+        let so_far = self.last.trim_end_matches('\u{fffd}');
+        if is_piece || !(text.is_empty() || text.starts_with(so_far)) {
             self.is_whole.get_or_insert(false);
+        } else if text.len() > so_far.len() && so_far.len() > SURE {
+            self.is_whole.get_or_insert(true);
         }
         if !keep(&mut self.joined, text.as_bytes()) {
             // So many that begin with the one before are no pieces.
@@ -221,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ids_of_tokens_say_whether_an_event_tells_all() {
+    fn half_a_character_and_an_empty_event_are_no_new_text() {
         // Half a character adds no text; the last id may be cut off.
         let all = [("a", &[1][..], 1), ("a", &[1, 2], 2), ("ab", &[1, 2], 3)];
         assert_eq!(generated(&all[..2]), "a");
@@ -251,7 +246,7 @@ mod tests {
         reply.begins(true);
         for event in &so_far {
             reply.piece(format!("data: {event}\n\n").as_bytes());
-            assert!(reply.events.joined.len() <= MOST_BYTES);
+            assert!(reply.events.joined.len() < 1 << 10, "it is told early");
         }
         assert_eq!(reply.text().as_deref(), Some(&text[..3_600]));
         // The first ones begin like what tells all so far.

@@ -64,14 +64,13 @@ impl TlsArgs {
     /// The flag, what is wrong, and what would be right.
     pub fn tls(&self, target: &Target) -> Result<Option<Tls>, String> {
         if !target.is_tls() {
-            let flag = match self {
-                TlsArgs { ca: Some(_), .. } => "--ca",
-                TlsArgs { insecure: true, .. } => "--insecure",
-                _ => return Ok(None),
+            let right = "--ca and --insecure go with an https:// URL, which";
+            let is_given = self.ca.is_some() || self.insecure;
+            return if is_given {
+                Err(format!("{right} {target} is not"))
+            } else {
+                Ok(None)
             };
-            return Err(format!(
-                "{flag}: goes with an https:// URL, which {target} is not"
-            ));
         }
         let name = ServerName::try_from(target.host().to_owned())
             .map_err(|_| format!("{target}: the host is no name that a certificate can be for"))?;
@@ -98,10 +97,9 @@ impl TlsArgs {
             let builder = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
             builder.build().map_err(|error| error.to_string())
         });
-        let given = roots.filter(|_| self.ca.is_some());
         let verifier = Verifier {
             by_roots: by_roots.transpose()?,
-            given: given.map_or_else(Vec::new, |roots| roots.certificates().to_vec()),
+            roots,
             provider: provider.clone(),
         };
         let mut config = ClientConfig::builder_with_provider(provider)
@@ -138,9 +136,9 @@ fn is_of_a_ca(error: &CertificateError) -> bool {
 struct Verifier {
     /// `None` takes every certificate, of whomever it is.
     by_roots: Option<Arc<WebPkiServerVerifier>>,
-    /// Those of `--ca`. A server may show one of them itself: `openssl req -x509` makes certificates that are
-    /// a server's and a CA's at once, which rustls alone refuses.
-    given: Vec<CertificateDer<'static>>,
+    /// A server may show one of them itself: `openssl req -x509` makes certificates that are a server's and a CA's at once, which
+    /// rustls alone refuses.
+    roots: Option<Roots>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -153,13 +151,13 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let Some(roots) = &self.by_roots else {
+        let Some((verifier, roots)) = self.by_roots.as_ref().zip(self.roots.as_ref()) else {
             return Ok(ServerCertVerified::assertion());
         };
-        match roots.verify_server_cert(shown, others, name, ocsp, now) {
+        match verifier.verify_server_cert(shown, others, name, ocsp, now) {
             // This is looked at after its dates and before its name.
             Err(rustls::Error::InvalidCertificate(error))
-                if is_of_a_ca(&error) && self.given.contains(shown) =>
+                if is_of_a_ca(&error) && roots.certificates().contains(shown) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
                 Ok(ServerCertVerified::assertion())

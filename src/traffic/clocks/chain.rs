@@ -158,6 +158,7 @@ impl Life {
             observed: observer.finish(End::Complete, end),
             stamps: Some(stamps),
             connect_nanos: 0,
+            slot_nanos: 0,
         }
     }
 

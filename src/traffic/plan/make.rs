@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::report::load::Goal;
-use crate::traffic::args::{Args, ArrivalSource, DatasetName};
+use crate::traffic::args::{Args, ArrivalSource, DatasetName, name};
 use crate::traffic::arrival::curve::Curve;
 use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::client::{ClientOptions, Target, api_key};
-use crate::traffic::download::{self, SHAREGPT};
+use crate::traffic::download;
 use crate::traffic::error::Error;
 use crate::traffic::workload::custom;
 use crate::traffic::workload::dataset::{Content, Dataset};
@@ -69,8 +69,7 @@ impl Args {
             // The variable of Hugging Face's own client.
             let mirror = std::env::var("HF_ENDPOINT").ok();
             let mirror = mirror.as_deref().filter(|mirror| !mirror.is_empty());
-            let brought = SHAREGPT.cached(&cache, mirror);
-            args.data.dataset_path = Some(brought.await?);
+            args.data.dataset_path = Some(download::sharegpt(&cache, mirror).await?);
         }
         Ok(args)
     }
@@ -79,16 +78,14 @@ impl Args {
     fn arrival(&self) -> Result<Arrival, Error> {
         let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
         let gaps = match self.data.arrival {
-            ArrivalSource::Rate | ArrivalSource::Gamma => Gaps::of_burstiness(self.burstiness),
-            _ if self.burstiness != 1.0 => {
-                return wrong("--burstiness: goes with --arrival gamma");
-            }
-            ArrivalSource::Constant => Gaps::Even,
-            ArrivalSource::Poisson | ArrivalSource::Trace => Gaps::Exponential,
+            Some(ArrivalSource::Constant) if self.burstiness == 1.0 => Gaps::Even,
+            _ if self.burstiness == 1.0 => Gaps::Exponential,
+            None | Some(ArrivalSource::Gamma) => Gaps::Gamma(self.burstiness),
+            _ => return wrong("--burstiness: goes with --arrival gamma"),
         };
         match &self.rate_curve {
             None => Ok(Arrival::new(self.request_rate, gaps)),
-            Some(_) if self.data.arrival == ArrivalSource::Trace => wrong(
+            Some(_) if self.data.arrival == Some(ArrivalSource::Trace) => wrong(
                 "--rate-curve: the trace says when requests are sent; leave out the curve or --arrival trace",
             ),
             Some(_) if self.request_rate.is_finite() => {
@@ -181,11 +178,17 @@ impl Args {
                         sharegpt::sample(file, named, &sampling)
                     }
                 };
-                let (dataset, source) = source::open("--dataset-path", data.path(), read)?;
+                let (dataset, source) = source::open(data.path(), read)?;
                 return Ok((dataset, Some(source)));
             }
         };
-        data.no_path()?;
-        Ok((made, None))
+        match &data.dataset_path {
+            None => Ok((made, None)),
+            Some(path) => Err(Error::Usage(format!(
+                "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
+                path.display(),
+                name(data.dataset_name)
+            ))),
+        }
     }
 }

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::clock::Stamp;
-use crate::traffic::args::name;
+use crate::traffic::args::{ArrivalSource, DatasetName, name};
 use crate::traffic::arrival::curve::Curve;
-use crate::traffic::workload::words::LengthRange;
+use crate::traffic::workload::words::up_to;
 
 use super::{Planned, RunPlan};
 
@@ -19,7 +19,11 @@ impl RunPlan {
         let headers: Vec<&str> = args.header.iter().map(|(name, _)| name.as_str()).collect();
         let body = args.extra_request_body.as_ref();
         let body = body.map(crate::secret::shown_members);
-        let mut config = json!({
+        let (data, source) = (&args.data, self.source.as_ref());
+        let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
+        let shared = Some(&data.shared_prefix).filter(|_| is_shared);
+        let has_times = data.arrival == Some(ArrivalSource::Trace);
+        json!({
             "backend": name(args.backend),
             "base_url": self.client.target.to_string(),
             "upstream_kind": name(args.upstream_kind),
@@ -42,7 +46,7 @@ impl RunPlan {
             "think_time": talk.map(|talk| name(talk.think_time)),
             "follow_up_len": talk.map(|talk| talk.follow_up_len),
             "random_input_len": args.random_input_len,
-            "random_input_unit": args.data.input_unit(),
+            "random_input_unit": self.input_unit(),
             "random_output_len": args.random_output_len,
             "random_range_ratio": args.random_range_ratio,
             "vocab_size": args.vocab_size,
@@ -59,24 +63,39 @@ impl RunPlan {
             "leave_out_last": args.leave_out_last.to_string(),
             "request_timeout_s": args.request_timeout_s.as_secs_f64(),
             "connect_timeout_s": args.connect_timeout_s.as_secs_f64(),
-        });
-        let data = args.data.config(self.source.as_ref());
-        if let (Value::Object(all), Value::Object(data)) = (&mut config, data) {
-            all.extend(data);
+            "dataset_name": name(data.dataset_name),
+            "dataset_path": source.map(|source| &source.path),
+            "dataset_sha256": source.map(|source| &source.sha256),
+            "dataset_taken": source.map(|source| &source.taken),
+            "trace_speed": has_times.then(|| data.trace_speed.unwrap_or(1.0)),
+            "sharegpt_output_len": data.sharegpt.sharegpt_output_len,
+            "sharegpt_context_len": data.sharegpt.sharegpt_context_len,
+            "gsp_num_groups": shared.map(|args| args.gsp_num_groups),
+            "gsp_prompts_per_group": shared.map(|args| args.gsp_prompts_per_group),
+            "gsp_system_prompt_len": shared.map(|args| args.gsp_system_prompt_len),
+            "gsp_question_len": shared.map(|args| args.gsp_question_len),
+            "gsp_output_len": shared.map(|args| args.gsp_output_len),
+        })
+    }
+
+    /// What a prompt's length counts.
+    fn input_unit(&self) -> &'static str {
+        match self.args.data.dataset_name {
+            DatasetName::RandomIds => "tokens",
+            _ => "words",
         }
-        config
     }
 
     /// What is about to be sent, for the start of a run.
     pub(in crate::traffic) fn announcement(&self, schedule: &[Planned]) -> String {
         let args = &self.args;
         let what = self.described().unwrap_or_else(|| {
-            let unit = args.data.input_unit();
-            let lengths = |most| LengthRange::up_to(most, args.random_range_ratio);
-            let (input, output) = (
-                lengths(args.random_input_len),
-                lengths(args.random_output_len),
-            );
+            let unit = self.input_unit();
+            let lengths = |most| match up_to(most, args.random_range_ratio).into_inner() {
+                (low, high) if low == high => high.to_string(),
+                (low, high) => format!("{low} to {high}"),
+            };
+            let [input, output] = [args.random_input_len, args.random_output_len].map(lengths);
             format!("prompts of {input} {unit}, outputs of {output} tokens")
         });
         let first = schedule.first().map_or(0, |planned| planned.number);
@@ -96,6 +115,22 @@ impl RunPlan {
 
     /// The data set in words, where it is none of random lengths.
     pub(in crate::traffic) fn described(&self) -> Option<String> {
-        self.args.data.described(self.source.as_ref())
+        let data = &self.args.data;
+        let name = name(data.dataset_name);
+        let Some(source) = &self.source else {
+            let is_shared = data.dataset_name == DatasetName::GeneratedSharedPrefix;
+            return is_shared.then(|| format!("{name}: {}", data.shared_prefix.described()));
+        };
+        let times = match (data.arrival, data.trace_speed.unwrap_or(1.0)) {
+            (Some(ArrivalSource::Trace), 1.0) => "; sent at its times".to_owned(),
+            (Some(ArrivalSource::Trace), speed) => {
+                format!("; sent at its times, {speed} × as fast")
+            }
+            _ => String::new(),
+        };
+        let (path, sum, taken) = (source.path.display(), &source.sha256, &source.taken);
+        Some(format!(
+            "{name} {path} (SHA-256 {sum}): read {taken}{times}"
+        ))
     }
 }

@@ -40,17 +40,6 @@ pub struct Gaps {
     pub stretch: f64,
 }
 
-/// What processors the generator had and took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Cpu {
-    /// Processor time of the whole process, over the run's time.
-    pub cores_used: Option<f64>,
-    /// Processors it may use.
-    pub cores: Option<f64>,
-    /// Share of the time that the threads of the event loop were at work (or waited for a processor in its midst).
-    pub loop_busy: Option<f64>,
-}
-
 /// What is known of how a run was made. What nobody saw is `None`, and not judged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Evidence {
@@ -84,25 +73,10 @@ pub struct Evidence {
     pub loop_very_late: f64,
     /// How long the sends took; `None` where all are due at once, or fewer than 20.
     pub gaps: Option<Gaps>,
-    /// Processors.
-    pub cpu: Cpu,
     /// How late a send may be, seconds.
     pub bounds: Bounds,
     /// How late the event loop may be, seconds.
     pub loop_bounds: Bounds,
-}
-
-impl Evidence {
-    /// Nothing yet, with what is late: beside a median time to the first token (or of the whole answer) of `typical`
-    /// seconds, in a run all of which was due at once and that took `at_once`. That excuses late sends alone: a loop that
-    /// stands still sees nothing, however long the run.
-    pub fn beside(typical: Option<f64>, at_once: Option<f64>) -> Evidence {
-        Evidence {
-            bounds: Bounds::of(typical, at_once),
-            loop_bounds: Bounds::of(typical, None),
-            ..Evidence::default()
-        }
-    }
 }
 
 impl Default for Bounds {

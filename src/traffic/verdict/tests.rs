@@ -16,10 +16,6 @@ fn good() -> Evidence {
         event_loop: Some(delay),
         loop_late: 0.005,
         gaps: Some(Gaps { stretch: 1.0001 }),
-        cpu: Cpu {
-            loop_busy: Some(0.1),
-            ..Cpu::default()
-        },
         ..Evidence::default()
     }
 }

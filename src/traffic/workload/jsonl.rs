@@ -6,19 +6,14 @@ use serde::de::DeserializeOwned;
 
 use crate::traffic::error::Error;
 
-/// The file that is read, and the flag that names it.
+/// The file that is read, by the value of `--dataset-path`.
 #[derive(Clone, Copy, Debug)]
-pub struct Named<'a> {
-    /// The flag.
-    pub flag: &'a str,
-    /// Its value.
-    pub path: &'a str,
-}
+pub struct Named<'a>(pub &'a str);
 
 impl Named<'_> {
     /// What is wrong with the file.
     pub fn wrong(self, what: &str) -> Error {
-        Error::Usage(format!("{} {}{what}", self.flag, self.path))
+        Error::Usage(format!("--dataset-path {}{what}", self.0))
     }
 
     /// What is wrong with a line.

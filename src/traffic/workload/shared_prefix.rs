@@ -1,7 +1,6 @@
 //! Groups of prompts that begin with the same words, as SGLang's `generated-shared-prefix`: what a prefix cache, and a
 //! router that knows of it, make of them.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rand::SeedableRng;
@@ -68,6 +67,18 @@ impl SharedPrefixArgs {
         Ok(Dataset::of(order))
     }
 
+    /// In words.
+    pub fn described(&self) -> String {
+        format!(
+            "{} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
+            self.gsp_num_groups,
+            self.gsp_prompts_per_group,
+            self.gsp_system_prompt_len,
+            self.gsp_question_len,
+            self.gsp_output_len
+        )
+    }
+
     fn entry(&self, group: u64) -> Entry {
         let content = Content::Words {
             shared: [group].into(),
@@ -80,19 +91,5 @@ impl SharedPrefixArgs {
             data_id: Some(format!("group-{group}")),
             ..Entry::drawn(content)
         }
-    }
-}
-
-impl fmt::Display for SharedPrefixArgs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} groups of {} prompts, {} words shared and {} of their own, outputs of {} tokens",
-            self.gsp_num_groups,
-            self.gsp_prompts_per_group,
-            self.gsp_system_prompt_len,
-            self.gsp_question_len,
-            self.gsp_output_len
-        )
     }
 }

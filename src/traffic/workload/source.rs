@@ -43,18 +43,16 @@ pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What `read` makes of the file at `path`, which `flag` names, and of what file: `read` says in words what
-/// it took.
+/// What `read` makes of the file at `path`, and of what file: `read` says in words what it took.
 ///
 /// # Errors
 /// [`Error::Usage`]: the file cannot be read, or what `read` says.
 pub(in crate::traffic) fn open<T>(
-    flag: &str,
     path: &Path,
     read: impl FnOnce(&mut dyn Read, Named<'_>) -> Result<(T, String), Error>,
 ) -> Result<(T, Source), Error> {
     let name = path.display().to_string();
-    let named = Named { flag, path: &name };
+    let named = Named(&name);
     let wrong = |cause: io::Error| named.wrong(&format!(": {cause}"));
     let mut file = Hashed {
         inner: File::open(path).map_err(wrong)?,
@@ -67,14 +65,10 @@ pub(in crate::traffic) fn open<T>(
     let (made, taken) = read(&mut start.chain(&mut file), named)?;
     // It need not have read to the end.
     io::copy(&mut file, &mut io::sink()).map_err(wrong)?;
-    let sha256 = hex(file.sum.finish().as_ref());
-    let path = path.to_owned();
-    Ok((
-        made,
-        Source {
-            path,
-            sha256,
-            taken,
-        },
-    ))
+    let source = Source {
+        path: path.to_owned(),
+        sha256: hex(file.sum.finish().as_ref()),
+        taken,
+    };
+    Ok((made, source))
 }

@@ -28,10 +28,7 @@ fn random() -> Dataset {
     Dataset::endless(Content::words())
 }
 
-const NAMED: Named<'static> = Named {
-    flag: "--dataset-path",
-    path: "d.jsonl",
-};
+const NAMED: Named<'static> = Named("d.jsonl");
 
 fn prompts(text: &str) -> Dataset {
     custom::read(text.as_bytes(), NAMED).unwrap().0
@@ -49,13 +46,14 @@ fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
         (0, 1.0, (1, 1)),
         (5, f64::NAN, (1, 5)),
     ] {
-        let range = LengthRange::up_to(most, ratio);
-        assert_eq!((range.low, range.high), ends, "{most} {ratio}");
+        let (low, high) = words::up_to(most, ratio).into_inner();
+        assert_eq!((low, high), ends, "{most} {ratio}");
     }
     // All of them are drawn, and none beyond.
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let range = LengthRange::up_to(125, 0.6);
-    let drawn: BTreeSet<u64> = (0..5_000).map(|_| range.draw(&mut rng)).collect();
+    let range = words::up_to(125, 0.6);
+    let draw = |_| rng.random_range(range.clone());
+    let drawn: BTreeSet<u64> = (0..5_000).map(draw).collect();
     assert!(drawn.into_iter().eq(75..=125));
 }
 
@@ -211,11 +209,9 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
         };
         assert!(is_right, "{text}: {told}");
     }
-    let missing = source::open(
-        "--dataset-path",
-        Path::new("/nowhere/d.jsonl"),
-        |file, named| custom::read(file, named),
-    )
+    let missing = source::open(Path::new("/nowhere/d.jsonl"), |file, named| {
+        custom::read(file, named)
+    })
     .unwrap_err()
     .to_string();
     assert!(

@@ -1,5 +1,6 @@
 //! Random prose, of common short words that most tokenizers know as one token each, and its lengths.
 
+use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use rand::Rng;
@@ -19,36 +20,10 @@ pub(super) fn append(text: &mut String, count: u64, rng: &mut ChaCha8Rng) {
     }
 }
 
-/// A length drawn uniformly from `low` to `high`, both included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LengthRange {
-    pub(super) low: u64,
-    pub(super) high: u64,
-}
-
-impl LengthRange {
-    /// Uniform from `ratio` × `most` (rounded down, at least 1) to `most`, as SGLang's bench_serving draws:
-    /// a ratio of 1 is always `most`. A `most` of 0 is taken for 1, and a ratio beyond 0 to 1 for the nearer of them.
-    pub fn up_to(most: u64, ratio: f64) -> LengthRange {
-        let high = most.max(1);
-        let low = (most as f64 * ratio) as u64;
-        LengthRange {
-            low: low.clamp(1, high),
-            high,
-        }
-    }
-
-    pub(super) fn draw(self, rng: &mut ChaCha8Rng) -> u64 {
-        rng.random_range(self.low..=self.high)
-    }
-}
-
-impl std::fmt::Display for LengthRange {
-    /// `192 to 320`, or `8`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.low == self.high {
-            true => write!(f, "{}", self.high),
-            false => write!(f, "{} to {}", self.low, self.high),
-        }
-    }
+/// Lengths that are drawn uniformly: from `ratio` × `most` (rounded down, at least 1) to `most`, as SGLang's bench_serving draws:
+/// a ratio of 1 is always `most`. A `most` of 0 is taken for 1, and a ratio beyond 0 to 1 for the nearer of them.
+pub fn up_to(most: u64, ratio: f64) -> RangeInclusive<u64> {
+    let high = most.max(1);
+    let low = (most as f64 * ratio) as u64;
+    low.clamp(1, high)..=high
 }

@@ -22,10 +22,7 @@ fn sampling(count: usize, seed: u64) -> Sampling<'static> {
     }
 }
 
-const NAMED: Named<'static> = Named {
-    flag: "--dataset-path",
-    path: "f",
-};
+const NAMED: Named<'static> = Named("f");
 
 fn drawn(text: &str, sampling: &Sampling<'_>) -> Vec<Arc<Entry>> {
     let (dataset, _) = sample(text.as_bytes(), NAMED, sampling).unwrap();

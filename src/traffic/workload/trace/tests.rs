@@ -6,10 +6,7 @@ const AZURE_2024: &str = include_str!("../../../../tests/data/datasets/azure-202
 const BURST: &str = include_str!("../../../../tests/data/datasets/burstgpt.csv");
 const SESSIONS: &str = include_str!("../../../../tests/data/datasets/burstgpt-sessions.csv");
 
-const NAMED: Named<'static> = Named {
-    flag: "--dataset-path",
-    path: "f",
-};
+const NAMED: Named<'static> = Named("f");
 const MS: i64 = 1_000_000;
 
 /// As fast as it was.
