@@ -1,7 +1,7 @@
 //! Values by key, of which a bounded number is held: the oldest go.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
 use crate::clock::Stamp;
@@ -40,7 +40,7 @@ struct Turn<K> {
     number: u64,
     since: Stamp,
     key: K,
-    /// How often the key was spared when there was no room.
+    /// How often the key was spared.
     spared: u8,
 }
 
@@ -120,57 +120,30 @@ impl<K: Hash + Eq + Clone, V> Fifo<K, V> {
         gone
     }
 
-    /// Lets go what `stale` names, by its numbers, of the keys that were not looked at since `before`; gives it.
-    pub fn expire(
+    /// Lets the oldest keys go where there is too much, and those that came before `before`, but for what is spared, given whether
+    /// there is too much: that is looked at again when as much time has passed. Gives what went.
+    pub fn forget(
         &mut self,
         before: Stamp,
         now: Stamp,
-        stale: impl Fn(&[Held<V>]) -> BTreeSet<u64>,
+        is_spared: impl Fn(&[Held<V>], bool) -> bool,
     ) -> Vec<V> {
         let mut gone = Vec::new();
-        while self.order.front().is_some_and(|turn| turn.since < before)
-            && let Some(turn) = self.order.pop_front()
-        {
-            if is_there(&self.slots, &turn) {
-                let stale = stale(self.get(&turn.key));
-                gone.extend(self.retain(&turn.key, |held| !stale.contains(&held.number)));
-            }
-            if is_there(&self.slots, &turn) {
-                self.order.push_back(Turn { since: now, ..turn });
-            }
-        }
-        gone
-    }
-
-    /// Lets the oldest go where there are too many, but for keys that are spared; gives it.
-    pub fn bound(&mut self, now: Stamp, is_spared: impl Fn(&[Held<V>]) -> bool) -> Vec<V> {
-        let mut gone = Vec::new();
-        while self.len > self.most
-            && let Some(turn) = self.order.pop_front()
-        {
-            let Some(slot) = self
-                .slots
-                .get(&turn.key)
-                .filter(|slot| slot.turn == turn.number)
-            else {
-                continue;
-            };
-            if turn.spared < SPARED && is_spared(&slot.values) {
-                let spared = turn.spared + 1;
-                self.order.push_back(Turn {
-                    since: now,
-                    spared,
-                    ..turn
-                });
-                continue;
-            }
-            // Of many the older half, so that not each costs a look at all.
-            let half = slot.values.len().div_ceil(2);
-            let last = slot.values.get(half - 1).map_or(0, |held| held.number);
-            gone.extend(self.retain(&turn.key, |held| held.number > last));
-            if is_there(&self.slots, &turn) {
+        while let Some(mut turn) = self.order.pop_front() {
+            let is_full = self.len > self.most;
+            if !is_full && turn.since >= before {
                 self.order.push_front(turn);
+                break;
             }
+            if !is_there(&self.slots, &turn) {
+                continue;
+            }
+            if turn.spared < SPARED && is_spared(self.get(&turn.key), is_full) {
+                (turn.since, turn.spared) = (now, turn.spared + 1);
+                self.order.push_back(turn);
+                continue;
+            }
+            gone.extend(self.retain(&turn.key, |_| false));
         }
         gone
     }

@@ -1,24 +1,20 @@
 //! Sends the messages of servers' spans on to the user's collector, byte for byte.
 //!
-//! They wait in a queue that is bounded by bytes. Nothing is sent twice: a collector would count the spans double, and one
-//! that is away for long costs them anyway. What is lost is counted, and said once in the log. While a collector cannot be
-//! reached it is tried again ever more seldom.
+//! What waits is bounded by bytes. Nothing is sent twice: a collector would count the spans double, and one that is away for long
+//! costs them anyway. What is lost is counted, and said once in the log.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Mutex;
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::loss::LossLog;
 use crate::telemetry::otlp::collector::{Collector, Deliveries};
 use crate::telemetry::otlp::settings;
 use crate::telemetry::prometheus::{Dropped, Metrics};
-use crate::telemetry::queue::{Queue, Waiting};
 
 /// Where messages go.
 #[derive(Clone, Debug)]
@@ -29,20 +25,21 @@ pub struct Settings {
     pub queue_bytes: usize,
 }
 
-/// The way to a collector. Made and used within a Tokio runtime.
+/// The way to a collector. Used within a Tokio runtime.
 #[derive(Debug)]
 pub struct Forward {
-    queue: Queue<Bytes>,
-    sending: JoinSet<()>,
-    closing: CancellationToken,
-    deliveries: Arc<Deliveries>,
+    way: Way,
+    /// Bytes that may wait.
+    room: Arc<Semaphore>,
+    most: u32,
 }
 
-/// Sends one message after the other.
-#[derive(Clone)]
-struct Sender {
-    messages: Arc<Mutex<UnboundedReceiver<Waiting<Bytes>>>>,
+/// What all messages share.
+#[derive(Clone, Debug)]
+struct Way {
     collector: Collector,
+    /// Whose turn it is.
+    turn: Arc<Semaphore>,
     closing: CancellationToken,
     deliveries: Arc<Deliveries>,
 }
@@ -51,8 +48,8 @@ struct Sender {
 const AT_ONCE: usize = 8;
 /// How long the last ones may take.
 const LAST: Duration = Duration::from_secs(1);
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// What cannot be reached is tried again by the next message that waits after this time.
+const PAUSE: Duration = Duration::from_secs(1);
 
 impl Forward {
     /// A way to a collector; the first connection is made for the first message.
@@ -60,7 +57,6 @@ impl Forward {
     /// # Errors
     /// TLS cannot be set up.
     pub fn new(settings: &Settings, metrics: &Metrics) -> io::Result<Forward> {
-        let (queue, messages) = Queue::new(settings.queue_bytes);
         let deliveries = Deliveries {
             what: "engine traces",
             target: settings.to.target(),
@@ -69,60 +65,54 @@ impl Forward {
             open: 0.into(),
             log: LossLog::default(),
         };
-        let sender = Sender {
-            messages: Arc::new(Mutex::new(messages)),
-            collector: Collector::new(&settings.to).map_err(io::Error::other)?,
-            closing: CancellationToken::new(),
-            deliveries: Arc::new(deliveries),
-        };
-        let senders = std::iter::repeat_n(sender.clone(), AT_ONCE);
+        let most = u32::try_from(settings.queue_bytes).unwrap_or(u32::MAX);
         Ok(Forward {
-            queue,
-            sending: senders.map(Sender::run).collect(),
-            closing: sender.closing,
-            deliveries: sender.deliveries,
+            way: Way {
+                collector: Collector::new(&settings.to).map_err(io::Error::other)?,
+                turn: Arc::new(Semaphore::new(AT_ONCE)),
+                closing: CancellationToken::new(),
+                deliveries: Arc::new(deliveries),
+            },
+            room: Arc::new(Semaphore::new(most as usize)),
+            most,
         })
     }
 
-    /// A message to be sent. Never waits.
+    /// A message is to be sent; what is longer than all that may wait does so alone. Never waits.
     pub fn push(&self, message: Bytes) {
-        let bytes = message.len();
-        self.deliveries.begin();
-        if self.queue.push(message, bytes).is_err() {
+        self.way.deliveries.begin();
+        let takes = u32::try_from(message.len()).unwrap_or(u32::MAX);
+        let room = self.room.clone();
+        let Ok(held) = room.try_acquire_many_owned(takes.min(self.most)) else {
             let words = "too much waits for it";
-            self.deliveries.lost(Dropped::QueueFull, words, 1);
-        }
+            return self.way.deliveries.lost(Dropped::QueueFull, words, 1);
+        };
+        let way = self.way.clone();
+        tokio::spawn(async move {
+            way.send(message).await;
+            drop(held);
+        });
     }
 
     /// Sends what waits, within a limit.
-    pub async fn finish(mut self) {
-        self.queue.close();
-        self.closing.cancel();
-        let all = async { while self.sending.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(LAST, all).await;
-        self.deliveries.end();
+    pub async fn finish(self) {
+        self.way.closing.cancel();
+        let all = self.room.acquire_many(self.most);
+        drop(tokio::time::timeout(LAST, all).await);
+        self.way.deliveries.end();
     }
 }
 
-impl Sender {
-    async fn run(self) {
-        let mut pause = FIRST_PAUSE;
-        while let Some((message, _room)) = self.next().await {
-            let Err(trouble) = self.collector.send(message).await else {
-                self.deliveries.sent(1);
-                pause = FIRST_PAUSE;
-                continue;
-            };
-            self.deliveries.lost(trouble.why, &trouble.words, 1);
-            if trouble.why == Dropped::Unreachable {
-                // At the end it is tried at once.
-                drop(tokio::time::timeout(pause, self.closing.cancelled()).await);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
+impl Way {
+    async fn send(self, message: Bytes) {
+        let _turn = self.turn.acquire().await;
+        let Err(trouble) = self.collector.send(message).await else {
+            return self.deliveries.sent(1);
+        };
+        self.deliveries.lost(trouble.why, &trouble.words, 1);
+        if trouble.why == Dropped::Unreachable {
+            // At the end it is tried at once.
+            drop(tokio::time::timeout(PAUSE, self.closing.cancelled()).await);
         }
-    }
-
-    async fn next(&self) -> Option<Waiting<Bytes>> {
-        self.messages.lock().await.recv().await
     }
 }

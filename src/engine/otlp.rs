@@ -110,47 +110,41 @@ fn read(
 
 /// What a span of this name is, before its attributes are read.
 fn named(name: &[u8]) -> Option<Part> {
+    let name = str::from_utf8(name).ok()?;
     let stage = |stage| Some(Part::Stage(stage));
     match name {
-        b"request_process" | b"prefill_prepare" | b"decode_prepare" => stage(Stage::Process),
-        b"prefill_waiting" => stage(Stage::Waiting),
-        b"prefill_forward" => stage(Stage::Prefill),
-        b"decode_bootstrap" => stage(Stage::Bootstrap),
-        b"decode_transferred" => stage(Stage::Transferred),
-        b"decode_waiting" => stage(Stage::Slot),
-        b"prefill_transfer_kv_cache" => stage(Stage::Sending),
-        b"http_request" => Some(Part::Router {
+        "request_process" | "prefill_prepare" | "decode_prepare" => stage(Stage::Process),
+        "prefill_waiting" => stage(Stage::Waiting),
+        "prefill_forward" => stage(Stage::Prefill),
+        "decode_bootstrap" => stage(Stage::Bootstrap),
+        "decode_transferred" => stage(Stage::Transferred),
+        "decode_waiting" => stage(Stage::Slot),
+        "prefill_transfer_kv_cache" => stage(Stage::Sending),
+        "http_request" => Some(Part::Router {
             request_id: Box::default(),
         }),
-        _ if is_root(name) => Some(Part::Root(Box::new(Told {
-            role: role(name),
-            ..Told::of(TimingSource::Trace)
-        }))),
         _ if is_scheduler(name) => Some(Part::Scheduler(Scheduler::default())),
-        _ => None,
+        _ => root(name),
     }
 }
 
 /// ` Req 1a2b3c4d`; a server of a disaggregated pair sets its role before.
-fn is_root(name: &[u8]) -> bool {
-    let mut words = name.splitn(3, |byte| *byte == b' ');
-    let role = words.next();
-    matches!(role, Some(b"" | b"prefill" | b"decode" | b"unknown")) && words.next() == Some(b"Req")
-}
-
-/// What stands before a root's name.
-fn role(name: &[u8]) -> Option<ServerRole> {
-    let word = name.split(|byte| *byte == b' ').next()?;
-    ServerRole::named(str::from_utf8(word).ok()?)
+fn root(name: &str) -> Option<Part> {
+    let mut words = name.split(' ');
+    let (role, word) = (words.next()?, words.next()?);
+    let is_root = matches!(role, "" | "prefill" | "decode" | "unknown") && word == "Req";
+    is_root.then(|| {
+        let role = ServerRole::named(role);
+        let told = Told::of(TimingSource::Trace);
+        Part::Root(Box::new(Told { role, ..told }))
+    })
 }
 
 /// `Scheduler [TP 0]  [PP 0] (host:1a2b3c4d | pid:1)`; of a disaggregated pair `Prefill Scheduler`, `Decode Scheduler`.
-fn is_scheduler(name: &[u8]) -> bool {
-    let label = [&b"Prefill "[..], b"Decode "]
-        .into_iter()
-        .find_map(|role| name.strip_prefix(role))
-        .unwrap_or(name);
-    label.starts_with(b"Scheduler")
+fn is_scheduler(name: &str) -> bool {
+    let label = name.strip_prefix("Prefill ");
+    let label = label.or(name.strip_prefix("Decode ")).unwrap_or(name);
+    label.starts_with("Scheduler")
 }
 
 fn attribute(part: &mut Part, start: Stamp, pair: KeyValue) {

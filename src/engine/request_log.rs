@@ -9,11 +9,11 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{DirEntry, File, FileType};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
+use std::os::unix::fs::{DirEntryExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::request::told::Told;
 
@@ -41,10 +41,8 @@ pub struct Folder {
     is_first: bool,
     /// It is said in the log that the folder cannot be read.
     is_away: bool,
-    /// The folder as it was when its names were listed: its inode and when it changed.
-    listed: Option<(u64, SystemTime)>,
-    /// Looks since then.
-    looks: u32,
+    /// Looks until its names are listed.
+    list_in: u32,
     buffer: Vec<u8>,
 }
 
@@ -55,10 +53,10 @@ struct Followed {
     lines: Lines,
 }
 
-/// How often it is looked whether a log has grown: when the folder changed, and a file's length.
+/// How often it is looked whether a log has grown.
 const TICK: Duration = Duration::from_millis(100);
-/// Looks after which the folder's names are listed though it seems unchanged: two changes may bear one time.
-const LIST_EVERY: u32 = 10;
+/// In each so many looks the folder's names are listed: there may be a year of hours.
+const LIST_EVERY: u32 = 5;
 /// Files that are followed: those with the last hours in their names. Older ones grow no more.
 const FILES: usize = 16;
 const PREFIX: &[u8] = b"sglang-request-metrics-";
@@ -111,15 +109,16 @@ impl Folder {
             known: HashSet::new(),
             is_first: true,
             is_away: false,
-            listed: None,
-            looks: 0,
+            list_in: 0,
             buffer: vec![0; PIECE],
         }
     }
 
     /// Reads what has come since the last look.
     pub fn look(&mut self, told: &mut dyn FnMut(Told)) {
-        let logs = if self.is_due() { self.logs() } else { None };
+        let is_due = self.list_in == 0;
+        self.list_in = (self.list_in + 1) % LIST_EVERY;
+        let logs = if is_due { self.logs() } else { None };
         let newest = logs.as_ref().map(|logs| &logs[..logs.len().min(FILES)]);
         if let Some(logs) = &logs {
             self.follow(logs);
@@ -132,20 +131,6 @@ impl Folder {
             // One that is gone was read to its end.
             newest.is_none_or(|newest| newest.iter().any(|entry| entry.ino() == *inode))
         });
-    }
-
-    /// Whether the folder's names are to be listed: there may be a year of hours.
-    fn is_due(&mut self) -> bool {
-        let state = std::fs::metadata(&self.path);
-        let state = state.and_then(|state| Ok((state.ino(), state.modified()?)));
-        let state = state.ok();
-        self.looks += 1;
-        let is_due = state.is_none() || state != self.listed || self.looks >= LIST_EVERY;
-        if is_due {
-            self.listed = state;
-            self.looks = 0;
-        }
-        is_due
     }
 
     /// The logs that are there, the last hours first; `None` where that cannot be known.

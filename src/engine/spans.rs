@@ -73,81 +73,65 @@ impl Spans {
 
     /// A span came. Gives what it tells so far if it is a request's root.
     pub fn add(&mut self, span: EngineSpan, now: Stamp) -> Option<Report> {
-        let trace = span.trace;
-        let mut root = None;
-        match &span.part {
-            Part::Root(says) => {
-                // A second one under the same id is no engine's.
-                if self
-                    .spans(trace)
-                    .any(|(_, other)| other.id == span.id && other.root().is_some())
-                {
-                    return None;
-                }
-                if let Some(rid) = &says.rid {
-                    self.all
-                        .add(Key::Rid(rid.as_str().into()), Item::In(trace), now, SAME_ID);
-                }
-                if let Some(room) = says.room {
-                    self.all.add(Key::Room(room), Item::In(trace), now, SAME_ID);
-                }
-                root = Some(span.id);
-            }
-            Part::Router { request_id } => {
-                self.all
-                    .add(Key::Name(request_id.clone()), Item::In(trace), now, SAME_ID);
-            }
-            _ => {}
+        let (trace, id) = (span.trace, span.id);
+        let is_known = |(_, other): (_, &EngineSpan)| other.id == id && other.root().is_some();
+        let is_root = span.root().is_some();
+        // A second one under the same id is no engine's.
+        if is_root && self.spans(trace).any(is_known) {
+            return None;
+        }
+        let found_by = match &span.part {
+            Part::Root(says) => [
+                says.rid.as_deref().map(|rid| Key::Rid(rid.into())),
+                says.room.map(Key::Room),
+            ],
+            Part::Router { request_id } => [Some(Key::Name(request_id.clone())), None],
+            _ => [None, None],
+        };
+        for key in found_by.into_iter().flatten() {
+            self.all.add(key, Item::In(trace), now, SAME_ID);
         }
         self.all
             .add(Key::Trace(trace), Item::Span(span), now, OF_TRACE);
-        root.map(|id| self.request(trace, id))
+        is_root.then(|| self.request(trace, id))
     }
 
     /// A line of a log came.
     pub fn add_line(&mut self, told: Told, now: Stamp) {
         if let Some(rid) = told.rid.as_deref() {
-            self.all.add(
-                Key::Rid(rid.into()),
-                Item::Line(Box::new(told)),
-                now,
-                SAME_ID,
-            );
+            let key = Key::Rid(rid.into());
+            self.all.add(key, Item::Line(Box::new(told)), now, SAME_ID);
         }
     }
 
     /// What was told under an engine id, by spans or lines; of a pair by the server that answered.
     pub fn by_rid(&self, rid: &str) -> Vec<Report> {
         let key = Key::Rid(rid.into());
-        let mut found = self.in_traces(&key, |root| {
-            root.rid.as_deref() == Some(rid) && root.role != Some(ServerRole::Prefill)
+        let is_its = |root: &Told| root.rid.as_deref() == Some(rid) && answers(root);
+        let spans = self.roots(&key, is_its);
+        let spans = spans.map(|(trace, root)| self.request(trace, root.id));
+        let lines = self.all.get(&key).iter();
+        let lines = lines.filter_map(|held| match &held.value {
+            Item::Line(told) => Some(Report {
+                of: Origin::Line(held.number),
+                came: held.came,
+                is_whole: true,
+                told: Told::clone(told),
+                prefill: None,
+            }),
+            _ => None,
         });
-        found.extend(
-            self.all
-                .get(&key)
-                .iter()
-                .filter_map(|held| match &held.value {
-                    Item::Line(told) => Some(Report {
-                        of: Origin::Line(held.number),
-                        came: held.came,
-                        is_whole: true,
-                        told: Told::clone(told),
-                        prefill: None,
-                    }),
-                    _ => None,
-                }),
-        );
-        found
+        spans.chain(lines).collect()
     }
 
     /// The whole requests below a router's span of this `x-request-id`.
     pub fn by_name(&self, request_id: &str) -> Vec<Report> {
-        let answers = |root: &Told| root.role != Some(ServerRole::Prefill);
-        let mut found = self.in_traces(&Key::Name(request_id.into()), answers);
-        found.retain(|report| {
-            report.is_whole && report.told.request_id.as_deref() == Some(request_id)
-        });
-        found
+        let key = Key::Name(request_id.into());
+        let all = self.roots(&key, answers);
+        let all = all.map(|(trace, root)| self.request(trace, root.id));
+        let is_named = |told: &Told| told.request_id.as_deref() == Some(request_id);
+        all.filter(|report| report.is_whole && is_named(&report.told))
+            .collect()
     }
 
     /// The requests of a trace, of which some may lack something. None of a trace that holds very many.
@@ -164,32 +148,40 @@ impl Spans {
             return Vec::new();
         }
         let mut found: Vec<Report> = ids.into_iter().map(|id| self.request(trace, id)).collect();
-        found.retain(|report| report.told.role != Some(ServerRole::Prefill));
+        found.retain(|report| answers(&report.told));
         found
     }
 
     /// The engine ids of the requests in a trace, and of those that its servers share with servers of other traces.
     pub fn rids(&self, trace: u128) -> impl Iterator<Item = &str> {
         let roots = move || self.spans(trace).filter_map(|(_, span)| span.root());
-        let others = roots().filter_map(|root| root.room);
-        let others = others.flat_map(|room| self.in_room(room));
+        let rooms = roots().filter_map(|root| root.room);
+        let others = rooms.flat_map(|room| self.in_room(room));
         let others = others.filter_map(|(_, span)| span.root());
         roots().chain(others).filter_map(|root| root.rid.as_deref())
     }
 
     /// The roots of a room.
     fn in_room(&self, room: u64) -> impl Iterator<Item = (u128, &EngineSpan)> {
-        let held = self.all.get(&Key::Room(room)).iter();
+        self.roots(&Key::Room(room), move |root| root.room == Some(room))
+    }
+
+    /// Such roots in the traces that are known by `key`.
+    fn roots<'a, F: Fn(&Told) -> bool + Copy>(
+        &'a self,
+        key: &Key,
+        is_wanted: F,
+    ) -> impl Iterator<Item = (u128, &'a EngineSpan)> + use<'a, F> {
+        let held = self.all.get(key).iter();
         let traces = held.filter_map(|held| match held.value {
             Item::In(trace) => Some(trace),
             _ => None,
         });
         let traces: BTreeSet<u128> = traces.collect();
         traces.into_iter().flat_map(move |trace| {
-            let is_in =
-                move |span: &EngineSpan| span.root().is_some_and(|root| root.room == Some(room));
-            let roots = self.spans(trace).filter(move |(_, span)| is_in(span));
-            roots.map(move |(_, span)| (trace, span)).take(ALIKE)
+            let is_root = move |span: &&EngineSpan| span.root().is_some_and(is_wanted);
+            let roots = self.spans(trace).map(|(_, span)| span).filter(is_root);
+            roots.map(move |root| (trace, root)).take(ALIKE)
         })
     }
 
@@ -247,18 +239,20 @@ impl Spans {
 
     /// Forgets what is old, and the oldest where there is no room. Gives how many requests these were.
     pub fn forget(&mut self, now: Stamp) -> usize {
-        let gone = self
-            .all
-            .expire(now.plus_nanos(-ENDED), now, |slot| stale(slot, now));
-        let pressed = self.all.bound(now, |slot| {
-            slot.iter().all(|held| held.value.stage().is_some())
-        });
+        let is_new = |held: &Held<Item>, age: i64| held.came >= now.plus_nanos(-age);
+        // Stages come first, and those of what still runs alone.
+        let is_running = |held: &Held<Item>| held.value.is_stage() && is_new(held, RUNNING);
+        let is_spared = |slot: &[Held<Item>], is_full: bool| {
+            let has_new = || slot.last().is_some_and(|last| is_new(last, ENDED));
+            slot.iter().all(is_running) || (!is_full && has_new())
+        };
+        let gone = self.all.forget(now.plus_nanos(-ENDED), now, is_spared);
         let is_request = |item: &&Item| match item {
             Item::Span(span) => span.root().is_some(),
             Item::Line(_) => true,
             Item::In(_) => false,
         };
-        gone.iter().chain(&pressed).filter(is_request).count()
+        gone.iter().filter(is_request).count()
     }
 
     fn spans(&self, trace: u128) -> impl Iterator<Item = (Stamp, &EngineSpan)> {
@@ -335,56 +329,17 @@ impl Spans {
         }
         report
     }
+}
 
-    /// The requests with such a root in the traces that are known by `key`.
-    fn in_traces(&self, key: &Key, is_wanted: impl Fn(&Told) -> bool) -> Vec<Report> {
-        let traces = self
-            .all
-            .get(key)
-            .iter()
-            .filter_map(|held| match held.value {
-                Item::In(trace) => Some(trace),
-                _ => None,
-            });
-        let traces: BTreeSet<u128> = traces.collect();
-        let roots = traces.into_iter().flat_map(|trace| {
-            let is_root = |span: &EngineSpan| span.root().is_some_and(&is_wanted);
-            let roots = self.spans(trace).filter(move |(_, span)| is_root(span));
-            roots.map(move |(_, root)| (trace, root.id)).take(ALIKE)
-        });
-        roots.map(|(trace, id)| self.request(trace, id)).collect()
-    }
+/// Of a pair the server that decoded answers.
+fn answers(root: &Told) -> bool {
+    root.role != Some(ServerRole::Prefill)
 }
 
 impl Item {
-    /// The scheduler's span above it, if it is a stage.
-    fn stage(&self) -> Option<u64> {
-        match self {
-            Item::Span(span) if matches!(span.part, Part::Stage(_)) => Some(span.parent),
-            _ => None,
-        }
+    fn is_stage(&self) -> bool {
+        matches!(self, Item::Span(span) if matches!(span.part, Part::Stage(_)))
     }
-}
-
-/// What is old of this, by its numbers. Stages whose scheduler's span has not come are of what still runs.
-fn stale(slot: &[Held<Item>], now: Stamp) -> BTreeSet<u64> {
-    let schedulers = slot.iter().filter_map(|held| match &held.value {
-        Item::Span(span) if matches!(span.part, Part::Scheduler(_)) => Some(span.id),
-        _ => None,
-    });
-    let schedulers: BTreeSet<u64> = schedulers.collect();
-    let is_stale = |held: &&Held<Item>| {
-        let is_running = held
-            .value
-            .stage()
-            .is_some_and(|above| !schedulers.contains(&above));
-        let age = if is_running { RUNNING } else { ENDED };
-        held.came < now.plus_nanos(-age)
-    };
-    slot.iter()
-        .filter(is_stale)
-        .map(|held| held.number)
-        .collect()
 }
 
 impl EngineSpan {

@@ -161,7 +161,8 @@ impl Table {
 
     /// Forgets what was told of rows that do not come. Gives how many requests were forgotten.
     pub fn forget(&mut self, now: Stamp) -> usize {
-        self.gone.bound(now, |_| false);
+        self.gone
+            .forget(Stamp::from_nanos(i64::MIN), now, |_, _| false);
         self.spans.forget(now)
     }
 

@@ -73,10 +73,16 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         return client.finish().await;
     };
     let (answer, end) = failure.told(&request.context.upstream);
+    if let Failure::NoConnection(_)
+    | Failure::Upstream(_)
+    | Failure::UpstreamSilent
+    | Failure::Shortage(_)
+    | Failure::Injected = failure
+        && !request.response.has_begun
+    {
+        request.read_room(&mut client).await;
+    }
     if let Some(answer) = answer.filter(|_| !request.response.has_begun) {
-        if let Failure::NoConnection(_) | Failure::Upstream(_) = failure {
-            request.read_room(&mut client).await;
-        }
         request.answer(answer, end.clone(), &mut client).await;
     }
     request.context.ended(end);

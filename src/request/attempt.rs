@@ -255,14 +255,14 @@ pub fn tell_lost(error: &mut String, role: ServerRole, host: &str, outcome: Opti
 /// What decode says when the server that prefills is gone.
 const LOST: &str = "prefill instance";
 
-/// Attempts by the router's sendings, of which the two legs of one are together.
+/// Attempts by the router's sendings, of which the two legs of one are together. A router may send again under one room.
 pub fn sendings<T>(
     attempts: impl IntoIterator<Item = T>,
     is_other_leg: impl Fn(&T, &T) -> bool,
 ) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = Vec::new();
     for attempt in attempts {
-        let is_of = |legs: &&mut Vec<T>| legs.iter().all(|leg| is_other_leg(leg, &attempt));
+        let is_of = |legs: &&mut Vec<T>| matches!(&legs[..], [leg] if is_other_leg(leg, &attempt));
         match all.iter_mut().find(is_of) {
             Some(legs) => legs.push(attempt),
             None => all.push(vec![attempt]),

@@ -92,15 +92,9 @@ impl Wait {
         let admitted = after(reserved, ColumnId::prefill_queue_time);
         let prefilled = after(admitted, ColumnId::prefill_time);
         let arrived = time(ColumnId::kv_arrived_time);
-        let ended = [
-            ColumnId::server_finish_time,
-            ColumnId::finish_time,
-            ColumnId::end_time,
-        ];
         // Ours cannot be compared with the servers' times then.
         let is_raw = text(cell(ColumnId::clock_state)) == "raw";
-        let of_server = if is_raw { 1 } else { ended.len() };
-        let ended = ended.into_iter().take(of_server).find_map(time);
+        let ended = ended(cell, (!is_raw).then_some(0));
         let queued = time(ColumnId::queue_time_start);
         let all = [
             (Cause::DecodeMemory, queued, ended),
@@ -108,9 +102,8 @@ impl Wait {
             (Cause::Transfer, prefilled, None),
             (Cause::DecodeSlots, arrived, ended),
         ];
-        let nanos = OF_PAIR.map(|column| time(column).filter(|nanos| *nanos >= 0));
-        let wait = |((cause, queued, ended), nanos): ((Cause, Option<i64>, Option<i64>), _)| {
-            let nanos: i64 = nanos?;
+        let wait = |((cause, queued, ended), column): ((Cause, Option<i64>, Option<i64>), _)| {
+            let nanos = time(column).filter(|nanos| *nanos >= 0)?;
             let stay = queued.map(|queued| Stay {
                 queued,
                 started: queued + nanos,
@@ -125,7 +118,7 @@ impl Wait {
                 cause: Some(cause),
             })
         };
-        all.into_iter().zip(nanos).filter_map(wait).collect()
+        all.into_iter().zip(OF_PAIR).filter_map(wait).collect()
     }
 
     /// When a request may have been at a server that did not tell when it waited and ran, by the row's own clock: from its sending
@@ -174,21 +167,26 @@ impl Wait {
 /// `shift`: `None` where the proxy's clock cannot be compared with the server's.
 fn stay<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<Stay> {
     let at = |column| Some(whole(cell(column))? + shift.unwrap_or(0));
-    let ours = |column| at(column).filter(|_| shift.is_some());
     let started = at(ColumnId::queue_time_end)?;
-    let ended = at(ColumnId::server_finish_time)
-        .or_else(|| ours(ColumnId::finish_time))
-        .or_else(|| ours(ColumnId::end_time));
     let tokens = |column| whole(cell(column)).unwrap_or(0).max(0) as u64;
     let prompt = tokens(ColumnId::actual_prompt_tokens);
     Some(Stay {
         queued: at(ColumnId::queue_time_start)?,
         started,
         first: at(ColumnId::server_first_token_time).unwrap_or(started),
-        ended: ended.unwrap_or(started),
+        ended: ended(cell, shift).unwrap_or(started),
         prompt: prompt.saturating_sub(tokens(ColumnId::cached_tokens)),
         output: tokens(ColumnId::actual_output_tokens),
     })
+}
+
+/// When it left the server: by our own moments only where their clocks can be compared.
+fn ended<'a>(cell: &impl Fn(ColumnId) -> Value<'a>, shift: Option<i64>) -> Option<i64> {
+    let at = |column| Some(whole(cell(column))? + shift.unwrap_or(0));
+    let ours = |column| at(column).filter(|_| shift.is_some());
+    at(ColumnId::server_finish_time)
+        .or_else(|| ours(ColumnId::finish_time))
+        .or_else(|| ours(ColumnId::end_time))
 }
 
 /// A count, nanoseconds, or a moment as nanoseconds.
@@ -205,5 +203,36 @@ fn text(value: Value<'_>) -> std::borrow::Cow<'_, str> {
     match value {
         Value::Text(text) => text,
         _ => "".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Stamp;
+    use crate::request::columns::COLUMNS;
+    use crate::request::sample::Sample;
+    use crate::request::timeline::ClockState;
+
+    /// Whoever has a slot of a pair's decode server has it until that says so; our own end tells it only where the clocks compare.
+    #[test]
+    fn a_stay_at_a_pair_ends_by_our_clock_only_where_that_is_the_servers() {
+        let mut row = Sample::whole().row();
+        row.disaggregated = Some(true);
+        row.queue_time_start = Some(Stamp::from_nanos(10));
+        row.decode_bootstrap_time = Some(5);
+        row.finish_time = Some(Stamp::from_nanos(1000));
+        for (state, finished, ended) in [
+            (ClockState::Offset, None, 1000),
+            (ClockState::Raw, None, 10),
+            (ClockState::Raw, Some(90), 90),
+        ] {
+            row.clock_state = Some(state);
+            row.server_finish_time = finished.map(Stamp::from_nanos);
+            let waits = Wait::all(&|column| (COLUMNS[column as usize].get)(&row));
+            let stay = waits[0].stay.unwrap();
+            assert_eq!((stay.queued, stay.started), (10, 15));
+            assert_eq!(stay.ended, ended, "{state:?} {finished:?}");
+        }
     }
 }

@@ -30,27 +30,14 @@ names! {
 #[command(next_help_heading = "Prefill and decode on servers of their own")]
 pub struct Disaggregation {
     /// Be the prefill or the decode server of a pair
-    #[arg(
-        long = "disaggregation-mode",
-        value_enum,
-        default_value = "null",
-        value_name = "MODE"
-    )]
-    pub mode: Mode,
+    #[arg(long, value_enum, default_value = "null", value_name = "MODE")]
+    pub disaggregation_mode: Mode,
     /// Port where decode servers find a prefill server; 0 takes a free one, which is printed
-    #[arg(
-        long = "disaggregation-bootstrap-port",
-        value_name = "PORT",
-        default_value_t = 8_998
-    )]
-    pub bootstrap_port: u16,
+    #[arg(long, value_name = "PORT", default_value_t = 8_998)]
+    pub disaggregation_bootstrap_port: u16,
     /// Requests for which a decode server keeps room beside those that run
-    #[arg(
-        long = "disaggregation-decode-extra-slots",
-        value_name = "N",
-        default_value_t = 8
-    )]
-    pub extra_slots: usize,
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub disaggregation_decode_extra_slots: usize,
     /// Prompt tokens whose KV cache a prefill server sends in a second, to all decode servers together
     #[arg(long, value_name = "RATE", default_value_t = 190_000.0, value_parser = between(1e-3, 1e12))]
     pub transfer_tokens_per_s: f64,

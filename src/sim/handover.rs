@@ -2,7 +2,7 @@
 //!
 //! Both get each request; a number in its body, its room, says what belongs together. The real ones shake hands and send the KV
 //! cache in protocols of their own. Here the decode server opens a connection to the prefill server's bootstrap port once it has
-//! room for a request, says the room, and reads a line when its KV cache has come; a connection that ends without is a prefill
+//! room for a request, says the room, and reads a byte when its KV cache has come; a connection that ends without is a prefill
 //! server that is lost.
 
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -23,7 +23,7 @@ use super::engine::EventKind;
 use super::shared::Shared;
 
 /// The answer to a room's number.
-const SENT: &str = "sent\n";
+const SENT: u8 = 1;
 /// From the hand-over to the scheduler until it looks for the other server.
 pub(super) const PREPARE_NANOS: i64 = 200_000;
 
@@ -60,13 +60,8 @@ pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
 }
 
 /// A decode server has a place for a request: says when its KV cache is there.
-pub(super) async fn answer(stream: TcpStream, shared: Arc<Shared>) {
-    let mut stream = BufReader::new(stream);
-    let mut line = String::new();
-    if stream.read_line(&mut line).await.is_err() {
-        return;
-    }
-    let Ok(number) = line.trim_end().parse() else {
+pub(super) async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
+    let Ok(number) = stream.read_u64().await else {
         return;
     };
     let room = shared.rooms.enter(number);
@@ -74,9 +69,9 @@ pub(super) async fn answer(stream: TcpStream, shared: Arc<Shared>) {
     tokio::select! {
         () = room.sent.cancelled() => {}
         // It gave the request up.
-        _ = stream.read_line(&mut line) => return,
+        _ = stream.read_u8() => return,
     }
-    let _ = stream.get_mut().write_all(SENT.as_bytes()).await;
+    let _ = stream.write_u8(SENT).await;
 }
 
 /// Lets a server prefill a sequence: when the decode server has a place for it, and then sends the KV cache there. What becomes
@@ -154,14 +149,8 @@ pub(super) async fn receive(
 /// Says that there is room, and waits.
 async fn come(bootstrap: &Bootstrap) -> io::Result<()> {
     let mut stream = TcpStream::connect((bootstrap.host.as_str(), bootstrap.port)).await?;
-    let room = format!("{}\n", bootstrap.room);
-    stream.write_all(room.as_bytes()).await?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).await?;
-    match line.as_str() {
-        SENT => Ok(()),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
+    stream.write_u64(bootstrap.room).await?;
+    stream.read_u8().await.map(drop)
 }
 
 /// Waits until a moment of the engine's clock, if it is to come.

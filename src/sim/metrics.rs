@@ -142,7 +142,7 @@ impl Metrics {
     /// # Errors
     /// When the model cannot be a label value.
     pub(super) fn new(config: &Config) -> Result<Metrics, prometheus::Error> {
-        let mode = config.disaggregation.mode;
+        let mode = config.disaggregation.disaggregation_mode;
         let engine_type = match mode {
             Mode::Null => "unified",
             of_a_pair => of_a_pair.name(),

@@ -66,13 +66,14 @@ impl Sim {
         let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
         let profile = &config.profile;
         let pair = &config.disaggregation;
-        let extra = (pair.mode == Mode::Decode).then_some(pair.extra_slots);
+        let extra = (pair.disaggregation_mode == Mode::Decode)
+            .then_some(pair.disaggregation_decode_extra_slots);
         let driver = Driver::start(profile, extra, config.dp_size, clock.clone());
         let driver = driver.map_err(Error::Start)?;
-        let bootstrap = (pair.mode == Mode::Prefill)
+        let bootstrap = (pair.disaggregation_mode == Mode::Prefill)
             .then(|| {
                 let flag = "--disaggregation-bootstrap-port";
-                bind(&config.host, flag, pair.bootstrap_port)
+                bind(&config.host, flag, pair.disaggregation_bootstrap_port)
             })
             .transpose()?;
         let bootstrap_addr = bootstrap

@@ -57,7 +57,7 @@ pub(super) struct Exchange {
 impl Shared {
     /// What this server does of a request.
     pub(super) fn mode(&self) -> Mode {
-        self.config.disaggregation.mode
+        self.config.disaggregation.disaggregation_mode
     }
 
     /// Seconds of Python's `perf_counter`, which counts from some moment before the server's start.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
@@ -14,15 +14,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, SemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::otlp::collector::GRPC_PATH;
 use crate::telemetry::prometheus::Batch;
 
-use super::Reader;
-use super::intake::{Held, Intake, Intakes, LONGEST, Message};
+use super::{LONGEST, Reader};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -34,7 +33,7 @@ enum Speech {
 }
 
 /// Why a request is turned away: the status, the same in gRPC, and the words.
-type Refusal = (u16, u8, &'static str);
+pub(super) type Refusal = (u16, u8, &'static str);
 
 /// What connections may take.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +52,8 @@ const LAST: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A connection by HTTP/2 is asked for a sign of life so often, and has as long to give it.
 const ALIVE: Duration = Duration::from_secs(30);
-const STREAMS: u32 = 64;
+/// Messages of one connection at once: senders send one after the other.
+const STREAMS: u32 = 8;
 const HTTP_PATH: &str = "/v1/traces";
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -68,10 +68,10 @@ const RESOURCE_EXHAUSTED: u8 = 8;
 const UNIMPLEMENTED: u8 = 12;
 const UNAVAILABLE: u8 = 14;
 
-const TOO_LARGE: Refusal = (413, RESOURCE_EXHAUSTED, "a message may have 4 MiB");
-const NO_ROOM: Refusal = (503, UNAVAILABLE, "too much waits to be read; send it again");
+pub(super) const TOO_LARGE: Refusal = (413, RESOURCE_EXHAUSTED, "a message may have 4 MiB");
+const NO_ROOM: Refusal = (503, UNAVAILABLE, "too much comes at once; send it again");
 const TOO_SLOW: Refusal = (408, DEADLINE_EXCEEDED, "the body took too long");
-const BROKEN: Refusal = (400, INVALID_ARGUMENT, "not one whole message");
+pub(super) const BROKEN: Refusal = (400, INVALID_ARGUMENT, "no message of OTLP traces");
 const NOT_HERE: Refusal = (
     404,
     UNIMPLEMENTED,
@@ -81,9 +81,8 @@ const NOT_POST: Refusal = (405, UNIMPLEMENTED, "traces come by POST");
 const NO_PROTOBUF: Refusal = (
     415,
     UNIMPLEMENTED,
-    "only application/x-protobuf is read: set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf or grpc",
+    "only application/x-protobuf is read, and gRPC by HTTP/2: set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf or grpc",
 );
-const NO_HTTP2: Refusal = (415, UNIMPLEMENTED, "gRPC needs HTTP/2");
 const NO_ENCODING: Refusal = (
     415,
     UNIMPLEMENTED,
@@ -100,23 +99,21 @@ impl Default for Limits {
     }
 }
 
-/// Serves until it is stopped. Then no connection is left, all that was acknowledged has been read, and what goes on to a
-/// collector has had its time.
+/// Serves until it is stopped. Then no connection is left, and what goes on to a collector has had its time.
 pub(super) async fn serve(
     listener: TcpListener,
     reader: Reader,
     limits: Limits,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let intakes = Intakes::new(reader);
-    let (mut connections, mut reading) = (JoinSet::new(), JoinSet::new());
+    let reader = Arc::new(reader);
+    let mut connections = JoinSet::new();
     let ending = CancellationToken::new();
     let mut is_full = false;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
-            Some(_) = reading.join_next() => continue,
             _ = &mut stopped => break,
         };
         let stream = match accepted {
@@ -132,14 +129,10 @@ pub(super) async fn serve(
         if connections.len() < limits.connections {
             // Around the limit it is not said again and again.
             is_full &= connections.len() > limits.connections / 2;
-            let (intake, read) = intakes.of_connection();
-            reading.spawn(read);
-            let intake = (intake, intakes.reader.clone());
-            connections.spawn(connection(stream, intake, limits, ending.clone()));
+            connections.spawn(connection(stream, reader.clone(), limits, ending.clone()));
             continue;
         }
-        let refused = &intakes.reader.metrics.trace_connections_refused;
-        refused.with(&[]).inc();
+        reader.metrics.trace_connections_refused.with(&[]).inc();
         if !std::mem::replace(&mut is_full, true) {
             let most = limits.connections;
             log::warn!(
@@ -153,8 +146,7 @@ pub(super) async fn serve(
     if tokio::time::timeout(LAST, all).await.is_err() {
         connections.shutdown().await;
     }
-    while reading.join_next().await.is_some() {}
-    let reader = Arc::into_inner(intakes.reader);
+    let reader = Arc::into_inner(reader);
     if let Some(forward) = reader.and_then(|reader| reader.forward) {
         forward.finish().await;
     }
@@ -163,7 +155,7 @@ pub(super) async fn serve(
 /// Serves a connection until it ends, is silent for too long, or all end.
 async fn connection(
     stream: TcpStream,
-    to: (Intake, Arc<Reader>),
+    reader: Arc<Reader>,
     limits: Limits,
     ending: CancellationToken,
 ) {
@@ -171,8 +163,8 @@ async fn connection(
     let first = asked.clone();
     let service = service_fn(move |request| {
         first.notify_one();
-        let (intake, reader) = to.clone();
-        async move { Ok::<_, Infallible>(answer(request, &intake, &reader).await) }
+        let reader = reader.clone();
+        async move { Ok::<_, Infallible>(answer(request, &reader).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -204,31 +196,31 @@ async fn connection(
     drop(served.await);
 }
 
-async fn answer(request: Request<Incoming>, intake: &Intake, reader: &Reader) -> Response<Body> {
+async fn answer(request: Request<Incoming>, reader: &Reader) -> Response<Body> {
     let kind = request.headers().get(CONTENT_TYPE);
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let speech = match is_grpc && request.version() == Version::HTTP_2 {
         true => Speech::Grpc,
         false => Speech::Http,
     };
-    if is_grpc && speech == Speech::Http {
-        return speech.answers(Err(NO_HTTP2));
-    }
     let is_gzip = match speech.is_gzip(&request) {
         Ok(is_gzip) => is_gzip,
         Err(refusal) => return speech.answers(Err(refusal)),
     };
-    let read = tokio::time::timeout(PATIENCE, whole(request, is_gzip, intake)).await;
-    let message = read.unwrap_or(Err(TOO_SLOW));
-    let message = message.and_then(|message| speech.unframed(message));
-    if let Err((status, ..)) = message {
+    let body = tokio::time::timeout(PATIENCE, whole(request, reader)).await;
+    let body = body.unwrap_or(Err(TOO_SLOW));
+    let taken = body.and_then(|(body, _held)| {
+        let (message, is_gzip) = speech.unframed(body, is_gzip)?;
+        reader.read(message, is_gzip)
+    });
+    if let Err((status, ..)) = taken {
         reader.count(match status {
             413 => Batch::TooLarge,
             503 => Batch::NoRoom,
             _ => Batch::Malformed,
         });
     }
-    speech.answers(message.map(|message| intake.put(message)))
+    speech.answers(taken)
 }
 
 fn is_protobuf(headers: &HeaderMap) -> bool {
@@ -239,19 +231,18 @@ fn is_protobuf(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-protobuf"))
 }
 
-/// The whole body.
+/// The whole body, and the room that it takes.
 async fn whole(
     request: Request<Incoming>,
-    is_gzip: bool,
-    intake: &Intake,
-) -> Result<Message, Refusal> {
+    reader: &Reader,
+) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Refusal> {
     let most = LONGEST + GRPC_PREFIX;
     let mut rest = request.into_body();
     // Said before it comes: what can never be read takes no room from others.
     if rest.size_hint().lower() > most as u64 {
         return Err(TOO_LARGE);
     }
-    let (mut held, mut body) = (Held::new(), BytesMut::new());
+    let (mut held, mut body) = (None::<SemaphorePermit<'_>>, BytesMut::new());
     while let Some(frame) = rest.frame().await {
         let Ok(data) = frame.map_err(|_| BROKEN)?.into_data() else {
             continue;
@@ -259,16 +250,15 @@ async fn whole(
         if body.len() + data.len() > most {
             return Err(TOO_LARGE);
         }
-        if !intake.grow(&mut held, data.len()) {
-            return Err(NO_ROOM);
+        let taken = reader.room.try_acquire_many(data.len() as u32);
+        let taken = taken.map_err(|_| NO_ROOM)?;
+        match &mut held {
+            Some(held) => held.merge(taken),
+            None => held = Some(taken),
         }
         body.extend_from_slice(&data);
     }
-    Ok(Message {
-        body: body.freeze(),
-        is_gzip,
-        _held: held,
-    })
+    Ok((body.freeze(), held))
 }
 
 impl Speech {
@@ -295,65 +285,55 @@ impl Speech {
         }
     }
 
-    /// The message in a body: in gRPC it is the one frame of a unary call.
-    fn unframed(self, message: Message) -> Result<Message, Refusal> {
+    /// The message in a body, and whether it is compressed: in gRPC it is the one frame of a unary call.
+    fn unframed(self, body: Bytes, is_gzip: bool) -> Result<(Bytes, bool), Refusal> {
         if self == Speech::Http {
-            return Ok(message);
+            return Ok((body, is_gzip));
         }
-        let prefix = message.body.split_first_chunk::<GRPC_PREFIX>();
+        let prefix = body.split_first_chunk::<GRPC_PREFIX>();
         let ([compressed, length @ ..], rest) = prefix.ok_or(BROKEN)?;
         let is_whole = u32::from_be_bytes(*length) as usize == rest.len();
         // The encoding is only what a frame may have.
-        if !is_whole || *compressed > u8::from(message.is_gzip) {
+        if !is_whole || *compressed > u8::from(is_gzip) {
             return Err(BROKEN);
         }
-        Ok(Message {
-            is_gzip: *compressed == 1,
-            body: message.body.slice(GRPC_PREFIX..),
-            ..message
-        })
+        Ok((body.slice(GRPC_PREFIX..), *compressed == 1))
     }
 
     /// It was taken (an empty `ExportTraceServiceResponse`), or why not.
     fn answers(self, taken: Result<(), Refusal>) -> Response<Body> {
-        let mut headers = HeaderMap::new();
-        let kind = match (self, taken) {
-            (Speech::Grpc, _) => "application/grpc",
-            (Speech::Http, Ok(())) => "application/x-protobuf",
-            (Speech::Http, Err(_)) => "text/plain",
-        };
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        if self == Speech::Grpc {
-            let encodings = HeaderValue::from_static("identity,gzip");
-            headers.insert(GRPC_ACCEPT_ENCODING, encodings);
-        }
-        let mut answered = StatusCode::OK;
-        let body = match (self, taken) {
-            (Speech::Http, Ok(())) => Full::default().boxed_unsync(),
+        let answer = Response::builder();
+        let (answer, body) = match (self, taken) {
+            (Speech::Http, Ok(())) => {
+                let answer = answer.header(CONTENT_TYPE, "application/x-protobuf");
+                (answer, Body::default())
+            }
             (Speech::Http, Err((status, _, words))) => {
-                answered = StatusCode::from_u16(status).unwrap_or_default();
-                let more = match status {
-                    405 => Some((ALLOW, HeaderValue::from_static("POST"))),
-                    503 => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
-                    _ => None,
+                let answer = answer.status(status).header(CONTENT_TYPE, "text/plain");
+                let answer = match status {
+                    405 => answer.header(ALLOW, "POST"),
+                    503 => answer.header(RETRY_AFTER, "1"),
+                    _ => answer,
                 };
-                headers.extend(more);
-                Full::new(Bytes::from_static(words.as_bytes())).boxed_unsync()
+                (answer, Full::from(words).boxed_unsync())
             }
             (Speech::Grpc, Ok(())) => {
                 let ok = HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]);
                 let empty = Full::new(Bytes::from_static(&[0; GRPC_PREFIX]));
                 let trailers = std::future::ready(Some(Ok(ok)));
-                empty.with_trailers(trailers).boxed_unsync()
+                (answer, empty.with_trailers(trailers).boxed_unsync())
             }
             (Speech::Grpc, Err((_, code, words))) => {
-                headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(code)));
-                headers.insert(GRPC_MESSAGE, HeaderValue::from_static(words));
-                Full::default().boxed_unsync()
+                let answer = answer.header(GRPC_STATUS, u16::from(code));
+                (answer.header(GRPC_MESSAGE, words), Body::default())
             }
         };
-        let mut response = Response::new(body);
-        (*response.status_mut(), *response.headers_mut()) = (answered, headers);
-        response
+        let answer = match self {
+            Speech::Http => answer,
+            Speech::Grpc => answer
+                .header(CONTENT_TYPE, "application/grpc")
+                .header(GRPC_ACCEPT_ENCODING, "identity,gzip"),
+        };
+        answer.body(body).unwrap_or_default()
     }
 }

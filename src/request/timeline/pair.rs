@@ -37,24 +37,18 @@ impl PrefillTimes {
             sending: None,
         }
     }
-
-    /// The same, and what it lacks from `other`.
-    #[must_use]
-    pub fn or(self, other: PrefillTimes) -> PrefillTimes {
-        PrefillTimes {
-            queue: self.queue.or(other.queue),
-            forward: self.forward.or(other.forward),
-            sending: self.sending.or(other.sending),
-        }
-    }
 }
 
 impl Timeline {
     /// Says that it was served by a pair, and what prefill told of it. What decode told with its response of a queue is the wait
     /// for a slot of its batch: it begins when the KV cache has come, not when the request has.
     pub fn pair(&mut self, prefill: PrefillTimes) {
-        let known = self.prefill.unwrap_or_default();
-        if self.prefill.replace(known.or(prefill)).is_none() {
+        let is_new = self.prefill.is_none();
+        let known = self.prefill.get_or_insert_default();
+        known.queue = known.queue.or(prefill.queue);
+        known.forward = known.forward.or(prefill.forward);
+        known.sending = known.sending.or(prefill.sending);
+        if is_new {
             for (told, meant) in [
                 (Moment::QueueStart, Moment::KvArrived),
                 (Moment::QueueEnd, Moment::DecodeStart),

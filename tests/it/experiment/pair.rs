@@ -10,14 +10,17 @@ use std::time::Duration;
 use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use queuescope::report::reader;
 use queuescope::report::runs::RunReport;
+use queuescope::request::stages::Breakdown;
 use queuescope::table::Table;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::deployed::{spec, words};
 use super::started::Planned;
+use crate::support::collector::{Collector, Span};
+use crate::support::proxy::rows as cells;
 use crate::support::router::Which;
-use crate::support::wire::{Client, PATIENCE};
+use crate::support::wire::{Client, PATIENCE, until};
 
 /// One server of each kind behind a router.
 fn plan(router: Which, lines: &str) -> Planned {
@@ -123,6 +126,121 @@ fn killed_decode_server(which: Which) {
     plan.assert_nothing_is_left();
 }
 
+/// Simulated servers by what they do, the first of which prefill, behind a router, each with a hop.
+fn pair_of(which: Which, modes: &[&str], flags: &str, folder: &Path) -> DeploymentSpec {
+    let server = |mode: &&str| {
+        let line = CommandLine::new(env!("CARGO_BIN_EXE_queuescope"), &["sim"]);
+        let line = line.with(["--disaggregation-mode", mode, "--enable-trace"]);
+        let flags = format!("--trace-level 1 --tokenize-ms 0 {flags}");
+        ServerSpec::Started(line.with(flags.split(' ')))
+    };
+    DeploymentSpec {
+        servers: modes.iter().map(server).collect(),
+        prefill: modes.iter().filter(|mode| **mode == "prefill").count(),
+        traces: true,
+        hops: true,
+        router: Router::SglangRouter,
+        router_program: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command())),
+        ..spec(folder)
+    }
+}
+
+fn front_of(deployment: &Deployment) -> SocketAddr {
+    deployment.target["http://".len()..].parse().unwrap()
+}
+
+const BURST: usize = 24;
+/// The three waits of a pair: their columns and spans.
+const WAITS: [(&str, &str); 3] = [
+    ("decode_bootstrap_time", "decode_bootstrap"),
+    ("prefill_queue_time", "prefill_waiting"),
+    ("decode_queue_time", "decode_waiting"),
+];
+
+/// So many requests at once, none of which leaves.
+async fn burst(front: SocketAddr) {
+    let mut clients = JoinSet::new();
+    for number in 0..BURST {
+        clients.spawn(timeout(PATIENCE, one(front, number * 40 + 1)));
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap().unwrap();
+    }
+}
+
+/// More come at once than decode has slots or memory for: the waits of each are those that its servers' spans tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_that_is_kept_back_waits_as_the_spans_say() {
+    for which in Which::ALL {
+        let (folder, collector) = (tempfile::tempdir().unwrap(), Collector::start().await);
+        let flags =
+            "--decode-step-ms 5 --max-running-requests 4 --disaggregation-decode-extra-slots 4";
+        let mut spec = pair_of(which, &["prefill", "decode"], flags, folder.path());
+        let forward = format!("http://{}", collector.http);
+        let key = "engine.traces.forward_to".to_owned();
+        spec.proxy.insert(key, forward.into());
+        let deployment = Deployment::start(&spec).await.unwrap();
+        burst(front_of(&deployment)).await;
+        // Servers send them now and then.
+        let is_wait = |span: &&Span| WAITS.iter().any(|(_, name)| span.name == *name);
+        let has_all = || collector.spans().iter().filter(is_wait).count() == 3 * BURST;
+        until("the spans", has_all).await;
+        deployment.stop().await;
+        let path = folder.path().join("proxy.csv");
+        let (rows, cells) = (Table::read(&path).unwrap(), cells(&path));
+        let spans = collector.spans();
+        assert_eq!(rows.len(), BURST);
+        let mut longest = 0.0_f64;
+        for (row, cells) in cells.iter().enumerate() {
+            let trace = &cells["trace_id"];
+            for (column, name) in WAITS {
+                let mut of_row = spans.iter().filter(|span| span.trace == *trace);
+                let span = of_row.find(|span| span.name == name).unwrap();
+                let took = (span.end - span.start) as f64 / 1e9;
+                let told = rows.number(column, row).unwrap();
+                assert!(
+                    (told - took).abs() < 1e-3,
+                    "{which:?}: {column}: {told} {took}"
+                );
+                longest = longest.max(took);
+            }
+            let breakdown = Breakdown::of(&rows.row(row)).unwrap();
+            let sum: i64 = breakdown.parts.iter().map(|part| part.nanos).sum();
+            assert_eq!(sum, breakdown.total_nanos, "{which:?}");
+        }
+        // Twenty tokens of those before it take a tenth of a second.
+        assert!(longest > 0.05, "{which:?}: {longest}");
+    }
+}
+
+/// smg sends no more to a prefill server than it may have: what waits for that is in the router's queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_smg_admits_later_waits_in_the_router() {
+    let flags = "--prefill-floor-ms 20 --chunked-prefill-size 30";
+    let queued = async |more: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = pair_of(Which::Smg113, &["prefill", "decode"], flags, folder.path());
+        let router_flags = more.iter().map(|flag| (*flag).to_owned()).collect();
+        let spec = DeploymentSpec {
+            router_flags,
+            ..spec
+        };
+        let deployment = Deployment::start(&spec).await.unwrap();
+        burst(front_of(&deployment)).await;
+        deployment.stop().await;
+        let rows = Table::read(&folder.path().join("proxy.csv")).unwrap();
+        let queued = (0..BURST).filter_map(|row| rows.number("queue_time_in_router", row));
+        let mut queued: Vec<f64> = queued.collect();
+        assert_eq!(queued.len(), BURST);
+        queued.sort_by(f64::total_cmp);
+        queued[BURST / 2]
+    };
+    let one_at_once = ["--prefill-max-inflight-requests-per-worker", "1"];
+    let (held, free) = (queued(&one_at_once).await, queued(&[]).await);
+    // A dozen before it take 20 ms each.
+    assert!(held > free + 0.1, "{held} {free}");
+}
+
 const REQUESTS: usize = 2000;
 
 /// One request; one of 20 leaves before its end.
@@ -142,24 +260,11 @@ async fn one(front: SocketAddr, number: usize) {
 async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() {
     for which in Which::ALL {
         let folder = tempfile::tempdir().unwrap();
-        let server = |mode| {
-            let line = CommandLine::new(env!("CARGO_BIN_EXE_queuescope"), &["sim"]);
-            let line = line.with(["--disaggregation-mode", mode]);
-            let flags = "--enable-trace --trace-level 1 --tokenize-ms 0 --decode-step-ms 2 --transfer-lost-s 0.1";
-            ServerSpec::Started(line.with(flags.split(' ')))
-        };
-        let deployment = Deployment::start(&DeploymentSpec {
-            servers: ["prefill", "prefill", "decode"].map(server).to_vec(),
-            prefill: 2,
-            traces: true,
-            hops: true,
-            router: Router::SglangRouter,
-            router_program: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command())),
-            ..spec(folder.path())
-        })
-        .await
-        .unwrap();
-        let front: SocketAddr = deployment.target["http://".len()..].parse().unwrap();
+        let flags = "--decode-step-ms 2 --transfer-lost-s 0.1";
+        let modes = ["prefill", "prefill", "decode"];
+        let spec = pair_of(which, &modes, flags, folder.path());
+        let deployment = Deployment::start(&spec).await.unwrap();
+        let front = front_of(&deployment);
         let next = Arc::new(AtomicUsize::new(0));
         let mut clients = JoinSet::new();
         for _ in 0..24 {

@@ -50,8 +50,8 @@ impl Pair {
         let server = async |mode| {
             let mut config = Config {
                 disaggregation: Disaggregation {
-                    mode,
-                    bootstrap_port: 0,
+                    disaggregation_mode: mode,
+                    disaggregation_bootstrap_port: 0,
                     transfer_lost_s: 0.05,
                     ..Disaggregation::default()
                 },
@@ -224,7 +224,7 @@ async fn a_full_decode_server_is_waited_for_on_both() {
     let pair = Pair::start(|config| {
         config.profile.max_running_requests = 1;
         config.profile.decode_step_ms = 20.0;
-        config.disaggregation.extra_slots = 0;
+        config.disaggregation.disaggregation_decode_extra_slots = 0;
     })
     .await;
     let [mut first_prefill, mut first] = pair.send(1, 10).await;
@@ -353,8 +353,8 @@ async fn a_bootstrap_port_that_is_taken_is_told_by_its_flag() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config = Config {
         disaggregation: Disaggregation {
-            mode: Mode::Prefill,
-            bootstrap_port: taken.local_addr().unwrap().port(),
+            disaggregation_mode: Mode::Prefill,
+            disaggregation_bootstrap_port: taken.local_addr().unwrap().port(),
             ..Disaggregation::default()
         },
         ..fast()
