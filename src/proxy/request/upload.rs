@@ -13,7 +13,6 @@ use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::request::endpoint::Endpoint;
 use crate::request::prompt_blocks::PromptBlocks;
-use crate::telemetry::prometheus::Limit;
 
 use super::Request;
 
@@ -124,7 +123,9 @@ impl Request<'_> {
                 self.limits.client_read_timeout_s.get(),
                 self.read_piece(client),
             );
-            let piece = piece.await.map_err(|_| Failure::ClientSilent)??;
+            let piece = piece
+                .await
+                .map_err(|_| Failure::Refused(Refusal::BodySilent))??;
             prompt.feed(&piece);
             read += piece.len();
             self.upload.hold(piece);
@@ -168,11 +169,11 @@ impl Request<'_> {
         let now = self.shared.clock.now();
         self.upload.came(piece.len(), is_end, now);
         if self.upload.bytes > self.limits.request_body_max_bytes.get() {
-            return Err(self.over(Limit::BodyBytes, Refusal::BodyTooLarge));
+            return Err(Failure::Refused(Refusal::BodyTooLarge));
         }
         let waited = u64::try_from(self.upload.waited_nanos).unwrap_or(0);
         if !is_end && Duration::from_nanos(waited) > self.limits.client_body_timeout_s.get() {
-            return Err(self.over(Limit::BodyTime, Refusal::BodyTooSlow));
+            return Err(Failure::Refused(Refusal::BodyTooSlow));
         }
         Ok(())
     }
