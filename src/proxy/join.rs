@@ -9,7 +9,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
@@ -32,8 +31,6 @@ pub struct Joins {
     table: Mutex<Table>,
     /// An attempt may belong to a front of this process.
     has_front: bool,
-    /// Attempts may come to a hop of this process.
-    has_hops: AtomicBool,
     metrics: Metrics,
 }
 
@@ -122,14 +119,8 @@ impl Joins {
         Joins {
             table: Mutex::default(),
             has_front,
-            has_hops: AtomicBool::new(false),
             metrics,
         }
-    }
-
-    /// From now on attempts may come to a hop of this process.
-    pub fn expect_attempts(&self) {
-        self.has_hops.store(true, Ordering::Relaxed);
     }
 
     /// Whether attempts may belong to a front of this process.
@@ -148,12 +139,8 @@ impl Joins {
         self.table.lock().has_successor = true;
     }
 
-    /// The front has read a request's head. `None` when the table is full: its attempts then have rows of their own; and
-    /// where no attempt can come.
+    /// The front has read a request's head. `None` when the table is full: its attempts then have rows of their own.
     pub fn open(&self, id: &str) -> Option<Joined> {
-        if !self.has_hops.load(Ordering::Relaxed) {
-            return None;
-        }
         let mut table = self.table.lock();
         if table.open >= CAPACITY {
             self.metrics.joins_dropped.with(&[]).inc();

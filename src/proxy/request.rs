@@ -195,8 +195,8 @@ impl<'a> Request<'a> {
         }
         match self.endpoint {
             Some(endpoint) => {
-                self.context.watch(endpoint, self.id.as_deref());
-                self.context.label(&head.headers);
+                let id = self.id.as_deref();
+                self.context.watch(endpoint, id, &head.headers);
             }
             None => self.context.asks_server_info(head.uri.path()),
         }
@@ -370,7 +370,7 @@ impl<'a> Request<'a> {
         let is_broken = *error.esource() == ErrorSource::Upstream
             && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
         let may = resend || (client.head().method.is_idempotent() && error.retry());
-        is_broken && may && !self.response.has_come && self.upload.can_be_sent_again()
+        is_broken && may && !self.response.has_come && self.upload.kept.is_some()
     }
 
     /// The head of this attempt: our id and our span in it.

@@ -48,9 +48,6 @@ impl Service {
         set_fast_timeout_to_tokio_threshold(Some(Duration::ZERO));
         // Each peer brings its own roots; without a file Pingora would read the system's.
         options.ca_file = Some("/dev/null".into());
-        if matches!(role, Role::Hop(_)) {
-            shared.joins.expect_attempts();
-        }
         Service {
             shared,
             role,

@@ -16,7 +16,6 @@ struct Tables {
 fn tables(has_front: bool) -> Tables {
     let metrics = Metrics::new().unwrap();
     let joins = Joins::new(has_front, metrics.clone());
-    joins.expect_attempts();
     Tables { joins, metrics }
 }
 

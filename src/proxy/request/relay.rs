@@ -118,10 +118,6 @@ impl Response {
             }
         }
     }
-
-    fn is_full(&self) -> bool {
-        self.ahead.len() >= AHEAD || self.ahead_bytes >= AHEAD_BYTES
-    }
 }
 
 impl Request<'_> {
@@ -144,7 +140,7 @@ impl Request<'_> {
         if std::mem::take(&mut self.upload.is_cut) {
             self.upload.is_over = false;
         }
-        let kept = self.upload.kept();
+        let kept = self.upload.kept.clone().unwrap_or_default();
         self.send(client, &mut up, &kept).await?;
         let now = self.shared.clock.now();
         (self.response.heard, self.upload.since) = (now, now);
@@ -362,7 +358,7 @@ impl Request<'_> {
                 is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
                 if is_switch || !head.status.is_informational() {
                     self.response.has_begun = true;
-                    self.upload.forget();
+                    self.upload.kept = None;
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
                     // Pingora gives the connection up at a `100 Continue`, before which no body can have come.
                     let keeps = self.keeps_alive && !closes;
@@ -437,7 +433,10 @@ impl Request<'_> {
             return pending().await;
         };
         while !self.response.is_whole && self.fault.is_none() {
-            if self.response.is_full() {
+            let Response {
+                ahead, ahead_bytes, ..
+            } = &self.response;
+            if ahead.len() >= AHEAD || *ahead_bytes >= AHEAD_BYTES {
                 self.context.time.full(clock.now());
                 break;
             }

@@ -20,7 +20,7 @@ use super::Request;
 #[derive(Debug)]
 pub(super) struct Upload {
     /// All pieces so far, while they may have to be sent to another upstream.
-    kept: Option<Vec<Bytes>>,
+    pub(super) kept: Option<Vec<Bytes>>,
     /// Bytes so far.
     pub(super) bytes: u64,
     /// How long pieces were waited for, in sum.
@@ -72,23 +72,8 @@ impl Upload {
         let kept: usize = self.kept.iter().flatten().map(Bytes::len).sum();
         match kept + piece.len() <= KEEPS {
             true => self.hold(piece),
-            false => self.forget(),
+            false => self.kept = None,
         }
-    }
-
-    /// It need not be sent again.
-    pub(super) fn forget(&mut self) {
-        self.kept = None;
-    }
-
-    /// Whether all of it that has been read is still there.
-    pub(super) fn can_be_sent_again(&self) -> bool {
-        self.kept.is_some()
-    }
-
-    /// What has been read and is to be sent first.
-    pub(super) fn kept(&self) -> Vec<Bytes> {
-        self.kept.clone().unwrap_or_default()
     }
 }
 
