@@ -173,7 +173,9 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
 fn refused(service: &Service, peer: SocketAddr, why: Refusal) {
     let metrics = &service.shared.metrics;
     metrics.broken_heads.with(&[]).inc();
-    limit(why).inspect(|limit| metrics.client_limit(*limit));
+    if let Some(limit) = limit(why) {
+        metrics.client_limit(limit);
+    }
     match why {
         Refusal::HeadTooLarge => {
             log::warn!("client {peer}: its request's head is over request_head_max_bytes");

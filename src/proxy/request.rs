@@ -71,6 +71,9 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         drop(request);
         return client.finish().await;
     };
+    if let Some(limit) = failure.limit() {
+        service.shared.metrics.client_limit(limit);
+    }
     let (answer, end) = failure.told(&request.context.upstream);
     if let Some(answer) = answer.filter(|_| !request.response.has_begun) {
         if let Failure::NoConnection(_) | Failure::Upstream(_) = failure {
@@ -89,10 +92,6 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         _ => is_cut,
     };
     drop(request);
-    let metrics = &service.shared.metrics;
-    failure
-        .limit()
-        .inspect(|limit| metrics.client_limit(*limit));
     if resets {
         client.reset();
     }
