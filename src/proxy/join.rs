@@ -235,9 +235,10 @@ impl Joins {
         now: Stamp,
     ) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
-        let told = attempt.told.lock().clone();
-        if let (Some(request), Some(CameWith { span, .. })) = (&attempt.request, told.came_with) {
-            let has_answered = told.has_answered();
+        let told = attempt.told.lock();
+        let (has_answered, came_with, room) = (told.has_answered(), told.came_with, told.room);
+        drop(told);
+        if let (Some(request), Some(CameWith { span, .. })) = (&attempt.request, came_with) {
             let is_only = request.0.lock().attempts.len() == 1;
             // Nobody tries again what was answered at once.
             match has_answered && is_only {
@@ -246,7 +247,7 @@ impl Joins {
             }
         }
         // Whoever has it in a row, or its other leg, may be still to come.
-        if self.has_front || told.room.is_some() {
+        if self.has_front || room.is_some() {
             return table.wait(self, (now, rows?), &attempt.told, true);
         }
         rows
@@ -444,13 +445,13 @@ impl Table {
         {
             legs::put(&other.lock(), &mut one.rows);
         }
-        if !joins.has_front {
-            return Some(one.rows);
-        }
-        let predecessors = self.predecessor_until.is_some_and(|end| one.since <= end);
-        let is_elsewhere = self.has_successor || predecessors;
+        let is_shared =
+            self.has_successor || self.predecessor_until.is_some_and(|end| one.since <= end);
+        let is_elsewhere = is_shared && (joins.has_front || told.is_prefill_leg());
         let by = if is_elsewhere { "elsewhere" } else { "nothing" };
-        joins.metrics.joins.with(&[by]).inc();
+        if joins.has_front {
+            joins.metrics.joins.with(&[by]).inc();
+        }
         (!is_elsewhere).then_some(one.rows)
     }
 

@@ -12,6 +12,10 @@ fn legs_that_no_front_takes_are_one_row() {
         let rows = vec![Sample::whole().open_row()];
         assert!(tables.joins.ended(&decode, Some(rows), at(2)).is_none());
         assert!(tables.joins.sweep(at(7)).is_empty());
+        if !has_front {
+            // It has none of what came to these hops.
+            tables.joins.shared_with_successor();
+        }
         let rows = tables.joins.sweep(at(8)).pop().unwrap();
         assert_eq!(rows[0].more.prefilled_by.as_ref().unwrap().host, "server:1");
     }
