@@ -135,7 +135,7 @@ pub struct Chosen {
     /// Where it is connected to.
     at: SocketAddr,
     /// Addresses of it that failed the request.
-    tried: usize,
+    tried: Vec<SocketAddr>,
 }
 
 impl Upstreams {
@@ -167,16 +167,11 @@ impl Upstreams {
         // Only now: an address that fails leaves nothing behind.
         new.into_iter().for_each(|new| metrics.upstreams.add(new));
         // Under the same limit, requests from before keep their places.
-        let same = before
-            .filter(|before| before.rules.max_concurrent_requests == rules.max_concurrent_requests);
-        let slots = same.map_or_else(
-            || {
-                let most =
-                    (rules.max_concurrent_requests.get() as usize).min(Semaphore::MAX_PERMITS);
-                (most > 0).then(|| Arc::new(Semaphore::new(most)))
-            },
-            |same| same.slots.clone(),
-        );
+        let most = rules.max_concurrent_requests;
+        let slots = match before.filter(|before| before.rules.max_concurrent_requests == most) {
+            Some(same) => same.slots.clone(),
+            None => (most.get() > 0).then(|| Arc::new(Semaphore::new(most.get() as usize))),
+        };
         Ok(Upstreams {
             choosing: Mutex::new(Choosing {
                 chooser: Chooser::seeded(rules.policy, all.len()),
@@ -242,7 +237,7 @@ impl Upstreams {
             peer,
             at,
             upstream,
-            tried: 0,
+            tried: Vec::new(),
         })
     }
 
@@ -278,9 +273,10 @@ impl Upstreams {
         // When it is back it may have been started anew.
         *upstream.prefixes.lock() = Prefixes::default();
         upstream.look_up_again();
-        chosen.tried += 1;
+        chosen.tried.push(chosen.at);
         let all = upstream.addresses.in_turn();
-        if let Some(next) = all.first().filter(|_| chosen.tried < all.len()) {
+        let mut left = all.iter().filter(|at| !chosen.tried.contains(at));
+        if let Some(next) = left.next().filter(|_| chosen.tried.len() < all.len()) {
             chosen.at = *next;
             chosen.peer = self.peer(&upstream.address, *next);
             return true;

@@ -37,6 +37,10 @@ pub enum Refusal {
     BodyTooLarge,
     /// A body over its limit in time.
     BodyTooSlow,
+    /// Nothing of a body for too long.
+    BodySilent,
+    /// Its turn did not come in time.
+    QueuedTooLong,
 }
 
 /// After which a client that was refused for want of room may try again, seconds.
@@ -54,11 +58,16 @@ impl Refusal {
             Refusal::HeadTooSlow | Refusal::BodyTooSlow => {
                 (408, "the request did not come in time")
             }
+            Refusal::BodySilent => (408, "the request body did not come in time"),
             Refusal::BodyTooLarge => (413, "the request body is larger than this proxy takes"),
             Refusal::HeadTooLarge => (431, "the request head is larger than this proxy takes"),
             Refusal::UnknownCoding => (
                 501,
                 "the only Transfer-Encoding that this proxy takes is chunked",
+            ),
+            Refusal::QueuedTooLong => (
+                503,
+                "the request waited for too long in the queue of this proxy; try again later",
             ),
             Refusal::TooManyConnections => (
                 503,

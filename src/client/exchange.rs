@@ -34,11 +34,11 @@ pub struct Exchange {
 
 /// A part of a response, and whether it is the last.
 #[derive(Debug)]
-pub enum Part<'a> {
+pub enum Part {
     /// The head.
     Head(Box<ResponseHeader>, bool),
-    /// A piece of the body, which may be taken.
-    Body(&'a mut Vec<u8>, bool),
+    /// A piece of the body.
+    Body(Vec<u8>, bool),
 }
 
 /// Why a part of a response was not written.
@@ -112,17 +112,17 @@ impl Exchange {
         }
     }
 
-    /// Writes a part of the response. Where the client does not take it at once, it may for `limit`, and `meanwhile`
-    /// goes on.
+    /// Writes a part of the response, and gives the room of a piece back. Where the client does not take it at once, it may
+    /// for `limit`, and `meanwhile` goes on.
     ///
     /// # Errors
     /// See [`Unwritten`].
     pub async fn write<E>(
         &mut self,
-        part: Part<'_>,
+        part: Part,
         limit: Duration,
         meanwhile: impl Future<Output = E>,
-    ) -> Result<(), Unwritten<E>> {
+    ) -> Result<Vec<u8>, Unwritten<E>> {
         if let Part::Head(head, false) = &part {
             // Of several the last counts: Pingora's to judge.
             let mut codings = head.headers.get_all(TRANSFER_ENCODING).iter();
@@ -143,12 +143,9 @@ impl Exchange {
     }
 
     /// Answers, and reads on for a moment: closing on unread bytes would reset the connection under the answer.
-    pub async fn answer(&mut self, head: ResponseHeader, mut body: Vec<u8>, limit: Duration) {
+    pub async fn answer(&mut self, head: ResponseHeader, body: Vec<u8>, limit: Duration) {
         self.session.set_keepalive(None);
-        for part in [
-            Part::Head(Box::new(head), false),
-            Part::Body(&mut body, true),
-        ] {
+        for part in [Part::Head(Box::new(head), false), Part::Body(body, true)] {
             let written = self.write(part, limit, pending::<()>()).await;
             if written.is_err() {
                 return;
@@ -211,35 +208,35 @@ async fn left(socket: Option<Socket>) {
 async fn written(
     session: &mut ServerSession,
     chunks: Option<&Socket>,
-    part: Part<'_>,
-) -> pingora::Result<()> {
-    let is_end = match part {
+    part: Part,
+) -> pingora::Result<Vec<u8>> {
+    let (mut piece, is_end) = match part {
         Part::Head(head, is_end) => {
             if let ServerSession::H2(session) = session {
                 // The end stands on the head, or the length that a 304 names would count as unmet.
-                return session.write_response_header(head, is_end);
+                session.write_response_header(head, is_end)?;
+                return Ok(Vec::new());
             }
             session.write_response_header(head).await?;
-            is_end
+            (Vec::new(), is_end)
         }
-        Part::Body(piece, is_end) if piece.is_empty() => is_end,
-        Part::Body(piece, is_end) => {
-            match (&mut *session, chunks) {
-                (_, Some(socket)) => {
-                    let written = socket.write_chunk(piece).await;
-                    written.or_err(WriteError, "a chunk")?;
-                }
-                (ServerSession::H1(session), None) => drop(session.write_body(piece).await?),
-                (session, None) => {
-                    let piece = std::mem::take(piece).into();
-                    session.write_response_body(piece, is_end).await?;
-                }
-            }
-            is_end
-        }
+        Part::Body(piece, is_end) => (piece, is_end),
     };
-    match is_end {
-        true => session.finish_body().await,
-        false => Ok(()),
+    if !piece.is_empty() {
+        match (&mut *session, chunks) {
+            (_, Some(socket)) => {
+                let written = socket.write_chunk(&piece).await;
+                written.or_err(WriteError, "a chunk")?;
+            }
+            (ServerSession::H1(session), None) => drop(session.write_body(&piece).await?),
+            (session, None) => {
+                let piece = std::mem::take(&mut piece).into();
+                session.write_response_body(piece, is_end).await?;
+            }
+        }
     }
+    if is_end {
+        session.finish_body().await?;
+    }
+    Ok(piece)
 }

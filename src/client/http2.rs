@@ -198,11 +198,8 @@ mod tests {
             let mut request = client.next().await.unwrap().unwrap();
             client.serve(async move {
                 let head = ResponseHeader::build(200, None).unwrap();
-                let mut body = vec![b'x'; BYTES];
-                for part in [
-                    Part::Head(Box::new(head), false),
-                    Part::Body(&mut body, false),
-                ] {
+                let body = vec![b'x'; BYTES];
+                for part in [Part::Head(Box::new(head), false), Part::Body(body, false)] {
                     let written = request.write(part, second, pending::<()>()).await;
                     written.unwrap();
                 }

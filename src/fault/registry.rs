@@ -20,7 +20,9 @@ use crate::telemetry::prometheus::Metrics;
 pub struct Faults {
     /// The fault of each worker that there is, if it has one.
     workers: Mutex<BTreeMap<String, Option<ActiveFault>>>,
-    log: Arc<Log>,
+    log: Arc<Mutex<Log>>,
+    clock: Clock,
+    metrics: Metrics,
 }
 
 /// A fault in force, with its counts.
@@ -35,12 +37,11 @@ struct ActiveFault {
 }
 
 /// What was injected, newest last.
-#[derive(Debug)]
+#[derive(Debug, Default, Serialize)]
 struct Log {
-    clock: Clock,
-    metrics: Metrics,
-    /// And how many were before them.
-    kept: Mutex<(VecDeque<Entry>, u64)>,
+    entries: VecDeque<Entry>,
+    /// So many were before them.
+    dropped: u64,
 }
 
 /// What was injected into one request or connection.
@@ -73,16 +74,8 @@ pub struct Injected {
     pub fault: Fault,
     entry: Entry,
     in_force: watch::Receiver<()>,
-    log: Arc<Log>,
-}
-
-/// What becomes of a piece of the response's body.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Treated {
-    /// It is held back for so long.
-    pub held: Option<Duration>,
-    /// The response ends with it.
-    pub is_cut: bool,
+    log: Arc<Mutex<Log>>,
+    clock: Clock,
 }
 
 /// Entries kept; older ones are dropped and counted.
@@ -93,11 +86,9 @@ impl Faults {
     pub fn new(clock: Clock, metrics: Metrics) -> Faults {
         Faults {
             workers: Mutex::default(),
-            log: Arc::new(Log {
-                clock,
-                metrics,
-                kept: Mutex::default(),
-            }),
+            log: Arc::default(),
+            clock,
+            metrics,
         }
     }
 
@@ -122,8 +113,7 @@ impl Faults {
 
     /// What was injected.
     pub fn log(&self) -> Value {
-        let (entries, dropped) = &*self.log.kept.lock();
-        json!({ "entries": entries, "dropped": dropped })
+        json!(&*self.log.lock())
     }
 
     /// Puts `fault` in force at a worker in the place of what was, or removes that; requests that it holds go on. Whether there
@@ -140,31 +130,9 @@ impl Faults {
         current.is_some_and(|current| std::mem::replace(current, active).is_some())
     }
 
-    /// Whether a connection to a worker that was just accepted is reset, which is logged.
-    pub fn refuses(&self, worker: &str, peer: SocketAddr) -> bool {
-        let is_chance = |kind| kind == Kind::Refuse;
-        self.chance(worker, peer, None, is_chance).is_some()
-    }
-
-    /// What happens to a request whose head was just read, if it is a chance. All but [`Kind::Refuse`] is done to
-    /// requests that generate only, so that a router's health checks use nothing up. Refused is any
-    /// request but the first of its connection, which itself was the chance.
-    pub fn request(
-        &self,
-        worker: &str,
-        peer: SocketAddr,
-        id: Option<&str>,
-        (generates, is_first): (bool, bool),
-    ) -> Option<Injected> {
-        let is_chance = |kind| match kind {
-            Kind::Refuse => !is_first,
-            _ => generates,
-        };
-        self.chance(worker, peer, id, is_chance)
-    }
-
-    /// Takes a chance, where `is_one` says that it is one for a fault of that kind.
-    fn chance(
+    /// Takes a chance to inject into a request, or a connection of which none was read, where `is_one` says that it is one for a
+    /// fault of that kind. What is injected is logged.
+    pub fn chance(
         &self,
         worker: &str,
         peer: SocketAddr,
@@ -181,10 +149,8 @@ impl Faults {
             return None;
         }
         active.injected += 1;
-        let (log, kind) = (self.log.clone(), active.fault.kind.name());
-        let counter = log.metrics.faults_injected.with(&[kind, worker]);
-        counter.inc();
-        let now = log.clock.now().nanos();
+        let (kind, now) = (active.fault.kind.name(), self.clock.now().nanos());
+        self.metrics.faults_injected.with(&[kind, worker]).inc();
         Some(Injected {
             fault: active.fault.clone(),
             entry: Entry {
@@ -199,7 +165,8 @@ impl Faults {
                 pieces: 0,
             },
             in_force: active.in_force.subscribe(),
-            log,
+            log: self.log.clone(),
+            clock: self.clock.clone(),
         })
     }
 }
@@ -210,31 +177,29 @@ impl Injected {
         while self.in_force.changed().await.is_ok() {}
     }
 
-    /// A piece of the response's body comes. What is beyond a cut is taken away.
-    pub fn piece(&mut self, piece: &mut Vec<u8>) -> Treated {
+    /// A piece of the response's body comes, of which what is beyond a cut is taken away: for how long it is held back, and whether
+    /// the response ends with it.
+    pub fn piece(&mut self, piece: &mut Vec<u8>) -> (Option<Duration>, bool) {
         if piece.is_empty() {
-            return Treated::default();
+            return (None, false);
         }
         let Entry { bytes, pieces, .. } = &mut self.entry;
         let left = self.fault.cuts(*bytes, *pieces, piece.len() as u64);
         piece.truncate(left.map_or(piece.len(), |left| left as usize));
         (*bytes, *pieces) = (*bytes + piece.len() as u64, *pieces + 1);
-        Treated {
-            held: self.fault.delay(piece.len()),
-            is_cut: left.is_some(),
-        }
+        (self.fault.delay(piece.len()), left.is_some())
     }
 }
 
 impl Drop for Injected {
     fn drop(&mut self) {
-        self.entry.ended_ns = self.log.clock.now().nanos();
-        let (entries, dropped) = &mut *self.log.kept.lock();
-        if entries.len() >= KEPT {
-            entries.pop_front();
-            *dropped += 1;
+        self.entry.ended_ns = self.clock.now().nanos();
+        let log = &mut *self.log.lock();
+        if log.entries.len() >= KEPT {
+            log.entries.pop_front();
+            log.dropped += 1;
         }
-        entries.push_back(self.entry.clone());
+        log.entries.push_back(self.entry.clone());
     }
 }
 
@@ -255,7 +220,7 @@ mod tests {
     const PEER: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1));
 
     fn generation(faults: &Faults, worker: &str) -> Option<Injected> {
-        faults.request(worker, PEER, None, (true, false))
+        faults.chance(worker, PEER, None, |_| true)
     }
 
     fn fault(kind: &str, count: u64) -> Option<Fault> {

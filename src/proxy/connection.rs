@@ -16,8 +16,10 @@ use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
 use crate::client::stream::Socket;
 use crate::client::tls::{self, Tls};
+use crate::fault::Kind;
 use crate::telemetry::prometheus::Limit;
 
+use super::failure::limit;
 use super::request;
 use super::service::Service;
 use super::shared::Role;
@@ -72,9 +74,9 @@ async fn serve(service: &Arc<Service>, socket: TcpStream, peer: SocketAddr) {
         };
     };
     let socket = Socket::new(socket);
-    if let Some((faults, worker)) = service.faults()
-        && faults.refuses(worker, peer)
-    {
+    let is_chance = |kind| kind == Kind::Refuse;
+    let faults = service.faults();
+    if faults.is_some_and(|(all, worker)| all.chance(worker, peer, None, is_chance).is_some()) {
         return socket.reset();
     }
     let limits = service.shared.limits(&service.role);
@@ -171,13 +173,14 @@ async fn streams(service: &Arc<Service>, stream: Stream, peer: SocketAddr, limit
 fn refused(service: &Service, peer: SocketAddr, why: Refusal) {
     let metrics = &service.shared.metrics;
     metrics.broken_heads.with(&[]).inc();
+    if let Some(limit) = limit(why) {
+        metrics.client_limit(limit);
+    }
     match why {
         Refusal::HeadTooLarge => {
-            metrics.client_limit(Limit::HeadBytes);
             log::warn!("client {peer}: its request's head is over request_head_max_bytes");
         }
         Refusal::HeadTooSlow => {
-            metrics.client_limit(Limit::HeadTime);
             log::warn!("client {peer}: its request's head took longer than client_head_timeout_s");
         }
         Refusal::BadTarget => {

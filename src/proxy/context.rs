@@ -128,7 +128,7 @@ impl Context {
     }
 
     /// Begins to watch a generation request; at a hop an attempt of a router's at one, where no front here has it in its row.
-    pub fn watch(&mut self, endpoint: Endpoint, id: Option<&str>) {
+    pub fn watch(&mut self, endpoint: Endpoint, id: Option<&str>, headers: &HeaderMap) {
         let (side, arrived) = match self.role {
             Role::Front => (Side::Front, Moment::Arrival),
             Role::Hop(_) => (Side::Hop, Moment::WorkerArrival),
@@ -143,7 +143,8 @@ impl Context {
             return;
         }
         let id = id.map_or_else(new_request_id, str::to_owned);
-        if side == Side::Front {
+        let config = self.shared.config.load();
+        if side == Side::Front && !config.workers.is_empty() {
             self.joined = self.shared.joins.open(&id);
         }
         let mut watch = Watch::over(Observer::new(side, endpoint, id), None);
@@ -154,6 +155,7 @@ impl Context {
             timeline.upstream_is_server(self.shared.is_before_servers());
         }
         let row = observer.row_mut();
+        row.labels = labels(headers, &config.label_headers);
         row.process = Some(self.shared.clock_name.clone());
         if let Role::Hop(worker) = &self.role {
             row.worker = Some(worker.to_string());
@@ -170,14 +172,6 @@ impl Context {
             self.under_way = Some(self.shared.metrics.request_began());
         }
         self.watch = Some(watch);
-    }
-
-    /// Takes on what the request's headers say that label it.
-    pub fn label(&mut self, headers: &HeaderMap) {
-        if let Some(watch) = &mut self.watch {
-            let names = &self.shared.config.load().label_headers;
-            watch.observer.row_mut().labels = labels(headers, names);
-        }
     }
 
     /// A piece of the request's body was read.

@@ -4,6 +4,7 @@ use pingora::{Error, ErrorType};
 
 use crate::client::answer::{Answer, Refusal};
 use crate::request::observer::End;
+use crate::telemetry::prometheus::Limit;
 
 /// Why a request did not come to its end.
 #[derive(Debug)]
@@ -14,14 +15,10 @@ pub enum Failure {
     ClientGone,
     /// The body is not what its framing says.
     BrokenBody(Box<Error>),
-    /// The client sent nothing of its body for too long.
-    ClientSilent,
     /// A single write to the client took too long.
     ClientTookNothing,
     /// Writes to the client took too long in sum.
     ClientStalled,
-    /// Its turn did not come within `queue_timeout_s`.
-    QueuedTooLong,
     /// No socket or port of our own is left.
     Shortage(String),
     /// No connection to an upstream came about: nothing was sent.
@@ -47,39 +44,39 @@ impl Failure {
         }
     }
 
+    /// The limit of ours that the client came to.
+    pub fn limit(&self) -> Option<Limit> {
+        match self {
+            Failure::ClientStalled => Some(Limit::Stall),
+            Failure::Refused(why) => limit(*why),
+            _ => None,
+        }
+    }
+
     /// What the client is answered, where nothing has been yet, and how the exchange with `upstream` ended. No answer: the
     /// client is gone or is to see a broken connection. It names no hosts.
     pub fn told(&self, upstream: &str) -> (Option<Answer>, End) {
         let of_client = |what: &str| End::Timeout(format!("the client: {what}"));
         let ours = |why: &dyn std::fmt::Display| End::ProxyError(format!("the proxy {why}"));
         match self {
-            Failure::Refused(why @ Refusal::BodyTooSlow) => {
-                (Some(why.answer()), of_client("sent its body too slowly"))
-            }
             Failure::Refused(why) => {
                 let answer = why.answer();
                 let words = format!("{} {}", answer.status, answer.message);
-                (Some(answer), End::BadRequest(words))
+                let end = match why {
+                    Refusal::BodyTooSlow => of_client("sent its body too slowly"),
+                    Refusal::BodySilent => of_client("silent for too long"),
+                    Refusal::TooManyConnections | Refusal::QueuedTooLong => End::Rejected(words),
+                    _ => End::BadRequest(words),
+                };
+                (Some(answer), end)
             }
             Failure::ClientGone => (None, End::ClientGone),
             Failure::BrokenBody(error) => {
                 let words = format!("400 the request: {}", words(error));
                 (Some(Refusal::BrokenHead.answer()), End::BadRequest(words))
             }
-            Failure::ClientSilent => {
-                let message = "the request body did not come in time";
-                (answer(408, message), of_client("silent for too long"))
-            }
             Failure::ClientTookNothing => (None, of_client("took no bytes for too long")),
             Failure::ClientStalled => (None, of_client("held up the response for too long")),
-            Failure::QueuedTooLong => {
-                let message =
-                    "the request waited for too long in the queue of this proxy; try again later";
-                (
-                    answer(503, message),
-                    End::Rejected(format!("503 {message}")),
-                )
-            }
             Failure::Shortage(why) => {
                 let message = "the proxy could not open a connection to the upstream";
                 let why = format!("could not open a connection: {why}");
@@ -101,6 +98,18 @@ impl Failure {
                 (answer(500, "the proxy failed"), ours(&why))
             }
         }
+    }
+}
+
+/// The limit for which a client is refused.
+pub fn limit(why: Refusal) -> Option<Limit> {
+    match why {
+        Refusal::HeadTooLarge => Some(Limit::HeadBytes),
+        Refusal::HeadTooSlow => Some(Limit::HeadTime),
+        Refusal::BodyTooLarge => Some(Limit::BodyBytes),
+        Refusal::BodyTooSlow => Some(Limit::BodyTime),
+        Refusal::TooManyConnections => Some(Limit::Connections),
+        _ => None,
     }
 }
 

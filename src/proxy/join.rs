@@ -9,13 +9,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ahash::AHashMap as HashMap;
 use parking_lot::Mutex;
 
 use crate::clock::{NANOS, Stamp};
-use crate::request::attempt::{Attempt, Failed, ServerRole, SpanId};
+use crate::request::attempt::{Attempt, CameWith, Failed, ServerRole, SpanId};
 use crate::request::row::Row;
 use crate::telemetry::prometheus::Metrics;
 
@@ -32,8 +31,6 @@ pub struct Joins {
     table: Mutex<Table>,
     /// An attempt may belong to a front of this process.
     has_front: bool,
-    /// Attempts may come to a hop of this process.
-    has_hops: AtomicBool,
     metrics: Metrics,
 }
 
@@ -50,8 +47,6 @@ pub struct HopAttempt {
     pub span: SpanId,
     /// No front here has it in a row.
     pub needs_row: bool,
-    /// The span that it came with.
-    parent: Option<SpanId>,
     /// The request, where no front is here to tell of it.
     request: Option<Joined>,
 }
@@ -66,16 +61,24 @@ struct Table {
     by_span: HashMap<SpanId, Joined>,
     /// Spans that are to be forgotten, by when they came to their end.
     ended: VecDeque<(Stamp, SpanId)>,
-    /// Rows that wait, by when they ended: those of an attempt that is nobody's here, for whoever may take it; or for what that leg
-    /// tells, by its span.
-    waiting: VecDeque<(Stamp, Leg, Option<Vec<Row>>)>,
-    for_leg: HashMap<SpanId, Vec<Row>>,
+    /// Rows that wait, by when they ended.
+    waiting: VecDeque<Waiting>,
     /// Legs that are nobody's here, by room, and by the id of the reply.
     rooms: Named<u64>,
     replies: Named<String>,
     /// Attempts that ended until then may be the process's before us; with a successor, all may be its.
     predecessor_until: Option<Stamp>,
     has_successor: bool,
+}
+
+/// Rows that have ended, for as long as something of an attempt may still come.
+#[derive(Debug)]
+struct Waiting {
+    since: Stamp,
+    rows: Vec<Row>,
+    attempt: Leg,
+    /// They are its own, as it is nobody's here; else it is a leg that is to be in them.
+    is_own: bool,
 }
 
 /// The open requests of one id. Several are never told apart by it, nor is the last that is left of them.
@@ -104,7 +107,8 @@ const MOST_ATTEMPTS: usize = 64;
 const MEMORY: i64 = 60 * NANOS;
 /// How long a room is remembered: longer than nearly any answer takes.
 const ROOM: i64 = 1800 * NANOS;
-/// How long an attempt's own row waits: by then a process that takes over, or is taken over from, knows that there are two.
+/// How long a row waits: by then the other leg of a pair has told, and a process that takes over, or is taken over from, knows that
+/// there are two.
 const WAIT: i64 = 5 * NANOS;
 
 impl Joins {
@@ -115,14 +119,8 @@ impl Joins {
         Joins {
             table: Mutex::default(),
             has_front,
-            has_hops: AtomicBool::new(false),
             metrics,
         }
-    }
-
-    /// From now on attempts may come to a hop of this process.
-    pub fn expect_attempts(&self) {
-        self.has_hops.store(true, Ordering::Relaxed);
     }
 
     /// Whether attempts may belong to a front of this process.
@@ -141,12 +139,8 @@ impl Joins {
         self.table.lock().has_successor = true;
     }
 
-    /// The front has read a request's head. `None` when the table is full: its attempts then have rows of their own; and
-    /// where no attempt can come.
+    /// The front has read a request's head. `None` when the table is full: its attempts then have rows of their own.
     pub fn open(&self, id: &str) -> Option<Joined> {
-        if !self.has_hops.load(Ordering::Relaxed) {
-            return None;
-        }
         let mut table = self.table.lock();
         if table.open >= CAPACITY {
             self.metrics.joins_dropped.with(&[]).inc();
@@ -229,7 +223,6 @@ impl Joins {
             told,
             span,
             needs_row: !self.has_front || request.is_none(),
-            parent,
             request: request.filter(|_| !self.has_front),
         }
     }
@@ -242,8 +235,10 @@ impl Joins {
         now: Stamp,
     ) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
-        if let (Some(request), Some(span)) = (&attempt.request, attempt.parent) {
-            let has_answered = attempt.told.lock().has_answered();
+        let told = attempt.told.lock();
+        let (has_answered, came_with, room) = (told.has_answered(), told.came_with, told.room);
+        drop(told);
+        if let (Some(request), Some(CameWith { span, .. })) = (&attempt.request, came_with) {
             let is_only = request.0.lock().attempts.len() == 1;
             // Nobody tries again what was answered at once.
             match has_answered && is_only {
@@ -251,12 +246,9 @@ impl Joins {
                 false => table.forget_later(span, now),
             }
         }
-        // Whoever decodes what was prefilled may be still to come.
-        if self.has_front || attempt.told.lock().is_prefill_leg() {
-            let own = (now, attempt.told.clone(), Some(rows?));
-            table.waiting.push_back(own);
-            let is_full = table.waiting.len() > CAPACITY;
-            return is_full.then(|| table.give_oldest(self))?;
+        // Whoever has it in a row, or its other leg, may be still to come.
+        if self.has_front || room.is_some() {
+            return table.wait(self, (now, rows?), &attempt.told, true);
         }
         rows
     }
@@ -283,38 +275,13 @@ impl Joins {
         self.table.lock().has_decoding_leg(&told)
     }
 
-    /// The other leg of one that has ended, and that no front here may yet take.
-    pub fn other_leg(&self, attempt: &HopAttempt) -> Option<Leg> {
-        let mut table = (!self.has_front).then(|| self.table.lock())?;
-        table.other_leg(&attempt.told)
-    }
-
-    /// Rows of a request whose other leg is this: given back with what that told, now or from [`Joins::leg_over`] or
-    /// [`Joins::sweep`].
-    pub fn with_leg(&self, leg: Leg, mut rows: Vec<Row>, now: Stamp) -> Option<Vec<Row>> {
+    /// Rows of a request of the front whose other leg is this: given back with what that told, now or from [`Joins::sweep`].
+    pub fn with_leg(&self, leg: &Leg, mut rows: Vec<Row>, now: Stamp) -> Option<Vec<Row>> {
         let mut table = self.table.lock();
-        let told = leg.lock();
-        if !told.has_told() && table.waiting.len() < CAPACITY {
-            table.for_leg.insert(told.span, rows);
-            drop(told);
-            table.waiting.push_back((now, leg, None));
-            return None;
+        if !leg.lock().has_told() {
+            return table.wait(self, (now, rows), leg, false);
         }
         drop(table);
-        legs::put(&told, &mut rows);
-        Some(rows)
-    }
-
-    /// A leg has told all. Gives the rows that waited for it.
-    pub fn leg_over(&self, leg: &Leg) -> Option<Vec<Row>> {
-        let (is_leg, span) = {
-            let told = leg.lock();
-            (told.room.is_some() || told.role.is_some(), told.span)
-        };
-        if !is_leg {
-            return None;
-        }
-        let mut rows = self.table.lock().for_leg.remove(&span)?;
         legs::put(&leg.lock(), &mut rows);
         Some(rows)
     }
@@ -334,12 +301,8 @@ impl Joins {
             table.forget_oldest();
         }
         let mut rows = Vec::new();
-        let has_waited = |since: Stamp| now.nanos_since(since) > WAIT;
-        while table
-            .waiting
-            .front()
-            .is_some_and(|(since, ..)| has_waited(*since))
-        {
+        let has_waited = |one: &Waiting| now.nanos_since(one.since) > WAIT;
+        while table.waiting.front().is_some_and(has_waited) {
             rows.extend(table.give_oldest(self));
         }
         rows
@@ -448,29 +411,48 @@ impl Table {
         Some(other)
     }
 
-    /// The rows that have waited longest, unless the front has them, or they are another process's to tell.
+    /// Has rows wait. Gives the oldest that do where they are too many.
+    fn wait(
+        &mut self,
+        joins: &Joins,
+        (since, rows): (Stamp, Vec<Row>),
+        attempt: &Leg,
+        is_own: bool,
+    ) -> Option<Vec<Row>> {
+        self.waiting.push_back(Waiting {
+            since,
+            rows,
+            attempt: attempt.clone(),
+            is_own,
+        });
+        let is_full = self.waiting.len() > CAPACITY;
+        is_full.then(|| self.give_oldest(joins))?
+    }
+
+    /// The rows that have waited longest, unless others have the attempt, or they are another process's to tell.
     fn give_oldest(&mut self, joins: &Joins) -> Option<Vec<Row>> {
-        let (since, leg, own) = self.waiting.pop_front()?;
-        let told = leg.lock().clone();
-        let Some(mut rows) = own else {
-            let mut rows = self.for_leg.remove(&told.span)?;
-            legs::put(&told, &mut rows);
-            return Some(rows);
-        };
+        let mut one = self.waiting.pop_front()?;
+        let told = one.attempt.lock().clone();
+        if !one.is_own {
+            legs::put(&told, &mut one.rows);
+            return Some(one.rows);
+        }
         if told.is_joined || (told.is_prefill_leg() && self.has_decoding_leg(&told)) {
             return None;
         }
-        let decoded = Some(&leg).filter(|_| told.role == Some(ServerRole::Decode));
-        if let Some(other) = decoded.and_then(|leg| self.other_leg(leg)) {
-            legs::put(&other.lock(), &mut rows);
+        if told.role == Some(ServerRole::Decode)
+            && let Some(other) = self.other_leg(&one.attempt)
+        {
+            legs::put(&other.lock(), &mut one.rows);
         }
-        let is_elsewhere =
-            self.has_successor || self.predecessor_until.is_some_and(|end| since <= end);
+        let is_shared =
+            self.has_successor || self.predecessor_until.is_some_and(|end| one.since <= end);
+        let is_elsewhere = is_shared && (joins.has_front || told.is_prefill_leg());
         let by = if is_elsewhere { "elsewhere" } else { "nothing" };
         if joins.has_front {
             joins.metrics.joins.with(&[by]).inc();
         }
-        (!is_elsewhere).then_some(rows)
+        (!is_elsewhere).then_some(one.rows)
     }
 
     fn forget_later(&mut self, span: SpanId, now: Stamp) {

@@ -24,7 +24,6 @@ use crate::request::endpoint::{Endpoint, passed};
 use crate::request::head::OUTCOME_HEADER;
 use crate::request::observer::End;
 use crate::request::stamps::{FRONT_HEADER, HOP_HEADER};
-use crate::telemetry::prometheus::Limit;
 use crate::upstream::{Chosen, Upstreams};
 
 use super::context::Context;
@@ -72,6 +71,9 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         drop(request);
         return client.finish().await;
     };
+    if let Some(limit) = failure.limit() {
+        service.shared.metrics.client_limit(limit);
+    }
     let (answer, end) = failure.told(&request.context.upstream);
     if let Failure::NoConnection(_)
     | Failure::Upstream(_)
@@ -96,9 +98,6 @@ pub async fn serve(service: &Service, mut client: Box<Exchange>) -> Option<Reusa
         _ => is_cut,
     };
     drop(request);
-    if matches!(failure, Failure::ClientStalled) {
-        service.shared.metrics.client_limit(Limit::Stall);
-    }
     if resets {
         client.reset();
     }
@@ -113,8 +112,8 @@ pub fn refuse(service: &Service, mut client: Exchange) {
     let mut request = Request::new(service, &client);
     if request.endpoint.is_some() {
         request.begin(&client);
-        let why = Refusal::TooManyConnections.answer().message;
-        request.context.ended(End::Rejected(why.to_owned()));
+        let why = Failure::Refused(Refusal::TooManyConnections);
+        request.context.ended(why.told("").1);
     }
     client.refuse();
 }
@@ -161,10 +160,15 @@ impl<'a> Request<'a> {
 
     /// Does to it what is in force for its worker, if it is its turn.
     async fn inject(&mut self, client: &mut Exchange) -> Result<(), Failure> {
-        let who = (self.endpoint.is_some(), client.is_first);
+        let is_chance = |kind| match kind {
+            // The first was one as a connection.
+            Kind::Refuse => !client.is_first,
+            // A router's health checks use nothing up.
+            _ => self.endpoint.is_some(),
+        };
         let faults = self.service.faults();
         let injected = faults.and_then(|(faults, worker)| {
-            faults.request(worker, client.peer, self.id.as_deref(), who)
+            faults.chance(worker, client.peer, self.id.as_deref(), is_chance)
         });
         let Some(mut injected) = injected else {
             return Ok(());
@@ -196,8 +200,8 @@ impl<'a> Request<'a> {
         }
         match self.endpoint {
             Some(endpoint) => {
-                self.context.watch(endpoint, self.id.as_deref());
-                self.context.label(&head.headers);
+                let id = self.id.as_deref();
+                self.context.watch(endpoint, id, &head.headers);
             }
             None => self.context.asks_server_info(head.uri.path()),
         }
@@ -222,19 +226,14 @@ impl<'a> Request<'a> {
     /// Holds the head, and the length that it announces, to the limits and to what is passed on.
     fn check(&self, client: &Exchange) -> Result<(), Failure> {
         if client.head_bytes() as u64 > self.limits.request_head_max_bytes.get() {
-            return Err(self.over(Limit::HeadBytes, Refusal::HeadTooLarge));
+            return Err(Failure::Refused(Refusal::HeadTooLarge));
         }
         let length = client.head().headers.get(CONTENT_LENGTH);
         let length = length.and_then(|value| value.to_str().ok()?.trim().parse::<u64>().ok());
         if length.is_some_and(|length| length > self.limits.request_body_max_bytes.get()) {
-            return Err(self.over(Limit::BodyBytes, Refusal::BodyTooLarge));
+            return Err(Failure::Refused(Refusal::BodyTooLarge));
         }
         heads::check(client.head()).map_err(Failure::Refused)
-    }
-
-    fn over(&self, limit: Limit, why: Refusal) -> Failure {
-        self.shared.metrics.client_limit(limit);
-        Failure::Refused(why)
     }
 
     /// Gives the request to one upstream after another, until one has answered it. It goes over those that there are now,
@@ -314,7 +313,7 @@ impl<'a> Request<'a> {
             biased;
             slot = upstreams.slot() => Ok(slot),
             () = client.gone() => Err(Failure::ClientGone),
-            () = after(limit) => Err(Failure::QueuedTooLong),
+            () = after(limit) => Err(Failure::Refused(Refusal::QueuedTooLong)),
         };
         self.context.waited(began);
         slot
@@ -376,7 +375,7 @@ impl<'a> Request<'a> {
         let is_broken = *error.esource() == ErrorSource::Upstream
             && matches!(error.etype(), ConnectionClosed | ReadError | WriteError);
         let may = resend || (client.head().method.is_idempotent() && error.retry());
-        is_broken && may && !self.response.has_come && self.upload.can_be_sent_again()
+        is_broken && may && !self.response.has_come && self.upload.kept.is_some()
     }
 
     /// The head of this attempt: our id and our span in it.

@@ -25,7 +25,7 @@ pub struct Service {
     /// The socket side.
     pub listener: Listener,
     /// Where requests go. A reload replaces them.
-    pub upstreams: Arc<ArcSwap<Upstreams>>,
+    pub upstreams: ArcSwap<Upstreams>,
     /// Connects to upstreams.
     pub connector: Connector,
     /// What stays connected to them.
@@ -38,7 +38,7 @@ impl Service {
         shared: Arc<Shared>,
         role: Role,
         listener: Listener,
-        upstreams: Arc<ArcSwap<Upstreams>>,
+        upstreams: Arc<Upstreams>,
         pool: usize,
     ) -> Service {
         // Its own pool stays empty.
@@ -48,14 +48,11 @@ impl Service {
         set_fast_timeout_to_tokio_threshold(Some(Duration::ZERO));
         // Each peer brings its own roots; without a file Pingora would read the system's.
         options.ca_file = Some("/dev/null".into());
-        if matches!(role, Role::Hop(_)) {
-            shared.joins.expect_attempts();
-        }
         Service {
             shared,
             role,
             listener,
-            upstreams,
+            upstreams: upstreams.into(),
             connector: Connector::new(Some(options)),
             idle: Idle::new(pool),
         }

@@ -48,7 +48,12 @@ impl Proxy {
         }
         let running: Vec<(ListenSocket, Arc<Upstreams>)> = {
             let running = self.listeners.running.lock();
-            let now = |running: &Served| (running.socket.clone(), running.upstreams.load_full());
+            let now = |running: &Served| {
+                (
+                    running.socket.clone(),
+                    running.service.upstreams.load_full(),
+                )
+            };
             running.iter().map(now).collect()
         };
         let (metrics, none) = (self.metrics(), &mut Inherited::default());

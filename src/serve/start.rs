@@ -58,9 +58,7 @@ pub(super) struct Listeners {
 /// A listener and where its requests go. Dropping it accepts no more.
 pub(super) struct Served {
     pub(super) socket: ListenSocket,
-    /// A reload replaces them.
-    pub(super) upstreams: Arc<ArcSwap<Upstreams>>,
-    service: Arc<Service>,
+    pub(super) service: Arc<Service>,
 }
 
 /// A listener that does not accept yet, or one that runs and is to get these upstreams.
@@ -177,10 +175,10 @@ impl Listeners {
                 running.push(self.accept(one));
                 continue;
             };
-            if kept.upstreams.load().names() != now {
+            if kept.service.upstreams.load().names() != now {
                 said.push(format!("{name} to {to}"));
             }
-            kept.upstreams.store(one.upstreams);
+            kept.service.upstreams.store(one.upstreams);
             running.push(kept);
         }
         let gone = old.iter().flatten();
@@ -191,19 +189,17 @@ impl Listeners {
     /// Accepts, on the current runtime.
     fn accept(&self, bound: Bound) -> Served {
         let (shared, role) = (self.shared.clone(), bound.role);
-        let upstreams = Arc::new(ArcSwap::new(bound.upstreams));
         let most = shared.limits(&role).max_connections.get() as usize;
         let phase = shared.phase.subscribe();
         let listener = Listener::new(most, phase, self.connections.clone());
         // Of each of the runtime's threads.
         let threads = shared.config.load().threads.get() as usize;
         let pool = POOL.div_ceil(threads).saturating_mul(threads);
-        let service = Service::new(shared, role, listener, upstreams.clone(), pool);
+        let service = Service::new(shared, role, listener, bound.upstreams, pool);
         let service = Arc::new(service);
         tokio::spawn(connection::accept(service.clone(), bound.socket.clone()));
         Served {
             socket: bound.socket,
-            upstreams,
             service,
         }
     }
@@ -217,7 +213,9 @@ impl Listeners {
         };
         let running = self.running.lock();
         let running = running.iter().take(fronts);
-        running.map(|one| one.upstreams.load_full()).collect()
+        running
+            .map(|one| one.service.upstreams.load_full())
+            .collect()
     }
 }
 

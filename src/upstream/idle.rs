@@ -6,10 +6,10 @@
     reason = "deadlines of the runtime's timers, no stamps"
 )]
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ahash::AHashMap as HashMap;
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use pingora::protocols::Stream;
@@ -28,14 +28,15 @@ pub struct Idle {
 
 #[derive(Default)]
 struct Kept {
-    /// By where they go and how ([`Peer::reuse_hash`](pingora::upstreams::peer::Peer::reuse_hash)), the latest last.
-    by_peer: HashMap<u64, Vec<Waiting>>,
-    count: usize,
+    /// The latest last.
+    all: VecDeque<Waiting>,
     /// A task closes those whose time is over.
     is_swept: bool,
 }
 
 struct Waiting {
+    /// Where it goes and how: [`Peer::reuse_hash`](pingora::upstreams::peer::Peer::reuse_hash).
+    peer: u64,
     stream: Stream,
     until: Instant,
 }
@@ -49,12 +50,10 @@ impl Idle {
 
     /// The latest connection of a peer that is still open.
     pub fn take(&self, peer: u64) -> Option<Stream> {
-        let mut kept = self.kept.lock();
-        let kept = &mut *kept;
-        let all = kept.by_peer.get_mut(&peer)?;
+        let all = &mut self.kept.lock().all;
         let now = Instant::now();
-        while let Some(mut latest) = all.pop() {
-            kept.count -= 1;
+        while let Some(latest) = all.iter().rposition(|one| one.peer == peer) {
+            let mut latest = all.remove(latest)?;
             if latest.is_usable(now) {
                 return Some(latest.stream);
             }
@@ -69,12 +68,14 @@ impl Idle {
         }
         let until = Instant::now() + idle;
         let mut kept = self.kept.lock();
-        if kept.count >= self.most {
-            kept.drop_oldest();
+        if kept.all.len() >= self.most {
+            kept.all.pop_front();
         }
-        let waiting = Waiting { stream, until };
-        kept.by_peer.entry(peer).or_default().push(waiting);
-        kept.count += 1;
+        kept.all.push_back(Waiting {
+            peer,
+            stream,
+            until,
+        });
         if !std::mem::replace(&mut kept.is_swept, true) {
             tokio::spawn(sweep(Arc::downgrade(&self.kept), until));
         }
@@ -91,23 +92,10 @@ impl Waiting {
 }
 
 impl Kept {
-    fn drop_oldest(&mut self) {
-        let all = self.by_peer.values_mut().filter(|all| !all.is_empty());
-        if let Some(oldest) = all.min_by_key(|all| all[0].until) {
-            oldest.remove(0);
-            self.count -= 1;
-        }
-    }
-
     /// Closes what is of no use any more. Gives when to look next.
     fn sweep(&mut self, now: Instant) -> Option<Instant> {
-        self.by_peer.retain(|_, all| {
-            all.retain_mut(|one| one.is_usable(now));
-            !all.is_empty()
-        });
-        let all = self.by_peer.values();
-        self.count = all.clone().map(Vec::len).sum();
-        let next = all.flatten().map(|one| one.until).min();
+        self.all.retain_mut(|one| one.is_usable(now));
+        let next = self.all.front().map(|one| one.until);
         self.is_swept = next.is_some();
         next
     }
@@ -159,7 +147,7 @@ mod tests {
         assert_eq!(&byte, b"y");
         assert!(idle.take(3).is_none() && idle.take(2).is_some() && idle.take(1).is_some());
         assert!(idle.take(1).is_none());
-        assert_eq!(idle.kept.lock().count, 0);
+        assert_eq!(idle.kept.lock().all.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
@@ -176,7 +164,7 @@ mod tests {
         tokio::time::sleep(IDLE).await;
         let mut third = put(&idle, 1);
         assert!(is_closed(&mut third).await);
-        assert!(idle.kept.lock().by_peer.is_empty());
+        assert!(idle.kept.lock().all.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -118,8 +118,6 @@ async fn under_the_same_limit_a_new_set_keeps_the_places_that_are_taken() {
     );
     drop(taken);
     assert_eq!(free(&same), Some(2));
-    // More than there can be is no limit that is reached.
-    assert!(free(&limited(Whole::UNLIMITED, None)) > Some(1_000_000));
     let unlimited = limited(Whole::of::<0>(), Some(&old));
     assert!(free(&unlimited).is_none() && unlimited.slot().await.is_none());
 }
@@ -191,6 +189,20 @@ async fn a_request_tries_each_address_of_a_name() {
     three.connected();
     assert!(!set.all[0].counts.is_out());
     assert_eq!(set.choose(&[], &[]).unwrap().at, three.at);
+}
+
+#[tokio::test]
+async fn a_request_tries_each_address_once_whatever_others_find_meanwhile() {
+    const V4_TOO: SocketAddr = SocketAddr::new(V4.ip(), 2);
+    let set = named(|_, _| Ok(vec![V6, V4, V4_TOO]));
+    let [mut one, other] = [(); 2].map(|()| set.choose(&[], &[]).unwrap());
+    let mut tried = vec![one.at];
+    while set.connection_failed(&mut one) {
+        tried.push(one.at);
+        // The first is good again, and stands before the one that is left.
+        other.connected();
+    }
+    assert_eq!(tried, [V6, V4, V4_TOO]);
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ proptest! {
             now += delays.pause;
             manual.set(Stamp::from_nanos(now));
             let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
-            context.watch(Endpoint::Generate, Some("id"));
+            context.watch(Endpoint::Generate, Some("id"), &http::HeaderMap::new());
             let _ = context.attempt_began();
             let at_hop = now + delays.in_router;
             let sent = at_hop + delays.in_hop;

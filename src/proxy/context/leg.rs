@@ -14,18 +14,16 @@ impl Context {
     pub(super) fn room_read(&mut self, room: Option<u64>) {
         let Some(attempt) = &self.attempt else { return };
         let mut told = attempt.told.lock();
-        let room = room.filter(|_| self.shared.may_have_legs(&told.worker));
-        if let (Some(room), None) = (room, told.room) {
-            told.room = Some(room);
-            told.role = self.shared.role(&told.worker);
-            drop(told);
-            let now = self.shared.clock.now();
-            self.shared.joins.in_room(attempt, room, now);
-        } else if told.room.is_none() {
-            told.role = self.shared.role(&told.worker);
-            let is_leg = told.role.is_some();
-            drop(told);
-            self.watch.take_if(|watch| watch.leg.is_some() && !is_leg);
+        if told.room.is_some() {
+            return;
+        }
+        told.room = room.filter(|_| self.shared.may_have_legs(&told.worker));
+        told.role = self.shared.role(&told.worker);
+        let (room, role) = (told.room, told.role);
+        drop(told);
+        match room {
+            Some(room) => (self.shared.joins).in_room(attempt, room, self.shared.clock.now()),
+            None => drop((self.watch).take_if(|watch| watch.leg.is_some() && role.is_none())),
         }
     }
 
@@ -53,14 +51,8 @@ impl Context {
         let (Some(leg), Some(attempt)) = (leg, &self.attempt) else {
             return;
         };
-        let mut told = attempt.told.lock();
-        if told.room.is_some() || told.role.is_some() {
-            let reply = leg.observer.finish(End::Complete, at).into_rows(None);
-            legs::note(&mut told, &reply);
-            if let Some(role) = told.role {
-                self.shared.learn(&told.worker, Some(role));
-            }
-        }
+        let reply = leg.observer.finish(End::Complete, at).into_rows(None);
+        self.note_leg(attempt, &reply);
     }
 
     /// A hop's server is asked what it is.
@@ -80,34 +72,19 @@ impl Context {
         }
     }
 
-    /// The rows of a hop's own attempt; of one of two legs those of the one that answered, once the other has told.
-    pub(super) fn own_leg(
-        &self,
-        attempt: &HopAttempt,
-        rows: Vec<Row>,
-        now: Stamp,
-    ) -> Option<Vec<Row>> {
+    /// Notes what the reply to a hop's attempt told, if it is one of two legs, and learns of it what the server does.
+    pub(super) fn note_leg(&self, attempt: &HopAttempt, reply: &[Row]) {
         let mut told = attempt.told.lock();
-        if told.room.is_none() {
-            return Some(rows);
+        if told.room.is_none() && told.role.is_none() {
+            return;
         }
-        legs::note(&mut told, &rows);
-        let (role, is_joined) = (told.role, told.is_joined);
-        drop(told);
-        let joins = &self.shared.joins;
+        legs::note(&mut told, reply);
         // A server that does both tells of a prefill too: its row is nobody else's.
-        let is_leg = is_joined || joins.has_decoding_leg(attempt);
-        let is_sure = is_leg || role == Some(ServerRole::Decode);
-        if let (Some(role), Role::Hop(worker), true) = (role, &self.role, is_sure) {
-            self.shared.learn(worker, Some(role));
-        }
-        match role {
-            Some(ServerRole::Prefill) if is_leg => None,
-            Some(ServerRole::Decode) => match joins.other_leg(attempt) {
-                Some(leg) => joins.with_leg(leg, rows, now),
-                None => Some(rows),
-            },
-            _ => Some(rows),
+        let is_leg = !attempt.needs_row || told.is_joined || told.role == Some(ServerRole::Decode);
+        let (role, worker) = (told.role, told.worker.clone());
+        drop(told);
+        if role.is_some() && (is_leg || self.shared.joins.has_decoding_leg(attempt)) {
+            self.shared.learn(&worker, role);
         }
     }
 }

@@ -30,13 +30,15 @@ impl Context {
         let leg = closed.as_ref().and_then(|closed| closed.leg.clone());
         let mut rows = watch.map(|watch| self.rows(watch, closed, &end, now));
         if let Some(leg) = leg {
-            rows = rows.and_then(|rows| self.shared.joins.with_leg(leg, rows, now));
+            rows = rows.and_then(|rows| self.shared.joins.with_leg(&leg, rows, now));
         }
         if let Some(attempt) = attempt {
             let seen = rows.iter().flatten().next();
             let seen = seen.map(Row::outcome);
             // What waits for this leg has all of it once it has ended.
-            rows = rows.and_then(|rows| self.own_leg(&attempt, rows, now));
+            if let Some(reply) = &rows {
+                self.note_leg(&attempt, reply);
+            }
             let mut told = attempt.told.lock();
             let outcome = seen.unwrap_or_else(|| judged(end, told.status));
             told.outcome = Some(outcome);
@@ -46,8 +48,6 @@ impl Context {
             attempts.with(&[&told.worker, outcome.name()]).inc();
             drop(told);
             rows = self.shared.joins.ended(&attempt, rows, now);
-            let waited = self.shared.joins.leg_over(&attempt.told);
-            waited.into_iter().for_each(|rows| self.shared.record(rows));
         }
         if let Some(rows) = rows {
             self.shared.record(rows);

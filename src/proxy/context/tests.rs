@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, ManualClock};
+use crate::config::proxy::Config;
 use crate::offset::OffsetTable;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
@@ -28,7 +29,10 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         roles: Default::default(),
         telemetry: Arc::new(Telemetry::new(None, metrics.clone(), true)),
         engine: None,
-        config: ArcSwap::default(),
+        config: ArcSwap::from_pointee(Config {
+            workers: vec!["w0=127.0.0.1:1=127.0.0.1:2".parse().unwrap()],
+            ..Config::default()
+        }),
         admin_token: None,
         faults: None,
         tls: None,
@@ -36,14 +40,13 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         phase: watch::channel(Phase::Serving).0,
         metrics,
     };
-    shared.joins.expect_attempts();
     (Arc::new(shared), manual)
 }
 
 fn context() -> (Context, ManualClock) {
     let (shared, manual) = shared();
     let mut context = Context::new(shared.clone(), Role::Front, shared.clock.now());
-    context.watch(Endpoint::Generate, Some("id"));
+    context.watch(Endpoint::Generate, Some("id"), &HeaderMap::new());
     (context, manual)
 }
 
@@ -170,13 +173,13 @@ fn row(first: &[u8], is_whole: bool) -> Row {
     at(1);
     let mut front = Context::new(shared.clone(), Role::Front, shared.clock.now());
     front.trace = Some(Trace::random());
-    front.watch(Endpoint::Generate, Some("id"));
+    front.watch(Endpoint::Generate, Some("id"), &HeaderMap::new());
     let parent = front.attempt_began().unwrap();
     let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), shared.clock.now());
     let mut headers = http::HeaderMap::new();
     headers.insert("traceparent", parent.parse().unwrap());
     hop.trace = Trace::of(&headers);
-    hop.watch(Endpoint::Generate, Some("id"));
+    hop.watch(Endpoint::Generate, Some("id"), &HeaderMap::new());
     let _ = hop.attempt_began();
     hop.response_head(&ok(), None, now());
     front.response_head(&ok(), Some(hop.stamps()), now());
@@ -235,7 +238,7 @@ fn the_wait_for_a_legs_room_is_not_of_its_attempt() {
     let at = |ms: i64| Stamp::from_nanos(ms * MS);
     manual.set(at(1));
     let mut hop = Context::new(shared.clone(), Role::Hop("w0".into()), at(1));
-    hop.watch(Endpoint::Generate, None);
+    hop.watch(Endpoint::Generate, None, &HeaderMap::new());
     manual.set(at(501));
     hop.request_body(b"{\"bootstrap_room\":7}", true);
     hop.room_waited(at(3));

@@ -16,7 +16,6 @@ struct Tables {
 fn tables(has_front: bool) -> Tables {
     let metrics = Metrics::new().unwrap();
     let joins = Joins::new(has_front, metrics.clone());
-    joins.expect_attempts();
     Tables { joins, metrics }
 }
 
@@ -289,50 +288,28 @@ fn while_two_processes_share_the_hops_nobody_tells_anothers_attempts() {
     assert_eq!(counts, [3, 3]);
 }
 
-/// Two hops without a front have the two legs of a request: the row waits for what the other leg tells, and no longer than it may.
+/// The front's row waits for what the other leg of its request tells, and no longer than it may.
 #[test]
 fn a_row_waits_for_its_other_leg() {
-    let tables = tables(false);
+    let tables = tables(true);
+    let joins = &tables.joins;
     let row = || vec![Sample::whole().open_row()];
-    let legs = |room: u64| {
-        let [prefill, decode] = [0, 1].map(|number| tables.leg(room * 10 + number, room, None));
-        let found = tables.joins.other_leg(&decode).unwrap();
-        assert!(Arc::ptr_eq(&found, &prefill.told));
-        assert!(
-            tables.joins.other_leg(&decode).is_none(),
-            "it is found once"
-        );
-        (prefill, found)
-    };
     let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].more.prefilled_by.take().unwrap().host;
-
     // It has told: the row is there at once.
-    let (prefill, leg) = legs(1);
-    prefill.told.lock().ended = Some(at(2));
-    assert_eq!(host(tables.joins.with_leg(leg, row(), at(2))), "server:10");
-
-    // It tells later.
-    let (prefill, leg) = legs(2);
-    assert!(tables.joins.with_leg(leg.clone(), row(), at(2)).is_none());
-    assert!(
-        tables.joins.leg_over(&legs(3).0.told).is_none(),
-        "another's"
-    );
-    prefill.told.lock().ended = Some(at(3));
-    assert_eq!(host(tables.joins.leg_over(&leg)), "server:20");
-    assert!(tables.joins.leg_over(&leg).is_none(), "once");
-
-    // It never tells, or the process ends.
-    for swept in [true, false] {
-        let (_prefill, leg) = legs(4 + u64::from(swept));
-        assert!(tables.joins.with_leg(leg, row(), at(2)).is_none());
-        assert!(tables.joins.sweep(at(3)).is_empty(), "it may still tell");
-        let mut given = match swept {
-            true => tables.joins.sweep(at(8)),
-            false => tables.joins.flush(),
+    let told = tables.leg(1, 1, None).told;
+    told.lock().ended = Some(at(2));
+    assert_eq!(host(joins.with_leg(&told, row(), at(2))), "server:1");
+    // It may still tell, until then or the process's end.
+    for (number, is_over) in [(2, false), (3, true)] {
+        let leg = tables.leg(number, number, None).told;
+        assert!(joins.with_leg(&leg, row(), at(2)).is_none());
+        assert!(joins.sweep(at(7)).is_empty());
+        leg.lock().host = "told later".to_owned();
+        let mut given = match is_over {
+            true => joins.flush(),
+            false => joins.sweep(at(8)),
         };
-        assert_eq!(given.len(), 1);
-        assert!(host(given.pop()).starts_with("server:"));
+        assert_eq!((given.len(), &*host(given.pop())), (1, "told later"));
     }
 }
 

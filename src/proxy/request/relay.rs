@@ -14,9 +14,9 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::{HttpPeer, Peer};
 use pingora::{Error, ErrorType};
 
+use crate::client::answer::Refusal;
 use crate::client::exchange::{Exchange, Part, Unwritten};
 use crate::clock::Stamp;
-use crate::fault::registry::Treated;
 use crate::proxy::failure::Failure;
 use crate::proxy::heads;
 use crate::proxy::identity::{self, REQUEST_ID};
@@ -42,7 +42,7 @@ pub(super) struct Response {
     /// Its body ends with the client's connection.
     pub(super) ends_by_close: bool,
     /// What was read while a write was pending.
-    ahead: VecDeque<Came>,
+    ahead: VecDeque<Part>,
     ahead_bytes: usize,
     /// Room for the next piece, used again and again.
     space: Vec<u8>,
@@ -50,12 +50,6 @@ pub(super) struct Response {
     broken: Option<Box<Error>>,
     /// The request's body could not be sent.
     pub(super) unsent: Option<Box<Error>>,
-}
-
-/// What was read from upstream.
-enum Came {
-    Head(Box<ResponseHeader>, bool),
-    Piece(Vec<u8>, bool, Treated),
 }
 
 /// Parts of a response that are read while a write to the client is pending, and their bytes.
@@ -124,10 +118,6 @@ impl Response {
             }
         }
     }
-
-    fn is_full(&self) -> bool {
-        self.ahead.len() >= AHEAD || self.ahead_bytes >= AHEAD_BYTES
-    }
 }
 
 impl Request<'_> {
@@ -150,7 +140,7 @@ impl Request<'_> {
         if std::mem::take(&mut self.upload.is_cut) {
             self.upload.is_over = false;
         }
-        let kept = self.upload.kept();
+        let kept = self.upload.kept.clone().unwrap_or_default();
         self.send(client, &mut up, &kept).await?;
         let now = self.shared.clock.now();
         (self.response.heard, self.upload.since) = (now, now);
@@ -230,7 +220,7 @@ impl Request<'_> {
         if uploading {
             let since = heard.max(self.upload.since);
             next = left(since, self.limits.client_read_timeout_s.get())
-                .ok_or(Failure::ClientSilent)?;
+                .ok_or(Failure::Refused(Refusal::BodySilent))?;
         }
         if !self.response.is_whole {
             next = next.min(left(heard, silence).ok_or(Failure::UpstreamSilent)?);
@@ -266,7 +256,7 @@ impl Request<'_> {
         read: pingora::Result<(Option<Box<ResponseHeader>>, bool)>,
         is_upgraded: bool,
         at: Stamp,
-    ) -> Result<Came, Failure> {
+    ) -> Result<Part, Failure> {
         let (head, is_end) = read.map_err(|error| {
             let error = self.response.unsent.take().unwrap_or(error);
             Failure::Upstream(error.into_up())
@@ -274,19 +264,15 @@ impl Request<'_> {
         self.response.heard = at;
         if let Some(mut head) = head {
             self.head_came(&mut head, is_end, is_upgraded, at)?;
-            return Ok(Came::Head(head, is_end));
+            return Ok(Part::Head(head, is_end));
         }
-        let mut piece = std::mem::take(&mut self.response.space);
+        let piece = std::mem::take(&mut self.response.space);
         self.response.is_whole = is_end;
         self.context.response_body(&piece, is_end, at);
-        let fault = self.fault.as_mut();
-        let treated = fault
-            .map(|fault| fault.piece(&mut piece))
-            .unwrap_or_default();
-        if treated.held.is_none() {
+        if self.fault.is_none() {
             self.context.passed_on(piece.is_empty(), is_end, at);
         }
-        Ok(Came::Piece(piece, is_end, treated))
+        Ok(Part::Body(piece, is_end))
     }
 
     /// Takes in a head, and makes it fit for the client.
@@ -362,16 +348,17 @@ impl Request<'_> {
     /// Writes what came to the client.
     async fn pass(
         &mut self,
-        came: Came,
+        mut part: Part,
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
     ) -> Result<(), Failure> {
-        match came {
-            Came::Head(head, is_end) => {
-                let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        let (mut is_switch, mut is_cut, mut is_end) = (false, false, false);
+        match &mut part {
+            Part::Head(head, _) => {
+                is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
                 if is_switch || !head.status.is_informational() {
                     self.response.has_begun = true;
-                    self.upload.forget();
+                    self.upload.kept = None;
                     let closes = self.service.listener.is_closing() || self.response.ends_by_close;
                     // Pingora gives the connection up at a `100 Continue`, before which no body can have come.
                     let keeps = self.keeps_alive && !closes;
@@ -379,43 +366,46 @@ impl Request<'_> {
                         .session
                         .set_keepalive(keeps.then_some(self.limits.client_idle_timeout_s.get()));
                 }
-                self.write(Part::Head(head, is_end), client, up).await?;
-                if is_switch {
-                    // What the client sends from now on is for the upstream, and no body.
-                    self.limits = self.limits.clone().lifted();
-                    self.upload.is_over = false;
-                    self.upload.since = self.shared.clock.now();
-                }
             }
-            Came::Piece(mut piece, is_end, treated) => {
+            Part::Body(piece, is_last) => {
                 self.response.ahead_bytes = self.response.ahead_bytes.saturating_sub(piece.len());
-                if let (Some(time), Some(fault)) = (treated.held, &mut self.fault) {
-                    hold(fault, Some(time), client).await?;
+                if let Some(fault) = &mut self.fault {
+                    let held;
+                    (held, is_cut) = fault.piece(piece);
+                    if held.is_some() {
+                        hold(fault, held, client).await?;
+                    }
                     let now = self.shared.clock.now();
-                    self.context.passed_on(piece.is_empty(), is_end, now);
+                    self.context.passed_on(piece.is_empty(), *is_last, now);
                 }
-                let is_end = is_end && !treated.is_cut;
-                self.write(Part::Body(&mut piece, is_end), client, up)
-                    .await?;
-                if piece.capacity() <= SPACE {
-                    self.response.space = piece;
-                }
-                if treated.is_cut {
-                    return Err(Failure::Injected);
-                }
-                // Either end of an upgraded connection is the end of both.
-                self.upload.is_over |= is_end && client.session.was_upgraded();
+                *is_last &= !is_cut;
+                is_end = *is_last;
             }
         }
+        let space = self.write(part, client, up).await?;
+        if (1..=SPACE).contains(&space.capacity()) {
+            self.response.space = space;
+        }
+        if is_cut {
+            return Err(Failure::Injected);
+        }
+        if is_switch {
+            // What the client sends from now on is for the upstream, and no body.
+            self.limits = self.limits.clone().lifted();
+            self.upload.is_over = false;
+            self.upload.since = self.shared.clock.now();
+        }
+        // Either end of an upgraded connection is the end of both.
+        self.upload.is_over |= is_end && client.session.was_upgraded();
         Ok(())
     }
 
     async fn write(
         &mut self,
-        part: Part<'_>,
+        part: Part,
         client: &mut Exchange,
         up: Option<&mut HttpSession>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<u8>, Failure> {
         let write = self.limits.client_write_timeout_s.get();
         let stalled = u64::try_from(self.context.time.pending()).unwrap_or(0);
         let stall = (self.limits.client_stall_timeout_s.get())
@@ -443,7 +433,10 @@ impl Request<'_> {
             return pending().await;
         };
         while !self.response.is_whole && self.fault.is_none() {
-            if self.response.is_full() {
+            let Response {
+                ahead, ahead_bytes, ..
+            } = &self.response;
+            if ahead.len() >= AHEAD || *ahead_bytes >= AHEAD_BYTES {
                 self.context.time.full(clock.now());
                 break;
             }
@@ -458,7 +451,7 @@ impl Request<'_> {
                 }
                 Err(failure) => return failure,
             };
-            if let Came::Piece(piece, ..) = &came {
+            if let Part::Body(piece, _) = &came {
                 self.response.ahead_bytes += piece.len();
             }
             self.response.ahead.push_back(came);

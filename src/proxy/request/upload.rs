@@ -13,7 +13,6 @@ use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
 use crate::request::endpoint::Endpoint;
 use crate::request::prompt_blocks::PromptBlocks;
-use crate::telemetry::prometheus::Limit;
 
 use super::Request;
 
@@ -21,7 +20,7 @@ use super::Request;
 #[derive(Debug)]
 pub(super) struct Upload {
     /// All pieces so far, while they may have to be sent to another upstream.
-    kept: Option<Vec<Bytes>>,
+    pub(super) kept: Option<Vec<Bytes>>,
     /// Bytes so far.
     pub(super) bytes: u64,
     /// How long pieces were waited for, in sum.
@@ -73,23 +72,8 @@ impl Upload {
         let kept: usize = self.kept.iter().flatten().map(Bytes::len).sum();
         match kept + piece.len() <= KEEPS {
             true => self.hold(piece),
-            false => self.forget(),
+            false => self.kept = None,
         }
-    }
-
-    /// It need not be sent again.
-    pub(super) fn forget(&mut self) {
-        self.kept = None;
-    }
-
-    /// Whether all of it that has been read is still there.
-    pub(super) fn can_be_sent_again(&self) -> bool {
-        self.kept.is_some()
-    }
-
-    /// What has been read and is to be sent first.
-    pub(super) fn kept(&self) -> Vec<Bytes> {
-        self.kept.clone().unwrap_or_default()
     }
 }
 
@@ -124,7 +108,9 @@ impl Request<'_> {
                 self.limits.client_read_timeout_s.get(),
                 self.read_piece(client),
             );
-            let piece = piece.await.map_err(|_| Failure::ClientSilent)??;
+            let piece = piece
+                .await
+                .map_err(|_| Failure::Refused(Refusal::BodySilent))??;
             prompt.feed(&piece);
             read += piece.len();
             self.upload.hold(piece);
@@ -168,11 +154,11 @@ impl Request<'_> {
         let now = self.shared.clock.now();
         self.upload.came(piece.len(), is_end, now);
         if self.upload.bytes > self.limits.request_body_max_bytes.get() {
-            return Err(self.over(Limit::BodyBytes, Refusal::BodyTooLarge));
+            return Err(Failure::Refused(Refusal::BodyTooLarge));
         }
         let waited = u64::try_from(self.upload.waited_nanos).unwrap_or(0);
         if !is_end && Duration::from_nanos(waited) > self.limits.client_body_timeout_s.get() {
-            return Err(self.over(Limit::BodyTime, Refusal::BodyTooSlow));
+            return Err(Failure::Refused(Refusal::BodyTooSlow));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use queuescope::request::stamps::Stamps;
 
 use crate::support::proxy::{Front, Row, assert_cells, assert_outcome, number, playing, workers};
 use crate::support::router::free_port;
-use crate::support::upstream::{Step, Upstream, begun, done};
+use crate::support::upstream::{Step, Upstream, begun, done, refusing};
 use crate::support::wire::{Client, headers, json_response, until};
 
 /// A hop before `server`, a router before the hop, and a front before the router.
@@ -60,6 +60,27 @@ async fn a_room_said_to_a_server_of_its_own_makes_no_leg() {
             ("", "0.250000000")
         );
     }
+}
+
+/// Its server is down, and what is left of the body is read for a room alone: that refuses nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_no_server_takes_comes_to_no_limit() {
+    let workers = workers(&[refusing().await]);
+    let hop = Front::with(&[], |config| {
+        config.workers = workers;
+        config.limits.request_body_max_bytes = 10.try_into().unwrap();
+    })
+    .await;
+    let mut client = Client::connect(hop.hop_addr()).await;
+    let head = "POST /generate HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n";
+    let body = "x".repeat(20);
+    client
+        .send(format!("{head}14\r\n{body}\r\n0\r\n\r\n"))
+        .await;
+    assert_eq!(client.response().await.status(), 502);
+    assert_eq!(hop.counter("queuescope_client_limits_total"), 0);
+    drop(client);
+    assert_outcome(&hop.only_row().await, "proxy_error", "refused");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
