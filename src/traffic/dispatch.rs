@@ -175,7 +175,7 @@ impl Dispatch {
             live.count(|counts| counts.under_way -= 1);
             drop(slot);
             let ended = clock.now();
-            let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
+            let reply = reply.filter(|_| exchange.outcome() == Outcome::Ok);
             self.end(due, slot_nanos, exchange);
             let said = next.zip(reply.and_then(Reply::text));
             let Some((next, reply)) = said else { return };
@@ -218,7 +218,7 @@ impl Dispatch {
 
     fn end(&self, scheduled: Stamp, slot_nanos: i64, exchange: Exchange) {
         self.live.count(|counts| {
-            counts.failed += usize::from(exchange.observed.outcome() != Outcome::Ok);
+            counts.failed += usize::from(exchange.outcome() != Outcome::Ok);
             counts.done += 1;
         });
         // Nobody listens any more only when the run was dropped.

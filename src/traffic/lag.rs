@@ -42,7 +42,7 @@ impl Lag {
         self.waited += u64::from(slot > 0);
         self.longest_wait = self.longest_wait.max(slot);
         let Some(sent) = exchange.at(Moment::Sent) else {
-            let is_given_up = exchange.observed.outcome() == Outcome::ClientAbort;
+            let is_given_up = exchange.outcome() == Outcome::ClientAbort;
             self.unsent += u64::from(is_given_up);
             return;
         };
@@ -151,7 +151,7 @@ mod tests {
             let sent = scheduled.plus_nanos(late + slot_nanos + connect_nanos);
             observer.timeline_mut().set(Moment::Sent, sent);
             let exchange = Exchange {
-                observed: observer.finish(End::Complete, sent),
+                rows: observer.finish(End::Complete, sent),
                 stamps: None,
                 connect_nanos,
             };
@@ -223,7 +223,7 @@ mod tests {
         let waited = scheduled.plus_nanos(9_000 * MS);
         let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
         let unsent = Exchange {
-            observed: observer.finish(End::GivenUp, waited),
+            rows: observer.finish(End::GivenUp, waited),
             stamps: None,
             connect_nanos: 0,
         };

@@ -55,7 +55,7 @@ impl Context {
         };
         let mut told = attempt.told.lock();
         if told.room.is_some() || told.role.is_some() {
-            let reply = leg.observer.finish(End::Complete, at).into_rows(None);
+            let reply = leg.observer.finish(End::Complete, at);
             legs::note(&mut told, &reply);
             if let Some(role) = told.role {
                 self.shared.learn(&told.worker, Some(role));

@@ -304,7 +304,7 @@ fn a_row_waits_for_its_other_leg() {
         );
         (prefill, found)
     };
-    let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].more.prefilled_by.take().unwrap().host;
+    let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].prefill_host.take().unwrap();
 
     // It has told: the row is there at once.
     let (prefill, leg) = legs(1);

@@ -15,7 +15,7 @@ fn legs_that_no_front_takes_are_one_row() {
     let rows = vec![Sample::whole().open_row()];
     assert!(tables.joins.ended(&decode, Some(rows), at(2)).is_none());
     let rows = tables.joins.sweep(at(8)).pop().unwrap();
-    assert_eq!(rows[0].more.prefilled_by.as_ref().unwrap().host, "server:1");
+    assert_eq!(rows[0].prefill_host.as_deref(), Some("server:1"));
 }
 
 /// The server that prefills is down: the router sends to both, leaves decode's leg at the other's error, and sends again. Each sending
