@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
+use serde::{Deserialize, Serialize};
 
 /// Nanoseconds in a second.
 pub const NANOS: i64 = 1_000_000_000;
@@ -18,7 +19,8 @@ pub const NANOS: i64 = 1_000_000_000;
 /// A moment on one clock, in nanoseconds since the Unix epoch as that clock tells it.
 ///
 /// Stamps of two clocks compare only through an offset ([`crate::offset`]).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(into = "i64", try_from = "i64")]
 pub struct Stamp(
     /// With the sign bit turned: in order, and 0 only of the least number, so that an `Option` takes no more room.
     NonZeroU64,
@@ -29,6 +31,23 @@ const SIGN: u64 = 1 << 63;
 impl fmt::Debug for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Stamp").field(&self.nanos()).finish()
+    }
+}
+
+impl From<Stamp> for i64 {
+    fn from(at: Stamp) -> i64 {
+        at.nanos()
+    }
+}
+
+/// A stamp from elsewhere. What lies before 1970 or beyond 2116 is no stamp of a clock, and what is taken of it would not fit
+/// into a number.
+impl TryFrom<i64> for Stamp {
+    type Error = &'static str;
+
+    fn try_from(nanos: i64) -> Result<Stamp, &'static str> {
+        let is_stamp = (0..1 << 62).contains(&nanos);
+        is_stamp.then(|| Stamp::from_nanos(nanos)).ok_or("no stamp")
     }
 }
 

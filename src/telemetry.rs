@@ -7,7 +7,7 @@ use crate::request::timeline::{Moment, Side};
 
 use self::counted::Counted;
 use self::otlp::Traces;
-use self::otlp::sampling::UpstreamFlag;
+use self::otlp::settings::UpstreamFlag;
 use self::prometheus::Metrics;
 use self::recent::Recent;
 use self::recorder::Recorder;
@@ -36,9 +36,12 @@ pub struct Telemetry {
     /// What the live page shows.
     pub recent: Recent,
     waits: WaitLog,
-    traces: Option<Traces>,
-    upstream_flag: UpstreamFlag,
-    ratio: f64,
+    /// Their way, where there is a collector.
+    pub traces: Option<Traces>,
+    /// When the sampled flag goes upstream.
+    pub upstream_flag: UpstreamFlag,
+    /// The share of [`UpstreamFlag::Ratio`].
+    pub ratio: f64,
 }
 
 impl Telemetry {
@@ -53,17 +56,6 @@ impl Telemetry {
             traces: None,
             upstream_flag: UpstreamFlag::default(),
             ratio: 1.0,
-        }
-    }
-
-    /// With traces, where there is a collector; and when the sampled flag goes upstream, `ratio` being the share of
-    /// [`UpstreamFlag::Ratio`].
-    pub fn with_traces(self, traces: Option<Traces>, flag: UpstreamFlag, ratio: f64) -> Telemetry {
-        Telemetry {
-            traces,
-            upstream_flag: flag,
-            ratio,
-            ..self
         }
     }
 

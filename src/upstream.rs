@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -227,7 +227,7 @@ impl Upstreams {
             None => self.peer(&upstream.address, at),
         };
         *known = Some(peer.clone());
-        upstream.counts.request_began();
+        upstream.counts.in_flight.fetch_add(1, Relaxed);
         if asks {
             upstream.prefixes.lock().insert(prompt);
         }
@@ -249,8 +249,8 @@ impl Upstreams {
             let shared = prefixes.as_ref().map_or(0, |known| known.shared(prompt));
             Candidate {
                 index,
-                is_out: upstream.counts.is_out(),
-                in_flight: upstream.counts.in_flight(),
+                is_out: upstream.counts.is_out.load(Relaxed),
+                in_flight: upstream.counts.in_flight.load(Relaxed),
                 shared,
                 cached: prefixes.map_or(0, |known| known.len()),
             }
@@ -268,7 +268,7 @@ impl Upstreams {
     /// else it is left out and probed. A name is looked up anew meanwhile: it may mean another machine by now.
     pub fn connection_failed(&self, chosen: &mut Chosen) -> bool {
         let upstream = &chosen.upstream;
-        upstream.counts.connect_failed();
+        upstream.counts.connect_failures.fetch_add(1, Relaxed);
         upstream.addresses.tried(chosen.at, false);
         // When it is back it may have been started anew.
         *upstream.prefixes.lock() = Prefixes::default();
@@ -353,7 +353,10 @@ impl Upstream {
             address: address.clone(),
             addresses: Addresses::look_up(address, resolver)?,
             is_looked_up: AtomicBool::new(false),
-            counts: Arc::new(UpstreamFigures::new(address.name())),
+            counts: Arc::new(UpstreamFigures {
+                name: address.name(),
+                ..UpstreamFigures::default()
+            }),
             health: Mutex::default(),
             prefixes: Mutex::default(),
         })
@@ -377,13 +380,13 @@ impl Upstream {
 
     /// Looks up what a name means now, on a thread that may block; not twice at a time.
     fn look_up_again(self: &Arc<Self>) -> Option<JoinHandle<()>> {
-        if !self.address.is_name() || self.is_looked_up.swap(true, Ordering::Relaxed) {
+        if !self.address.is_name() || self.is_looked_up.swap(true, Relaxed) {
             return None;
         }
         let upstream = self.clone();
         Some(tokio::task::spawn_blocking(move || {
             upstream.addresses.look_up_again(&upstream.address);
-            upstream.is_looked_up.store(false, Ordering::Relaxed);
+            upstream.is_looked_up.store(false, Relaxed);
         }))
     }
 }
@@ -403,6 +406,6 @@ impl Chosen {
 
 impl Drop for Chosen {
     fn drop(&mut self) {
-        self.upstream.counts.request_ended();
+        self.upstream.counts.in_flight.fetch_sub(1, Relaxed);
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::clock::{Clock, NANOS, Stamp};
 use crate::offset::OffsetTable;
-use crate::request::observer::with_engine;
+use crate::request::observer::{self, with_engine};
 use crate::request::roles::Roles;
 use crate::request::row::Row;
 use crate::request::sequence::{TimingSource, Untold};
@@ -202,7 +202,9 @@ impl Joined {
         }
         if let [first, others @ ..] = &mut rows[..] {
             for row in others {
-                row.more.prefilled_by.clone_from(&first.more.prefilled_by);
+                row.prefill_host.clone_from(&first.prefill_host);
+                let worker = &first.more.prefill_worker;
+                row.more.prefill_worker.clone_from(worker);
             }
         }
         rows
@@ -227,10 +229,7 @@ fn relate(rows: &mut [Row], found: &[Match], clocks: &mut OffsetTable) {
     };
     clocks.add(&clock, &bounds);
     if let Some(offset) = clocks.get_over(&clock, with_engine) {
-        for row in rows {
-            row.timeline
-                .relate(ClockOf::Engine, Relation::Apart(offset));
-        }
+        observer::relate(rows, ClockOf::Engine, Relation::Apart(offset));
     }
 }
 

@@ -222,8 +222,7 @@ mod tests {
              \"forward_entry_time\":{entered_after},\"queue_time\":0.25}}}}"
         );
         observer.response_body(body.as_bytes(), at, 0);
-        let observed = observer.finish(End::Complete, at);
-        Row::ended(observed.into_rows(None)).remove(0)
+        Row::ended(observer.finish(End::Complete, at)).remove(0)
     }
 
     #[test]

@@ -4,7 +4,6 @@
 use serde_json::Value;
 
 use crate::request::attempt::{Attempt, ServerRole, tell_lost};
-use crate::request::more::PrefilledBy;
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side};
 
@@ -64,7 +63,7 @@ pub fn note(attempt: &mut Attempt, reply: &[Row]) {
 pub fn put(leg: &Attempt, rows: &mut [Row]) {
     for row in rows.iter_mut() {
         row.more.room = row.more.room.or(leg.room);
-        row.more.prefilled_by = Some(PrefilledBy::of(leg));
+        row.prefilled_by(leg);
         let times = usize::try_from(row.index).ok();
         let times = times.and_then(|index| leg.prefill.get(index));
         row.timeline.pair(times.copied().unwrap_or_default());
@@ -84,7 +83,7 @@ pub fn put(leg: &Attempt, rows: &mut [Row]) {
 fn hold(leg: &Attempt, row: &mut Row) {
     let timeline = &mut row.timeline;
     let is_one_clock = timeline.side() == Side::Front
-        && timeline.saw_way_back()
+        && timeline.mark(Moment::WorkerFirstToken).is_some()
         && timeline.relation(ClockOf::Hop) == Relation::Same;
     let [at_hop, head] =
         [Moment::WorkerFirstToken, Moment::ResponseHead].map(|moment| timeline.raw(moment));
@@ -140,7 +139,7 @@ mod tests {
                 .set(Moment::WorkerFirstToken, at(60));
             observer.response_head(200, Some("text/event-stream"), false, at(head));
             observer.timeline_mut().set(Moment::FirstToken, at(120));
-            let mut rows = observer.finish(End::Complete, at(200)).into_rows(None);
+            let mut rows = observer.finish(End::Complete, at(200));
             put(&leg, &mut rows);
             assert_eq!(rows[0].timeline.raw(Moment::PrefillReplied), held, "{head}");
         }

@@ -246,9 +246,7 @@ impl<'a> Request<'a> {
         let has_body = !client.session.is_body_empty();
         let upstreams = self.service.upstreams.load_full();
         let prompt = match self.endpoint {
-            Some(endpoint) if upstreams.ask_for_prompt() => {
-                self.read_prompt(client, endpoint).await?
-            }
+            Some(_) if upstreams.ask_for_prompt() => self.read_prompt(client).await?,
             _ => Vec::new(),
         };
         let _slot = self.slot(&upstreams, client).await?;

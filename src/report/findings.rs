@@ -120,8 +120,8 @@ impl Seen<'_> {
 
     /// The time of a stage where it is known by itself.
     fn alone(&self, period: Period) -> Option<&PartSpent> {
-        let alone = |what: &Spent| matches!(what, Spent::Stages(set) if set.stages().count() == 1 && what.holds(period));
-        self.spent.parts.iter().find(|part| alone(&part.spent))
+        let mut parts = self.spent.parts.iter();
+        parts.find(|part| part.spent == Spent::of(period))
     }
 
     /// Whether a finding of this kind stands before this one.

@@ -106,8 +106,7 @@ pub fn labelled(spent: Spent) -> String {
 
 /// How far the time of a part may be off: the clocks' errors, nanoseconds.
 pub fn error(record: &Row, spent: Spent) -> i64 {
-    let Spent::Stages(set) = spent else { return 0 };
-    let periods = || set.stages().map(|stage| stage.period);
+    let periods = || spent.stages().map(|stage| stage.period);
     let ends = periods().next().zip(periods().last());
     ends.map_or(0, |(first, last)| {
         let (from, to) = (first.from, last.to);
@@ -119,9 +118,9 @@ pub fn error(record: &Row, spent: Spent) -> i64 {
 /// What a bar of a part is drawn with: shaded where several stages were not told apart, or it is none.
 pub fn mark(spent: Spent) -> &'static str {
     match spent {
-        Spent::Stages(stages) if stages.stages().count() > 1 => "░",
-        Spent::Stages(_) | Spent::Connecting | Spent::Proxy => "█",
-        Spent::Prompt | Spent::ClientStall => "▒",
+        Spent::PROMPT | Spent::CLIENT_STALL => "▒",
+        _ if spent.stages().count() > 1 => "░",
+        _ => "█",
     }
 }
 

@@ -269,7 +269,7 @@ columns! {
     /// The last event with a generated token was read.
     last_token_time: Time of Sequence [LastToken]
     /// The worker hop read the first token, where it was seen there.
-    worker_first_token_time: Time of Sequence
+    worker_first_token_time: Time of Sequence (|of: &Timeline| of.mark(Moment::WorkerFirstToken).and(of.time(Moment::WorkerFirstToken)))
     /// The part of `client_stall` that had passed when the last of the response was read: what came later delayed nothing.
     client_stall_until_finish: Seconds of Request
     /// Tokens that the first event with any brought, where each event's are known: `tpot` leaves them out.

@@ -140,11 +140,11 @@ mod tests {
         observer
             .timeline_mut()
             .set(Moment::Arrival, Stamp::from_nanos(arrival));
-        let observed = observer.finish(
+        Row::ended(observer.finish(
             End::Timeout("too\r\nlate".into()),
             Stamp::from_nanos(finish),
-        );
-        Row::ended(observed.into_rows(None)).remove(0)
+        ))
+        .remove(0)
     }
 
     fn table(base: TimeBase, records: &[Row]) -> Vec<Vec<(String, String)>> {

@@ -52,13 +52,6 @@ pub fn passed(path: &str) -> &'static str {
     known.unwrap_or(OTHER)
 }
 
-#[expect(clippy::derivable_impls, reason = "`names!` makes the enum")]
-impl Default for Endpoint {
-    fn default() -> Endpoint {
-        Endpoint::Generate
-    }
-}
-
 impl Endpoint {
     /// The operation's name by the GenAI conventions of OpenTelemetry.
     pub const fn operation(self) -> &'static str {

@@ -11,8 +11,11 @@ const INPUT: (&str, Rule) = ("input_tokens", scalar(Field::UsageUncachedTokens))
 const CACHED: (&str, Rule) = ("cache_read_input_tokens", scalar(Field::UsageCachedTokens));
 const OUTPUT: (&str, Rule) = ("output_tokens", scalar(Field::UsageCompletionTokens));
 const USAGE: Rule = members(&[INPUT, OUTPUT, CACHED]);
-/// That of `message_start`: SGLang says 0 generated there, whatever comes.
-const START: Rule = members(&[("usage", members(&[INPUT, CACHED]))]);
+/// That of `message_start`: SGLang says 0 generated there, whatever comes. Or the words of an error that is no object.
+const MESSAGE: Rule = Rule {
+    scalar: Some(Field::ErrorMessage),
+    ..members(&[("usage", members(&[INPUT, CACHED]))])
+};
 
 /// A block of content, or what is added to one.
 const BLOCK: Rule = members(&[
@@ -23,28 +26,18 @@ const BLOCK: Rule = members(&[
 ]);
 static ELEMENT: Rule = BLOCK;
 
-/// One event of a stream.
-pub static EVENT: Rule = object(
+/// One event of a stream, or a whole reply: they share few members, and those mean the same.
+pub static BODY: Rule = object(
     Field::Item,
     &[
         ("type", scalar(Field::EventType)),
         ("index", Rule::SKIP),
         ("delta", BLOCK),
         ("content_block", BLOCK),
-        ("message", START),
+        ("message", MESSAGE),
         ("usage", USAGE),
         ("error", ERROR),
-    ],
-);
-
-/// A whole reply.
-pub static REPLY: Rule = object(
-    Field::Item,
-    &[
         ("content", elements(&ELEMENT)),
-        ("usage", USAGE),
-        ("error", ERROR),
-        ("message", scalar(Field::ErrorMessage)),
         ("detail", scalar(Field::ErrorMessage)),
     ],
 );

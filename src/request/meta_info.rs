@@ -11,7 +11,8 @@ use super::scalar::Scalar;
 /// the middle of a stream costs copies of a few bytes and no number is parsed.
 #[derive(Clone, Debug, Default)]
 pub struct MetaInfo {
-    shape: Shape,
+    /// Which fields there are.
+    pub(super) shape: Shape,
     cells: [Cell; CELLS],
     /// `prefill_finished_ts` stands behind `request_received_ts`, where the API server writes.
     prefill_by_server: bool,
@@ -87,11 +88,6 @@ impl MetaInfo {
     /// Whether it keeps fields of this name.
     pub fn keeps(field: Field) -> bool {
         place(field).is_some()
-    }
-
-    /// Which fields there are.
-    pub fn shape(&self) -> Shape {
-        self.shape
     }
 
     /// Reads what was kept. What the `first` of the sequence told of its queue and its prefill is not read again: that of a later
@@ -195,7 +191,7 @@ impl Timings {
     /// reply that never streamed) and `last` that of its last. Once a sequence has been retracted, `queue_time` has gone
     /// on while the entry into the first batch stood still: the two no longer belong together.
     pub fn queue(&self, last: Option<&Timings>) -> Option<(Stamp, Stamp)> {
-        if self.is_retracted() {
+        if self.num_retractions > Some(0) {
             return None;
         }
         let end = self.forward_entry.or_else(|| last?.forward_entry)?;
@@ -208,11 +204,6 @@ impl Timings {
     pub fn queue_total(&self, last: Option<&Timings>) -> Option<i64> {
         let nanos = self.queue_nanos.or_else(|| last?.queue_nanos);
         nanos.filter(|nanos| *nanos > 0)
-    }
-
-    /// Whether the scheduler has taken the sequence out of the batch again.
-    pub fn is_retracted(&self) -> bool {
-        self.num_retractions.unwrap_or(0) > 0
     }
 
     /// Whether anything here says when something happened in the engine.

@@ -1,6 +1,7 @@
 //! What a row knows that no column shows: of a request that this process saw, and not of rows that were read.
 
-use super::attempt::Attempt;
+use crate::clock::Stamp;
+
 use super::gaps::GapCounts;
 use super::generation::Generation;
 use super::sequence::{TimingSource, Untold};
@@ -22,8 +23,8 @@ pub struct More {
     pub untold: Option<Untold>,
     /// What servers tell by those goes into the front's row, not into this one.
     pub front_joins_engine: bool,
-    /// Who prefilled it, where that was another server.
-    pub prefilled_by: Option<Box<PrefilledBy>>,
+    /// The name of the hop before the server that prefilled it, where that was another.
+    pub prefill_worker: Option<String>,
     /// How many gaps there are of which length: those of `itl_mean`, where all are known. Of the first few sequences of a request.
     pub gaps: Option<GapCounts>,
     /// What only traces tell. The first row of a request has it for all.
@@ -40,27 +41,10 @@ pub struct More {
     pub usage_completion_tokens: Option<u64>,
     /// How long writes to the client were held up between the first and the last event with a token, nanoseconds.
     pub stall_nanos: i64,
+    /// The server's first write of it, by its own clock, and when that was read.
+    pub first_write: Option<(Stamp, Stamp)>,
     /// Moments that another source puts elsewhere, and that source.
     pub differing: Vec<(Moment, TimingSource)>,
     /// The key of the engine's clock among the offsets of a proxy.
     pub engine_clock: Option<String>,
-}
-
-/// A server that prefilled a request which another answered.
-#[derive(Clone, Debug)]
-pub struct PrefilledBy {
-    /// The server, `host:port`; empty where nobody told.
-    pub host: String,
-    /// The name of the hop before it.
-    pub worker: String,
-}
-
-impl PrefilledBy {
-    /// The server of this attempt.
-    pub fn of(leg: &Attempt) -> Box<PrefilledBy> {
-        Box::new(PrefilledBy {
-            host: leg.host.clone(),
-            worker: leg.worker.clone(),
-        })
-    }
 }

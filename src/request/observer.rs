@@ -4,7 +4,7 @@
 //! bytes and never fails: what it cannot read stays unknown in the row.
 
 use crate::clock::Stamp;
-use crate::offset::{Offset, OffsetBound};
+use crate::offset::OffsetBound;
 
 pub use super::outcome::End;
 
@@ -32,19 +32,12 @@ pub struct Observer {
     told: Option<Outcome>,
 }
 
-/// A watched request that has ended.
-#[derive(Debug)]
-pub struct Observed {
-    rows: Vec<Row>,
-    first_writes: Vec<(Stamp, Stamp)>,
-}
-
 impl Observer {
     /// Begins to watch a request to `endpoint`.
     pub fn new(side: Side, endpoint: Endpoint, req_id: String) -> Observer {
         Observer {
             row: Row::new(side, endpoint, req_id),
-            request: Some(Box::new(RequestBody::new(endpoint))),
+            request: Some(Box::default()),
             response: None,
             last_read: None,
             is_whole: false,
@@ -183,8 +176,9 @@ impl Observer {
         }
     }
 
-    /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment.
-    pub fn finish(mut self, end: End, at: Stamp) -> Observed {
+    /// Ends the watch, at `at` unless the response came to its own end. Of one without a body that is its finish moment. Gives the
+    /// rows, one a generated sequence, at least one; not ended.
+    pub fn finish(mut self, end: End, at: Stamp) -> Vec<Row> {
         let is_whole = self.is_whole || end == End::Complete;
         self.take_what_was_asked();
         let (parsed, generation) = self.take_response(is_whole);
@@ -210,7 +204,7 @@ impl Observer {
         row.more.untold_sequences = parsed.untold_sequences;
         row.more.usage_prompt_tokens = parsed.usage_prompt_tokens;
         row.more.usage_completion_tokens = parsed.usage_completion_tokens;
-        self.into_observed(parsed)
+        self.into_rows(parsed)
     }
 
     /// What the response parsed, and what it showed of the generation's end.
@@ -252,19 +246,14 @@ impl Observer {
         row.model = asked.model;
     }
 
-    fn into_observed(mut self, mut parsed: ParsedBody) -> Observed {
+    fn into_rows(mut self, mut parsed: ParsedBody) -> Vec<Row> {
         if parsed.sequences.is_empty() {
             parsed.sequences.push(SequenceWatch::default());
         }
         // Sums count a request at its first row, so that stands whatever came; other places may be empty.
-        let is_told = |watch: &SequenceWatch, index: u32| index == 0 || watch.has_events();
-        let watched = parsed.sequences.iter();
-        let first_writes = watched.clone().filter_map(SequenceWatch::first_write);
-        let first_writes = first_writes.collect();
-        let told = watched
-            .zip(0..)
-            .filter(|(watch, index)| is_told(watch, *index));
-        let told = told.count();
+        let is_told = |watch: &SequenceWatch, index: u32| index == 0 || watch.has_events;
+        let told = parsed.sequences.iter().zip(0..);
+        let told = told.filter(|(watch, index)| is_told(watch, *index)).count();
         let sequences = u32::try_from(told).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row has it for all of them.
@@ -289,81 +278,31 @@ impl Observer {
         if let Some(first) = rows.first_mut() {
             first.more.trace = trace;
         }
-        Observed { rows, first_writes }
+        rows
     }
 }
 
-impl Observed {
-    /// How the request ended.
-    pub fn outcome(&self) -> Outcome {
-        self.rows.first().map_or(Outcome::ProxyError, Row::outcome)
-    }
-
-    /// The moments of its first sequence.
-    pub fn timeline(&self) -> Option<&Timeline> {
-        self.rows.first().map(|row| &row.timeline)
-    }
-
-    /// Puts another text in place of what is said of how it went wrong.
-    pub fn rewrite_error(&mut self, rewrite: impl Fn(&str) -> String) {
-        for row in &mut self.rows {
-            row.error = row.error.as_deref().map(&rewrite);
-        }
-    }
-
-    /// The server that served it, the key of its engine's clock.
-    pub fn host(&self) -> Option<&str> {
-        self.rows.first()?.host.as_deref()
-    }
-
-    /// Says how another clock stands to ours, in every row.
-    pub fn relate(&mut self, clock: ClockOf, relation: Relation) {
-        for row in &mut self.rows {
-            row.timeline.relate(clock, relation);
-        }
-    }
-
-    /// When, on our clock, the engine's moments of this request were: from our last send to the first
-    /// token read, or to the end where none was seen. `None` when nothing is known to have been sent.
-    pub fn with_engine(&self) -> Option<(Stamp, Stamp)> {
-        with_engine(&self.rows)
-    }
-
-    /// The bounds that this request puts on the engine's clock: what we sent cannot have arrived earlier,
-    /// what it sent cannot have been read earlier.
-    pub fn engine_bounds(&self) -> Vec<OffsetBound> {
-        let received = self.rows.iter().filter_map(|row| {
-            let created = row.timeline.raw(Moment::ServerCreated)?;
-            Some(OffsetBound::of_sent(row.timeline.last_send()?, created))
-        });
-        let written = self.first_writes.iter();
-        let written = written.map(|(sent, read)| OffsetBound::of_received(*read, *sent));
-        received.chain(written).collect()
-    }
-
-    /// The bounds that this request puts on the front's clock, for a generator behind it. `now` is the
-    /// front's clock when it wrote the response head.
-    pub fn front_bounds(&self, now: Option<Stamp>) -> Vec<OffsetBound> {
-        let Some(timeline) = self.timeline() else {
-            return Vec::new();
-        };
-        let sent = timeline.raw(Moment::Sent);
-        let read = timeline.raw(Moment::ResponseHead);
-        OffsetBound::of_exchange(sent, timeline.own_arrival(), now, read)
-    }
-
-    /// The rows, one a generated sequence, at least one; not ended. `engine` is the offset of the engine's clock
-    /// where it is known by now.
-    pub fn into_rows(mut self, engine: Option<Offset>) -> Vec<Row> {
-        self.relate(
-            ClockOf::Engine,
-            engine.map_or(Relation::Unknown, Relation::Apart),
-        );
-        self.rows
+/// Says how another clock stands to ours, in every row of a request.
+pub fn relate(rows: &mut [Row], clock: ClockOf, relation: Relation) {
+    for row in rows {
+        row.timeline.relate(clock, relation);
     }
 }
 
-/// The same of rows: see [`Observed::with_engine`].
+/// The bounds that a request puts on the engine's clock: what we sent cannot have arrived earlier, what it sent cannot have been
+/// read earlier.
+pub fn engine_bounds(rows: &[Row]) -> Vec<OffsetBound> {
+    let received = rows.iter().filter_map(|row| {
+        let created = row.timeline.raw(Moment::ServerCreated)?;
+        Some(OffsetBound::of_sent(row.timeline.last_send()?, created))
+    });
+    let written = rows.iter().filter_map(|row| row.more.first_write);
+    let written = written.map(|(sent, read)| OffsetBound::of_received(read, sent));
+    received.chain(written).collect()
+}
+
+/// When, on our clock, the engine's moments of a request were: from our last send to the first token read, or to the end where
+/// none was seen. `None` when nothing is known to have been sent.
 pub fn with_engine(rows: &[Row]) -> Option<(Stamp, Stamp)> {
     let timelines = || rows.iter().map(|row| &row.timeline);
     let from = timelines().filter_map(Timeline::last_send).min()?;

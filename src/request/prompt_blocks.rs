@@ -2,7 +2,6 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use super::endpoint::Endpoint;
 use super::field::Field;
 use super::request_body::CONTENT;
 use super::scalar::Scalar;
@@ -45,8 +44,10 @@ static MESSAGE: Rule = Rule {
 };
 const MESSAGES: Rule = text(Field::Prompt).or_elements(&MESSAGE);
 
-static GENERATE: Rule = members(&[("text", texts()), ("input_ids", texts())]);
-static OPENAI: Rule = members(&[
+/// The members of all endpoints' requests: no two mean different things by one.
+static BODY: Rule = members(&[
+    ("text", texts()),
+    ("input_ids", texts()),
     ("messages", MESSAGES),
     ("prompt", texts()),
     ("input", MESSAGES),
@@ -54,19 +55,17 @@ static OPENAI: Rule = members(&[
     ("system", CONTENT),
 ]);
 
-impl PromptBlocks {
-    /// About to read the body of a request to `endpoint`.
-    pub fn new(endpoint: Endpoint) -> PromptBlocks {
-        let rule = match endpoint {
-            Endpoint::Generate => &GENERATE,
-            _ => &OPENAI,
-        };
+impl Default for PromptBlocks {
+    /// About to read the body of a request.
+    fn default() -> PromptBlocks {
         PromptBlocks {
-            scanner: Scanner::new(rule),
+            scanner: Scanner::new(&BODY),
             chain: Chain::default(),
         }
     }
+}
 
+impl PromptBlocks {
     /// Reads the next piece.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.scanner.feed(bytes, &mut self.chain);
@@ -123,14 +122,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn blocks(endpoint: Endpoint, pieces: &[&[u8]]) -> Vec<u64> {
-        let mut prompt = PromptBlocks::new(endpoint);
+    fn blocks(pieces: &[&[u8]]) -> Vec<u64> {
+        let mut prompt = PromptBlocks::default();
         pieces.iter().for_each(|piece| prompt.feed(piece));
         prompt.into_blocks()
     }
 
-    fn of(endpoint: Endpoint, body: &str) -> Vec<u64> {
-        blocks(endpoint, &[body.as_bytes()])
+    fn of(body: &str) -> Vec<u64> {
+        blocks(&[body.as_bytes()])
     }
 
     fn alike(a: &[u64], b: &[u64]) -> usize {
@@ -145,9 +144,9 @@ mod tests {
             cuts.sort_unstable();
             let (start, rest) = body.as_bytes().split_at(cuts[0]);
             let (middle, end) = rest.split_at(cuts[1] - cuts[0]);
-            let whole = of(Endpoint::Generate, &body);
+            let whole = of(&body);
             prop_assert!(whole.len() >= text.len() / BLOCK);
-            prop_assert_eq!(blocks(Endpoint::Generate, &[start, middle, end]), whole);
+            prop_assert_eq!(blocks(&[start, middle, end]), whole);
         }
 
         #[test]
@@ -156,7 +155,7 @@ mod tests {
         ) {
             let text = |last: &str| "x".repeat(same) + &last.repeat(own);
             let body = |last| format!(r#"{{"text":"{}"}}"#, text(last));
-            let (a, b) = (of(Endpoint::Generate, &body("a")), of(Endpoint::Generate, &body("b")));
+            let (a, b) = (of(&body("a")), of(&body("b")));
             prop_assert_eq!(alike(&a, &b), same / BLOCK);
             prop_assert_eq!(a.len(), (same + own + 1) / BLOCK);
         }
@@ -166,40 +165,28 @@ mod tests {
     fn every_endpoints_prompt_is_read_and_nothing_else() {
         // OTHER is what is not read, IDS token ids of which the last is other, LONG a text.
         let bodies = [
-            (Endpoint::Generate, r#"{"rid":"OTHER","text":"LONG"}"#),
-            (Endpoint::Generate, r#"{"rid":"OTHER","input_ids":[[IDS]]}"#),
-            (
-                Endpoint::Completions,
-                r#"{"user":"OTHER","prompt":["LONG"]}"#,
-            ),
-            (Endpoint::Completions, r#"{"prompt":[IDS]}"#),
-            (
-                Endpoint::Chat,
-                r#"{"model":"OTHER","messages":[{"role":"system","content":"LONG"},{"content":[
+            r#"{"rid":"OTHER","text":"LONG"}"#,
+            r#"{"rid":"OTHER","input_ids":[[IDS]]}"#,
+            r#"{"user":"OTHER","prompt":["LONG"]}"#,
+            r#"{"prompt":[IDS]}"#,
+            r#"{"model":"OTHER","messages":[{"role":"system","content":"LONG"},{"content":[
                 {"type":"image_url","image_url":{"url":"OTHER"}},{"type":"text","text":"LONG"}]}]}"#,
-            ),
-            (Endpoint::Responses, r#"{"user":"OTHER","input":"LONG"}"#),
-            (
-                Endpoint::Responses,
-                r#"{"instructions":"LONG","input":[{"id":"OTHER","content":"LONG"}]}"#,
-            ),
-            (
-                Endpoint::Messages,
-                r#"{"system":[{"text":"LONG"}],"metadata":{"u":"OTHER"},"messages":[]}"#,
-            ),
+            r#"{"user":"OTHER","input":"LONG","text":{"format":{"type":"OTHER"}}}"#,
+            r#"{"instructions":"LONG","input":[{"id":"OTHER","content":"LONG"}]}"#,
+            r#"{"system":[{"text":"LONG"}],"metadata":{"u":"OTHER"},"messages":[]}"#,
         ];
         let (long, ids) = ("word ".repeat(60), "7,".repeat(200));
         let body = |text: &str, other: &str| {
             let text = text.replace("IDS", &(ids.clone() + other));
             text.replace("LONG", &long).replace("OTHER", other)
         };
-        for (endpoint, text) in bodies {
+        for text in bodies {
             let (a, b) = (body(text, "1"), body(text, "2"));
-            let (blocks, others) = (of(endpoint, &a), of(endpoint, &b));
-            assert!(blocks.len() >= 2, "{endpoint:?} {a}");
-            assert_eq!(blocks, others, "{endpoint:?}");
+            let blocks = of(&a);
+            assert!(blocks.len() >= 2, "{a}");
+            assert_eq!(blocks, of(&b), "{text}");
             let changed = a.replacen("word", "WORD", 1).replacen("7,7", "8,7", 1);
-            assert_eq!(alike(&of(endpoint, &changed), &blocks), 0, "{endpoint:?}");
+            assert_eq!(alike(&of(&changed), &blocks), 0, "{text}");
         }
     }
 
@@ -210,14 +197,14 @@ mod tests {
             let body = format!(
                 r#"{{"messages":[{{"content":"{first}"}},{{"content":"{second}{rest}"}}]}}"#
             );
-            of(Endpoint::Chat, &body)
+            of(&body)
         };
         assert_ne!(chat("a", "bc"), chat("ab", "c"));
     }
 
     #[test]
     fn a_long_prompt_is_known_before_its_end() {
-        let mut prompt = PromptBlocks::new(Endpoint::Generate);
+        let mut prompt = PromptBlocks::default();
         prompt.feed(br#"{"text":""#);
         assert!(!prompt.is_known());
         prompt.feed(&vec![b'x'; BLOCK * MOST_BLOCKS - 1]);
@@ -237,9 +224,9 @@ mod tests {
             r#"{"text":"too short"}"#,
             "\x1f\u{8b}zip",
         ] {
-            assert_eq!(of(Endpoint::Generate, body), [0; 0], "{body}");
+            assert_eq!(of(body), [0; 0], "{body}");
         }
-        let mut broken = PromptBlocks::new(Endpoint::Chat);
+        let mut broken = PromptBlocks::default();
         broken.feed(b"<prompt>");
         assert!(broken.is_known());
     }

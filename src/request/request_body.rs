@@ -1,6 +1,5 @@
 //! What a request asks for, read from its body as it passes.
 
-use super::endpoint::Endpoint;
 use super::field::Field;
 use super::scalar::Scalar;
 use super::scan::rule::{Rule, elements, members, scalar, text};
@@ -53,14 +52,6 @@ const BOOTSTRAP_ROOM: Rule = scalar(Field::BootstrapRoom).or_elements(&ROOM_ELEM
 static ROOM_ELEMENT: Rule = scalar(Field::BootstrapRoom);
 static ROOM: Rule = members(&[("bootstrap_room", BOOTSTRAP_ROOM)]);
 
-static GENERATE: Rule = members(&[
-    ("text", prompts()),
-    ("sampling_params", SAMPLING.or_elements(&SAMPLING_ELEMENT)),
-    ("stream", scalar(Field::Stream)),
-    ("model", scalar(Field::Model)),
-    ("bootstrap_room", BOOTSTRAP_ROOM),
-]);
-
 /// Text, or parts: `{"type": "text", "text": …}`.
 pub(super) const CONTENT: Rule = text(Field::Prompt).or_elements(&PART);
 static PART: Rule = Rule {
@@ -72,13 +63,16 @@ static MESSAGE: Rule = Rule {
     ..members(&[("content", CONTENT)])
 };
 
-static OPENAI: Rule = members(&[
+/// The members of all endpoints' requests: no two mean different things by one.
+static BODY: Rule = members(&[
     ("model", scalar(Field::Model)),
     ("stream", scalar(Field::Stream)),
     ("n", scalar(Field::SamplesPerPrompt)),
     ("max_tokens", scalar(Field::MaxTokens)),
     ("max_completion_tokens", scalar(Field::MaxCompletionTokens)),
     ("max_output_tokens", scalar(Field::MaxTokens)),
+    ("text", prompts()),
+    ("sampling_params", SAMPLING.or_elements(&SAMPLING_ELEMENT)),
     ("prompt", prompts()),
     ("messages", elements(&MESSAGE)),
     ("input", text(Field::Prompt).or_elements(&MESSAGE)),
@@ -88,18 +82,14 @@ static OPENAI: Rule = members(&[
     ("bootstrap_room", BOOTSTRAP_ROOM),
 ]);
 
-impl RequestBody {
-    /// About to read the body of a request to `endpoint`.
-    pub fn new(endpoint: Endpoint) -> RequestBody {
-        let rule = match endpoint {
-            Endpoint::Generate => &GENERATE,
-            Endpoint::Completions | Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => {
-                &OPENAI
-            }
-        };
-        RequestBody::by(rule)
+impl Default for RequestBody {
+    /// About to read the body of a request.
+    fn default() -> RequestBody {
+        RequestBody::by(&BODY)
     }
+}
 
+impl RequestBody {
     /// The same, where nothing but the room is wanted.
     pub fn of_room() -> RequestBody {
         RequestBody::by(&ROOM)
@@ -165,10 +155,10 @@ impl Sink for Asked {
 mod tests {
     use super::*;
 
-    fn asked(endpoint: Endpoint, body: &str) -> Asked {
-        let mut whole = RequestBody::new(endpoint);
+    fn asked(body: &str) -> Asked {
+        let mut whole = RequestBody::default();
         whole.feed(body.as_bytes());
-        let mut bytewise = RequestBody::new(endpoint);
+        let mut bytewise = RequestBody::default();
         body.as_bytes()
             .chunks(1)
             .for_each(|byte| bytewise.feed(byte));
@@ -183,7 +173,7 @@ mod tests {
     fn generate() {
         let body = r#"{"rid":"a","text": ["one  two\nthree","\tfour "], "logit":[[1,"]"],{"a":"}"}],
             "sampling_params": {"temperature":0, "max_new_tokens": 7,"n": 2}, "stream": true}"#;
-        let asked = asked(Endpoint::Generate, body);
+        let asked = asked(body);
         assert_eq!(asked.input_length(), Some(4));
         assert_eq!(
             (asked.output_length(), asked.n, asked.stream),
@@ -193,14 +183,8 @@ mod tests {
 
     #[test]
     fn token_ids_are_no_words() {
-        assert_eq!(
-            asked(Endpoint::Generate, r#"{"input_ids":[[1,2],[3]]}"#).input_length(),
-            None
-        );
-        assert_eq!(
-            asked(Endpoint::Completions, r#"{"prompt":[[1,2],[3]]}"#).input_length(),
-            None
-        );
+        assert_eq!(asked(r#"{"input_ids":[[1,2],[3]]}"#).input_length(), None);
+        assert_eq!(asked(r#"{"prompt":[[1,2],[3]]}"#).input_length(), None);
     }
 
     #[test]
@@ -209,7 +193,7 @@ mod tests {
             {"role":"user","content":[{"type":"text","text":"what is this"},
             {"type":"image_url","image_url":{"url":"a b c"}}]}],
             "max_completion_tokens":9,"max_tokens":50,"n":3}"#;
-        let asked = asked(Endpoint::Chat, body);
+        let asked = asked(body);
         assert_eq!(asked.input_length(), Some(5));
         assert_eq!(asked.model.as_deref(), Some("mé"));
         assert_eq!(
@@ -221,9 +205,9 @@ mod tests {
     #[test]
     fn the_room_is_read_wherever_it_stands_and_of_a_batch_that_of_the_first() {
         let room = u64::MAX >> 1;
-        for (endpoint, text) in [
-            (Endpoint::Generate, r#""text":["a","b"],"rid":["x","y"]"#),
-            (Endpoint::Chat, r#""messages":[{"content":"a"}],"n":2"#),
+        for text in [
+            r#""text":["a","b"],"rid":["x","y"]"#,
+            r#""messages":[{"content":"a"}],"n":2"#,
         ] {
             for value in [format!("{room}"), format!("[{room},7]")] {
                 let member = format!("\"bootstrap_room\":{value}");
@@ -232,7 +216,7 @@ mod tests {
                     format!("{{{text},{host},{member}}}"),
                     format!("{{{member},{host},{text}}}"),
                 ] {
-                    assert_eq!(asked(endpoint, &body).room, Some(room), "{body}");
+                    assert_eq!(asked(&body).room, Some(room), "{body}");
                     let mut leg = RequestBody::of_room();
                     leg.feed(body.as_bytes());
                     assert_eq!(leg.asked.room, Some(room), "{body}");
@@ -241,7 +225,7 @@ mod tests {
         }
         for none in ["0", "null", "[]", "\"7\"", "-1"] {
             let body = format!("{{\"bootstrap_room\":{none}}}");
-            assert_eq!(asked(Endpoint::Generate, &body).room, None, "{body}");
+            assert_eq!(asked(&body).room, None, "{body}");
         }
     }
 
@@ -256,7 +240,7 @@ mod tests {
             "nul",
             "{]",
         ] {
-            let asked = asked(Endpoint::Generate, body);
+            let asked = asked(body);
             assert_eq!((asked.stream, asked.input_length()), (None, None), "{body}");
         }
     }

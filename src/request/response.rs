@@ -10,7 +10,6 @@ use super::endpoint::Endpoint;
 use super::names::names;
 use super::outcome::Generation;
 use super::scan::{Progress, Rule, Scanner};
-use super::sequence::SequenceWatch;
 use super::sse::{EventSink, SseScanner};
 use super::{messages, openai, responses, sglang};
 
@@ -74,14 +73,11 @@ impl ResponseBody {
             Framing::Opaque(Unread::ContentType)
         };
         let whole_reply = !matches!(framing, Framing::Events(_));
-        let root = match (endpoint, whole_reply) {
-            (Endpoint::Generate, false) => &sglang::EVENT,
-            (Endpoint::Generate, true) => &sglang::REPLY,
-            (Endpoint::Completions | Endpoint::Chat, _) => &openai::CHUNK,
-            (Endpoint::Responses, false) => &responses::EVENT,
-            (Endpoint::Responses, true) => &responses::REPLY,
-            (Endpoint::Messages, false) => &messages::EVENT,
-            (Endpoint::Messages, true) => &messages::REPLY,
+        let root = match endpoint {
+            Endpoint::Generate => &sglang::BODY,
+            Endpoint::Completions | Endpoint::Chat => &openai::CHUNK,
+            Endpoint::Responses => &responses::BODY,
+            Endpoint::Messages => &messages::BODY,
         };
         ResponseBody {
             framing,
@@ -109,14 +105,14 @@ impl ResponseBody {
         match &self.framing {
             Framing::Json => false,
             Framing::Opaque(_) => parsed.now.is_some(),
-            Framing::Events(_) => parsed.sequences.iter().any(SequenceWatch::has_token),
+            Framing::Events(_) => parsed.sequences.iter().any(|of| of.first_token.is_some()),
         }
     }
 
     /// The engine's ids of its sequences, as far as they have come.
     pub fn engine_ids(&self) -> impl Iterator<Item = &str> {
         let sequences = self.document.parsed.sequences.iter();
-        sequences.filter_map(SequenceWatch::told_id)
+        sequences.filter_map(|of| of.engine_id.as_deref())
     }
 
     /// What the body showed of the generation's end. A router that was cut off passes on what came as if it were

@@ -25,20 +25,6 @@ const RESPONSE: Rule = members(&[
     ("usage", USAGE),
 ]);
 
-/// One event of a stream. Of an output item only what makes it a call is looked at.
-pub static EVENT: Rule = object(
-    Field::Item,
-    &[
-        ("delta", text(Field::Text)),
-        ("item", members(&[("type", scalar(Field::BlockType))])),
-        ("type", scalar(Field::EventType)),
-        ("response", RESPONSE),
-        ("error", ERROR),
-        ("message", scalar(Field::ErrorMessage)),
-        ("code", scalar(Field::ErrorCode)),
-    ],
-);
-
 /// A part of an item's content: an answer's, or a reasoning's.
 static PART: Rule = members(&[("text", text(Field::Text))]);
 static OUTPUT: Rule = members(&[
@@ -47,16 +33,22 @@ static OUTPUT: Rule = members(&[
     ("type", scalar(Field::BlockType)),
 ]);
 
-/// A whole reply.
-pub static REPLY: Rule = object(
+/// One event of a stream, or a whole reply: they share few members, and those mean the same. Of an event's output item only
+/// what makes it a call is looked at.
+pub static BODY: Rule = object(
     Field::Item,
     &[
+        ("delta", text(Field::Text)),
+        ("item", members(&[("type", scalar(Field::BlockType))])),
+        ("type", scalar(Field::EventType)),
+        ("response", RESPONSE),
         ("id", scalar(Field::ResponseId)),
         ("output", elements(&OUTPUT)),
         ("status", scalar(Field::ResponseStatus)),
         ("usage", USAGE),
         ("error", ERROR),
         ("message", scalar(Field::ErrorMessage)),
+        ("code", scalar(Field::ErrorCode)),
         ("detail", scalar(Field::ErrorMessage)),
     ],
 );

@@ -9,6 +9,7 @@ pub use super::columns::Row;
 pub use super::more::More;
 pub use super::timeline::{ClockState, TtftSource};
 
+use super::attempt::Attempt;
 use super::column::Origin;
 use super::columns::{COLUMNS, Column, ColumnId};
 use super::endpoint::Endpoint;
@@ -16,7 +17,7 @@ use super::impossible::Impossible;
 use super::outcome::Outcome;
 use super::passage::Passage;
 use super::response::Unread;
-use super::timeline::{Moment, Period, Side, TOLERANCE_NANOS, Timeline};
+use super::timeline::{Period, Side, TOLERANCE_NANOS, Timeline};
 use super::unseen::Unseens;
 
 mod missing;
@@ -74,6 +75,12 @@ impl Row {
         self.router_gap_added = gaps.map(|(here, worker)| here - worker);
     }
 
+    /// Takes in what leg of it another server prefilled.
+    pub fn prefilled_by(&mut self, leg: &Attempt) {
+        self.prefill_host = Some(leg.host.clone()).filter(|host| !host.is_empty());
+        self.more.prefill_worker = Some(leg.worker.clone());
+    }
+
     /// Ends the rows of a request of which all has been told.
     pub fn ended(mut rows: Vec<Row>) -> Vec<Row> {
         Row::sum_tokens(&mut rows);
@@ -94,12 +101,7 @@ impl Row {
     fn end(&mut self) {
         self.success = Some(self.is_ok());
         self.bootstrap_room = self.more.room.map(|room| room.to_string());
-        let by = self.more.prefilled_by.as_ref().map(|by| by.host.clone());
-        self.prefill_host = by.filter(|host| !host.is_empty());
         self.derive();
-        let at_hop = self.timeline.saw_way_back();
-        let at_hop = at_hop.then(|| self.timeline.time(Moment::WorkerFirstToken));
-        self.worker_first_token_time = at_hop.flatten();
         self.pure_queue_time = self.pure_queue();
         self.tpot = self.tpot_nanos();
         let found = Impossible::of(self);
@@ -156,7 +158,7 @@ impl Row {
 
     /// Where it was sent.
     pub fn endpoint(&self) -> Endpoint {
-        self.endpoint.unwrap_or_default()
+        self.endpoint.unwrap_or(Endpoint::Generate)
     }
 
     /// Whether the request went well.

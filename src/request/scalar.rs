@@ -17,14 +17,10 @@ impl Scalar<'_> {
         let Scalar::Bare(bytes) = self else {
             return None;
         };
-        if bytes.is_empty() {
-            return None;
-        }
-        bytes.iter().try_fold(0u64, |sum, byte| {
-            let digit = byte.wrapping_sub(b'0');
-            (digit < 10).then_some(())?;
-            sum.checked_mul(10)?.checked_add(u64::from(digit))
-        })
+        // It takes a sign, which no whole number here has.
+        let digits = bytes.first().is_some_and(u8::is_ascii_digit);
+        let number = digits.then(|| str::from_utf8(bytes).ok())?;
+        number?.parse().ok()
     }
 
     /// A number of seconds, in nanoseconds.

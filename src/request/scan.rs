@@ -38,6 +38,7 @@ pub enum Progress {
 }
 
 /// Scans one JSON document at a time.
+#[derive(Debug)]
 pub struct Scanner {
     state: State,
     stack: [Frame; DEPTH],
@@ -49,7 +50,7 @@ pub struct Scanner {
     template: Option<Template>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Frame {
     rule: &'static Rule,
     is_object: bool,
@@ -57,7 +58,7 @@ struct Frame {
     next: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum State {
     /// A value is due, or, in an array, its end.
     Value(&'static Rule),
@@ -80,14 +81,6 @@ enum State {
 }
 
 static IGNORE: Rule = Rule::SKIP;
-
-impl std::fmt::Debug for Scanner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scanner")
-            .field("depth", &self.depth)
-            .finish_non_exhaustive()
-    }
-}
 
 impl Scanner {
     /// A scanner about to read a document by `root`.

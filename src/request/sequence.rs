@@ -50,10 +50,13 @@ names! {
 /// Gathers a sequence's tokens and timings.
 #[derive(Debug, Default)]
 pub struct SequenceWatch {
-    engine_id: Option<String>,
-    has_events: bool,
+    /// The engine's id, if one was told.
+    pub(super) engine_id: Option<String>,
+    /// Any event spoke of it: the places between those that came are empty.
+    pub(super) has_events: bool,
     has_text: bool,
-    first_token: Option<Stamp>,
+    /// When the first token of it came.
+    pub(super) first_token: Option<Stamp>,
     last_token: Option<Stamp>,
     token_events: u64,
     /// The client's stalls by the first of them, and by the last.
@@ -71,8 +74,8 @@ pub struct SequenceWatch {
     uncounted: bool,
     token_gaps: Gaps,
     chunk_gaps: Gaps,
-    /// The first `meta_info`, and when its event was read.
-    first: Option<(Timings, Stamp)>,
+    /// The first `meta_info`, and when its event was read. From then on only one with a finish reason tells more.
+    pub(super) first: Option<(Timings, Stamp)>,
     /// The latest `meta_info` that came with a finish reason.
     last: Option<Timings>,
     /// The fields of these two.
@@ -97,28 +100,6 @@ pub struct TokenEvent {
 }
 
 impl SequenceWatch {
-    /// Takes the engine's id, unless there is one.
-    pub fn engine_id(&mut self, id: impl FnOnce() -> Option<String>) {
-        if self.engine_id.is_none() {
-            self.engine_id = id();
-        }
-    }
-
-    /// The engine's id, if one was told.
-    pub fn told_id(&self) -> Option<&str> {
-        self.engine_id.as_deref()
-    }
-
-    /// Whether any event spoke of it: the places between those that came are empty.
-    pub fn has_events(&self) -> bool {
-        self.has_events
-    }
-
-    /// Whether a token of it has come.
-    pub fn has_token(&self) -> bool {
-        self.first_token.is_some()
-    }
-
     /// Takes what an event brought.
     pub fn event(&mut self, event: TokenEvent) {
         self.has_events = true;
@@ -164,28 +145,17 @@ impl SequenceWatch {
         }
     }
 
-    /// Whether a `meta_info` came: only one with a finish reason tells more.
-    pub fn has_timings(&self) -> bool {
-        self.first.is_some()
-    }
-
     /// Takes a `meta_info`; `last` says that it came with a finish reason.
     pub fn timings(&mut self, meta: &MetaInfo, last: bool, at: Stamp) {
         if self.first.is_some() && !last {
             return;
         }
         let timings = meta.timings(self.first.as_ref().map(|(first, _)| first));
-        self.shape = self.shape.and(meta.shape());
+        self.shape = self.shape.and(meta.shape);
         self.first.get_or_insert((timings, at));
         if last {
             self.last = Some(timings);
         }
-    }
-
-    /// The server's first write and when it was read: `None` where the engine did not say.
-    pub fn first_write(&self) -> Option<(Stamp, Stamp)> {
-        let (timings, read) = self.first.as_ref()?;
-        Some((timings.response_sent?, *read))
     }
 
     /// Whether it was prefilled by another server than the one that told this: one that entered its batch, made tokens, and

@@ -89,8 +89,7 @@ const ITEM: Rule = object(
     ],
 );
 
-/// One event of a `/generate` stream.
-pub static EVENT: Rule = ITEM;
+static ELEMENT: Rule = ITEM;
 
-/// A whole `/generate` reply: one sequence, or the list of a batch or of n > 1.
-pub static REPLY: Rule = ITEM.or_elements(&EVENT);
+/// One event of a `/generate` stream, or a whole reply: one sequence, or the list of a batch or of n > 1.
+pub static BODY: Rule = ITEM.or_elements(&ELEMENT);

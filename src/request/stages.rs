@@ -7,7 +7,7 @@ use crate::request::row::Row;
 use crate::request::timeline::{Moment, Period, STAGES, Stage, Timeline};
 
 pub use last_seen::place;
-pub use spent::{Spent, StageSet, UNSEEN};
+pub use spent::{Spent, UNSEEN};
 
 /// A part of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,39 +48,34 @@ impl Breakdown {
 
         let (mut parts, mut unplaced) = placed(timeline, first, before);
         if let Some(spent) = last_seen {
-            match (spent, STAGES.get(before).and_then(to_end)) {
-                (Spent::Stages(stages), None) => unplaced = unplaced.with(stages),
-                (_, nanos) => parts.push(Part {
-                    spent,
-                    nanos: nanos?,
-                }),
+            match STAGES.get(before).and_then(to_end) {
+                Some(nanos) => parts.push(Part { spent, nanos }),
+                None if spent.stages().next().is_some() => unplaced = unplaced.with(spent),
+                None => return None,
             }
         }
-        if unplaced != StageSet::default() {
+        if unplaced != Spent::default() {
             let placed: i64 = parts.iter().map(|part| part.nanos).sum();
             parts.push(Part {
-                spent: Spent::Stages(unplaced),
+                spent: unplaced,
                 nanos: total_nanos - placed,
             });
-            parts.sort_by_key(|part| match part.spent {
-                Spent::Stages(_) => part.spent.order(),
-                _ => u32::MAX,
-            });
+            parts.sort_by_key(|part| part.spent.0.trailing_zeros());
         }
         name_what_is_no_router(row, &mut parts);
         // A client that is slow to send its prompt delays the choice of an upstream: that time is no router's.
         let prompt = row.prompt_wait;
-        carve_out(Spent::Prompt, prompt, Period::QUEUE_IN_ROUTER, &mut parts);
+        carve_out(Spent::PROMPT, prompt, Period::QUEUE_IN_ROUTER, &mut parts);
         // A stalled client delays what is read after it: that time is not the engine's.
         let stall = row.client_stall_until_finish;
-        carve_out(Spent::ClientStall, stall, Period::DECODE, &mut parts);
+        carve_out(Spent::CLIENT_STALL, stall, Period::DECODE, &mut parts);
         Some(Breakdown { total_nanos, parts })
     }
 
     /// The same until the first token was read; `None` where nobody saw when that was.
     #[must_use]
     pub fn until_first_token(&self) -> Option<Breakdown> {
-        let decode = Spent::Stages(StageSet::of(Period::DECODE));
+        let decode = Spent::of(Period::DECODE);
         let is_seen = self.parts.iter().any(|part| part.spent == decode);
         let mut parts = self.parts.clone();
         parts.retain(|part| !part.spent.is_after_first_token());
@@ -92,7 +87,7 @@ impl Breakdown {
 }
 
 /// The stages from one place to before another whose time is known, as parts, and those of which it is not.
-fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, StageSet) {
+fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Spent) {
     let own = STAGES.iter().enumerate().take(before).skip(first);
     let own = own.filter_map(|(at, stage)| Some((at, timeline.period_of(stage)?)));
     let mut places = Vec::with_capacity(STAGES.len());
@@ -102,7 +97,7 @@ fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Stage
         let (from, to) = (own.get(from)?.1.from, own.get(to)?.1.to);
         timeline.nanos(Period { from, to })
     };
-    let (mut parts, mut unplaced) = (Vec::with_capacity(STAGES.len()), StageSet::default());
+    let (mut parts, mut unplaced) = (Vec::with_capacity(STAGES.len()), Spent::default());
     let mut at = 0;
     while at < own.len() {
         // The shortest stretch of known length; it must not swallow stages that are known by themselves.
@@ -110,16 +105,11 @@ fn placed(timeline: &Timeline, first: usize, before: usize) -> (Vec<Part>, Stage
         let joined =
             joined.filter(|(last, _)| (at + 1..=*last).all(|inner| length(inner, inner).is_none()));
         let last = joined.map_or(at, |(last, _)| last);
-        let stages = own[at..=last]
-            .iter()
-            .map(|(place, _)| StageSet::one(*place));
-        let stages = stages.fold(StageSet::default(), StageSet::with);
+        let stages = own[at..=last].iter().map(|(place, _)| Spent::one(*place));
+        let spent = stages.fold(Spent::default(), Spent::with);
         match joined {
-            Some((_, nanos)) => parts.push(Part {
-                spent: Spent::Stages(stages),
-                nanos,
-            }),
-            None => unplaced = unplaced.with(stages),
+            Some((_, nanos)) => parts.push(Part { spent, nanos }),
+            None => unplaced = unplaced.with(spent),
         }
         at = last + 1;
     }
@@ -134,7 +124,7 @@ fn end(row: &Row, last_seen: Option<Spent>) -> Option<(Moment, usize)> {
     let is_seen = |stage: &Stage| begin(stage).is_some();
     Some(match last_seen {
         None => (row.is_ok().then_some(Moment::Finish)?, STAGES.len()),
-        Some(Spent::Connecting) => (Moment::End, STAGES.iter().rposition(is_seen)?),
+        Some(Spent::CONNECTING) => (Moment::End, STAGES.iter().rposition(is_seen)?),
         Some(place) => (Moment::End, place.order() as usize),
     })
 }
@@ -143,24 +133,15 @@ fn end(row: &Row, last_seen: Option<Spent>) -> Option<(Moment, usize)> {
 /// nothing at all between: to show a router with an empty queue would be false.
 fn name_what_is_no_router(row: &Row, parts: &mut Vec<Part>) {
     let timeline = &row.timeline;
-    let alone = |part: &Part, period| {
-        part.spent.holds(period)
-            && matches!(part.spent, Spent::Stages(set) if set.stages().count() == 1)
-    };
-    if timeline.own_arrival().is_none() {
-        parts.retain(|part| !alone(part, Period::TO_PROXY));
+    let [to_proxy, router] = [Period::TO_PROXY, Period::QUEUE_IN_ROUTER].map(Spent::of);
+    let is_routed = timeline.raw(Moment::WorkerArrival).is_some();
+    if timeline.mark(Moment::Arrival).is_none() {
+        parts.retain(|part| part.spent != to_proxy && (is_routed || part.spent != router));
     }
-    if timeline.raw(Moment::WorkerArrival).is_some() {
-        return;
-    }
-    if timeline.own_arrival().is_none() {
-        parts.retain(|part| !alone(part, Period::QUEUE_IN_ROUTER));
-    }
-    for part in parts
-        .iter_mut()
-        .filter(|part| alone(part, Period::QUEUE_IN_ROUTER))
-    {
-        part.spent = Spent::Proxy;
+    for part in parts.iter_mut().filter(|_| !is_routed) {
+        if part.spent == router {
+            part.spent = Spent::PROXY;
+        }
     }
 }
 
@@ -173,7 +154,7 @@ fn carve_out(spent: Spent, nanos: Option<i64>, period: Period, parts: &mut Vec<P
     let nanos = nanos.min(parts[at].nanos.max(0));
     parts[at].nanos -= nanos;
     parts.push(Part { spent, nanos });
-    if spent == Spent::Prompt {
+    if spent == Spent::PROMPT {
         parts[at..].rotate_right(1);
     }
 }
@@ -248,8 +229,8 @@ mod tests {
                     prop_assert!(took.is_none() || stage.period == Period::PURE_QUEUE, "{}: {took:?}", stage.name);
                     continue;
                 }
-                let alone = Spent::Stages(StageSet::of(stage.period));
-                let is_it = |part: &&Part| part.spent == alone || part.spent == Spent::Proxy && alone.holds(Period::QUEUE_IN_ROUTER);
+                let alone = Spent::of(stage.period);
+                let is_it = |part: &&Part| part.spent == alone || part.spent == Spent::PROXY && alone.holds(Period::QUEUE_IN_ROUTER);
                 let part = parts.iter().find(is_it).map(|part| part.nanos);
                 // Where no router is there is no part, and it took no time; one part may be known by what the others leave.
                 let is_nothing = part.is_none() && took == Some(0);
@@ -374,7 +355,7 @@ prefill 100, return+decode 300 | first_token";
         let row = straight(Sample::whole().with(wait(ms(1) / 4))).row();
         let found = Breakdown::of(&row).unwrap().parts;
         let nanos = |spent| found.iter().find(|part| part.spent == spent).unwrap().nanos;
-        let waited = (nanos(Spent::Prompt), nanos(Spent::Proxy));
+        let waited = (nanos(Spent::PROMPT), nanos(Spent::PROXY));
         assert_eq!(waited, (ms(1) / 4, ms(1) * 3 / 4));
     }
 
@@ -424,7 +405,7 @@ connecting 7";
         let parts = samples.map(|sample| parts(&sample.row()));
         assert_eq!(parts.join("\n"), told);
         let last_seen = refused.row().last_seen().unwrap();
-        assert_eq!(last_seen, Spent::Connecting);
+        assert_eq!(last_seen, Spent::CONNECTING);
         assert_eq!(place(last_seen), "connecting to the target");
     }
 }

@@ -1,13 +1,14 @@
 //! The headers in which a hop tells the front, and the front its client, what they have stamped.
 //!
-//! Form: `key=value` pairs joined by `;`, stamps in epoch nanoseconds of the sender's clock, which
-//! `clock` names (a name of its own for each process, so that equal names mean one clock):
-//! `clock=4bf9;now=…;arrival=…;forwarded=…;host=127.0.0.1:30000`. Unknown keys are skipped, a value
-//! that does not parse is as if absent.
+//! Form: JSON, stamps in epoch nanoseconds of the sender's clock, which `clock` names (a name of its own for each process, so that
+//! equal names mean one clock): `{"clock":"4bf9","now":…,"arrival":…,"forwarded":…,"host":"127.0.0.1:30000",…}`. Unknown keys
+//! are skipped, those that lack are unknown.
+
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Stamp;
 
-use super::attempt::{Failed, Hex, MAX_FAILED, SpanId};
+use super::attempt::{Failed, MAX_FAILED, SpanId};
 
 /// Request header by which a client asks the front for [`FRONT_HEADER`] (value `1`).
 pub const ASK_HEADER: &str = "x-queuescope-stamps";
@@ -17,7 +18,8 @@ pub const FRONT_HEADER: &str = "x-queuescope-stamps";
 pub const HOP_HEADER: &str = "x-queuescope-hop";
 
 /// What one process of ours stamped of a request, up to its sending of the response head.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Stamps {
     /// Name of the process's clock.
     pub clock: String,
@@ -52,27 +54,16 @@ pub struct Stamps {
 impl Stamps {
     /// The header's value.
     pub fn render(&self) -> String {
-        let mut out = String::with_capacity(256);
-        self.render_into(&mut out, "");
-        if let Some(hop) = &self.hop {
-            hop.render_into(&mut out, "hop.");
-        }
-        out
+        // Nothing in it can fail to be written.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads a header's value; pairs that do not parse are skipped. `None` when it names no clock, since
-    /// stamps of an unknown clock say nothing.
+    /// Reads a header's value. `None` when it is none, or names no clock, since stamps of an unknown clock say nothing.
     pub fn parse(value: &str) -> Option<Stamps> {
-        let mut stamps = Stamps::default();
-        let mut hop = Stamps::default();
-        for (key, value) in value.split(';').filter_map(|pair| pair.split_once('=')) {
-            match key.trim().strip_prefix("hop.") {
-                Some(key) => hop.take(key, value.trim()),
-                None => stamps.take(key.trim(), value.trim()),
-            }
-        }
-        stamps.hop = (!hop.clock.is_empty()).then(|| Box::new(hop));
-        (!stamps.clock.is_empty()).then_some(stamps)
+        let mut stamps: Stamps = serde_json::from_str(value).ok()?;
+        stamps.failed.truncate(MAX_FAILED);
+        stamps.hop = stamps.hop.filter(|hop| !hop.clock.is_empty());
+        Some(stamps).filter(|stamps| !stamps.clock.is_empty())
     }
 
     /// The clock of the engine at `host`, as the sender of these stamps calls it. Two senders may mean different
@@ -80,73 +71,12 @@ impl Stamps {
     pub fn engine_clock(&self, host: &str) -> String {
         format!("{} {host}", self.clock)
     }
-
-    fn render_into(&self, out: &mut String, prefix: &str) {
-        let mut pair = |key, value: Option<&str>| {
-            let Some(value) = value else { return };
-            if !out.is_empty() {
-                out.push(';');
-            }
-            out.push_str(prefix);
-            out.push_str(key);
-            out.push('=');
-            out.push_str(value);
-        };
-        pair("clock", Some(&self.clock));
-        for (key, number) in [
-            ("now", self.now.map(Stamp::nanos)),
-            ("arrival", self.arrival.map(Stamp::nanos)),
-            ("request_end", self.request_end.map(Stamp::nanos)),
-            ("forwarded", self.forwarded.map(Stamp::nanos)),
-            ("attempts", self.attempts.map(i64::from)),
-            ("direct", self.is_direct.then_some(1)),
-            ("joins_engine", self.joins_engine.then_some(1)),
-        ] {
-            let mut digits = itoa::Buffer::new();
-            pair(key, number.map(|number| digits.format(number)));
-        }
-        let mut digits = itoa::Buffer::new();
-        pair("room", self.room.map(|room| digits.format(room)));
-        pair("host", self.host.as_deref());
-        pair("worker", self.worker.as_deref());
-        pair("span", self.span.map(SpanId::hex).as_ref().map(Hex::text));
-        for failed in self.failed.iter().take(MAX_FAILED) {
-            pair("failed", Some(&failed.render()));
-        }
-    }
-
-    fn take(&mut self, key: &str, value: &str) {
-        let at = || value.parse().ok().and_then(told);
-        match key {
-            "clock" => self.clock = value.to_owned(),
-            "now" => self.now = at(),
-            "arrival" => self.arrival = at(),
-            "request_end" => self.request_end = at(),
-            "forwarded" => self.forwarded = at(),
-            "attempts" => self.attempts = value.parse().ok(),
-            "room" => self.room = value.parse().ok(),
-            "direct" => self.is_direct = value == "1",
-            "joins_engine" => self.joins_engine = value == "1",
-            "host" if !value.is_empty() => self.host = Some(value.to_owned()),
-            "worker" if !value.is_empty() => self.worker = Some(value.to_owned()),
-            "span" => self.span = SpanId::parse(value),
-            "failed" if self.failed.len() < MAX_FAILED => self.failed.extend(Failed::parse(value)),
-            _ => {}
-        }
-    }
-}
-
-/// A stamp from elsewhere. What lies before 1970 or beyond 2116 is no stamp of a clock, and what is taken of
-/// it would not fit into a number.
-fn told(nanos: i64) -> Option<Stamp> {
-    (0..1 << 62)
-        .contains(&nanos)
-        .then(|| Stamp::from_nanos(nanos))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::attempt::told;
 
     #[test]
     fn what_is_rendered_is_parsed() {
@@ -156,10 +86,7 @@ mod tests {
             host: Some("[::1]:30000".into()),
             worker: Some("w0".into()),
             span: SpanId::parse("00f067aa0ba902b7"),
-            failed: ["w1!a:1!rejected!503!77", "w2!b:1!!!"]
-                .iter()
-                .filter_map(|text| Failed::parse(text))
-                .collect(),
+            failed: told("a:1 rejected 503 after 0.000077 s; b:1 open").collect(),
             ..Stamps::default()
         };
         let stamps = Stamps {
@@ -179,32 +106,38 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_as_if_absent() {
-        assert_eq!(Stamps::parse("arrival=5"), None);
-        let stamps = Stamps::parse("clock=a; arrival=x;;future=1;host=;now=7").unwrap();
-        assert_eq!(
-            (stamps.arrival, stamps.now, stamps.host),
-            (None, Some(Stamp::from_nanos(7)), None)
-        );
+    fn what_is_no_stamps_is_refused() {
+        for wrong in [
+            "",
+            "clock=a;now=1",
+            r#"{"now":5}"#,
+            r#"{"clock":"","now":5}"#,
+            r#"{"clock":"a","now":"soon"}"#,
+            r#"{"clock":"a","now":-9223372036854775808}"#,
+            r#"{"clock":"a","now":-1}"#,
+            r#"{"clock":"a","now":4611686018427387904}"#,
+            r#"{"clock":"a","hop":{"clock":"b","arrival":9223372036854775808}}"#,
+            r#"{"clock":"a","span":0}"#,
+        ] {
+            assert_eq!(Stamps::parse(wrong), None, "{wrong}");
+        }
+        let later = r#"{"clock":"a","future":{"x":[1]},"hop":{"now":4},"now":7}"#;
+        let stamps = Stamps::parse(later).unwrap();
+        assert_eq!((stamps.now, stamps.hop), (Some(Stamp::from_nanos(7)), None));
+        let many = vec!["h timeout 503 after 9223372036 s"; 2 * MAX_FAILED].join("; ");
+        let stamps = Stamps {
+            failed: told(&many).collect(),
+            ..stamps_of("a")
+        };
+        let read = Stamps::parse(&stamps.render()).unwrap().failed;
+        let one = (read[0].status, read[0].nanos);
+        assert_eq!((read.len(), one), (MAX_FAILED, (Some(503), None)));
     }
 
-    #[test]
-    fn a_number_that_is_no_moment_is_refused() {
-        for wrong in [
-            "-9223372036854775808",
-            "-1",
-            "4611686018427387904",
-            "9223372036854775807",
-            "9223372036854775808",
-            "1e18",
-        ] {
-            let stamps = Stamps::parse(&format!("clock=a;now={wrong};arrival=1")).unwrap();
-            assert_eq!(stamps.now, None, "{wrong}");
-            assert_eq!(stamps.arrival, Some(Stamp::from_nanos(1)));
-        }
-        for wrong in ["-1", "9223372036854775807"] {
-            let failed = Failed::parse(&format!("w!h!timeout!503!{wrong}")).unwrap();
-            assert_eq!((failed.status, failed.nanos), (Some(503), None), "{wrong}");
+    fn stamps_of(clock: &str) -> Stamps {
+        Stamps {
+            clock: clock.to_owned(),
+            ..Stamps::default()
         }
     }
 }

@@ -37,14 +37,7 @@ pub struct PartSpent {
 }
 
 impl TimeSpent {
-    /// Of one request; of none where its time is not known.
-    pub fn of_row(row: &Row) -> TimeSpent {
-        let mut spent = TimeSpent::default();
-        spent.count(Breakdown::of(row).as_ref(), row, Unseens::of(row));
-        spent
-    }
-
-    /// Of one request: all of its time, and that until its first token.
+    /// Of one request, or of none where its time is not known: all of its time, and that until its first token.
     pub fn both(row: &Row) -> [TimeSpent; 2] {
         let mut both = <[TimeSpent; 2]>::default();
         TimeSpent::count_both(&mut both, row, Breakdown::of(row).as_ref());
@@ -61,7 +54,7 @@ impl TimeSpent {
     fn count(&mut self, breakdown: Option<&Breakdown>, row: &Row, unseen: Unseens) {
         let Some(breakdown) = breakdown else { return };
         let is_router =
-            |part: &Part| part.spent != Spent::Proxy && part.spent.holds(Period::QUEUE_IN_ROUTER);
+            |part: &Part| part.spent != Spent::PROXY && part.spent.holds(Period::QUEUE_IN_ROUTER);
         // A hop stands behind a router, of whose time it sees nothing.
         let is_routed = row.side() == Side::Hop || breakdown.parts.iter().any(is_router);
         let total_nanos = i128::from(breakdown.total_nanos);

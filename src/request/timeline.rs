@@ -157,38 +157,8 @@ pub struct Period {
 impl Period {
     /// Arrival to the engine's first token.
     pub const TTFT_ENGINE: Period = Period::new(Moment::Arrival, Moment::ServerFirstToken);
-    /// From the generator to the proxy.
-    pub const TO_PROXY: Period = Period::new(Moment::Sent, Moment::Arrival);
-    /// What the router held.
-    pub const QUEUE_IN_ROUTER: Period = Period::new(Moment::Arrival, Moment::RouterSend);
-    /// Tokenizing and the hand-over to the scheduler.
-    pub const TOKENIZE: Period = Period::new(Moment::ServerCreated, Moment::QueueStart);
-    /// The server queue, which is the scheduler's waiting queue and nothing else.
-    pub const PURE_QUEUE: Period = Period::new(Moment::QueueStart, Moment::QueueEnd);
-    /// Decode's handshake with prefill, and its queue for memory.
-    pub const DECODE_MEMORY: Period = Period::new(Moment::QueueStart, Moment::KvReserved);
-    /// Prefill's waiting queue; known apart from the moments at its ends.
-    pub const PREFILL_QUEUE: Period = Period::new(Moment::KvReserved, Moment::QueueEnd);
-    /// What decode waited for prefill, its queue and its forward left out; so is this.
-    pub const KV_TRANSFER: Period = Period::new(Moment::PrefillEnd, Moment::KvArrived);
     /// Decode's whole wait for prefill.
     pub const TRANSFERRED: Period = Period::new(Moment::KvReserved, Moment::KvArrived);
-    /// The wait for a slot of decode's batch.
-    pub const DECODE_SLOT: Period = Period::new(Moment::KvArrived, Moment::DecodeStart);
-    /// The router held the first token until prefill's reply was whole.
-    pub const ROUTER_HOLD: Period = Period::new(Moment::WorkerFirstToken, Moment::PrefillReplied);
-    /// The generator's own lateness.
-    pub const SCHEDULE_LAG: Period = Period::new(Moment::Scheduled, Moment::Sent);
-    /// First batch to first token.
-    pub const PREFILL: Period = Period::new(Moment::QueueEnd, Moment::ServerFirstToken);
-    /// The first token's way from the engine to the hop; all the way back where no hop saw it.
-    pub const RETURN: Period = Period::new(Moment::ServerFirstToken, Moment::WorkerFirstToken);
-    /// The first token's way from the hop through the router.
-    pub const ROUTER_RETURN: Period = Period::new(Moment::WorkerFirstToken, Moment::FirstToken);
-    /// First token read to last byte read.
-    pub const DECODE: Period = Period::new(Moment::FirstToken, Moment::Finish);
-    /// The router's send to the server's receipt.
-    pub const NETWORK: Period = Period::new(Moment::RouterSend, Moment::ServerCreated);
     /// Arrival to the first token read.
     pub const TTFT_OBSERVED: Period = Period::new(Moment::Arrival, Moment::FirstToken);
     /// Arrival to the end, whoever ended it.
@@ -351,11 +321,6 @@ impl Timeline {
         self.side
     }
 
-    /// The arrival that a front stamped itself, on its own clock.
-    pub fn own_arrival(&self) -> Option<Stamp> {
-        self.mark(Moment::Arrival)
-    }
-
     /// The earliest, on our clock, that the last of our processes before the server can have sent the
     /// request: nothing of the server's can come before it.
     pub fn last_send(&self) -> Option<Stamp> {
@@ -364,11 +329,6 @@ impl Timeline {
             let (at, error) = self.ours(self.resolve(moment)?)?;
             Some(at.plus_nanos(-error))
         })
-    }
-
-    /// Whether a hop saw the first token pass.
-    pub fn saw_way_back(&self) -> bool {
-        self.mark(Moment::WorkerFirstToken).is_some()
     }
 
     /// The moment as its own clock gave it.
@@ -442,8 +402,9 @@ impl Timeline {
         ends.map(|(a, b)| (self.clock(a), self.clock(b)))
     }
 
-    /// What was marked itself, whatever stands for it.
-    fn mark(&self, moment: Moment) -> Option<Stamp> {
+    /// What was marked itself, on its own clock, whatever stands for it: the arrival that a front stamped, the first token that a hop
+    /// saw pass.
+    pub fn mark(&self, moment: Moment) -> Option<Stamp> {
         self.marks[moment as usize]
     }
 

@@ -17,11 +17,6 @@ names! {
 }
 
 impl TokenCountSource {
-    /// Whether it tells the number when all is over, and none of an event.
-    pub const fn is_told_later(self) -> bool {
-        matches!(self, TokenCountSource::Trace | TokenCountSource::Log)
-    }
-
     /// The tokens that events counted, else those of `usage` of the same sequences. Where the events had theirs from a
     /// usage as well, the larger: none may count the last token, which can come without text.
     pub fn most(source: Option<Self>, by_events: Option<u64>, usage: Option<u64>) -> Option<u64> {

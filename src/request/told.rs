@@ -5,7 +5,6 @@ use crate::offset::OffsetBound;
 
 use super::attempt::{Attempt, ServerRole};
 use super::columns::Row;
-use super::more::PrefilledBy;
 use super::sequence::TimingSource;
 use super::timeline::{Moment, PrefillTimes};
 use super::token_count::TokenCountSource;
@@ -115,10 +114,8 @@ impl Told {
             prefill.is_some_and(|told| told.parent == Some(attempt.span.number()))
         };
         let attempt = row.more.trace.attempts.iter().find(of_prefill);
-        let by = row.more.prefilled_by.as_ref();
-        let is_unknown = by.is_none_or(|by| by.host.is_empty());
-        if let Some(attempt) = attempt.filter(|_| is_unknown) {
-            row.more.prefilled_by = Some(PrefilledBy::of(attempt));
+        if let (Some(attempt), None) = (attempt.cloned(), &row.prefill_host) {
+            row.prefilled_by(&attempt);
         }
     }
 

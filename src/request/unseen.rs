@@ -147,14 +147,7 @@ impl Unseen {
             Unseen::Hidden => "clients that do not ask for an encoded answer",
             Unseen::NoMeta => "an answer as SGLang writes it",
             Unseen::Impossible => "the column `inconsistency` names them",
-            Unseen::Stream
-            | Unseen::Reply
-            | Unseen::Incomplete
-            | Unseen::Pair
-            | Unseen::Router
-            | Unseen::EngineClock
-            | Unseen::ProxyClock
-            | Unseen::FirstToken => "",
+            _ => "",
         }
     }
 

@@ -5,6 +5,7 @@ mod requests;
 pub use requests::request;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::{Value, json};
 
@@ -65,13 +66,15 @@ fn present(shared: &Shared) -> Value {
         .then(|| (phases.get(WAITING).unwrap_or(&0) - at_workers).max(0));
     let workers = workers.iter();
     let workers = workers.map(|(name, phases)| json!({"name": name, "phases": phases}));
-    let upstreams = shared.metrics.upstreams.present();
-    let out = upstreams.iter().filter(|upstream| upstream.is_out());
+    let out = shared.metrics.upstreams.with_present(|present| {
+        let out = present.iter().filter(|one| one.is_out.load(Relaxed));
+        BTreeSet::from_iter(out.map(|one| one.name.clone()))
+    });
     json!({
         "phases": phases,
         "in_router": in_router,
         "workers": workers.collect::<Vec<Value>>(),
-        "out": out.map(|upstream| upstream.name.as_str()).collect::<BTreeSet<&str>>(),
+        "out": out,
     })
 }
 

@@ -29,7 +29,7 @@ use crate::proxy::shared::{Role, Shared};
 use crate::request::roles::Roles;
 use crate::secret::Secret;
 use crate::telemetry::Telemetry;
-use crate::telemetry::otlp::sampling::UpstreamFlag;
+use crate::telemetry::otlp::settings::UpstreamFlag;
 use crate::telemetry::otlp::{self, Traces};
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::recorder::Recorder;
@@ -282,8 +282,7 @@ fn telemetry(
         log::warn!("traces: {off} turns them off");
     }
     let to = credentials.traces.settings.as_ref();
-    let own_ratio = config.otlp.ratio.unwrap_or(1.0);
-    let ratio = to.map_or(own_ratio, |to| to.sampling.ratio);
+    let given = to.map_or(&config.otlp, |to| &to.given);
     let export = |to| Traces::start(to, clock.name(), metrics.clone(), otlp::LAST);
     let traces = to.map(export).transpose()?;
     // Servers whose spans are waited for make none of requests without the flag.
@@ -291,10 +290,11 @@ fn telemetry(
         Some(_) => UpstreamFlag::Ratio,
         None => UpstreamFlag::default(),
     };
-    let upstream_flag = config.otlp.upstream_flag.unwrap_or(usual);
     let recorder = recorder(config, clock, metrics)?;
-    let telemetry = Telemetry::new(recorder, metrics.clone(), !config.upstream.is_empty());
-    let telemetry = telemetry.with_traces(traces, upstream_flag, ratio);
+    let mut telemetry = Telemetry::new(recorder, metrics.clone(), !config.upstream.is_empty());
+    telemetry.traces = traces;
+    telemetry.upstream_flag = config.otlp.upstream_flag.unwrap_or(usual);
+    telemetry.ratio = given.ratio.unwrap_or(1.0);
     Ok(Arc::new(telemetry))
 }
 

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::clock::Stamp;
 use crate::disk::New;
 use crate::offset::{Offset, OffsetBound, OffsetTable};
-use crate::request::cell::Value;
-use crate::request::columns::{COLUMNS, Column, ColumnId};
+use crate::request::columns::{COLUMNS, ColumnId};
 use crate::request::csv::{Base, TimeBase};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
@@ -38,15 +37,6 @@ pub struct Joined {
 
 /// Bounds on a clock from requests up to so long after one count for it as well: half of what the filter remembers.
 const AHEAD: i64 = crate::offset::MEMORY / 2;
-
-/// What is taken from other columns where a file lacks these, as those of older versions do: see [`Row::settle`].
-const ESTIMATED: [ColumnId; 5] = [
-    ColumnId::last_token_time,
-    ColumnId::client_stall_until_finish,
-    ColumnId::request_prompt_tokens,
-    ColumnId::request_cached_tokens,
-    ColumnId::request_output_tokens,
-];
 
 /// Joins the rows of hops to those of their front, whose file is the first, and writes them to `out`, which reads as a front's file
 /// whose hops were known to it.
@@ -156,16 +146,9 @@ fn write<'t>(
     let began = TimeBase::Since(Stamp::from_nanos(-zero));
     let mut file = RowWriter::new(file, began)?;
     for (table, at, row) in rows {
-        // What a file of an older version lacks stays empty: nobody measured it.
-        let is_lacking = |id: &ColumnId, place| *id as usize == place && !table.has(*id);
-        let lacks = |place| ESTIMATED.iter().any(|id| is_lacking(id, place));
         match row {
             Some(row) => {
-                let cell = |(place, column): (usize, &Column)| match lacks(place) {
-                    true => Value::Empty,
-                    false => (column.get)(&row),
-                };
-                file.write_cells(COLUMNS.iter().enumerate().map(cell))?;
+                file.write_cells(COLUMNS.iter().map(|column| (column.get)(&row)))?;
             }
             None => file.write_cells((0..COLUMNS.len()).map(|place| table.value(place, at)))?,
         }

@@ -9,9 +9,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use opentelemetry::InstrumentationScope;
+use opentelemetry_otlp::ExporterBuildError;
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_rustls::rustls;
 use tokio_util::sync::CancellationToken;
 
 use crate::request::row::Rows;
@@ -29,8 +31,8 @@ pub mod spans;
 
 use collector::Deliveries;
 use exporter::Exporter;
-use sampling::{Kept, Sampling, Slowest};
-use settings::Settings;
+use sampling::Kept;
+use settings::{Otlp, Settings};
 
 /// The way of traces to a collector. Share it by reference.
 #[derive(Debug)]
@@ -39,8 +41,7 @@ pub struct Traces {
     closing: CancellationToken,
     deliveries: Arc<Deliveries>,
     metrics: Metrics,
-    sampling: Sampling,
-    recent: Slowest,
+    given: Otlp,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -68,9 +69,12 @@ struct Sender {
 /// Why traces cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No way to the collector could be made.
-    #[error(transparent)]
-    Exporter(#[from] exporter::Error),
+    /// The library refused the way to the collector.
+    #[error("traces cannot be exported: {0}")]
+    Exporter(#[from] ExporterBuildError),
+    /// TLS cannot be set up.
+    #[error("traces cannot be exported over TLS: {0}")]
+    Tls(#[from] rustls::Error),
     /// The system gives no thread.
     #[error("cannot start the thread that exports traces: {0}")]
     Thread(#[from] std::io::Error),
@@ -98,7 +102,7 @@ impl Traces {
     ) -> Result<Traces, Error> {
         let exporter = Exporter::new(settings, instance)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (queue, waiting) = Queue::new(settings.queue);
+        let (queue, waiting) = Queue::new(settings.given.queue.get() as usize);
         let queue = Arc::new(queue);
         let closing = CancellationToken::new();
         let deliveries = Arc::new(Deliveries {
@@ -116,7 +120,7 @@ impl Traces {
             deliveries: deliveries.clone(),
             metrics: metrics.clone(),
             exporter,
-            delay: settings.delay,
+            delay: settings.given.delay_s.get(),
             scope: InstrumentationScope::builder("queuescope")
                 .with_version(env!("CARGO_PKG_VERSION"))
                 .build(),
@@ -134,8 +138,7 @@ impl Traces {
             closing,
             deliveries,
             metrics,
-            sampling: settings.sampling,
-            recent: Slowest::default(),
+            given: settings.given.clone(),
             thread: Mutex::new(Some(thread)),
         })
     }
@@ -159,7 +162,7 @@ impl Traces {
 
     fn kept(&self, rows: &Rows) -> Option<Trace> {
         let id = spans::trace_of(rows);
-        let Some(kept) = self.sampling.keeps(rows, id, &self.recent) else {
+        let Some(kept) = self.given.keeps(rows, id) else {
             self.metrics.traces_sampled_out.with(&[]).inc();
             return None;
         };
@@ -219,11 +222,11 @@ impl Sender {
             let _ = tokio::time::timeout(self.delay, self.enough()).await;
             let batch = self.batch(first);
             let traces = batch.len();
-            let mut spans = Vec::new();
-            for trace in batch {
-                spans::spans(&trace.rows, trace.id, trace.kept, &self.scope, &mut spans);
-            }
-            match self.exporter.export(spans).await {
+            let spans = batch.iter().flat_map(|trace| {
+                let Trace { rows, id, kept } = trace;
+                spans::spans(rows, *id, *kept, &self.scope)
+            });
+            match self.exporter.export(spans.collect()).await {
                 Ok(()) => self.deliveries.sent(traces),
                 Err(trouble) => self.deliveries.lost(trouble.why, &trouble.words, traces),
             }

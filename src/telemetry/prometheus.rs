@@ -13,6 +13,7 @@ pub use table::{Families, METRICS};
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus::{IntGauge, Registry, Result, TextEncoder};
 
@@ -102,13 +103,13 @@ impl Metrics {
         self.upstream_connect_failures.clear();
         for upstream in present {
             let label = [upstream.name.as_str()];
-            let in_flight = i64::try_from(upstream.in_flight()).unwrap_or(i64::MAX);
-            self.upstream_in_flight.with(&label).add(in_flight);
+            let in_flight = upstream.in_flight.load(Relaxed);
+            self.upstream_in_flight.with(&label).add(in_flight as i64);
             self.upstream_healthy.with(&label).set(1);
-            let failures = upstream.connect_failures();
+            let failures = upstream.connect_failures.load(Relaxed);
             self.upstream_connect_failures.with(&label).inc_by(failures);
         }
-        for upstream in present.iter().filter(|upstream| upstream.is_out()) {
+        for upstream in present.iter().filter(|one| one.is_out.load(Relaxed)) {
             self.upstream_healthy.with(&[&upstream.name]).set(0);
         }
     }

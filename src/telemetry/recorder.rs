@@ -210,7 +210,7 @@ mod tests {
     fn records(id: &str) -> Rows {
         let observer = Observer::new(Side::Front, Endpoint::Generate, id.into());
         let observed = observer.finish(End::Complete, Stamp::from_nanos(1));
-        Rows::from(Row::ended(observed.into_rows(None)))
+        Rows::from(Row::ended(observed))
     }
 
     fn start(path: &Path, metrics: &Metrics) -> Result<Recorder, Error> {

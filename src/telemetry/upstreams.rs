@@ -1,6 +1,6 @@
 //! The metrics of upstreams, as long as somebody uses them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -10,59 +10,17 @@ use parking_lot::Mutex;
 pub struct UpstreamFigures {
     /// `host:port`.
     pub name: String,
-    in_flight: AtomicUsize,
-    is_out: AtomicBool,
-    connect_failures: AtomicU64,
+    /// Requests that it has: that were given to it and have neither ended nor gone elsewhere.
+    pub in_flight: AtomicUsize,
+    /// It is left out.
+    pub is_out: AtomicBool,
+    /// Requests' connections to it that did not come about.
+    pub connect_failures: AtomicU64,
 }
 
 /// The upstreams that are shown, for as long as somebody uses them.
 #[derive(Clone, Debug, Default)]
 pub struct ShownUpstreams(Arc<Mutex<Vec<Weak<UpstreamFigures>>>>);
-
-impl UpstreamFigures {
-    /// An upstream with nothing in flight, `host:port`.
-    pub fn new(name: String) -> UpstreamFigures {
-        UpstreamFigures {
-            name,
-            ..UpstreamFigures::default()
-        }
-    }
-
-    /// A request was given to it.
-    pub fn request_began(&self) {
-        self.in_flight.fetch_add(1, Relaxed);
-    }
-
-    /// A request that was given to it has ended, or went elsewhere.
-    pub fn request_ended(&self) {
-        self.in_flight.fetch_sub(1, Relaxed);
-    }
-
-    /// Requests that it has.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(Relaxed)
-    }
-
-    /// A request's connection to it did not come about.
-    pub fn connect_failed(&self) {
-        self.connect_failures.fetch_add(1, Relaxed);
-    }
-
-    /// How many did not.
-    pub fn connect_failures(&self) -> u64 {
-        self.connect_failures.load(Relaxed)
-    }
-
-    /// It is left out, or no longer. Whether it was.
-    pub fn set_out(&self, is_out: bool) -> bool {
-        self.is_out.swap(is_out, Relaxed)
-    }
-
-    /// Whether it is left out.
-    pub fn is_out(&self) -> bool {
-        self.is_out.load(Relaxed)
-    }
-}
 
 impl ShownUpstreams {
     /// Shows one from now on.
@@ -70,11 +28,6 @@ impl ShownUpstreams {
         let mut all = self.0.lock();
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(&upstream));
-    }
-
-    /// Those that are shown.
-    pub fn present(&self) -> Vec<Arc<UpstreamFigures>> {
-        self.0.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Reads those that are shown, by name, before anyone else can change them.
@@ -88,20 +41,26 @@ impl ShownUpstreams {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
     use crate::telemetry::prometheus::Metrics;
 
     #[test]
     fn upstreams_are_shown_while_somebody_uses_them() {
         let metrics = Metrics::new().unwrap();
-        let upstreams =
-            ["a:1", "a:1", "b:1"].map(|name| Arc::new(UpstreamFigures::new(name.into())));
+        let upstreams = ["a:1", "a:1", "b:1"].map(|name| {
+            Arc::new(UpstreamFigures {
+                name: name.into(),
+                ..UpstreamFigures::default()
+            })
+        });
         for upstream in &upstreams {
             metrics.upstreams.add(upstream.clone());
-            upstream.request_began();
-            upstream.connect_failed();
+            upstream.in_flight.fetch_add(1, Relaxed);
+            upstream.connect_failures.fetch_add(1, Relaxed);
         }
-        upstreams[1].set_out(true);
+        upstreams[1].is_out.store(true, Relaxed);
         let lines = || {
             let text = metrics.text();
             let lines = text.lines().filter(|l| l.contains("{upstream="));
@@ -121,7 +80,7 @@ mod tests {
         let [first, second, gone] = upstreams;
         drop(second);
         drop(gone);
-        first.request_ended();
+        first.in_flight.fetch_sub(1, Relaxed);
         assert_eq!(
             lines(),
             [

@@ -69,8 +69,8 @@ impl WaitLog {
                 .iter()
                 .filter_map(|wait| Some((wait.cause?, wait.nanos)))
             {
-                let by = row.more.prefilled_by.as_ref();
-                let by = by.map(|by| &by.worker).or(row.prefill_host.as_ref());
+                let by = row.more.prefill_worker.as_ref();
+                let by = by.or(row.prefill_host.as_ref());
                 let at = match cause {
                     Cause::PrefillQueue => by.map_or(worker, String::as_str),
                     _ => worker,

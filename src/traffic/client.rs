@@ -17,7 +17,9 @@ use crate::clock::{Clock, NANOS, Stamp};
 use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
-use crate::request::observer::{End, Observed, Observer};
+use crate::request::observer::{End, Observer};
+use crate::request::outcome::Outcome;
+use crate::request::row::Row;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::otlp::collector::causes;
@@ -109,8 +111,8 @@ pub struct Job {
 /// What became of a request.
 #[derive(Debug)]
 pub struct Exchange {
-    /// Its record in the making.
-    pub observed: Observed,
+    /// Its rows in the making, at least one.
+    pub rows: Vec<Row>,
     /// What a proxy of ours said.
     pub stamps: Option<Stamps>,
     /// Nanoseconds spent connecting before the first write.
@@ -178,10 +180,14 @@ impl Client {
         };
         let mut exchange = watch.finish(end, self.clock.now());
         // A server may say back what it was sent.
-        exchange.observed.rewrite_error(|error| {
+        for error in exchange
+            .rows
+            .iter_mut()
+            .filter_map(|row| row.error.as_mut())
+        {
             let given = self.options.headers.iter().map(|(_, value)| value);
-            hidden(error, self.options.api_key.iter().chain(given))
-        });
+            *error = hidden(error, self.options.api_key.iter().chain(given));
+        }
         exchange
     }
 
@@ -430,14 +436,19 @@ impl Client {
 impl Exchange {
     /// A moment of its own clock.
     pub(super) fn at(&self, moment: Moment) -> Option<Stamp> {
-        self.observed.timeline()?.raw(moment)
+        self.rows.first()?.timeline.raw(moment)
+    }
+
+    /// How it ended.
+    pub(super) fn outcome(&self) -> Outcome {
+        self.rows.first().map_or(Outcome::ProxyError, Row::outcome)
     }
 }
 
 impl Watch<'_> {
     fn finish(self, end: End, at: Stamp) -> Exchange {
         Exchange {
-            observed: self.observer.finish(end, at),
+            rows: self.observer.finish(end, at),
             stamps: self.stamps,
             connect_nanos: self.connect_nanos,
             slot_nanos: 0,

@@ -3,6 +3,7 @@
 use crate::clock::Stamp;
 use crate::engine::table::Joined;
 use crate::offset::{OffsetBound, OffsetTable};
+use crate::request::observer::{engine_bounds, relate, with_engine};
 use crate::request::row::Row;
 use crate::request::timeline::{ClockOf, Moment, Relation};
 
@@ -30,41 +31,40 @@ impl Clocks {
     pub(super) fn relate(&mut self, exchange: Exchange) -> Vec<Row> {
         let (sent, head) = (exchange.at(Moment::Sent), exchange.at(Moment::ResponseHead));
         let Exchange {
-            mut observed,
-            stamps,
-            ..
+            mut rows, stamps, ..
         } = exchange;
         let hop = stamps.as_ref().and_then(|front| front.hop.as_deref());
         // When the processes of ours on its way stamped what they told with the response's head.
         let stamped = sent.or(head).map(|from| (from, head.unwrap_or(from)));
         if let (Some(front), Some(at)) = (&stamps, stamped) {
-            let bounds = observed.front_bounds(front.now);
+            let bounds = OffsetBound::of_exchange(sent, front.arrival, front.now, head);
             self.processes.add(&front.clock, &bounds);
             if let Some(hop) = hop.filter(|hop| hop.clock != front.clock) {
                 // Our send came before it read the head, and it wrote its header before we read the response.
                 let bounds = OffsetBound::of_exchange(sent, hop.arrival, hop.now, head);
                 self.processes.add(&hop.clock, &bounds);
             }
-            observed.relate(ClockOf::Front, self.relation(&front.clock, at));
+            relate(&mut rows, ClockOf::Front, self.relation(&front.clock, at));
             if let Some(hop) = hop {
-                observed.relate(ClockOf::Hop, self.relation(&hop.clock, at));
+                relate(&mut rows, ClockOf::Hop, self.relation(&hop.clock, at));
             }
         }
         // The engine's clock is what its host is called by whoever told us.
-        let engine = observed.host().map(|host| match hop.or(stamps.as_ref()) {
+        let host = rows.first().and_then(|row| row.host.as_deref());
+        let engine = host.map(|host| match hop.or(stamps.as_ref()) {
             Some(told) => told.engine_clock(host),
             None => host.to_owned(),
         });
-        let with_engine = engine.as_ref().zip(observed.with_engine());
-        let offset = with_engine.and_then(|(clock, at)| {
-            self.engines.add(clock, &observed.engine_bounds());
-            self.engines.get_over(clock, at)
-        });
-        let mut records = observed.into_rows(offset);
-        for record in &mut records {
-            record.more.engine_clock.clone_from(&engine);
+        if let Some((clock, at)) = engine.as_ref().zip(with_engine(&rows)) {
+            self.engines.add(clock, &engine_bounds(&rows));
+            if let Some(offset) = self.engines.get_over(clock, at) {
+                relate(&mut rows, ClockOf::Engine, Relation::Apart(offset));
+            }
         }
-        records
+        for row in &mut rows {
+            row.more.engine_clock.clone_from(&engine);
+        }
+        rows
     }
 
     /// The records of an exchange that waited for what the server's log tells.
@@ -115,7 +115,7 @@ mod tests {
         );
         observer.response_body(body.as_bytes(), at(read), 0);
         Exchange {
-            observed: observer.finish(End::Complete, at(read)),
+            rows: observer.finish(End::Complete, at(read)),
             stamps: None,
             connect_nanos: 0,
             slot_nanos: 0,

@@ -147,7 +147,7 @@ impl Dispatch {
             live.count(|counts| counts.under_way -= 1);
             drop(slot);
             let ended = clock.now();
-            let reply = reply.filter(|_| exchange.observed.outcome() == Outcome::Ok);
+            let reply = reply.filter(|_| exchange.outcome() == Outcome::Ok);
             self.end(exchange, slot_nanos);
             let said = next.zip(reply.and_then(Reply::text));
             let Some((next, reply)) = said else { return };
@@ -185,7 +185,7 @@ impl Dispatch {
     fn end(&self, mut exchange: Exchange, slot_nanos: i64) {
         exchange.slot_nanos = slot_nanos;
         self.live.count(|counts| {
-            counts.failed += usize::from(exchange.observed.outcome() != Outcome::Ok);
+            counts.failed += usize::from(exchange.outcome() != Outcome::Ok);
             counts.done += 1;
         });
         // Nobody listens any more only when the run was dropped.

@@ -197,8 +197,8 @@ impl Ready {
             if stop.is_stopped() {
                 return Ok(());
             }
-            if exchange.observed.outcome() != Outcome::Ok {
-                let row = exchange.observed.into_rows(None).into_iter().next();
+            if exchange.outcome() != Outcome::Ok {
+                let row = exchange.rows.into_iter().next();
                 let why = row.and_then(|row| row.error).unwrap_or_default();
                 return Err(Error::Failed(format!("a warm-up request failed: {why}")));
             }

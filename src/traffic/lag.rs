@@ -47,7 +47,7 @@ impl Lag {
             .at(Moment::Scheduled)
             .zip(exchange.at(Moment::Sent));
         let Some((scheduled, sent)) = moments else {
-            let is_given_up = exchange.observed.outcome() == Outcome::ClientAbort;
+            let is_given_up = exchange.outcome() == Outcome::ClientAbort;
             self.unsent += u64::from(is_given_up);
             return;
         };
@@ -156,7 +156,7 @@ mod tests {
             let sent = scheduled.plus_nanos(late + slot_nanos + connect_nanos);
             observer.timeline_mut().set(Moment::Sent, sent);
             let exchange = Exchange {
-                observed: observer.finish(End::Complete, sent),
+                rows: observer.finish(End::Complete, sent),
                 stamps: None,
                 connect_nanos,
                 slot_nanos,
@@ -228,7 +228,7 @@ mod tests {
         let waited = Stamp::from_nanos(9_000 * MS);
         let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
         let unsent = Exchange {
-            observed: observer.finish(End::GivenUp, waited),
+            rows: observer.finish(End::GivenUp, waited),
             stamps: None,
             connect_nanos: 0,
             slot_nanos: 9_000 * MS,

@@ -64,13 +64,13 @@ impl OtlpArgs {
         let wrong = |error: &dyn std::error::Error| Error::Usage(error.to_string());
         let metrics = Metrics::new().map_err(|error| wrong(&error))?;
         // Nobody waits for its end but whoever wants the spans.
-        let last = settings.timeout;
+        let last = settings.given.timeout_s.get();
         let traces = Traces::start(&settings, instance, metrics.clone(), last);
         Ok(Some(Spans {
             traces: traces.map_err(|error| wrong(&error))?,
             metrics,
             target: settings.target(),
-            ratio: settings.sampling.ratio,
+            ratio: settings.given.ratio.unwrap_or(1.0),
         }))
     }
 }

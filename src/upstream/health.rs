@@ -4,6 +4,7 @@
 //! it takes a request (its TLS may fail): the pause before the next probe only starts afresh when a request has
 //! connected.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ impl Upstream {
     #[must_use]
     pub(super) fn request_failed(&self) -> bool {
         let mut health = self.health.lock();
-        if !self.counts.set_out(true) {
+        if !self.counts.is_out.swap(true, Relaxed) {
             health.failures += 1;
             log::warn!("upstream {}: cannot be connected to, left out", self.name());
         }
@@ -51,7 +52,7 @@ impl Upstream {
 
     /// It gets requests again, if it did not. The caller holds its health.
     fn put_back(&self, why: &str) {
-        if self.counts.set_out(false) {
+        if self.counts.is_out.swap(false, Relaxed) {
             log::info!("upstream {}: is back, {why}", self.name());
         }
     }
@@ -59,7 +60,7 @@ impl Upstream {
     /// Whether there is more to probe; if not, the next failure asks for it anew.
     fn needs_probe(&self) -> bool {
         let mut health = self.health.lock();
-        health.is_probed = self.counts.is_out();
+        health.is_probed = self.counts.is_out.load(Relaxed);
         health.is_probed
     }
 
@@ -147,14 +148,14 @@ mod tests {
     async fn it_is_left_out_until_a_probe_connects() {
         let one = Probed::new();
         let probing = one.fail().unwrap();
-        assert!(one.upstream.counts.is_out());
+        assert!(one.upstream.counts.is_out.load(Relaxed));
         assert!(one.fail().is_none(), "one probes for all");
         // Probes after 1, 2, 4 and 8 s.
         tokio::time::sleep(Duration::from_secs(8)).await;
         assert_eq!(one.probes.load(Ordering::Relaxed), 3);
         one.takes.store(true, Ordering::Relaxed);
         assert_eq!(8 + seconds(probing).await, 15);
-        assert!(!one.upstream.counts.is_out());
+        assert!(!one.upstream.counts.is_out.load(Relaxed));
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,7 +176,7 @@ mod tests {
         let one = Probed::new();
         let probing = one.fail().unwrap();
         one.upstream.request_connected();
-        assert!(!one.upstream.counts.is_out());
+        assert!(!one.upstream.counts.is_out.load(Relaxed));
         // It fails again before the probing woke: that one goes on.
         assert!(one.fail().is_none());
         one.upstream.request_connected();

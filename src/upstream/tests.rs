@@ -128,7 +128,15 @@ fn the_same_name_by_another_protocol_is_another_upstream() {
     let old = set(&["localhost:1"], None, &metrics);
     let _busy = old.choose(&[], &[]).unwrap();
     let new = set(&["https://localhost:1"], Some(&old), &metrics);
-    assert_eq!(new.choose(&[], &[]).unwrap().upstream.counts.in_flight(), 1);
+    assert_eq!(
+        new.choose(&[], &[])
+            .unwrap()
+            .upstream
+            .counts
+            .in_flight
+            .load(Relaxed),
+        1
+    );
 }
 
 #[test]
@@ -172,7 +180,7 @@ async fn a_request_tries_each_address_of_a_name() {
     assert!(set.connection_failed(&mut one));
     assert_eq!(*one.peer.address().as_inet().unwrap(), V4);
     one.connected();
-    assert!(!set.all[0].counts.is_out());
+    assert!(!set.all[0].counts.is_out.load(Relaxed));
     // The next one begins with what is known to be good.
     let mut two = set.choose(&[], &[]).unwrap();
     assert_eq!(two.at, V4);
@@ -181,13 +189,13 @@ async fn a_request_tries_each_address_of_a_name() {
         "all have failed, but not this request"
     );
     assert!(!set.connection_failed(&mut two));
-    assert!(set.all[0].counts.is_out());
+    assert!(set.all[0].counts.is_out.load(Relaxed));
     let mut three = set.choose(&[], &[]).unwrap();
     let first = three.at;
     assert!(set.connection_failed(&mut three));
     assert_ne!(three.at, first);
     three.connected();
-    assert!(!set.all[0].counts.is_out());
+    assert!(!set.all[0].counts.is_out.load(Relaxed));
     assert_eq!(set.choose(&[], &[]).unwrap().at, three.at);
 }
 
@@ -223,7 +231,7 @@ async fn a_request_goes_to_another_upstream_when_all_addresses_of_one_have_faile
     let failed = chosen.index;
     drop(chosen);
     tried.push(set.choose(&[failed], &[]).unwrap().at);
-    let in_flight = set.all.iter().map(|one| one.counts.in_flight());
+    let in_flight = set.all.iter().map(|one| one.counts.in_flight.load(Relaxed));
     assert_eq!(in_flight.sum::<usize>(), 0);
     assert_eq!(tried, [V6, V4, "127.0.0.1:9".parse().unwrap()]);
     assert!(shown(
@@ -235,13 +243,13 @@ async fn a_request_goes_to_another_upstream_when_all_addresses_of_one_have_faile
 #[tokio::test]
 async fn a_name_is_looked_up_again_when_it_failed() {
     static HAS_MOVED: AtomicBool = AtomicBool::new(false);
-    let set = named(|_, _| match HAS_MOVED.load(Ordering::Relaxed) {
+    let set = named(|_, _| match HAS_MOVED.load(Relaxed) {
         true => Ok(vec![V4]),
         false => Ok(vec![V6]),
     });
     let mut one = set.choose(&[], &[]).unwrap();
     assert_eq!(one.at, V6);
-    HAS_MOVED.store(true, Ordering::Relaxed);
+    HAS_MOVED.store(true, Relaxed);
     assert!(!set.connection_failed(&mut one));
     while set.choose(&[], &[]).unwrap().at != V4 {
         tokio::task::yield_now().await;
@@ -254,7 +262,7 @@ fn what_a_name_still_means_keeps_its_place_and_its_failure() {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
     const V4_TOO: SocketAddr = SocketAddr::new(V4.ip(), 2);
     let address = Address::parse("name:1").unwrap();
-    let resolver: Resolver = |_, _| match FOUND.load(Ordering::Relaxed) {
+    let resolver: Resolver = |_, _| match FOUND.load(Relaxed) {
         0 => Ok(vec![V6, V4]),
         1 => Ok(vec![V4_TOO, V4, V6]),
         2 => Ok(Vec::new()),
@@ -263,7 +271,7 @@ fn what_a_name_still_means_keeps_its_place_and_its_failure() {
     let addresses = Addresses::look_up(&address, resolver).unwrap();
     addresses.tried(V6, false);
     for now in 1..4 {
-        FOUND.store(now, Ordering::Relaxed);
+        FOUND.store(now, Relaxed);
         addresses.look_up_again(&address);
         assert_eq!(addresses.in_turn(), [V4, V4_TOO, V6]);
     }
@@ -284,7 +292,7 @@ proptest! {
                 open.swap_remove(end);
                 continue;
             }
-            let queues: Vec<usize> = set.all.iter().map(|u| u.counts.in_flight()).collect();
+            let queues: Vec<usize> = set.all.iter().map(|u| u.counts.in_flight.load(Relaxed)).collect();
             let own = own as u64 + 1;
             let chosen = set.choose(&[], &prompt(own, own)).unwrap();
             prop_assert_eq!(queues[chosen.index], *queues.iter().min().unwrap());

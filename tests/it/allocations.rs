@@ -4,9 +4,9 @@
 use queuescope::clock::Stamp;
 use queuescope::offset::Offset;
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
+use queuescope::request::observer::{End, Observer, relate};
 use queuescope::request::row::Row;
-use queuescope::request::timeline::{Moment, Side};
+use queuescope::request::timeline::{ClockOf, Moment, Relation, Side};
 use queuescope::table::Table;
 
 use crate::support::recordings;
@@ -42,7 +42,7 @@ fn allocations(case: &str, times: usize, size: usize) -> u64 {
             }
         }
     });
-    let records = observer.finish(End::Complete, at).into_rows(None);
+    let records = observer.finish(End::Complete, at);
     assert!(
         records[0].token_chunks > Some(times as u64),
         "the events were read"
@@ -74,12 +74,13 @@ fn record(number: usize) -> Row {
     observer.row_mut().host = Some("127.0.0.1:30000".to_owned());
     observer.response_head(200, recording.header("content-type"), false, at);
     observer.response_body(&recording.body(), at, 0);
-    let observed = observer.finish(End::Complete, at);
+    let mut rows = observer.finish(End::Complete, at);
     let known = Offset {
         nanos: 0,
         error_nanos: 1,
     };
-    Row::ended(observed.into_rows(Some(known))).remove(0)
+    relate(&mut rows, ClockOf::Engine, Relation::Apart(known));
+    Row::ended(rows).remove(0)
 }
 
 #[test]

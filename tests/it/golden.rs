@@ -48,7 +48,7 @@ fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
         true => End::ClientGone,
         false => End::Complete,
     };
-    Row::ended(observer.finish(end, at(last + MS)).into_rows(None))
+    Row::ended(observer.finish(end, at(last + MS)))
 }
 
 /// Holds what is said now to the file of that name.
@@ -78,8 +78,7 @@ fn traces_of_the_recordings() {
     let scope = InstrumentationScope::builder("queuescope").build();
     let mut text = String::new();
     for rows in recorded() {
-        let mut all = Vec::new();
-        spans::spans(&rows, spans::trace_of(&rows), Kept::Ratio, &scope, &mut all);
+        let all = spans::spans(&rows, spans::trace_of(&rows), Kept::Ratio, &scope);
         let place = |id| {
             all.iter()
                 .position(|span| span.span_context.span_id() == id)

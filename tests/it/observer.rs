@@ -2,7 +2,7 @@
 
 use queuescope::offset::Offset;
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
+use queuescope::request::observer::{End, Observer, relate};
 use queuescope::request::outcome::Outcome;
 use queuescope::request::response::MAX_SEQUENCES;
 use queuescope::request::row::Row;
@@ -80,7 +80,7 @@ fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_i
         let mut observer = generate(STREAM);
         observer.response_body(whole.as_bytes(), AT, 0);
         observer.response_end(AT);
-        let row = &observer.finish(end.clone(), AT).into_rows(None)[0];
+        let row = &observer.finish(end.clone(), AT)[0];
         assert_eq!(row.outcome(), Outcome::Ok, "{end:?}");
         assert_eq!(row.message_whole, Some(true), "{end:?}");
     }
@@ -134,7 +134,7 @@ fn an_answer_of_too_much_to_do_is_a_rejection() {
     ] {
         let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
         observer.response_head(status, Some("text/plain"), false, AT);
-        let rows = observer.finish(End::Complete, AT).into_rows(None);
+        let rows = observer.finish(End::Complete, AT);
         assert_eq!(rows[0].outcome(), expected, "{status}");
     }
 }
@@ -180,12 +180,13 @@ fn a_negative_duration_within_the_clocks_error_is_not_wrong() {
         // Received 1 ms before it was sent.
         let body = r#"{"text":"a","meta_info":{"id":"i","request_received_ts":1795167999.999}}"#;
         observer.response_body(body.as_bytes(), AT, 0);
-        let observed = observer.finish(End::Complete, AT);
+        let mut rows = observer.finish(End::Complete, AT);
         let offset = Offset {
             nanos: 0,
             error_nanos,
         };
-        let rows = Row::ended(observed.into_rows(Some(offset)));
+        relate(&mut rows, ClockOf::Engine, Relation::Apart(offset));
+        let rows = Row::ended(rows);
         rows[0].inconsistency.clone().unwrap_or_default()
     };
     assert_eq!(inconsistency(1_100_000), "");
@@ -214,7 +215,7 @@ fn an_encoded_body_is_only_timed() {
         let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
         observer.response_head(200, Some(STREAM), true, AT);
         observer.response_body(body, AT.plus_nanos(5), 0);
-        let row = &observer.finish(End::Complete, AT).into_rows(None)[0];
+        let row = &observer.finish(End::Complete, AT)[0];
         assert_eq!((row.outcome(), row.token_chunks), (Outcome::Ok, None));
         assert_eq!(row.timeline.raw(Moment::FirstEvent), Some(AT.plus_nanos(5)));
         assert_eq!(row.timeline.raw(Moment::FirstToken), None);
@@ -333,7 +334,7 @@ fn a_batch_with_parameters_a_prompt_asks_for_the_largest() {
         br#"{"text":["a","b","c"],"sampling_params":[{"max_new_tokens":5},
         {"max_new_tokens":9},{"max_new_tokens":7}]}"#,
     );
-    let row = &observer.finish(End::Complete, AT).into_rows(None)[0];
+    let row = &observer.finish(End::Complete, AT)[0];
     assert_eq!(row.expected_output_length, Some(9));
 }
 

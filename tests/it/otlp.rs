@@ -15,8 +15,8 @@ mod trouble;
 fn export_to(config: &mut Config, endpoint: &str, protocol: Protocol) {
     config.otlp.endpoint = Some(endpoint.to_owned());
     config.otlp.protocol = Some(protocol);
-    config.otlp.delay_s = Some(0.01.try_into().unwrap());
-    config.otlp.timeout_s = Some(10.0.try_into().unwrap());
+    config.otlp.delay_s = 0.01.try_into().unwrap();
+    config.otlp.timeout_s = 10.0.try_into().unwrap();
 }
 
 fn url(addr: SocketAddr) -> String {

@@ -72,7 +72,7 @@ fn observe(recording: &Recording, endpoint: Endpoint, pieces: &[(f64, &[u8])]) -
         true => End::ClientGone,
         false => End::Complete,
     };
-    observer.finish(end, stamp(0.0)).into_rows(None)
+    observer.finish(end, stamp(0.0))
 }
 
 fn as_read(recording: &Recording) -> Vec<(f64, &[u8])> {
@@ -327,8 +327,7 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
     row.parent_span_id = SpanId::new(7);
     row.trace_id = Some("0af7651916cd43dd8448eb211c80319c".into());
     let failed = |status, nanos| Failed {
-        worker: "w1".into(),
-        host: String::new(),
+        host: "w1".into(),
         outcome: Some(Outcome::Rejected),
         status,
         nanos,
@@ -346,10 +345,8 @@ fn through_all(side: Side, apart: Option<Offset>) -> Row {
     row.passed(here, worker);
     let mut observer = Observer::new(side, Endpoint::Chat, "all".into());
     *observer.row_mut() = row;
-    let mut row = observer
-        .finish(End::Complete, stamp(21))
-        .into_rows(None)
-        .remove(0);
+    let mut row = observer.finish(End::Complete, stamp(21)).remove(0);
+    row.timeline.relate(ClockOf::Engine, Relation::Unknown);
     row.output_tokens_from_trace = Some(6);
     row.token_chunks = Some(3);
     row

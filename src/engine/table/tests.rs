@@ -30,7 +30,7 @@ fn rows(id: &str, rids: &[Option<&str>]) -> Vec<Row> {
     let row = observer.row_mut();
     row.trace_id = Some(format!("{TRACE:032x}"));
     row.span_id = SpanId::new(5);
-    let row = observer.finish(End::Complete, at(1)).into_rows(None);
+    let row = observer.finish(End::Complete, at(1));
     let row = row.into_iter().next().unwrap();
     let rows = rids.iter().map(|rid| {
         let mut row = row.clone();

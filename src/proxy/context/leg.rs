@@ -51,7 +51,7 @@ impl Context {
         let (Some(leg), Some(attempt)) = (leg, &self.attempt) else {
             return;
         };
-        let reply = leg.observer.finish(End::Complete, at).into_rows(None);
+        let reply = leg.observer.finish(End::Complete, at);
         self.note_leg(attempt, &reply);
     }
 

@@ -5,7 +5,7 @@ use crate::offset::OffsetBound;
 use crate::proxy::join::RequestAttempts;
 use crate::proxy::shared::{Role, ServerRole};
 use crate::request::attempt::{shown, tell_lost};
-use crate::request::observer::{End, Observed, Observer};
+use crate::request::observer::{End, Observer, engine_bounds, relate, with_engine};
 use crate::request::outcome::Outcome;
 use crate::request::passage::Passage;
 use crate::request::row::Row;
@@ -86,8 +86,8 @@ impl Context {
             row.host = self.own_host();
         }
         let ended = watch.response_end.unwrap_or(now);
-        let observed = watch.observer.finish(end.clone(), ended);
-        let mut rows = self.related(observed, head, now);
+        let mut rows = watch.observer.finish(end.clone(), ended);
+        self.relate(&mut rows, head, now);
         if let Some((host, outcome)) = lost {
             for row in &mut rows {
                 if let Some(error) = &mut row.error {
@@ -150,13 +150,8 @@ impl Context {
         passage
     }
 
-    /// The rows, with the hop's and the engine's clocks related to ours as far as is known.
-    fn related(
-        &self,
-        mut observed: Observed,
-        response_head: Option<Stamp>,
-        now: Stamp,
-    ) -> Vec<Row> {
+    /// Relates the hop's and the engine's clocks to ours in the rows, as far as is known.
+    fn relate(&self, rows: &mut [Row], response_head: Option<Stamp>, now: Stamp) {
         let mut clocks = self.shared.clocks.lock();
         let own_clock = &self.shared.clock_name;
         let apart = self.hop.as_ref().filter(|hop| hop.clock != *own_clock);
@@ -166,22 +161,23 @@ impl Context {
             clocks.add(&hop.clock, &bounds);
             let there = (self.forwarded.unwrap_or(now), response_head.unwrap_or(now));
             if let Some(offset) = clocks.get_over(&hop.clock, there) {
-                observed.relate(ClockOf::Hop, Relation::Apart(offset));
+                relate(rows, ClockOf::Hop, Relation::Apart(offset));
             }
         }
-        let engine_clock = observed
-            .host()
-            .map(|host| apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host)));
+        let host = rows.first().and_then(|row| row.host.as_deref());
+        let engine_clock =
+            host.map(|host| apart.map_or_else(|| host.to_owned(), |hop| hop.engine_clock(host)));
         let engine = engine_clock.as_ref().and_then(|engine| {
-            clocks.add(engine, &observed.engine_bounds());
-            clocks.get_over(engine, observed.with_engine()?)
+            clocks.add(engine, &engine_bounds(rows));
+            clocks.get_over(engine, with_engine(rows)?)
         });
         drop(clocks);
-        let mut rows = observed.into_rows(engine);
+        if let Some(offset) = engine {
+            relate(rows, ClockOf::Engine, Relation::Apart(offset));
+        }
         for row in rows.iter_mut().filter(|_| self.shared.engine.is_some()) {
             row.more.engine_clock.clone_from(&engine_clock);
         }
-        rows
     }
 
     /// When the response's body passed the hop and the front, so that the router's part of its way back shows.

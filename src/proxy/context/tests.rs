@@ -220,7 +220,10 @@ fn what_the_router_held_back_is_found_to_the_nanosecond() {
             (Some(12 * MS), None)
         );
         assert_eq!(row.router_return_last, is_whole.then_some(2 * MS));
-        assert_eq!(row.timeline.saw_way_back(), first.is_empty());
+        assert_eq!(
+            row.timeline.mark(Moment::WorkerFirstToken).is_some(),
+            first.is_empty()
+        );
         if first.is_empty() {
             let stage = row.timeline.nanos(Period::ROUTER_RETURN);
             assert_eq!(stage, Some(12 * MS));

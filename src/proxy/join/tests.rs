@@ -294,7 +294,7 @@ fn a_row_waits_for_its_other_leg() {
     let tables = tables(true);
     let joins = &tables.joins;
     let row = || vec![Sample::whole().open_row()];
-    let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].more.prefilled_by.take().unwrap().host;
+    let host = |rows: Option<Vec<Row>>| rows.unwrap()[0].prefill_host.take().unwrap();
     // It has told: the row is there at once.
     let told = tables.leg(1, 1, None).told;
     told.lock().ended = Some(at(2));

@@ -11,7 +11,6 @@ use crate::client::answer::Refusal;
 use crate::client::exchange::Exchange;
 use crate::clock::Stamp;
 use crate::proxy::failure::Failure;
-use crate::request::endpoint::Endpoint;
 use crate::request::prompt_blocks::PromptBlocks;
 
 use super::Request;
@@ -81,12 +80,8 @@ impl Request<'_> {
     /// The hashes of the blocks that a prompt begins with: read from the body until they are known, [`PROMPT`] bytes
     /// have come, or the body is over. None where it cannot be waited for: a client that expects `100 Continue` waits
     /// itself, and hears it of the upstream.
-    pub(super) async fn read_prompt(
-        &mut self,
-        client: &mut Exchange,
-        endpoint: Endpoint,
-    ) -> Result<Vec<u64>, Failure> {
-        let mut prompt = PromptBlocks::new(endpoint);
+    pub(super) async fn read_prompt(&mut self, client: &mut Exchange) -> Result<Vec<u64>, Failure> {
+        let mut prompt = PromptBlocks::default();
         let began = self.shared.clock.now();
         if client.head().headers.contains_key(EXPECT) {
             return Ok(prompt.into_blocks());

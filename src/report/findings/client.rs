@@ -70,7 +70,7 @@ fn lateness(of: &Seen<'_>, is_limited: bool) -> Option<String> {
 pub fn stall(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let spent = of.spent;
     let mut parts = spent.parts.iter();
-    let part = parts.find(|part| part.spent == Spent::ClientStall)?;
+    let part = parts.find(|part| part.spent == Spent::CLIENT_STALL)?;
     let (mean, share) = (spent.mean(part)?, spent.share(part)?);
     let is_long = spent.requests >= ENOUGH && mean >= LEAST && share >= STALL_SHARE;
     is_long.then(|| {

@@ -69,7 +69,7 @@ fn advice(kind: &Kind, counts: &Counts) -> Option<&'static str> {
             "The router took no server for alive: look at the servers' `/health` and logs. A router uses a server that it gave up again \
              once a later check of it succeeds."
         }
-        Outcome::Rejected if kind.last_seen == Some(Spent::Proxy) => {
+        Outcome::Rejected if kind.last_seen == Some(Spent::PROXY) => {
             "The proxy itself held them back, as many as its `max_concurrent_requests` being under way, and refused them after \
              `queue_timeout_s`: raise one of these, add servers, or lower the rate."
         }

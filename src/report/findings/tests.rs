@@ -8,7 +8,6 @@ use crate::report::load::tests::assert_says;
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::csv;
-use crate::request::more::PrefilledBy;
 use crate::request::outcome::Outcome;
 use crate::request::passage::Passage;
 use crate::request::row::Row;
@@ -242,10 +241,7 @@ fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
     let pair = run_of(200, |sample, n, _| match n % 20 {
         0 => sample.host("p:1"),
         _ => sample.host("d:1").with(|record| {
-            record.more.prefilled_by = Some(Box::new(PrefilledBy {
-                host: "p:1".to_owned(),
-                worker: "p".to_owned(),
-            }));
+            record.prefill_host = Some("p:1".to_owned());
         }),
     });
     only(&pair, "fine");

@@ -68,9 +68,10 @@ impl Failures {
         }
         let kind = |((_, last_seen), records): ((_, Option<Spent>), Vec<Cow<'_, Row>>)| {
             let mut spent = TimeSpent::default();
-            records
-                .iter()
-                .for_each(|record| spent.add(TimeSpent::of_row(record)));
+            for record in &records {
+                let [all, _] = TimeSpent::both(record);
+                spent.add(all);
+            }
             Some(Kind {
                 outcome: records.first()?.outcome(),
                 last_seen,

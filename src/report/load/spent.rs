@@ -46,7 +46,7 @@ impl TimeSpent {
     /// The requests where a part was seen, and all their time. Where a client did not stall, that was seen too.
     fn seen(&self, part: &PartSpent) -> (u64, i128) {
         match part.spent {
-            Spent::ClientStall | Spent::Prompt => (self.requests, self.total_nanos),
+            Spent::CLIENT_STALL | Spent::PROMPT => (self.requests, self.total_nanos),
             _ => (part.requests, part.of_nanos),
         }
     }

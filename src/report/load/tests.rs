@@ -56,7 +56,6 @@ fn four() -> Vec<Row> {
 #[test]
 fn failed_attempts_are_counted_by_server_outcome_and_status() {
     let failed = |host: &str, status| Failed {
-        worker: "w".into(),
         host: host.into(),
         outcome: Some(Outcome::Rejected),
         status: Some(status),

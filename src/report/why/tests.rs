@@ -111,7 +111,7 @@ fn causes_that_are_stages_have_their_names() {
     assert_eq!(stages.len(), 5);
     let unknown: Vec<&Cause> = stages.iter().filter(|cause| !known(cause)).collect();
     assert!(unknown.is_empty(), "{unknown:?}");
-    assert_eq!(Cause::Proxy.short(), Spent::Proxy.name());
+    assert_eq!(Cause::Proxy.short(), Spent::PROXY.name());
 }
 
 #[test]

@@ -141,8 +141,8 @@ impl ParsedBody {
             true if is_own => &self.response_id,
             _ => &self.engine_id,
         };
-        if !id.is_empty() {
-            sequence.engine_id(|| Scalar::Quoted(id).string());
+        if !id.is_empty() && sequence.engine_id.is_none() {
+            sequence.engine_id = Scalar::Quoted(id).string();
         }
     }
 
@@ -255,7 +255,7 @@ impl Sink for ParsedBody {
     fn wants(&self) -> bool {
         let sequence = usize::try_from(self.item.index.unwrap_or(0)).ok();
         let sequence = sequence.and_then(|index| self.sequences.get(index));
-        self.item.finished || !sequence.is_some_and(SequenceWatch::has_timings)
+        self.item.finished || sequence.is_none_or(|of| of.first.is_none())
     }
 
     fn scalar(&mut self, field: Field, value: Scalar<'_>) {

@@ -5,7 +5,7 @@ use crate::request::endpoint::Endpoint;
 use crate::request::generation::Generation;
 use crate::request::sequence::{TimingSource, Untold};
 use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation};
-use crate::request::unseen::{ELSEWHERE, Unseen, Unseens};
+use crate::request::unseen::{Unseen, Unseens};
 
 impl Unseens {
     /// What of a row was not seen: as it tells, else by what it has.
@@ -65,7 +65,7 @@ impl Unseen {
             (None, Endpoint::Chat) => Unseen::ChatReply,
             (None, _) => Unseen::Reply,
         };
-        match row.more.front_joins_engine && of_answer.remedy().contains(ELSEWHERE) {
+        match row.more.front_joins_engine && of_answer.is_elsewhere() {
             true => Unseen::InProxy,
             false => of_answer,
         }

@@ -6,16 +6,12 @@ use crate::request::cell::Cell;
 use crate::request::column::Origin;
 use crate::request::columns::{COLUMNS, Row};
 use crate::request::outcome::Outcome;
-use crate::request::timeline::{ClockOf, Moment, Period, PrefillTimes, Relation, Side, Timeline};
+use crate::request::timeline::{ClockOf, Moment, PrefillTimes, Relation, Side, Timeline};
 
 use super::ClockState;
 
 impl Row {
     /// Ends the reading of a request's rows: their cells have been put, and say all that is known.
-    ///
-    /// Rows of older files lack columns. What these would tell is taken from others: that the first event brought one token,
-    /// that all of a client's stall came before the last byte, that samples of one prompt have as many prompt tokens, which the
-    /// prompts of a batch seldom have.
     pub fn settle(rows: &mut [Row]) {
         let sequences = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         for (row, index) in rows.iter_mut().zip(0..) {
@@ -25,17 +21,7 @@ impl Row {
             let is_ok = row.success == Some(true);
             row.outcome = row.outcome.or(is_ok.then_some(Outcome::Ok));
             row.outcome.get_or_insert(Outcome::ProxyError);
-            row.client_stall_until_finish = row.client_stall_until_finish.or(row.client_stall);
             row.timeline = row.read_timeline();
-        }
-        let lacks =
-            |row: &Row| row.request_prompt_tokens.is_none() && row.request_output_tokens.is_none();
-        if rows.first().is_some_and(lacks) {
-            let first = rows.first().and_then(|row| row.actual_prompt_tokens);
-            let is_one = rows.iter().all(|row| row.actual_prompt_tokens == first);
-            let n = if is_one { rows.len() as u64 } else { 1 };
-            rows.iter_mut().for_each(|row| row.more.n = n);
-            Row::sum_tokens(rows);
         }
     }
 
@@ -58,17 +44,8 @@ impl Row {
                 self.mark(&mut timeline, moment, at);
             }
         }
-        if let Some(at) = self.worker_first_token_time.or(self.first_pass(&timeline)) {
+        if let Some(at) = self.worker_first_token_time {
             self.mark(&mut timeline, Moment::WorkerFirstToken, at);
-        }
-        if let (Some(first), None) = (self.first_token_time, self.last_token_time) {
-            let later = self.later_tokens();
-            let later = later.and_then(|later| i64::try_from(later).ok());
-            let tokens = self.tpot.zip(later);
-            let tokens = tokens.map(|(tpot, later)| tpot.saturating_mul(later));
-            let tokens = tokens.or((self.token_chunks == Some(1)).then_some(0));
-            let last = tokens.map(|nanos| first.plus_nanos(nanos));
-            timeline.set(Moment::LastToken, last);
         }
         timeline
     }
@@ -132,15 +109,5 @@ impl Row {
         self.seen_by != Some(Side::Traffic) && self.sent_time.is_none()
             || told
             || self.sent_time != self.arrival_time
-    }
-
-    /// Where a hop saw the first token pass, `return_time` ends there and not where it was read.
-    fn first_pass(&self, timeline: &Timeline) -> Option<Stamp> {
-        let first = timeline.on_own_clock(Moment::ServerFirstToken)?;
-        let way = self.return_time?;
-        let is_other = timeline
-            .nanos(Period::RETURN)
-            .is_some_and(|whole| whole != way);
-        is_other.then(|| first.plus_nanos(way))
     }
 }

@@ -33,8 +33,11 @@ impl Row {
     pub(super) fn count_tokens(&mut self) {
         // By `usage` of the whole request, or by the engine's trace or log: none of them an event's own count.
         let source = self.token_count_source;
-        let is_of_all = self.actual_output_tokens.is_none()
-            || source.is_some_and(TokenCountSource::is_told_later);
+        let is_told_later = matches!(
+            source,
+            Some(TokenCountSource::Trace | TokenCountSource::Log)
+        );
+        let is_of_all = self.actual_output_tokens.is_none() || is_told_later;
         let output = self.output_tokens();
         if is_of_all && output.is_some() && output == self.token_chunks {
             self.itl_mean = self.chunk_gap_mean;

@@ -27,7 +27,7 @@ pub enum StringUse {
 }
 
 /// Where the end of a container is looked for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Skip {
     pub open: u8,
     depth: u32,

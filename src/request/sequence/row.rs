@@ -25,6 +25,9 @@ impl SequenceWatch {
         let by_scheduler = first.is_some_and(|first| first.prefill_finished.is_some());
         // What never ran (a full queue, an abort in the queue) has hardly any field, whoever writes it.
         let has_run = last.filter(|last| last.prompt_tokens.is_some());
+        row.more.first_write = self
+            .first
+            .and_then(|(first, read)| Some((first.response_sent?, read)));
         row.more.generation = has_run.map(|_| Generation::of(self.shape, by_scheduler));
         let is_read = self.has_text || row.unread.is_none();
         row.has_generated_text = is_read.then_some(self.has_text);

@@ -4,7 +4,7 @@ use crate::request::columns::Row;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::{Moment, Period, STAGES, Side, Stage};
 
-use super::spent::{Spent, StageSet};
+use super::spent::Spent;
 
 impl Row {
     /// Where one that did not go well was when it ended: after the last moment of it that anybody saw, and before the next that
@@ -14,25 +14,25 @@ impl Row {
             return None;
         }
         if self.outcome == Some(Outcome::ConnectError) {
-            return Some(Spent::Connecting);
+            return Some(Spent::CONNECTING);
         }
         if self.more.is_routers_error {
-            return Some(Spent::Stages(StageSet::of(Period::QUEUE_IN_ROUTER)));
+            return Some(Spent::of(Period::QUEUE_IN_ROUTER));
         }
         let (timeline, side) = (&self.timeline, self.timeline.side());
         let lacks = |moment| timeline.raw(moment).is_none();
         let is_held = match side {
             Side::Hop => lacks(Moment::WorkerForwarded),
             Side::Front | Side::Traffic => {
-                timeline.own_arrival().is_some() && lacks(Moment::Forwarded)
+                timeline.mark(Moment::Arrival).is_some() && lacks(Moment::Forwarded)
             }
         };
         if is_held {
-            return Some(Spent::Proxy);
+            return Some(Spent::PROXY);
         }
         // A body that had not come whole by then was still on its way to us.
         if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
-            return Some(Spent::Stages(StageSet::of(Period::TO_PROXY)));
+            return Some(Spent::of(Period::TO_PROXY));
         }
         let begun = |stage: &Stage| Some(!lacks(timeline.period_of(stage)?.from));
         let first = STAGES
@@ -41,8 +41,8 @@ impl Row {
         let own = |moment: Moment| moment.clock(side) == side.clock();
         let more = STAGES.iter().skip(first);
         let more = more.take_while(|stage| !own(stage.period.to)).count();
-        let row = StageSet::row(first, first + more + 1);
-        Some(Spent::Stages(row.in_life_of(timeline)))
+        let row = Spent::row(first, first + more + 1);
+        Some(row.in_life_of(timeline))
     }
 }
 
@@ -50,12 +50,9 @@ impl Spent {
     /// The name of where a request was last seen, by that of each stage; `server` stands for all between the sending to it and the
     /// first token.
     pub fn ended_in(self, name: impl Fn(&Stage) -> &'static str) -> String {
-        let Spent::Stages(stages) = self else {
-            return self.name();
-        };
         let mut names: Vec<&str> = Vec::new();
         let mut server = None;
-        for stage in stages.stages() {
+        for stage in self.stages() {
             if stage.period.from == Moment::RouterSend {
                 server = Some(names.len());
             }
@@ -67,7 +64,10 @@ impl Spent {
                 names.push("server");
             }
         }
-        names.join("+")
+        match names.is_empty() {
+            true => self.name(),
+            false => names.join("+"),
+        }
     }
 }
 

@@ -107,9 +107,11 @@ impl Timeline {
     /// return. What decode's first step takes to hand out prefill's token is of that as well.
     pub(super) fn ends(&self, period: Period) -> Option<Period> {
         let is_pair = self.prefill.is_some();
-        let is_held = is_pair && self.saw_way_back() && self.mark(Moment::PrefillReplied).is_some();
+        let is_held = is_pair
+            && self.mark(Moment::WorkerFirstToken).is_some()
+            && self.mark(Moment::PrefillReplied).is_some();
         Some(match period {
-            Period::ROUTER_RETURN if !self.saw_way_back() => return None,
+            Period::ROUTER_RETURN if self.mark(Moment::WorkerFirstToken).is_none() => return None,
             Period::ROUTER_HOLD if !is_held => return None,
             Period::ROUTER_RETURN if is_held => {
                 Period::new(Moment::PrefillReplied, Moment::FirstToken)

@@ -1,6 +1,6 @@
 //! The stages of a request's life.
 
-use super::Period;
+use super::{Moment, Period};
 
 /// A stretch of a request's life; the stages follow each other without gap or overlap.
 #[derive(Clone, Copy, Debug)]
@@ -19,9 +19,14 @@ pub struct Stage {
     pub place: &'static str,
 }
 
-/// Makes [`STAGES`] of a table: name, label, name in metrics, period, of what servers, place.
+/// Makes [`STAGES`] of a table: name, label, name in metrics, period with its ends, of what servers, place.
 macro_rules! stages {
-    ($($name:literal $label:literal $metric:literal $period:ident $is_of_pair:expr, $place:literal;)+) => {
+    ($($name:literal $label:literal $metric:literal $period:ident [$from:ident to $to:ident] $is_of_pair:expr, $place:literal;)+) => {
+        impl Period {
+            $(#[doc = concat!("The stage that is spent ", $place, ".")]
+            pub const $period: Period = Period::new(Moment::$from, Moment::$to);)+
+        }
+
         /// The life of a request from its scheduled time to its last byte. Where a moment is missing, the stages
         /// beside it are unknown, never guessed.
         pub const STAGES: [Stage; [$($name),+].len()] = [$(Stage {
@@ -36,21 +41,21 @@ macro_rules! stages {
 }
 
 stages! {
-    "client lag" "client lag" "client_lag" SCHEDULE_LAG None, "in the client, before it was sent";
-    "to proxy" "to proxy" "to_proxy" TO_PROXY None, "on the way to the proxy";
-    "router" "router queue" "router_queue" QUEUE_IN_ROUTER None, "in the router queue";
-    "network" "network" "network" NETWORK None, "on the way into the server";
-    "tokenize" "tokenize" "tokenize" TOKENIZE None, "in tokenizing and the hand-over to the scheduler";
-    "decode memory" "decode memory" "decode_memory" DECODE_MEMORY Some(true), "waiting for memory of the decode server";
-    "prefill queue" "prefill queue" "prefill_queue" PREFILL_QUEUE Some(true), "in the prefill queue";
-    "queue" "server queue" "server_queue" PURE_QUEUE Some(false), "in the server queue";
-    "prefill" "prefill" "prefill" PREFILL None, "in prefill";
-    "KV transfer" "KV transfer" "kv_transfer" KV_TRANSFER Some(true), "in the transfer of its KV cache";
-    "decode slot" "decode slot" "decode_slot" DECODE_SLOT Some(true), "waiting for a slot of the decode server's batch";
-    "return" "return" "return" RETURN None, "on the way back";
-    "router hold" "router hold" "router_hold" ROUTER_HOLD Some(true), "in the router, held until prefill's reply was whole";
-    "router return" "router return" "router_return" ROUTER_RETURN None, "in the router on the way back";
-    "decode" "decode" "decode" DECODE None, "in decoding";
+    "client lag" "client lag" "client_lag" SCHEDULE_LAG [Scheduled to Sent] None, "in the client, before it was sent";
+    "to proxy" "to proxy" "to_proxy" TO_PROXY [Sent to Arrival] None, "on the way to the proxy";
+    "router" "router queue" "router_queue" QUEUE_IN_ROUTER [Arrival to RouterSend] None, "in the router queue";
+    "network" "network" "network" NETWORK [RouterSend to ServerCreated] None, "on the way into the server";
+    "tokenize" "tokenize" "tokenize" TOKENIZE [ServerCreated to QueueStart] None, "in tokenizing and the hand-over to the scheduler";
+    "decode memory" "decode memory" "decode_memory" DECODE_MEMORY [QueueStart to KvReserved] Some(true), "waiting for memory of the decode server";
+    "prefill queue" "prefill queue" "prefill_queue" PREFILL_QUEUE [KvReserved to QueueEnd] Some(true), "in the prefill queue";
+    "queue" "server queue" "server_queue" PURE_QUEUE [QueueStart to QueueEnd] Some(false), "in the server queue";
+    "prefill" "prefill" "prefill" PREFILL [QueueEnd to ServerFirstToken] None, "in prefill";
+    "KV transfer" "KV transfer" "kv_transfer" KV_TRANSFER [PrefillEnd to KvArrived] Some(true), "in the transfer of its KV cache";
+    "decode slot" "decode slot" "decode_slot" DECODE_SLOT [KvArrived to DecodeStart] Some(true), "waiting for a slot of the decode server's batch";
+    "return" "return" "return" RETURN [ServerFirstToken to WorkerFirstToken] None, "on the way back";
+    "router hold" "router hold" "router_hold" ROUTER_HOLD [WorkerFirstToken to PrefillReplied] Some(true), "in the router, held until prefill's reply was whole";
+    "router return" "router return" "router_return" ROUTER_RETURN [WorkerFirstToken to FirstToken] None, "in the router on the way back";
+    "decode" "decode" "decode" DECODE [FirstToken to Finish] None, "in decoding";
 }
 
 impl Stage {

@@ -21,8 +21,7 @@ fn row(endpoint: Endpoint, events: &[&str]) -> Row {
         let event = format!("data: {event}\n\n");
         observer.response_body(event.as_bytes(), at(100 + 10 * number), 0);
     }
-    let observed = observer.finish(End::Complete, at(500));
-    observed.into_rows(None).remove(0)
+    observer.finish(End::Complete, at(500)).remove(0)
 }
 
 fn chat(texts: usize) -> Row {
@@ -177,8 +176,7 @@ fn a_reply_bounds_the_clock_by_its_end() {
         if is_whole {
             observer.response_end(at(140));
         }
-        let observed = observer.finish(End::ClientGone, at(140));
-        observed.into_rows(None).remove(0)
+        observer.finish(End::ClientGone, at(140)).remove(0)
     };
     let bounds = told(TimingSource::Trace).bounds(&reply(true));
     assert_eq!(bounds[1].at_least, Some((130 - 140) * MS));

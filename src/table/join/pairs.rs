@@ -187,9 +187,12 @@ impl Attempts {
         if record.failed_attempts.is_some() {
             return;
         }
+        let place = |hop| match hops.text(ColumnId::host, hop) {
+            "" => hops.text(ColumnId::worker, hop),
+            host => host,
+        };
         let failed = |hop: &usize| Failed {
-            worker: hops.text(ColumnId::worker, *hop).to_owned(),
-            host: hops.text(ColumnId::host, *hop).to_owned(),
+            host: place(*hop).to_owned(),
             outcome: Outcome::named(hops.text(ColumnId::outcome, *hop)),
             status: hops
                 .number(ColumnId::status, *hop)

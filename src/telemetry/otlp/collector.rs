@@ -87,8 +87,8 @@ impl Collector {
             .timer(TokioTimer::new())
             .pool_max_idle_per_host(IDLE)
             // One of gRPC that went silent is given up, or all messages would wait on it until the kernel does.
-            .http2_keep_alive_interval(to.timeout / 2)
-            .http2_keep_alive_timeout(to.timeout / 4);
+            .http2_keep_alive_interval(to.given.timeout_s.get() / 2)
+            .http2_keep_alive_timeout(to.given.timeout_s.get() / 4);
         let client = match to.protocol {
             Protocol::Grpc => builder
                 .http2_only(true)
@@ -110,7 +110,7 @@ impl Collector {
 
     /// The time limit on a message, all tries included.
     pub fn limit(&self) -> Duration {
-        self.to.timeout
+        self.to.given.timeout_s.get()
     }
 
     async fn exchange(&self, message: Bytes) -> Result<(), Trouble> {
@@ -256,6 +256,7 @@ pub fn causes(error: &(dyn Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::values::Seconds;
     use crate::telemetry::otlp::settings::Otlp;
     use tokio::net::{TcpListener, TcpStream};
 
@@ -276,14 +277,11 @@ mod tests {
         let given = Otlp {
             endpoint: Some(format!("http://{}", listener.local_addr().unwrap())),
             protocol: Some(Protocol::Grpc),
+            timeout_s: Seconds::of::<5>(),
             ..Otlp::default()
         };
         let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
-        let collector = Collector::new(&Settings {
-            timeout: Duration::from_secs(5),
-            ..resolved.settings.unwrap()
-        });
-        let collector = collector.unwrap();
+        let collector = Collector::new(&resolved.settings.unwrap()).unwrap();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(answer_once(stream));

@@ -7,16 +7,14 @@ use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use opentelemetry::KeyValue;
 use opentelemetry_http::{Bytes, HttpClient, HttpError};
-use opentelemetry_otlp::{
-    ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig,
-};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use parking_lot::Mutex;
-use tokio_rustls::rustls;
 
 use crate::telemetry::prometheus::Dropped;
 
+use super::Error;
 use super::collector::{Collector, Trouble};
 use super::settings::Settings;
 
@@ -25,17 +23,6 @@ use super::settings::Settings;
 pub struct Exporter {
     inner: SpanExporter,
     way: Way,
-}
-
-/// Why no way to a collector could be made.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The library refused it.
-    #[error("traces cannot be exported: {0}")]
-    Build(#[from] ExporterBuildError),
-    /// TLS cannot be set up.
-    #[error("traces cannot be exported over TLS: {0}")]
-    Tls(#[from] rustls::Error),
 }
 
 /// What the library takes for its HTTP client: the way that messages go, by gRPC too.
@@ -62,7 +49,7 @@ impl Exporter {
             .with_http_client(way.clone())
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(&settings.endpoint)
-            .with_timeout(settings.timeout);
+            .with_timeout(settings.given.timeout_s.get());
         let mut inner = builder.build()?;
         // The SDK reads OTEL_RESOURCE_ATTRIBUTES.
         let resource = Resource::builder()

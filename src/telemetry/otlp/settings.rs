@@ -4,7 +4,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
@@ -16,8 +15,6 @@ use crate::keys::values::{self, Seconds, Whole};
 use crate::secret::Secret;
 use crate::trust::Roots;
 
-use super::sampling::{Sampling, UpstreamFlag};
-
 /// How spans travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Protocol {
@@ -27,6 +24,21 @@ pub enum Protocol {
     /// OTLP/HTTP with protobuf bodies.
     #[serde(rename = "http/protobuf")]
     Http,
+}
+
+/// Whether the sampled flag goes upstream, where it turns on the engine's own tracing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamFlag {
+    /// As the client sent it; not in a trace of our own.
+    #[default]
+    Client,
+    /// As the client sent it, and of the others the share `ratio`.
+    Ratio,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
 }
 
 /// Headers of each export; each value is marked as one that is never shown.
@@ -51,21 +63,19 @@ Otlp {
     ca: Option<PathBuf> = None, Restart like "ca.pem";
     /// service.name of the spans; "queuescope" by default.
     service_name: Option<String> = None, Restart like "queuescope";
-    /// Limit on an export, tries in between included; 10 by default. What is not taken by then is lost and counted.
-    timeout_s: Option<Seconds> = None, Restart like 10.0;
-    /// How long a trace may wait for others to be sent with; 1 by default.
-    delay_s: Option<Seconds> = None, Restart like 1.0;
-    /// Rows of requests (a request with n sequences has n) whose traces may wait, a few KB each; 4096 by default. Further ones
-    /// are lost and counted.
-    queue: Option<Whole<1, 1_048_576>> = None, Restart like 4096;
+    /// Limit on an export, tries in between included. What is not taken by then is lost and counted.
+    timeout_s: Seconds = Seconds::of::<10>(), Restart;
+    /// How long a trace may wait for others to be sent with.
+    delay_s: Seconds = Seconds::of::<1>(), Restart;
+    /// Rows of requests (a request with n sequences has n) whose traces may wait, a few KB each. Further ones are lost and
+    /// counted.
+    queue: Whole<1, 1_048_576> = Whole::of::<4096>(), Restart;
     /// What is kept is decided when a request has ended. All that did not go well:
     keep_errors: bool = true, Restart;
     /// All that took longer to its first token; 0: no such limit.
     keep_ttft_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
     /// All that took longer in all; 0: no such limit.
     keep_total_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
-    /// The slowest share of those that went well, by the last 1000 requests; 0: none.
-    keep_slowest: f64 as values::share = 0.0, Restart;
     /// All that a client had sampled, or that went upstream sampled, is kept. Of the rest this share, by trace id; 1 by
     /// default, or what OTEL_TRACES_SAMPLER says.
     ratio: Option<f64> as values::some_share = None, Restart like 1.0;
@@ -82,6 +92,8 @@ Otlp {
 /// All that exporting needs.
 #[derive(Clone)]
 pub struct Settings {
+    /// What is given, and of its sampling what the environment says where nothing is.
+    pub given: Otlp,
     /// The collector's URL, whole.
     pub endpoint: String,
     /// How spans travel.
@@ -92,14 +104,6 @@ pub struct Settings {
     pub roots: Option<Roots>,
     /// `service.name` of the spans.
     pub service_name: String,
-    /// Limit on an export.
-    pub timeout: Duration,
-    /// How long traces may wait for others to be sent with.
-    pub delay: Duration,
-    /// Rows of requests (sequences) whose traces may wait.
-    pub queue: usize,
-    /// Which traces are kept.
-    pub sampling: Sampling,
 }
 
 /// What came of it all.
@@ -126,9 +130,6 @@ type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// The path of traces below a collector's base URL (OTLP/HTTP).
 const PATH: &str = "/v1/traces";
 const GRPC_PORT: u16 = 4317;
-const TIMEOUT: Duration = Duration::from_secs(10);
-const DELAY: Duration = Duration::from_secs(1);
-const QUEUE: usize = 4096;
 
 const ENDPOINT_OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const ENDPOINT_OF_ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -191,28 +192,18 @@ impl Settings {
         };
         let (ratio, follow_client) = sampler(env)?;
         let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
-        let limit = |limit: Seconds<0>| {
-            let limit = i64::try_from(limit.get().as_nanos()).unwrap_or(i64::MAX);
-            (limit > 0).then_some(limit)
-        };
         let named = given.service_name.clone().or_else(|| service_name(env));
         let settings = Settings {
             roots: roots(given.ca.as_deref(), &endpoint, env)?,
             headers: headers(own_headers, env)?,
             service_name: named.unwrap_or_else(|| service.to_owned()),
-            timeout: given.timeout_s.map_or(TIMEOUT, Seconds::get),
-            delay: given.delay_s.map_or(DELAY, Seconds::get),
-            queue: given.queue.map_or(QUEUE, |queue| queue.get() as usize),
+            given: Otlp {
+                ratio: given.ratio.or(Some(ratio)),
+                follow_client: given.follow_client.or(Some(follow_client)),
+                ..given.clone()
+            },
             endpoint,
             protocol,
-            sampling: Sampling {
-                errors: given.keep_errors,
-                ttft_over: limit(given.keep_ttft_over_s),
-                total_over: limit(given.keep_total_over_s),
-                slowest: given.keep_slowest,
-                ratio: given.ratio.unwrap_or(ratio),
-                follow_client: given.follow_client.unwrap_or(follow_client),
-            },
         };
         Ok(Resolved {
             settings: Some(settings),

@@ -42,23 +42,19 @@ pub fn trace_of(rows: &[Row]) -> u128 {
 }
 
 /// The spans of a request: the request itself, below it each sending, and below the last one a span a stage.
-pub fn spans(
-    rows: &[Row],
-    trace: u128,
-    kept: Kept,
-    scope: &InstrumentationScope,
-    to: &mut Vec<SpanData>,
-) {
-    let Some(first) = rows.first() else { return };
+pub fn spans(rows: &[Row], trace: u128, kept: Kept, scope: &InstrumentationScope) -> Vec<SpanData> {
+    let Some(first) = rows.first() else {
+        return Vec::new();
+    };
     let mut tree = Tree {
         rows,
         first,
         trace: TraceId::from_bytes(trace.to_be_bytes()),
         scope,
-        spans: std::mem::take(to),
+        spans: Vec::new(),
     };
     tree.request(kept);
-    *to = tree.spans;
+    tree.spans
 }
 
 impl Tree<'_> {
@@ -205,7 +201,7 @@ impl Tree<'_> {
         let timeline = &self.first.timeline;
         match timeline.side() {
             Side::Front => true,
-            Side::Traffic => timeline.own_arrival().is_none(),
+            Side::Traffic => timeline.mark(Moment::Arrival).is_none(),
             Side::Hop => self.first.parent_span_id.is_none(),
         }
     }

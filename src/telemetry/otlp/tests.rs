@@ -13,7 +13,7 @@ fn rows(many: u32) -> Rows {
 fn start(endpoint: &str) -> (Result<Traces, Error>, Metrics) {
     let given = settings::Otlp {
         endpoint: Some("http://127.0.0.1:1".into()),
-        queue: Some(crate::keys::values::Whole::of::<2000>()),
+        queue: crate::keys::values::Whole::of::<2000>(),
         ..settings::Otlp::default()
     };
     let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();

@@ -174,13 +174,12 @@ fn stages(row: &Row, breakdown: Option<&Breakdown>, mut tell: impl FnMut(&'stati
 
 /// The stage of a part in [`stages`] that is not told by itself, and whether it is the request's.
 fn stage_of(spent: Spent) -> Option<(&'static str, bool)> {
-    let set = match spent {
-        Spent::Stages(set) => set,
-        Spent::Proxy => return Some(("proxy", true)),
-        Spent::Prompt => return Some(("prompt_wait", true)),
-        Spent::ClientStall | Spent::Connecting => return None,
-    };
-    let mut stages = set.stages();
+    match spent {
+        Spent::PROXY => return Some(("proxy", true)),
+        Spent::PROMPT => return Some(("prompt_wait", true)),
+        _ => {}
+    }
+    let mut stages = spent.stages();
     let (first, is_one) = (stages.next()?, stages.next().is_none());
     match first.period {
         Period::PURE_QUEUE if is_one => None,

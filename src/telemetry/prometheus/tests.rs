@@ -104,7 +104,7 @@ fn used(metrics: &Metrics, name: &str) {
 fn the_table_is_what_is_shown() {
     let metrics = Metrics::new().unwrap();
     used(&metrics, "w0");
-    let upstream = Arc::new(UpstreamFigures::new("a:1".into()));
+    let upstream = Arc::new(UpstreamFigures::default());
     metrics.upstreams.add(upstream.clone());
     let text = metrics.text();
     let lines = text.lines().filter(|line| line.starts_with("# TYPE"));
@@ -225,7 +225,12 @@ fn bounds_are_those_of_sglang() {
 fn whatever_comes_in_no_metric_has_too_many_label_sets() {
     for most in [8, 64] {
         let metrics = Metrics::with_label_sets(most).unwrap();
-        let upstreams = (0..300).map(|n| Arc::new(UpstreamFigures::new(format!("u{n}:1"))));
+        let upstreams = (0..300).map(|n| {
+            Arc::new(UpstreamFigures {
+                name: format!("u{n}:1"),
+                ..UpstreamFigures::default()
+            })
+        });
         let upstreams: Vec<_> = upstreams.collect();
         for (n, upstream) in upstreams.iter().enumerate() {
             metrics.upstreams.add(upstream.clone());

@@ -15,18 +15,15 @@ impl Metrics {
         };
         let lost = |why| self.rows_lost.with(&[why]).get();
         let (unwritten, unqueued) = (lost("write"), lost("queue_full"));
-        let mut why = Vec::new();
-        if unwritten > 0 {
-            let trouble = trouble.unwrap_or("no reason known");
-            why.push(format!("{unwritten} not written: {trouble}"));
-        }
-        if unqueued > 0 {
-            let words = "while the queue to the file was full (record_queue)";
-            why.push(format!("{unqueued} {words}"));
-        }
-        let why = match why.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", why.join("; ")),
+        let trouble = trouble.unwrap_or("no reason known");
+        let unwritten_why = format!("{unwritten} not written: {trouble}");
+        let unqueued_why =
+            format!("{unqueued} while the queue to the file was full (record_queue)");
+        let why = match (unwritten, unqueued) {
+            (0, 0) => String::new(),
+            (_, 0) => format!(" ({unwritten_why})"),
+            (0, _) => format!(" ({unqueued_why})"),
+            _ => format!(" ({unwritten_why}; {unqueued_why})"),
         };
         format!(
             "served {} requests, passed {} others through, wrote {} rows, lost {}{why}",

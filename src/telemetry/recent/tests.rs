@@ -23,7 +23,7 @@ fn request(id: &str, ended: i64, took_ms: i64, end: End) -> Vec<Row> {
         observer.response_body(b"{\"text\":\"t\",\"meta_info\":{}}", end_at, 0);
         observer.response_end(end_at);
     }
-    Row::ended(observer.finish(end, end_at).into_rows(None))
+    Row::ended(observer.finish(end, end_at))
 }
 
 fn record(recent: &Recent, rows: &Rows) {
@@ -110,7 +110,7 @@ fn what_the_server_said_of_an_error_is_not_kept() {
         observer.response_body(body.as_bytes(), at(1), 0);
         observer.response_end(at(1));
         let observed = observer.finish(End::Complete, at(1));
-        let rows = Rows::from(Row::ended(observed.into_rows(None)));
+        let rows = Rows::from(Row::ended(observed));
         let recent = Recent::default();
         record(&recent, &without_quotes(&rows));
         let kept = recent.find(1).unwrap().rows[0].error.clone();

@@ -75,7 +75,7 @@ fn row(id: &str, ended: Stamp, base: TimeBase) -> Vec<u8> {
     observer.timeline_mut().set(Moment::Arrival, arrival);
     let observed = observer.finish(End::Complete, ended);
     let mut line = Vec::new();
-    csv::row(&Row::ended(observed.into_rows(None))[0], base, &mut line);
+    csv::row(&Row::ended(observed)[0], base, &mut line);
     line
 }
 
@@ -293,7 +293,7 @@ fn writers_in_parallel_lose_and_double_nothing() {
                 let observer = Observer::new(Side::Front, Endpoint::Generate, id);
                 let now = folder.file.clock.now();
                 let observed = observer.finish(End::Complete, now);
-                recorder.record(Rows::from(Row::ended(observed.into_rows(None))));
+                recorder.record(Rows::from(Row::ended(observed)));
                 if n % 40 == writer {
                     std::thread::yield_now();
                 }

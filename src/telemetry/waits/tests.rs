@@ -1,5 +1,4 @@
 use super::*;
-use crate::request::more::PrefilledBy;
 use crate::table::{Cell, Table};
 use crate::telemetry::counted::Counted;
 
@@ -219,10 +218,7 @@ fn the_waits_of_a_pair_are_counted_at_once_each_by_its_cause_and_server() {
     log.record(&rows, at(2.0), &metrics);
     rows[0].decode_bootstrap_time = None;
     rows[0].decode_queue_time = None;
-    rows[0].more.prefilled_by = Some(Box::new(PrefilledBy {
-        host: "gpu:2".to_owned(),
-        worker: "p0".to_owned(),
-    }));
+    rows[0].more.prefill_worker = Some("p0".to_owned());
     log.record(&rows, at(2.0), &metrics);
     log.count(at(100.0), &metrics);
     let told = told(&metrics);

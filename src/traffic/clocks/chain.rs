@@ -155,7 +155,7 @@ impl Life {
         let end = generator(self.finish);
         observer.response_body(b"data: [DONE]\n\n", end, 0);
         Exchange {
-            observed: observer.finish(End::Complete, end),
+            rows: observer.finish(End::Complete, end),
             stamps: Some(stamps),
             connect_nanos: 0,
             slot_nanos: 0,

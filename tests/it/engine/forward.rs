@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -74,7 +73,7 @@ fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
         endpoint: Some(format!("http://{addr}")),
         protocol: Some(protocol),
         headers: vec!["x-api-key: some-key".into()],
-        timeout_s: Some(0.5.try_into().unwrap()),
+        timeout_s: 0.5.try_into().unwrap(),
         ..Otlp::default()
     };
     let resolved = settings::Settings::resolve(&given, "test", &|_| None).unwrap();
@@ -193,7 +192,7 @@ async fn what_waits_is_bounded_and_each_lost_batch_is_counted_once() {
     collector.set(Mood::Holds);
     let message = spans::message(&spans::named("direct/chat_stream").spans);
     let mut settings = to(collector.http, Protocol::Http);
-    settings.to.timeout = Duration::from_secs(60);
+    settings.to.given.timeout_s = 60.0.try_into().unwrap();
     settings.queue_bytes = message.len() * 10;
     let (receiver, metrics) = receiver(settings);
     for _ in 0..100 {
@@ -231,7 +230,7 @@ async fn what_is_acknowledged_at_the_end_is_read_and_goes_on_or_is_counted() {
     let collector = Collector::start().await;
     collector.set(Mood::Holds);
     let mut settings = to(collector.http, Protocol::Http);
-    settings.to.timeout = Duration::from_secs(60);
+    settings.to.given.timeout_s = 60.0.try_into().unwrap();
     settings.queue_bytes = 1 << 30;
     let (receiver, metrics) = receiver(settings);
     let acknowledged = Arc::new(AtomicU64::new(0));

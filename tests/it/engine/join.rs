@@ -5,7 +5,7 @@ use std::time::Duration;
 use queuescope::clock::{Clock, Stamp};
 use queuescope::config::proxy::Config;
 use queuescope::proxy::shared::UpstreamKind;
-use queuescope::telemetry::otlp::sampling::UpstreamFlag;
+use queuescope::telemetry::otlp::settings::UpstreamFlag;
 use serde_json::Value;
 
 use crate::support::proxy::{Front, Row, assert_cells, rows};

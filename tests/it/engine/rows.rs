@@ -17,8 +17,7 @@ fn row(endpoint: Endpoint, event: &Value, finished: Stamp) -> Row {
     let mut observer = Observer::new(Side::Front, endpoint, "id".into());
     observer.response_head(200, Some("text/event-stream"), false, finished);
     observer.response_body(format!("data: {event}\n\n").as_bytes(), finished, 0);
-    let observed = observer.finish(End::Complete, finished);
-    observed.into_rows(None).remove(0)
+    observer.finish(End::Complete, finished).remove(0)
 }
 
 /// As numbers: nanoseconds, or counts.

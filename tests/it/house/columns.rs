@@ -73,7 +73,7 @@ pub fn stages_markdown() -> String {
             ],
         );
     }
-    for spent in [Spent::Proxy, Spent::Prompt, Spent::ClientStall] {
+    for spent in [Spent::PROXY, Spent::PROMPT, Spent::CLIENT_STALL] {
         let (label, name) = (spent.label(), code(&spent.name()));
         line(
             &mut text,
@@ -143,7 +143,7 @@ fn column_of(moment: Moment) -> String {
         Moment::RouterSend => Moment::WorkerArrival,
         other => other,
     };
-    let mut records = observer.finish(End::ClientGone, at).into_rows(None);
+    let mut records = observer.finish(End::ClientGone, at);
     for record in &mut records {
         record.timeline.clear(Moment::End);
         record.timeline.set(marked, at);

@@ -1,7 +1,7 @@
 //! Which traces are kept, and what goes upstream.
 
-use queuescope::telemetry::otlp::sampling::UpstreamFlag;
 use queuescope::telemetry::otlp::settings::Protocol;
+use queuescope::telemetry::otlp::settings::UpstreamFlag;
 
 use crate::support::collector::{Collector, SERVER};
 use crate::support::proxy::Front;

@@ -15,8 +15,8 @@ const REQUESTS: u64 = 40;
 async fn front(upstream: &Upstream, endpoint: &str, protocol: Protocol) -> Front {
     Front::with(&[upstream.addr], |config| {
         export_to(config, endpoint, protocol);
-        config.otlp.timeout_s = Some(1.0.try_into().unwrap());
-        config.otlp.queue = Some(8.try_into().unwrap());
+        config.otlp.timeout_s = 1.0.try_into().unwrap();
+        config.otlp.queue = 8.try_into().unwrap();
     })
     .await
 }
@@ -107,8 +107,8 @@ async fn at_its_end_a_process_sends_what_waits_and_waits_for_no_dead_collector()
         Front::with(&[upstream.addr], |config| {
             export_to(config, &endpoint, Protocol::Grpc);
             // Longer than the test.
-            config.otlp.delay_s = Some(3600.0.try_into().unwrap());
-            config.otlp.timeout_s = Some(3600.0.try_into().unwrap());
+            config.otlp.delay_s = 3600.0.try_into().unwrap();
+            config.otlp.timeout_s = 3600.0.try_into().unwrap();
         })
         .await
     };
@@ -130,8 +130,8 @@ async fn a_full_small_queue_waits_for_no_delay() {
     let front = Front::with(&[upstream.addr], |config| {
         export_to(config, &url(collector.grpc), Protocol::Grpc);
         // Longer than the test.
-        config.otlp.delay_s = Some(3600.0.try_into().unwrap());
-        config.otlp.queue = Some(3.try_into().unwrap());
+        config.otlp.delay_s = 3600.0.try_into().unwrap();
+        config.otlp.queue = 3.try_into().unwrap();
     })
     .await;
     ask(&front, 3).await;
@@ -145,8 +145,8 @@ async fn what_waits_is_bounded() {
     let upstream = Upstream::ok().await;
     let front = Front::with(&[upstream.addr], |config| {
         export_to(config, &url(collector.grpc), Protocol::Grpc);
-        config.otlp.timeout_s = Some(3600.0.try_into().unwrap());
-        config.otlp.queue = Some(8.try_into().unwrap());
+        config.otlp.timeout_s = 3600.0.try_into().unwrap();
+        config.otlp.queue = 8.try_into().unwrap();
     })
     .await;
     ask(&front, 300).await;

@@ -95,7 +95,7 @@ async fn observed(sim: &Sim, stream: bool) -> (Row, String) {
     for chunk in &reply.chunks {
         observer.response_body(chunk, now, 0);
     }
-    let rows = observer.finish(End::Complete, now).into_rows(None);
+    let rows = observer.finish(End::Complete, now);
     (rows.into_iter().next().unwrap(), reply.text())
 }
 

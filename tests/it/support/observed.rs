@@ -29,7 +29,7 @@ pub fn in_pieces<B: AsRef<[u8]>>(
     for (nanos, piece) in pieces {
         observer.response_body(piece.as_ref(), AT.plus_nanos(nanos), 0);
     }
-    observer.finish(end, AT).into_rows(None)
+    observer.finish(end, AT)
 }
 
 /// The records of a response whose body comes at once.

@@ -6,6 +6,7 @@ use std::future::pending;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::timeline::{ClockOf, Relation};
 use queuescope::traffic::client::{Client, Job};
+use serde_json::json;
 
 const ONE: [&str; 2] = ["--num-prompts", "1"];
 
@@ -307,15 +308,22 @@ async fn proxy(ahead: i64) -> Upstream {
     Upstream::start(move |_, _| {
         let now = Clock::system().now().plus_nanos(ahead);
         let read = now.plus_nanos(-2_000).nanos();
-        let stamps = format!(
-            "clock=theirs;now={};arrival={read};request_end={read};forwarded={};attempts=1;\
-             hop.clock=hers;hop.now={now};hop.arrival={};hop.forwarded={};hop.host=10.0.0.7:30000",
-            now.nanos(),
-            read + 500,
-            read + 700 - 2 * ahead,
-            read + 900 - 2 * ahead,
-            now = now.nanos() - 2 * ahead,
-        );
+        let hop = json!({
+            "clock": "hers",
+            "now": now.nanos() - 2 * ahead,
+            "arrival": read + 700 - 2 * ahead,
+            "forwarded": read + 900 - 2 * ahead,
+            "host": "10.0.0.7:30000",
+        });
+        let stamps = json!({
+            "clock": "theirs",
+            "now": now.nanos(),
+            "arrival": read,
+            "request_end": read,
+            "forwarded": read + 500,
+            "attempts": 1,
+            "hop": hop,
+        });
         let answer = String::from_utf8(recorded("completions_stream_usage")).unwrap();
         let header = format!("\r\nx-queuescope-stamps: {stamps}\r\n");
         vec![Step::Send(answer.replacen("\r\n", &header, 1).into_bytes())]

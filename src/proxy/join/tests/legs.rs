@@ -17,7 +17,7 @@ fn legs_that_no_front_takes_are_one_row() {
             tables.joins.shared_with_successor();
         }
         let rows = tables.joins.sweep(at(8)).pop().unwrap();
-        assert_eq!(rows[0].more.prefilled_by.as_ref().unwrap().host, "server:1");
+        assert_eq!(rows[0].prefill_host.as_deref(), Some("server:1"));
     }
 }
 

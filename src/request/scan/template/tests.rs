@@ -134,7 +134,7 @@ fn what_repeats_is_told_as_if_it_were_scanned() {
     let kinds = [
         GENERATE, GENERATE, FINISHED, FINISHED, ODD, ODD, DONE, DONE, GENERATE,
     ];
-    both_ways(&sglang::EVENT, &whole(&kinds));
+    both_ways(&sglang::BODY, &whole(&kinds));
     both_ways(&openai::CHUNK, &whole(&[CHAT, CHAT, DONE, CHAT]));
     // Longer than a captured scalar, than what is kept, with more values than are kept.
     let lengths = [
@@ -146,25 +146,25 @@ fn what_repeats_is_told_as_if_it_were_scanned() {
         (256, 1),
         (257, 1),
     ];
-    both_ways(&sglang::EVENT, &lengths.map(|(text, ids)| big(text, ids)));
+    both_ways(&sglang::BODY, &lengths.map(|(text, ids)| big(text, ids)));
     let id = |n| {
         GENERATE
             .replace("\"x\"", &format!("\"{}\"", "i".repeat(n)))
             .into_bytes()
     };
-    both_ways(&sglang::EVENT, &[1, 255, 256, 257, 300].map(id));
+    both_ways(&sglang::BODY, &[1, 255, 256, 257, 300].map(id));
     let many = |value| format!("{{{}\"index\":{value}}}", "\"index\":1,".repeat(200)).into_bytes();
-    both_ways(&sglang::EVENT, &[1, 2, 3].map(many));
+    both_ways(&sglang::BODY, &[1, 2, 3].map(many));
     let some = |value| {
         let before = format!("\"index\":{value},").repeat(30);
         format!("{{{before}\"index\":{value}}}").into_bytes()
     };
-    both_ways(&sglang::EVENT, &[1, 2, 3].map(some));
+    both_ways(&sglang::BODY, &[1, 2, 3].map(some));
 }
 
 #[test]
 fn a_template_is_used() {
-    let mut scanner = Scanner::of_many(&sglang::EVENT);
+    let mut scanner = Scanner::of_many(&sglang::BODY);
     scanner.feed(GENERATE.as_bytes(), &mut Log::default());
     let mut template = scanner.template.take().unwrap();
     for document in [
@@ -174,7 +174,7 @@ fn a_template_is_used() {
         GENERATE.replace(":3,", ":4,").replace(":0,", ":33,") + "behind",
     ] {
         assert!(
-            template.repeats(&sglang::EVENT, document.as_bytes(), &mut Log::default()),
+            template.repeats(&sglang::BODY, document.as_bytes(), &mut Log::default()),
             "{document}"
         );
     }
@@ -186,7 +186,7 @@ fn a_template_is_used() {
     ] {
         let mut log = Log::default();
         assert!(
-            !template.repeats(&sglang::EVENT, document.as_bytes(), &mut log),
+            !template.repeats(&sglang::BODY, document.as_bytes(), &mut log),
             "{document}"
         );
         assert_eq!(log, Log::default(), "nothing is told twice");
@@ -196,19 +196,19 @@ fn a_template_is_used() {
 #[test]
 fn what_one_stream_was_like_is_known_to_the_next() {
     let mut log = Log::default();
-    Scanner::of_many(&sglang::EVENT).feed(GENERATE.as_bytes(), &mut Log::default());
+    Scanner::of_many(&sglang::BODY).feed(GENERATE.as_bytes(), &mut Log::default());
     let other = GENERATE.replace("a b", "c").replace(":6,", ":7,");
-    let mut next = Scanner::of_many(&sglang::EVENT).template.unwrap();
-    assert!(next.repeats(&sglang::EVENT, other.as_bytes(), &mut log));
+    let mut next = Scanner::of_many(&sglang::BODY).template.unwrap();
+    assert!(next.repeats(&sglang::BODY, other.as_bytes(), &mut log));
     let mut scanned = Log::default();
-    Scanner::new(&sglang::EVENT).feed(other.as_bytes(), &mut scanned);
+    Scanner::new(&sglang::BODY).feed(other.as_bytes(), &mut scanned);
     assert_eq!(log, scanned);
     // Where the sink does without what it may, all the rest is told.
     let mut content = Log {
         is_content: true,
         ..Log::default()
     };
-    assert!(next.repeats(&sglang::EVENT, other.as_bytes(), &mut content));
+    assert!(next.repeats(&sglang::BODY, other.as_bytes(), &mut content));
     scanned.told.pop();
     assert_eq!(content.told.pop().unwrap(), "Item closes with {}");
     assert_eq!(content.told, scanned.told);
@@ -238,7 +238,7 @@ proptest! {
                 documents.push(base.as_bytes().to_vec());
             }
         }
-        both_ways(&sglang::EVENT, &documents);
+        both_ways(&sglang::BODY, &documents);
         both_ways(&openai::CHUNK, &documents);
     }
 }

@@ -6,14 +6,14 @@ use crate::request::row::Row;
 use crate::request::sample::rows;
 use crate::request::timeline::{Moment, Side};
 
-const NONE: Sampling = Sampling {
-    errors: false,
-    ttft_over: None,
-    total_over: None,
-    slowest: 0.0,
-    ratio: 0.0,
-    follow_client: true,
-};
+/// Nothing is kept but what is flagged.
+fn none() -> Otlp {
+    Otlp {
+        keep_errors: false,
+        ratio: Some(0.0),
+        ..Otlp::default()
+    }
+}
 
 /// A request that went well, with its first token after `ttft` and its end after `total` seconds.
 fn row(ttft: i64, total: i64) -> Row {
@@ -26,37 +26,28 @@ fn row(ttft: i64, total: i64) -> Row {
     row
 }
 
-fn kept(sampling: Sampling, row: Row) -> Option<Kept> {
-    sampling.keeps(&rows(&[row]), 7, &Slowest::default())
+fn kept(given: &Otlp, row: Row) -> Option<Kept> {
+    given.keeps(&rows(&[row]), 7)
 }
 
 #[test]
 fn errors_and_the_slow_are_kept_whatever_the_ratio() {
-    assert_eq!(kept(NONE, row(1, 2)), None);
+    assert_eq!(kept(&none(), row(1, 2)), None);
     let mut failed = row(1, 2);
     failed.outcome = Some(Outcome::ClientAbort);
-    assert_eq!(kept(NONE, failed.clone()), None);
-    let errors = Sampling {
-        errors: true,
-        ..NONE
+    assert_eq!(kept(&none(), failed.clone()), None);
+    let errors = Otlp {
+        keep_errors: true,
+        ..none()
     };
-    assert_eq!(kept(errors, failed), Some(Kept::Error));
-    let ttft = Sampling {
-        ttft_over: Some(3 * NANOS),
-        ..NONE
-    };
-    assert_eq!(
-        [3, 4].map(|s| kept(ttft, row(s, 9))),
-        [None, Some(Kept::Slow)]
-    );
-    let total = Sampling {
-        total_over: Some(3 * NANOS),
-        ..NONE
-    };
-    assert_eq!(
-        [3, 4].map(|s| kept(total, row(1, s))),
-        [None, Some(Kept::Slow)]
-    );
+    assert_eq!(kept(&errors, failed), Some(Kept::Error));
+    let [mut ttft, mut total] = [none(), none()];
+    ttft.keep_ttft_over_s = Seconds::of::<3>();
+    total.keep_total_over_s = Seconds::of::<3>();
+    for (seconds, expected) in [(3, None), (4, Some(Kept::Slow))] {
+        assert_eq!(kept(&ttft, row(seconds, 9)), expected);
+        assert_eq!(kept(&total, row(1, seconds)), expected);
+    }
 }
 
 #[test]
@@ -67,16 +58,14 @@ fn what_is_flagged_is_kept_and_a_client_that_did_not_sample_is_followed() {
         row.more.trace.sent_sampled = sent_sampled;
         row
     };
-    assert_eq!(kept(NONE, came(Some(true), false)), Some(Kept::Flagged));
-    assert_eq!(kept(NONE, came(None, true)), Some(Kept::Flagged));
-    let all = Sampling { ratio: 1.0, ..NONE };
-    assert_eq!(kept(all, came(None, false)), Some(Kept::Ratio));
-    assert_eq!(kept(all, came(Some(false), false)), None);
-    let own = Sampling {
-        follow_client: false,
-        ..all
-    };
-    assert_eq!(kept(own, came(Some(false), false)), Some(Kept::Ratio));
+    assert_eq!(kept(&none(), came(Some(true), false)), Some(Kept::Flagged));
+    assert_eq!(kept(&none(), came(None, true)), Some(Kept::Flagged));
+    let mut all = none();
+    all.ratio = Some(1.0);
+    assert_eq!(kept(&all, came(None, false)), Some(Kept::Ratio));
+    assert_eq!(kept(&all, came(Some(false), false)), None);
+    all.follow_client = Some(false);
+    assert_eq!(kept(&all, came(Some(false), false)), Some(Kept::Ratio));
 }
 
 #[test]
@@ -89,25 +78,6 @@ fn a_share_of_traces_is_told_by_their_ids() {
             .count()
     };
     assert_eq!([0.0, 0.25, 1.0].map(of), [0, 250, 1000]);
-}
-
-#[test]
-fn the_slowest_share_is_kept_once_it_is_known_what_is_slow() {
-    let sampling = Sampling {
-        slowest: 0.01,
-        ..NONE
-    };
-    let recent = Slowest::default();
-    let mut keeps = |total| sampling.keeps(&rows(&[row(1, total)]), 7, &recent);
-    for total in (1..=100).rev() {
-        assert_eq!(keeps(total), None, "nobody knows yet what is slow");
-    }
-    assert_eq!([100, 101].map(&mut keeps), [None, Some(Kept::Slowest)]);
-    // A new time in which all are slower: after a while that is usual.
-    let later = (0..2000)
-        .filter(|n| keeps(1000 + n % 100).is_some())
-        .count();
-    assert!((1..=300).contains(&later), "{later}");
 }
 
 #[test]

@@ -147,10 +147,10 @@ fn the_samplers_of_the_environment_give_way_to_what_is_given() {
             ("OTEL_TRACES_SAMPLER", name),
             ("OTEL_TRACES_SAMPLER_ARG", arg),
         ];
-        let sampling = of(given, &env).sampling;
+        let sampling = of(given, &env).given;
         assert_eq!(
-            (sampling.ratio, sampling.follow_client),
-            expected,
+            sampling.ratio.zip(sampling.follow_client),
+            Some(expected),
             "{name} {arg}"
         );
     }

@@ -35,10 +35,9 @@ fn row(side: Side) -> Row {
 }
 
 fn of(rows: &[Row]) -> Vec<SpanData> {
-    let mut all = Vec::new();
     let scope = InstrumentationScope::builder("t").build();
     let rows = crate::request::sample::rows(rows);
-    spans(&rows, trace_of(&rows), Kept::Ratio, &scope, &mut all);
+    let all = spans(&rows, trace_of(&rows), Kept::Ratio, &scope);
     assert!(
         all.iter()
             .all(|span| span.span_context.trace_id().to_bytes() == TRACE.to_be_bytes())
