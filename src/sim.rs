@@ -15,7 +15,6 @@ pub mod disaggregation;
 mod driver;
 pub mod engine;
 mod export;
-pub mod failures;
 mod flags;
 mod handover;
 mod info;

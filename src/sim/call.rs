@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::request::endpoint::Endpoint;
@@ -53,31 +53,23 @@ pub(super) enum RefusalKind {
     Unsupported,
 }
 
+/// A refusal, of which it is not known whether the client asked for a stream.
+type Wrong = (RefusalKind, String);
+
 /// What a body gives once, or once a prompt.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "must be one value or a list of such values")]
-pub(super) enum OneOrMany<T> {
+enum OneOrMany<T> {
     One(T),
     Many(Vec<T>),
 }
 
+/// A body, of which each endpoint has its fields.
 #[derive(Deserialize)]
-struct GenerateBody {
+struct Body {
     text: Option<OneOrMany<String>>,
     input_ids: Option<OneOrMany<Vec<i64>>>,
     sampling_params: Option<OneOrMany<Sampling>>,
-    stream: Option<bool>,
-    rid: Option<OneOrMany<String>>,
-}
-
-#[derive(Default, Deserialize)]
-struct Sampling {
-    max_new_tokens: Option<i64>,
-    n: Option<i64>,
-}
-
-#[derive(Deserialize)]
-struct OpenAiBody {
     model: Option<String>,
     prompt: Option<Prompt>,
     messages: Option<Vec<Message>>,
@@ -86,8 +78,14 @@ struct OpenAiBody {
     n: Option<i64>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    rid: Option<String>,
+    rid: Option<OneOrMany<String>>,
     return_meta_info: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Sampling {
+    max_new_tokens: Option<i64>,
+    n: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -116,44 +114,19 @@ impl Call {
     /// # Errors
     /// What the real server would refuse before its engine sees it.
     pub(super) fn parse(endpoint: Endpoint, body: &[u8], config: &Config) -> Result<Call, Refusal> {
-        match endpoint {
-            Endpoint::Generate => generate(parse(body, endpoint)?, config),
-            _ => openai(endpoint, parse(body, endpoint)?, config),
-        }
-    }
-
-    /// A call for `n` answers to each of the prompts, of which `asked` says how many tokens and under which id,
-    /// where the client did. `field` is where it says how many.
-    fn new(
-        endpoint: Endpoint,
-        config: &Config,
-        (prompts, n): (Vec<Vec<u32>>, Option<i64>),
-        field: &str,
-        asked: impl Fn(usize, bool) -> (Option<i64>, Option<String>),
-    ) -> Result<Call, String> {
-        let n = at_least_one("n", n)?;
-        check_count(prompts.len(), n)?;
-        let is_single = prompts.len() * n == 1;
-        let mut sequences = Vec::new();
-        for (place, tokens) in prompts.into_iter().enumerate() {
-            let (wanted, rid) = asked(place, is_single);
-            let (prompt, wanted) = fit(field, tokens, wanted, config)?;
-            for _ in 0..n {
-                // As the real one does: several answers to a prompt get ids of the server's own.
-                let rid = rid.clone().filter(|_| n == 1).unwrap_or_else(new_rid);
-                sequences.push(Sequence::new(sequences.len(), rid, prompt.clone(), wanted));
-            }
-        }
-        Ok(Call {
-            endpoint,
+        let body = parse(body, endpoint).map_err(|message| Refusal {
+            // Wrong JSON is told before `stream` could be read.
             stream: false,
-            include_usage: false,
-            return_meta_info: endpoint == Endpoint::Generate,
-            model: config.model.clone(),
-            listed: !is_single,
-            n,
-            sequences,
-        })
+            kind: RefusalKind::Invalid,
+            message,
+        })?;
+        let stream = body.stream.unwrap_or(false);
+        body.call(endpoint, config)
+            .map_err(|(kind, message)| Refusal {
+                stream,
+                kind,
+                message,
+            })
     }
 
     /// Tokens of its prompts, each once however many answers it gets.
@@ -168,7 +141,8 @@ impl Call {
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8], endpoint: Endpoint) -> Result<T, Refusal> {
+/// Reads a body; what FastAPI says of one that is none.
+fn parse(body: &[u8], endpoint: Endpoint) -> Result<Body, String> {
     // A list's values would be taken for the fields, in their order.
     let is_object = body.trim_ascii_start().starts_with(b"{");
     if !is_object && serde_json::from_slice::<IgnoredAny>(body).is_ok() {
@@ -182,19 +156,17 @@ fn parse<T: DeserializeOwned>(body: &[u8], endpoint: Endpoint) -> Result<T, Refu
                 "a valid dictionary or object to extract fields from",
             ),
         };
-        let wrong =
-            format!("'type': '{kind}', 'loc': ('body',), 'msg': 'Input should be {wanted}'");
-        return Err(invalid(false, &wrong));
+        return Err(invalid(&format!(
+            "'type': '{kind}', 'loc': ('body',), 'msg': 'Input should be {wanted}'"
+        )));
     }
     let wrong = |error: &serde_json::Error, what: &dyn Display| {
-        // Wrong JSON is told before `stream` could be read.
         let place = body.len().min(error.column());
         let what = what.to_string().replace('\'', "`");
-        let wrong = format!(
+        invalid(&format!(
             "'type': 'json_invalid', 'loc': ('body', {place}), 'msg': 'JSON decode error', 'input': {{}}, \
              'ctx': {{'error': '{what}'}}"
-        );
-        invalid(false, &wrong)
+        ))
     };
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut json);
@@ -204,97 +176,99 @@ fn parse<T: DeserializeOwned>(body: &[u8], endpoint: Endpoint) -> Result<T, Refu
 }
 
 /// What FastAPI says of a body that is not of the schema.
-fn invalid(stream: bool, wrong: &str) -> Refusal {
-    let message = format!("1 validation error:\n  {{{wrong}}}");
-    Refusal::new(stream, RefusalKind::Invalid, message)
+fn invalid(wrong: &str) -> String {
+    format!("1 validation error:\n  {{{wrong}}}")
 }
 
-fn generate(body: GenerateBody, config: &Config) -> Result<Call, Refusal> {
-    let stream = body.stream.unwrap_or(false);
-    let unfit = |message: String| Refusal::new(stream, RefusalKind::Unfit, message);
-    let (is_batch, prompts) = match (&body.text, &body.input_ids) {
-        (Some(texts), None) => (texts.is_many(), texts.tokens()),
-        (None, Some(ids)) => (ids.is_many(), ids.tokens()),
-        (Some(_), Some(_)) => {
-            let message = "Either text or input_ids should be provided, not both.";
-            return Err(unfit(message.to_owned()));
-        }
-        (None, None) => {
-            let message = "Either text, input_ids or input_embeds should be provided.";
-            return Err(unfit(message.to_owned()));
-        }
-    };
-    let default = Sampling::default();
-    let sampling = |prompt: usize| match &body.sampling_params {
-        Some(given) => given.at(prompt).unwrap_or(&default),
-        None => &default,
-    };
-    let asked = |place: usize, _| {
-        let rid = match &body.rid {
-            Some(OneOrMany::One(rid)) if is_batch => Some(format!("{rid}_{place}")),
-            Some(given) => given.at(place).cloned(),
-            None => None,
-        };
-        (sampling(place).max_new_tokens, rid)
-    };
-    let asked_for = (prompts, sampling(0).n);
-    let call = Call::new(
-        Endpoint::Generate,
-        config,
-        asked_for,
-        "max_new_tokens",
-        asked,
-    );
-    let call = call.map_err(unfit)?;
-    Ok(Call {
-        stream,
-        listed: call.listed || is_batch,
-        ..call
-    })
-}
-
-fn openai(endpoint: Endpoint, body: OpenAiBody, config: &Config) -> Result<Call, Refusal> {
-    let stream = body.stream.unwrap_or(false);
-    let unfit = |message: String| Refusal::new(stream, RefusalKind::Unfit, message);
-    let return_meta_info = endpoint == Endpoint::Chat && body.return_meta_info.unwrap_or(false);
-    if stream && return_meta_info {
-        let message = "return_meta_info is not supported with streaming. \
-                       Please set stream=false when using return_meta_info=true.";
-        let message = message.to_owned();
-        return Err(Refusal::new(stream, RefusalKind::Unsupported, message));
-    }
-    let prompts = match endpoint {
-        Endpoint::Chat => {
-            let messages = body.messages.ok_or_else(|| missing(stream, "messages"))?;
-            if messages.is_empty() {
-                return Err(unfit("Messages cannot be empty.".to_owned()));
-            }
-            vec![messages.iter().flat_map(Message::words).collect()]
-        }
-        _ => match body.prompt.ok_or_else(|| missing(stream, "prompt"))? {
-            Prompt::Texts(texts) => texts.tokens(),
-            Prompt::Ids(ids) => ids.tokens(),
-        },
-    };
-    let wanted = body.max_completion_tokens.or(body.max_tokens);
-    let asked = |_, is_single| (wanted, body.rid.clone().filter(|_| is_single));
-    let call = Call::new(endpoint, config, (prompts, body.n), "max_tokens", asked);
-    let call = call.map_err(unfit)?;
-    let options = body
-        .stream_options
-        .and_then(|options| options.include_usage);
-    Ok(Call {
-        stream,
-        include_usage: options.unwrap_or(false),
-        return_meta_info,
-        model: body.model.unwrap_or_else(|| config.model.clone()),
-        ..call
-    })
-}
-
-fn missing(stream: bool, field: &str) -> Refusal {
+fn missing(field: &str) -> Wrong {
     let wrong = format!("'type': 'missing', 'loc': ('body', '{field}'), 'msg': 'Field required'");
-    invalid(stream, &wrong)
+    (RefusalKind::Invalid, invalid(&wrong))
+}
+
+fn unfit(message: impl Into<String>) -> Wrong {
+    (RefusalKind::Unfit, message.into())
+}
+
+impl Body {
+    fn call(self, endpoint: Endpoint, config: &Config) -> Result<Call, Wrong> {
+        let is_generate = endpoint == Endpoint::Generate;
+        let stream = self.stream.unwrap_or(false);
+        let wants_meta_info = endpoint == Endpoint::Chat && self.return_meta_info.unwrap_or(false);
+        if stream && wants_meta_info {
+            let message = "return_meta_info is not supported with streaming. \
+                           Please set stream=false when using return_meta_info=true.";
+            return Err((RefusalKind::Unsupported, message.to_owned()));
+        }
+        let (prompts, is_batch) = self.prompts(endpoint)?;
+        let of_openai = OneOrMany::One(Sampling {
+            max_new_tokens: self.max_completion_tokens.or(self.max_tokens),
+            n: self.n,
+        });
+        let (sampling, field) = match is_generate {
+            true => (self.sampling_params.as_ref(), "max_new_tokens"),
+            false => (Some(&of_openai), "max_tokens"),
+        };
+        let sampling = |place| sampling.and_then(|sampling| sampling.at(place));
+        let n = sampling(0).and_then(|sampling| sampling.n);
+        let n = answers(prompts.len(), n.unwrap_or(1)).map_err(unfit)?;
+        let listed = is_batch || prompts.len() * n > 1;
+        let mut sequences = Vec::new();
+        for (place, tokens) in prompts.into_iter().enumerate() {
+            let wanted = sampling(place).and_then(|sampling| sampling.max_new_tokens);
+            let (prompt, wanted) = fit(field, tokens, wanted, config).map_err(unfit)?;
+            let rid = match &self.rid {
+                // Several answers to a prompt get ids of the server's own.
+                Some(_) if n > 1 => None,
+                Some(OneOrMany::One(rid)) if is_batch => Some(format!("{rid}_{place}")),
+                given => given.as_ref().and_then(|given| given.at(place)).cloned(),
+            };
+            for _ in 0..n {
+                let rid = rid.clone().unwrap_or_else(new_rid);
+                sequences.push(Sequence::new(sequences.len(), rid, prompt.clone(), wanted));
+            }
+        }
+        let options = self.stream_options;
+        let model = self.model.filter(|_| !is_generate);
+        Ok(Call {
+            endpoint,
+            stream,
+            include_usage: options.is_some_and(|options| options.include_usage.unwrap_or(false)),
+            return_meta_info: is_generate || wants_meta_info,
+            model: model.unwrap_or_else(|| config.model.clone()),
+            listed,
+            n,
+            sequences,
+        })
+    }
+
+    /// The tokens of each prompt, and whether they came in a list.
+    fn prompts(&self, endpoint: Endpoint) -> Result<(Vec<Vec<u32>>, bool), Wrong> {
+        match endpoint {
+            Endpoint::Generate => match (&self.text, &self.input_ids) {
+                (Some(texts), None) => Ok((texts.tokens(), texts.is_many())),
+                (None, Some(ids)) => Ok((ids.tokens(), ids.is_many())),
+                (Some(_), Some(_)) => Err(unfit(
+                    "Either text or input_ids should be provided, not both.",
+                )),
+                (None, None) => Err(unfit(
+                    "Either text, input_ids or input_embeds should be provided.",
+                )),
+            },
+            Endpoint::Chat => match self.messages.as_deref() {
+                None => Err(missing("messages")),
+                Some([]) => Err(unfit("Messages cannot be empty.")),
+                Some(messages) => {
+                    let words = messages.iter().flat_map(Message::words);
+                    Ok((vec![words.collect()], false))
+                }
+            },
+            _ => match &self.prompt {
+                None => Err(missing("prompt")),
+                Some(Prompt::Texts(texts)) => Ok((texts.tokens(), texts.is_many())),
+                Some(Prompt::Ids(ids)) => Ok((ids.tokens(), ids.is_many())),
+            },
+        }
+    }
 }
 
 /// Prompt and output tokens of one sequence, within the context.
@@ -323,17 +297,15 @@ fn fit(
     Ok((prompt.into(), wanted.clamp(1, room) as u32))
 }
 
-fn at_least_one(field: &str, value: Option<i64>) -> Result<usize, String> {
-    match value.unwrap_or(1) {
-        value if value >= 1 => Ok(usize::try_from(value).unwrap_or(usize::MAX)),
-        value => Err(format!("{field} must be at least 1, got {value}.")),
+/// Answers to each of the prompts.
+fn answers(prompts: usize, n: i64) -> Result<usize, String> {
+    if n < 1 {
+        return Err(format!("n must be at least 1, got {n}."));
     }
-}
-
-fn check_count(prompts: usize, n: usize) -> Result<(), String> {
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
     match prompts.saturating_mul(n) {
         0 => Err("The list of prompts is empty.".to_owned()),
-        count if count <= MAX_SEQUENCES => Ok(()),
+        count if count <= MAX_SEQUENCES => Ok(n),
         count => Err(format!(
             "{count} sequences in one request; this simulator takes at most {MAX_SEQUENCES}."
         )),
@@ -356,14 +328,14 @@ fn new_rid() -> String {
 
 impl<T> OneOrMany<T> {
     /// Of so many, the one at a place.
-    pub(super) fn at(&self, place: usize) -> Option<&T> {
+    fn at(&self, place: usize) -> Option<&T> {
         match self {
             OneOrMany::One(one) => Some(one),
             OneOrMany::Many(many) => many.get(place),
         }
     }
 
-    pub(super) fn is_many(&self) -> bool {
+    fn is_many(&self) -> bool {
         matches!(self, OneOrMany::Many(_))
     }
 
@@ -401,16 +373,6 @@ impl Message {
                 .flat_map(words)
                 .collect(),
             _ => Vec::new(),
-        }
-    }
-}
-
-impl Refusal {
-    pub(super) fn new(stream: bool, kind: RefusalKind, message: String) -> Refusal {
-        Refusal {
-            stream,
-            kind,
-            message,
         }
     }
 }

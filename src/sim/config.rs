@@ -7,9 +7,8 @@ use clap::ArgAction::SetFalse;
 use super::dialect::Dialect;
 use super::disaggregation::Disaggregation;
 use super::engine::Profile;
-use super::failures::Failures;
 use super::flags;
-use crate::units::{at_least, between, time, whole_ms};
+use crate::units::{at_least, between, time};
 
 /// A pretend SGLang that queues as the real one does: for tests, demos, and load on clients.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
@@ -74,13 +73,9 @@ pub struct Config {
     /// Its traces and its log.
     #[command(flatten)]
     pub telemetry: Telemetry,
-    /// Requests that go wrong.
-    #[command(flatten)]
-    pub failures: Failures,
 }
 
-/// What the server tells beside its responses: traces and a request log, as SGLang spells them, and what goes
-/// wrong with them.
+/// What the server tells beside its responses: traces and a request log, as SGLang spells them.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(next_help_heading = "What it tells beside its responses")]
 pub struct Telemetry {
@@ -95,15 +90,6 @@ pub struct Telemetry {
     /// SGLang's SGLANG_TRACE_LEVEL.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = between(0_u8, 3))]
     pub trace_level: u8,
-    /// Hold spans back by this before they are sent, milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = whole_ms)]
-    pub trace_delay_ms: u32,
-    /// Lose this share of the batches of spans, 0 to 1; other ones each time
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = between(0.0, 1.0))]
-    pub trace_loss: f64,
-    /// Send spans in a random order
-    #[arg(long)]
-    pub trace_shuffle: bool,
     /// Append a JSON line a request to --export-metrics-to-file-dir, as SGLang does
     ///
     /// Without prompts.
@@ -127,6 +113,14 @@ impl Default for Telemetry {
 }
 
 impl Config {
+    /// How fast its engine is.
+    pub(super) fn engine_profile(&self) -> Profile {
+        match self.instant {
+            true => Profile::instant(),
+            false => self.profile.clone(),
+        }
+    }
+
     /// The tokens that one sequence may have: its context, and what the KV cache holds.
     pub(super) fn most_tokens(&self) -> u32 {
         let cache = u32::try_from(self.profile.max_total_tokens - 1).unwrap_or(u32::MAX);

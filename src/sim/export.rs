@@ -1,9 +1,5 @@
-//! Where goes what the server tells beside its responses: spans to a collector, from two processes of the server, each
-//! with a bounded queue of its own; lines of the request log to files, one an hour.
+//! The way of spans to a collector, from two processes of the server, each with a bounded queue of its own.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,12 +10,7 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter as _, SpanProcessor as _,
 };
-use parking_lot::Mutex;
-use rand::Rng;
-use rand::seq::SliceRandom;
 use tokio::runtime::Handle;
-
-use crate::clock::Stamp;
 
 use super::config::Telemetry;
 
@@ -43,10 +34,10 @@ pub(super) struct Tracer {
     queues: [BatchSpanProcessor; 2],
 }
 
-/// The way of one process's batches to the collector, with what goes wrong on it.
+/// The way of one process's batches to the collector.
 #[derive(Debug)]
 struct Way {
-    settings: Telemetry,
+    endpoint: String,
     exporter: Arc<SpanExporter>,
     runtime: Handle,
     is_down: AtomicBool,
@@ -76,7 +67,7 @@ impl Tracer {
                 .build()?;
             exporter.set_resource(&Resource::builder().with_service_name("sglang").build());
             let way = Way {
-                settings: settings.clone(),
+                endpoint: settings.otlp_traces_endpoint.clone(),
                 exporter: Arc::new(exporter),
                 runtime: Handle::current(),
                 is_down: AtomicBool::new(false),
@@ -104,78 +95,21 @@ impl Tracer {
 
 impl opentelemetry_sdk::trace::SpanExporter for Way {
     /// Sends a batch once. One that does not arrive is lost, and told when it is the first.
-    async fn export(&self, mut batch: Vec<SpanData>) -> OTelSdkResult {
-        if rand::rng().random_bool(self.settings.trace_loss) {
-            return Ok(());
-        }
-        if self.settings.trace_shuffle {
-            batch.shuffle(&mut rand::rng());
-        }
-        let delay = Duration::from_millis(self.settings.trace_delay_ms.into());
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let exporter = self.exporter.clone();
         // The thread that asks is none of the runtime's.
-        let sending = self.runtime.spawn(async move {
-            tokio::time::sleep(delay).await;
-            exporter.export(batch).await
-        });
-        // Nobody waits for what is held back.
-        if !delay.is_zero() {
-            return Ok(());
-        }
+        let sending = self
+            .runtime
+            .spawn(async move { exporter.export(batch).await });
         let Ok(sent) = sending.await else {
             // The server has ended.
             return Ok(());
         };
         let was_down = self.is_down.swap(sent.is_err(), Ordering::Relaxed);
         if let (Err(error), false) = (&sent, was_down) {
-            let endpoint = &self.settings.otlp_traces_endpoint;
+            let endpoint = &self.endpoint;
             log::warn!("--otlp-traces-endpoint {endpoint}: spans are lost: {error}");
         }
         sent
-    }
-}
-
-/// Where the lines go.
-#[derive(Debug)]
-pub(super) struct RequestLog {
-    folder: PathBuf,
-    /// The file of the hour, with its name.
-    open: Mutex<Option<(String, File)>>,
-}
-
-impl RequestLog {
-    /// A log in `folder`, which is made if it is missing.
-    ///
-    /// # Errors
-    /// When it cannot be made.
-    pub(super) fn create(folder: PathBuf) -> std::io::Result<RequestLog> {
-        std::fs::create_dir_all(&folder)?;
-        Ok(RequestLog {
-            folder,
-            open: Mutex::new(None),
-        })
-    }
-
-    /// Appends a line of JSON to the file of the hour (UTC; the real one takes the machine's time zone). One that
-    /// cannot be written is lost, with a word in our own log.
-    pub(super) fn append(&self, line: &str, now: Stamp) {
-        let mut open = self.open.lock();
-        let hour = now.utc().strftime("%Y%m%d_%H");
-        let name = format!("sglang-request-metrics-{hour}.log");
-        let written = match open.take() {
-            Some((of, file)) if of == name => Ok(file),
-            _ => {
-                let path = self.folder.join(&name);
-                OpenOptions::new().create(true).append(true).open(path)
-            }
-        };
-        let written = written.and_then(|mut file| file.write_all(line.as_bytes()).map(|()| file));
-        match written {
-            Ok(file) => *open = Some((name, file)),
-            Err(error) => log::error!(
-                "--export-metrics-to-file-dir {}: {error}; a line is lost",
-                self.folder.display()
-            ),
-        }
     }
 }

@@ -18,7 +18,7 @@ use crate::clock::Stamp;
 
 use super::call::{Call, Refusal, RefusalKind};
 use super::disaggregation::Bootstrap;
-use super::driver::{Command, HELD, Submission, Update};
+use super::driver::{HELD, Submission, Update};
 use super::engine::EventKind;
 use super::shared::Shared;
 
@@ -36,7 +36,11 @@ const NO_ROOM: &str = "A server with --disaggregation-mode needs bootstrap_host,
 /// # Errors
 /// The body does not say.
 pub(super) fn read(call: &mut Call, body: &[u8]) -> Result<(), Refusal> {
-    let wrong = |stream| Refusal::new(stream, RefusalKind::Unfit, NO_ROOM.to_owned());
+    let wrong = |stream| Refusal {
+        stream,
+        kind: RefusalKind::Unfit,
+        message: NO_ROOM.to_owned(),
+    };
     let body: Value = serde_json::from_slice(body).map_err(|_| wrong(call.stream))?;
     // One room for several sequences would be one KV cache for all.
     let has_rooms = call.sequences.len() == 1 || body["bootstrap_room"].is_array();
@@ -78,24 +82,24 @@ pub(super) async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
 /// of it is told as by the engine, with the first token told when the KV cache has come.
 pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, number: u64) {
     let (tap, mut told) = unbounded_channel();
-    let updates = std::mem::replace(&mut submission.listener.updates, tap);
+    let updates = std::mem::replace(&mut submission.updates, tap);
     let room = shared.rooms.enter(number);
     let (id, tokens) = (submission.request.id, submission.request.prompt.tokens());
     let prepared = std::mem::replace(&mut submission.due, HELD).plus_nanos(PREPARE_NANOS);
-    shared.driver.send(Command::Submit(vec![submission]));
+    shared.driver.submit([submission]);
     until(&shared, prepared).await;
     let mut waiting = Some(shared.rooms.waiting.clone());
     loop {
         let update = tokio::select! {
             () = room.reserved.cancelled(), if waiting.is_some() => {
                 waiting = None;
-                shared.driver.send(Command::Arrived(id));
+                shared.driver.arrived(id);
                 continue;
             }
             update = told.recv() => update,
             () = updates.closed() => {
                 // Its own abort may have come before it was submitted here.
-                shared.driver.send(Command::Abort(vec![id]));
+                shared.driver.abort(&[id]);
                 return;
             }
         };
@@ -129,11 +133,11 @@ pub(super) async fn receive(
         () = updates.closed() => return,
     };
     match come {
-        Ok(()) => shared.driver.send(Command::Arrived(id)),
+        Ok(()) => shared.driver.arrived(id),
         Err(_) => {
             let lost = Duration::from_secs_f64(shared.config.disaggregation.transfer_lost_s);
             tokio::time::sleep(lost).await;
-            shared.driver.send(Command::Abort(vec![id]));
+            shared.driver.abort(&[id]);
             let now = shared.clock.now();
             let kind = EventKind::Lost;
             let _ = updates.send(Update {
@@ -154,7 +158,7 @@ async fn come(bootstrap: &Bootstrap) -> io::Result<()> {
 }
 
 /// Waits until a moment of the engine's clock, if it is to come.
-pub(super) async fn until(shared: &Shared, at: Stamp) {
+async fn until(shared: &Shared, at: Stamp) {
     if let Ok(nanos @ 1..) = u64::try_from(at.nanos_since(shared.clock.now())) {
         tokio::time::sleep(Duration::from_nanos(nanos)).await;
     }

@@ -6,6 +6,7 @@ use crate::clock::{NANOS, Stamp};
 
 use super::config::Config;
 use super::engine::Load;
+use super::shared::Shared;
 
 /// Where the model is said to lie: a folder that exists everywhere and holds no tokenizer. A router looks
 /// there for one, and asks the Hugging Face hub for paths that do not exist.
@@ -32,14 +33,16 @@ pub(super) fn model_info(config: &Config) -> Value {
 }
 
 /// `/server_info`.
-pub(super) fn server_info(config: &Config, port: u16, bootstrap_port: Option<u16>) -> Value {
+pub(super) fn server_info(shared: &Shared) -> Value {
+    let config = &shared.config;
     let profile = &config.profile;
+    let bootstrap_port = shared.bootstrap_addr.map(|addr| addr.port());
     json!({
         "model_path": MODEL_PATH,
         "tokenizer_path": MODEL_PATH,
         "served_model_name": config.model,
         "host": config.host,
-        "port": port,
+        "port": shared.addr.port(),
         "context_length": config.context_len,
         "max_running_requests": profile.max_running_requests,
         "max_queued_requests": profile.max_queued_requests,

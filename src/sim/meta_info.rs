@@ -2,6 +2,7 @@
 //! sources write them.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 use bytes::BytesMut;
 
@@ -10,8 +11,8 @@ use crate::clock::Stamp;
 use super::config::Config;
 use super::dialect::Dialect::{self, *};
 use super::disaggregation::Mode;
-use super::engine::Aborted;
-use super::sequence::{Ending, QUEUE_FULL, Sequence};
+use super::engine::{Aborted, EventKind};
+use super::sequence::{QUEUE_FULL, Sequence};
 use super::shared::Exchange;
 
 /// One member: which generations have it, which events, and what it says.
@@ -28,8 +29,6 @@ struct Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Events {
     All,
-    /// Those of a request that was let in. Between two retractions they say the same.
-    Fixed,
     /// Those of a request that was let in.
     Each,
     /// The last one of a request that was let in.
@@ -68,7 +67,7 @@ enum Value {
     Json(Cow<'static, str>),
 }
 
-use Events::{All, Each, First, Fixed, Last, Never};
+use Events::{All, Each, First, Last, Never};
 use Value::{Float, Int, Json};
 use When::{Always, Metrics, Timed};
 
@@ -95,23 +94,23 @@ static MEMBERS: [Member; 58] = members! {
     "weight_versions"             V0521..=V0523 Never Always weight_versions;
     "completion_tokens"           V046..=V0523 Never Always |_| Int(0);
 
-    "prompt_tokens"               V046..=V0523 Fixed Always |of| Int(of.sequence.prompt_tokens());
-    "weight_version"              V054..=V0523 Fixed Always |_| Json("\"default\"".into());
-    "total_retractions"           V054..=V0510 Fixed Always |of| Int(of.sequence.retractions.len() as u32);
-    "num_retractions"             V0512..=V0523 Fixed Always |of| Int(of.sequence.retractions.len() as u32);
-    "storage_prefetch_wait"       V0522..=V0523 Fixed Timed storage_wait;
-    "storage_staging_wait"        V0522..=V0523 Fixed Timed storage_wait;
-    "forward_entry_time"          V0510..=V0523 Fixed Timed |of| at(of.sequence.moments.queue_end);
-    "prefill_finished_time"       V0510..=V0523 Fixed Timed |of| at(of.sequence.prefill_end().filter(|_| !of.decodes_only()));
-    "queue_time"                  V055..=V0512 Fixed Timed queue_time_since_retraction;
-    "queue_time"                  V0521..=V0523 Fixed Timed |of| Float(queue_time(of.sequence));
-    "prefill_delay"               V055..=V055 Fixed Timed |_| Float(0.0);
-    "prefill_launch_delay"        V056..=V057 Fixed Timed |_| Float(0.0);
-    "prefill_waiting_latency"     V0510..=V0510 Fixed Timed |_| Float(0.0);
-    "prefill_latency"             V055..=V055 Fixed Timed |of| prefill(of.sequence);
-    "prefill_launch_latency"      V056..=V0510 Fixed Timed |of| prefill(of.sequence);
-    "prefill_finished_ts"         V057..=V057 Fixed Timed |of| at(of.sequence.prefill_end());
-    "reasoning_tokens"            V0510..=V0523 Fixed Always |_| Int(0);
+    "prompt_tokens"               V046..=V0523 Each Always |of| Int(of.sequence.prompt_tokens());
+    "weight_version"              V054..=V0523 Each Always |_| Json("\"default\"".into());
+    "total_retractions"           V054..=V0510 Each Always |of| Int(of.sequence.retractions.len() as u32);
+    "num_retractions"             V0512..=V0523 Each Always |of| Int(of.sequence.retractions.len() as u32);
+    "storage_prefetch_wait"       V0522..=V0523 Each Timed storage_wait;
+    "storage_staging_wait"        V0522..=V0523 Each Timed storage_wait;
+    "forward_entry_time"          V0510..=V0523 Each Timed |of| at(of.sequence.moments.queue_end);
+    "prefill_finished_time"       V0510..=V0523 Each Timed |of| at(of.sequence.prefill_end().filter(|_| !of.decodes_only()));
+    "queue_time"                  V055..=V0512 Each Timed queue_time_since_retraction;
+    "queue_time"                  V0521..=V0523 Each Timed |of| Float(queue_time(of.sequence));
+    "prefill_delay"               V055..=V055 Each Timed |_| Float(0.0);
+    "prefill_launch_delay"        V056..=V057 Each Timed |_| Float(0.0);
+    "prefill_waiting_latency"     V0510..=V0510 Each Timed |_| Float(0.0);
+    "prefill_latency"             V055..=V055 Each Timed |of| prefill(of.sequence);
+    "prefill_launch_latency"      V056..=V0510 Each Timed |of| prefill(of.sequence);
+    "prefill_finished_ts"         V057..=V057 Each Timed |of| at(of.sequence.prefill_end());
+    "reasoning_tokens"            V0510..=V0523 Each Always |_| Int(0);
 
     "completion_tokens"           V046..=V0523 Each Always |of| Int(of.sequence.made());
     "cached_tokens"               V046..=V0523 Each Always |of| Int(of.sequence.cached);
@@ -156,9 +155,9 @@ impl Member {
         is_told && (self.since..=self.until).contains(&config.dialect)
     }
 
-    fn write(&self, out: &mut impl std::fmt::Write, of: &Of<'_>) {
+    fn write(&self, out: &mut BytesMut, of: &Of<'_>) {
         let key = self.key;
-        // Neither kind of buffer fails.
+        // A buffer does not fail.
         let _ = match (self.value)(of) {
             Value::Absent => Ok(()),
             Int(value) => write!(out, "\"{key}\":{value},"),
@@ -176,19 +175,6 @@ impl Of<'_> {
     fn perf(&self, at: Option<Stamp>) -> Value {
         told(at.map(|at| self.exchange.shared.perf(at)))
     }
-
-    /// The members that do not change, which are written once.
-    fn fixed(&self) -> &str {
-        self.sequence.fixed.get_or_init(|| {
-            let mut out = String::new();
-            let config = &self.exchange.shared.config;
-            let fixed = MEMBERS.iter().filter(|one| one.events == Fixed);
-            fixed
-                .filter(|one| one.is_told_by(config))
-                .for_each(|one| one.write(&mut out, self));
-            out
-        })
-    }
 }
 
 /// `meta_info` as it stands, in an event that is handed to the socket at `now`.
@@ -201,17 +187,12 @@ pub(super) fn write(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence
     };
     let never_ran = matches!(
         sequence.ending,
-        Some(Ending::Rejected | Ending::Aborted(Aborted::Waiting))
+        Some(EventKind::Rejected | EventKind::Aborted(Aborted::Waiting))
     );
     out.extend_from_slice(b"{");
-    let mut fixed = (!never_ran).then(|| of.fixed());
     for member in &MEMBERS {
         let is_in = match member.events {
             All => true,
-            Fixed => {
-                out.extend_from_slice(fixed.take().unwrap_or_default().as_bytes());
-                false
-            }
             Each => !never_ran,
             Last => !never_ran && sequence.ending.is_some(),
             Never => never_ran,
@@ -227,36 +208,33 @@ pub(super) fn write(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence
 
 fn finish_reason(of: &Of<'_>) -> Value {
     let sequence = of.sequence;
-    let reason = match sequence.ending {
-        None => "null".into(),
-        Some(Ending::Length) => {
+    let abort = |more: &str| Json(format!("{{\"type\":\"abort\",{more}}}").into());
+    match sequence.ending {
+        Some(EventKind::Token { .. }) => {
             // A prefill server has not made what was asked for.
             let length = match of.exchange.shared.mode() {
                 Mode::Prefill => 0,
                 _ => sequence.wanted,
             };
-            format!("{{\"type\":\"length\",\"length\":{length}}}").into()
+            Json(format!("{{\"type\":\"length\",\"length\":{length}}}").into())
         }
-        Some(Ending::Lost) => {
+        Some(EventKind::Lost) => {
             let message = serde_json::Value::from(lost(sequence));
-            format!(
-                "{{\"type\":\"abort\",\"message\":{message},\"status_code\":500,\"err_type\":null}}"
-            )
-            .into()
+            abort(&format!(
+                "\"message\":{message},\"status_code\":500,\"err_type\":null"
+            ))
         }
-        Some(Ending::Rejected) => {
-            format!("{{\"type\":\"abort\",\"status_code\":503,\"message\":\"{QUEUE_FULL}\"}}")
-                .into()
+        Some(EventKind::Rejected) => {
+            abort(&format!("\"status_code\":503,\"message\":\"{QUEUE_FULL}\""))
         }
-        Some(Ending::Aborted(Aborted::Waiting)) => {
-            "{\"type\":\"abort\",\"message\":\"Abort in waiting queue\"}".into()
+        Some(EventKind::Aborted(Aborted::Waiting)) => {
+            abort("\"message\":\"Abort in waiting queue\"")
         }
-        Some(Ending::Aborted(Aborted::Running)) => {
-            "{\"type\":\"abort\",\"message\":\"Aborted\",\"status_code\":null,\"err_type\":null}"
-                .into()
+        Some(EventKind::Aborted(Aborted::Running)) => {
+            abort("\"message\":\"Aborted\",\"status_code\":null,\"err_type\":null")
         }
-    };
-    Json(reason)
+        _ => Json("null".into()),
+    }
 }
 
 /// As recorded.

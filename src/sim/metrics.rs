@@ -42,8 +42,8 @@ pub(super) struct Metrics {
     is_ranked: bool,
 }
 
-/// Family, label (of [`STREAMING`] the value follows from the request) and its value, what a request adds.
-type Counter = (&'static str, [&'static str; 2], fn(&Call) -> u64);
+/// Family, label, what a request adds.
+type Counter = (&'static str, &'static str, fn(&Call) -> u64);
 /// Family, labels, buckets, what a sequence of a request that was received then is counted as (and how often).
 type Histogram = (
     &'static str,
@@ -54,18 +54,17 @@ type Histogram = (
 /// What the scheduler tells of one rank, given the tokens of the KV cache, and of a pair's rooms: family, value.
 type Gauge = (&'static str, fn(&Load, u64, &Rooms) -> f64);
 
-const STREAMING: [&str; 2] = ["is_streaming", ""];
 const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
 /// A family and its help a line, in SGLang's words.
 const HELP: &str = include_str!("metrics.txt");
 
 const COUNTERS: [Counter; 4] = [
-    ("prompt_tokens_total", STREAMING, Call::prompt_tokens),
-    ("generation_tokens_total", STREAMING, Call::made),
-    ("num_requests_total", STREAMING, |call| {
+    ("prompt_tokens_total", "is_streaming", Call::prompt_tokens),
+    ("generation_tokens_total", "is_streaming", Call::made),
+    ("num_requests_total", "is_streaming", |call| {
         call.sequences.len() as u64
     }),
-    ("cached_tokens_total", ["cache_source", "device"], |call| {
+    ("cached_tokens_total", "cache_source", |call| {
         call.sequences.iter().map(|one| u64::from(one.cached)).sum()
     }),
 ];
@@ -155,7 +154,7 @@ impl Metrics {
                 .const_label("engine_type", engine_type)
                 .const_label("model_name", config.model.clone())
         };
-        let counters = COUNTERS.iter().map(|(name, [label, _], _)| {
+        let counters = COUNTERS.iter().map(|(name, label, _)| {
             registered(&registry, IntCounterVec::new(opts(name), &[label])?)
         });
         let histograms = HISTOGRAMS.iter().map(|(name, labels, buckets, _)| {
@@ -187,24 +186,18 @@ impl Metrics {
 
     /// Counts a request that has ended well.
     pub(super) fn count(&self, call: &Call, received: Stamp) {
-        let streaming = if call.stream { "true" } else { "false" };
-        for (counter, (_, label, value)) in self.counters.iter().zip(&COUNTERS) {
-            let label = if *label == STREAMING {
-                streaming
-            } else {
-                label[1]
-            };
-            counter.with_label_values(&[label]).inc_by(value(call));
+        let value_of = |label: &str| match label {
+            "is_streaming" if call.stream => "true",
+            "is_streaming" => "false",
+            "cache_source" => "device",
+            _ => "0",
+        };
+        for (family, (_, label, value)) in self.counters.iter().zip(&COUNTERS) {
+            let counter = family.with_label_values(&[value_of(label)]);
+            counter.inc_by(value(call));
         }
         for (family, (_, labels, _, value)) in self.histograms.iter().zip(&HISTOGRAMS) {
-            let of = |label: &&str| {
-                if *label == STREAMING[0] {
-                    streaming
-                } else {
-                    "0"
-                }
-            };
-            let labels: Vec<&str> = labels.iter().map(of).collect();
+            let labels: Vec<&str> = labels.iter().map(|label| value_of(label)).collect();
             let histogram = family.with_label_values(&labels);
             let counted = call.sequences.iter();
             for (value, times) in counted.filter_map(|one| value(received, one)) {

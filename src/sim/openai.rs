@@ -7,14 +7,15 @@ use bytes::{Bytes, BytesMut};
 use crate::clock::{NANOS, Stamp};
 use crate::request::endpoint::Endpoint;
 
+use super::engine::EventKind;
 use super::meta_info;
-use super::sequence::{Ending, QUEUE_FULL, Sequence};
+use super::sequence::{QUEUE_FULL, Sequence};
 use super::shared::Exchange;
 use super::wire::{error_body, put};
 
 /// The chunks that tell of a sequence's newest token or end; each event is written for itself.
 pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn FnMut(Bytes)) {
-    if sequence.ending == Some(Ending::Rejected) {
+    if sequence.ending == Some(EventKind::Rejected) {
         let error = error_body(QUEUE_FULL, "SERVICE_UNAVAILABLE", 503);
         send(format!("data: {{\"error\":{error}}}\n\n").into());
         return;
@@ -59,7 +60,7 @@ pub(super) fn chunks(exchange: &Exchange, sequence: &Sequence, send: &mut dyn Fn
 /// sequence that spoke last; as with the real server these chunks carry its id.
 pub(super) fn tail(exchange: &Exchange, last: &Sequence, send: &mut dyn FnMut(Bytes)) {
     let call = &exchange.call;
-    let ran = |one: &&Sequence| one.ending != Some(Ending::Rejected);
+    let ran = |one: &&Sequence| one.ending != Some(EventKind::Rejected);
     if call.endpoint == Endpoint::Chat {
         for sequence in call.sequences.iter().filter(ran) {
             let mut out = open(exchange, last);
@@ -146,8 +147,8 @@ fn head(exchange: &Exchange) -> String {
 fn finish_reason(sequence: &Sequence) -> &'static str {
     match sequence.ending {
         None => "null",
-        Some(Ending::Length) => "\"length\"",
-        Some(Ending::Rejected | Ending::Lost | Ending::Aborted(_)) => "\"abort\"",
+        Some(EventKind::Token { .. }) => "\"length\"",
+        Some(_) => "\"abort\"",
     }
 }
 

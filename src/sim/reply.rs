@@ -4,7 +4,7 @@
 //! of the engine. However it ends, it is entered once into the server's own log.
 
 use std::collections::VecDeque;
-use std::future::pending;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,19 +12,17 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, Stream};
 use http::HeaderMap;
 use hyper::body::Frame;
-use tokio::sync::mpsc;
-use tokio::task::yield_now;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Stamp;
 use crate::request::endpoint::Endpoint;
 
 use super::call::Call;
 use super::disaggregation::Mode;
-use super::driver::{Command, Listener, Submission, Update};
+use super::driver::{Submission, Update};
 use super::engine::{EventKind, Request};
-use super::failures::Fate;
-use super::handover::{self, until};
-use super::sequence::{Ending, Sequence};
+use super::handover;
+use super::sequence::Sequence;
 use super::served::{KEPT, Outcome, Served};
 use super::shared::{Exchange, Shared};
 use super::wire::DONE;
@@ -34,129 +32,70 @@ use super::{openai, request_log, spans, wire};
 #[derive(Debug)]
 pub(super) struct Reply {
     exchange: Exchange,
-    cut: Option<Cut>,
-    source: Source,
+    updates: UnboundedReceiver<Update>,
+    /// For what is told by others than the engine.
+    teller: UnboundedSender<Update>,
     /// Sequences that have not ended.
     open: usize,
-    /// The last byte was handed out.
-    complete: bool,
-}
-
-/// Where a reply ends before its time.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    /// Tokens that are still told.
-    tokens: u64,
-    /// With its connection; else nothing comes any more.
-    dies: bool,
-}
-
-/// Where a reply's updates come from.
-#[derive(Debug)]
-enum Source {
-    Engine(
-        mpsc::UnboundedReceiver<Update>,
-        mpsc::UnboundedSender<Update>,
-    ),
-    /// `--instant`: everything at once, round by round; the next sequence of the round.
-    Instant(usize),
-}
-
-/// A streamed reply: every event a frame of its own, so a chunk of its own.
-#[derive(Debug)]
-pub(super) struct Events {
-    reply: Reply,
+    /// Events of a stream that are to be handed out: each becomes a frame of its own, so a chunk of its own.
     ready: VecDeque<Bytes>,
-    buffer: BytesMut,
     /// The sequence that spoke last.
     spoke: usize,
-    ended: bool,
-}
-
-/// The engine stopped with the server while it worked on the reply.
-#[derive(Debug, thiserror::Error)]
-#[error("the engine has stopped")]
-pub(super) struct EngineStopped;
-
-/// Hands sequences to the engine: those of a prefill server when decode has a place for them.
-fn submit(shared: &Arc<Shared>, sequences: &[Sequence], due: Stamp) -> Source {
-    let (updates, receiver) = mpsc::unbounded_channel();
-    let mode = shared.mode();
-    let submission = |sequence: &Sequence| Submission {
-        request: Request {
-            id: sequence.id,
-            prompt: sequence.prompt.clone().into(),
-            output_tokens: to_make(sequence, mode),
-        },
-        due,
-        listener: Listener {
-            rid: sequence.rid.clone(),
-            index: sequence.index,
-            rank: 0,
-            updates: updates.clone(),
-        },
-    };
-    let submissions = sequences.iter().map(submission);
-    if mode == Mode::Prefill {
-        for (submission, sequence) in submissions.zip(sequences) {
-            let room = sequence.bootstrap.as_ref().map_or(0, |meet| meet.room);
-            tokio::spawn(handover::prefill(shared.clone(), submission, room));
-        }
-    } else {
-        let submissions = submissions.collect();
-        shared.driver.send(Command::Submit(submissions));
-    }
-    Source::Engine(receiver, updates)
-}
-
-/// Tokens that a server makes of an answer: one that prefills makes the first.
-fn to_make(sequence: &Sequence, mode: Mode) -> u32 {
-    match mode {
-        Mode::Prefill => 1,
-        _ => sequence.wanted,
-    }
+    /// No byte comes after those in `ready`.
+    is_whole: bool,
 }
 
 impl Reply {
-    /// Hands the call to the engine.
+    /// Hands the call to the engine: the sequences of a prefill server when decode has a place for them.
     pub(super) fn begin(
         shared: Arc<Shared>,
         mut call: Call,
         headers: HeaderMap,
         received: Stamp,
-        fate: Fate,
     ) -> Reply {
-        let late_ms = match fate {
-            Fate::Slow(ms) => f64::from(ms),
-            _ => 0.0,
-        };
-        let tokenize_s = match shared.config.instant {
-            true => 0.0,
-            false => shared.config.profile.tokenize_s(call.prompt_tokens()),
-        };
+        let tokenize_s = shared
+            .config
+            .engine_profile()
+            .tokenize_s(call.prompt_tokens());
         let dispatched = received.plus_seconds(tokenize_s);
-        let dispatched = dispatched.plus_seconds(late_ms / 1e3);
+        let mode = shared.mode();
+        let (teller, updates) = unbounded_channel();
         let open = call.sequences.len();
         let first = shared.next_id.fetch_add(open as u64, Ordering::Relaxed);
+        let mut submissions = Vec::with_capacity(open);
         for (id, sequence) in (first..).zip(&mut call.sequences) {
             sequence.id = id;
-            if shared.mode() == Mode::Prefill {
+            if mode == Mode::Prefill {
                 let from = dispatched.plus_nanos(handover::PREPARE_NANOS);
                 sequence.moments.bootstrap_start = Some(from);
             }
+            // One that prefills makes the first.
+            let output_tokens = match mode {
+                Mode::Prefill => 1,
+                _ => sequence.wanted,
+            };
+            submissions.push(Submission {
+                request: Request {
+                    id,
+                    prompt: sequence.prompt.clone().into(),
+                    output_tokens,
+                },
+                due: dispatched,
+                rid: sequence.rid.clone(),
+                index: sequence.index,
+                rank: 0,
+                updates: teller.clone(),
+            });
         }
-        let source = if shared.config.instant {
-            for index in 0..open {
-                for kind in [EventKind::Queued, EventKind::Admitted { cached: 0 }] {
-                    call.sequences[index].apply(&at_once(index, dispatched, kind));
-                }
+        if mode == Mode::Prefill {
+            for (submission, sequence) in submissions.into_iter().zip(&call.sequences) {
+                let room = sequence.bootstrap.as_ref().map_or(0, |meet| meet.room);
+                tokio::spawn(handover::prefill(shared.clone(), submission, room));
             }
-            Source::Instant(0)
         } else {
-            submit(&shared, &call.sequences, dispatched)
-        };
+            shared.driver.submit(submissions);
+        }
         Reply {
-            cut: Cut::of(fate, &call.sequences, shared.mode()),
             exchange: Exchange {
                 shared,
                 call,
@@ -164,77 +103,56 @@ impl Reply {
                 received,
                 dispatched,
             },
-            source,
+            updates,
+            teller,
             open,
-            complete: false,
+            ready: VecDeque::new(),
+            spoke: 0,
+            is_whole: false,
         }
     }
 
     /// The next thing that a client is told, already entered into its sequence: the sequence's index.
     /// `None` when all sequences have ended.
-    async fn next(&mut self) -> Result<Option<usize>, EngineStopped> {
-        if let Some(cut) = self.cut.filter(|cut| cut.tokens == 0) {
-            if !cut.dies {
-                return pending().await;
-            }
-            // Asked once more the socket has what came before.
-            yield_now().await;
-            return Err(EngineStopped);
-        }
+    async fn next(&mut self) -> Option<usize> {
         while self.open > 0 {
-            let update = match &mut self.source {
-                Source::Engine(updates, _) => updates.recv().await.ok_or(EngineStopped)?,
-                Source::Instant(turn) => {
-                    // One that comes late comes so here, too.
-                    until(&self.exchange.shared, self.exchange.dispatched).await;
-                    instant(turn, &self.exchange)
-                }
-            };
+            // It does not end: we hold a sender ourselves.
+            let update = self.updates.recv().await?;
             if self.apply(&update, true) {
-                if let Some(cut) = &mut self.cut {
-                    cut.tokens = cut.tokens.saturating_sub(1);
-                }
-                return Ok(Some(update.index));
+                return Some(update.index);
             }
         }
-        Ok(None)
+        None
     }
 
     /// Enters an update into its sequence, of which all is told outside of the reply when it has ended; says whether
     /// the update is one that an event tells the client, who listens or has left.
     fn apply(&mut self, update: &Update, listens: bool) -> bool {
-        let sequence = &mut self.exchange.call.sequences[update.index];
-        if let (EventKind::Reserved, Source::Engine(_, updates), Some(bootstrap)) =
-            (update.kind, &self.source, &sequence.bootstrap)
-        {
-            let shared = self.exchange.shared.clone();
+        let exchange = &mut self.exchange;
+        let sequence = &mut exchange.call.sequences[update.index];
+        if let (EventKind::Reserved, Some(bootstrap)) = (update.kind, &sequence.bootstrap) {
             let of = (sequence.id, *update);
-            let receiving = handover::receive(shared, bootstrap.clone(), of, updates.clone());
-            tokio::spawn(receiving);
+            let (shared, teller) = (exchange.shared.clone(), self.teller.clone());
+            tokio::spawn(handover::receive(shared, bootstrap.clone(), of, teller));
         }
         let was_open = sequence.ending.is_none();
         let told = sequence.apply(update);
         if was_open && sequence.ending.is_some() {
             self.open -= 1;
-            let (exchange, sequence) =
-                (&self.exchange, &self.exchange.call.sequences[update.index]);
+            let sequence = &exchange.call.sequences[update.index];
             spans::send(exchange, sequence, update.told);
-            if let (Some(log), true) = (&exchange.shared.request_log, listens) {
-                let now = exchange.shared.clock.now();
-                log.append(&request_log::line(exchange, sequence, now), now);
+            if listens {
+                request_log::append(exchange, sequence);
             }
         }
         told
     }
 
     /// Waits for the end and gives the whole body, or `None` if the queue was full.
-    ///
-    /// # Errors
-    /// [`EngineStopped`] when the server shuts down meanwhile.
-    pub(super) async fn whole(mut self) -> Result<Option<Bytes>, EngineStopped> {
-        while let Some(index) = self.next().await? {
-            if self.exchange.call.sequences[index].ending == Some(Ending::Rejected) {
-                return Ok(None);
+    pub(super) async fn whole(mut self) -> Option<Bytes> {
+        while let Some(index) = self.next().await {
+            if self.exchange.call.sequences[index].ending == Some(EventKind::Rejected) {
+                return None;
             }
         }
         let mut out = BytesMut::new();
@@ -243,33 +161,67 @@ impl Reply {
             Endpoint::Generate => wire::reply(&mut out, &self.exchange, now),
             _ => openai::reply(&mut out, &self.exchange, now),
         }
-        self.complete = true;
-        Ok(Some(out.freeze()))
+        self.is_whole = true;
+        Some(out.freeze())
     }
 
-    /// The events of a stream.
-    pub(super) fn events(self) -> Events {
-        Events {
-            reply: self,
-            ready: VecDeque::new(),
-            buffer: BytesMut::new(),
-            spoke: 0,
-            ended: false,
+    /// As the frames of a stream.
+    pub(super) fn frames(self) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> {
+        stream::unfold(self, |mut reply| async move {
+            reply.fill().await;
+            let event = reply.ready.pop_front()?;
+            Some((Ok(Frame::data(event)), reply))
+        })
+    }
+
+    /// Waits until an event is ready to be handed out, or the stream has ended.
+    pub(super) async fn fill(&mut self) {
+        while self.ready.is_empty() && !self.is_whole {
+            match self.next().await {
+                Some(index) => self.tell(index),
+                None => self.tell_end(),
+            }
         }
     }
 
-    fn outcome(&self) -> Outcome {
-        let sequences = &self.exchange.call.sequences;
-        let ended =
-            |wanted: fn(Ending) -> bool| sequences.iter().any(|one| one.ending.is_some_and(wanted));
-        if ended(|ending| ending == Ending::Rejected) {
-            Outcome::Rejected
-        } else if !self.complete
-            || ended(|ending| matches!(ending, Ending::Lost | Ending::Aborted(_)))
-        {
-            Outcome::Aborted
+    /// Renders what sequence `index` has to tell.
+    fn tell(&mut self, index: usize) {
+        self.spoke = index;
+        let exchange = &mut self.exchange;
+        let now = exchange.shared.clock.now();
+        let sequence = &exchange.call.sequences[index];
+        if exchange.call.endpoint == Endpoint::Generate {
+            self.ready.push_back(wire::event(exchange, sequence, now));
         } else {
+            let mut send = |event| self.ready.push_back(event);
+            openai::chunks(exchange, sequence, &mut send);
+        }
+        let sequence = &mut exchange.call.sequences[index];
+        sequence.moments.first_sent.get_or_insert(now);
+        sequence.shown = sequence.made();
+    }
+
+    /// Renders what comes after the last token of all.
+    fn tell_end(&mut self) {
+        let exchange = &self.exchange;
+        if exchange.call.endpoint != Endpoint::Generate {
+            let mut send = |event| self.ready.push_back(event);
+            let last = &exchange.call.sequences[self.spoke];
+            openai::tail(exchange, last, &mut send);
+        }
+        self.ready.push_back(Bytes::from_static(DONE.as_bytes()));
+        self.is_whole = true;
+    }
+
+    fn outcome(&self) -> Outcome {
+        let mut endings = self.exchange.call.sequences.iter().map(|one| one.ending);
+        let handed_out = self.is_whole && self.ready.is_empty();
+        if endings.clone().any(|one| one == Some(EventKind::Rejected)) {
+            Outcome::Rejected
+        } else if handed_out && endings.all(|one| matches!(one, Some(EventKind::Token { .. }))) {
             Outcome::Finished
+        } else {
+            Outcome::Aborted
         }
     }
 
@@ -293,48 +245,10 @@ impl Reply {
     }
 }
 
-/// The next token of `--instant`, made at the moment the request was handed over. Some sequence is still open.
-fn instant(turn: &mut usize, exchange: &Exchange) -> Update {
-    let sequences = &exchange.call.sequences;
-    let round = (0..sequences.len()).map(|step| (*turn + step) % sequences.len());
-    let mut open = round.filter(|index| sequences[*index].ending.is_none());
-    let index = open.next().unwrap_or_default();
-    *turn = index + 1;
-    let last = sequences[index].made() + 1 >= to_make(&sequences[index], exchange.shared.mode());
-    at_once(index, exchange.dispatched, EventKind::Token { last })
-}
-
-/// What becomes of a sequence where no engine works.
-fn at_once(index: usize, at: Stamp, kind: EventKind) -> Update {
-    Update {
-        index,
-        rank: 0,
-        at,
-        told: at,
-        kind,
-    }
-}
-
-impl Cut {
-    fn of(fate: Fate, sequences: &[Sequence], mode: Mode) -> Option<Cut> {
-        let (share, dies) = match fate {
-            Fate::Dies(share) => (share, true),
-            Fate::Hangs(share) => (share, false),
-            _ => return None,
-        };
-        let made = sequences.iter().map(|one| u64::from(to_make(one, mode)));
-        let tokens = (share * made.sum::<u64>() as f64) as u64;
-        Some(Cut { tokens, dies })
-    }
-}
-
 impl Drop for Reply {
     fn drop(&mut self) {
         // What the engine told and no client asked for any more still belongs into the account.
-        while let Source::Engine(updates, _) = &mut self.source {
-            let Ok(update) = updates.try_recv() else {
-                break;
-            };
+        while let Ok(update) = self.updates.try_recv() {
             self.apply(&update, false);
         }
         let exchange = &self.exchange;
@@ -345,9 +259,9 @@ impl Drop for Reply {
         for sequence in &left {
             spans::send(exchange, sequence, now);
         }
-        if !left.is_empty() && !shared.config.instant {
-            let left = left.iter().map(|one| one.id).collect();
-            shared.driver.send(Command::Abort(left));
+        if !left.is_empty() {
+            let left: Vec<u64> = left.iter().map(|one| one.id).collect();
+            shared.driver.abort(&left);
         }
         let served = self.served(now);
         if served.outcome == Outcome::Finished {
@@ -358,68 +272,5 @@ impl Drop for Reply {
             kept.pop_front();
         }
         kept.push_back(served);
-    }
-}
-
-impl Events {
-    /// Waits for the first event. The OpenAI endpoints send their head only with it (`/generate` sends it
-    /// at once, before the request is scheduled): seen in every recording.
-    ///
-    /// # Errors
-    /// [`EngineStopped`] when the server shuts down meanwhile.
-    pub(super) async fn opened(mut self) -> Result<Events, EngineStopped> {
-        self.fill().await?;
-        Ok(self)
-    }
-
-    /// As the frames of a body.
-    pub(super) fn frames(self) -> impl Stream<Item = Result<Frame<Bytes>, EngineStopped>> {
-        stream::try_unfold(self, |mut events| async move {
-            events.fill().await?;
-            let event = events.ready.pop_front();
-            events.reply.complete |= events.ended && events.ready.is_empty();
-            Ok(event.map(|event| (Frame::data(event), events)))
-        })
-    }
-
-    /// Waits until an event is ready to be handed out, or the stream has ended.
-    async fn fill(&mut self) -> Result<(), EngineStopped> {
-        while self.ready.is_empty() && !self.ended {
-            match self.reply.next().await? {
-                Some(index) => self.tell(index),
-                None => self.tell_end(),
-            }
-        }
-        Ok(())
-    }
-
-    /// Renders what sequence `index` has to tell.
-    fn tell(&mut self, index: usize) {
-        self.spoke = index;
-        let exchange = &mut self.reply.exchange;
-        let now = exchange.shared.clock.now();
-        let sequence = &exchange.call.sequences[index];
-        if exchange.call.endpoint == Endpoint::Generate {
-            wire::event(&mut self.buffer, exchange, sequence, now);
-            self.ready.push_back(self.buffer.split().freeze());
-        } else {
-            let mut send = |event| self.ready.push_back(event);
-            openai::chunks(exchange, sequence, &mut send);
-        }
-        let sequence = &mut exchange.call.sequences[index];
-        sequence.moments.first_sent.get_or_insert(now);
-        sequence.shown = sequence.made();
-    }
-
-    /// Renders what comes after the last token of all.
-    fn tell_end(&mut self) {
-        let exchange = &self.reply.exchange;
-        if exchange.call.endpoint != Endpoint::Generate {
-            let mut send = |event| self.ready.push_back(event);
-            let last = &exchange.call.sequences[self.spoke];
-            openai::tail(exchange, last, &mut send);
-        }
-        self.ready.push_back(Bytes::from_static(DONE.as_bytes()));
-        self.ended = true;
     }
 }

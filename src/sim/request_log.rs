@@ -1,4 +1,7 @@
-//! The request log of `--export-metrics-to-file`: a JSON line a request, as SGLang writes it.
+//! The request log of `--export-metrics-to-file`: a JSON line a request, as SGLang writes it, in a file an hour.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
 
 use bytes::BytesMut;
 use serde_json::Value;
@@ -9,8 +12,25 @@ use super::meta_info;
 use super::sequence::Sequence;
 use super::shared::Exchange;
 
+/// Appends the line of an answer that has ended to the file of the hour (UTC; the real one takes the machine's time
+/// zone), where there is a folder for them. One that cannot be written is lost, with a word in our own log.
+pub(super) fn append(exchange: &Exchange, sequence: &Sequence) {
+    let Some(folder) = &exchange.shared.request_log else {
+        return;
+    };
+    let now = exchange.shared.clock.now();
+    let hour = now.utc().strftime("%Y%m%d_%H");
+    let path = folder.join(format!("sglang-request-metrics-{hour}.log"));
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    let line = line(exchange, sequence, now);
+    if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+        let folder = folder.display();
+        log::error!("--export-metrics-to-file-dir {folder}: {error}; a line is lost");
+    }
+}
+
 /// The line of an answer that has ended: of what SGLang's own request holds who it is, its trace and its room, and `meta_info`.
-pub(super) fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
+fn line(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> String {
     let headers = ["traceparent", "tracestate"].into_iter();
     let headers = headers.filter_map(|name| Some((name.to_owned(), exchange.header(name)?.into())));
     let room = sequence

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, SERVER, VARY};
@@ -11,15 +10,13 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::request::endpoint::Endpoint;
 
 use super::call::{Call, RefusalKind};
 use super::disaggregation::Mode;
-use super::driver::Command;
-use super::failures::Fate;
-use super::reply::{EngineStopped, Reply};
+use super::reply::Reply;
 use super::sequence::QUEUE_FULL;
 use super::shared::Shared;
 use super::wire::{DONE, error_body};
@@ -31,18 +28,15 @@ const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-type Body = UnsyncBoxBody<Bytes, EngineStopped>;
+type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Answers one request. An error is the server's end: hyper closes the connection on it.
-pub(super) async fn answer(
-    shared: Arc<Shared>,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, EngineStopped> {
+/// Answers one request.
+pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path();
     let served = [Endpoint::Generate, Endpoint::Completions, Endpoint::Chat];
     let endpoint = Endpoint::from_path(path).filter(|endpoint| served.contains(endpoint));
     let Some(allowed) = methods(path, endpoint, &shared) else {
-        return Ok(detail(StatusCode::NOT_FOUND, "Not Found"));
+        return detail(StatusCode::NOT_FOUND, "Not Found");
     };
     let method = request.method().as_str();
     // HEAD goes where GET does, without being named.
@@ -51,32 +45,28 @@ pub(super) async fn answer(
         let mut response = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
         let allowed = HeaderValue::from_static(allowed);
         response.headers_mut().insert(ALLOW, allowed);
-        return Ok(response);
+        return response;
     }
     if let Some(endpoint) = endpoint {
         return generation(shared, endpoint, request).await;
     }
     let (config, now) = (&shared.config, shared.clock.now());
-    let value = match path {
-        "/abort_request" => return Ok(abort(&shared, request).await),
-        "/flush_cache" => return Ok(flush(&shared).await),
+    let load = || shared.driver.load();
+    let json = |value: Value| respond(StatusCode::OK, JSON, value.to_string());
+    match path {
+        "/abort_request" => abort(&shared, request).await,
+        "/flush_cache" => flush(&shared),
         "/metrics" => {
-            let text = shared
-                .metrics
-                .text(&shared.driver.load().await, &shared.rooms);
-            return Ok(respond(StatusCode::OK, METRICS, text));
+            let text = shared.metrics.text(&load(), &shared.rooms);
+            respond(StatusCode::OK, METRICS, text)
         }
-        "/model_info" | "/get_model_info" => info::model_info(config),
-        "/server_info" | "/get_server_info" => {
-            let bootstrap = shared.bootstrap_addr.map(|addr| addr.port());
-            info::server_info(config, shared.addr.port(), bootstrap)
-        }
-        "/v1/models" => info::models(config, now),
-        "/v1/loads" => info::loads(config, now, &shared.driver.load().await),
+        "/model_info" | "/get_model_info" => json(info::model_info(config)),
+        "/server_info" | "/get_server_info" => json(info::server_info(&shared)),
+        "/v1/models" => json(info::models(config, now)),
+        "/v1/loads" => json(info::loads(config, now, &load())),
         // Its health.
-        _ => return Ok(respond(StatusCode::OK, "", "")),
-    };
-    Ok(respond(StatusCode::OK, JSON, value.to_string()))
+        _ => respond(StatusCode::OK, "", ""),
+    }
 }
 
 /// The methods that a path takes; `None` where there is nothing.
@@ -96,7 +86,7 @@ async fn generation(
     shared: Arc<Shared>,
     endpoint: Endpoint,
     request: Request<Incoming>,
-) -> Result<Response<Body>, EngineStopped> {
+) -> Response<Body> {
     let (head, body) = request.into_parts();
     let headers = head.headers;
     let body = match Limited::new(body, MAX_BODY).collect().await {
@@ -104,18 +94,9 @@ async fn generation(
         Err(error) => {
             let message = format!("The request body cannot be read: {error}");
             let body = error_body(&message, "Bad Request", 400);
-            return Ok(respond(StatusCode::BAD_REQUEST, JSON, body));
+            return respond(StatusCode::BAD_REQUEST, JSON, body);
         }
     };
-    let unavailable = |message: &str| {
-        let body = error_body(message, "503", 503);
-        respond(StatusCode::SERVICE_UNAVAILABLE, JSON, body)
-    };
-    let number = shared.requests.fetch_add(1, Ordering::Relaxed);
-    let fate = shared.config.failures.fate(number);
-    if fate == Fate::Unavailable {
-        return Ok(unavailable("The server was told to fail."));
-    }
     let received = shared.clock.now();
     let is_generate = endpoint == Endpoint::Generate;
     let parsed = Call::parse(endpoint, &body, &shared.config).and_then(|mut call| {
@@ -135,56 +116,54 @@ async fn generation(
                 let said = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
                 let said = said.map(|event| Ok(Frame::data(event)));
                 let said = StreamBody::new(futures_util::stream::iter(said));
-                return Ok(with(said.boxed_unsync(), EVENTS));
+                return with(said.boxed_unsync(), EVENTS);
             }
             let body = refusal.body(is_generate);
-            return Ok(respond(StatusCode::BAD_REQUEST, JSON, body));
+            return respond(StatusCode::BAD_REQUEST, JSON, body);
         }
     };
     let stream = call.stream;
-    let reply = Reply::begin(shared, call, headers, received, fate);
+    let mut reply = Reply::begin(shared, call, headers, received);
     if stream {
-        let events = match is_generate {
-            true => reply.events(),
-            false => reply.events().opened().await?,
-        };
-        return Ok(with(
-            StreamBody::new(events.frames()).boxed_unsync(),
-            EVENTS,
-        ));
+        // The OpenAI endpoints send their head only with the first event (`/generate` at once, before the request is
+        // scheduled): seen in every recording.
+        if !is_generate {
+            reply.fill().await;
+        }
+        let events = StreamBody::new(reply.frames());
+        return with(events.boxed_unsync(), EVENTS);
     }
-    Ok(match reply.whole().await? {
+    match reply.whole().await {
         Some(body) => respond(StatusCode::OK, JSON, body),
-        None => unavailable(QUEUE_FULL),
-    })
+        None => {
+            let body = error_body(QUEUE_FULL, "503", 503);
+            respond(StatusCode::SERVICE_UNAVAILABLE, JSON, body)
+        }
+    }
 }
 
 /// `{"rid": PREFIX}` or `{"abort_all": true}`; like the real server, no rid at all matches every one.
 #[derive(Deserialize)]
 struct AbortBody {
-    #[serde(default)]
     rid: Option<String>,
-    #[serde(default)]
-    abort_all: bool,
+    abort_all: Option<bool>,
 }
 
 async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-    let wanted = body.ok().map(|body| body.to_bytes());
-    let wanted = wanted.and_then(|body| serde_json::from_slice::<AbortBody>(&body).ok());
-    let Some(wanted) = wanted else {
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let Ok(wanted) = serde_json::from_slice::<AbortBody>(&body) else {
         let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
         let body = error_body(message, "Bad Request", 400);
         return respond(StatusCode::BAD_REQUEST, JSON, body);
     };
-    let prefix = wanted.rid.filter(|_| !wanted.abort_all);
-    let prefix = prefix.unwrap_or_default();
-    shared.driver.send(Command::AbortPrefix(prefix));
+    let prefix = wanted.rid.filter(|_| wanted.abort_all != Some(true));
+    shared.driver.abort_prefix(&prefix.unwrap_or_default());
     respond(StatusCode::OK, "", "")
 }
 
-async fn flush(shared: &Shared) -> Response<Body> {
-    let status = match shared.driver.flush().await {
+fn flush(shared: &Shared) -> Response<Body> {
+    let status = match shared.driver.flush() {
         true => StatusCode::OK,
         false => StatusCode::BAD_REQUEST,
     };
@@ -201,9 +180,7 @@ fn detail(status: StatusCode, text: &str) -> Response<Body> {
 fn respond(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
     let body = body.into();
     let length = HeaderValue::from(body.len());
-    // Whole bodies do not fail; this puts them beside streams, which do.
-    let body = Full::new(body).map_err(|never: Infallible| match never {});
-    let mut response = with(body.boxed_unsync(), kind);
+    let mut response = with(Full::new(body).boxed_unsync(), kind);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_LENGTH, length);
     response

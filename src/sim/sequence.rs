@@ -1,18 +1,18 @@
 //! One answer on its way: what the engine has told of it so far.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::clock::Stamp;
 
 use super::disaggregation::Bootstrap;
 use super::driver::Update;
-use super::engine::{Aborted, EventKind};
+use super::engine::EventKind;
 
 /// The message of a rejected request.
 pub(super) const QUEUE_FULL: &str = "The request queue is full.";
 
 /// One answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sequence {
     /// The engine's id for it.
     pub id: u64,
@@ -36,9 +36,8 @@ pub(super) struct Sequence {
     pub shown: u32,
     pub retractions: Vec<Retraction>,
     pub moments: Moments,
-    pub ending: Option<Ending>,
-    /// The part of `meta_info` that changes only by a retraction once the first token is made.
-    pub fixed: OnceLock<String>,
+    /// What it ended by.
+    pub ending: Option<EventKind>,
 }
 
 /// Its moments, on the engine's clock.
@@ -67,38 +66,16 @@ pub(super) struct Retraction {
     pub readmitted: Option<Stamp>,
 }
 
-/// How an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// All tokens asked for were made.
-    Length,
-    /// The queue was full.
-    Rejected,
-    /// What another server was to prefill never came.
-    Lost,
-    /// `/abort_request`.
-    Aborted(Aborted),
-}
-
 impl Sequence {
     /// An answer that is asked for.
     pub(super) fn new(index: usize, rid: String, prompt: Arc<[u32]>, wanted: u32) -> Sequence {
         Sequence {
-            id: 0,
             index,
             rid_json: serde_json::Value::from(rid.as_str()).to_string(),
             rid: rid.into(),
             prompt,
-            cached: 0,
-            bootstrap: None,
-            rank: 0,
             wanted,
-            tokens: Vec::new(),
-            shown: 0,
-            retractions: Vec::new(),
-            moments: Moments::default(),
-            ending: None,
-            fixed: OnceLock::new(),
+            ..Sequence::default()
         }
     }
 
@@ -138,39 +115,27 @@ impl Sequence {
                 moments.reserved = Some(update.at);
             }
             EventKind::Arrived => moments.queue_start = Some(update.at),
-            EventKind::Lost => {
-                moments.first_token = Some(update.told);
-                self.ending = Some(Ending::Lost);
-            }
             EventKind::Admitted { cached } => match self.retractions.last_mut() {
-                Some(retraction) => {
-                    retraction.readmitted = Some(update.at);
-                    self.fixed.take();
-                }
+                Some(retraction) => retraction.readmitted = Some(update.at),
                 None => {
                     moments.queue_end = Some(update.at);
                     self.cached = cached;
                 }
             },
-            EventKind::Retracted => {
-                self.retractions.push(Retraction {
-                    at: update.at,
-                    made: self.tokens.len(),
-                    readmitted: None,
-                });
-                self.fixed.take();
-            }
-            EventKind::Rejected => self.ending = Some(Ending::Rejected),
-            EventKind::Aborted(place) => self.ending = Some(Ending::Aborted(place)),
-            EventKind::Token { last } => {
+            EventKind::Retracted => self.retractions.push(Retraction {
+                at: update.at,
+                made: self.tokens.len(),
+                readmitted: None,
+            }),
+            EventKind::Token { .. } => {
                 moments.first_token.get_or_insert(update.told);
                 self.tokens.push(update.at);
-                if last {
-                    self.ending = Some(Ending::Length);
-                }
             }
+            EventKind::Lost => moments.first_token = Some(update.told),
+            EventKind::Rejected | EventKind::Aborted(_) => {}
         }
-        if self.ending.is_some() {
+        if update.kind.is_end() {
+            self.ending = Some(update.kind);
             moments.finish = Some(update.told);
         }
         // A retraction is told by an event that repeats the tokens so far, unless there are none.

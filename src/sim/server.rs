@@ -1,5 +1,6 @@
 //! The HTTP face of the simulated server: HTTP/1.1, as uvicorn speaks it.
 
+use std::convert::Infallible;
 use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +22,8 @@ use crate::clock::{Clock, NANOS};
 use super::Error;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
-use super::driver::{Command, Driver, EngineClock};
-use super::export::{RequestLog, Tracer};
+use super::driver::{Driver, EngineClock};
+use super::export::Tracer;
 use super::handover;
 use super::metrics::Metrics;
 use super::script::Script;
@@ -29,12 +31,11 @@ use super::served::Served;
 use super::shared::Shared;
 
 /// Connections that may wait to be accepted; more than a burst of clients opens at once.
-const BACKLOG: u32 = 4_096;
+const BACKLOG: i32 = 4_096;
 
 /// A simulated server that runs. Dropping it ends it, as [`Sim::shutdown`] does.
 #[derive(Debug)]
 pub struct Sim {
-    addr: SocketAddr,
     shared: Arc<Shared>,
     stop: CancellationToken,
 }
@@ -43,10 +44,9 @@ impl Sim {
     /// Binds and serves on the current Tokio runtime until [`Sim::shutdown`] or drop.
     ///
     /// # Errors
-    /// Shares of failures that are none, a host that is none, a port in use, a log file that cannot be made; no
+    /// A host that is none, a port in use, a log file that cannot be made; no
     /// Tokio runtime around (which must have IO and time enabled).
     pub fn start(config: Config, clock: Clock) -> Result<Sim, Error> {
-        config.failures.validate()?;
         let runtime = tokio::runtime::Handle::try_current().map_err(Error::other)?;
         let listener = bind(&config.host, "--port", config.port)?;
         let addr = listener.local_addr().map_err(Error::Start)?;
@@ -55,21 +55,16 @@ impl Sim {
         let tracer = telemetry.enable_trace.then(|| Tracer::start(telemetry));
         let tracer = tracer.transpose().map_err(Error::other)?;
         let folder = telemetry.export_metrics_to_file_dir.clone();
-        let folder = folder.filter(|_| telemetry.export_metrics_to_file);
-        let request_log = folder.map(|path| {
-            RequestLog::create(path.clone()).map_err(|error| Error::Value {
+        let request_log = folder.filter(|_| telemetry.export_metrics_to_file);
+        if let Some(path) = &request_log {
+            std::fs::create_dir_all(path).map_err(|error| Error::Value {
                 flag: "--export-metrics-to-file-dir",
                 value: path.display().to_string(),
                 want: format!("a folder that can be made and written ({error})"),
-            })
-        });
+            })?;
+        }
         let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
-        let profile = &config.profile;
         let pair = &config.disaggregation;
-        let extra = (pair.disaggregation_mode == Mode::Decode)
-            .then_some(pair.disaggregation_decode_extra_slots);
-        let driver = Driver::start(profile, extra, config.dp_size, clock.clone());
-        let driver = driver.map_err(Error::Start)?;
         let bootstrap = (pair.disaggregation_mode == Mode::Prefill)
             .then(|| {
                 let flag = "--disaggregation-bootstrap-port";
@@ -80,6 +75,7 @@ impl Sim {
             .as_ref()
             .and_then(|listener| listener.local_addr().ok());
         let metrics = Metrics::new(&config).map_err(Error::other)?;
+        let driver = Driver::start(&config, clock.clone()).map_err(Error::Start)?;
         let shared = Arc::new(Shared {
             addr,
             bootstrap_addr,
@@ -87,9 +83,8 @@ impl Sim {
             metrics,
             served: Mutex::default(),
             tracer,
-            request_log: request_log.transpose()?,
+            request_log,
             rooms: Rooms::default(),
-            requests: AtomicU64::new(0),
             script: Script::new(config.context_len),
             started: clock.now(),
             next_id: AtomicU64::new(0),
@@ -106,12 +101,12 @@ impl Sim {
             });
             runtime.spawn(stop.clone().run_until_cancelled_owned(handing));
         }
-        Ok(Sim { addr, shared, stop })
+        Ok(Sim { shared, stop })
     }
 
     /// The address it listens on.
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        self.shared.addr
     }
 
     /// Where decode servers find it, if it prefills for them.
@@ -127,7 +122,7 @@ impl Sim {
     /// Ends the server as a crash would: connections close where they are.
     pub fn shutdown(&self) {
         self.stop.cancel();
-        self.shared.driver.send(Command::Stop);
+        self.shared.driver.stop();
     }
 }
 
@@ -172,13 +167,10 @@ fn bind(host: &str, flag: &'static str, port: u16) -> Result<TcpListener, Error>
     let mut addrs = (host, port).to_socket_addrs().map_err(|_| want())?;
     let addr = addrs.next().ok_or_else(want)?;
     let listen = || {
-        let socket = match addr {
-            SocketAddr::V4(_) => TcpSocket::new_v4()?,
-            SocketAddr::V6(_) => TcpSocket::new_v6()?,
-        };
-        socket.set_reuseaddr(true)?;
-        socket.bind(addr)?;
-        socket.listen(BACKLOG)
+        let socket = std::net::TcpListener::bind(addr)?;
+        SockRef::from(&socket).listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        TcpListener::from_std(socket)
     };
     listen().map_err(|source| Error::Bind { addr, flag, source })
 }
@@ -210,7 +202,10 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     // Only a dead connection refuses, and it is noticed below.
     let _ = stream.set_nodelay(true);
     let keep_alive = Duration::from_secs_f64(shared.config.keep_alive_s);
-    let service = service_fn(move |request| super::route::answer(shared.clone(), request));
+    let service = service_fn(move |request| {
+        let answer = super::route::answer(shared.clone(), request);
+        async { Ok::<_, Infallible>(answer.await) }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // Also the time an idle connection is kept.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -14,7 +15,7 @@ use super::call::Call;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
 use super::driver::{Driver, EngineClock};
-use super::export::{RequestLog, Tracer};
+use super::export::Tracer;
 use super::metrics::Metrics;
 use super::script::Script;
 use super::served::Served;
@@ -30,14 +31,13 @@ pub(super) struct Shared {
     /// When the server started.
     pub started: Stamp,
     pub script: Script,
-    pub driver: Driver,
+    pub driver: Arc<Driver>,
     pub metrics: Metrics,
     /// The last that have ended, in order of ending.
     pub served: Mutex<VecDeque<Served>>,
     pub tracer: Option<Tracer>,
-    pub request_log: Option<RequestLog>,
-    /// Requests that have come.
-    pub requests: AtomicU64,
+    /// Where lines of the request log go.
+    pub request_log: Option<PathBuf>,
     /// Of a prefill server of a pair: what it and the decode servers know of each other's requests.
     pub rooms: Rooms,
     pub next_id: AtomicU64,

@@ -20,27 +20,28 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use crate::clock::Stamp;
 
 use super::disaggregation::Mode;
-use super::export::{Process, Tracer};
-use super::sequence::{Ending, QUEUE_FULL, Sequence};
+use super::engine::EventKind;
+use super::export::Process::{self, Scheduler, Tokenizer};
+use super::export::Tracer;
+use super::sequence::{QUEUE_FULL, Sequence};
 use super::shared::{Exchange, Shared};
 
 /// The spans of one answer.
 struct Spans<'a> {
     tracer: &'a Tracer,
-    level: u8,
-    scope: InstrumentationScope,
+    mode: Mode,
     trace: TraceId,
     state: TraceState,
     /// The span that the request came with; the root is its child.
     remote: Option<SpanId>,
     root: SpanId,
-    tokenizer: SpanId,
-    scheduler: SpanId,
+    /// The span of each [`Process`].
+    threads: [SpanId; 2],
     received: Stamp,
-    mode: Mode,
 }
 
-/// A stage: its name, the level from which it is told, from, to.
+/// A stage: its name, the level from which it is told, when it ended, and where it did not: when it was cut, if that
+/// is told.
 type Stage = (&'static str, u8, Option<Stamp>, Option<Stamp>);
 
 /// The level from which the parts of stages are told.
@@ -55,10 +56,10 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
     let Some(spans) = Spans::new(&exchange.shared, &exchange.headers, exchange.received) else {
         return;
     };
-    spans.stages(exchange, sequence, finish);
+    spans.send_stages(exchange, sequence, finish);
     let is_ranked = exchange.shared.config.dp_size > 1 && sequence.moments.queue_start.is_some();
     let rank = is_ranked.then_some(sequence.rank as i64);
-    let mut thread = spans.scheduler_thread(rank, exchange.dispatched, finish);
+    let mut thread = spans.thread(Scheduler, rank, exchange.dispatched, finish);
     match (sequence.tokens.last(), sequence.ending) {
         (Some(last), _) => {
             // A server that prefills is done when the KV cache has come.
@@ -66,21 +67,23 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
             thread.end_time = system(sent.flatten().unwrap_or(*last));
         }
         // Nobody closes the span of what never ran.
-        (None, Some(Ending::Rejected)) => unclosed(&mut thread, QUEUE_FULL),
+        (None, Some(EventKind::Rejected)) => unclosed(&mut thread, QUEUE_FULL),
         (None, _) => unclosed(&mut thread, UNCLOSED),
     }
     // The stages are all behind it as it is retracted: the thread's span gets the event.
     let retracted = sequence.retractions.iter();
     let retracted = retracted.map(|one| Event::new("retract", system(one.at), Vec::new(), 0));
     thread.events.events.extend(retracted);
-    spans.send(Process::Scheduler, thread);
-    let closes = match spans.level >= PARTS {
+    spans.tracer.send(Scheduler, thread);
+    let closes = match spans.tracer.level >= PARTS {
         true => exchange.dispatched,
         // What closes the thread's span otherwise is a part.
         false => finish,
     };
-    spans.send(Process::Tokenizer, spans.tokenizer_thread(closes));
-    spans.send(Process::Tokenizer, spans.root(exchange, sequence, finish));
+    let thread = spans.thread(Tokenizer, None, exchange.received, closes);
+    spans.tracer.send(Tokenizer, thread);
+    let root = spans.root(exchange, sequence, finish);
+    spans.tracer.send(Tokenizer, root);
 }
 
 /// Sends the spans of a request that was refused when it had been tokenized: nothing closes them, and their root is
@@ -90,130 +93,114 @@ pub(super) fn send_refused(shared: &Shared, headers: &HeaderMap, received: Stamp
         return;
     };
     let now = shared.clock.now();
-    let tokenize = spans.span("tokenize", new_id(), Some(spans.tokenizer), received, now);
-    spans.send(Process::Tokenizer, tokenize);
-    let mut thread = spans.tokenizer_thread(now);
+    let [above, _] = spans.threads;
+    let tokenize = spans.span("tokenize", new_id(), Some(above), received, now);
+    spans.tracer.send(Tokenizer, tokenize);
+    let mut thread = spans.thread(Tokenizer, None, received, now);
     unclosed(&mut thread, UNCLOSED);
-    spans.send(Process::Tokenizer, thread);
+    spans.tracer.send(Tokenizer, thread);
 }
 
 impl<'a> Spans<'a> {
     /// `None` where nothing is to be told of a request with these headers.
     fn new(shared: &'a Shared, headers: &HeaderMap, received: Stamp) -> Option<Spans<'a>> {
         let tracer = shared.tracer.as_ref()?;
-        let level = tracer.level;
         let remote = TraceContextPropagator::new().extract(&HeaderExtractor(headers));
         let remote = remote.span().span_context().clone();
         let parent = Some(&remote).filter(|parent| parent.is_valid());
-        if level == 0 || parent.is_some_and(|parent| !parent.is_sampled()) {
+        if tracer.level == 0 || parent.is_some_and(|parent| !parent.is_sampled()) {
             return None;
         }
         // 64 bits, where the server makes it up.
         let own = || TraceId::from(u128::from(rand::random::<u64>().max(1)));
         Some(Spans {
             tracer,
-            level,
-            scope: InstrumentationScope::builder("sglang server").build(),
+            mode: shared.mode(),
             trace: parent.map_or_else(own, SpanContext::trace_id),
             state: remote.trace_state().clone(),
             remote: parent.map(SpanContext::span_id),
             root: new_id(),
-            tokenizer: new_id(),
-            scheduler: new_id(),
+            threads: [new_id(), new_id()],
             received,
-            mode: shared.mode(),
         })
     }
 
-    fn send(&self, process: Process, span: SpanData) {
-        self.tracer.send(process, span);
-    }
-
-    /// What is below the threads.
-    fn stages(&self, exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
+    /// What is below the threads: stages, of which one begins where the one before ends.
+    fn send_stages(&self, exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
         let (received, dispatched) = (self.received, exchange.dispatched);
         // Most of the time until the hand-over is tokenizing.
-        let tokenized = Some(received.plus_nanos(dispatched.nanos_since(received) / 10 * 9));
-        let (received, dispatched) = (Some(received), Some(dispatched));
-        let made = sequence.prefill_end();
+        let tokenized = received.plus_nanos(dispatched.nanos_since(received) / 10 * 9);
         let tokenizer: [Stage; 2] = [
-            ("tokenize", 1, received, tokenized),
-            ("api_server_dispatch", PARTS, tokenized, dispatched),
+            ("tokenize", 1, Some(tokenized), None),
+            ("api_server_dispatch", PARTS, Some(dispatched), None),
         ];
-        let scheduler = self.scheduler_stages(exchange, sequence, finish);
-        let stages = tokenizer.into_iter().chain(scheduler);
-        let mut before: Option<SpanId> = None;
-        for (place, (name, level, from, to)) in stages.enumerate() {
-            let (Some(from), Some(to), true) = (from, to, level <= self.level) else {
-                continue;
-            };
-            let (process, thread) = match place {
-                0 | 1 => (Process::Tokenizer, self.tokenizer),
-                _ => (Process::Scheduler, self.scheduler),
-            };
-            let id = new_id();
-            let mut span = self.span(name, id, Some(thread), from, to);
-            // Each is linked to the one before.
-            let link = before.replace(id).map(|id| self.context(id));
-            span.links.links.extend(link.map(Link::with_context));
-            if name == "decode_forward" {
-                if let (Mode::Decode, Some(made)) = (self.mode, made) {
-                    let span = self.span("fake_output", new_id(), Some(id), from, made);
-                    self.send(Process::Scheduler, span);
+        let tokenizer = tokenizer.map(|stage| (Tokenizer, stage)).into_iter();
+        let scheduler = self.scheduler_stages(sequence, Some(finish)).into_iter();
+        let stages = tokenizer.chain(scheduler.map(|stage| (Scheduler, stage)));
+        let (mut from, mut before) = (received, None);
+        for (process, (name, level, to, cut)) in stages {
+            let Some(end) = to.or(cut) else { break };
+            if level <= self.tracer.level {
+                let id = new_id();
+                let above = self.threads[process as usize];
+                let mut span = self.span(name, id, Some(above), from, end);
+                // Each is linked to the one before.
+                let link = before.replace(id).map(|id| self.context(id));
+                span.links.links.extend(link.map(Link::with_context));
+                if name == "decode_forward" {
+                    if let (Mode::Decode, Some(made)) = (self.mode, sequence.prefill_end()) {
+                        let span = self.span("fake_output", new_id(), Some(id), from, made);
+                        self.tracer.send(Scheduler, span);
+                    }
+                    self.send_tokens(sequence, id);
                 }
-                self.tokens(sequence, id);
+                self.tracer.send(process, span);
             }
-            self.send(process, span);
+            if to.is_none() {
+                break;
+            }
+            from = end;
         }
     }
 
-    /// The scheduler's stages, by what the server does of a request.
-    fn scheduler_stages(
-        &self,
-        exchange: &Exchange,
-        sequence: &Sequence,
-        finish: Stamp,
-    ) -> Vec<Stage> {
+    /// The scheduler's stages, by what the server does of a request that ended at `end`.
+    fn scheduler_stages(&self, sequence: &Sequence, end: Option<Stamp>) -> Vec<Stage> {
         let moments = sequence.moments;
-        let (dispatched, end) = (Some(exchange.dispatched), Some(finish));
         let (queued, admitted) = (moments.queue_start, moments.queue_end);
         let made = sequence.prefill_end();
         let decoded = sequence.tokens.last().copied();
         let prepared = moments.bootstrap_start.or(queued);
         match self.mode {
             Mode::Null => vec![
-                ("request_process", PARTS, dispatched, queued),
-                ("prefill_waiting", 1, queued, admitted),
-                ("prefill_forward", 1, admitted, made.or(end)),
+                ("request_process", PARTS, queued, None),
+                ("prefill_waiting", 1, admitted, None),
+                ("prefill_forward", 1, made, end),
                 (
                     "decode_forward",
                     1,
-                    made,
                     decoded.filter(|_| sequence.made() > 1),
+                    None,
                 ),
             ],
             Mode::Prefill => vec![
-                ("prefill_prepare", 1, dispatched, prepared),
-                ("prefill_bootstrap", 1, prepared, queued.or(end)),
-                ("prefill_waiting", 1, queued, admitted),
-                ("prefill_forward", 1, admitted, made.or(end)),
-                ("prefill_transfer_kv_cache", 1, made, moments.first_token),
+                ("prefill_prepare", 1, prepared, None),
+                ("prefill_bootstrap", 1, queued, end),
+                ("prefill_waiting", 1, admitted, None),
+                ("prefill_forward", 1, made, end),
+                ("prefill_transfer_kv_cache", 1, moments.first_token, None),
             ],
-            Mode::Decode => {
-                let arrived = queued.filter(|_| moments.reserved.is_some());
-                vec![
-                    ("decode_prepare", 1, dispatched, prepared),
-                    ("decode_bootstrap", 1, prepared, moments.reserved.or(end)),
-                    ("decode_transferred", 1, moments.reserved, arrived.or(end)),
-                    ("decode_waiting", 1, arrived, admitted),
-                    ("decode_forward", 1, admitted, decoded),
-                ]
-            }
+            Mode::Decode => vec![
+                ("decode_prepare", 1, prepared, None),
+                ("decode_bootstrap", 1, moments.reserved, end),
+                ("decode_transferred", 1, queued, end),
+                ("decode_waiting", 1, admitted, None),
+                ("decode_forward", 1, decoded, None),
+            ],
         }
     }
 
     /// A span for each token but the first, and for each prefill after a retraction.
-    fn tokens(&self, sequence: &Sequence, decode: SpanId) {
+    fn send_tokens(&self, sequence: &Sequence, decode: SpanId) {
         let mut count = 0_i64;
         for (place, pair) in sequence.tokens.windows(2).enumerate() {
             let (from, to, made) = (pair[0], pair[1], place + 1);
@@ -221,66 +208,46 @@ impl<'a> Spans<'a> {
             let again = again.find(|one| one.made == made);
             if let Some(from) = again.and_then(|one| one.readmitted) {
                 let span = self.span("prefill_forward", new_id(), Some(decode), from, to);
-                self.send(Process::Scheduler, span);
-            } else if self.level >= TOKENS {
+                self.tracer.send(Scheduler, span);
+            } else if self.tracer.level >= TOKENS {
                 let mut span = self.span("decode_loop", new_id(), Some(decode), from, to);
                 span.attributes = vec![KeyValue::new("decode_ct", count)];
                 count += 1;
-                self.send(Process::Scheduler, span);
+                self.tracer.send(Scheduler, span);
             }
         }
     }
 
-    /// Of both threads.
-    fn labels(&self) -> [&'static str; 2] {
-        match self.mode {
+    /// The span of a process; the scheduler's may be of a data-parallel rank.
+    fn thread(&self, process: Process, rank: Option<i64>, from: Stamp, to: Stamp) -> SpanData {
+        let labels = match self.mode {
             Mode::Null => ["Tokenizer", "Scheduler"],
             Mode::Prefill => ["PrefillTokenizer", "Prefill Scheduler"],
             Mode::Decode => ["DecodeTokenizer", "Decode Scheduler"],
-        }
-    }
-
-    fn tokenizer_thread(&self, to: Stamp) -> SpanData {
-        let pid = self.tracer.pid;
-        let [label, _] = self.labels();
-        self.thread(label, "", (self.tokenizer, pid), self.received, to)
-    }
-
-    fn scheduler_thread(&self, rank: Option<i64>, from: Stamp, to: Stamp) -> SpanData {
-        let pid = self.tracer.pid + 1 + rank.unwrap_or(0);
-        let of = rank.map_or(String::new(), |rank| format!(" [DP {rank}] "));
-        let of = format!(" [TP 0]  [PP 0] {of}");
-        let [_, label] = self.labels();
-        let mut span = self.thread(label, &of, (self.scheduler, pid), from, to);
-        // It got the root's context from the other process.
-        span.parent_span_is_remote = true;
-        let ranks = [
-            ("tp_rank", Some(0)),
-            ("pp_rank", Some(0)),
-            ("dp_rank", rank),
-        ];
-        let ranks = ranks.into_iter();
-        let ranks = ranks.filter_map(|(name, rank)| Some(KeyValue::new(name, rank?)));
-        span.attributes.splice(0..0, ranks);
-        span
-    }
-
-    fn thread(
-        &self,
-        label: &'static str,
-        of: &str,
-        (id, pid): (SpanId, i64),
-        from: Stamp,
-        to: Stamp,
-    ) -> SpanData {
-        let host = &self.tracer.host;
+        };
+        let (label, id) = (labels[process as usize], self.threads[process as usize]);
+        let of_rank = rank.map_or(String::new(), |rank| format!(" [DP {rank}] "));
+        let (pid, of) = match process {
+            Tokenizer => (0, String::new()),
+            Scheduler => (1 + rank.unwrap_or(0), format!(" [TP 0]  [PP 0] {of_rank}")),
+        };
+        let (host, pid) = (&self.tracer.host, self.tracer.pid + pid);
         let name = format!("{label}{of}(host:{} | pid:{pid})", &host[..8]);
         let mut span = self.span(&name, id, Some(self.root), from, to);
-        span.attributes = vec![
+        if process == Scheduler {
+            // It got the root's context from the other process.
+            span.parent_span_is_remote = true;
+            span.attributes = ["tp_rank", "pp_rank"]
+                .map(|name| KeyValue::new(name, 0_i64))
+                .into();
+            let of_data = rank.map(|rank| KeyValue::new("dp_rank", rank));
+            span.attributes.extend(of_data);
+        }
+        span.attributes.extend([
             KeyValue::new("host_id", host.clone()),
             KeyValue::new("pid", pid),
             KeyValue::new("thread_label", label),
-        ];
+        ]);
         span
     }
 
@@ -293,19 +260,16 @@ impl<'a> Spans<'a> {
             of_a_pair => of_a_pair.name(),
         };
         let name = format!("{of} Req {name}");
-        let parent = self.remote;
-        let mut span = self.span(&name, self.root, parent, self.received, to);
-        span.parent_span_is_remote = parent.is_some();
+        let mut span = self.span(&name, self.root, self.remote, self.received, to);
+        span.parent_span_is_remote = self.remote.is_some();
         span.attributes = vec![
             KeyValue::new("rid", cut.to_owned()),
             KeyValue::new("module", "sglang::request"),
         ];
-        let room = sequence
-            .bootstrap
-            .as_ref()
-            .map(|meet| format!("{:#x}", meet.room));
-        let room = room.map(|room| KeyValue::new("bootstrap_room", room));
-        span.attributes.extend(room);
+        if let Some(meet) = &sequence.bootstrap {
+            let room = KeyValue::new("bootstrap_room", format!("{:#x}", meet.room));
+            span.attributes.push(room);
+        }
         if sequence.made() > 0 {
             usage(&mut span.attributes, exchange, sequence);
         }
@@ -348,7 +312,7 @@ impl<'a> Spans<'a> {
             events: SpanEvents::default(),
             links: SpanLinks::default(),
             status: Status::Unset,
-            instrumentation_scope: self.scope.clone(),
+            instrumentation_scope: InstrumentationScope::builder("sglang server").build(),
         }
     }
 
@@ -370,7 +334,7 @@ fn usage(to: &mut Vec<KeyValue>, exchange: &Exchange, sequence: &Sequence) {
     }
     to.push(KeyValue::new("gen_ai.request.id", sequence.rid.to_string()));
     let reason = match sequence.ending {
-        Some(Ending::Length) => "[\"length\"]",
+        Some(EventKind::Token { .. }) => "[\"length\"]",
         _ => "[\"abort\"]",
     };
     let model = exchange.shared.config.model.clone();

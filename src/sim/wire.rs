@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 
 use crate::clock::Stamp;
 
@@ -25,15 +25,17 @@ macro_rules! put {
 pub(super) use put;
 
 /// An event of a `/generate` stream, to be handed to the socket at `now`.
-pub(super) fn event(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence, now: Stamp) {
+pub(super) fn event(exchange: &Exchange, sequence: &Sequence, now: Stamp) -> Bytes {
+    let mut out = BytesMut::with_capacity(1_024);
     let is_incremental = exchange.shared.config.incremental;
     let from = if is_incremental { sequence.shown } else { 0 };
     out.extend_from_slice(b"data: ");
-    answer(out, exchange, sequence, from, now);
+    answer(&mut out, exchange, sequence, from, now);
     if exchange.call.listed {
         put!(out, ",\"index\":{}", sequence.index);
     }
     out.extend_from_slice(b"}\n\n");
+    out.freeze()
 }
 
 /// The body of a `/generate` reply that is no stream.

@@ -114,6 +114,18 @@ impl Profile {
         }
     }
 
+    /// One whose steps take no time, with room for all.
+    pub(in crate::sim) fn instant() -> Profile {
+        Profile {
+            max_running_requests: 1 << 20,
+            max_total_tokens: 1 << 40,
+            prefill_tokens_per_s: f64::INFINITY,
+            decode_step_ms: 0.0,
+            decode_step_per_seq_ms: 0.0,
+            ..Profile::bare()
+        }
+    }
+
     /// From a request's coming until it is handed to the scheduler, seconds, for so many prompt tokens.
     pub fn tokenize_s(&self, tokens: u64) -> f64 {
         self.tokenize_ms / 1e3 + self.tokenize_token_us * tokens as f64 / 1e6

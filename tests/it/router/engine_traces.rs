@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver, Settings};
 use queuescope::engine::span::{EngineSpan, Part, Stage};
@@ -16,7 +17,10 @@ use queuescope::sim::server::Sim;
 use queuescope::sim::{Outcome as ServedOutcome, Served};
 use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
 use queuescope::telemetry::prometheus::Metrics;
+use rand::Rng as _;
+use rand::seq::SliceRandom as _;
 
+use crate::support::collector::Collector;
 use crate::support::generator::{self, flags};
 use crate::support::proxy::{Front, Row, known_workers};
 use crate::support::router::{Router, Which, free_port};
@@ -32,6 +36,41 @@ struct Chain {
     front: Front,
     way: Way,
     _router: Router,
+}
+
+/// What goes wrong with spans before they come there: each export is late, or lost with this chance.
+#[derive(Clone, Copy, Default)]
+struct Trouble {
+    delay: Duration,
+    loss: f64,
+    is_shuffled: bool,
+}
+
+impl Trouble {
+    /// Passes on to `to` what `collector` gets.
+    async fn pass(self, collector: Collector, to: String) {
+        let client = TraceServiceClient::connect(to).await.unwrap();
+        let mut passed = 0;
+        loop {
+            for mut export in collector.exports().split_off(passed) {
+                passed += 1;
+                if rand::rng().random_bool(self.loss) {
+                    continue;
+                }
+                let of_resources = export.resource_spans.iter_mut();
+                let scopes = of_resources.flat_map(|all| &mut all.scope_spans);
+                for scope in scopes.filter(|_| self.is_shuffled) {
+                    scope.spans.shuffle(&mut rand::rng());
+                }
+                let mut client = client.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(self.delay).await;
+                    client.export(export).await
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
 }
 
 /// What lets servers' spans through to the front, and knows which came so far.
@@ -69,11 +108,14 @@ impl Way {
 }
 
 impl Chain {
-    /// `wait` seconds: how long a row waits for spans. `telemetry` is what goes wrong with them.
-    async fn start(which: Which, wait: u64, forward: Option<&str>, telemetry: Telemetry) -> Chain {
+    /// `wait` seconds: how long a row waits for spans.
+    async fn start(which: Which, wait: u64, forward: Option<&str>, trouble: Trouble) -> Chain {
         let (spans, router) = (free_port(), free_port());
         let way = Way::to(spans);
-        let endpoint = way.receiver.addr().to_string();
+        let collector = Collector::start().await;
+        let endpoint = collector.grpc.to_string();
+        let to = format!("http://{}", way.receiver.addr());
+        tokio::spawn(trouble.pass(collector, to));
         let sim = |_| {
             generator::sim(|config| {
                 // So few slots that requests queue in the server.
@@ -81,7 +123,7 @@ impl Chain {
                 config.telemetry = Telemetry {
                     enable_trace: true,
                     otlp_traces_endpoint: endpoint.clone(),
-                    ..telemetry.clone()
+                    ..Telemetry::default()
                 };
             })
         };
@@ -243,7 +285,7 @@ fn toml_seconds<T: serde::de::DeserializeOwned>(seconds: u64) -> T {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_streamed_chat_has_the_servers_moments() {
     for which in Which::ALL {
-        let chain = Chain::start(which, 20, None, Telemetry::default()).await;
+        let chain = Chain::start(which, 20, None, Trouble::default()).await;
         let run = chain.chats(400).await;
         // 99.9 % of them, which is all.
         assert_eq!((run.rows.len(), run.told()), (400, 400), "{which:?}");
@@ -257,15 +299,14 @@ async fn every_streamed_chat_has_the_servers_moments() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_and_shuffled_spans_are_joined_and_the_lost_are_counted() {
-    let telemetry = Telemetry {
-        trace_delay_ms: 2_000,
-        trace_shuffle: true,
-        trace_loss: 0.05,
-        ..Telemetry::default()
+    let trouble = Trouble {
+        delay: Duration::from_secs(2),
+        loss: 0.05,
+        is_shuffled: true,
     };
     // Nobody listens on this one: what is behind us is dead.
     let dead = format!("http://{}", free_port());
-    let chain = Chain::start(Which::Sglang032, 20, Some(&dead), telemetry).await;
+    let chain = Chain::start(Which::Sglang032, 20, Some(&dead), trouble).await;
     let run = chain.chats(400).await;
     let told = run.told();
     assert_eq!(run.rows.len(), 400);
@@ -292,11 +333,11 @@ async fn late_and_shuffled_spans_are_joined_and_the_lost_are_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_that_come_too_late_leave_rows_without_them() {
-    let telemetry = Telemetry {
-        trace_delay_ms: 10_000,
-        ..Telemetry::default()
+    let trouble = Trouble {
+        delay: Duration::from_secs(10),
+        ..Trouble::default()
     };
-    let chain = Chain::start(Which::Sglang032, 1, None, telemetry).await;
+    let chain = Chain::start(Which::Sglang032, 1, None, trouble).await;
     let run = tokio::time::timeout(Duration::from_secs(60), chain.chats(100)).await;
     let run = run.unwrap();
     assert_eq!((run.rows.len(), run.told()), (100, 0));

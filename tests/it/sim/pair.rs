@@ -341,13 +341,6 @@ async fn a_request_without_a_room_is_refused() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_prefill_server_that_is_to_die_in_its_answer_does() {
-    let pair = Pair::start(|config| config.failures.die = 1.0).await;
-    let [mut prefill, _decode] = pair.send(7, 100).await;
-    assert!(prefill.response().await.is_err());
-}
-
 #[tokio::test]
 async fn a_bootstrap_port_that_is_taken_is_told_by_its_flag() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
