@@ -8,7 +8,7 @@ use crate::request::column::Unit;
 use crate::request::columns::COLUMNS;
 use crate::request::impossible::believed;
 use crate::request::row::Row;
-use crate::request::stages::{Breakdown, Spent, place};
+use crate::request::stages::{Breakdown, place};
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::recent::Ended;
 
@@ -73,15 +73,10 @@ fn parts(row: &Row) -> Vec<Json> {
     let parts = breakdown.parts.iter().map(|part| {
         let start = at;
         at = at.saturating_add(part.nanos);
-        let is_one = match part.spent {
-            Spent::Stages(stages) => stages.stages().count() == 1,
-            _ => true,
-        };
         json!({
             "name": part.spent.name(),
             "label": part.spent.label(),
             "place": part.spent.place(),
-            "is_one": is_one,
             "is_after": part.spent.is_after_first_token(),
             "start": seconds(start),
             "end": seconds(at),
