@@ -65,8 +65,9 @@ function paint(element, name) {
   }
   const colour = STAGES[DARK.matches ? "dark" : "light"][name];
   element.style.background = colour ?? "var(--soft)";
-  const light = [1, 3, 5].map(at => parseInt(colour?.slice(at, at + 2), 16)).reduce((sum, part) => sum + part, 0);
-  if (light < 330) element.style.color = "#fff";
+  const [red, green, blue] = [1, 3, 5].map(at => parseInt(colour?.slice(at, at + 2), 16));
+  // As bright as it seems.
+  if (0.3 * red + 0.6 * green + 0.1 * blue < 100) element.style.color = "#fff";
   return element;
 }
 /** Stages in the order of a request's life. */
