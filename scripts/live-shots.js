@@ -9,6 +9,7 @@ const SIGHTS = [["wide", 1300, 900, "light"], ["phone", 360, 740, "light"], ["ph
 function apart({ window: all }, isFirst) {
   const text = id => document.getElementById(id).textContent;
   const { sentence, parts } = all.spent[isFirst ? "until_first_token" : "all"];
+  parts.sort((a, b) => a.order - b.order);
   const wrong = [];
   if (text("verdict") !== sentence + ".") wrong.push(`says "${text("verdict")}" for "${sentence}"`);
   const items = [...document.querySelectorAll("#legend li")].map(item => item.textContent);
@@ -19,7 +20,7 @@ function apart({ window: all }, isFirst) {
     else if (part.share >= 0.001 && Math.abs(share - part.share * 100) > 0.5) wrong.push(`${items[at]} is not ${part.share}`);
   });
   const whole = parts.reduce((sum, part) => sum + Math.max(0, part.seconds), 0);
-  const drawn = parts.filter(part => part.seconds > 0), bar = document.getElementById("share");
+  const drawn = parts.filter(part => part.seconds > 0), bar = document.querySelector("#share .share");
   // There is a pixel between two parts.
   drawn.forEach((part, at) => {
     const width = bar.children[at]?.getBoundingClientRect().width / bar.getBoundingClientRect().width;

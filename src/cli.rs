@@ -136,15 +136,9 @@ fn start(words: Vec<OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    match &cli.command {
-        Command::EndWithParent { .. }
-        | Command::Check(_)
-        | Command::Health(_)
-        | Command::Report(_)
-        | Command::Whatif(_)
-        | Command::Completions { .. }
-        | Command::Man { .. } => {}
-        command => begin(matches!(command, Command::Proxy(_)), cli.log_format),
+    // What it runs is to have what it would have without it.
+    if !matches!(cli.command, Command::EndWithParent { .. }) {
+        begin(matches!(cli.command, Command::Proxy(_)), cli.log_format);
     }
     exit_code(run(cli.command))
 }
@@ -189,8 +183,8 @@ fn exit_code(done: anyhow::Result<ExitCode>) -> ExitCode {
 /// for its log; those of all else are few, and Pingora's are the demo's own affair.
 fn begin(is_proxy: bool, format: logging::Format) {
     let filter = match is_proxy {
-        true => "error,pingora_proxy=off,queuescope=info",
-        false => "error,pingora_proxy=off,pingora_core::connectors=off,queuescope=warn",
+        true => "error,queuescope=info",
+        false => "error,pingora_core::connectors=off,queuescope=warn",
     };
     logging::start(filter, format);
     if let Err(error) = signals::ignore(is_proxy) {

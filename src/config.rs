@@ -38,7 +38,7 @@ fn load_text(
     let of_file = reading.of_file.into_iter();
     let of_file = of_file.map(|(line, problem)| at(line).unwrap_or_default() + &problem);
     let mut wrong: Vec<String> = of_file.chain(reading.of_flags).collect();
-    match config.check_all() {
+    match config.check() {
         Ok(credentials) if wrong.is_empty() => return Ok((config, credentials)),
         Err(others) if !reading.is_unread => {
             let new = others.iter().filter(|other| !keys.contains(&other.key));

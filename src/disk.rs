@@ -1,32 +1,25 @@
 //! Files that are written whole or not at all, and told apart: whatever ends a writing, the former file stays as it was.
 
-use std::collections::BTreeSet;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
+use tempfile::{Builder, NamedTempFile};
 
-/// A file under way. It has a name of its own until [`New::put`] gives it that of the file which it replaces.
+/// A file under way. It has a name of its own until [`New::put`] gives it that of the file which it replaces, and is gone when this
+/// is dropped before.
 #[derive(Debug)]
 pub struct New {
-    file: File,
-    draft: Draft,
+    draft: NamedTempFile,
     to: PathBuf,
     /// It replaces nothing.
     is_first: bool,
 }
 
-/// A file that this process has made beside others, and that is gone when this is dropped.
-#[derive(Debug)]
-struct Draft(PathBuf);
-
-/// What [`abandon`] removes.
-static DRAFTS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-/// How many there were: no two have one name.
-static MADE: AtomicU32 = AtomicU32::new(0);
+/// All that there were: what [`abandon`] removes.
+static DRAFTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// What the names of drafts begin and end with.
 const BEGIN: &str = ".queuescope-";
 const END: &str = ".new";
@@ -142,13 +135,20 @@ impl New {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(first);
         let folder = to.parent().unwrap_or(Path::new(""));
-        let (draft, file) = Draft::make(folder, &options)?;
+        // Held, so that nothing is made behind the back of `abandon`.
+        let mut drafts = DRAFTS.lock();
+        let mut draft = Builder::new();
+        let draft = draft.prefix(BEGIN).suffix(END);
+        let draft = draft.make_in(folder, |path| options.open(path))?;
+        drafts.push(draft.path().to_owned());
+        drop(drafts);
         if let (Some(former), true) = (former, mode != PRIVATE) {
             let mode = former.permissions().mode() & 0o777;
-            file.set_permissions(Permissions::from_mode(mode))?;
+            draft
+                .as_file()
+                .set_permissions(Permissions::from_mode(mode))?;
         }
         Ok(New {
-            file,
             draft,
             to,
             is_first: false,
@@ -157,7 +157,7 @@ impl New {
 
     /// Where it is meanwhile.
     pub fn draft(&self) -> &Path {
-        &self.draft.0
+        self.draft.path()
     }
 
     /// Puts it in its place, once it is on the disk: after a power cut the name must not lead to half a file.
@@ -165,55 +165,22 @@ impl New {
     /// # Errors
     /// What the system answers; the former file then stays.
     pub fn put(self) -> io::Result<()> {
-        self.file.sync_all()?;
-        if self.is_first {
-            // Where the file system has no links, a name that came up meanwhile is replaced.
-            match std::fs::hard_link(&self.draft.0, &self.to) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => {}
-                linked => return linked,
-            }
-        }
-        std::fs::rename(&self.draft.0, &self.to)
+        self.draft.as_file().sync_all()?;
+        match self.is_first {
+            true => self.draft.persist_noclobber(&self.to)?,
+            false => self.draft.persist(&self.to)?,
+        };
+        Ok(())
     }
 }
 
 impl Write for New {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.draft.as_file_mut().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Draft {
-    fn make(folder: &Path, options: &OpenOptions) -> io::Result<(Draft, File)> {
-        // Held, so that nothing is made behind the back of `abandon`.
-        let mut drafts = DRAFTS.lock();
-        loop {
-            let number = MADE.fetch_add(1, Ordering::Relaxed);
-            let name = format!("{BEGIN}{}-{number}{END}", std::process::id());
-            let path = folder.join(name);
-            match options.open(&path) {
-                // Left by a process that was killed and had our number.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => {
-                    let made = made?;
-                    drafts.insert(path.clone());
-                    return Ok((Draft(path), made));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        let mut drafts = DRAFTS.lock();
-        // What is left behind has a name that says what it is.
-        let _ = std::fs::remove_file(&self.0);
-        drafts.remove(&self.0);
+        self.draft.as_file_mut().flush()
     }
 }
 
@@ -259,7 +226,7 @@ mod tests {
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         let path = folder.path().join("a");
         let new = New::open(&path, PRIVATE).unwrap();
-        assert_eq!(mode(&new.draft.0), 0o600);
+        assert_eq!(mode(new.draft()), 0o600);
         new.put().unwrap();
         assert_eq!(mode(&path), 0o600);
         replace(&path, b"x").unwrap();

@@ -27,6 +27,8 @@ pub struct Key {
     pub flag: Option<&'static str>,
     /// The heading of the flag in the help.
     pub heading: Option<&'static str>,
+    /// What it may have, where it has no value by default.
+    pub example: fn() -> Option<Value>,
 }
 
 /// The keys of a section: its own, and those of each room that has some in it.
@@ -42,9 +44,6 @@ pub trait Section {
 
     /// A key's value; `None` where it is not set.
     fn get(&self, key: &str) -> Option<Value>;
-
-    /// What a key may have, where it has no value by default.
-    fn example(&self, key: &str) -> Option<Value>;
 }
 
 /// Makes a section of a table with a line a key, those of other rooms whose keys stand in it, and the parts that are sections of their
@@ -90,6 +89,7 @@ macro_rules! keys {
                 taken: $crate::keys::Taken::$taken,
                 flag: $crate::keys::keys!(@or_none $($flag)?),
                 heading: $crate::keys::keys!(@or_none $($heading)?),
+                example: || $crate::keys::keys!(@example $($example)?),
             },)*];
 
             /// All keys that stand in it, in the order of the file.
@@ -121,13 +121,6 @@ macro_rules! keys {
                 match key {
                     $(stringify!($key) => toml::Value::try_from(&self.$key).ok(),)*
                     _ => None$($(.or_else(|| self.$of.get(key)))*)?,
-                }
-            }
-
-            fn example(&self, key: &str) -> Option<toml::Value> {
-                match key {
-                    $(stringify!($key) => $crate::keys::keys!(@example $($example)?),)*
-                    _ => None$($(.or_else(|| self.$of.example(key)))*)?,
                 }
             }
         }

@@ -3,8 +3,6 @@
 pub mod admin;
 pub mod lifecycle;
 mod live;
-pub mod notify;
 pub mod process;
-pub mod readiness;
 pub mod reload;
 pub mod start;

@@ -5,6 +5,8 @@ use std::io::{IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::termios::tcgetwinsize;
+use textwrap::core::display_width as columns;
+use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Columns of the terminal that shows our output, or what is said beside it where the output goes through a
 /// pipe; else those of the variable `COLUMNS`. `None` where nobody knows: then nothing need fit.
@@ -34,6 +36,11 @@ pub fn put_results(json: &str) {
 
 /// No one reads in less; one that says so is no terminal.
 const NARROWEST: usize = 20;
+
+/// What stands behind a figure and is not parted from it.
+const UNITS: [&str; 4] = ["s", "ms", "µs", "%"];
+/// The blank between them, while lines are broken.
+const JOINT: char = '\u{a0}';
 
 fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
     let size = tcgetwinsize(stream).ok()?;
@@ -69,44 +76,38 @@ pub fn complain(text: &str) {
 /// Text as a person sees it, whoever wrote it: what a terminal obeys, and what changes the order of what is read, is
 /// spelt out, as in `\x1b` for ESC. Lines stay lines.
 pub fn shown(text: &str) -> Cow<'_, str> {
-    spelt(text, |c| c != '\n' && is_hidden(c), in_text)
+    spelt(text, &['\n'], in_text)
 }
 
 /// JSON as [`shown`] shows text, in its own spelling: the same JSON.
 pub fn shown_json(json: &str) -> Cow<'_, str> {
-    let is_spelt = |c| c != '\n' && is_hidden(c);
-    spelt(json, is_spelt, |c| format!("\\u{:04x}", u32::from(c)))
+    spelt(json, &['\n'], |c| format!("\\u{:04x}", u32::from(c)))
 }
 
 /// JSON of which the texts are spelt as [`shown`] spells text: for a page, where they go in as they are.
 pub fn shown_in_json(json: &str) -> Cow<'_, str> {
-    let is_spelt = |c| c != '\n' && is_hidden(c);
-    spelt(json, is_spelt, |c| format!("\\{}", in_text(c)))
+    spelt(json, &['\n'], |c| format!("\\{}", in_text(c)))
 }
 
 /// The same of what was to be one line, and is.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    spelt(text, is_hidden, in_text)
+    spelt(text, &[], in_text)
 }
 
 fn in_text(c: char) -> String {
     format!("\\x{:02x}", u32::from(c))
 }
 
-fn spelt(
-    text: &str,
-    is_spelt: impl Fn(char) -> bool,
-    spelling: impl Fn(char) -> String,
-) -> Cow<'_, str> {
-    if !text.contains(&is_spelt) {
+fn spelt<'a>(text: &'a str, kept: &[char], spelling: fn(char) -> String) -> Cow<'a, str> {
+    let is_spelt = |c: char| is_hidden(c) && !kept.contains(&c);
+    if !text.contains(is_spelt) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        if is_spelt(c) {
-            out.push_str(&spelling(c));
-        } else {
-            out.push(c);
+        match is_spelt(c) {
+            true => out.push_str(&spelling(c)),
+            false => out.push(c),
         }
     }
     Cow::Owned(out)
@@ -125,74 +126,49 @@ fn fitted(text: &str, width: Option<usize>) -> String {
 /// Breaks the lines that are longer than `width` columns, between words only: a word that is longer stays
 /// whole. What goes on stands below what it goes on from: behind the label of its line, if it has one.
 pub fn wrap(text: &str, width: usize) -> String {
-    let mut out = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        let (line, end) = match line.strip_suffix('\n') {
-            Some(line) => (line, "\n"),
-            None => (line, ""),
-        };
-        wrap_line(&mut out, line, width);
-        out.push_str(end);
-    }
-    out
+    let lines = text.split('\n').map(|line| wrapped(line, width));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
-fn wrap_line(out: &mut String, line: &str, width: usize) {
+fn wrapped(line: &str, width: usize) -> String {
     if columns(line) <= width {
-        out.push_str(line);
-        return;
+        return line.to_owned();
     }
-    let indent = " ".repeat(hang(line, width));
-    let mut at = 0;
-    // Blanks go with the word behind them, so that what was laid out stays so.
-    for (blanks, word) in words(line) {
-        let wide = columns(blanks) + columns(word);
-        if at > 0 && at + wide > width {
-            out.push('\n');
-            out.push_str(&indent);
-            at = indent.len();
-        } else {
-            out.push_str(blanks);
-            at += columns(blanks);
-        }
-        out.push_str(word);
-        at += columns(word);
-    }
+    let (first, others) = (" ".repeat(indent(line)), " ".repeat(hang(line, width)));
+    let options = Options::new(width)
+        .initial_indent(&first)
+        .subsequent_indent(&others)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .wrap_algorithm(WrapAlgorithm::FirstFit);
+    let joined = joined(line.trim_start_matches(' '));
+    let lines = textwrap::wrap(&joined, options);
+    lines.join("\n").replace(JOINT, " ")
 }
 
-/// Words with the blanks before them. A figure and its unit are one.
-fn words(line: &str) -> impl Iterator<Item = (&str, &str)> {
-    let mut rest = line;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let blanks = rest.len() - rest.trim_start_matches(' ').len();
-        let (before, from) = rest.split_at(blanks);
-        let mut end = from.find(' ').unwrap_or(from.len());
-        if from
-            .trim_start_matches('(')
-            .starts_with(|c: char| c.is_ascii_digit())
-        {
-            let next = from.get(end + 1..).and_then(|next| next.split(' ').next());
-            let next = next.filter(|next| is_unit(next));
-            end += next.map_or(0, |unit| unit.len() + 1);
-        }
-        let (word, after) = from.split_at(end);
-        rest = after;
-        Some((before, word))
-    })
-}
-
-fn is_unit(word: &str) -> bool {
-    let bare = word.trim_end_matches(|c: char| !c.is_alphabetic() && c != '%');
-    matches!(bare, "s" | "ms" | "µs" | "%")
+/// A figure and its unit are one word.
+fn joined(line: &str) -> String {
+    let (mut is_figure, mut is_in_unit) = (false, false);
+    let char = |(at, c): (usize, char)| {
+        let rest = line.get(at + 1..).filter(|_| c == ' ');
+        let Some(rest) = rest else {
+            is_figure = c.is_ascii_digit() && !is_in_unit;
+            return c;
+        };
+        let next = rest.split(' ').next().unwrap_or_default();
+        let bare = next.trim_end_matches(|c: char| !c.is_alphabetic() && c != '%');
+        is_in_unit = is_figure && UNITS.contains(&bare);
+        is_figure = false;
+        if is_in_unit { JOINT } else { c }
+    };
+    line.char_indices().map(char).collect()
 }
 
 /// Where lines that go on begin: behind the label, which two blanks end, unless that leaves no room.
 fn hang(line: &str, width: usize) -> usize {
-    let start = line.len() - line.trim_start_matches(' ').len();
-    let body = line.get(start..).unwrap_or_default();
+    let start = indent(line);
+    let body = line.trim_start_matches(' ');
     let label = body.find("  ").map(|label| {
         let rest = body.get(label..).unwrap_or_default();
         columns(line) - columns(rest.trim_start_matches(' '))
@@ -201,9 +177,8 @@ fn hang(line: &str, width: usize) -> usize {
     label.unwrap_or(if start == 0 { 0 } else { start + 2 })
 }
 
-/// Our texts have no wide characters.
-fn columns(text: &str) -> usize {
-    text.chars().count()
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start_matches(' ').len()
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::OnceLock;
 
 use env_logger::{Builder, Env, Logger};
 use log::{Level, Log, Metadata, Record};
@@ -23,17 +22,16 @@ pub(super) enum Format {
     Json,
 }
 
-/// What is written at each place of the source, in the minute from its first line.
+/// What is written at each place of the source.
 #[derive(Debug, Default)]
 struct RateLimiter(HashMap<(&'static str, u32), Minute>);
 
+/// The minute from a place's first line.
 #[derive(Debug)]
 struct Minute {
     since: Stamp,
-    lines: u32,
-    suppressed: u64,
-    /// The first line that was left out: its level, target and words.
-    like: Option<(Level, String, String)>,
+    shown: u32,
+    left_out: u64,
 }
 
 /// The logger of the process.
@@ -48,10 +46,6 @@ const MINUTE: i64 = 60 * NANOS;
 const MAX_WARNINGS_PER_MINUTE: u32 = 10;
 /// The same of news; a start says a line a worker.
 const MAX_INFO_PER_MINUTE: u32 = 100;
-/// Characters of a line that stands for those left out.
-const LIKE: usize = 160;
-
-static LOGGER: OnceLock<RateLimitedLogger> = OnceLock::new();
 
 /// Sends log lines to standard error: those of `filter`, unless `RUST_LOG` asks for others.
 pub(super) fn start(filter: &str, format: Format) {
@@ -75,13 +69,13 @@ pub(super) fn start(filter: &str, format: Format) {
         })
         .build();
     let most = inner.filter();
-    let logger = LOGGER.get_or_init(|| RateLimitedLogger {
+    let logger = Box::new(RateLimitedLogger {
         inner,
         clock: Clock::system(),
         limiter: Mutex::default(),
     });
     // A second logger in the process is refused; the first one serves.
-    if log::set_logger(logger).is_ok() {
+    if log::set_boxed_logger(logger).is_ok() {
         log::set_max_level(most);
     }
 }
@@ -104,20 +98,6 @@ fn json(time: &str, pid: u32, level: Level, target: &str, message: &str) -> serd
     line
 }
 
-impl RateLimitedLogger {
-    fn tell(&self, over: Vec<Minute>) {
-        for minute in over {
-            let (more, mut line) = (minute.suppressed, Record::builder());
-            let Some((level, target, like)) = minute.like else {
-                continue;
-            };
-            let words = format_args!("and {more} more in the last minute, like: {like}");
-            let line = line.level(level).target(&target).args(words).build();
-            self.inner.log(&line);
-        }
-    }
-}
-
 impl Log for RateLimitedLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         self.inner.enabled(metadata)
@@ -127,32 +107,39 @@ impl Log for RateLimitedLogger {
         if !self.inner.matches(record) {
             return;
         }
-        let (over, shown) = self.limiter.lock().admit(record, self.clock.now());
-        self.tell(over);
-        if shown {
-            self.inner.log(record);
+        let admitted = self.limiter.lock().admit(record, self.clock.now());
+        let Some(left_out) = admitted else { return };
+        if left_out > 0 {
+            let mut told = Record::builder();
+            let told = told.metadata(record.metadata().clone());
+            let words = format_args!("and {left_out} more in the last minute, like the next one:");
+            self.inner.log(&told.args(words).build());
         }
+        self.inner.log(record);
     }
 
-    /// At the end: all that was left out.
+    /// At the end: how many were left out that nothing has told yet.
     fn flush(&self) {
-        let over = self.limiter.lock().over(self.clock.now(), 0);
-        self.tell(over);
+        let left_out = self.limiter.lock().left_out();
+        if left_out > 0 {
+            let mut told = Record::builder();
+            let told = told.level(Level::Warn).target(module_path!());
+            let words = format_args!("and {left_out} more in the last minute, like those above");
+            self.inner.log(&told.args(words).build());
+        }
     }
 }
 
 impl RateLimiter {
-    /// Whether a line is shown; and the minutes that are over, of any place.
-    fn admit(&mut self, record: &Record<'_>, now: Stamp) -> (Vec<Minute>, bool) {
-        let over = self.over(now, MINUTE);
-        let level = record.level();
-        let most = match level {
+    /// If a line is shown: how many of its place were left out in the minute before.
+    fn admit(&mut self, record: &Record<'_>, now: Stamp) -> Option<u64> {
+        let most = match record.level() {
             // A user waits for every line of a refused reload.
-            _ if record.target() == RELOAD => return (over, true),
+            _ if record.target() == RELOAD => return Some(0),
             Level::Error | Level::Warn => MAX_WARNINGS_PER_MINUTE,
             Level::Info => MAX_INFO_PER_MINUTE,
             // Asked for.
-            Level::Debug | Level::Trace => return (over, true),
+            Level::Debug | Level::Trace => return Some(0),
         };
         let place = (
             record.module_path_static().unwrap_or_default(),
@@ -160,29 +147,26 @@ impl RateLimiter {
         );
         let new = || Minute {
             since: now,
-            lines: 0,
-            suppressed: 0,
-            like: None,
+            shown: 0,
+            left_out: 0,
         };
         let minute = self.0.entry(place).or_insert_with(new);
-        minute.lines = minute.lines.saturating_add(1);
-        let shown = minute.lines <= most;
-        if !shown {
-            minute.suppressed += 1;
-            let like = || record.args().to_string().chars().take(LIKE).collect();
-            minute
-                .like
-                .get_or_insert_with(|| (level, record.target().to_owned(), like()));
+        let before = match now.nanos_since(minute.since) {
+            ..MINUTE => 0,
+            _ => std::mem::replace(minute, new()).left_out,
+        };
+        if minute.shown == most {
+            minute.left_out += 1;
+            return None;
         }
-        (over, shown)
+        minute.shown += 1;
+        Some(before)
     }
 
-    /// Forgets the minutes that are at least so many nanoseconds old.
-    fn over(&mut self, now: Stamp, age: i64) -> Vec<Minute> {
-        let over = self
-            .0
-            .extract_if(|_, minute| now.nanos_since(minute.since) >= age);
-        over.map(|(_, minute)| minute).collect()
+    /// Of all places; they begin anew.
+    fn left_out(&mut self) -> u64 {
+        let all = self.0.drain();
+        all.map(|(_, minute)| minute.left_out).sum()
     }
 }
 
@@ -190,71 +174,40 @@ impl RateLimiter {
 mod tests {
     use super::*;
 
-    fn at(seconds: i64) -> Stamp {
-        Stamp::from_nanos(seconds * NANOS)
-    }
-
-    /// A line of the place `line`; whether it is shown, and how many were left out in minutes that are over.
-    fn say(limiter: &mut RateLimiter, level: Level, line: u32, now: i64) -> (bool, u64) {
-        let (over, shown) = limiter.admit(
-            &Record::builder()
-                .level(level)
-                .target("t")
-                .module_path_static(Some("m"))
-                .line(Some(line))
-                .args(format_args!("a client at {now}"))
-                .build(),
-            at(now),
-        );
-        (shown, over.iter().map(|minute| minute.suppressed).sum())
+    /// What comes of a line of the place `line`.
+    fn say(limiter: &mut RateLimiter, level: Level, line: u32, now: i64) -> Option<u64> {
+        let mut record = Record::builder();
+        let record = record.level(level).target("t").line(Some(line));
+        limiter.admit(&record.build(), Stamp::from_nanos(now * NANOS))
     }
 
     #[test]
     fn of_a_place_ten_lines_a_minute_are_shown_and_the_others_counted() {
         let mut all = RateLimiter::default();
         let mut warn = |line, now| say(&mut all, Level::Warn, line, now);
-        let shown = (0..51).filter(|_| warn(1, 0).0).count();
+        let shown = (0..51).filter(|_| warn(1, 0).is_some()).count();
         assert_eq!(shown, 10);
-        assert_eq!(warn(2, 1), (true, 0), "another place");
-        assert_eq!(warn(1, 59), (false, 0));
-        // Whatever comes next tells it.
-        assert_eq!(warn(2, 60), (true, 42));
-        assert_eq!(warn(1, 61), (true, 0), "told once");
-    }
-
-    #[test]
-    fn at_the_end_all_is_told_with_the_beginning_of_a_line() {
-        let mut all = RateLimiter::default();
-        let long = "ä".repeat(10_000);
-        for _ in 0..30 {
-            let args = format_args!("{long}");
-            all.admit(
-                &Record::builder()
-                    .level(Level::Error)
-                    .target("t")
-                    .args(args)
-                    .build(),
-                at(0),
-            );
-        }
-        assert!(all.over(at(59), MINUTE).is_empty());
-        let over = all.over(at(0), 0);
-        let (level, target, like) = over[0].like.clone().unwrap();
-        assert_eq!(
-            (over[0].suppressed, level, &*target),
-            (20, Level::Error, "t")
-        );
-        assert_eq!(like.chars().count(), LIKE);
-        assert!(all.over(at(0), 0).is_empty());
+        assert_eq!(warn(2, 1), Some(0), "another place");
+        assert_eq!(warn(1, 59), None);
+        assert_eq!(warn(2, 60), Some(0));
+        assert_eq!(warn(1, 60), Some(42));
+        assert_eq!(warn(1, 61), Some(0), "told once");
+        // At the end all that is untold.
+        assert!((0..9).filter(|_| warn(1, 62).is_none()).count() == 1);
+        assert_eq!((all.left_out(), all.left_out()), (1, 0));
     }
 
     #[test]
     fn news_are_many_at_a_start_and_what_was_asked_for_is_all_shown() {
         let mut all = RateLimiter::default();
-        let mut shown = |level| (0..1000).filter(|_| say(&mut all, level, 1, 0).0).count();
+        let mut shown = |level| {
+            (0..1000)
+                .filter(|_| say(&mut all, level, 1, 0).is_some())
+                .count()
+        };
         assert_eq!((shown(Level::Info), shown(Level::Debug)), (100, 1000));
         let fault = Record::builder().level(Level::Error).target(RELOAD).build();
-        assert!((0..1000).all(|_| all.admit(&fault, at(0)).1));
+        assert!((0..1000).all(|_| all.admit(&fault, Stamp::from_nanos(0)) == Some(0)));
     }
 
     #[test]

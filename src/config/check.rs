@@ -43,20 +43,11 @@ const FAULTS_FOR_ALL: &str = "anyone who reaches the admin listener could inject
                               on this machine, as in 127.0.0.1:8801";
 
 impl Config {
-    /// Checks the values against one another.
-    ///
-    /// # Errors
-    /// The first value that cannot be used.
-    pub fn check(&self) -> Result<Credentials, ConfigError> {
-        // There is at least one.
-        self.check_all().map_err(|mut all| all.swap_remove(0))
-    }
-
-    /// Checks the values against one another, all of them.
+    /// Checks the values against one another, and reads what they name.
     ///
     /// # Errors
     /// Every value that cannot be used; at least one.
-    pub fn check_all(&self) -> Result<Credentials, Vec<ConfigError>> {
+    pub fn check(&self) -> Result<Credentials, Vec<ConfigError>> {
         let mut found = Vec::new();
         if self.upstream.is_empty() && self.workers.is_empty() {
             found.push(ConfigError::new("upstream", "[]", NO_UPSTREAM));

@@ -10,29 +10,27 @@ use crate::telemetry::otlp::settings::{Otlp, Resolved, Settings, Wrong};
 /// The keys or variables that cannot be used.
 pub(super) fn settings(given: &Otlp) -> Result<Resolved, Vec<ConfigError>> {
     let env = |name: &str| std::env::var(name).ok();
-    let (mut given, mut found) = (given.clone(), Vec::new());
-    loop {
-        let Wrong { name, problem } = match Settings::resolve(&given, "queuescope", &env) {
-            Ok(resolved) if found.is_empty() => return Ok(resolved),
-            Ok(_) => return Err(found),
-            Err(wrong) => wrong,
-        };
+    let Wrong { name, problem } = match Settings::resolve(given, "queuescope", &env) {
+        Ok(resolved) => return Ok(resolved),
+        Err(wrong) => wrong,
+    };
+    let mut rest = given.clone();
+    let file = match &*name {
+        "headers_file" => rest.headers_file.take(),
+        "ca" => rest.ca.take(),
+        _ => None,
+    };
+    let mut found = vec![match (&*name, &file) {
+        ("endpoint", _) => of_endpoint(&name, given.endpoint.as_deref(), problem),
+        ("headers_file", Some(file)) => ConfigError::text(&name, file.display(), problem),
+        // Any other value is in the words, or in the environment, where it may be secret.
+        _ => ConfigError::new(&name, "…", problem),
+    }];
+    if file.is_some() {
         // What else is wrong shows without it.
-        let file = match &*name {
-            "headers_file" => given.headers_file.take(),
-            "ca" => given.ca.take(),
-            _ => None,
-        };
-        found.push(match (&*name, &file) {
-            ("endpoint", _) => of_endpoint(&name, given.endpoint.as_deref(), problem),
-            ("headers_file", Some(file)) => ConfigError::text(&name, file.display(), problem),
-            // Any other value is in the words, or in the environment, where it may be secret.
-            _ => ConfigError::new(&name, "…", problem),
-        });
-        if file.is_none() {
-            return Err(found);
-        }
+        found.extend(settings(&rest).err().into_iter().flatten());
     }
+    Err(found)
 }
 
 /// The collector that servers' spans go on to: the one that is named, or `own`, that of our traces.

@@ -8,7 +8,7 @@ use toml::{Spanned, Value};
 
 use super::args::Args;
 use super::proxy::{Config, Worker};
-use super::sections::{Place, SECTIONS, Written, header, shown};
+use super::sections::{Place, SECTIONS, header, shown};
 
 /// What a file and flags say, and what they cannot.
 #[derive(Debug, Default)]
@@ -117,74 +117,44 @@ impl<'i> Reading<'i> {
         }
     }
 
-    /// A key of a section; of a list each value is one by itself.
+    /// A key of a section.
     fn key(&mut self, place: &Place, at: usize, key: &str, value: &Spanned<DeValue<'i>>) {
         if place.key(key).is_none() {
             let (problem, meant) = place.unknown(key);
             self.keys.extend(meant.map(str::to_owned));
             return self.push(at, problem);
         }
-        let text = self.text;
-        let written = |of: &Spanned<DeValue<'i>>| match of.get_ref() {
-            // It is many lines.
-            DeValue::Table(_) => "",
-            _ => text.get(of.span()).unwrap_or_default(),
-        };
-        let read = plain(value);
-        let texts = read.as_array().filter(|all| all.iter().all(Value::is_str));
-        let all = match (value.get_ref(), texts) {
-            (DeValue::Array(all), Some(texts)) if place.takes_list(key) => {
-                let one = |(one, text): (&Spanned<DeValue<'i>>, &Value)| {
-                    let written = Written::File(one.span().start, written(one));
-                    (vec![text.clone()].into(), written)
-                };
-                all.iter().zip(texts).map(one).collect()
-            }
-            _ => vec![(read, Written::File(at, written(value)))],
-        };
-        self.set(place, key, &all);
-    }
-
-    /// Sets a key to what was given: to the last, or to all of it where it takes a list. What is wrong is told of each.
-    fn set(&mut self, place: &Place, key: &str, all: &[(Value, Written<'_>)]) {
-        let mut good = Vec::new();
-        for (value, written) in all {
-            match place.problem(key, value.clone()) {
-                Some(problem) => self.wrong(key, *written, &problem),
-                None => good.push(value.clone()),
-            }
-        }
-        if good.is_empty() && !all.is_empty() {
-            // No more is said of it.
-            self.keys
-                .extend((place.name == "proxy").then(|| key.to_owned()));
-            return;
-        }
-        let value = match place.takes_list(key) {
-            true => {
-                let lists = good.iter().filter_map(Value::as_array);
-                Some(lists.flatten().cloned().collect::<Vec<Value>>().into())
-            }
-            false => good.pop(),
-        };
-        if let Some(value) = value {
-            // It has been read.
-            let _ = place.set(&mut self.config, key, value);
+        for (which, problem) in self.set(place, key, plain(value)) {
+            let each = value.get_ref().as_array();
+            let one = which.and_then(|which| each?.get(which));
+            let (at, one) = one.map_or((at, value), |one| (one.span().start, one));
+            // A table is many lines.
+            let written = self.text.get(one.span());
+            let written = written.filter(|_| !one.get_ref().is_table());
+            let shown = shown(key, written.unwrap_or_default());
+            self.push(at, format!("{shown}: {problem}"));
         }
     }
 
-    fn wrong(&mut self, key: &str, written: Written<'_>, problem: &str) {
-        match written {
-            Written::File(at, value) => {
-                self.push(at, format!("{}: {problem}", shown(key, value)));
-            }
-            // What stands before an `@` or behind a `?` may be a password or token.
-            Written::Flag(flag, value) if value.contains(['@', '?']) || value.is_empty() => {
-                self.of_flags.push(format!("--{flag}: {problem}"));
-            }
-            Written::Flag(flag, value) => {
-                self.of_flags.push(format!("--{flag} {value}: {problem}"));
-            }
+    /// Sets a key. What is wrong is told of each text of a list that is wrong by itself, by its number, else of the whole value.
+    fn set(&mut self, place: &Place, key: &str, value: Value) -> Vec<(Option<usize>, String)> {
+        let Err(problem) = place.set(&mut self.config, key, value.clone()) else {
+            return Vec::new();
+        };
+        // No more is said of it.
+        self.keys
+            .extend((place.name == "proxy").then(|| key.to_owned()));
+        let texts = value.as_array().filter(|all| all.iter().all(Value::is_str));
+        let texts = texts.filter(|_| place.takes_list(key));
+        let wrong = |(which, one): (usize, &Value)| {
+            let problem = place.problem(key, vec![one.clone()].into())?;
+            Some((Some(which), problem))
+        };
+        let each = texts.into_iter().flatten().enumerate();
+        let each: Vec<_> = each.filter_map(wrong).collect();
+        match each.is_empty() {
+            true => vec![(None, problem)],
+            false => each,
         }
     }
 
@@ -199,13 +169,15 @@ impl<'i> Reading<'i> {
             if key == "hop_secret_file" {
                 self.config.hop_secret = None;
             }
-            let is_list = place.takes_list(key);
-            let given = texts.iter().map(|text| {
-                let value = place.value_of(key, text);
-                let value = if is_list { vec![value].into() } else { value };
-                (value, Written::Flag(flag, text))
-            });
-            self.set(place, key, &given.collect::<Vec<_>>());
+            let mut values = texts.iter().map(|text| place.value_of(key, text));
+            let value = match place.takes_list(key) {
+                true => Some(Value::Array(values.collect())),
+                false => values.next(),
+            };
+            for (which, problem) in value.map_or(Vec::new(), |value| self.set(place, key, value)) {
+                let text = texts.get(which.unwrap_or(0));
+                self.wrong_flag(flag, text.map_or("", String::as_str), &problem);
+            }
         }
         if !flags.worker.is_empty() {
             self.config.workers.clear();
@@ -214,12 +186,21 @@ impl<'i> Reading<'i> {
             match text.parse() {
                 Ok(worker) => self.config.workers.push(worker),
                 Err(problem) => {
-                    self.wrong("", Written::Flag("worker", text), &problem);
+                    self.wrong_flag("worker", text, &problem);
                     // Hops alone would do.
                     self.keys.push("upstream".into());
                 }
             }
         }
+    }
+
+    fn wrong_flag(&mut self, flag: &str, text: &str, problem: &str) {
+        // What stands before an `@` or behind a `?` may be a password or token.
+        let text = match text.contains(['@', '?']) || text.is_empty() {
+            true => String::new(),
+            false => format!(" {text}"),
+        };
+        self.of_flags.push(format!("--{flag}{text}: {problem}"));
     }
 }
 

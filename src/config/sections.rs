@@ -98,9 +98,7 @@ impl Place {
 
     /// A value that a key takes: its default, or an example where there is none.
     pub fn example(&self, key: &str) -> Option<Value> {
-        let mut config = fresh();
-        let part = (self.part)(&mut config)?;
-        part.example(key).or_else(|| part.get(key))
+        (self.key(key)?.example)().or_else(|| self.default(key))
     }
 
     /// A key's default; `None` where it has none.
@@ -199,15 +197,6 @@ impl Place {
         };
         (wrong, near)
     }
-}
-
-/// A value as it was written.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Written<'a> {
-    /// In a file, behind so many bytes; with its quotes.
-    File(usize, &'a str),
-    /// Behind the flag of this name.
-    Flag(&'static str, &'a str),
 }
 
 /// How the header of a section is written.

@@ -100,30 +100,21 @@ fn hops<'a>(workers: impl Iterator<Item = &'a Worker>, repeats: bool) -> String 
 
 /// What follows from several keys.
 fn settings(config: &Config, credentials: &Credentials) -> String {
-    let records = config.records.as_ref();
-    let records = records.map(|path| path.display().to_string());
-    let mut lines = vec![
-        ("admin", format!("http://{}", config.admin)),
-        (
-            "records",
-            records.unwrap_or_else(|| "none: requests are only counted".into()),
-        ),
-        ("traces", traces(credentials)),
-    ];
+    let (admin, traces) = (config.admin, traces(credentials));
+    let records = match &config.records {
+        Some(path) => path.display().to_string(),
+        None => "none: requests are only counted".to_owned(),
+    };
+    let mut text =
+        format!("admin      http://{admin}\nrecords    {records}\ntraces     {traces}\n");
     if is_router(config) && !config.workers.is_empty() {
-        let hops = config.workers.iter();
-        let hops: String = hops
-            .map(|worker| format!(" http://{}", worker.listen))
-            .collect();
-        lines.push((
-            "router",
-            format!("must be started with --worker-urls{hops}"),
-        ));
+        text += "router     must be started with --worker-urls";
+        for worker in &config.workers {
+            text += &format!(" http://{}", worker.listen);
+        }
+        text.push('\n');
     }
-    let lines = lines.iter();
-    lines
-        .map(|(name, value)| format!("{name:<10} {value}\n"))
-        .collect()
+    text
 }
 
 fn traces(credentials: &Credentials) -> String {

@@ -9,6 +9,8 @@ mod over_time;
 
 use ring::digest;
 
+pub use lives::stages;
+
 use super::runs::Report;
 use crate::terminal::shown_in_json;
 
@@ -17,7 +19,7 @@ const FRAME: &str = include_str!("page/frame.html");
 pub const BASE: &str = include_str!("page/base.css");
 const STYLE: &str = include_str!("page/style.css");
 const CHARTS: &str = include_str!("page/echarts.common.min.js");
-/// What this page and the live page have in common: how text comes into them.
+/// What this page and the live page have in common: how text comes into them, the colours of stages.
 pub const DOM: &str = include_str!("page/dom.js");
 /// The page's own scripts, in the order in which they use each other.
 const SCRIPTS: [&str; 6] = [

@@ -1,7 +1,7 @@
 //! The one table of columns: what a row shows, its unit and how to read it.
 //!
 //! A new column is a line at the end of the table, with its help above it: it then is a field of [`Row`], and in the CSV, Parquet,
-//! spans, live page and `docs/METRICS.md` (`UPDATE_DOCS=1 cargo test house`). Who sees what it holds puts it there; what follows
+//! spans, live page and `docs/METRICS.md` (`UPDATE_DOCS=1 cargo test --test it house`). Who sees what it holds puts it there; what follows
 //! from other fields, [`Row::ended`].
 
 use crate::clock::Stamp;

@@ -5,10 +5,10 @@ mod access;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
     WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
@@ -25,6 +25,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::client::phase::Phase;
 use crate::client::shortage;
+use crate::clock::NANOS;
 use crate::fault::Fault;
 use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;
@@ -34,6 +35,8 @@ use super::start::Listeners;
 
 /// How long a client may take for its request's head, and for its body.
 const READ_LIMIT: Duration = Duration::from_secs(10);
+/// How long a connect to an upstream may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes of a body; a fault is less than a hundred.
 const BODY_LIMIT: usize = 16_384;
 /// Connections at once.
@@ -43,9 +46,6 @@ const CONNECTIONS: usize = 256;
 static SERIAL: Semaphore = Semaphore::const_new(1);
 
 type Answer = Response<Full<Bytes>>;
-
-/// A connection's task, and whether it is answering a request.
-type Connection = (AbortHandle, Arc<AtomicBool>);
 
 /// Serves until dropped.
 pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
@@ -60,13 +60,14 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
         };
         while tasks.try_join_next().is_some() {}
         match accepted {
-            Ok((stream, _)) if has_room(&mut connections) => {
-                let is_busy = Arc::new(AtomicBool::new(false));
-                let task =
-                    tasks.spawn(serve_connection(stream, listeners.clone(), is_busy.clone()));
-                connections.push_back((task, is_busy));
+            Ok((stream, _)) => {
+                connections.retain(|task: &AbortHandle| !task.is_finished());
+                // The oldest goes: silent connections must not keep out health checks.
+                if connections.len() >= CONNECTIONS {
+                    connections.pop_front().iter().for_each(AbortHandle::abort);
+                }
+                connections.push_back(tasks.spawn(serve_connection(stream, listeners.clone())));
             }
-            Ok(_) => {}
             Err(error) => shortage::accept_failed("admin: ", &error).await,
         }
     }
@@ -75,25 +76,9 @@ pub(super) async fn serve(listener: Arc<TcpListener>, listeners: Listeners) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Whether there is room for one more of `connections`, the oldest first. The oldest that is not busy is closed for it:
-/// silent connections must not keep out health checks.
-fn has_room(connections: &mut VecDeque<Connection>) -> bool {
-    connections.retain(|(task, _)| !task.is_finished());
-    let silent = connections
-        .iter()
-        .position(|(_, is_busy)| !is_busy.load(Ordering::Relaxed));
-    if connections.len() < CONNECTIONS {
-        return true;
-    }
-    let closed = silent.and_then(|at| connections.remove(at));
-    closed.inspect(|(task, _)| task.abort()).is_some()
-}
-
-async fn serve_connection(stream: TcpStream, listeners: Arc<Listeners>, is_busy: Arc<AtomicBool>) {
+async fn serve_connection(stream: TcpStream, listeners: Arc<Listeners>) {
     let service = service_fn(|request| async {
-        is_busy.store(true, Ordering::Relaxed);
         let response = answer(request, &listeners).await;
-        is_busy.store(false, Ordering::Relaxed);
         // No answer is kept, nor taken for what it is not, nor shown in the page of somebody else.
         let all = [
             (CACHE_CONTROL, "no-store"),
@@ -122,15 +107,17 @@ async fn answer(request: Request<Incoming>, listeners: &Listeners) -> Answer {
     if let Some(refusal) = refusal(&path, request.headers(), listeners) {
         return refusal;
     }
-    let faults = shared.faults.as_ref();
-    let worker = path
-        .strip_prefix("/faults/")
-        .filter(|worker| *worker != "log");
-    let is_faults = worker.is_some() || matches!(&*path, "/faults" | "/faults/log");
-    if let (Some(worker), Some(faults)) = (worker, faults) {
-        return fault(request, worker, faults).await;
+    let faults = path.strip_prefix("/faults");
+    if let Some(what) = faults.filter(|what| what.is_empty() || what.starts_with('/')) {
+        return match &shared.faults {
+            Some(faults) => self::faults(request, what.trim_start_matches('/'), faults).await,
+            None => text(
+                StatusCode::FORBIDDEN,
+                "faults are off; fault_injection = true in the config file, or --fault-injection, turns them on\n",
+            ),
+        };
     }
-    if worker.is_none() && !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if !is_read(&request) {
         return not_allowed("GET, HEAD");
     }
     let number = path.strip_prefix("/requests/");
@@ -148,21 +135,15 @@ async fn answer(request: Request<Incoming>, listeners: &Listeners) -> Answer {
         })
         .await;
     }
-    match (path.as_str(), faults) {
-        ("/", _) => page(),
-        ("/live.json", _) => live_snapshot(&request, shared).await,
-        ("/healthz", _) => text(StatusCode::OK, "ok\n"),
-        ("/readyz", _) => ready(listeners).await,
-        ("/metrics", _) => {
+    match path.as_str() {
+        "/" => page(),
+        "/live.json" => live_snapshot(&request, shared).await,
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/readyz" => ready(listeners).await,
+        "/metrics" => {
             let metrics = shared.metrics.clone();
             large(move || text(StatusCode::OK, metrics.text())).await
         }
-        ("/faults", Some(faults)) => json(&faults.shown()),
-        ("/faults/log", Some(faults)) => json(&faults.log()),
-        (_, None) if is_faults => text(
-            StatusCode::FORBIDDEN,
-            "faults are off; fault_injection = true in the config file, or --fault-injection, turns them on\n",
-        ),
         _ => text(
             StatusCode::NOT_FOUND,
             "there are / (the live page), /live.json, /requests/NUMBER.json, /healthz, /readyz, /metrics and /faults\n",
@@ -176,14 +157,29 @@ async fn ready(listeners: &Listeners) -> Answer {
     if *shared.phase.borrow() != Phase::Serving {
         return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
     }
-    let upstreams = listeners.upstreams();
-    if shared.config.load().ready_needs_upstream
-        && !listeners.readiness.ask(&upstreams, &shared.clock).await
-    {
+    if shared.config.load().ready_needs_upstream && !has_upstream(listeners).await {
         let problem = "no upstream can be connected to\n";
         return text(StatusCode::SERVICE_UNAVAILABLE, problem);
     }
     text(StatusCode::OK, "ready\n")
+}
+
+/// Whether an upstream can be connected to, now or a second ago: however often it is asked for, they see one connect a second.
+async fn has_upstream(listeners: &Listeners) -> bool {
+    let clock = &listeners.shared.clock;
+    // Other requests meanwhile wait for the same answer.
+    let mut last = listeners.had_upstream.lock().await;
+    if let Some((at, had)) = *last
+        && clock.now().nanos_since(at) < NANOS
+    {
+        return had;
+    }
+    let upstreams = listeners.upstreams();
+    let all = upstreams.iter().flat_map(|all| all.all());
+    let asked: FuturesUnordered<_> = all.map(|one| one.can_connect(CONNECT_LIMIT)).collect();
+    let has = asked.any(|can_connect| async move { can_connect }).await;
+    *last = Some((clock.now(), has));
+    has
 }
 
 /// The answer to who may not have this.
@@ -202,10 +198,8 @@ fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<Ans
 
 /// What is new for the live page.
 async fn live_snapshot(request: &Request<Incoming>, shared: &Arc<Shared>) -> Answer {
-    let query = request.uri().query().unwrap_or_default();
-    let after = query
-        .split('&')
-        .find_map(|pair| pair.strip_prefix("after="));
+    let query = request.uri().query();
+    let after = query.and_then(|query| query.strip_prefix("after="));
     let Ok(after) = after.unwrap_or("0").parse() else {
         return text(
             StatusCode::BAD_REQUEST,
@@ -232,12 +226,21 @@ fn page() -> Answer {
     with(answer, CONTENT_SECURITY_POLICY, &policy)
 }
 
-/// Sets or removes the fault of one worker.
-async fn fault(request: Request<Incoming>, worker: &str, faults: &Faults) -> Answer {
+fn is_read(request: &Request<Incoming>) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
+}
+
+/// Shows the faults or their log, or sets or removes the fault of one worker.
+async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> Answer {
+    match worker {
+        "" | "log" if !is_read(&request) => return not_allowed("GET, HEAD"),
+        "" => return json(&faults.shown()),
+        "log" => return json(&faults.log()),
+        _ => {}
+    }
     let names = faults.names();
     if !names.iter().any(|name| name == worker) {
-        let there = Some(names.join(", ")).filter(|names| !names.is_empty());
-        let there = there.unwrap_or("none".into());
+        let there = names.join(", ");
         let problem = format!("no worker is named \"{worker}\"; there are: {there}\n");
         return text(StatusCode::NOT_FOUND, problem);
     }

@@ -29,14 +29,12 @@ pub struct Proxy {
     pub(super) listeners: Listeners,
     /// The admin listener, and that of servers' spans, until they are another process's.
     others: Mutex<Vec<ListenSocket>>,
-    engine_addr: Option<SocketAddr>,
     /// One receiver for each that a process that has handed over waits for, besides connections: those of the
     /// admin listener, and the process before this one, for which it answers to the next.
     also_open: watch::Sender<()>,
     /// The admin listener; who looks through the join tables; who sees how late tasks are run.
-    background: [AbortHandle; 4],
-    front_addr: Option<SocketAddr>,
-    admin_addr: SocketAddr,
+    background: [AbortHandle; 3],
+    addresses: Vec<(String, SocketAddr)>,
 }
 
 /// How long after the start of draining idle connections stay open, for requests already on their way.
@@ -49,8 +47,8 @@ const ENGINE_TRACES: &str = "engine.traces: listen";
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often is looked how late tasks are run.
 const LAG_PAUSE: Duration = Duration::from_millis(200);
-/// How often is counted what requests waited for.
-const COUNTED: Duration = Duration::from_secs(5);
+/// Every so many times is counted what requests waited for.
+const COUNTED: u64 = 5;
 
 impl Proxy {
     /// Binds the listeners and serves, on the current runtime.
@@ -70,7 +68,8 @@ impl Proxy {
         clock: Clock,
         inherited: &mut Inherited,
     ) -> anyhow::Result<Proxy> {
-        let credentials = config.check()?;
+        // Those who load a config have been told of all.
+        let credentials = config.check().map_err(|mut all| all.swap_remove(0))?;
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let trust = credentials.trust.clone();
         let bound = bind(&config, trust, &[], &metrics, inherited).await?;
@@ -91,23 +90,24 @@ impl Proxy {
             shared: shared.clone(),
             connections: Arc::new(watch::channel(()).0),
             running: Arc::default(),
-            readiness: Arc::default(),
+            had_upstream: Arc::default(),
         };
-        let front = bound.first().filter(|_| shared.joins.has_front());
-        let front_addr = front.map(|front| front.socket.address);
-        if front_addr.is_none() {
+        if !shared.joins.has_front() {
             log::info!("no upstream given: worker hops only, for a front elsewhere");
         }
-        let (admin_addr, engine_addr) = (admin.address, traces.as_ref().map(|bound| bound.address));
+        let sockets = bound.iter().map(|bound| &bound.socket);
+        let sockets = sockets.chain([&admin]).chain(&traces);
+        let addresses = sockets.map(|socket| (socket.name.clone(), socket.address));
+        let addresses = addresses.collect();
         // What waits in a socket that is another process's too is taken only now that nothing can fail any more.
         for line in listeners.take_on(&config, bound) {
             log::info!("{line}");
         }
-        log::info!("admin on http://{admin_addr} (the live page)");
-        if let Some(traces) = engine_addr {
+        log::info!("admin on http://{} (the live page)", admin.address);
+        if let Some(ListenSocket { address, .. }) = traces {
             let forward = credentials.forward.as_ref();
             let to = forward.map_or("nobody", |to| &to.endpoint);
-            log::info!("engine traces on {traces}; all of them go on to {to}");
+            log::info!("engine traces on {address}; all of them go on to {to}");
         }
         if let Some(logs) = &config.engine.logs.path {
             log::info!("engine logs of {}", logs.display());
@@ -123,38 +123,20 @@ impl Proxy {
                 tokio::spawn(serving).abort_handle(),
                 tokio::spawn(sweep(shared.clone())).abort_handle(),
                 tokio::spawn(watch_lag(shared.clone())).abort_handle(),
-                tokio::spawn(count_waits(shared.clone())).abort_handle(),
             ],
             also_open,
             others: Mutex::new(std::iter::once(admin).chain(traces).collect()),
-            engine_addr,
             shared,
             listeners,
-            front_addr,
-            admin_addr,
+            addresses,
         })
     }
 
-    /// Where clients connect; `None` when there are only hops.
-    pub fn front_addr(&self) -> Option<SocketAddr> {
-        self.front_addr
-    }
-
-    /// Where the router connects, in the order of the workers.
-    pub fn worker_addrs(&self) -> Vec<SocketAddr> {
-        let running = self.listeners.running.lock();
-        let hops = running.iter().skip(usize::from(self.front_addr.is_some()));
-        hops.map(|running| running.socket.address).collect()
-    }
-
-    /// Where `/healthz`, `/readyz` and `/metrics` are.
-    pub fn admin_addr(&self) -> SocketAddr {
-        self.admin_addr
-    }
-
-    /// Where servers send their spans, if anywhere.
-    pub fn engine_addr(&self) -> Option<SocketAddr> {
-        self.engine_addr
+    /// Where the first of the listeners is, as they were at the start, whose key begins so: `listen`, `worker NAME`, `admin`,
+    /// `engine.traces`.
+    pub fn address(&self, key: &str) -> Option<SocketAddr> {
+        let mut all = self.addresses.iter();
+        all.find_map(|(name, address)| name.starts_with(key).then_some(*address))
     }
 
     /// What it counts.
@@ -232,12 +214,10 @@ impl Proxy {
             faults.keep(&[]);
         }
         self.others.lock().clear();
-        if self.engine_addr.is_some() {
-            // Servers connect anew, to the successor. What is on its way is read first, which may take a moment.
-            let shared = self.shared.clone();
-            let stop = move || shared.engine.iter().for_each(Engine::stop_listening);
-            tokio::task::spawn_blocking(stop);
-        }
+        // Servers connect anew, to the successor. What is on its way is read first, which may take a moment.
+        let shared = self.shared.clone();
+        let stop = move || shared.engine.iter().for_each(Engine::stop_listening);
+        tokio::task::spawn_blocking(stop);
     }
 
     /// This process has taken over from another one.
@@ -268,12 +248,8 @@ impl Proxy {
         let drain = config.drain_timeout_s.get();
         let read = config.rules.upstream_read_timeout_s.get();
         // The service is not down meanwhile: nobody is in a hurry, and a stream may be long.
-        let (limit, key) = if read > drain {
-            (read, "upstream_read_timeout_s")
-        } else {
-            (drain, "drain_timeout_s")
-        };
-        self.wait_for_connections(all, limit, key).await;
+        let keys = "drain_timeout_s and upstream_read_timeout_s";
+        self.wait_for_connections(all, drain.max(read), keys).await;
         self.abort().await;
     }
 
@@ -318,25 +294,21 @@ async fn watch_lag(shared: Arc<Shared>) {
     }
 }
 
-/// Counts again and again what requests waited for.
-async fn count_waits(shared: Arc<Shared>) {
-    loop {
-        tokio::time::sleep(COUNTED).await;
-        let (telemetry, now) = (shared.telemetry.clone(), shared.clock.now());
-        // Not on a thread that moves bytes.
-        let counted = tokio::task::spawn_blocking(move || telemetry.count_waits(now));
-        if counted.await.is_err() {
-            log::error!("what requests waited for could not be counted");
-        }
-    }
-}
-
-/// Writes the rows of hops' attempts that no front here has, and lets the join tables forget.
+/// Writes the rows of hops' attempts that no front here has, lets the join tables forget, and counts what requests waited for.
 async fn sweep(shared: Arc<Shared>) {
-    loop {
+    for second in 1_u64.. {
         tokio::time::sleep(SWEEP).await;
-        for rows in shared.joins.sweep(shared.clock.now()) {
+        let now = shared.clock.now();
+        for rows in shared.joins.sweep(now) {
             shared.record(rows);
+        }
+        if second % COUNTED == 0 {
+            let telemetry = shared.telemetry.clone();
+            // Not on a thread that moves bytes.
+            let counted = tokio::task::spawn_blocking(move || telemetry.count_waits(now));
+            if counted.await.is_err() {
+                log::error!("what requests waited for could not be counted");
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::{Value, json};
 
 use crate::proxy::shared::Shared;
-use crate::report::page::{BASE, DOM, filled};
+use crate::report::page::{BASE, DOM, filled, stages};
 use crate::request::outcome::Outcome;
 use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::stats::Histogram;
@@ -112,21 +112,10 @@ fn both(spent: &[TimeSpent; 2], told: fn(&TimeSpent, &str) -> Value) -> Value {
     json!({"all": told(all, "a request took"), "until_first_token": told(until_first, "until the first token")})
 }
 
-/// In a sentence and in parts.
+/// In a sentence and in parts, which the page puts in order.
 fn told(spent: &TimeSpent, whose: &str) -> Value {
-    let parts = in_order(spent).into_iter().map(|part| {
-        json!({
-            "name": part.spent.name(),
-            "label": part.spent.label(),
-            "place": part.spent.place(),
-            "share": spent.share(part),
-            "mean_s": spent.mean(part),
-            "of_requests": spent.of_requests(part),
-            "seconds": part.nanos as f64 / 1e9,
-        })
-    });
     let sentence = (spent.requests > 0).then(|| spent.shares(whose));
-    json!({"sentence": sentence, "parts": parts.collect::<Vec<Value>>()})
+    json!({"sentence": sentence, "parts": stages(spent)})
 }
 
 /// The parts of the window, a value each [`SLOT_SECONDS`].
@@ -188,16 +177,16 @@ mod tests {
         let queue = parts.iter().find(|part| part["name"] == "queue").unwrap();
         // 80 of 500 ms, as if the others had not been.
         assert!((queue["share"].as_f64().unwrap() - 0.16).abs() < 1e-9);
-        assert!((queue["mean_s"].as_f64().unwrap() - 0.08).abs() < 1e-9);
-        assert_eq!(queue["of_requests"], ", of 1 of 3 requests");
+        assert!((queue["mean"].as_f64().unwrap() - 0.08).abs() < 1e-9);
+        assert_eq!(queue["of"], ", of 1 of 3 requests");
         let decode = parts.iter().find(|part| part["name"] == "decode").unwrap();
-        assert_eq!(decode["of_requests"], "");
+        assert_eq!(decode["of"], "");
         // Until the first token the same shares are of less time, and decoding is none of it.
         let told = &told["spent"]["until_first_token"];
         let parts = told["parts"].as_array().unwrap();
         let queue = parts.iter().find(|part| part["name"] == "queue").unwrap();
-        assert!((queue["share"].as_f64().unwrap() - 80.0 / 210.0).abs() < 1e-9);
-        assert_eq!(queue["of_requests"], ", of 1 of 3 requests");
+        assert!((queue["share"].as_f64().unwrap() - 80.0 / 210.0).abs() < 1e-5);
+        assert_eq!(queue["of"], ", of 1 of 3 requests");
         assert!(parts.iter().all(|part| part["name"] != "decode"));
         assert!(
             told["sentence"]
@@ -224,13 +213,14 @@ mod tests {
 
     #[test]
     fn every_stage_has_a_colour() {
-        let others = ["proxy", "connecting", "client_stall"];
-        let colours = PAGE.lines().filter(|line| line.starts_with(".s-"));
-        let colours = colours.collect::<String>();
+        let others = ["proxy", "connecting", "client_stall", "prompt_wait"];
+        let (_, colours) = DOM.split_once("const STAGES = {").unwrap();
+        let (colours, _) = colours.split_once("\n};").unwrap();
         for name in STAGES.iter().map(|stage| stage.name).chain(others) {
-            let class = format!(".s-{}", name.replace(' ', "-"));
-            let rules = [" ", ","].map(|end| colours.matches(&format!("{class}{end}")).count());
-            assert_eq!(rules.iter().sum::<usize>(), 1, "{class}");
+            let plain = colours.matches(&format!(" {name}: \"#")).count();
+            let quoted = colours.matches(&format!("\"{name}\": \"#")).count();
+            // Of light and of dark.
+            assert_eq!(plain + quoted, 2, "{name}");
         }
     }
 }

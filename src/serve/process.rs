@@ -2,8 +2,8 @@
 
 use std::future::pending;
 use std::io;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::pin::pin;
 
 use anyhow::{Context as _, anyhow};
 use tokio::process::Command;
@@ -14,7 +14,6 @@ use crate::clock::Clock;
 use crate::config::proxy::Config;
 
 use super::lifecycle::Proxy;
-use super::notify::{STOPPING, main_process, notify};
 
 /// The signals that a proxy heeds.
 struct Signals {
@@ -53,8 +52,7 @@ pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 /// Why it could not start.
 pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
     // A new version will stand at the same path; by then this one's own is only "(deleted)".
-    let begun_as = || std::env::args_os().next().unwrap_or_default().into();
-    let program = std::env::current_exe().unwrap_or_else(|_| begun_as());
+    let program = std::env::current_exe().context(START)?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
         .worker_threads(config.threads.get() as usize)
@@ -66,15 +64,15 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
         let Some((proxy, mut takeover)) = start(config, clock, &mut signals).await? else {
             return Ok(());
         };
-        let ready = main_process(std::process::id()) + "\nREADY=1";
-        notify(&ready);
+        // Also where it took over from another.
+        notify(&format!("MAINPID={}\nREADY=1", std::process::id()));
         let handed = serve(load, &proxy, takeover.as_mut(), &mut signals, &program).await;
         // Who comes now must not wait here: the successor listens there, or nobody does.
         drop(takeover);
         match handed {
             Some(handed) => finish(&proxy, handed, &mut signals).await,
             None => {
-                notify(STOPPING);
+                notify("STOPPING=1");
                 drain(&proxy, &mut signals).await;
             }
         }
@@ -214,24 +212,26 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
 }
 
 /// Stops accepting, and lets open requests and connections go on. A signal to end makes that an ordinary
-/// draining.
+/// draining; others are for the successor.
 async fn finish(proxy: &Proxy, (successor, _open): (u32, Channel), signals: &mut Signals) {
     log::info!("process {successor} has taken over");
     // The successor says so, too; but this process may have ended by then, and the service with it.
-    notify(&main_process(successor));
+    notify(&format!("MAINPID={successor}"));
     proxy.hand_over();
-    let mut finished = pin!(proxy.finish_requests());
-    loop {
-        let event = tokio::select! {
-            () = &mut finished => return,
-            event = signals.next() => event,
-        };
-        let ignored = match event {
-            Event::End | Event::HandedOver(..) => return drain(proxy, signals).await,
-            Event::Reload => "SIGHUP",
-            Event::Upgrade => "SIGUSR2",
-        };
-        log::warn!("{ignored} ignored: process {successor} serves now");
+    tokio::select! {
+        () = proxy.finish_requests() => {}
+        () = signals.end() => drain(proxy, signals).await,
+    }
+}
+
+/// Tells the service manager of a state, where there is one, as sd_notify(3) does.
+fn notify(state: &str) {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let sent = UnixDatagram::unbound().and_then(|from| from.send_to(state.as_bytes(), socket));
+    if let Err(error) = sent {
+        log::warn!("cannot notify the service manager: {error}");
     }
 }
 

@@ -28,7 +28,7 @@ impl Proxy {
 
     async fn try_reload(&self, config: Config) -> Result<String, Vec<String>> {
         let wrong = |all: Vec<ConfigError>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let credentials = config.check_all().map_err(wrong)?;
+        let credentials = config.check().map_err(wrong)?;
         let old = self.shared.config.load_full();
         let changes = old.changes(&config);
         let mut fixed = needs_restart(&old, &config);
@@ -60,13 +60,14 @@ impl Proxy {
         let bound = bind(&config, credentials.trust, &running, metrics, none).await;
         let bound = bound.map_err(|wrong| vec![wrong.to_string()])?;
         // From here on nothing can fail.
+        let keys: Vec<&str> = changes.into_iter().map(|(key, _)| key).collect();
+        let mut said = Vec::new();
+        said.extend((!keys.is_empty()).then(|| format!("changed {}", keys.join(", "))));
         if let (Some(tls), Some(read)) = (&self.shared.tls, credentials.tls) {
             tls.store(read);
+            said.push("certificate read again".to_owned());
         }
-        let said = self.listeners.take_on(&config, bound);
-        let keys: Vec<&str> = changes.into_iter().map(|(key, _)| key).collect();
-        let changed = (!keys.is_empty()).then(|| format!("changed {}", keys.join(", ")));
-        let said: Vec<String> = changed.into_iter().chain(said).collect();
+        said.extend(self.listeners.take_on(&config, bound));
         if said.is_empty() {
             return Ok("every key is as before".into());
         }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::client::listener::{ListenSocket, Listener};
 use crate::client::phase::Phase;
 use crate::client::takeover::Inherited;
-use crate::clock::{Clock, NANOS};
+use crate::clock::{Clock, NANOS, Stamp};
 use crate::config::check::Credentials;
 use crate::config::proxy::Config;
 use crate::engine::Engine;
@@ -37,8 +37,6 @@ use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
 use crate::upstream::{self, Address, Means, Policy, Rules, Trust, Upstreams};
 
-use super::readiness::Readiness;
-
 /// Other clocks (engines, hops of other processes) that are kept in mind.
 const CLOCKS: usize = 1024;
 /// Idle connections kept to the upstreams of a listener.
@@ -51,8 +49,8 @@ pub(super) struct Listeners {
     /// One receiver a connection.
     pub(super) connections: Arc<watch::Sender<()>>,
     pub(super) running: Arc<Mutex<Vec<Served>>>,
-    /// Whether an upstream of theirs can be connected to.
-    pub(super) readiness: Arc<Readiness>,
+    /// Whether an upstream of theirs could be connected to, and when.
+    pub(super) had_upstream: Arc<tokio::sync::Mutex<Option<(Stamp, bool)>>>,
 }
 
 /// A listener and where its requests go. Dropping it accepts no more.
@@ -66,8 +64,6 @@ pub(super) struct Bound {
     role: Role,
     pub(super) socket: ListenSocket,
     upstreams: Arc<Upstreams>,
-    /// Its place among those that run.
-    at: Option<usize>,
 }
 
 /// Takes the socket from another process where there is one for this address, or binds a new one.
@@ -109,17 +105,12 @@ pub(super) async fn bind(
                 (name.clone(), name + ": upstream")
             }
         };
-        let has_address = |socket: &ListenSocket| socket.configured == address;
-        let at = running
+        let mut at_address = running
             .iter()
-            .position(|(socket, _)| socket.name == name && has_address(socket));
-        let same = at.and_then(|at| running.get(at));
+            .filter(|(socket, _)| socket.configured == address);
+        let same = at_address.clone().find(|(socket, _)| socket.name == name);
         // A worker that was renamed keeps its socket.
-        let renamed = || {
-            running
-                .iter()
-                .find(|(one, _)| has_address(one) && address.port() != 0)
-        };
+        let renamed = || at_address.find(|_| address.port() != 0);
         let socket = match same.or_else(renamed) {
             Some((socket, _)) => ListenSocket {
                 name,
@@ -141,7 +132,6 @@ pub(super) async fn bind(
             role,
             socket,
             upstreams: Arc::new(upstreams),
-            at,
         });
     }
     Ok(all)
@@ -166,7 +156,11 @@ impl Listeners {
         for one in bound {
             let (name, at, now) = (&one.socket.name, one.socket.address, one.upstreams.names());
             let to = now.join(", ");
-            let Some(kept) = one.at.and_then(|at| old.get_mut(at)?.take()) else {
+            let is_it = |old: &mut Served| {
+                let (old, new) = (&old.socket, &one.socket);
+                (&old.name, old.configured) == (&new.name, new.configured)
+            };
+            let Some(kept) = old.iter_mut().find_map(|old| old.take_if(is_it)) else {
                 said.push(match (&one.role, &shared.tls) {
                     (Role::Hop(_), _) => format!("{name} on http://{at} to {to}"),
                     (Role::Front, None) => format!("front on http://{at} to {to}"),

@@ -200,6 +200,22 @@ fn rooms_use_only_rooms_below_them() {
 }
 
 #[test]
+fn every_file_is_on_the_map_by_itself_or_in_its_folder() {
+    let document = std::fs::read_to_string(root().join("docs/dev/ARCHITECTURE.md")).unwrap();
+    let (_, map) = document.split_once("\n## File map\n").unwrap();
+    let on_map: BTreeSet<&str> = map.split('`').skip(1).step_by(2).collect();
+    let sources = sources(root());
+    let is_missing = |path: &&str| {
+        let (folder, _) = path.rsplit_once('/').unwrap();
+        !on_map.contains(path) && !on_map.contains(&*format!("{folder}/"))
+    };
+    let missing = sources.iter().map(|source| &*source.path);
+    assert_eq!(missing.filter(is_missing).collect::<Vec<_>>(), [""; 0]);
+    let mut gone = on_map.iter().filter(|path| path.starts_with("src/"));
+    assert_eq!(gone.find(|path| !root().join(path).exists()), None);
+}
+
+#[test]
 fn files_use_each_other_in_no_circle() {
     let sources = sources(root());
     let uses = uses(&sources);

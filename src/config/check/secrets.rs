@@ -28,7 +28,12 @@ pub(super) fn read(
             let lacks =
                 |error: std::io::Error| format!("{error}; give a file that holds the secret alone");
             let text = text.map_err(|error| wrong(file, lacks(error)))?;
-            Some(Secret::from(text.trim()))
+            let text = text.trim();
+            if text.contains('\n') {
+                let problem = "has several lines; give a file that holds the secret alone";
+                return Err(wrong(file, problem.into()));
+            }
+            Some(Secret::from(text))
         }
         (given, None) => given,
     };

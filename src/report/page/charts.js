@@ -1,19 +1,14 @@
-/** Colours of charts, which know nothing of style sheets. Stages have those of the live page. */
+/** Colours of charts, which know nothing of style sheets. */
 const INKS = {
   light: { paper: "#ffffff", ink: "#1b1f24", soft: "#57606a", line: "#d8dee4", faint: "#eaeef2", bad: "#b3261e", band: "rgba(179,38,30,.10)",
     lines: ["#0072b2", "#d55e00", "#009e73", "#a6508a", "#b07a00", "#2f9bd6", "#6e4fc9", "#6e7781"],
-    stages: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#8b5fbf", network: "#8c959f", tokenize: "#56b4e9", queue: "#d55e00",
-      "decode memory": "#b03a2e", "prefill queue": "#e67e22", "KV transfer": "#1f60c4", "decode slot": "#c2185b", "router hold": "#5b3f8c",
-      prefill: "#f0e442", return: "#6e7781", "router return": "#b79bd9", decode: "#009e73", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
+    stages: STAGES.light,
     hatch: ["#e3e7eb", "#8c959f"] },
   dark: { paper: "#0d1117", ink: "#e6edf3", soft: "#9aa4af", line: "#30363d", faint: "#21262d", bad: "#ff8a80", band: "rgba(255,138,128,.14)",
     lines: ["#4aa8ff", "#ff8f4a", "#2ec79b", "#e08fc4", "#e0b040", "#8fd0ff", "#b39bff", "#9aa4af"],
-    stages: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#a884d9", network: "#9aa4af", tokenize: "#56b4e9", queue: "#e0702a",
-      "decode memory": "#c8503f", "prefill queue": "#e67e22", "KV transfer": "#4f86e8", "decode slot": "#d84a80", "router hold": "#7d5fc0",
-      prefill: "#e6d93c", return: "#7d8590", "router return": "#8f7ab0", decode: "#12a57c", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
+    stages: STAGES.dark,
     hatch: ["#3b424b", "#8b949e"] },
 };
-const DARK = matchMedia("(prefers-color-scheme: dark)");
 const SMALL = matchMedia("(max-width: 760px)");
 const PICTURES = [];
 const inks = () => DARK.matches ? INKS.dark : INKS.light;

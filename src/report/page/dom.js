@@ -47,6 +47,43 @@ function row(cells, isHead) {
   }));
 }
 
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+/** The colours of stages. */
+const STAGES = {
+  light: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#8b5fbf", network: "#8c959f", tokenize: "#56b4e9", queue: "#d55e00",
+    "decode memory": "#b03a2e", "prefill queue": "#e67e22", "KV transfer": "#1f60c4", "decode slot": "#c2185b", "router hold": "#5b3f8c",
+    prefill: "#f0e442", return: "#6e7781", "router return": "#b79bd9", decode: "#009e73", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#0072b2", connecting: "#0072b2" },
+  dark: { "client lag": "#a39382", "to proxy": "#d3c7b6", router: "#a884d9", network: "#9aa4af", tokenize: "#56b4e9", queue: "#e0702a",
+    "decode memory": "#c8503f", "prefill queue": "#e67e22", "KV transfer": "#4f86e8", "decode slot": "#d84a80", "router hold": "#7d5fc0",
+    prefill: "#e6d93c", return: "#7d8590", "router return": "#8f7ab0", decode: "#12a57c", client_stall: "#cc79a7", prompt_wait: "#cc79a7", proxy: "#3d9bd6", connecting: "#3d9bd6" },
+};
+/** Paints what stands for a stage; hatched where several were not seen apart. Words on it can be read. */
+function paint(element, name) {
+  if (name.includes("+")) {
+    element.classList.add("hatch");
+    return element;
+  }
+  const colour = STAGES[DARK.matches ? "dark" : "light"][name];
+  element.style.background = colour ?? "var(--soft)";
+  const [red, green, blue] = [1, 3, 5].map(at => parseInt(colour?.slice(at, at + 2), 16));
+  // As bright as it seems.
+  if (0.3 * red + 0.6 * green + 0.1 * blue < 100) element.style.color = "#fff";
+  return element;
+}
+/** Stages in the order of a request's life. */
+const inOrder = stages => [...stages].sort((a, b) => a.order - b.order);
+/** What time went to, as one bar. */
+function shareBar(stages) {
+  const shown = inOrder(stages).filter(of => of.seconds > 0), whole = shown.reduce((sum, of) => sum + of.seconds, 0);
+  const bar = box("div", "share", ...shown.map(({ name, label, seconds }) => {
+    const part = paint(make("span", seconds > 0.012 * label.length * whole ? label : null), name);
+    part.style.flex = `${seconds / whole} 1 0`;
+    return part;
+  }));
+  bar.setAttribute("aria-hidden", true);
+  return bar;
+}
+
 /** Whether stages are shown until the first token only, all over the page. Its address keeps it, behind a section's name. */
 let isFirst = location.hash.includes("until=first_token");
 const spentOf = of => isFirst ? of.until_first_token : of.all;

@@ -32,7 +32,7 @@ const whereOption = runs => (c, width) => {
   const spent = runs.map(spentOf), unit = unitFor(most(spent.map(of => of.mean)));
   const mean = (of, name) => of.stages.find(stage => stage.name === name)?.mean ?? 0;
   const sums = spent.map(of => of.stages.reduce((sum, stage) => sum + stage.mean, 0));
-  const stages = [...new Map(spent.flatMap(of => of.stages).map(stage => [stage.name, stage])).values()].sort((a, b) => a.order - b.order);
+  const stages = inOrder(new Map(spent.flatMap(of => of.stages).map(stage => [stage.name, stage])).values());
   const isSeen = name => spent.some((of, at) => mean(of, name) >= 0.005 * sums[at]);
   const label = { color: c.ink, interval: 0, hideOverlap: false, lineHeight: 14, fontSize: 12, width: 320, overflow: "break" };
   const above = { inside: true, margin: 0, align: "left", verticalAlign: "bottom", padding: [0, 0, 10, 0], fontSize: 11, width: width - 40, overflow: "truncate" };

@@ -31,30 +31,12 @@ function whereTheTimeWent(run) {
 function stagesTold(run) {
   const { sentence, stages } = spentOf(run);
   if (!stages.length) return [make("p", "Nobody saw a first token: no reply was a stream.", "soft")];
-  const c = inks();
   const isLarge = stage => stage.share >= 0.005;
-  const legend = box("ul", "legend", ...stages.filter(isLarge).map(stage => {
-    const swatch = make("span", "", "swatch" + (stage.name.includes("+") ? " hatch" : ""));
-    if (!stage.name.includes("+")) swatch.style.background = c.stages[stage.name] ?? c.soft;
-    return box("li", "", swatch, box("span", "", make("b", stage.label), " ", make("span", stage.place.endsWith(stage.label) ? "" : stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"));
-  }));
+  const legend = box("ul", "legend", ...stages.filter(isLarge).map(stage =>
+    box("li", "", paint(make("span", "", "swatch"), stage.name), box("span", "", make("b", stage.label), " ", make("span", stage.place.endsWith(stage.label) ? "" : stage.place, "soft")), make("b", `${percent(stage.share)} · ${duration(stage.mean)}${stage.of}`, "n"))));
   const small = stages.filter(stage => !isLarge(stage)).map(stage => `${stage.label} ${duration(stage.mean)}${stage.of}`);
   const rest = small.length ? make("p", `Less than 0.5 % each: ${small.join(", ")}.`, "soft") : null;
   return [words("p", sentence), shareBar(stages), legend, rest].filter(Boolean);
-}
-
-/** What all requests' time went to, as one bar. */
-function shareBar(stages) {
-  const c = inks(), whole = stages.reduce((sum, of) => sum + of.seconds, 0);
-  const inOrder = [...stages].sort((a, b) => a.order - b.order);
-  const bar = box("div", "share", ...inOrder.map(({ name, label, seconds }) => {
-    const part = make("span", seconds > 0.012 * label.length * whole ? label : null, name.includes("+") ? "hatch" : "");
-    part.style.flex = `${seconds / whole} 1 0`;
-    if (!name.includes("+")) part.style.background = c.stages[name] ?? c.soft;
-    return part;
-  }));
-  bar.setAttribute("aria-hidden", true);
-  return bar;
 }
 
 /** What requests waited for in server queues, and which of them held up the others. */

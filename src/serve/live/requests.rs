@@ -77,7 +77,6 @@ fn parts(row: &Row) -> Vec<Json> {
             "name": part.spent.name(),
             "label": part.spent.label(),
             "place": part.spent.place(),
-            "is_one": part.spent.stages().count() <= 1,
             "is_after": part.spent.is_after_first_token(),
             "start": seconds(start),
             "end": seconds(at),

@@ -143,7 +143,8 @@ impl Line {
     }
 
     async fn ask(&self, id: &str, prompt: usize, tokens: u32) -> Asked {
-        let mut client = Client::with_small_buffer(self.front.proxy.front_addr().unwrap()).await;
+        let mut client =
+            Client::with_small_buffer(self.front.proxy.address("listen").unwrap()).await;
         let body = format!(
             "{{\"text\":\"{}\",\"stream\":true,\"sampling_params\":{{\"max_new_tokens\":{tokens},\
              \"ignore_eos\":true}}}}",

@@ -97,7 +97,7 @@ impl Chat {
     }
 
     async fn send(&self, spans: &[Value]) {
-        let receiver = self.front.proxy.engine_addr().unwrap();
+        let receiver = self.front.proxy.address("engine.traces").unwrap();
         super::send(receiver, &spans::message(spans)).await;
     }
 
@@ -253,7 +253,7 @@ async fn what_is_told_while_it_ends_is_taken_in() {
     chat.ask().await;
     until("the row waits", || chat.waiting() == 1).await;
     let (spans, queue_s) = (spans::message(&chat.spans()), chat.queue_s());
-    let receiver = chat.front.proxy.engine_addr().unwrap();
+    let receiver = chat.front.proxy.address("engine.traces").unwrap();
     let told = async {
         // It has begun to end by then; the row waits for ten times as long.
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -202,7 +202,7 @@ async fn a_leg_that_a_fault_ends_is_of_its_sending() {
         config.fault_injection = true;
     })
     .await;
-    let admin = front.proxy.admin_addr();
+    let admin = front.proxy.address("admin").unwrap();
     let set = ask(admin, "PUT", "/faults/w0", "", r#"{"kind":"reset"}"#).await;
     assert_eq!(set.status(), 200, "{}", set.text());
     let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");

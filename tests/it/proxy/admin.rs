@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use queuescope::config::proxy::Config;
 
 use crate::support::admin::{ask, get};
@@ -14,7 +16,7 @@ const TOKEN: &str = "correct-horse-battery-staple";
 async fn front(change: impl FnOnce(&mut Config)) -> (Front, SocketAddr) {
     let server = Upstream::ok().await;
     let front = Front::with(&[server.addr], change).await;
-    let addr = front.proxy.admin_addr();
+    let addr = front.proxy.address("admin").unwrap();
     (front, addr)
 }
 
@@ -29,7 +31,9 @@ async fn a_token_guards_all_but_the_health_checks() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(get(addr, path).await.status(), 200, "{path}");
     }
-    for path in ["/metrics", "/faults", "/faults/log"] {
+    let basic = BASE64_STANDARD.encode(format!("anybody:{TOKEN}"));
+    let basic = format!("authorization: Basic {basic}\r\n");
+    for path in "/ /live.json /requests/1.json /metrics /faults /faults/log".split(' ') {
         for wrong in [
             String::new(),
             "authorization: Bearer correct-horse\r\n".into(),
@@ -40,10 +44,17 @@ async fn a_token_guards_all_but_the_health_checks() {
         ] {
             let refused = ask(addr, "GET", path, &wrong, "").await;
             assert_eq!(refused.status(), 401, "{path} {wrong}");
-            assert!(refused.head.contains("\r\nwww-authenticate: Bearer\r\n"));
+            for scheme in ["Bearer\r\n", "Basic realm="] {
+                let asks = format!("\r\nwww-authenticate: {scheme}");
+                assert!(refused.head.contains(&asks), "{}", refused.head);
+            }
             assert!(refused.text().contains("admin_token") && !refused.text().contains(TOKEN));
         }
-        assert_eq!(ask(addr, "GET", path, &bearer, "").await.status(), 200);
+        for right in [&bearer, &basic] {
+            let given = ask(addr, "GET", path, right, "").await;
+            assert_ne!(given.status(), 401, "{path}");
+            assert_eq!(given.header("cache-control").unwrap(), "no-store");
+        }
     }
     let scheme = bearer.replace("Bearer", "bearer");
     let stall = r#"{"kind":"reset"}"#;

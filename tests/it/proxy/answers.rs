@@ -65,7 +65,10 @@ async fn every_answer_is_as_ever() {
         ..config(&[server.addr])
     };
     let proxy = Proxy::start(config, clock).await.unwrap();
-    let (front, admin) = (proxy.front_addr().unwrap(), proxy.admin_addr());
+    let (front, admin) = (
+        proxy.address("listen").unwrap(),
+        proxy.address("admin").unwrap(),
+    );
     let get = async |path: &str| ask(admin, "GET", path, "", "").await;
     for (id, number) in [("one", 1), ("two", 2)] {
         let mut client = Client::connect(front).await;

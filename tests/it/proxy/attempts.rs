@@ -146,8 +146,9 @@ async fn hops_without_a_front_write_rows_that_join_by_span() {
         config.workers = workers(&servers.each_ref().map(|server| server.addr))
     })
     .await;
-    assert_eq!(hops.proxy.front_addr(), None);
-    let router = Upstream::retrying(hops.proxy.worker_addrs().to_vec(), unchanged).await;
+    assert_eq!(hops.proxy.address("listen"), None);
+    let at = ["worker w0", "worker w1"].map(|worker| hops.proxy.address(worker).unwrap());
+    let router = Upstream::retrying(at.to_vec(), unchanged).await;
     let front = Front::start(router.addr).await;
     assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
     let row = front.only_row().await;

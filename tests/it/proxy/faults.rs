@@ -32,11 +32,12 @@ impl Hops {
     }
 
     fn addr(&self, worker: usize) -> SocketAddr {
-        self.front.proxy.worker_addrs()[worker]
+        let worker = format!("worker w{worker}");
+        self.front.proxy.address(&worker).unwrap()
     }
 
     async fn set(&self, fault: Value) {
-        let admin = self.front.proxy.admin_addr();
+        let admin = self.front.proxy.address("admin").unwrap();
         let set = ask(admin, "PUT", "/faults/w0", "", &fault.to_string()).await;
         assert_eq!(set.status(), 200, "{}", set.text());
         assert_eq!(set.json()["workers"]["w0"]["fault"]["kind"], fault["kind"]);
@@ -44,7 +45,7 @@ impl Hops {
     }
 
     async fn clear(&self) {
-        let admin = self.front.proxy.admin_addr();
+        let admin = self.front.proxy.address("admin").unwrap();
         let cleared = ask(admin, "DELETE", "/faults/w0", "", "").await;
         assert_eq!(cleared.json()["workers"]["w0"], Value::Null);
     }
@@ -53,7 +54,7 @@ impl Hops {
     async fn log(&self, entries: usize) -> Vec<Value> {
         let mut found = Vec::new();
         until_async("so many entries", async || {
-            let admin = self.front.proxy.admin_addr();
+            let admin = self.front.proxy.address("admin").unwrap();
             let log = get(admin, "/faults/log").await.json();
             assert_eq!(log["dropped"], 0, "{log}");
             found = log["entries"].as_array().unwrap().clone();
@@ -153,7 +154,7 @@ async fn a_connection_that_is_spared_serves_its_first_request() {
     let fault = Fault::parse(br#"{"kind":"refuse","probability":0.5,"seed":3}"#).unwrap();
     assert_eq!(refused, (0..60).filter(|n| fault.takes(*n)).count() as u64);
     assert_eq!(hops.injected("refuse"), refused);
-    let admin = hops.front.proxy.admin_addr();
+    let admin = hops.front.proxy.address("admin").unwrap();
     let shown = get(admin, "/faults").await.json();
     assert_eq!(shown["workers"]["w0"]["chances"], 60);
 }
@@ -356,7 +357,7 @@ async fn a_cut_shows_at_the_front_as_a_dead_upstream() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_are_off_unless_they_are_turned_on_and_none_is_that_large() {
     let (_server, front) = answering("").await;
-    let admin = front.proxy.admin_addr();
+    let admin = front.proxy.address("admin").unwrap();
     for (method, path) in [
         ("GET", "/faults"),
         ("PUT", "/faults/w0"),
@@ -367,7 +368,7 @@ async fn faults_are_off_unless_they_are_turned_on_and_none_is_that_large() {
         assert_says(&off.text(), "fault_injection = true");
     }
     let hops = Hops::start(answer()).await;
-    let admin = hops.front.proxy.admin_addr();
+    let admin = hops.front.proxy.address("admin").unwrap();
     let huge = format!("{{\"kind\":\"{}\"}}", "x".repeat(20_000));
     let refused = ask(admin, "PUT", "/faults/w0", "", &huge).await;
     assert_eq!(refused.status(), 400);

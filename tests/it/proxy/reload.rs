@@ -283,7 +283,7 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
         old = config.clone();
     })
     .await;
-    let admin = front.proxy.admin_addr();
+    let admin = front.proxy.address("admin").unwrap();
     let faults = async || get(admin, "/faults").await.text();
     let ok = |has_stamps| (200, has_stamps);
     let before = &certificate.der;
@@ -313,6 +313,8 @@ async fn a_reload_takes_all_on_or_nothing_of_what_one_file_changes() {
     assert!(tls::try_connect(front.addr(), before).await.is_err());
     assert_eq!(asked(&front, after, "").await, (413, true));
     assert_eq!(faults().await, "{\"workers\":{\"v\":null}}\n");
+    let said = front.proxy.reload(new.clone()).await.unwrap();
+    assert_eq!(said, "certificate read again");
     // A token alone.
     new.stamps = StampsPolicy::Token;
     new.limits.request_body_max_bytes = 50.try_into().unwrap();

@@ -258,7 +258,7 @@ fn what_is_wrong_with_a_file_is_told() {
     ] {
         let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
         (config.tls_cert, config.tls_key) = (cert.clone(), key.clone());
-        let wrong = config.check().unwrap_err().to_string();
+        let wrong = config.check().unwrap_err()[0].to_string();
         for piece in pieces.split('|') {
             assert!(wrong.contains(piece), "{piece}: {wrong}");
         }

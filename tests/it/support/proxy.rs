@@ -97,7 +97,7 @@ impl Front {
 
     /// Where the first hop listens.
     pub fn hop_addr(&self) -> SocketAddr {
-        self.proxy.worker_addrs()[0]
+        self.proxy.address("worker").unwrap()
     }
 
     pub async fn start(upstream: SocketAddr) -> Front {
@@ -115,7 +115,7 @@ impl Front {
 
     /// Where clients connect.
     pub fn addr(&self) -> SocketAddr {
-        self.proxy.front_addr().unwrap()
+        self.proxy.address("listen").unwrap()
     }
 
     pub async fn client(&self) -> Client {
