@@ -93,7 +93,7 @@ impl Deployment {
             deployment.others.insert(0, router);
             let router = &deployment.others[0];
             router.start()?;
-            let knows_all = async || Access::default().workers(url).await == count;
+            let knows_all = async || Access::default().knows(url, count).await;
             router.ready(spec.start_timeout(), knows_all).await?;
         }
         Ok(deployment)
@@ -219,7 +219,8 @@ impl Deployment {
         let process = Process::new("proxy".to_owned(), line.with([path.display()]), spec);
         process.start()?;
         let admin = format!("http://{admin}");
-        let is_ready = async || Access::default().get(&admin, "/readyz").await == Ok(200);
+        let ready = [("/readyz", 200..=200)];
+        let is_ready = async || Access::default().answers(&admin, &ready).await;
         let ready = process.ready(spec.start_timeout(), is_ready).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))
@@ -236,13 +237,7 @@ impl Drop for Deployment {
 
 /// The servers, not started.
 fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
-    let started = spec.servers.len() - spec.running().count();
-    let mut addrs = match spec.base_port {
-        Some(base) => ports::from(base, started)?,
-        None => spec.ports(started)?,
-    }
-    .into_iter();
-    let hops = spec.ports(if spec.hops { spec.servers.len() } else { 0 })?;
+    let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
     let of_admin = Access {
         api_key: proxy_file::authorization(spec)?,
         ..Access::default()
@@ -250,13 +245,14 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
         let role = spec.role(number);
-        let prefills = role == Some(ServerRole::Prefill);
-        let bootstrap = prefills.then(|| spec.port()).transpose()?;
-        let bootstrap = bootstrap.map(|addr| addr.port());
+        let bootstrap = free_if(role == Some(ServerRole::Prefill))?.map(|addr| addr.port());
         let (url, process) = match server {
             ServerSpec::Running(url) => (url.clone(), None),
             ServerSpec::Started(line) => {
-                let addr = addrs.next().context("there is a port for each server")?;
+                let addr = match spec.base_port {
+                    Some(base) => ports::given(base, number)?,
+                    None => spec.port()?,
+                };
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
                 let line = line.clone().at(addr).with(port);
                 let process = Process::new(name.clone(), line, spec);
@@ -273,7 +269,7 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
                 url,
                 host: target.host_and_port(),
             },
-            hop: hops.get(number).copied(),
+            hop: free_if(spec.hops)?,
             bootstrap,
             access: spec.access.clone(),
             admin: admin.map(|admin| (admin, of_admin.clone())),
@@ -320,9 +316,5 @@ impl DeploymentSpec {
             spec.proxy.insert(key, addr.into());
         }
         Ok(spec)
-    }
-
-    fn ports(&self, count: usize) -> anyhow::Result<Vec<SocketAddr>> {
-        (0..count).map(|_| self.port()).collect()
     }
 }

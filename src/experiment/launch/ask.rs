@@ -1,11 +1,13 @@
 //! Questions to what runs.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
+use super::process::Asked;
 use crate::clock::Clock;
 use crate::traffic::client::{Client, ClientOptions, Target, TlsArgs, UpstreamKind};
 
@@ -72,24 +74,33 @@ impl Access {
         answer.map(|(status, _)| status)
     }
 
-    /// Why the SGLang (or what pretends to be one) at `url` would not generate; `None`: it would.
-    pub(super) async fn refuses(&self, url: &str) -> Option<String> {
-        // One that wants a key, or is no SGLang, refuses the second.
-        for (path, serves) in [("/health", 200..=200), ("/model_info", 100..=499)] {
+    /// Whether what is at `url` answers each of these paths by a status such as these.
+    pub(super) async fn answers(
+        &self,
+        url: &str,
+        paths: &[(&str, RangeInclusive<u16>)],
+    ) -> Asked {
+        for (path, right) in paths {
             match self.get(url, path).await {
-                Ok(status) if serves.contains(&status) => {}
-                Ok(status) => return Some(format!("{path} answers {status}")),
-                Err(why) => return Some(why),
+                Ok(status) if right.contains(&status) => {}
+                Ok(status) => return Asked::NotYet(format!("{path} answers {status}")),
+                Err(why) => return Asked::NotYet(why),
             }
         }
-        None
+        Asked::Yes
     }
 
-    /// How many healthy workers the router at `url` knows.
-    pub(super) async fn workers(&self, url: &str) -> usize {
+    /// Whether the router at `url` knows so many healthy workers.
+    pub(super) async fn knows(&self, url: &str, count: usize) -> Asked {
         match self.ask(url, Method::GET, "/workers", Bytes::new()).await {
-            Ok((200, body)) => serde_json::from_slice(&body).map_or(0, |told| healthy(&told)),
-            _ => 0,
+            Ok((200, body)) => {
+                match serde_json::from_slice(&body).map_or(0, |told| healthy(&told)) {
+                    found if found == count => Asked::Yes,
+                    found => Asked::NotYet(format!("{found} of {count} workers are healthy")),
+                }
+            }
+            Ok((status, _)) => Asked::NotYet(format!("/workers answers {status}")),
+            Err(why) => Asked::NotYet(why),
         }
     }
 }

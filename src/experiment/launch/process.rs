@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::command::CommandLine;
-use super::failure::{failure, is_hopeless, said};
+use super::failure::failure;
 use super::spec::DeploymentSpec;
 use crate::report::files::LOGS;
 use crate::terminal;
@@ -60,11 +60,17 @@ struct Keeper {
     gone: PipeReader,
 }
 
+/// What came of a question that is asked until it is so.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Yes,
+    NotYet(String),
+    Never(String),
+}
+
 /// How long a child may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(10);
-/// How often the log of something that starts is read.
-const READ_EVERY: Duration = Duration::from_secs(1);
-/// How often something that starts is asked whether it is ready.
+/// How often something is asked whether it has come to pass.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
 impl Process {
@@ -134,31 +140,21 @@ impl Process {
             .spawn()
     }
 
-    /// Waits until `is_ready` says so.
+    /// Waits until it is ready, as `ask` tells.
     ///
     /// # Errors
     /// It ended, or was not ready after `limit`.
     pub(super) async fn ready(
         &self,
         limit: Duration,
-        is_ready: impl AsyncFn() -> bool,
+        ask: impl AsyncFn() -> Asked,
     ) -> anyhow::Result<()> {
-        let happened = tokio::select! {
+        tokio::select! {
             biased;
-            error = self.failed() => return Err(error),
-            asked = timeout(limit, until(is_ready)) => match asked {
-                Ok(()) => return Ok(()),
-                Err(_) => format!("was not ready after {} s", limit.as_secs_f64()),
-            },
-            () = self.hopeless() => "cannot become ready".to_owned(),
-        };
-        Err(self.failure(&happened, None))
-    }
-
-    /// Waits until its log says what it does not recover from.
-    async fn hopeless(&self) {
-        while !is_hopeless(&said(&self.log, &self.command.to_string())) {
-            sleep(READ_EVERY).await;
+            error = self.failed() => Err(error),
+            asked = until(limit, ask) => {
+                asked.map_err(|why| self.failure(&format!("was not ready ({why})"), None))
+            }
         }
     }
 
@@ -224,9 +220,24 @@ impl Drop for Process {
 }
 
 /// Asks until it is so.
-pub(super) async fn until(is_so: impl AsyncFn() -> bool) {
-    while !is_so().await {
-        sleep(ASK_EVERY).await;
+///
+/// # Errors
+/// The last answer, where `limit` is over or it can never be so.
+pub(super) async fn until(limit: Duration, ask: impl AsyncFn() -> Asked) -> Result<(), String> {
+    let mut last = "no answer".to_owned();
+    let asked = async {
+        loop {
+            match ask().await {
+                Asked::Yes => return Ok(()),
+                Asked::NotYet(why) => last = why,
+                Asked::Never(why) => return Err(why),
+            }
+            sleep(ASK_EVERY).await;
+        }
+    };
+    match timeout(limit, asked).await {
+        Ok(done) => done,
+        Err(_) => Err(format!("{last}, for {} s", limit.as_secs_f64())),
     }
 }
 
@@ -286,4 +297,32 @@ pub fn keep(command: &[OsString]) -> ExitCode {
         let _ = Signal::try_from(signal).and_then(raise);
     }
     ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_yet_so_is_asked_again_and_the_last_answer_is_told() {
+        for (answers, told, asks) in [
+            (&["", "", "yes"][..], Ok(()), 3..4),
+            (&["busy"], Err("busy, for 30 s".to_owned()), 300..700),
+            (&["", "never", "yes"], Err("never".to_owned()), 2..3),
+        ] {
+            let count = Cell::new(0);
+            let done = until(Duration::from_secs(30), async || {
+                let n = count.replace(count.get() + 1);
+                match answers[n.min(answers.len() - 1)] {
+                    "yes" => Asked::Yes,
+                    "never" => Asked::Never("never".to_owned()),
+                    why => Asked::NotYet(why.to_owned()),
+                }
+            });
+            assert_eq!(done.await, told);
+            assert!(asks.contains(&count.get()), "{count:?}");
+        }
+    }
 }

@@ -1,6 +1,5 @@
 //! The config of a run's proxy.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -40,8 +39,6 @@ const OWN: [&str; 4] = ["listen", "admin", "upstream", "records"];
 const SECTIONS: [&str; 2] = ["engine", "telemetry"];
 /// An address that goes with any other.
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-
-type Keys = BTreeMap<String, Value>;
 
 /// Whether the proxy's own reader takes the further keys, and its policy.
 ///
@@ -105,7 +102,7 @@ pub(super) fn text(
     hops: &[Worker],
 ) -> anyhow::Result<String> {
     let is_server = spec.sends_to_servers();
-    let proxy = Table::try_from(json!({
+    let mut proxy = Table::try_from(json!({
         "listen": front,
         "admin": admin,
         "upstream": upstream,
@@ -116,31 +113,31 @@ pub(super) fn text(
         // It is stopped when the load is over: what is open by then is nobody's.
         "drain_timeout_s": 5.0,
     }))?;
-    let mut proxy: Keys = proxy.into_iter().collect();
     if spec.router == Router::Builtin {
         proxy.insert("policy".to_owned(), spec.policy.as_str().into());
     }
-    let is_beside = |key: &str| {
-        SECTIONS
-            .iter()
-            .any(|name| key.split('.').next() == Some(name))
-    };
-    let more = spec.proxy.clone().into_iter();
-    // What stands beside [proxy] in its file.
-    let (beside, own): (Keys, Keys) = more.partition(|(key, _)| is_beside(key));
-    proxy.extend(own);
-    let quoted = |key: &str| {
-        let words = key.split('.').map(|word| Value::from(word).to_string());
-        words.collect::<Vec<String>>().join(".")
-    };
-    let line = |(key, value): (&String, &Value)| format!("{} = {value}\n", quoted(key));
-    let lines = |keys: &Keys| keys.iter().map(line).collect::<String>();
-    // Points in their names make tables of them.
-    let file = format!("{}[proxy]\n{}", lines(&beside), lines(&proxy)).parse();
-    // The error itself would show the line, which may hold a secret.
-    let mut file: Table = file.map_err(|error: toml::de::Error| anyhow!("{}", error.message()))?;
+    let mut file = Table::new();
+    for (key, value) in &spec.proxy {
+        let is_beside = SECTIONS.iter().any(|name| key.split('.').next() == Some(name));
+        let table = if is_beside { &mut file } else { &mut proxy };
+        put(table, key, value.clone());
+    }
+    file.insert("proxy".to_owned(), proxy.into());
     if !hops.is_empty() {
         file.insert("worker".to_owned(), Value::try_from(hops)?);
     }
     Ok(toml::to_string(&file)?)
+}
+
+/// Puts a value in its place: points in its key make tables of them.
+fn put(table: &mut Table, key: &str, value: Value) {
+    let Some((name, rest)) = key.split_once('.') else {
+        table.insert(key.to_owned(), value);
+        return;
+    };
+    let inner = table.entry(name).or_insert_with(|| Table::new().into());
+    // What is none is refused by who reads it.
+    if let Value::Table(inner) = inner {
+        put(inner, rest, value);
+    }
 }
