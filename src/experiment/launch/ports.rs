@@ -73,7 +73,10 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let error = format!("{:#}", given(port - 1, 1).unwrap_err());
         let told = format!("base_port = {}: port {port} cannot be had", port - 1);
-        assert!(error.starts_with(&told) && error.contains("Address already in use"), "{error}");
+        assert!(
+            error.starts_with(&told) && error.contains("Address already in use"),
+            "{error}"
+        );
         drop(taken);
         assert_eq!(given(port - 1, 1).unwrap().port(), port);
     }

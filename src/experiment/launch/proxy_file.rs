@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::{Context, anyhow, bail, ensure};
-use http::HeaderValue;
+use anyhow::{anyhow, bail, ensure};
 use serde::Serialize;
 use serde_json::json;
 use toml::{Table, Value};
@@ -11,7 +10,6 @@ use toml::{Table, Value};
 use crate::config;
 use crate::report::files::PROXY_ROWS;
 use crate::request::attempt::ServerRole;
-use crate::traffic::client::bearer;
 
 use super::spec::{DeploymentSpec, Router};
 
@@ -48,6 +46,10 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     if let Some(key) = OWN.iter().find(|key| spec.proxy.contains_key(**key)) {
         bail!("proxy.{key}: the experiment sets it; leave it out");
     }
+    let mut keys = spec.proxy.keys();
+    if let Some(key) = keys.find(|key| spec.fault_injection && key.starts_with("admin_token")) {
+        bail!("proxy.{key}: the experiment asks its proxy for faults without one; leave it out");
+    }
     if !spec.has_proxy() {
         ensure!(
             spec.proxy.is_empty(),
@@ -55,15 +57,16 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
         );
         return Ok(());
     }
+    let upstream = "http://server.invalid:1".to_owned();
     let worker = |number: usize| Worker {
         name: format!("server-{number}"),
         listen: ANY,
-        upstream: format!("http://server-{number}.invalid:1"),
+        upstream: upstream.clone(),
         role: None,
     };
     let hops = if spec.hops { spec.servers.len() } else { 0 };
-    let hops: Vec<Worker> = (1..=hops).map(worker).collect();
-    let text = text(spec, ANY, ANY, &[worker(1).upstream], &hops);
+    let hops: Vec<Worker> = (0..hops).map(worker).collect();
+    let text = text(spec, ANY, ANY, std::slice::from_ref(&upstream), &hops);
     let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
     match config::wrong(&text).first() {
         // That is the plan's own key.
@@ -71,23 +74,6 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
         Some(wrong) => bail!("[proxy] {wrong}"),
         None => Ok(()),
     }
-}
-
-/// What the admin listener of a proxy that takes faults asks for, as `Authorization`.
-///
-/// # Errors
-/// The key, and why there is none.
-pub(super) fn authorization(spec: &DeploymentSpec) -> anyhow::Result<Option<HeaderValue>> {
-    let text = |key: &str| spec.proxy.get(key).and_then(Value::as_str);
-    let token = match (text("admin_token"), text("admin_token_file")) {
-        _ if !spec.fault_injection => return Ok(None),
-        (Some(token), _) => token.to_owned(),
-        (None, Some(file)) => std::fs::read_to_string(file)
-            .with_context(|| format!("proxy.admin_token_file = \"{file}\""))?,
-        (None, None) => return Ok(None),
-    };
-    let wrong = |wrong| anyhow!("proxy.admin_token {wrong}");
-    bearer(token.trim()).map(Some).map_err(wrong)
 }
 
 /// The config of a proxy with its front and its admin listener there, as `queuescope proxy --config` reads it.
@@ -101,12 +87,11 @@ pub(super) fn text(
     upstream: &[String],
     hops: &[Worker],
 ) -> anyhow::Result<String> {
-    let is_server = spec.sends_to_servers();
     let mut proxy = Table::try_from(json!({
         "listen": front,
         "admin": admin,
         "upstream": upstream,
-        "upstream_kind": if is_server { "server" } else { "router" },
+        "upstream_kind": spec.upstream_kind(),
         "records": spec.dir.join(PROXY_ROWS).display().to_string(),
         "fault_injection": spec.fault_injection,
         "metrics_label_sets": USUAL_LABEL_SETS.max(LABEL_SETS * hops.len()),
@@ -118,7 +103,9 @@ pub(super) fn text(
     }
     let mut file = Table::new();
     for (key, value) in &spec.proxy {
-        let is_beside = SECTIONS.iter().any(|name| key.split('.').next() == Some(name));
+        let is_beside = SECTIONS
+            .iter()
+            .any(|name| key.split('.').next() == Some(name));
         let table = if is_beside { &mut file } else { &mut proxy };
         put(table, key, value.clone());
     }

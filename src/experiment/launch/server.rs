@@ -18,7 +18,8 @@ use super::process::{Asked, Process, until};
 /// may be.
 const FLUSHING: Duration = Duration::from_secs(30);
 /// What an SGLang (or what pretends to be one) that would generate answers; the second refuses one that wants a key, or is no SGLang.
-const SERVES: [(&str, RangeInclusive<u16>); 2] = [("/health", 200..=200), ("/model_info", 100..=499)];
+const SERVES: [(&str, RangeInclusive<u16>); 2] =
+    [("/health", 200..=200), ("/model_info", 100..=499)];
 
 /// A server of a deployment, and what is done to it.
 #[derive(Debug)]
@@ -32,8 +33,8 @@ pub struct Server {
     /// `None`: an external one.
     pub(super) process: Option<Process>,
     pub(super) access: Access,
-    /// The proxy's admin listener, where there are hops, and how that is asked.
-    pub(super) admin: Option<(SocketAddr, Access)>,
+    /// The proxy's admin listener, if there is a proxy.
+    pub(super) admin: Option<SocketAddr>,
     pub(super) start_timeout: Duration,
 }
 
@@ -89,14 +90,13 @@ impl Server {
     /// It has no hop, or the hop does not take the fault.
     pub async fn set_fault(&self, fault: Option<&Fault>) -> anyhow::Result<()> {
         let name = &self.file.name;
-        let admin = self.admin.as_ref();
-        let (admin, access) = admin.with_context(|| format!("{name} has no hop"))?;
+        let admin = self.admin.with_context(|| format!("{name} has no hop"))?;
         let (method, body) = match fault {
             Some(fault) => (Method::PUT, serde_json::to_vec(fault)?.into()),
             None => (Method::DELETE, Bytes::new()),
         };
         let (url, path) = (format!("http://{admin}"), format!("/faults/{name}"));
-        let asked = access.ask(&url, method, &path, body).await;
+        let asked = Access::default().ask(&url, method, &path, body).await;
         let (status, said) = asked.map_err(anyhow::Error::msg)?;
         let said = String::from_utf8_lossy(&said);
         ensure!(
