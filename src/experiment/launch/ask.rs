@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
 use serde_json::Value;
+use tokio::time::{sleep, timeout};
 
-use super::process::Asked;
 use crate::clock::Clock;
 use crate::traffic::client::{Client, ClientOptions, Target, TlsArgs, UpstreamKind};
 
@@ -22,6 +22,16 @@ pub struct Access {
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
+/// What came of a question that is asked until it is so.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Yes,
+    NotYet(String),
+    Never(String),
+}
+
+/// How often something is asked whether it is so.
+const ASK_EVERY: Duration = Duration::from_millis(50);
 /// How long an answer may take: SGLang's `/health` generates a token.
 const ANSWER: Duration = Duration::from_secs(20);
 
@@ -99,6 +109,28 @@ impl Access {
     }
 }
 
+/// Asks until it is so.
+///
+/// # Errors
+/// The last answer, where `limit` is over or it can never be so.
+pub(super) async fn until(limit: Duration, ask: impl AsyncFn() -> Asked) -> Result<(), String> {
+    let mut last = "no answer".to_owned();
+    let asked = async {
+        loop {
+            match ask().await {
+                Asked::Yes => return Ok(()),
+                Asked::NotYet(why) => last = why,
+                Asked::Never(why) => return Err(why),
+            }
+            sleep(ASK_EVERY).await;
+        }
+    };
+    match timeout(limit, asked).await {
+        Ok(done) => done,
+        Err(_) => Err(format!("{last}, for {} s", limit.as_secs_f64())),
+    }
+}
+
 /// Workers that are healthy, wherever in the answer they stand.
 fn healthy(told: &Value) -> usize {
     match told {
@@ -113,6 +145,8 @@ fn healthy(told: &Value) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use serde_json::json;
 
     use super::*;
@@ -123,5 +157,26 @@ mod tests {
             json!({"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]});
         let pretty = serde_json::to_string_pretty(&told).unwrap();
         assert_eq!(healthy(&serde_json::from_str(&pretty).unwrap()), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_yet_so_is_asked_again_and_the_last_answer_is_told() {
+        for (answers, told, asks) in [
+            (&["", "", "yes"][..], Ok(()), 3..4),
+            (&["busy"], Err("busy, for 30 s".to_owned()), 300..700),
+            (&["", "never", "yes"], Err("never".to_owned()), 2..3),
+        ] {
+            let count = Cell::new(0);
+            let done = until(Duration::from_secs(30), async || {
+                let n = count.replace(count.get() + 1);
+                match answers[n.min(answers.len() - 1)] {
+                    "yes" => Asked::Yes,
+                    "never" => Asked::Never("never".to_owned()),
+                    why => Asked::NotYet(why.to_owned()),
+                }
+            });
+            assert_eq!(done.await, told);
+            assert!(asks.contains(&count.get()), "{count:?}");
+        }
     }
 }

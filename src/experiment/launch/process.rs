@@ -19,8 +19,9 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+use super::ask::{Asked, until};
 use super::command::CommandLine;
 use super::failure::failure;
 use super::spec::DeploymentSpec;
@@ -60,18 +61,10 @@ struct Keeper {
     gone: PipeReader,
 }
 
-/// What came of a question that is asked until it is so.
-#[derive(Debug)]
-pub(super) enum Asked {
-    Yes,
-    NotYet(String),
-    Never(String),
-}
-
 /// How long a child may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(10);
-/// How often something is asked whether it has come to pass.
-const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How often is looked whether a group is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Process {
     /// One that is not started yet.
@@ -219,28 +212,6 @@ impl Drop for Process {
     }
 }
 
-/// Asks until it is so.
-///
-/// # Errors
-/// The last answer, where `limit` is over or it can never be so.
-pub(super) async fn until(limit: Duration, ask: impl AsyncFn() -> Asked) -> Result<(), String> {
-    let mut last = "no answer".to_owned();
-    let asked = async {
-        loop {
-            match ask().await {
-                Asked::Yes => return Ok(()),
-                Asked::NotYet(why) => last = why,
-                Asked::Never(why) => return Err(why),
-            }
-            sleep(ASK_EVERY).await;
-        }
-    };
-    match timeout(limit, asked).await {
-        Ok(done) => done,
-        Err(_) => Err(format!("{last}, for {} s", limit.as_secs_f64())),
-    }
-}
-
 /// The subcommand of a keeper.
 pub const KEEPER: &str = "end-with-parent";
 
@@ -286,9 +257,9 @@ pub fn keep(command: &[OsString]) -> ExitCode {
     let status = child.wait().unwrap_or_default();
     let _ = killpg(group, Signal::SIGKILL);
     let of_group = Pid::from_raw(-group.as_raw());
-    for _ in 0..GRACE.as_millis() / ASK_EVERY.as_millis() {
+    for _ in 0..GRACE.as_millis() / LOOK_EVERY.as_millis() {
         match waitpid(of_group, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => std::thread::sleep(ASK_EVERY),
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(LOOK_EVERY),
             Ok(_) => {}
             Err(_) => break,
         }
@@ -297,32 +268,4 @@ pub fn keep(command: &[OsString]) -> ExitCode {
         let _ = Signal::try_from(signal).and_then(raise);
     }
     ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_not_yet_so_is_asked_again_and_the_last_answer_is_told() {
-        for (answers, told, asks) in [
-            (&["", "", "yes"][..], Ok(()), 3..4),
-            (&["busy"], Err("busy, for 30 s".to_owned()), 300..700),
-            (&["", "never", "yes"], Err("never".to_owned()), 2..3),
-        ] {
-            let count = Cell::new(0);
-            let done = until(Duration::from_secs(30), async || {
-                let n = count.replace(count.get() + 1);
-                match answers[n.min(answers.len() - 1)] {
-                    "yes" => Asked::Yes,
-                    "never" => Asked::Never("never".to_owned()),
-                    why => Asked::NotYet(why.to_owned()),
-                }
-            });
-            assert_eq!(done.await, told);
-            assert!(asks.contains(&count.get()), "{count:?}");
-        }
-    }
 }

@@ -11,8 +11,8 @@ use http::Method;
 use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
-use super::ask::Access;
-use super::process::{Asked, Process, until};
+use super::ask::{Access, Asked, until};
+use super::process::Process;
 
 /// How long servers are asked to empty their caches: one refuses while requests are under way, and those of an earlier run
 /// may be.

@@ -47,7 +47,13 @@ async fn a_killed_server_comes_back() {
     plan.check(&wanted).unwrap();
     let events = done(&plan, &deployment, folder.path()).await;
     assert_eq!(events, ["down", "up", "ready"]);
-    let after = send(&deployment, &folder, "after", "--num-prompts 20").await;
+    let after = send(
+        &deployment,
+        &folder,
+        "after",
+        "--num-prompts 20 --upstream-kind server",
+    )
+    .await;
     assert_eq!(
         (words(&after, "host"), words(&after, "outcome")),
         (hosts(&deployment), BTreeSet::from(["ok".to_owned()]))
