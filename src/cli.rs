@@ -373,7 +373,7 @@ fn run_check(args: &config::args::Args) -> ExitCode {
 fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
     let probe = probe::probe(args, Clock::system());
     let probed = tokio::runtime::Runtime::new()?.block_on(probe)?;
-    terminal::say(&probed.text, args.width());
+    terminal::say(&probed.text, terminal::width());
     terminal::put_results(&format!("{:#}\n", probed.record.to_json()));
     Ok(match probed.wrong {
         None => ExitCode::SUCCESS,

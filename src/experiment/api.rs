@@ -7,17 +7,13 @@ use anyhow::{Context, anyhow};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::command::reported;
+use super::command::{done, new_folder};
 use super::launch::router::in_path;
 use super::plan::Plan;
 use super::plan::keys::Kind;
-use super::plan::read::Entry;
+use super::run::Finished;
 use super::run::one::RunEnd;
-use super::run::{self, Finished, OutputDir};
-use crate::clock::Clock;
 use crate::report::files::MaxRate;
-use crate::traffic;
-use crate::traffic::folder::Folder;
 
 /// What a test is of: members are keys of a plan.
 pub trait Keys: Serialize {
@@ -90,16 +86,11 @@ impl<C: Keys> Test<C> {
     /// # Errors
     /// Values that do not go together; what does not start; a folder that cannot be used; not one run came to figures.
     pub fn run(&self) -> anyhow::Result<TestResult> {
-        let keys: Vec<Entry> = self.config.keys()?.into_iter().collect();
-        let plan = Plan::new(C::KIND, Vec::new(), keys)?;
-        let results = format!("results/{}", C::KIND.name());
+        let plan = Plan::new(C::KIND, Vec::new(), self.config.keys()?)?;
         let (_, output_dir) = self.config.beside();
-        let to = OutputDir::New(Folder::new(output_dir, false, &results));
-        let runtime = traffic::runtime()?;
-        let tell = |line: &str| log::info!("{line}");
-        let run = run::run(plan, to, program()?, tell, Clock::system());
-        let finished = runtime.block_on(run)?;
-        runtime.block_on(traffic::unless_signalled(|| result(finished)))?
+        let to = new_folder(C::KIND, output_dir);
+        let (finished, reported) = done(plan, to, program()?, |line| log::info!("{line}"))?;
+        result(finished, reported?)
     }
 }
 
@@ -116,8 +107,7 @@ fn program() -> anyhow::Result<PathBuf> {
     )
 }
 
-fn result(finished: Finished) -> anyhow::Result<TestResult> {
-    let report = reported(&finished);
+fn result(finished: Finished, report: String) -> anyhow::Result<TestResult> {
     let runs = finished.runs;
     let mut metrics = runs.iter().map(RunEnd::metrics);
     let Some(metrics) = metrics.find(|metrics| !metrics.is_null()) else {

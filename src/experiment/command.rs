@@ -1,14 +1,15 @@
 //! `queuescope node` and `queuescope routing`: what both have.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use toml::Table;
 
 use super::plan::error::PlanError;
 use super::plan::keys::Kind;
 use super::plan::line::KeyFlags;
 use super::plan::read::{self, Entry};
-use super::plan::{Plan, announcement, put};
+use super::plan::{Plan, announcement};
 use super::run::one::RunEnd;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
@@ -60,18 +61,11 @@ impl Args {
             "queuescope {}: {headline}\n{announcement}\n",
             kind.name()
         ));
-        let results = format!("results/{}", kind.name());
-        let new = || Folder::new(self.output_dir.as_deref(), false, &results);
         let resumed = self.resume.clone().map(OutputDir::Resumed);
-        let to = resumed.unwrap_or_else(|| OutputDir::New(new()));
+        let to = resumed.unwrap_or_else(|| new_folder(kind, self.output_dir.as_deref()));
         let program = std::env::current_exe().context("the program's own file")?;
         let tell = |line: &str| terminal::complain(&format!("{line}\n"));
-        let runtime = traffic::runtime()?;
-        let run = run::run(plan, to, program, tell, Clock::system());
-        let finished = runtime.block_on(run)?;
-        let told = finished.clone();
-        let report = traffic::unless_signalled(move || reported(&told));
-        let reported = runtime.block_on(report);
+        let (finished, reported) = done(plan, to, program, tell)?;
         say(reported.as_deref().unwrap_or_default());
         say(&text(&finished));
         reported.context("no report was made; `queuescope report` makes it")?;
@@ -101,8 +95,9 @@ impl Args {
         let shown = path.display();
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| PlanError(format!("{shown}: {error}")))?;
-        let plan = read::file(&text).and_then(|mut given| {
-            put(&mut given, &flags);
+        let plan = read::file(&text).and_then(|given| {
+            let mut given: Table = given.into_iter().collect();
+            given.extend(flags);
             Plan::new(kind, Vec::new(), given)
         });
         let plan = plan.map_err(|error| PlanError(format!("{shown}: {error}")))?;
@@ -115,8 +110,31 @@ fn say(text: &str) {
     terminal::say(text, terminal::width());
 }
 
+/// The folder that is given, else a new one.
+pub(super) fn new_folder(kind: Kind, given: Option<&Path>) -> OutputDir {
+    let results = format!("results/{}", kind.name());
+    OutputDir::New(Folder::new(given, false, &results))
+}
+
+/// Does what a plan says by the program `queuescope`; and the report on it, if no signal ended that.
+///
+/// # Errors
+/// As [`run::run`].
+pub(super) fn done(
+    plan: Plan,
+    to: OutputDir,
+    program: PathBuf,
+    tell: fn(&str),
+) -> anyhow::Result<(Finished, Result<String, traffic::Error>)> {
+    let runtime = traffic::runtime()?;
+    let finished = runtime.block_on(run::run(plan, to, program, tell, Clock::system()))?;
+    let told = finished.clone();
+    let report = traffic::unless_signalled(move || reported(&told));
+    Ok((finished, runtime.block_on(report)))
+}
+
 /// The report on all runs: also its files, in the experiment's folder.
-pub(super) fn reported(finished: &Finished) -> String {
+fn reported(finished: &Finished) -> String {
     let is_there = |end: &RunEnd| end.file.began.is_some();
     if !finished.runs.iter().any(is_there) {
         return String::new();

@@ -39,18 +39,10 @@ pub enum FaultKind {
     Hop(Fault),
 }
 
-/// The key `failure_schedule`, ascending in time.
+/// The key `failure_schedule`, ascending in time: from so many seconds since the run began on these servers, counted from 0, are down,
+/// and no others.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule(Vec<Phase>);
-
-/// From a moment on these servers are down, and no others.
-#[derive(Clone, Debug, PartialEq)]
-struct Phase {
-    /// Seconds since the run began.
-    at: f64,
-    /// Counted from 0.
-    down: BTreeSet<usize>,
-}
+pub struct Schedule(Vec<(f64, BTreeSet<usize>)>);
 
 /// The kinds that need no further field, as an error lists them.
 const KINDS: &str = "must be \"kill\", \"refuse\", \"reset\" or \"stall\", or a table as the hop takes it, as in \
@@ -58,7 +50,7 @@ const KINDS: &str = "must be \"kill\", \"refuse\", \"reset\" or \"stall\", or a 
 
 impl Schedule {
     /// Reads `{ 300 = [1, 2], 600 = [] }`: seconds since the run began, and the servers, counted from 1, that are down from
-    /// then on. A flag has it as TOML, a plan's table comes as JSON.
+    /// then on.
     ///
     /// # Errors
     /// What is wrong with it and what would be right.
@@ -66,23 +58,23 @@ impl Schedule {
         const RIGHT: &str = "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }; a time with a point goes in quotes";
         let wrong = |problem: &str| format!("{problem}; {RIGHT}");
         let schedule = table(text).ok_or_else(|| wrong("is no table"))?;
-        let mut phases: Vec<Phase> = Vec::new();
-        for (at, servers) in times(&schedule) {
-            let seconds = units::seconds(&at).filter(|at| at.is_finite() && *at >= 0.0);
+        let mut phases: Vec<(f64, BTreeSet<usize>)> = Vec::new();
+        for (at, servers) in &schedule {
+            let seconds = units::seconds(at).filter(|at| at.is_finite() && *at >= 0.0);
             let seconds = seconds.ok_or_else(|| wrong(&format!("`{at}` is no time, 0 or more")))?;
-            if phases.iter().any(|phase| phase.at == seconds) {
+            if phases.iter().any(|(at, _)| *at == seconds) {
                 return Err(wrong(&format!("{seconds} s is given twice")));
             }
             let all = servers.as_array();
             let down = all.and_then(|servers| servers.iter().map(number).collect());
             let down =
                 down.ok_or_else(|| wrong(&format!("{at} = {servers}: is no list of servers")))?;
-            phases.push(Phase { at: seconds, down });
+            phases.push((seconds, down));
         }
         if phases.is_empty() {
             return Err(wrong("is empty"));
         }
-        phases.sort_by(|a, b| a.at.total_cmp(&b.at));
+        phases.sort_by(|a, b| a.0.total_cmp(&b.0));
         Ok(Schedule(phases))
     }
 }
@@ -112,13 +104,9 @@ impl FaultKind {
     }
 }
 
-/// A table as JSON or TOML has it.
+/// A table as TOML has it.
 fn table(text: &str) -> Option<Table> {
-    let json = serde_json::from_str(text).ok();
-    json.or_else(|| match inline(text) {
-        Some(Value::Table(table)) => Some(table),
-        _ => None,
-    })
+    inline(text)?.try_into().ok()
 }
 
 impl FaultPlan {
@@ -129,7 +117,7 @@ impl FaultPlan {
 
     /// When the last change is, seconds since the run began.
     pub fn last(&self) -> f64 {
-        self.schedule.0.last().map_or(0.0, |phase| phase.at)
+        self.schedule.0.last().map_or(0.0, |(at, _)| *at)
     }
 
     /// Whether it can be done to what `spec` starts.
@@ -138,7 +126,7 @@ impl FaultPlan {
     /// The key, what is wrong with it and what would be right.
     pub fn check(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
         let count = spec.servers.len();
-        for Phase { at, down } in &self.schedule.0 {
+        for (at, down) in &self.schedule.0 {
             if let Some(server) = down.iter().find(|server| **server >= count) {
                 let (server, servers) = (server + 1, units::count(count, "server"));
                 bail!("failure_schedule: {at} s: there is no server {server}, but {servers}");
@@ -159,27 +147,11 @@ impl FaultPlan {
     /// When one server goes down or up: seconds since the run began, and whether it is down from then on.
     fn changes(&self, server: usize) -> Vec<(f64, bool)> {
         let phases = self.schedule.0.iter();
-        let phases = phases.map(|phase| (phase.at, phase.down.contains(&server)));
+        let phases = phases.map(|(at, down)| (*at, down.contains(&server)));
         let mut changes: Vec<_> = iter::once((0.0, false)).chain(phases).collect();
         changes.dedup_by_key(|(_, is_down)| *is_down);
         changes.split_off(1)
     }
-}
-
-/// The times of a schedule as they were written: `0.5 = []` is a key in a key to TOML.
-fn times(schedule: &Table) -> Vec<(String, &Value)> {
-    let mut times = Vec::new();
-    for (whole, value) in schedule {
-        match value {
-            Value::Table(parts) => times.extend(
-                parts
-                    .iter()
-                    .map(|(part, value)| (format!("{whole}.{part}"), value)),
-            ),
-            value => times.push((whole.clone(), value)),
-        }
-    }
-    times
 }
 
 /// A server's number, counted from 0.

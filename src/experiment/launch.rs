@@ -2,7 +2,6 @@
 //! hops. Each is a process of its own ([decision 33](../../docs/dev/decisions/0033-what-a-run-needs-are-children.md)).
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use futures_util::StreamExt as _;
@@ -10,10 +9,10 @@ use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::FuturesUnordered;
 use nix::sys::signal::Signal;
 
+use crate::disk;
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::request::attempt::ServerRole;
-use crate::traffic::client::{Target, UpstreamKind};
-use crate::{disk, secret};
+use crate::traffic::client::Target;
 
 mod ask;
 mod command;
@@ -39,13 +38,10 @@ use proxy_file::Worker;
 pub struct Deployment {
     /// Where requests go: the front where there is one.
     pub target: String,
-    /// What the generator is to be told of what answers there: its `--upstream-kind`.
-    pub upstream_kind: UpstreamKind,
     /// The servers, in order.
     pub servers: Vec<Server>,
     /// Which servers may have kept the cache of what came before, and why.
     pub kept_caches: Vec<String>,
-    dir: PathBuf,
     /// Router and proxy. The last is ended first.
     others: Vec<Process>,
 }
@@ -67,13 +63,8 @@ impl Deployment {
         let admin = spec.has_proxy().then(|| spec.port()).transpose()?;
         let mut deployment = Deployment {
             target: String::new(),
-            upstream_kind: match spec.sends_to_servers() {
-                true => UpstreamKind::Server,
-                false => UpstreamKind::Router,
-            },
             servers: servers(spec, admin)?,
             kept_caches: Vec::new(),
-            dir: spec.dir.clone(),
             others: Vec::new(),
         };
         deployment.all_ready(spec).await?;
@@ -82,10 +73,7 @@ impl Deployment {
         let (upstream, router) = deployment.upstream(spec)?;
         deployment.target = match admin {
             Some(admin) => deployment.proxy(spec, &upstream, admin).await?,
-            None => upstream
-                .first()
-                .cloned()
-                .context("there is nothing to send to")?,
+            None => upstream[0].clone(),
         };
         if let Some(router) = router {
             let (count, url) = (deployment.servers.len(), &upstream[0]);
@@ -93,7 +81,7 @@ impl Deployment {
             deployment.others.insert(0, router);
             let router = &deployment.others[0];
             router.start()?;
-            let knows_all = async || Access::default().workers(url).await == count;
+            let knows_all = async || Access::default().knows(url, count).await;
             router.ready(spec.start_timeout(), knows_all).await?;
         }
         Ok(deployment)
@@ -111,10 +99,7 @@ impl Deployment {
         let file = |process: &Process| ProcessFile {
             name: process.name.clone(),
             command: process.command.to_string(),
-            log: {
-                let log = process.log.strip_prefix(&self.dir);
-                log.unwrap_or(&process.log).display().to_string()
-            },
+            log: format!("{LOGS}/{}.log", process.name),
         };
         self.all().map(file).collect()
     }
@@ -210,16 +195,14 @@ impl Deployment {
         let hops: Vec<Worker> = self.servers.iter().filter_map(hop).collect();
         let path = spec.dir.join(PROXY_CONFIG);
         let text = proxy_file::text(spec, front, admin, upstream, &hops)?;
-        // Also the user in the URL of a key that is no secret's.
-        let mut keys = text.lines().filter_map(|line| line.split_once(" = "));
-        let is_private = keys.any(|(key, value)| secret::shown(key, value) != value);
-        disk::write(&path, text.as_bytes(), is_private)
-            .with_context(|| path.display().to_string())?;
+        // It may hold secrets.
+        disk::write(&path, text.as_bytes(), true).with_context(|| path.display().to_string())?;
         let line = CommandLine::new(&spec.program, &["proxy", "--config"]);
         let process = Process::new("proxy".to_owned(), line.with([path.display()]), spec);
         process.start()?;
         let admin = format!("http://{admin}");
-        let is_ready = async || Access::default().get(&admin, "/readyz").await == Ok(200);
+        let ready = [("/readyz", 200..=200)];
+        let is_ready = async || Access::default().answers(&admin, &ready).await;
         let ready = process.ready(spec.start_timeout(), is_ready).await;
         self.others.push(process);
         ready.map(|()| format!("http://{front}"))
@@ -236,27 +219,18 @@ impl Drop for Deployment {
 
 /// The servers, not started.
 fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
-    let started = spec.servers.len() - spec.running().count();
-    let mut addrs = match spec.base_port {
-        Some(base) => ports::from(base, started)?,
-        None => spec.ports(started)?,
-    }
-    .into_iter();
-    let hops = spec.ports(if spec.hops { spec.servers.len() } else { 0 })?;
-    let of_admin = Access {
-        api_key: proxy_file::authorization(spec)?,
-        ..Access::default()
-    };
+    let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
         let role = spec.role(number);
-        let prefills = role == Some(ServerRole::Prefill);
-        let bootstrap = prefills.then(|| spec.port()).transpose()?;
-        let bootstrap = bootstrap.map(|addr| addr.port());
+        let bootstrap = free_if(role == Some(ServerRole::Prefill))?.map(|addr| addr.port());
         let (url, process) = match server {
             ServerSpec::Running(url) => (url.clone(), None),
             ServerSpec::Started(line) => {
-                let addr = addrs.next().context("there is a port for each server")?;
+                let addr = match spec.base_port {
+                    Some(base) => ports::given(base, number)?,
+                    None => spec.port()?,
+                };
                 let port = bootstrap.map(|port| format!("--disaggregation-bootstrap-port={port}"));
                 let line = line.clone().at(addr).with(port);
                 let process = Process::new(name.clone(), line, spec);
@@ -273,10 +247,10 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
                 url,
                 host: target.host_and_port(),
             },
-            hop: hops.get(number).copied(),
+            hop: free_if(spec.hops)?,
             bootstrap,
             access: spec.access.clone(),
-            admin: admin.map(|admin| (admin, of_admin.clone())),
+            admin,
             start_timeout: spec.start_timeout(),
         })
     };
@@ -320,9 +294,5 @@ impl DeploymentSpec {
             spec.proxy.insert(key, addr.into());
         }
         Ok(spec)
-    }
-
-    fn ports(&self, count: usize) -> anyhow::Result<Vec<SocketAddr>> {
-        (0..count).map(|_| self.port()).collect()
     }
 }

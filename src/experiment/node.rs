@@ -94,7 +94,7 @@ mod tests {
             more,
             ..NodeConfig::default()
         };
-        let keys = config.keys().unwrap().into_iter().collect();
+        let keys = config.keys().unwrap();
         let plan = Plan::new(Kind::Node, Vec::new(), keys).unwrap();
         assert_eq!(plan.runs().len(), 2);
         assert_eq!(plan.runs()[0].settings.load.num_prompts, Some(7));

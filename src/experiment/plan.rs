@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{bail, ensure};
-use toml::Value;
+use toml::{Table, Value};
 
 pub mod announcement;
 pub mod deploy;
@@ -30,7 +30,7 @@ pub struct Plan {
     /// What it is about.
     pub kind: Kind,
     /// Its keys, in order: those of the built-in example, and what was given over them. A list of values is varied.
-    keys: Vec<Entry>,
+    keys: Table,
     /// The keys that were given, by file or flag.
     pub given: Vec<String>,
     /// What was changed in the built-in example to go with what was given.
@@ -73,17 +73,22 @@ impl Plan {
     ///
     /// # Errors
     /// A key that is not known, a value that it does not take, values that do not go together.
-    pub fn new(kind: Kind, example: Vec<Entry>, given: Vec<Entry>) -> Result<Plan, PlanError> {
-        let given = known::known(kind, given)?;
-        let (mut keys, notes) = example::fitted(known::known(kind, example)?, &given);
+    pub fn new(
+        kind: Kind,
+        example: impl IntoIterator<Item = Entry>,
+        given: impl IntoIterator<Item = Entry>,
+    ) -> Result<Plan, PlanError> {
+        let mut given = known::known(kind, given)?;
         let presets = texts(&given, "preset").into_iter();
-        let by_preset: Vec<_> = presets.flat_map(|name| presets::of(&name)).collect();
-        keys.retain(|(key, _)| by_preset.iter().all(|(set, _)| set != key));
-        put(&mut keys, &given);
+        for (key, value) in presets.flat_map(|name| presets::of(&name)) {
+            given.entry(key).or_insert(value);
+        }
+        let (mut keys, notes) = example::fitted(known::known(kind, example)?, &given);
+        keys.extend(given.clone());
         let mut plan = Plan {
             kind,
             keys,
-            given: given.into_iter().map(|(key, _)| key).collect(),
+            given: given.keys().cloned().collect(),
             notes,
             runs: Vec::new(),
         };
@@ -112,16 +117,24 @@ impl Plan {
 
     fn grid(&self) -> Result<Vec<Run>, PlanError> {
         let sweeps = self.sweeps();
-        let repeats = match self.value("repeats") {
-            Some(_) => self.settings(&[], 0)?.keys.repeats,
-            None => 1,
+        let repeats = match self.keys.contains_key("repeats") {
+            true => self.settings(&[], 0)?.keys.repeats,
+            false => 1,
         };
         let combinations = grid::combinations(&sweeps, repeats)?;
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let settings = self.settings(varied, repeat)?;
                 let told = told(&sweeps, varied);
+                let settings = self
+                    .settings(varied, repeat)
+                    .map_err(|error| match &told[..] {
+                        [] => error,
+                        told => {
+                            let label = grid::label(told);
+                            PlanError(format!("{error} (in the run with {label})"))
+                        }
+                    })?;
                 runs.push(Run::new(runs.len() + 1, told, repeat, settings));
             }
         }
@@ -144,7 +157,7 @@ impl Plan {
             "repeats: a search tries each rate once; leave it out, or raise probe_s for longer trials"
         );
         ensure!(
-            self.value("duration").is_none(),
+            !self.keys.contains_key("duration"),
             "duration: a search sets how long each rate is tried; give probe_s in its place"
         );
         Ok(())
@@ -162,45 +175,26 @@ impl Plan {
         Ok(Run::new(number, vec![rate], 0, settings))
     }
 
-    /// The keys of a run, checked: defaults, below presets, below all others.
+    /// The keys of a run, checked: those that are given, over defaults.
     fn settings(&self, varied: &[Entry], repeat: u32) -> Result<Settings, PlanError> {
-        let one = |(key, value): &Entry| {
+        let one = |(key, value): (&String, &Value)| {
             // One value: a list of one is that value.
             let one = values(key, value).into_iter().next();
             (key.clone(), one.unwrap_or_else(|| value.clone()))
         };
         let own = self.keys.iter().map(one).chain(varied.iter().cloned());
-        let own: BTreeMap<String, Value> = own.collect();
-        let preset = own.get("preset").map(line::text).unwrap_or_default();
-        let preset = presets::of(&preset).into_iter();
-        let mut all: BTreeMap<String, Value> = self.defaults().collect();
-        all.extend(preset.map(|(key, value)| (key.to_owned(), value)));
-        all.extend(own);
+        let mut all: BTreeMap<String, Value> = self.defaults().chain(own).collect();
         if let Some(Value::Integer(seed)) = all.get_mut("seed") {
             *seed = seed.saturating_add(i64::from(repeat));
         }
-        let settings = Settings::read(all).and_then(|settings| {
-            deploy::check(&settings)?;
-            Ok(settings)
-        });
-        settings.map_err(|error| match varied.is_empty() {
-            true => error,
-            false => {
-                let label = grid::label(&told(&self.sweeps(), varied));
-                PlanError(format!("{error} (in the run with {label})"))
-            }
-        })
-    }
-
-    fn value(&self, key: &str) -> Option<&Value> {
-        let mut all = self.keys.iter();
-        all.find(|(known, _)| known == key).map(|(_, value)| value)
+        let settings = Settings::read(all)?;
+        deploy::check(&settings)?;
+        Ok(settings)
     }
 
     /// Whether it says what is not for everybody.
     pub fn holds_secret(&self) -> bool {
-        let mut all = self.keys.iter();
-        all.any(|(key, value)| shown(key, value) != *value)
+        self.to_text() != self.to_toml()
     }
 
     /// Every key with its value, as a file: read again it makes the same plan.
@@ -221,18 +215,9 @@ impl Plan {
         for (key, value) in &self.keys {
             text.push_str(&format!("{} = {}\n", quoted(key), shown(key, value)));
         }
-        let mut by_preset = Vec::new();
-        for preset in texts(&self.keys, "preset") {
-            for (key, value) in presets::of(&preset) {
-                if self.value(key).is_none() {
-                    by_preset.push(key);
-                    text.push_str(&format!("# {key} = {value} by preset {preset}\n"));
-                }
-            }
-        }
         text.push_str("\n# defaults\n");
         for (key, value) in self.defaults() {
-            if self.value(&key).is_none() && !by_preset.contains(&key.as_str()) {
+            if !self.keys.contains_key(&key) {
                 text.push_str(&format!("{key} = {value}\n"));
             }
         }
@@ -244,7 +229,7 @@ impl Plan {
     fn defaults(&self) -> impl Iterator<Item = Entry> {
         line::KEYS.iter().filter_map(|key| {
             let name = key.get_id().as_str();
-            let is_of_pair = name == "router" && self.value("num_prefill").is_some();
+            let is_of_pair = name == "router" && self.keys.contains_key("num_prefill");
             let value = match is_of_pair {
                 true => Some("sglang-router".into()),
                 false => line::default_of(self.kind, key),
@@ -267,20 +252,10 @@ impl Run {
     }
 }
 
-/// Puts entries over others, each in the place of the one with its key.
-pub(super) fn put(all: &mut Vec<Entry>, more: &[Entry]) {
-    for (key, value) in more {
-        match all.iter_mut().find(|(known, _)| known == key) {
-            Some((_, old)) => *old = value.clone(),
-            None => all.push((key.clone(), value.clone())),
-        }
-    }
-}
-
 /// The values of a key that was given, as texts.
-fn texts(all: &[Entry], name: &str) -> Vec<String> {
-    let of_name = all.iter().filter(|(key, _)| key == name);
-    let all = of_name.flat_map(|(key, value)| values(key, value));
+fn texts(all: &Table, name: &str) -> Vec<String> {
+    let all = all.get(name).map(|value| values(name, value));
+    let all = all.into_iter().flatten();
     all.map(|value| line::text(&value)).collect()
 }
 

@@ -53,9 +53,6 @@ pub struct Args {
     /// Print the request's columns (docs/METRICS.md) as JSON to standard output; the text goes to standard error
     #[arg(long)]
     pub json: bool,
-    /// Columns of the picture [default: the terminal's, or 80]
-    #[arg(long, value_name = "COLUMNS", value_parser = between(60_u16, 1000))]
-    pub width: Option<u16>,
     /// How an https:// server is verified
     #[command(flatten)]
     pub tls: TlsArgs,
@@ -73,13 +70,6 @@ pub struct Probed {
     pub text: String,
     /// What is wrong, in a few words: the request failed, or its moments are out of order.
     pub wrong: Option<String>,
-}
-
-impl Args {
-    /// Columns that the text is to fit, where it is shown or that was asked for.
-    pub fn width(&self) -> Option<usize> {
-        self.width.map(usize::from).or_else(terminal::width)
-    }
 }
 
 /// Columns of the picture where nobody says how wide the terminal is.
@@ -109,7 +99,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     let mut text = text(
         &record,
         &url,
-        args.width().unwrap_or(WIDTH),
+        terminal::width().unwrap_or(WIDTH),
         wrong.as_deref(),
     );
     text.extend(engine(&record).map(|line| format!("\n{line}\n")));

@@ -74,7 +74,7 @@ mod tests {
             ..RoutingConfig::default()
         };
         let printed = |keys: Table| {
-            let plan = Plan::new(Kind::Routing, Vec::new(), keys.into_iter().collect()).unwrap();
+            let plan = Plan::new(Kind::Routing, Vec::new(), keys).unwrap();
             let mut lines: Vec<String> = plan.to_toml().lines().map(str::to_owned).collect();
             lines.sort();
             lines

@@ -11,7 +11,8 @@ use crate::report::files::{
     EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState, Trial, TrialFile,
 };
 use crate::traffic::Stop;
-use crate::traffic::folder::Folder;
+use crate::traffic::folder::{Folder, Made};
+use crate::units::count;
 
 pub mod folder;
 pub mod one;
@@ -73,70 +74,53 @@ pub async fn run(
     clock: Clock,
 ) -> anyhow::Result<Finished> {
     let stop = Stop::new();
-    let listening = stop.on_signals()?;
+    // That ends with the runtime.
+    drop(stop.on_signals()?);
+    if let OutputDir::New(folder) = &to {
+        folder.check(&FILES)?;
+    }
+    tokio::select! {
+        found = one::preflight(plan.runs(), &program) => found?,
+        () = stop.stopped() => {}
+    }
     let context = RunContext {
-        dir: PathBuf::new(),
         program,
         clock,
         stop: stop.clone(),
         tell,
     };
-    let done = whole(plan, to, context).await;
-    listening.abort();
-    let mut done = done?;
-    done.signal = stop.is_stopped().then(|| stop.signal());
-    Ok(done)
-}
-
-async fn whole(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<Finished> {
-    if let OutputDir::New(folder) = &to {
-        folder.check(&FILES)?;
-    }
-    let is_done = |run: &&Run| match &to {
-        OutputDir::New(_) => false,
-        OutputDir::Resumed(dir) => {
-            folder::run_file(dir, &run.dir).is_some_and(|file| file.state == RunState::Done)
-        }
-    };
-    let to_do = plan.runs().iter().filter(|run| !is_done(run));
-    let to_do: Vec<_> = to_do.map(|run| &run.settings).collect();
-    tokio::select! {
-        found = one::preflight(&to_do, &context.program) => found?,
-        () = context.stop.stopped() => {}
-    }
     let mut runner = ExperimentRunner::begin(plan, to, context)?;
     runner.all().await?;
     runner.write()?;
+    runner.done.signal = stop.is_stopped().then(|| stop.signal());
     Ok(runner.done)
 }
 
 impl ExperimentRunner {
-    fn begin(plan: Plan, to: OutputDir, mut context: RunContext) -> anyhow::Result<Self> {
+    fn begin(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<Self> {
         let now = context.clock.now();
-        let mut notes = Vec::new();
-        let (dir, before, lock) = match to {
+        let fresh = ExperimentFile {
+            began: now.seconds(),
+            ..ExperimentFile::default()
+        };
+        let (dir, before, lock, note) = match to {
             OutputDir::New(folder) => {
-                let made = folder.make(&[], now)?;
-                notes.extend(made.note);
-                let lock = locked(&made.dir)?;
+                let Made { dir, note } = folder.make(&[], now)?;
+                let lock = locked(&dir)?;
                 // What came since the first look, before the lock.
                 folder.check(&FILES)?;
-                folder::write_plan(&made.dir, &plan)?;
-                (made.dir, ExperimentFile::default(), lock)
+                folder::write_plan(&dir, &plan)?;
+                (dir, fresh, lock, note)
             }
             OutputDir::Resumed(dir) => {
                 let lock = locked(&dir)?;
-                let before = folder::read_json(&dir.join(EXPERIMENT));
-                (dir, before.unwrap_or_default(), lock)
+                let before = folder::read_json(&dir.join(EXPERIMENT)).unwrap_or(fresh);
+                (dir, before, lock, None)
             }
         };
-        context.dir.clone_from(&dir);
         let file = ExperimentFile {
             kind: plan.kind.name().to_owned(),
-            began: match before.began {
-                0.0 => now.seconds(),
-                began => began,
-            },
+            began: before.began,
             keys: plan.sweeps().into_iter().map(|sweep| sweep.key).collect(),
             ..ExperimentFile::default()
         };
@@ -145,7 +129,7 @@ impl ExperimentRunner {
             file,
             runs: Vec::new(),
             signal: None,
-            notes,
+            notes: note.into_iter().collect(),
         };
         Ok(ExperimentRunner {
             plan,
@@ -156,7 +140,7 @@ impl ExperimentRunner {
     }
 
     fn write(&self) -> anyhow::Result<()> {
-        folder::write_json(&self.context.dir.join(EXPERIMENT), &self.done.file)
+        folder::write_json(&self.done.dir.join(EXPERIMENT), &self.done.file)
     }
 
     async fn all(&mut self) -> anyhow::Result<()> {
@@ -170,33 +154,30 @@ impl ExperimentRunner {
             if self.context.stop.is_stopped() {
                 break;
             }
-            let (number, left) = (index + 1, runs.len() - index - 1);
+            let (number, all) = (index + 1, runs.len());
+            let has_started = self.done.runs.iter().any(RunEnd::has_started);
+            if index >= MOST_FAILED_STARTS && !has_started {
+                let left = count(all - index, "run");
+                let note =
+                    format!("not tried: {left}, as none of the first {index} could be started");
+                self.tell(&format!("  {note}"));
+                self.done.notes.push(note);
+                break;
+            }
             let start_s = self.done.runs.iter().find_map(|end| end.file.start_s);
             let time = announcement::left(&runs[index..], start_s);
-            let all = runs.len();
             self.tell(&format!(
                 "run {number} of {all}: {}; what is left takes {time}",
                 run.label
             ));
             self.one(index, run).await?;
-            let has_started = self.done.runs.iter().any(RunEnd::has_started);
-            let is_over = left == 0 || self.context.stop.is_stopped();
-            if !(has_started || is_over) && self.done.runs.len() >= MOST_FAILED_STARTS {
-                let further = if left == 1 { "run was" } else { "runs were" };
-                let note = format!(
-                    "{left} further {further} not tried: none of the first {MOST_FAILED_STARTS} could be started"
-                );
-                self.tell(&format!("  {note}"));
-                self.done.notes.push(note);
-                break;
-            }
         }
         Ok(())
     }
 
     /// A run as `experiment.json` has it before it is done; of one that was begun earlier, what it left.
     fn planned(&self, run: &Run) -> RunRef {
-        let before = folder::run_file(&self.context.dir, &run.dir);
+        let before = folder::run_file(&self.done.dir, &run.dir);
         RunRef {
             dir: format!("{RUNS}/{}", run.dir),
             label: run.label.clone(),
@@ -208,22 +189,22 @@ impl ExperimentRunner {
 
     /// Does a run, unless it is done already.
     async fn one(&mut self, index: usize, run: &Run) -> anyhow::Result<RunEnd> {
-        let before = folder::run_file(&self.context.dir, &run.dir);
+        let before = folder::run_file(&self.done.dir, &run.dir);
         let done = before.filter(|file| file.state == RunState::Done);
         let end = match done {
             Some(file) => {
                 self.tell("  done before");
-                RunEnd::read(folder::of_run(&self.context.dir, &run.dir), file)
+                RunEnd::read(folder::of_run(&self.done.dir, &run.dir), file)
             }
             None => {
-                if let Some(aside) = folder::put_aside(&self.context.dir, &run.dir)? {
+                if let Some(aside) = folder::put_aside(&self.done.dir, &run.dir)? {
                     self.tell(&format!(
                         "  was not done: what it left is in {}",
                         aside.display()
                     ));
                 }
                 self.state(index, RunState::Running)?;
-                self.context.run(run).await?
+                self.context.run(&self.done.dir, run).await?
             }
         };
         self.state(index, end.file.state)?;
@@ -312,19 +293,18 @@ fn tried(end: &RunEnd, rate: f64, share: f64) -> (TrialFile, String) {
     let good = number("goodput_requests").unwrap_or(0.0);
     let all = number("scheduled").unwrap_or(0.0);
     let kept = good / all.max(1.0);
-    let said = format!(
-        "{good} of {all} requests kept the limits ({:.1} %)",
+    let (result, word) = match (end.is_invalid(), kept >= share) {
+        (true, _) => (
+            Trial::Invalid,
+            "INVALID: the generator did not keep its schedule",
+        ),
+        (false, true) => (Trial::Met, "met"),
+        (false, false) => (Trial::Missed, "missed"),
+    };
+    let words = format!(
+        "{word}: {good} of {all} requests kept the limits ({:.1} %)",
         kept * 100.0
     );
-    let (result, words) = if end.is_invalid() {
-        let words =
-            "INVALID: the generator did not keep its schedule, so the figures are not the servers'";
-        (Trial::Invalid, words.to_owned())
-    } else if kept >= share {
-        (Trial::Met, format!("met: {said}"))
-    } else {
-        (Trial::Missed, format!("missed: {said}"))
-    };
     let trial = TrialFile {
         rate,
         drawn: number("schedule_rate"),

@@ -1,6 +1,6 @@
 //! What servers and GPUs tell of themselves while a run goes on, once a second, as rows of `series.csv`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -13,8 +13,6 @@ use crate::report::files::{SERIES, ServerFile};
 mod families;
 mod target;
 
-pub use target::Place;
-
 use target::Target;
 
 /// How often is asked.
@@ -23,58 +21,45 @@ const EVERY: Duration = Duration::from_secs(1);
 const COLUMNS: [&str; 5] = ["time", "source", "server", "metric", "value"];
 
 /// Who is asked of a run, and what came of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Scraper {
     targets: Vec<Target>,
     access: Access,
-    rows: TimedRows,
     /// Why the file takes no more.
     lost: Option<String>,
 }
 
 impl Scraper {
-    /// Asks the servers and the GPUs, and writes what they tell to [`SERIES`] in `dir`, at seconds since `began`
-    /// of when each answer was there.
-    ///
-    /// # Errors
-    /// The file cannot be made.
-    pub fn begin(
-        servers: &[ServerFile],
-        access: Access,
-        gpus: Option<Place>,
-        dir: &Path,
-        began: Stamp,
-        clock: &Clock,
-    ) -> anyhow::Result<Scraper> {
-        let servers = servers.iter().map(|server| {
-            let page = Place::Page(format!("{}/metrics", server.url));
-            Target::new(&server.name, page, "start the server with --enable-metrics")
-        });
-        let gpus = gpus.map(|place| {
-            let (page, smi) = (
-                "it has to report DCGM_FI_DEV_GPU_UTIL and DCGM_FI_DEV_FB_USED",
-                "it has to report utilization.gpu and memory.used",
-            );
-            let is_page = matches!(place, Place::Page(_));
-            Target::new("GPUs", place, if is_page { page } else { smi })
-        });
-        Ok(Scraper {
+    /// One that asks servers and, by this `nvidia-smi`, GPUs.
+    pub fn new(servers: &[ServerFile], access: Access, smi: Option<PathBuf>) -> Scraper {
+        let servers = servers
+            .iter()
+            .map(|server| Target::new(&server.name, format!("{}/metrics", server.url), false));
+        let gpus = smi.map(|program| Target::new("GPUs", program.display().to_string(), true));
+        Scraper {
             targets: servers.chain(gpus).collect(),
             access,
-            rows: TimedRows::new(&dir.join(SERIES), &COLUMNS, began, clock)?,
             lost: None,
-        })
+        }
     }
 
-    /// Asks once a second, until it is dropped. Where the file takes no more, that is said and the rest let go.
-    pub async fn run(&mut self) {
-        let (access, rows) = (&self.access, &self.rows);
-        let targets = self.targets.iter_mut();
-        let asked = try_join_all(targets.map(|target| target.ask(access, rows)));
-        if let Err(error) = asked.await {
+    /// Asks once a second, until it is dropped, and writes what is told to [`SERIES`] in `dir`, at seconds since `began` of when each
+    /// answer was there. Where the file takes no more, that is said and the rest let go.
+    pub async fn run(&mut self, dir: &Path, began: Stamp, clock: &Clock) {
+        if let Err(error) = self.ask(dir, began, clock).await {
             self.lost = Some(format!("{SERIES} ends early: {error}"));
         }
         std::future::pending().await
+    }
+
+    async fn ask(&mut self, dir: &Path, began: Stamp, clock: &Clock) -> anyhow::Result<()> {
+        if self.targets.is_empty() {
+            return Ok(());
+        }
+        let rows = TimedRows::new(&dir.join(SERIES), &COLUMNS, began, clock)?;
+        let targets = self.targets.iter_mut();
+        try_join_all(targets.map(|target| target.ask(&self.access, &rows))).await?;
+        Ok(())
     }
 
     /// Who could not be asked, how often, and why.

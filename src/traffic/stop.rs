@@ -11,11 +11,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::error::Error;
 
 /// A handle that ends a run in two steps: no more requests, then none under way either.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Stop {
-    aborted: CancellationToken,
-    /// A child of `aborted`.
     stopped: CancellationToken,
+    aborted: CancellationToken,
     /// The first that came.
     signal: Arc<OnceLock<u8>>,
 }
@@ -23,18 +22,6 @@ pub struct Stop {
 /// Their numbers on every Linux.
 const SIGINT: u8 = 2;
 const SIGTERM: u8 = 15;
-
-impl Default for Stop {
-    fn default() -> Stop {
-        let aborted = CancellationToken::new();
-        let stopped = aborted.child_token();
-        Stop {
-            aborted,
-            stopped,
-            signal: Arc::default(),
-        }
-    }
-}
 
 impl Stop {
     /// A handle of a run that goes on.
@@ -47,8 +34,18 @@ impl Stop {
         self.stopped.cancel();
     }
 
+    /// A handle of a part, which ends with the whole, and may be ended alone.
+    pub(crate) fn child(&self) -> Stop {
+        Stop {
+            stopped: self.stopped.child_token(),
+            aborted: self.aborted.child_token(),
+            signal: self.signal.clone(),
+        }
+    }
+
     /// Ends the requests under way as well.
     pub fn abort(&self) {
+        self.stop();
         self.aborted.cancel();
     }
 

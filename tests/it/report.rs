@@ -45,7 +45,6 @@ async fn probed_by(backend: Backend, url: &str, upstream_kind: UpstreamKind) -> 
         otlp: OtlpArgs::default(),
         request_timeout_s: std::time::Duration::from_secs(30),
         json: false,
-        width: Some(100),
     };
     probe(&args, Clock::system()).await.expect("an answer")
 }

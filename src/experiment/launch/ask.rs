@@ -1,10 +1,12 @@
 //! Questions to what runs.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method};
 use serde_json::Value;
+use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
 use crate::traffic::client::{Client, ClientOptions, Target, TlsArgs, UpstreamKind};
@@ -20,6 +22,16 @@ pub struct Access {
     pub headers: Vec<(HeaderName, HeaderValue)>,
 }
 
+/// What came of a question that is asked until it is so.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Yes,
+    NotYet(String),
+    Never(String),
+}
+
+/// How often something is asked whether it is so.
+const ASK_EVERY: Duration = Duration::from_millis(50);
 /// How long an answer may take: SGLang's `/health` generates a token.
 const ANSWER: Duration = Duration::from_secs(20);
 
@@ -28,7 +40,7 @@ impl Access {
     ///
     /// # Errors
     /// Why it cannot be asked.
-    pub(in crate::experiment) async fn client(&self, url: &str) -> Result<Client, String> {
+    async fn client(&self, url: &str) -> Result<Client, String> {
         let target = Target::parse(url)?;
         let tls = match target.is_tls() {
             true => self.tls.tls(&target)?,
@@ -53,7 +65,7 @@ impl Access {
     ///
     /// # Errors
     /// Why no answer came.
-    pub(super) async fn ask(
+    pub(in crate::experiment) async fn ask(
         &self,
         url: &str,
         method: Method,
@@ -72,25 +84,50 @@ impl Access {
         answer.map(|(status, _)| status)
     }
 
-    /// Why the SGLang (or what pretends to be one) at `url` would not generate; `None`: it would.
-    pub(super) async fn refuses(&self, url: &str) -> Option<String> {
-        // One that wants a key, or is no SGLang, refuses the second.
-        for (path, serves) in [("/health", 200..=200), ("/model_info", 100..=499)] {
+    /// Whether what is at `url` answers each of these paths by a status such as these.
+    pub(super) async fn answers(&self, url: &str, paths: &[(&str, RangeInclusive<u16>)]) -> Asked {
+        for (path, right) in paths {
             match self.get(url, path).await {
-                Ok(status) if serves.contains(&status) => {}
-                Ok(status) => return Some(format!("{path} answers {status}")),
-                Err(why) => return Some(why),
+                Ok(status) if right.contains(&status) => {}
+                Ok(status) => return Asked::NotYet(format!("{path} answers {status}")),
+                Err(why) => return Asked::NotYet(why),
             }
         }
-        None
+        Asked::Yes
     }
 
-    /// How many healthy workers the router at `url` knows.
-    pub(super) async fn workers(&self, url: &str) -> usize {
-        match self.ask(url, Method::GET, "/workers", Bytes::new()).await {
-            Ok((200, body)) => serde_json::from_slice(&body).map_or(0, |told| healthy(&told)),
-            _ => 0,
+    /// Whether the router at `url` knows so many healthy workers.
+    pub(super) async fn knows(&self, url: &str, count: usize) -> Asked {
+        let told = match self.ask(url, Method::GET, "/workers", Bytes::new()).await {
+            Ok((200, body)) => serde_json::from_slice(&body).unwrap_or_default(),
+            _ => Value::Null,
+        };
+        match healthy(&told) {
+            found if found == count => Asked::Yes,
+            found => Asked::NotYet(format!("{found} of {count} workers are healthy")),
         }
+    }
+}
+
+/// Asks until it is so.
+///
+/// # Errors
+/// The last answer, where `limit` is over or it can never be so.
+pub(super) async fn until(limit: Duration, ask: impl AsyncFn() -> Asked) -> Result<(), String> {
+    let mut last = "no answer".to_owned();
+    let asked = async {
+        loop {
+            match ask().await {
+                Asked::Yes => return Ok(()),
+                Asked::NotYet(why) => last = why,
+                Asked::Never(why) => return Err(why),
+            }
+            sleep(ASK_EVERY).await;
+        }
+    };
+    match timeout(limit, asked).await {
+        Ok(done) => done,
+        Err(_) => Err(format!("{last}, for {} s", limit.as_secs_f64())),
     }
 }
 
@@ -108,6 +145,8 @@ fn healthy(told: &Value) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use serde_json::json;
 
     use super::*;
@@ -118,5 +157,26 @@ mod tests {
             json!({"workers": [{"is_healthy": true}, {"is_healthy": false}, {"is_healthy": true}]});
         let pretty = serde_json::to_string_pretty(&told).unwrap();
         assert_eq!(healthy(&serde_json::from_str(&pretty).unwrap()), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_yet_so_is_asked_again_and_the_last_answer_is_told() {
+        for (answers, told, asks) in [
+            (&["", "", "yes"][..], Ok(()), 3..4),
+            (&["busy"], Err("busy, for 30 s".to_owned()), 300..700),
+            (&["", "never", "yes"], Err("never".to_owned()), 2..3),
+        ] {
+            let count = Cell::new(0);
+            let done = until(Duration::from_secs(30), async || {
+                let n = count.replace(count.get() + 1);
+                match answers[n.min(answers.len() - 1)] {
+                    "yes" => Asked::Yes,
+                    "never" => Asked::Never("never".to_owned()),
+                    why => Asked::NotYet(why.to_owned()),
+                }
+            });
+            assert_eq!(done.await, told);
+            assert!(asks.contains(&count.get()), "{count:?}");
+        }
     }
 }

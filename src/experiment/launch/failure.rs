@@ -109,18 +109,13 @@ pub(super) fn failure(
 }
 
 /// What a process wrote to its log last, since it was started with `command` last.
-pub(super) fn said(log: &Path, command: &str) -> String {
+fn said(log: &Path, command: &str) -> String {
     let said = std::fs::read(log).unwrap_or_default();
     let said = String::from_utf8_lossy(&said[said.len().saturating_sub(LOOKED_AT)..]).into_owned();
     match said.rsplit_once(&format!("$ {command}\n")) {
         Some((_, last)) => last.to_owned(),
         None => said,
     }
-}
-
-/// Whether it said what it does not recover from, though it may not end: an SGLang that cannot listen stays.
-pub(super) fn is_hopeless(said: &str) -> bool {
-    said.contains("error while attempting to bind on address")
 }
 
 /// The likely cause and what helps; `None` where nothing that is known was said.
@@ -175,12 +170,5 @@ mod tests {
             "{killed}"
         );
         assert_eq!((by_signal(256), cause("", None)), (None, None));
-    }
-
-    #[test]
-    fn a_server_that_cannot_listen_is_given_up() {
-        let other = "the port 3000 is not available, taking 3001: address already in use";
-        let hopeless = "[Errno 98] error while attempting to bind on address ('127.0.0.1', 17004): address already in use";
-        assert!(!is_hopeless(other) && is_hopeless(hopeless));
     }
 }

@@ -19,10 +19,11 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+use super::ask::{Asked, until};
 use super::command::CommandLine;
-use super::failure::{failure, is_hopeless, said};
+use super::failure::failure;
 use super::spec::DeploymentSpec;
 use crate::report::files::LOGS;
 use crate::terminal;
@@ -62,10 +63,8 @@ struct Keeper {
 
 /// How long a child may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(10);
-/// How often the log of something that starts is read.
-const READ_EVERY: Duration = Duration::from_secs(1);
-/// How often something that starts is asked whether it is ready.
-const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How often is looked whether a group is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Process {
     /// One that is not started yet.
@@ -134,31 +133,21 @@ impl Process {
             .spawn()
     }
 
-    /// Waits until `is_ready` says so.
+    /// Waits until it is ready, as `ask` tells.
     ///
     /// # Errors
     /// It ended, or was not ready after `limit`.
     pub(super) async fn ready(
         &self,
         limit: Duration,
-        is_ready: impl AsyncFn() -> bool,
+        ask: impl AsyncFn() -> Asked,
     ) -> anyhow::Result<()> {
-        let happened = tokio::select! {
+        tokio::select! {
             biased;
-            error = self.failed() => return Err(error),
-            asked = timeout(limit, until(is_ready)) => match asked {
-                Ok(()) => return Ok(()),
-                Err(_) => format!("was not ready after {} s", limit.as_secs_f64()),
-            },
-            () = self.hopeless() => "cannot become ready".to_owned(),
-        };
-        Err(self.failure(&happened, None))
-    }
-
-    /// Waits until its log says what it does not recover from.
-    async fn hopeless(&self) {
-        while !is_hopeless(&said(&self.log, &self.command.to_string())) {
-            sleep(READ_EVERY).await;
+            error = self.failed() => Err(error),
+            asked = until(limit, ask) => {
+                asked.map_err(|why| self.failure(&format!("was not ready ({why})"), None))
+            }
         }
     }
 
@@ -223,13 +212,6 @@ impl Drop for Process {
     }
 }
 
-/// Asks until it is so.
-pub(super) async fn until(is_so: impl AsyncFn() -> bool) {
-    while !is_so().await {
-        sleep(ASK_EVERY).await;
-    }
-}
-
 /// The subcommand of a keeper.
 pub const KEEPER: &str = "end-with-parent";
 
@@ -275,9 +257,9 @@ pub fn keep(command: &[OsString]) -> ExitCode {
     let status = child.wait().unwrap_or_default();
     let _ = killpg(group, Signal::SIGKILL);
     let of_group = Pid::from_raw(-group.as_raw());
-    for _ in 0..GRACE.as_millis() / ASK_EVERY.as_millis() {
+    for _ in 0..GRACE.as_millis() / LOOK_EVERY.as_millis() {
         match waitpid(of_group, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) => std::thread::sleep(ASK_EVERY),
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(LOOK_EVERY),
             Ok(_) => {}
             Err(_) => break,
         }

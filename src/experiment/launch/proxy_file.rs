@@ -1,10 +1,8 @@
 //! The config of a run's proxy.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use anyhow::{Context, anyhow, bail, ensure};
-use http::HeaderValue;
+use anyhow::{anyhow, bail, ensure};
 use serde::Serialize;
 use serde_json::json;
 use toml::{Table, Value};
@@ -12,7 +10,6 @@ use toml::{Table, Value};
 use crate::config;
 use crate::report::files::PROXY_ROWS;
 use crate::request::attempt::ServerRole;
-use crate::traffic::client::bearer;
 
 use super::spec::{DeploymentSpec, Router};
 
@@ -41,8 +38,6 @@ const SECTIONS: [&str; 2] = ["engine", "telemetry"];
 /// An address that goes with any other.
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-type Keys = BTreeMap<String, Value>;
-
 /// Whether the proxy's own reader takes the further keys, and its policy.
 ///
 /// # Errors
@@ -51,6 +46,10 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     if let Some(key) = OWN.iter().find(|key| spec.proxy.contains_key(**key)) {
         bail!("proxy.{key}: the experiment sets it; leave it out");
     }
+    let mut keys = spec.proxy.keys();
+    if let Some(key) = keys.find(|key| spec.fault_injection && key.starts_with("admin_token")) {
+        bail!("proxy.{key}: the experiment asks its proxy for faults without one; leave it out");
+    }
     if !spec.has_proxy() {
         ensure!(
             spec.proxy.is_empty(),
@@ -58,15 +57,16 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
         );
         return Ok(());
     }
+    let upstream = "http://server.invalid:1".to_owned();
     let worker = |number: usize| Worker {
         name: format!("server-{number}"),
         listen: ANY,
-        upstream: format!("http://server-{number}.invalid:1"),
+        upstream: upstream.clone(),
         role: None,
     };
     let hops = if spec.hops { spec.servers.len() } else { 0 };
-    let hops: Vec<Worker> = (1..=hops).map(worker).collect();
-    let text = text(spec, ANY, ANY, &[worker(1).upstream], &hops);
+    let hops: Vec<Worker> = (0..hops).map(worker).collect();
+    let text = text(spec, ANY, ANY, std::slice::from_ref(&upstream), &hops);
     let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
     match config::wrong(&text).first() {
         // That is the plan's own key.
@@ -74,23 +74,6 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
         Some(wrong) => bail!("[proxy] {wrong}"),
         None => Ok(()),
     }
-}
-
-/// What the admin listener of a proxy that takes faults asks for, as `Authorization`.
-///
-/// # Errors
-/// The key, and why there is none.
-pub(super) fn authorization(spec: &DeploymentSpec) -> anyhow::Result<Option<HeaderValue>> {
-    let text = |key: &str| spec.proxy.get(key).and_then(Value::as_str);
-    let token = match (text("admin_token"), text("admin_token_file")) {
-        _ if !spec.fault_injection => return Ok(None),
-        (Some(token), _) => token.to_owned(),
-        (None, Some(file)) => std::fs::read_to_string(file)
-            .with_context(|| format!("proxy.admin_token_file = \"{file}\""))?,
-        (None, None) => return Ok(None),
-    };
-    let wrong = |wrong| anyhow!("proxy.admin_token {wrong}");
-    bearer(token.trim()).map(Some).map_err(wrong)
 }
 
 /// The config of a proxy with its front and its admin listener there, as `queuescope proxy --config` reads it.
@@ -104,43 +87,44 @@ pub(super) fn text(
     upstream: &[String],
     hops: &[Worker],
 ) -> anyhow::Result<String> {
-    let is_server = spec.sends_to_servers();
-    let proxy = Table::try_from(json!({
+    let mut proxy = Table::try_from(json!({
         "listen": front,
         "admin": admin,
         "upstream": upstream,
-        "upstream_kind": if is_server { "server" } else { "router" },
+        "upstream_kind": spec.upstream_kind(),
         "records": spec.dir.join(PROXY_ROWS).display().to_string(),
         "fault_injection": spec.fault_injection,
         "metrics_label_sets": USUAL_LABEL_SETS.max(LABEL_SETS * hops.len()),
         // It is stopped when the load is over: what is open by then is nobody's.
         "drain_timeout_s": 5.0,
     }))?;
-    let mut proxy: Keys = proxy.into_iter().collect();
     if spec.router == Router::Builtin {
         proxy.insert("policy".to_owned(), spec.policy.as_str().into());
     }
-    let is_beside = |key: &str| {
-        SECTIONS
+    let mut file = Table::new();
+    for (key, value) in &spec.proxy {
+        let is_beside = SECTIONS
             .iter()
-            .any(|name| key.split('.').next() == Some(name))
-    };
-    let more = spec.proxy.clone().into_iter();
-    // What stands beside [proxy] in its file.
-    let (beside, own): (Keys, Keys) = more.partition(|(key, _)| is_beside(key));
-    proxy.extend(own);
-    let quoted = |key: &str| {
-        let words = key.split('.').map(|word| Value::from(word).to_string());
-        words.collect::<Vec<String>>().join(".")
-    };
-    let line = |(key, value): (&String, &Value)| format!("{} = {value}\n", quoted(key));
-    let lines = |keys: &Keys| keys.iter().map(line).collect::<String>();
-    // Points in their names make tables of them.
-    let file = format!("{}[proxy]\n{}", lines(&beside), lines(&proxy)).parse();
-    // The error itself would show the line, which may hold a secret.
-    let mut file: Table = file.map_err(|error: toml::de::Error| anyhow!("{}", error.message()))?;
+            .any(|name| key.split('.').next() == Some(name));
+        let table = if is_beside { &mut file } else { &mut proxy };
+        put(table, key, value.clone());
+    }
+    file.insert("proxy".to_owned(), proxy.into());
     if !hops.is_empty() {
         file.insert("worker".to_owned(), Value::try_from(hops)?);
     }
     Ok(toml::to_string(&file)?)
+}
+
+/// Puts a value in its place: points in its key make tables of them.
+fn put(table: &mut Table, key: &str, value: Value) {
+    let Some((name, rest)) = key.split_once('.') else {
+        table.insert(key.to_owned(), value);
+        return;
+    };
+    let inner = table.entry(name).or_insert_with(|| Table::new().into());
+    // What is none is refused by who reads it.
+    if let Value::Table(inner) = inner {
+        put(inner, rest, value);
+    }
 }

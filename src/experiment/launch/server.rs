@@ -1,25 +1,25 @@
 //! A server of a run, and what is done to it while that goes on.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use bytes::Bytes;
 use http::Method;
-use tokio::time::{sleep, timeout};
 
 use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
-use super::ask::Access;
-use super::process::{Process, until};
+use super::ask::{Access, Asked, until};
+use super::process::Process;
 
 /// How long servers are asked to empty their caches: one refuses while requests are under way, and those of an earlier run
 /// may be.
 const FLUSHING: Duration = Duration::from_secs(30);
-/// How often.
-const FLUSH_EVERY: Duration = Duration::from_millis(250);
+/// What an SGLang (or what pretends to be one) that would generate answers; the second refuses one that wants a key, or is no SGLang.
+const SERVES: [(&str, RangeInclusive<u16>); 2] =
+    [("/health", 200..=200), ("/model_info", 100..=499)];
 
 /// A server of a deployment, and what is done to it.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ pub struct Server {
     /// `None`: an external one.
     pub(super) process: Option<Process>,
     pub(super) access: Access,
-    /// The proxy's admin listener, where there are hops, and how that is asked.
-    pub(super) admin: Option<(SocketAddr, Access)>,
+    /// The proxy's admin listener, if there is a proxy.
+    pub(super) admin: Option<SocketAddr>,
     pub(super) start_timeout: Duration,
 }
 
@@ -73,22 +73,14 @@ impl Server {
 
     /// The same at `url`: past its hop, which need not be there yet.
     pub(super) async fn ready_at(&self, url: &str) -> anyhow::Result<()> {
-        let limit = self.start_timeout;
-        let last = Mutex::new("no answer".to_owned());
-        let is_ready = async || {
-            let why = self.access.refuses(url).await;
-            let is_ready = why.is_none();
-            *last.lock().unwrap_or_else(PoisonError::into_inner) = why.unwrap_or_default();
-            is_ready
-        };
+        let ask = async || self.access.answers(url, &SERVES).await;
         if let Some(process) = &self.process {
-            return process.ready(limit, is_ready).await;
+            return process.ready(self.start_timeout, ask).await;
         }
-        let asked = timeout(limit, until(is_ready)).await;
-        asked.map_err(|_| {
-            let why = last.lock().unwrap_or_else(PoisonError::into_inner);
-            let (name, limit) = (&self.file.name, limit.as_secs_f64());
-            anyhow!("{name}: {url} is not ready after {limit} s ({why}); start the server, or give its URL")
+        let asked = until(self.start_timeout, ask).await;
+        asked.map_err(|why| {
+            let name = &self.file.name;
+            anyhow!("{name}: {url} is not ready ({why}); start the server, or give its URL")
         })
     }
 
@@ -98,14 +90,13 @@ impl Server {
     /// It has no hop, or the hop does not take the fault.
     pub async fn set_fault(&self, fault: Option<&Fault>) -> anyhow::Result<()> {
         let name = &self.file.name;
-        let admin = self.admin.as_ref();
-        let (admin, access) = admin.with_context(|| format!("{name} has no hop"))?;
+        let admin = self.admin.with_context(|| format!("{name} has no hop"))?;
         let (method, body) = match fault {
             Some(fault) => (Method::PUT, serde_json::to_vec(fault)?.into()),
             None => (Method::DELETE, Bytes::new()),
         };
         let (url, path) = (format!("http://{admin}"), format!("/faults/{name}"));
-        let asked = access.ask(&url, method, &path, body).await;
+        let asked = Access::default().ask(&url, method, &path, body).await;
         let (status, said) = asked.map_err(anyhow::Error::msg)?;
         let said = String::from_utf8_lossy(&said);
         ensure!(
@@ -122,59 +113,17 @@ impl Server {
 /// # Errors
 /// Why it has not.
 pub(super) async fn flushed(access: &Access, url: &str) -> Result<(), String> {
-    let asked = emptied(async || {
+    let ask = async || {
         let asked = access.ask(url, Method::POST, "/flush_cache", Bytes::new());
-        asked.await.map(|(status, _)| status)
-    });
-    asked
-        .await
-        .map_err(|why| format!("the cache of {url} was not emptied before the run: {why}"))
-}
-
-/// Asks until the answer is 200, for [`FLUSHING`] at most; an answer that cannot change is the last.
-async fn emptied(ask: impl AsyncFn() -> Result<u16, String>) -> Result<(), String> {
-    let mut last = String::new();
-    let asked = async {
-        loop {
-            match ask().await {
-                Ok(200) => return Ok(()),
-                Ok(status @ (401 | 403 | 404 | 405)) => {
-                    return Err(format!("it answered {status}"));
-                }
-                Ok(status) => last = format!("it answered {status}"),
-                Err(why) => last = why,
+        match asked.await {
+            Ok((200, _)) => Asked::Yes,
+            Ok((status @ (401 | 403 | 404 | 405), _)) => {
+                Asked::Never(format!("it answered {status}"))
             }
-            log::debug!("/flush_cache: {last}; it is asked again");
-            sleep(FLUSH_EVERY).await;
+            Ok((status, _)) => Asked::NotYet(format!("it answered {status}")),
+            Err(why) => Asked::NotYet(why),
         }
     };
-    match timeout(FLUSHING, asked).await {
-        Ok(done) => done,
-        Err(_) => Err(format!("{last}, for {} s", FLUSHING.as_secs())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_cache_is_asked_to_be_emptied_until_it_is() {
-        let asked = |answers: &'static [u16]| async move {
-            let count = Cell::new(0);
-            let done = emptied(async || {
-                let n = count.replace(count.get() + 1);
-                Ok(answers[n.min(answers.len() - 1)])
-            });
-            (done.await, count.get())
-        };
-        assert_eq!(asked(&[400, 400, 503, 200]).await, (Ok(()), 4));
-        // A router that reached some of its servers only.
-        let (done, count) = asked(&[206]).await;
-        assert_eq!(done, Err("it answered 206, for 30 s".to_owned()));
-        assert!(count > 10, "{count}");
-        assert_eq!(asked(&[404]).await, (Err("it answered 404".to_owned()), 1));
-    }
+    let asked = until(FLUSHING, ask).await;
+    asked.map_err(|why| format!("the cache of {url} was not emptied before the run: {why}"))
 }

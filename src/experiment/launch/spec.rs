@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use super::ask::Access;
 use super::command::CommandLine;
 use crate::request::attempt::ServerRole;
-use crate::traffic::client::Target;
+use crate::traffic::client::{Target, UpstreamKind};
 
 /// What serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -156,9 +156,12 @@ impl DeploymentSpec {
         self.front || self.hops || self.router == Router::Builtin
     }
 
-    /// Whether what requests are sent to, behind our front if there is one, is the servers themselves.
-    pub fn sends_to_servers(&self) -> bool {
-        !self.hops && matches!(self.router, Router::None | Router::Builtin)
+    /// What requests are sent to, behind our front if there is one.
+    pub fn upstream_kind(&self) -> UpstreamKind {
+        match self.router {
+            Router::None | Router::Builtin if !self.hops => UpstreamKind::Server,
+            _ => UpstreamKind::Router,
+        }
     }
 
     /// Whether it fits together.

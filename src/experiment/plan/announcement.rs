@@ -3,7 +3,6 @@
 use super::deploy::without_effect;
 use super::grid::Sweep;
 use super::line::{self, Settings};
-use super::presets;
 use super::shown::shown;
 use super::{Plan, Run};
 use crate::experiment::launch::EngineName;
@@ -13,9 +12,12 @@ use crate::units::count;
 const START_SIM: f64 = 2.0;
 const START_SGLANG: f64 = 60.0;
 /// The keys that are shown in any case.
-const SHOWN: [&str; 8] = [
+const SHOWN: [&str; 11] = [
     "engine",
+    "servers",
     "num_gpus",
+    "num_prefill",
+    "num_decode",
     "router",
     "dataset_name",
     "num_prompts",
@@ -47,50 +49,33 @@ pub fn announcement(plan: &Plan) -> String {
         let values: Vec<String> = values.collect();
         text.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }
-    let value = |key: &&str| match *key {
-        "num_gpus" if !keys.servers.is_empty() => Some(format!("servers = {}", keys.servers.len())),
-        "num_gpus" if keys.engine == EngineName::External => None,
-        "num_gpus" if keys.has_pairs() => {
-            let (prefill, decode) = (keys.num_prefill, keys.num_decode);
-            Some(format!("num_prefill = {prefill}, num_decode = {decode}"))
-        }
-        key => Some(format!("{key} = {}", settings.text(key)?)),
+    let is_shown = |key: &&&str| match **key {
+        "num_gpus" => keys.engine != EngineName::External && !keys.has_pairs(),
+        "num_prefill" | "num_decode" => keys.has_pairs(),
+        _ => true,
     };
-    let pairs: Vec<String> = SHOWN.iter().filter_map(value).collect();
+    let value = |key: &&str| Some(format!("{key} = {}", settings.text(key)?));
+    let pairs: Vec<String> = SHOWN.iter().filter(is_shown).filter_map(value).collect();
     text.push_str(&format!("  {}\n", pairs.join(", ")));
-    for note in notes(plan, settings) {
+    let notes = plan.notes.iter().cloned();
+    for note in notes.chain(without_effect(plan, settings)) {
         text.push_str(&format!("note: {note}\n"));
     }
     text
 }
 
-fn notes(plan: &Plan, settings: &Settings) -> Vec<String> {
-    let mut notes = plan.notes.clone();
-    let sweeps = plan.sweeps();
-    let is_varied = sweeps.iter().any(|sweep| sweep.key == "preset");
-    if let Some(preset) = settings.keys.preset.as_ref().filter(|_| !is_varied) {
-        let set = presets::of(preset).into_iter();
-        let set = set.filter(|(key, _)| !plan.given.iter().any(|given| given == key));
-        let set: Vec<String> = set.map(|(key, value)| format!("{key} = {value}")).collect();
-        notes.push(format!("preset {preset} sets {}", set.join(", ")));
-    }
-    notes.extend(without_effect(plan, settings));
-    notes
-}
-
-/// How long runs take where their rates say so, and a start this many seconds if that is known.
+/// How long runs take, about, where their rates say so; a start takes this many seconds if that is known.
 pub fn left(runs: &[Run], start_s: Option<f64>) -> String {
-    let usual = |run: &Run| match run.settings.keys.engine {
-        EngineName::Sglang => START_SGLANG,
-        _ => START_SIM,
+    let run_s = |run: &Run| {
+        let usual = match run.settings.keys.engine {
+            EngineName::Sglang => START_SGLANG,
+            _ => START_SIM,
+        };
+        Some(load_s(&run.settings)? + start_s.unwrap_or(usual))
     };
-    let starts = runs.iter().map(|run| start_s.unwrap_or(usual(run)));
-    let starts: f64 = starts.sum();
-    let loads: Option<f64> = runs.iter().map(|run| load_s(&run.settings)).sum();
-    match (loads, start_s) {
-        (Some(loads), _) => format!("about {}", span(loads + starts)),
-        (None, Some(_)) => format!("about {} for starts alone", span(starts)),
-        (None, None) => "for as long as the servers take".to_owned(),
+    match runs.iter().map(run_s).sum::<Option<f64>>() {
+        Some(seconds) => format!("about {}", span(seconds)),
+        None => "for as long as the servers take".to_owned(),
     }
 }
 
@@ -148,11 +133,6 @@ mod tests {
         let text = announced("request_rate = [5, inf]");
         assert!(
             text.starts_with("2 runs, for as long as the servers take\n"),
-            "{text}"
-        );
-        let text = announced("preset = 'low-latency'\nmax_running_requests = 5");
-        assert!(
-            text.contains("note: preset low-latency sets chunked_prefill_size = 4096\n"),
             "{text}"
         );
         let text = announced("find_max_rate = true\ngoodput = ['ttft:500']");

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
-use toml::Value;
+use toml::{Table, Value};
 
 use super::Plan;
 use super::error::PlanError;
 use super::keys::{SGLANG, STARTED};
 use super::line::{self, Settings, text};
-use super::read::Entry;
 use crate::experiment::faults::FaultPlan;
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
@@ -307,11 +306,11 @@ fn server_flags(
     let is_sglang = keys.engine == EngineName::Sglang;
     let named = |(key, flag): &(&str, &str)| Some(((*flag).to_owned(), settings.get(key)?.clone()));
     let own = |flag: &str, value: Value| (flag.to_owned(), value);
-    let mut all: Vec<Entry> = Vec::new();
+    let mut all = Table::new();
     if is_sglang {
         // Each has GPUs of its own, or shares them with so many.
         let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
-        all.push(own("base_gpu_id", i64::from(gpu).into()));
+        all.extend([own("base_gpu_id", i64::from(gpu).into())]);
         all.extend(OF_SGLANG.iter().filter_map(|key| named(&(key, key))));
     } else {
         all.extend(OF_SIM.iter().filter_map(named));
@@ -326,19 +325,23 @@ fn server_flags(
     all.extend(role.map(|role| own(MODE, role.name().into())));
     let table = if is_sglang { "sglang" } else { "sim" };
     for table in [table].into_iter().chain(role.map(ServerRole::name)) {
-        let own = settings.table(table);
-        let own: Vec<Entry> = own.map(|(k, v)| (k.to_owned(), v.clone())).collect();
-        super::put(&mut all, &own);
+        let given = settings.table(table);
+        all.extend(given.map(|(key, value)| own(key, value.clone())));
     }
     if let Some(logs) = logs {
         let folder = logs.display().to_string();
-        all.push(own("export_metrics_to_file", true.into()));
-        all.push(own("export_metrics_to_file_dir", folder.into()));
-        let is_said = |(key, _): &Entry| key.replace('-', "_").starts_with("log_requests");
-        if is_sglang && !all.iter().any(is_said) {
+        let is_said = |key: &String| key.replace('-', "_").starts_with("log_requests");
+        let is_unsaid = is_sglang && !all.keys().any(is_said);
+        all.extend([
+            own("export_metrics_to_file", true.into()),
+            own("export_metrics_to_file_dir", folder.into()),
+        ]);
+        if is_unsaid {
             // Without the prompt.
-            all.push(own("log_requests", true.into()));
-            all.push(own("log_requests_level", 0.into()));
+            all.extend([
+                own("log_requests", true.into()),
+                own("log_requests_level", 0.into()),
+            ]);
         }
     }
     let flags = all.iter();

@@ -37,15 +37,14 @@ pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, P
     }
     let mut all = vec![Vec::new()];
     for Sweep { key, values } in sweeps {
-        let with = |before: &Vec<Entry>, value: &Value| {
-            let mut entries = before.clone();
-            entries.push((key.clone(), value.clone()));
+        let entries = values.iter().map(|value| (key.clone(), value.clone()));
+        let with = |before: &Vec<Entry>| {
+            let before = before.clone();
             entries
+                .clone()
+                .map(move |entry| [&before[..], &[entry]].concat())
         };
-        all = all
-            .iter()
-            .flat_map(|before| values.iter().map(|value| with(before, value)))
-            .collect();
+        all = all.iter().flat_map(with).collect();
     }
     Ok(all)
 }

@@ -112,10 +112,6 @@ pub struct Keys {
     /// router other than builtin is]
     #[arg(long, value_name = "BOOL", help_heading = ROUTER)]
     pub hops: Option<bool>,
-    /// URL of a DCGM exporter's /metrics, for use and memory of GPUs [default: nvidia-smi, where it is and SGLang is on this
-    /// machine]
-    #[arg(long, value_parser = url, help_heading = EXPERIMENT)]
-    pub dcgm_url: Option<String>,
     /// Read each server's /metrics every second
     #[arg(long, value_name = "BOOL", default_value = "true", action = Set, help_heading = EXPERIMENT)]
     pub collect_per_node_metrics: bool,

@@ -1,6 +1,6 @@
 //! Which keys a plan may have.
 
-use toml::Value;
+use toml::{Table, Value};
 
 use super::error::PlanError;
 use super::keys::Kind;
@@ -11,8 +11,11 @@ use crate::config::sections::nearest;
 use crate::secret;
 
 /// The entries by their keys' own names, if all are known. What values mean is known with all of a run's.
-pub(super) fn known(kind: Kind, entries: Vec<Entry>) -> Result<Vec<Entry>, PlanError> {
-    let mut all: Vec<Entry> = Vec::new();
+pub(super) fn known(
+    kind: Kind,
+    entries: impl IntoIterator<Item = Entry>,
+) -> Result<Table, PlanError> {
+    let mut all = Table::new();
     for (name, value) in entries {
         if name == EXPERIMENT {
             let name = kind.name();
@@ -31,10 +34,9 @@ pub(super) fn known(kind: Kind, entries: Vec<Entry>) -> Result<Vec<Entry>, PlanE
             let wrong = "is in place of a hidden value; give the value itself";
             return Err(PlanError::of(&name, format!("{} {wrong}", secret::MASK)));
         }
-        if all.iter().any(|(known, _)| *known == key) {
+        if all.insert(key, value).is_some() {
             return Err(PlanError::of(&name, "is given twice"));
         }
-        all.push((key, value));
     }
     Ok(all)
 }
@@ -56,6 +58,7 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
         2.. if name == "repeats" => {
             Err(PlanError::of(name, "must be one number: it is not varied"))
         }
+        2.. if name == "preset" => Err(PlanError::of(name, "must be one name: it is not varied")),
         _ => Ok(()),
     }
 }

@@ -172,6 +172,8 @@ fn own_flags(key: &Arg, value: &Value) -> Vec<String> {
             is_on.then_some(flag).into_iter().collect()
         }
         Value::Array(all) => all.iter().map(valued).collect(),
+        // Of the generator's what takes a table takes JSON.
+        Value::Table(_) if is_own(key) => vec![format!("{flag}={value}")],
         value => vec![valued(value)],
     }
 }

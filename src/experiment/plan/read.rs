@@ -1,11 +1,6 @@
 //! Keys and values as they are written: in a file, in its order, and on the command line.
 
-use std::ops::Range;
-
-use serde::Deserialize as _;
-use serde::de::IntoDeserializer as _;
-use toml::de::{DeString, DeTable, DeValue};
-use toml::{Spanned, Value};
+use toml::{Table, Value};
 
 use super::TABLES;
 use super::error::PlanError;
@@ -18,33 +13,22 @@ pub type Entry = (String, Value);
 /// # Errors
 /// It is no TOML: the line and what is wrong there.
 pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
-    let unread = |error: toml::de::Error| {
-        let at = error.span().map_or(0, |span: Range<usize>| span.start);
-        let before = text.get(..at).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let line = text.get(..at).unwrap_or_default().matches('\n').count() + 1;
         PlanError(format!("line {line}: {}", error.message().trim()))
-    };
+    })?;
     let mut entries = Vec::new();
-    for (name, value) in DeTable::parse(text).map_err(unread)?.into_inner() {
-        let (at, key) = (name.span().start, name.into_inner());
-        let span = value.span();
-        match value.into_inner() {
-            DeValue::Table(inner) if TABLES.contains(&key.as_ref()) => {
-                let of_table = |(name, value): (Spanned<DeString<'_>>, _)| {
-                    let key = format!("{key}.{}", name.get_ref());
-                    (name.span().start, key, value)
-                };
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) if TABLES.contains(&&*key) => {
+                let of_table = |(name, value)| (format!("{key}.{name}"), value);
                 entries.extend(inner.into_iter().map(of_table));
             }
-            value => entries.push((at, key.into_owned(), Spanned::new(span, value))),
+            value => entries.push((key, value)),
         }
     }
-    entries.sort_by_key(|(at, ..)| *at);
-    let read = |(_, key, value): (_, _, Spanned<DeValue<'_>>)| {
-        let value = Value::deserialize(value.into_deserializer());
-        value.map(|value| (key, value)).map_err(unread)
-    };
-    entries.into_iter().map(read).collect()
+    Ok(entries)
 }
 
 /// The value of a flag that was given with these words. Several make a list, which is varied, but where the key takes a list;

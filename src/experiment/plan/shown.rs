@@ -1,6 +1,6 @@
 //! Keys and values of a plan as they are written, and as they are shown: without secrets.
 
-use toml::Value;
+use toml::{Table, Value};
 
 use super::grid::Sweep;
 use super::line::text;
@@ -9,10 +9,9 @@ use crate::secret;
 
 /// A key as TOML has it; of a table's what comes behind its name is one word.
 pub(super) fn quoted(key: &str) -> String {
-    let is_bare = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-    let word = |word: &str| match !word.is_empty() && word.chars().all(is_bare) {
-        true => word.to_owned(),
-        false => Value::from(word).to_string(),
+    let word = |word: &str| {
+        let line = Table::from_iter([(word.to_owned(), Value::from(true))]).to_string();
+        line.trim_end().trim_end_matches(" = true").to_owned()
     };
     match key.split_once('.') {
         Some((table, rest)) => format!("{}.{}", word(table), word(rest)),

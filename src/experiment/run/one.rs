@@ -11,8 +11,10 @@ use crate::experiment::faults;
 use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, router};
 use crate::experiment::plan::line::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
-use crate::experiment::scrape::{Place, Scraper};
-use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
+use crate::experiment::scrape::Scraper;
+use crate::report::files::{
+    FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY, ServerFile,
+};
 use crate::table::join;
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
@@ -21,8 +23,6 @@ use super::folder;
 /// What the runs of an experiment share.
 #[derive(Debug)]
 pub struct RunContext {
-    /// The experiment's folder.
-    pub dir: PathBuf,
     /// The program `queuescope`.
     pub program: PathBuf,
     /// The time.
@@ -103,12 +103,12 @@ fn tell_pairs(end: &mut RunEnd) {
 }
 
 impl RunContext {
-    /// Does a run, whose folder is not there yet. What goes wrong is in its end.
+    /// Does a run of the experiment in `dir`, whose own folder is not there yet. What goes wrong is in its end.
     ///
     /// # Errors
     /// Its folder cannot be written.
-    pub async fn run(&self, run: &Run) -> anyhow::Result<RunEnd> {
-        let dir = folder::of_run(&self.dir, &run.dir);
+    pub async fn run(&self, dir: &Path, run: &Run) -> anyhow::Result<RunEnd> {
+        let dir = folder::of_run(dir, &run.dir);
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let file = RunFile {
             label: run.label.clone(),
@@ -172,25 +172,21 @@ impl RunContext {
         deployment: &Deployment,
         end: &mut RunEnd,
     ) -> anyhow::Result<RunState> {
-        let (url, answers) = (&deployment.target, deployment.upstream_kind);
+        let (url, answers) = (&deployment.target, spec.upstream_kind());
         let args = deploy::traffic(settings, url, answers, &end.dir)?;
-        let (live, stop) = (Arc::<Live>::default(), Stop::new());
+        let (live, stop) = (Arc::<Live>::default(), self.stop.child());
         let traffic = traffic::run_watched(&args, self.clock.clone(), live.clone(), stop.clone());
         tokio::pin!(traffic);
-        let stopping = passed_on(self.stop.clone(), &stop);
-        let mut scraper = None;
+        let mut scraper = scraper(settings, spec, &end.file.servers);
         let sent = {
-            let servers = &deployment.servers;
-            let beside = self.beside(settings, spec, servers, &live, end, &mut scraper);
+            let beside = self.beside(settings, &deployment.servers, &live, end, &mut scraper);
             tokio::select! {
                 sent = &mut traffic => Ok(sent),
                 error = deployment.ended() => Err(error),
                 Err(error) = beside => Err(error),
-                never = stopping => Err(never),
             }
         };
-        let notes = scraper.into_iter().flat_map(Scraper::notes);
-        end.file.notes.extend(notes);
+        end.file.notes.extend(scraper.notes());
         match sent {
             Ok(finished) => self.finished(settings, finished, end),
             Err(error) => {
@@ -206,43 +202,24 @@ impl RunContext {
     async fn beside(
         &self,
         settings: &Settings,
-        spec: &DeploymentSpec,
         servers: &[Server],
         live: &Live,
         end: &mut RunEnd,
-        scraper: &mut Option<Scraper>,
+        scraper: &mut Scraper,
     ) -> anyhow::Result<()> {
         let began = live.began().await;
         end.file.began = Some(began.seconds());
         end.write()?;
-        let (keys, clock) = (&settings.keys, &self.clock);
-        if keys.collect_per_node_metrics {
-            let gpus = match &keys.dcgm_url {
-                Some(url) => Some(Place::Page(url.clone())),
-                None if spec.has_gpus_here() => router::in_path("nvidia-smi").map(Place::NvidiaSmi),
-                None => None,
-            };
-            let (servers, access) = (&end.file.servers, spec.access.clone());
-            *scraper = Some(Scraper::begin(
-                servers, access, gpus, &end.dir, began, clock,
-            )?);
-        }
-        let scraped = async {
-            match scraper {
-                Some(scraper) => scraper.run().await,
-                None => std::future::pending().await,
-            }
-        };
         let plan = deploy::faults(settings);
         let log = end.dir.join(FAULTS);
         let failing = async {
             match &plan {
-                Some(plan) => faults::run(plan, servers, began, clock, &log).await,
+                Some(plan) => faults::run(plan, servers, began, &self.clock, &log).await,
                 None => Ok(()),
             }
         };
         tokio::select! {
-            () = scraped => Ok(()),
+            () = scraper.run(&end.dir, began, &self.clock) => Ok(()),
             Err(error) = failing => Err(error),
         }
     }
@@ -285,14 +262,24 @@ impl RunContext {
     }
 }
 
+/// Who is asked during a run.
+fn scraper(settings: &Settings, spec: &DeploymentSpec, servers: &[ServerFile]) -> Scraper {
+    if !settings.keys.collect_per_node_metrics {
+        return Scraper::default();
+    }
+    let has_gpus = spec.has_gpus_here();
+    let smi = has_gpus.then(|| router::in_path("nvidia-smi")).flatten();
+    Scraper::new(servers, spec.access.clone(), smi)
+}
+
 /// Fails early if what none of the runs would find is missing: the router's program, or the data set, which is brought if need
 /// be.
 ///
 /// # Errors
 /// What is missing, and how to get it.
-pub async fn preflight(runs: &[&Settings], program: &Path) -> anyhow::Result<()> {
+pub async fn preflight(runs: &[Run], program: &Path) -> anyhow::Result<()> {
     let mut seen = Vec::new();
-    for settings in runs {
+    for Run { settings, .. } in runs {
         let spec = deploy::spec(settings, Path::new(""), program)?;
         if spec.router == Router::SglangRouter {
             router::find(spec.router_program.as_deref())?;
@@ -304,13 +291,4 @@ pub async fn preflight(runs: &[&Settings], program: &Path) -> anyhow::Result<()>
         }
     }
     Ok(())
-}
-
-/// Hands on that all is to end.
-async fn passed_on(from: Stop, to: &Stop) -> anyhow::Error {
-    from.stopped().await;
-    to.stop();
-    from.aborted().await;
-    to.abort();
-    std::future::pending().await
 }

@@ -7,9 +7,11 @@ use crate::report::series::{POOL, QUEUED, RUNNING};
 /// A sample: its name, labels as they are written, and value.
 struct Sample<'a>(&'a str, &'a str, f64);
 
-/// A gauge: its name, the series' metric, what makes its unit a share or bytes, and whether that of several data-parallel ranks is
-/// their mean, not their sum.
-type Gauge = (&'static str, &'static str, f64, bool);
+/// The GPU that it is of, if it is of one, metric and value.
+pub(super) type Told = (Option<String>, &'static str, f64);
+
+/// A gauge: its name, the series' metric, and whether that of several data-parallel ranks is their mean, not their sum.
+type Gauge = (&'static str, &'static str, bool);
 
 /// The share of time in which a GPU did anything, 0 to 1.
 const USE: &str = "gpu_use";
@@ -18,22 +20,20 @@ const MEMORY: &str = "gpu_memory";
 /// Bytes of a mebibyte.
 const MIB: f64 = 1_048_576.0;
 
-/// What is taken of SGLang's page, whose `gen_throughput` is tokens a second, and of a DCGM exporter's.
-const GAUGES: [Gauge; 8] = [
-    ("sglang:num_running_reqs", RUNNING, 1.0, false),
-    ("sglang:num_queue_reqs", QUEUED, 1.0, false),
-    ("sglang:token_usage", "token_usage", 1.0, true),
-    ("sglang:max_total_num_tokens", POOL, 1.0, true),
-    ("sglang:cache_hit_rate", "cache_hit_rate", 1.0, true),
-    ("sglang:gen_throughput", "gen_throughput", 1.0, false),
-    ("DCGM_FI_DEV_GPU_UTIL", USE, 0.01, true),
-    ("DCGM_FI_DEV_FB_USED", MEMORY, MIB, false),
+/// What is taken of SGLang's page, whose `gen_throughput` is tokens a second.
+const GAUGES: [Gauge; 6] = [
+    ("sglang:num_running_reqs", RUNNING, false),
+    ("sglang:num_queue_reqs", QUEUED, false),
+    ("sglang:token_usage", "token_usage", true),
+    ("sglang:max_total_num_tokens", POOL, true),
+    ("sglang:cache_hit_rate", "cache_hit_rate", true),
+    ("sglang:gen_throughput", "gen_throughput", false),
 ];
 
-/// What a page tells: the GPU that it is of, if it is of one, metric and value. Ranks of tensor and pipeline parallelism repeat one
-/// another: the highest of them counts. Of each priority's own the total alone counts.
-pub(super) fn gauges(page: &str) -> Vec<(String, &'static str, f64)> {
-    let mut found: BTreeMap<(usize, String), BTreeMap<String, f64>> = BTreeMap::new();
+/// What a page tells. Ranks of tensor and pipeline parallelism repeat one another: the highest of them counts. Of each priority's own
+/// the total alone counts.
+pub(super) fn gauges(page: &str) -> Vec<Told> {
+    let mut found: BTreeMap<usize, BTreeMap<&str, f64>> = BTreeMap::new();
     for sample in samples(page) {
         // What some exporters make of the colon.
         let name = sample.0.replacen("sglang_", "sglang:", 1);
@@ -41,30 +41,27 @@ pub(super) fn gauges(page: &str) -> Vec<(String, &'static str, f64)> {
         let Some(place) = place.filter(|_| sample.label("priority").is_empty()) else {
             continue;
         };
-        let ranks = found.entry((place, sample.label("gpu").to_owned()));
-        // Parts of a GPU, and GPUs of several hosts, are several.
-        let apart = ["dp_rank", "GPU_I_ID", "Hostname"].map(|label| sample.label(label));
-        let rank = ranks.or_default().entry(apart.join("/"));
-        let rank = rank.or_insert(sample.2);
+        let ranks = found.entry(place).or_default();
+        let rank = ranks.entry(sample.label("dp_rank")).or_insert(sample.2);
         *rank = rank.max(sample.2);
     }
-    let gauge = |((place, gpu), ranks): ((usize, String), BTreeMap<String, f64>)| {
-        let (_, metric, factor, is_mean) = GAUGES[place];
+    let gauge = |(place, ranks): (usize, BTreeMap<&str, f64>)| {
+        let (_, metric, is_mean) = GAUGES[place];
         let count = if is_mean { ranks.len() as f64 } else { 1.0 };
-        (gpu, metric, factor * ranks.values().sum::<f64>() / count)
+        (None, metric, ranks.values().sum::<f64>() / count)
     };
     found.into_iter().map(gauge).collect()
 }
 
 /// What `nvidia-smi` tells in lines such as `0, 37, 1024`, of index, percent and mebibytes; `[N/A]` where a GPU does not tell.
-pub(super) fn of_nvidia_smi(told: &str) -> Vec<(String, &'static str, f64)> {
+pub(super) fn of_nvidia_smi(told: &str) -> Vec<Told> {
     let mut found = Vec::new();
     for line in told.lines() {
         let mut cells = line.split(',').map(str::trim);
         let index = cells.next().unwrap_or_default();
         for ((metric, factor), cell) in [(USE, 0.01), (MEMORY, MIB)].into_iter().zip(cells) {
             let value = cell.parse::<f64>().ok();
-            found.extend(value.map(|value| (index.to_owned(), metric, value * factor)));
+            found.extend(value.map(|value| (Some(index.to_owned()), metric, value * factor)));
         }
     }
     found
@@ -92,9 +89,9 @@ fn samples<'a>(page: &'a str) -> impl Iterator<Item = Sample<'a>> {
         .filter_map(sample)
 }
 
-impl Sample<'_> {
+impl<'a> Sample<'a> {
     /// A label's value; empty: it has none. None of ours has a quote in it.
-    fn label(&self, name: &str) -> &str {
+    fn label(&self, name: &str) -> &'a str {
         let mut labels = self
             .1
             .split("\",")
@@ -134,7 +131,7 @@ mod tests {
             panic!("{}", found.len())
         };
         let labels = ["x", "y", "z"].map(|name| found[1].label(name));
-        assert_eq!(labels, ["1", "a}, z=", ""]);
+        assert_eq!(labels, ["1", "a\u{7d}, z=", ""]);
     }
 
     #[test]
@@ -150,38 +147,23 @@ mod tests {
             sglang:num_running_reqs_other 99\n";
         assert_eq!(
             gauges(page),
-            [("running", 7.0), ("queued", 5.0), ("token_usage", 0.375)].map(|(metric, value)| (
-                String::new(),
-                metric,
-                value
-            ))
-        );
-    }
-
-    #[test]
-    fn a_dcgm_page_tells_use_and_memory() {
-        let page = "# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n\
-            DCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-1\",modelName=\"NVIDIA H200\"} 37\n\
-            DCGM_FI_DEV_GPU_TEMP{gpu=\"0\"} 50\n\
-            DCGM_FI_DEV_FB_USED{gpu=\"1\"} 1024\n";
-        assert_eq!(
-            gauges(page),
             [
-                ("0".to_owned(), "gpu_use", 0.37),
-                ("1".to_owned(), "gpu_memory", 1024.0 * 1_048_576.0),
+                (None, "running", 7.0),
+                (None, "queued", 5.0),
+                (None, "token_usage", 0.375)
             ]
         );
     }
 
     #[test]
     fn lines_of_nvidia_smi() {
-        let gpu = "1".to_owned();
+        let gpu = |index: &str| Some(index.to_owned());
         assert_eq!(
             of_nvidia_smi("0, [N/A], 1\n1, 37, 2\n"),
             [
-                ("0".to_owned(), MEMORY, MIB),
-                (gpu.clone(), USE, 0.37),
-                (gpu, MEMORY, 2.0 * MIB)
+                (gpu("0"), MEMORY, MIB),
+                (gpu("1"), USE, 0.37),
+                (gpu("1"), MEMORY, 2.0 * MIB)
             ]
         );
         assert_eq!(of_nvidia_smi("Unable to determine the device handle"), []);

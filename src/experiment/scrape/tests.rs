@@ -64,17 +64,17 @@ fn server(name: &str, url: String) -> ServerFile {
 async fn scraped(
     servers: &[ServerFile],
     access: Access,
-    gpus: Option<Place>,
+    smi: Option<PathBuf>,
     seen: impl AsyncFnOnce(&Path),
 ) -> (Vec<SeriesRow>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let (clock, moving) = Clock::manual(Stamp::from_nanos(0));
     moving.advance(Duration::from_millis(2500));
     let began = Stamp::from_nanos(500_000_000);
-    let mut scraper = Scraper::begin(servers, access, gpus, dir.path(), began, &clock).unwrap();
+    let mut scraper = Scraper::new(servers, access, smi);
     let file = dir.path().join(SERIES);
     tokio::select! {
-        () = scraper.run() => {}
+        () = scraper.run(dir.path(), began, &clock) => {}
         () = seen(&file) => {}
     }
     let notes = scraper.notes();
@@ -95,19 +95,13 @@ async fn has_row(file: &Path) {
 async fn answers_are_written_as_they_come_with_their_time() {
     let page = "sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_queue_reqs{tp_rank=\"0\"} 1\n";
     let (url, _asked) = serving(answer("200 OK", page), None).await;
-    let (dcgm, _asked_too) = serving(
-        answer("200 OK", "DCGM_FI_DEV_GPU_UTIL{gpu=\"3\"} 50\n"),
-        None,
-    )
-    .await;
-    let gpu = Some(Place::Page(format!("{dcgm}/metrics")));
     let servers = [server("server-1", url)];
     let both = async |file: &Path| {
-        while std::fs::read_to_string(file).unwrap().lines().count() < 4 {
+        while std::fs::read_to_string(file).unwrap().lines().count() < 3 {
             tokio::task::yield_now().await;
         }
     };
-    let (mut rows, notes) = scraped(&servers, Access::default(), gpu, both).await;
+    let (mut rows, notes) = scraped(&servers, Access::default(), None, both).await;
     rows.sort_by(|a, b| (&a.source, &a.metric).cmp(&(&b.source, &b.metric)));
     let seen = rows.iter();
     let seen: Vec<_> = seen
@@ -116,7 +110,6 @@ async fn answers_are_written_as_they_come_with_their_time() {
     assert_eq!(
         seen,
         [
-            (2.0, "gpu-3", "gpu_use", 0.5),
             (2.0, "server-1", "queued", 1.0),
             (2.0, "server-1", "running", 3.0)
         ]
@@ -179,12 +172,12 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
         (
             &notes[1],
             "off: ",
-            "(the last: 404 Not Found: start the server with --enable-metrics)",
+            "(the last: status 404); start the server with --enable-metrics",
         ),
         (
             &notes[2],
             "silent: ",
-            "had no such value: start the server with --enable-metrics",
+            "(the last: no such value); start the server with --enable-metrics",
         ),
     ] {
         assert!(note.starts_with(name) && note.contains(said), "{note}");
@@ -205,8 +198,7 @@ async fn gpus_are_read_line_by_line() {
     let dir = tempfile::tempdir().unwrap();
     let script = "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'; exec sleep 1000";
     let smi = program(dir.path(), script);
-    let gpus = Some(Place::NvidiaSmi(smi.clone()));
-    let (rows, notes) = scraped(&[], Access::default(), gpus, has_row).await;
+    let (rows, notes) = scraped(&[], Access::default(), Some(smi.clone()), has_row).await;
     let row = &rows[0];
     let seen = (
         row.time,
@@ -235,7 +227,7 @@ async fn a_program_that_cannot_tell_is_spoken_of() {
     ] {
         let (path, zero) = (dir.path().join(SERIES), Stamp::from_nanos(0));
         let rows = TimedRows::new(&path, &COLUMNS, zero, &Clock::system()).unwrap();
-        let mut target = Target::new("GPUs", Place::NvidiaSmi(program), "");
+        let mut target = Target::new("GPUs", program.display().to_string(), true);
         // Asked again: the first answer has been taken in.
         while target.note().is_none() {
             let access = Access::default();

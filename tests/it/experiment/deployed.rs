@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use queuescope::table::Table;
-use queuescope::traffic::client::UpstreamKind;
 use tempfile::TempDir;
 
 use crate::support::process::{queuescope, run_aside};
@@ -60,12 +59,8 @@ pub fn left(dir: &Path) -> Vec<String> {
 /// The rows of so many requests to what runs, all at once or at a rate, in a folder of this name.
 pub async fn send(deployment: &Deployment, folder: &TempDir, name: &str, more: &str) -> Table {
     let dir = folder.path().join(name);
-    let kind = match deployment.upstream_kind {
-        UpstreamKind::Server => "server",
-        UpstreamKind::Router => "router",
-    };
     let line = format!(
-        "traffic --base-url {} --upstream-kind {kind} --dataset-name random --random-input-len 32 --random-output-len 16 \
+        "traffic --base-url {} --dataset-name random --random-input-len 32 --random-output-len 16 \
          --output-dir {} {more}",
         deployment.target,
         dir.display()

@@ -7,7 +7,6 @@ use queuescope::clock::Clock;
 use queuescope::experiment::faults::{self, FaultKind, FaultPlan, Schedule};
 use queuescope::experiment::launch::{Deployment, DeploymentSpec, EngineName, Router};
 use queuescope::report::files::FaultRow;
-use toml::Value;
 
 use super::deployed::{hosts, running, send, spec, words};
 use crate::support::generator::sim;
@@ -48,7 +47,13 @@ async fn a_killed_server_comes_back() {
     plan.check(&wanted).unwrap();
     let events = done(&plan, &deployment, folder.path()).await;
     assert_eq!(events, ["down", "up", "ready"]);
-    let after = send(&deployment, &folder, "after", "--num-prompts 20").await;
+    let after = send(
+        &deployment,
+        &folder,
+        "after",
+        "--num-prompts 20 --upstream-kind server",
+    )
+    .await;
     assert_eq!(
         (words(&after, "host"), words(&after, "outcome")),
         (hosts(&deployment), BTreeSet::from(["ok".to_owned()]))
@@ -60,19 +65,12 @@ async fn a_killed_server_comes_back() {
 async fn a_hop_does_it_to_servers_that_are_not_ours() {
     let folder = tempfile::tempdir().unwrap();
     let sim = sim(|_| {});
-    // Whoever has faults injected says who asks, where the proxy wants to know.
-    let token = folder.path().join("token");
-    std::fs::write(&token, "0123456789abcdef\n").unwrap();
-    let token = Value::from(token.to_str().unwrap());
     let wanted = DeploymentSpec {
         engine: EngineName::External,
         servers: running(&[format!("http://{}", sim.addr())]),
         router: Router::None,
         hops: true,
         fault_injection: true,
-        proxy: [("admin_token_file".to_owned(), token)]
-            .into_iter()
-            .collect(),
         ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();

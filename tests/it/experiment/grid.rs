@@ -200,7 +200,7 @@ fn starts_that_fail_from_the_first_on_are_tried_twice() {
         plan.states(),
         [RunState::Failed, RunState::Failed, RunState::Planned]
     );
-    let told = "1 further run was not tried: none of the first 2 could be started";
+    let told = "not tried: 1 run, as none of the first 2 could be started";
     assert!(
         done.err.contains(told) && done.out.contains(told),
         "{}\n{}",
@@ -226,7 +226,7 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
     ] {
         let plan = Planned::new(&format!(
             "num_gpus = 2\nrouting_policy = {policies}\nrequest_rate = 100\nnum_prompts = 200\n\
-             failure_kind = '{kind}'\nfailure_schedule = {{ 0.5 = [1], 1 = [] }}"
+             failure_kind = '{kind}'\nfailure_schedule = {{ '0.5' = [1], 1 = [] }}"
         ));
         // Long enough that a kill breaks some that are under way.
         let done = plan.run("routing", &["--random-output-len", "30"]);

@@ -59,7 +59,9 @@ async fn what_is_started_serves_each_request_and_its_rows_are_whole_when_it_has_
             log.starts_with(&format!("$ {}\n", processes[0].command)),
             "{log}"
         );
-        let table = send(&deployment, &folder, "run", "--num-prompts 20").await;
+        let kind = if hops { "router" } else { "server" };
+        let flags = format!("--num-prompts 20 --upstream-kind {kind}");
+        let table = send(&deployment, &folder, "run", &flags).await;
         assert_eq!((table.len(), words(&table, "outcome").len()), (20, 1));
         assert_eq!(words(&table, "host"), hosts, "hops: {hops}");
         let sent = table.numbers("router_send_time");
@@ -170,7 +172,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         wanted
     };
     let serving = |servers: &[ServerSpec]| of(&|wanted| wanted.servers = servers.to_vec());
-    let taken_port = format!("{port} (Address already in use|base_port");
+    let taken_port = format!("port {port} cannot be had|Address already in use|base_port");
     let no_router = DeploymentSpec {
         router_program: Some("/no/smg".into()),
         ..routed("random", dir)
