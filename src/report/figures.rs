@@ -8,7 +8,7 @@ use crate::clock::Stamp;
 
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
-use crate::table::window::{Arrived, Edge, Window};
+use crate::table::window::{Arrived, Window};
 use crate::table::{Error, Table, rows};
 
 /// The figures of a run.
@@ -16,15 +16,11 @@ pub fn figures(run: &Run) -> Summary {
     Summary::of_table(&run.table, &facts(run), run.window())
 }
 
-/// The figures of a run that has just ended, of its file of rows, without its first and last.
+/// The figures of a run that has just ended, of its file of rows, without its first and last seconds.
 ///
 /// # Errors
 /// The rows cannot be read.
-pub fn of_file(
-    rows: &Path,
-    facts: &RunFacts,
-    (first, last): (Edge, Edge),
-) -> Result<Summary, Error> {
+pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result<Summary, Error> {
     let (table, _) = rows::read(
         &[rows.to_owned()],
         Some(facts.started.seconds()),

@@ -19,7 +19,7 @@ mod text;
 
 pub use counts::{Counts, FailedAttempt, Tally, Tokens, outcome_of};
 pub use failures::{Failures, Kind};
-pub use flow::{Flow, InServer, OverTime, Presence};
+pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
 pub use json::goals_ms;
 pub use latency::{Latencies, Latency, label};

@@ -113,16 +113,17 @@ fn arrival(run: &Run, row: usize) -> Option<f64> {
 
 /// How many requests came in a time, and how many ended in it; also those that no figure is of.
 fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
-    let table = &run.table;
-    let ended = |row| {
-        let end = table.number("end_time", row);
-        end.or_else(|| table.number("finish_time", row))
-    };
-    let count = |time: &dyn Fn(usize) -> Option<f64>| {
-        let times = table.firsts().filter_map(time);
+    let count = |time: fn(&Run, usize) -> Option<f64>| {
+        let times = run.table.firsts().filter_map(|row| time(run, row));
         times.filter(|at| from < *at && *at <= to).count() as f64
     };
-    (count(&|row| arrival(run, row)), count(&ended))
+    (count(arrival), count(ended))
+}
+
+/// When the request of a row was over.
+pub fn ended(run: &Run, row: usize) -> Option<f64> {
+    let end = run.table.number("end_time", row);
+    end.or_else(|| run.table.number("finish_time", row))
 }
 
 /// How long a request that went well waited in the server queue, by its first row.

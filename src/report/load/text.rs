@@ -102,7 +102,7 @@ fn unsteady(summary: &Summary) -> Option<String> {
     let window = summary.window.as_ref()?;
     let trend = window.trend.filter(|trend| !trend.is_steady)?;
     let what = match window.is_all() {
-        true => "leave its beginning out (--leave-out-first auto), or let it go on longer",
+        true => "leave its beginning out (--leave-out-first SECONDS), or let it go on longer",
         false => "let the run go on longer, or lower the rate",
     };
     let [first, last] = [trend.first, trend.last].map(duration);

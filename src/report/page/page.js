@@ -193,7 +193,7 @@ function choose(run) {
   chosen = run;
   const place = $("detail-of");
   const isOnly = RUNS.length === 1;
-  place.replaceChildren(...[whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)).filter(Boolean));
+  place.replaceChildren(...[whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)).filter(Boolean));
   forget();
   watch();
   const select = $("which");
@@ -224,7 +224,7 @@ function retold() {
   redraw();
 }
 
-const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests", arrivals: "Arrivals",
+const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests",
   "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
 /** What stays in sight lies below the links to the sections, in however many lines. */

@@ -138,19 +138,6 @@ function list(facts) {
   return box("dl", "", ...facts.flatMap(([name, value]) => [make("dt", name), value instanceof Node ? box("dd", "", value) : make("dd", value)]));
 }
 
-function arrivalsOf(run) {
-  const arrivals = run.arrivals;
-  if (!arrivals) return null;
-  const asked = arrivals.asked;
-  const { offered_rate: rate, config } = run.summary;
-  const what = config?.turns > 1 ? "conversations" : "requests";
-  const about = known(rate) ? `The schedule asked for ${number(rate)} ${what} a second${config?.shard ? ` of shard ${config.shard}` : ""}. ` : "";
-  const sentence = `${about}The gaps between requests were ${duration(arrivals.sent.mean)} on average and varied by ${number(arrivals.sent.variation)} times their mean${asked ? ` (asked: ${duration(asked.mean)} and ${number(asked.variation)} times)` : ""}. A Poisson process varies by 1, a steady beat by 0, bursts by more than 1.`;
-  return section("arrivals", asked ? "Did the load come as asked?" : "How the requests came", make("p", sentence),
-    picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),
-      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : asked ? "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." : "Requests that arrived in each stretch of time." }));
-}
-
 const PLACES = { concurrency: "in the system", running: "running in a server", queued: "server queue", waiting: "router queue", unknown: "state unknown" };
 const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
 

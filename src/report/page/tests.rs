@@ -187,25 +187,6 @@ fn marks_stay_with_runs_and_stages_add_up() {
 }
 
 #[test]
-fn a_poisson_band_is_drawn_only_of_what_is_poisson() {
-    let of = |shard: Value, turns: u64, offered: f64| {
-        let config = json!({
-            "arrival": "poisson", "burstiness": 1.0, "request_rate": 40.0, "rate_curve": null, "shard": shard, "turns": turns,
-        });
-        let run = Run {
-            summary: json!({ "config": config, "offered_rate": offered }),
-            ..run_of(50)
-        };
-        data_of(&page_of(vec![run]))["runs"][0]["poisson"].clone()
-    };
-    assert_eq!(of(Value::Null, 1, 40.0), 40.0);
-    assert_eq!(of("0/2".into(), 1, 20.0), Value::Null);
-    assert_eq!(of(Value::Null, 3, 40.0), Value::Null);
-    // Shards put together, of which one is missing.
-    assert_eq!(of(Value::Null, 1, 20.0), Value::Null);
-}
-
-#[test]
 fn requests_that_were_given_up_have_not_failed() {
     let mut run = run_of(20);
     run.table.push([

@@ -55,8 +55,8 @@ impl RunPlan {
             "connection_reuse": !args.disable_connection_reuse,
             "flush_cache": args.flush_cache,
             "max_failed": args.max_failed,
-            "leave_out_first": args.leave_out_first.to_string(),
-            "leave_out_last": args.leave_out_last.to_string(),
+            "leave_out_first": args.leave_out_first.as_secs_f64().to_string(),
+            "leave_out_last": args.leave_out_last.as_secs_f64().to_string(),
             "request_timeout_s": args.request_timeout_s.as_secs_f64(),
             "connect_timeout_s": args.connect_timeout_s.as_secs_f64(),
         });
