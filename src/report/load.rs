@@ -17,7 +17,7 @@ mod spent;
 mod summary;
 mod text;
 
-pub use counts::{Counts, FailedAttempt, Tally, Tokens, outcome_of};
+pub use counts::{Counts, FailedAttempt, Tally, Tokens, is_given_up, outcome_of};
 pub use failures::{Failures, Kind};
 pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};

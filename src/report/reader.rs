@@ -274,6 +274,12 @@ impl Run {
         }
     }
 
+    /// The first rows of the requests that the figures are of.
+    pub fn counted(&self) -> impl Iterator<Item = usize> {
+        let is_counted = self.is_counted();
+        self.table.firsts().filter(move |row| is_counted(*row))
+    }
+
     /// When it began, Unix seconds, as its files tell.
     fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);

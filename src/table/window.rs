@@ -69,16 +69,17 @@ impl Window {
     /// left, it is the whole run, and the rule says so.
     pub fn choose(mut arrived: Vec<Arrived>, run_s: f64, first: f64, last: f64) -> Window {
         arrived.sort_by(|a, b| a.at.total_cmp(&b.at));
-        let mut rules = Vec::new();
-        if first > 0.0 {
-            rules.push(format!("without the first {first} s"));
-        }
-        let mut to_s = run_s;
-        if last > 0.0 {
-            rules.push(format!("without the last {last} s of arrivals"));
-            to_s = arrived.last().map_or(0.0, |one| one.at) - last;
-        }
-        let window = Window::between(&arrived, first, to_s, rules.join("; "));
+        let came = arrived.last().map_or(0.0, |one| one.at);
+        let to_s = if last > 0.0 { came - last } else { run_s };
+        let rule = match (first > 0.0, last > 0.0) {
+            (true, true) => {
+                format!("without the first {first} s; without the last {last} s of arrivals")
+            }
+            (true, false) => format!("without the first {first} s"),
+            (false, true) => format!("without the last {last} s of arrivals"),
+            (false, false) => "all".to_owned(),
+        };
+        let window = Window::between(&arrived, first, to_s, rule);
         let left_out = window.left_out_first + window.left_out_last;
         if left_out > 0 && left_out as usize == arrived.len() {
             let rule = "of all requests: none would be left otherwise".to_owned();
@@ -91,17 +92,17 @@ impl Window {
         let mut window = Window {
             from_s,
             to_s,
-            rule: Some(rule)
-                .filter(|rule| !rule.is_empty())
-                .unwrap_or("all".to_owned()),
+            rule,
             ..Window::default()
         };
-        let (inside, outside): (Vec<&Arrived>, Vec<&Arrived>) =
-            arrived.iter().partition(|one| window.holds(one.at));
-        let before = outside.iter().filter(|one| one.at < from_s).count();
-        window.left_out_first = before as u64;
-        window.left_out_last = (outside.len() - before) as u64;
-        let waits: Vec<f64> = inside.iter().filter_map(|one| one.first).collect();
+        let mut waits = Vec::new();
+        for one in arrived {
+            match window.holds(one.at) {
+                true => waits.extend(one.first),
+                false if one.at < from_s => window.left_out_first += 1,
+                false => window.left_out_last += 1,
+            }
+        }
         window.trend = trend(&waits);
         window
     }

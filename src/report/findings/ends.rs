@@ -4,7 +4,6 @@ use crate::report::load::{Counts, Kind};
 use crate::request::outcome::Outcome;
 use crate::request::stages::Spent;
 
-use super::servers::counted;
 use super::{ENOUGH, Finding, Level, Seen};
 
 /// From this share on failed requests change what the figures of the others mean: 1 of 100.
@@ -95,7 +94,7 @@ pub fn retractions(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
     let count = |row| table.number("num_retractions", row).unwrap_or(0.0);
     let is_retracted = |row: &usize| table.rows_of(*row).any(|row| count(row) > 0.0);
-    let retracted = counted(of.run).filter(is_retracted).count();
+    let retracted = of.run.counted().filter(is_retracted).count();
     (retracted > 0).then(|| {
         found.saying(format!(
             "{retracted} requests were taken out of a batch again to make room for others, and waited a second time."

@@ -12,7 +12,7 @@ use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::units;
 
-use super::servers::{counted, ended};
+use super::servers::ended;
 use super::{Finding, Seen};
 
 /// Fewer of a server's requests than this say nothing of it: 1 of 100.
@@ -65,7 +65,7 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
     let (table, mut last) = (&run.table, 0.0_f64);
     let mut servers: BTreeMap<Cow<'_, str>, Server> = BTreeMap::new();
-    for row in counted(run).filter(|_| run.faults.is_empty()) {
+    for row in run.counted().filter(|_| run.faults.is_empty()) {
         let (end, error) = (
             ended(run, row).unwrap_or(0.0),
             table.text(ColumnId::error, row),

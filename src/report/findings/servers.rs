@@ -70,7 +70,9 @@ pub fn queue_grew(run: &Run) -> bool {
 
 /// A queue that grew from the first third of the run to the last, as more came than the servers finished.
 pub fn growth(run: &Run) -> Option<String> {
-    let waits = counted(run).filter_map(|row| Some((arrival(run, row)?, wait(run, row)?)));
+    let waits = run
+        .counted()
+        .filter_map(|row| Some((arrival(run, row)?, wait(run, row)?)));
     let mut waits: Vec<(f64, f64)> = waits.collect();
     waits.sort_by(|a, b| a.0.total_cmp(&b.0));
     let third = waits.len() / 3;
@@ -132,12 +134,6 @@ fn wait(run: &Run, row: usize) -> Option<f64> {
     wait.filter(|_| run.table.is_ok(row))
 }
 
-/// The first rows of the requests that the figures are of.
-pub fn counted(run: &Run) -> impl Iterator<Item = usize> {
-    let is_counted = run.is_counted();
-    run.table.firsts().filter(move |row| is_counted(*row))
-}
-
 /// A server's requests: how many, those waits that are known, of which models.
 #[derive(Default)]
 struct Load<'a> {
@@ -162,7 +158,7 @@ pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     for server in servers.filter(|server| server.role != Some(ServerRole::Prefill)) {
         hosts.entry(&server.host).or_default();
     }
-    for row in counted(run) {
+    for row in run.counted() {
         let host = hosts.entry(table.text("host", row)).or_default();
         host.requests += 1;
         host.models.insert(table.text("model", row));

@@ -182,9 +182,7 @@ fn latencies(group: &Group) -> Object {
     let all = group.latencies.all.iter();
     object(all.map(|latency| {
         let mut shown = figures(latency.summary.as_ref());
-        let intervals = latency.intervals.named();
-        let intervals = intervals.map(|(name, interval)| (name, interval.ok()));
-        shown["ci95"] = object(intervals).into();
+        shown["ci95"] = object(latency.intervals.named()).into();
         (latency.name, shown)
     }))
 }

@@ -10,7 +10,7 @@ use crate::request::row::Row;
 use crate::table::Table;
 use crate::table::window::Window;
 
-use super::cells::{Cells, Replaced, Request};
+use super::cells::{Cells, Request, Rows, replace};
 use super::clocks::Usual;
 use super::counts::{Counts, Tokens, most_frequent};
 use super::failures::Failures;
@@ -88,7 +88,7 @@ impl Summary {
     /// Of the rows of a run, times of which count from its facts' zero; `window`: what the figures are to be of. How many
     /// requests are there at once, and what is completed in it, holds those that arrived before too.
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
-        let (mut replaced, usual) = (Replaced::default(), Usual::of(table));
+        let (mut replaced, usual) = (Rows::default(), Usual::of(table));
         let part = window.as_ref().filter(|window| !window.is_all());
         let holds = |at: Option<i64>| match (part, at) {
             (Some(window), Some(at)) => window.holds(seconds(at - run.started.nanos())),
@@ -103,7 +103,7 @@ impl Summary {
                 is_ok: table.is_ok(row),
                 is_inside: holds(arrived(row)),
                 ends_inside: holds(table.whole(ColumnId::finish_time, row)),
-                is_poor: replaced.look(table, rows.clone(), &usual),
+                is_poor: replace(&mut replaced, table, rows.clone(), &usual),
                 ..Request::new(rows)
             }
         };
@@ -119,9 +119,9 @@ impl Summary {
             facts.started = run.started.plus_seconds(window.from_s);
             facts.ended = run.started.plus_seconds(window.to_s);
         }
+        let replaced = &replaced;
         let figured = Figured {
-            table,
-            replaced: &replaced,
+            cells: Cells { table, replaced },
             run: &facts,
         };
         let mut by_host = by_host(table, &requests);
@@ -206,35 +206,32 @@ impl Summary {
 /// What figures are taken of.
 #[derive(Clone, Copy)]
 struct Figured<'a> {
-    table: &'a Table,
-    replaced: &'a Replaced,
+    cells: Cells<'a>,
     run: &'a RunFacts,
 }
 
 impl Figured<'_> {
     /// The figures of some requests, in order of arrival; what the time of some of them was spent on.
     fn group(&self, all: &[Request], spent: &[Request]) -> Group {
-        let (table, replaced) = (self.table, self.replaced);
-        let [believed, measured] =
-            [&replaced.believed, &replaced.measured].map(|replaced| Cells { table, replaced });
+        let cells = self.cells;
         let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
             of.iter().filter(is).copied().collect()
         };
         let inside = some(all, |of| of.is_inside);
         let ok = some(&inside, |of| of.is_ok);
         let spent = some(spent, |of| of.is_inside && of.is_ok);
-        let [spent, until_first] = TimeSpent::of(measured, &spent);
+        let [spent, until_first] = TimeSpent::of(cells, &spent);
         let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
         Group {
-            counts: Counts::of(table, &inside),
-            tokens: Tokens::of(measured, ended()),
+            counts: Counts::of(cells.table, &inside),
+            tokens: Tokens::of(cells, ended()),
             completed: ended().count() as u64,
-            latencies: Latencies::of(measured, &ok),
-            flow: Flow::of(believed, all, self.run),
+            latencies: Latencies::of(cells, &ok),
+            flow: Flow::of(cells, all, self.run),
             spent,
             until_first,
-            failures: Failures::of(believed, &inside),
-            goodput: Goodput::of(measured, &ok, &self.run.goodput),
+            failures: Failures::of(cells, &inside),
+            goodput: Goodput::of(cells, &ok, &self.run.goodput),
             left_out: ok.iter().filter(|request| request.is_poor).count() as u64,
         }
     }

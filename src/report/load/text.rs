@@ -205,26 +205,18 @@ fn concurrency(summary: &Summary) -> Option<String> {
     let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
     let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
     // Between an end and its stamp another request may run already.
-    let late = "; a request's end is stamped a little after its slot is free";
     let places = [
-        ("queued", &over_time.queued, "", "at least", ""),
-        ("running", &over_time.running, "at most ", "about", late),
+        ("queued", &over_time.queued, ""),
+        ("running", &over_time.running, "about "),
     ];
-    for (name, place, known, most, note) in places {
-        let Some(InServer {
-            known: at_once,
-            unknown,
-        }) = place
-        else {
-            continue;
-        };
-        let (mean, peak) = (at_once.mean, at_once.peak);
-        figures.push(match unknown {
-            0 => format!("{name} {mean:.1} (peak {known}{peak}{note})"),
-            unknown => format!(
-                "{name} at least {mean:.1} (peak {most} {peak}; of {unknown} requests it is not known)"
-            ),
-        });
+    for (name, place, about) in places {
+        figures.extend(place.as_ref().map(|InServer { known, unknown }| {
+            let (mean, peak) = (known.mean, known.peak);
+            match unknown {
+                0 => format!("{name} {mean:.1} (peak {about}{peak})"),
+                _ => format!("{name} at least {mean:.1} (of {unknown} requests it is not known)"),
+            }
+        }));
     }
     Some(line("at once", figures.join(", ")))
 }

@@ -171,14 +171,13 @@ function overTime(run) {
 function faults(run) {
   if (!run.faults.length) return null;
   const at = of => ({ n: known(of) ? `${number(of, 1)} s` : "–" });
-  const inner = run.faults.flatMap(({ faults, phases, latency }) => [
+  const inner = run.faults.flatMap(({ faults, phases }) => [
     table(["server", "fault", { n: "from" }, { n: "taken away" }, { n: "ready again" }, "what was seen"], faults.map(of => [of.server, of.kind, at(of.down), at(of.up), at(of.ready), `${of.left.said}; ${of.recovery.said}`]), "Times are seconds into the run."),
     table(["requests that arrived", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }, "failed as"], phases.map((of, place) => {
       const failed = Object.values(of.failed).reduce((sum, count) => sum + count, 0);
       return [["before", "during", "after"][place], { n: number(of.requests) }, { n: number(failed), small: of.requests ? percent(failed / of.requests) : null },
         { n: duration(of.ttft.p50) }, { n: duration(of.ttft.p99) }, { n: duration(of.total_latency.p50) }, { n: duration(of.total_latency.p99) }, Object.entries(of.failed).map(([name, count]) => `${count} ${name}`).join(", ")];
-    })),
-    words("p", upper(latency.said) + ".") ]);
+    })) ]);
   return section("faults", "Faults in detail", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose. A dash: too few requests to say.", "soft"), ...inner);
 }
 

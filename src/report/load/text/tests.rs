@@ -64,8 +64,7 @@ fn what_runs_at_once_is_told_as_an_upper_limit() {
     let first = Sample::whole().at(Moment::ServerFinish, 495);
     let second = Sample::starting(400).at(Moment::QueueEnd, 490);
     let text = shown(&[first.open_row(), second.open_row()]);
-    let said = "(peak at most 2; a request's end is stamped a little after its slot is free)";
-    assert_says(&text, said);
+    assert_says(&text, "running 1.0 (peak about 2)");
 }
 
 #[test]
