@@ -8,7 +8,7 @@ use crate::clock::Stamp;
 
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
-use crate::table::window::{Arrived, Window};
+use crate::table::window::{Window, arrived};
 use crate::table::{Error, Table, rows};
 
 /// The figures of a run.
@@ -31,7 +31,7 @@ pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result
     let seconds = facts.ended.since(facts.started);
     let mut of_rows = facts.clone();
     (of_rows.started, of_rows.ended) = (zero, zero.plus_seconds(seconds));
-    let window = Window::choose(Arrived::all(&table), seconds, first, last);
+    let window = Window::choose(arrived(&table), seconds, first, last);
     let mut summary = Summary::of_table(&table, &of_rows, Some(window));
     summary.began = facts.started;
     Ok(summary)
@@ -45,7 +45,7 @@ fn facts(run: &Run) -> RunFacts {
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
     // That of a window is not the run's.
     let is_whole = run.window().is_none_or(|window| window.is_all());
-    let duration = run.told("/duration").and_then(Value::as_f64);
+    let duration: Option<f64> = run.read_of("/duration");
     let ended = match duration.filter(|_| is_whole) {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, Stamp::from_nanos),
@@ -57,7 +57,7 @@ fn facts(run: &Run) -> RunFacts {
     RunFacts {
         started,
         ended,
-        offered_rate: run.told("/offered_rate").and_then(Value::as_f64),
+        offered_rate: run.read_of("/offered_rate"),
         scheduled: scheduled.unwrap_or_else(|| run.table.firsts().count()),
         config: run.told("/config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),

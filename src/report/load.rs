@@ -9,7 +9,6 @@ mod counts;
 mod failures;
 mod flow;
 mod goodput;
-mod intervals;
 mod json;
 mod latency;
 mod run;

@@ -149,11 +149,12 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
             ));
         }
         let rows = run.table.firsts().count() as u64;
-        let all = run.told("/requests").and_then(Value::as_u64);
-        let all = all.filter(|all| rows < *all).or((rows == 0).then_some(1))?;
-        Some(format!(
-            "shard {number}/{of} has rows of {rows} of its {all} requests: the others are in no figure"
-        ))
+        let all = run.read_of("/requests").unwrap_or(rows.max(1));
+        (rows < all).then(|| {
+            format!(
+                "shard {number}/{of} has rows of {rows} of its {all} requests: the others are in no figure"
+            )
+        })
     }));
     notes
 }
@@ -165,8 +166,8 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         let after = (shard.began - began) as f64 / NANOS as f64;
         // Figures of shards together are of all that they sent, and a window's length is not a run's.
         let is_whole = shard.run.window().is_none_or(|window| window.is_all());
-        let duration = shard.number("/duration").filter(|_| is_whole);
-        duration.map(|duration| duration + after)
+        let duration = shard.run.read_of("/duration").filter(|_| is_whole);
+        duration.map(|duration: f64| duration + after)
     };
     let scheduled = shards.iter().map(|shard| shard.run.scheduled());
     let first = shards.first();
@@ -177,7 +178,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each offered its part of the load.
-        "offered_rate": shards.iter().map(|shard| shard.number("/offered_rate")).sum::<Option<f64>>(),
+        "offered_rate": shards.iter().map(|shard| shard.run.read_of::<f64>("/offered_rate")).sum::<Option<f64>>(),
         "goodput_goals_ms": first.and_then(|shard| shard.run.told("/goodput_goals_ms")),
         "scheduled": scheduled.sum::<Option<u64>>(),
         "config": config,

@@ -133,7 +133,7 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
 }
 
 /// Each `down` with the `up` and `ready` of the same server that follow it, in order of time.
-fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
+pub fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
     let mut rows: Vec<&FaultRow> = rows.iter().collect();
     rows.sort_by(|a, b| a.time.total_cmp(&b.time));
     let mut faults: Vec<FaultOf> = Vec::new();

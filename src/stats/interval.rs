@@ -11,9 +11,6 @@ use super::quantile;
 /// The probability that may lie beyond each end of an interval: they are of 95 %.
 const TAIL: f64 = 0.025;
 
-/// The quantiles that are reported.
-const REPORTED: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
-
 /// Into so many blocks a sample is cut to see how far its values depend on each other. Fewer would be longer, and hold
 /// more of a long dependence; but the variance of the blocks' means is only known to √(2 / 31), a quarter.
 const BLOCKS: usize = 32;
@@ -23,6 +20,7 @@ const FEWEST: usize = 8;
 
 /// A block must tell as much as so many independent values: with fewer the dependence is longer than the block shows.
 const IN_A_BLOCK: usize = 4;
+
 /// Blocks of independent values differ by chance alone, more than this only in one of twenty samples: less is no
 /// dependence. The normal distribution's 95 %.
 const CHANCE: f64 = 1.644_854;
@@ -33,28 +31,20 @@ const NEGLIGIBLE: f64 = 1e-20;
 /// What a quantile lies between; `None` of too few values, or too alike neighbours.
 pub type Between = Option<(f64, f64)>;
 
-/// Intervals of the quantiles that are reported, with 95 %.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Intervals([Between; 4]);
+/// Quantiles that are reported, and what each lies between with 95 %.
+pub type Intervals = [(&'static str, Between); 4];
 
-impl Intervals {
-    /// Of values in the order they came in, whose neighbours may be alike, and the same ascending. How far they depend on each other
-    /// is judged at the median, the 90th percentile and the quantile itself, wherever they tell least: beyond a high quantile
-    /// there are too few values to show it.
-    pub fn of(in_order: &[f64], sorted: &[f64]) -> Intervals {
-        let [p50, p90, p95, p99] = REPORTED.map(|(_, q)| effective_at(in_order, sorted, q));
-        Intervals([
-            interval(sorted, 0.5, [p50; 3]),
-            interval(sorted, 0.9, [p50, p90, p90]),
-            interval(sorted, 0.95, [p50, p90, p95]),
-            interval(sorted, 0.99, [p50, p90, p99]),
-        ])
-    }
-
-    /// Each with its name, `p50` to `p99`.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, Between)> {
-        REPORTED.into_iter().map(|(name, _)| name).zip(self.0)
-    }
+/// Of values in the order they came in, whose neighbours may be alike, and the same ascending. How far they depend on each other
+/// is judged at the median, the 90th percentile and the quantile itself, wherever they tell least: beyond a high quantile
+/// there are too few values to show it.
+pub fn intervals(in_order: &[f64], sorted: &[f64]) -> Intervals {
+    let [p50, p90, p95, p99] = [0.5, 0.9, 0.95, 0.99].map(|q| effective_at(in_order, sorted, q));
+    [
+        ("p50", interval(sorted, 0.5, [p50; 3])),
+        ("p90", interval(sorted, 0.9, [p50, p90, p90])),
+        ("p95", interval(sorted, 0.95, [p50, p90, p95])),
+        ("p99", interval(sorted, 0.99, [p50, p90, p99])),
+    ]
 }
 
 /// An interval that holds the `q`-quantile with 95 %, each tail with at most half of what is left. `sorted` ascends, its values

@@ -3,7 +3,6 @@
 //! the long ones end last, and would be left out.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
@@ -11,14 +10,9 @@ use crate::stats::steady::{Trend, trend};
 
 use super::Table;
 
-/// A request, as far as it matters here.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Arrived {
-    /// Seconds since the run began.
-    pub at: f64,
-    /// How long until its first token (its end, where it had none), seconds; `None`: it failed.
-    pub first: Option<f64>,
-}
+/// A request: when it arrived, seconds since the run began, and how long it took until its first token (its end, where it had none);
+/// `None`: it failed.
+pub type Arrived = (f64, Option<f64>);
 
 /// The part of a run that its figures are of.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -41,35 +35,26 @@ pub struct Window {
 /// begins with.
 const EXACT: f64 = 1e-6;
 
-impl Arrived {
-    /// The requests of a table, times of which count from the beginning of the run; not those that were never sent.
-    pub fn all(table: &Table) -> Vec<Arrived> {
-        let arrived = |row| {
-            let at = table.begun(row)?;
-            let since = |column| {
-                let seconds = (table.whole(column, row)? - at) as f64 / NANOS as f64;
-                Some(seconds).filter(|_| table.is_ok(row))
-            };
-            Some(Arrived {
-                at: at as f64 / NANOS as f64,
-                first: since(ColumnId::first_token_time).or(since(ColumnId::finish_time)),
-            })
+/// The requests of a table, times of which count from the beginning of the run; not those that were never sent.
+pub fn arrived(table: &Table) -> Vec<Arrived> {
+    let arrived = |row| {
+        let at = table.begun(row)?;
+        let since = |column| {
+            let seconds = (table.whole(column, row)? - at) as f64 / NANOS as f64;
+            Some(seconds).filter(|_| table.is_ok(row))
         };
-        table.firsts().filter_map(arrived).collect()
-    }
+        let first = since(ColumnId::first_token_time).or(since(ColumnId::finish_time));
+        Some((at as f64 / NANOS as f64, first))
+    };
+    table.firsts().filter_map(arrived).collect()
 }
 
 impl Window {
-    /// That of a `summary.json`, where one is told.
-    pub fn of(summary: &Value) -> Option<Window> {
-        serde_json::from_value(summary.get("window")?.clone()).ok()
-    }
-
     /// Chooses it, of a run of `run_s` seconds, without the first seconds and the last before the last arrival. With nothing
     /// left, it is the whole run, and the rule says so.
     pub fn choose(mut arrived: Vec<Arrived>, run_s: f64, first: f64, last: f64) -> Window {
-        arrived.sort_by(|a, b| a.at.total_cmp(&b.at));
-        let came = arrived.last().map_or(0.0, |one| one.at);
+        arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let came = arrived.last().map_or(0.0, |(at, _)| *at);
         let to_s = if last > 0.0 { came - last } else { run_s };
         let rule = match (first > 0.0, last > 0.0) {
             (true, true) => {
@@ -96,10 +81,10 @@ impl Window {
             ..Window::default()
         };
         let mut waits = Vec::new();
-        for one in arrived {
-            match window.holds(one.at) {
-                true => waits.extend(one.first),
-                false if one.at < from_s => window.left_out_first += 1,
+        for (at, first) in arrived {
+            match window.holds(*at) {
+                true => waits.extend(first),
+                false if *at < from_s => window.left_out_first += 1,
                 false => window.left_out_last += 1,
             }
         }
@@ -131,10 +116,7 @@ mod tests {
             } else {
                 1.0 + f64::from(second % 7) / 100.0
             };
-            Arrived {
-                at: f64::from(second),
-                first: Some(first),
-            }
+            (f64::from(second), Some(first))
         };
         (0..300).map(one).collect()
     }

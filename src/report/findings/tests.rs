@@ -412,8 +412,16 @@ fn retractions_and_contradictions_are_told() {
     let finding = only(&run_of(100, batch), "retractions");
     assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
     let backwards = |sample, _, start| set(sample, start, &[(Moment::QueueStart, 120)]);
-    assert!(kinds(&run_of(100, backwards)).contains(&"inconsistent"));
-    assert!(!kinds(&run_of(100, backwards)).contains(&"fine"));
+    let found = kinds(&run_of(100, backwards));
+    assert_eq!(found, ["unseen", "nothing_found"]);
+}
+
+#[test]
+fn a_run_of_which_requests_are_missing_is_not_called_fine() {
+    let mut run = run_of(100, |sample, _, _| sample);
+    only(&run, "fine");
+    run.summary = json!({ "scheduled": 150 });
+    only(&run, "nothing_found");
 }
 
 #[test]

@@ -40,18 +40,6 @@ pub(super) struct Cells<'a> {
 }
 
 impl Request {
-    /// Of these rows.
-    pub fn new(rows: Range<usize>) -> Request {
-        Request {
-            row: rows.start as u32,
-            rows: rows.len() as u32,
-            is_ok: false,
-            is_inside: false,
-            ends_inside: false,
-            is_poor: false,
-        }
-    }
-
     /// Its first row.
     pub fn row(&self) -> usize {
         self.row as usize

@@ -6,7 +6,6 @@ use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
 use crate::request::columns::ColumnId;
-use crate::request::row::Row;
 use crate::table::Table;
 use crate::table::window::Window;
 
@@ -103,8 +102,9 @@ impl Summary {
                 is_ok: table.is_ok(row),
                 is_inside: holds(arrived(row)),
                 ends_inside: holds(table.whole(ColumnId::finish_time, row)),
-                is_poor: replace(&mut replaced, table, rows.clone(), &usual),
-                ..Request::new(rows)
+                row: rows.start as u32,
+                rows: rows.len() as u32,
+                is_poor: replace(&mut replaced, table, rows, &usual),
             }
         };
         let mut requests: Vec<Request> = table.firsts().map(request).collect();
@@ -120,24 +120,22 @@ impl Summary {
             facts.ended = run.started.plus_seconds(window.to_s);
         }
         let replaced = &replaced;
-        let figured = Figured {
-            cells: Cells { table, replaced },
-            run: &facts,
+        let figures = |all: &[Request], spent: &[Request]| {
+            group(Cells { table, replaced }, &facts, all, spent)
         };
         let mut by_host = by_host(table, &requests);
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let of_others = || {
             let mut all: Vec<Request> = others.iter().flat_map(|(_, of)| of).copied().collect();
             all.sort_by_key(|of| arrived(of.row()));
-            (!all.is_empty()).then(|| (others.len(), figured.group(&all, &all)))
+            (!all.is_empty()).then(|| (others.len(), figures(&all, &all)))
         };
-        let of_host =
-            |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figured.group(of, of));
+        let of_host = |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved: Vec<Request> = requests.iter().filter(is_unserved).copied().collect();
         // The same work again, for which there may be another processor.
         let (mut all, hosts, other_hosts) = std::thread::scope(|scope| {
-            let all = scope.spawn(|| figured.group(&requests, &unserved));
+            let all = scope.spawn(|| figures(&requests, &unserved));
             let hosts: BTreeMap<String, Group> = by_host.iter().map(of_host).collect();
             let others = of_others();
             let all = all.join().unwrap_or_else(|panic| resume_unwind(panic));
@@ -156,13 +154,6 @@ impl Summary {
             window,
             run: facts,
         }
-    }
-
-    /// Of the rows of a run; those of one request must stand together, as the observer gives them.
-    pub fn of(rows: &[Row], run: &RunFacts) -> Summary {
-        let mut table = Table::default();
-        rows.iter().for_each(|row| table.push_row(row));
-        Summary::of_table(&table, run, None)
     }
 
     /// How many requests there were.
@@ -203,37 +194,27 @@ impl Summary {
     }
 }
 
-/// What figures are taken of.
-#[derive(Clone, Copy)]
-struct Figured<'a> {
-    cells: Cells<'a>,
-    run: &'a RunFacts,
-}
-
-impl Figured<'_> {
-    /// The figures of some requests, in order of arrival; what the time of some of them was spent on.
-    fn group(&self, all: &[Request], spent: &[Request]) -> Group {
-        let cells = self.cells;
-        let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
-            of.iter().filter(is).copied().collect()
-        };
-        let inside = some(all, |of| of.is_inside);
-        let ok = some(&inside, |of| of.is_ok);
-        let spent = some(spent, |of| of.is_inside && of.is_ok);
-        let [spent, until_first] = TimeSpent::of(cells, &spent);
-        let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
-        Group {
-            counts: Counts::of(cells.table, &inside),
-            tokens: Tokens::of(cells, ended()),
-            completed: ended().count() as u64,
-            latencies: Latencies::of(cells, &ok),
-            flow: Flow::of(cells, all, self.run),
-            spent,
-            until_first,
-            failures: Failures::of(cells, &inside),
-            goodput: Goodput::of(cells, &ok, &self.run.goodput),
-            left_out: ok.iter().filter(|request| request.is_poor).count() as u64,
-        }
+/// The figures of some requests, in order of arrival; what the time of some of them was spent on.
+fn group(cells: Cells<'_>, run: &RunFacts, all: &[Request], spent: &[Request]) -> Group {
+    let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
+        of.iter().filter(is).copied().collect()
+    };
+    let inside = some(all, |of| of.is_inside);
+    let ok = some(&inside, |of| of.is_ok);
+    let spent = some(spent, |of| of.is_inside && of.is_ok);
+    let [spent, until_first] = TimeSpent::of(cells, &spent);
+    let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
+    Group {
+        counts: Counts::of(cells.table, &inside),
+        tokens: Tokens::of(cells, ended()),
+        completed: ended().count() as u64,
+        latencies: Latencies::of(cells, &ok),
+        flow: Flow::of(cells, all, run),
+        spent,
+        until_first,
+        failures: Failures::of(cells, &inside),
+        goodput: Goodput::of(cells, &ok, &run.goodput),
+        left_out: ok.iter().filter(|request| request.is_poor).count() as u64,
     }
 }
 

@@ -98,9 +98,6 @@ const waterfallOption = (all, stages, state) => (c, width) => {
       ...stages.map((stage, at) => barSeries(c, stage.name, stage.label, requests.map(of => took(of, at) * unit.times), { barCategoryGap: "18%", cursor: "pointer" }))] });
 };
 
-/** The axis of a run's time, up to where there is something. */
-const timeAxis = (c, max) => ["seconds into the run", { max: max || null, axisLabel: { color: c.soft, hideOverlap: true, fontSize: 11, showMaxLabel: false } }];
-
 /** Points with a hole where nobody answered for a while: longer than four times what is usual between two. */
 function broken(points) {
   const gaps = points.slice(1).map(([time], at) => time - points[at][0]);
@@ -108,7 +105,7 @@ function broken(points) {
   return points.flatMap((point, at) => gaps[at] > Math.max(4 * usual, 1.5) ? [point, [point[0] + usual / 2, null]] : [point]);
 }
 /** Something over time: `lines` of a name, times, values, and a style's place. */
-const timesOption = (run, lines, unit, more) => c => chartOf(c, { x: timeAxis(c, most(lines.flatMap(line => line.times))), y: [unit, more],
+const timesOption = (run, lines, unit, more) => c => chartOf(c, { x: ["seconds into the run", { max: most(lines.flatMap(line => line.times)) || null, axisLabel: { color: c.soft, hideOverlap: true, fontSize: 11, showMaxLabel: false } }], y: [unit, more],
   tip: all => tip(`${number(all[0].value[0])} s`, all.map(one => [one.color, one.seriesName, number(one.value[1])])),
   series: [...lines.map((line, at) => lineSeries(c, line.name, broken(pairs(line.times, line.values)),
     { ...lineOf(c, line.colour ?? at), ...(line.dashed ? { type: "dashed", width: 1.5 } : {}) }, { connectNulls: false })), ...bands(run, c, most(lines.flatMap(line => line.times)))] });

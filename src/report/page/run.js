@@ -259,7 +259,7 @@ function settings(run) {
 }
 
 function leftOut(run) {
-  const said = [...run.notes];
+  const said = [...run.notes, ...run.warnings];
   const { failed, given_up: unended, window } = run.summary;
   if (failed) said.push(`${several(failed, "request")} failed: counted above, and in no latency.`);
   if (unended) said.push(`${several(unended, "request")} given up when the run was stopped: in no latency, and not among those that failed.`);

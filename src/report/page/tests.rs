@@ -187,6 +187,22 @@ fn marks_stay_with_runs_and_stages_add_up() {
 }
 
 #[test]
+fn what_a_run_and_its_figures_warn_of_is_on_the_page() {
+    let mut run = run_of(20);
+    run.summary["scheduled"] = 30.into();
+    run.summary["warnings"] = json!(["the run was stopped before its end"]);
+    let data = data_of(&page_of(vec![run]));
+    let warnings = data["runs"][0]["warnings"].to_string();
+    for said in [
+        "was stopped before its end",
+        "10 of 30 scheduled requests have no record",
+    ] {
+        assert_says(&warnings, said);
+    }
+    assert_says(&SCRIPTS.concat(), "...run.warnings");
+}
+
+#[test]
 fn requests_that_were_given_up_have_not_failed() {
     let mut run = run_of(20);
     run.table.push([

@@ -59,8 +59,8 @@ fn of_independent(values: &[f64], q: f64) -> Option<(f64, f64)> {
 }
 
 fn series_interval(in_order: &[f64], sorted: &[f64], q: f64) -> Between {
-    let at = REPORTED.iter().position(|(_, of)| *of == q).unwrap();
-    Intervals::of(in_order, sorted).0[at]
+    let at = [0.5, 0.9, 0.95, 0.99].iter().position(|of| *of == q);
+    intervals(in_order, sorted)[at.unwrap()].1
 }
 
 fn of_series(values: &[f64], q: f64) -> Option<(f64, f64)> {
