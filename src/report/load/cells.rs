@@ -51,27 +51,31 @@ impl Request {
     }
 }
 
-/// Looks through the rows of a request; what cannot be in them, or is of a clock that is known too poorly, is not in those that are put
-/// into `replaced`. Whether there is such a clock.
+/// Looks through the rows of a request, and puts those without what cannot be into the first of these, and those without poorly known
+/// clocks as well into the second. Whether there is such a clock.
 pub(super) fn replace(
-    replaced: &mut Rows,
+    [believed_rows, measured_rows]: &mut [Rows; 2],
     table: &Table,
     rows: Range<usize>,
     usual: &Usual,
 ) -> bool {
     let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
+    let is_wrong = rows.clone().any(is_wrong);
     let is_of_poor = |row| usual.poor(table, row).next().is_some();
     let is_poor = rows.clone().any(is_of_poor);
-    if !is_poor && !rows.clone().any(is_wrong) {
+    if !is_wrong && !is_poor {
         return false;
     }
     let mut read = believed(&table.request(rows.start)).into_owned();
+    if is_wrong {
+        believed_rows.extend(rows.clone().zip(read.clone()));
+    }
     for (at, row) in rows.clone().zip(&mut read).filter(|_| is_poor) {
         let poor = usual.poor(table, at);
         poor.for_each(|clock| row.timeline.relate(clock, Relation::Unknown));
         row.derive_anew();
     }
-    replaced.extend(rows.zip(read));
+    measured_rows.extend(rows.zip(read));
     is_poor
 }
 

@@ -257,7 +257,8 @@ mod tests {
         for said in [
             verdict,
             "\nms, 8 of 120 requests count ",
-            "queued at least 0.3 (of 112 requests it is not known), running at least 1.6 (of 112 requests it is not known)\n",
+            "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
+            "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
         ] {
             assert_says(&flat(&text), said);
         }

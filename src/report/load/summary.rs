@@ -87,7 +87,7 @@ impl Summary {
     /// Of the rows of a run, times of which count from its facts' zero; `window`: what the figures are to be of. How many
     /// requests are there at once, and what is completed in it, holds those that arrived before too.
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
-        let (mut replaced, usual) = (Rows::default(), Usual::of(table));
+        let (mut replaced, usual) = (<[Rows; 2]>::default(), Usual::of(table));
         let part = window.as_ref().filter(|window| !window.is_all());
         let holds = |at: Option<i64>| match (part, at) {
             (Some(window), Some(at)) => window.holds(seconds(at - run.started.nanos())),
@@ -119,10 +119,9 @@ impl Summary {
             facts.started = run.started.plus_seconds(window.from_s);
             facts.ended = run.started.plus_seconds(window.to_s);
         }
-        let replaced = &replaced;
-        let figures = |all: &[Request], spent: &[Request]| {
-            group(Cells { table, replaced }, &facts, all, spent)
-        };
+        let cells = replaced.each_ref();
+        let cells = cells.map(|replaced| Cells { table, replaced });
+        let figures = |all: &[Request], spent: &[Request]| group(cells, &facts, all, spent);
         let mut by_host = by_host(table, &requests);
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let of_others = || {
@@ -194,26 +193,32 @@ impl Summary {
     }
 }
 
-/// The figures of some requests, in order of arrival; what the time of some of them was spent on.
-fn group(cells: Cells<'_>, run: &RunFacts, all: &[Request], spent: &[Request]) -> Group {
+/// The figures of some requests, in order of arrival, of their cells without what cannot be, or without poorly known clocks as well; what
+/// the time of some of them was spent on.
+fn group(
+    [believed, measured]: [Cells<'_>; 2],
+    run: &RunFacts,
+    all: &[Request],
+    spent: &[Request],
+) -> Group {
     let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
         of.iter().filter(is).copied().collect()
     };
     let inside = some(all, |of| of.is_inside);
     let ok = some(&inside, |of| of.is_ok);
     let spent = some(spent, |of| of.is_inside && of.is_ok);
-    let [spent, until_first] = TimeSpent::of(cells, &spent);
+    let [spent, until_first] = TimeSpent::of(measured, &spent);
     let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
     Group {
-        counts: Counts::of(cells.table, &inside),
-        tokens: Tokens::of(cells, ended()),
+        counts: Counts::of(measured.table, &inside),
+        tokens: Tokens::of(measured, ended()),
         completed: ended().count() as u64,
-        latencies: Latencies::of(cells, &ok),
-        flow: Flow::of(cells, all, run),
+        latencies: Latencies::of(measured, &ok),
+        flow: Flow::of(believed, all, run),
         spent,
         until_first,
-        failures: Failures::of(cells, &inside),
-        goodput: Goodput::of(cells, &ok, &run.goodput),
+        failures: Failures::of(believed, &inside),
+        goodput: Goodput::of(measured, &ok, &run.goodput),
         left_out: ok.iter().filter(|request| request.is_poor).count() as u64,
     }
 }

@@ -239,15 +239,18 @@ fn concurrency(summary: &Summary) -> Option<String> {
     let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
     // Between an end and its stamp another request may run already.
     let places = [
-        ("queued", &over_time.queued, ""),
-        ("running", &over_time.running, "about "),
+        ("queued", &over_time.queued, ["", "at least "]),
+        ("running", &over_time.running, ["about "; 2]),
     ];
     for (name, place, about) in places {
         figures.extend(place.as_ref().map(|InServer { known, unknown }| {
             let (mean, peak) = (known.mean, known.peak);
+            let [about, least] = about;
             match unknown {
                 0 => format!("{name} {mean:.1} (peak {about}{peak})"),
-                _ => format!("{name} at least {mean:.1} (of {unknown} requests it is not known)"),
+                _ => format!(
+                    "{name} at least {mean:.1} (peak {least}{peak}; of {unknown} requests it is not known)"
+                ),
             }
         }));
     }

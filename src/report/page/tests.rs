@@ -39,6 +39,7 @@ fn run_of(requests: u32) -> Run {
             ("server_first_token_time", number(0.1 + wait)),
             ("first_token_time", number(0.11 + wait)),
             ("finish_time", number(0.3 + wait)),
+            ("end_time", number(0.3 + wait)),
             ("ttft", Cell::Number(0.1 + wait)),
             ("total_latency", Cell::Number(0.3 + wait)),
             ("pure_queue_time", Cell::Number(wait)),
