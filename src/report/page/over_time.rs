@@ -13,9 +13,12 @@ use crate::report::series::RECORDS;
 const POINTS: usize = 12_000;
 const OF_A_SERIES: usize = 60;
 
-/// All series of a run, by who says so, what, and of which server (empty: of all together).
+/// A series: who says so, what, and of which server (empty: of all together).
+type Of<'a> = (&'a str, &'a str, &'a str);
+
+/// All series of a run.
 pub fn series(report: &RunReport<'_>) -> Value {
-    let mut series: BTreeMap<(&str, &str, &str), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut series: BTreeMap<Of<'_>, Vec<(f64, f64)>> = BTreeMap::new();
     // Older runs wrote what the figures have.
     let told = report.run.series.iter().filter(|row| row.source != RECORDS);
     for row in told {
