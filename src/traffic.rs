@@ -178,7 +178,7 @@ fn finish(
     let (rows, written, unsent_spans) = run.rows.finish();
     let plan = run.plan.clone();
     let args = &plan.args;
-    let edges = (args.leave_out_first, args.leave_out_last);
+    let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
     let summary = figures::of_file(&rows, facts, edges);
     let summary = summary.map_err(|unread| match &written {
         Err(unwritten) => Error::Failed(format!("no figures: {unwritten}")),

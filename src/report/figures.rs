@@ -8,7 +8,7 @@ use crate::clock::Stamp;
 
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
-use crate::table::window::{Arrived, Edge, Window};
+use crate::table::window::{Window, arrived};
 use crate::table::{Error, Table, rows};
 
 /// The figures of a run.
@@ -16,15 +16,11 @@ pub fn figures(run: &Run) -> Summary {
     Summary::of_table(&run.table, &facts(run), run.window())
 }
 
-/// The figures of a run that has just ended, of its file of rows, without its first and last.
+/// The figures of a run that has just ended, of its file of rows, without its first and last seconds.
 ///
 /// # Errors
 /// The rows cannot be read.
-pub fn of_file(
-    rows: &Path,
-    facts: &RunFacts,
-    (first, last): (Edge, Edge),
-) -> Result<Summary, Error> {
+pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result<Summary, Error> {
     let (table, _) = rows::read(
         &[rows.to_owned()],
         Some(facts.started.seconds()),
@@ -35,7 +31,7 @@ pub fn of_file(
     let seconds = facts.ended.since(facts.started);
     let mut of_rows = facts.clone();
     (of_rows.started, of_rows.ended) = (zero, zero.plus_seconds(seconds));
-    let window = Window::choose(Arrived::all(&table), seconds, first, last);
+    let window = Window::choose(arrived(&table), seconds, first, last);
     let mut summary = Summary::of_table(&table, &of_rows, Some(window));
     summary.began = facts.started;
     Ok(summary)
@@ -49,7 +45,7 @@ fn facts(run: &Run) -> RunFacts {
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
     // That of a window is not the run's.
     let is_whole = run.window().is_none_or(|window| window.is_all());
-    let duration = run.told("/duration").and_then(Value::as_f64);
+    let duration: Option<f64> = run.read_of("/duration");
     let ended = match duration.filter(|_| is_whole) {
         Some(duration) => started.plus_seconds(duration),
         None => ended.map_or(started, Stamp::from_nanos),
@@ -61,7 +57,7 @@ fn facts(run: &Run) -> RunFacts {
     RunFacts {
         started,
         ended,
-        offered_rate: run.told("/offered_rate").and_then(Value::as_f64),
+        offered_rate: run.read_of("/offered_rate"),
         scheduled: scheduled.unwrap_or_else(|| run.table.firsts().count()),
         config: run.told("/config").cloned().unwrap_or_default(),
         goodput: goals.filter_map(goal).collect(),

@@ -130,10 +130,11 @@ impl Seen<'_> {
     }
 
     /// Whether nothing of the run is known to be missing from its figures: it came to its end, and neither its reader nor
-    /// the run itself (or what merged its shards) had anything to say against them.
+    /// the run itself (or what merged its shards), nor they themselves have anything to say against them.
     fn is_whole(&self) -> bool {
         let run = self.run;
-        !run.is_partial && run.warnings().next().is_none() && run.notes.is_empty()
+        let is_quiet = run.warnings().next().is_none() && run.notes.is_empty();
+        is_quiet && !run.is_partial && self.figures.warnings().is_empty()
     }
 
     /// Where the time went, in a run of which nothing else is found.

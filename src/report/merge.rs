@@ -142,24 +142,19 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
              (--start-at lets them begin at one moment)"
         ));
     }
-    let whole = shards.iter().filter(|shard| !shard.run.is_partial);
-    notes.extend(whole.filter_map(|shard| {
-        let rows = shard.run.table.firsts().count() as u64;
-        let all = shard.run.told("/requests").and_then(Value::as_u64);
-        let all = all.unwrap_or(rows.max(1));
+    notes.extend(shards.iter().filter_map(|Shard { run, number, of, .. }| {
+        if run.is_partial {
+            return Some(format!(
+                "shard {number}/{of} was cut short: its requests that were under way then, and those to come, are in no figure"
+            ));
+        }
+        let rows = run.table.firsts().count() as u64;
+        let all = run.read_of("/requests").unwrap_or(rows.max(1));
         (rows < all).then(|| {
             format!(
-                "{} has rows of {rows} of its {all} requests: the others are in no figure",
-                shard.name()
+                "shard {number}/{of} has rows of {rows} of its {all} requests: the others are in no figure"
             )
         })
-    }));
-    let partial = shards.iter().filter(|shard| shard.run.is_partial);
-    notes.extend(partial.map(|shard| {
-        format!(
-            "{} was cut short: its requests that were under way then, and those to come, are in no figure",
-            shard.name()
-        )
     }));
     notes
 }
@@ -171,8 +166,8 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         let after = (shard.began - began) as f64 / NANOS as f64;
         // Figures of shards together are of all that they sent, and a window's length is not a run's.
         let is_whole = shard.run.window().is_none_or(|window| window.is_all());
-        let duration = shard.number("/duration").filter(|_| is_whole);
-        duration.map(|duration| duration + after)
+        let duration = shard.run.read_of("/duration").filter(|_| is_whole);
+        duration.map(|duration: f64| duration + after)
     };
     let scheduled = shards.iter().map(|shard| shard.run.scheduled());
     let first = shards.first();
@@ -183,7 +178,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let facts = json!({
         "duration": shards.iter().filter_map(end).reduce(f64::max),
         // Each offered its part of the load.
-        "offered_rate": shards.iter().map(|shard| shard.number("/offered_rate")).sum::<Option<f64>>(),
+        "offered_rate": shards.iter().map(|shard| shard.run.read_of::<f64>("/offered_rate")).sum::<Option<f64>>(),
         "goodput_goals_ms": first.and_then(|shard| shard.run.told("/goodput_goals_ms")),
         "scheduled": scheduled.sum::<Option<u64>>(),
         "config": config,
@@ -194,27 +189,21 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         ..Run::default()
     };
     let mut summary = figures(&run).to_json();
-    let of_shard = |shard: &Shard| {
-        let name = format!("{}/{}", shard.number, shard.of);
-        json!({ "dir": shard.run.dir, "shard": name, "started_at_ns": shard.began })
-    };
-    for (name, value) in [
-        ("machine", Value::Null),
-        (
-            "machines",
-            shards
-                .iter()
-                .map(|shard| shard.run.told("/machine").cloned())
-                .collect(),
-        ),
-        ("started_at", (began as f64 / NANOS as f64).into()),
-        ("started_at_ns", began.into()),
-        ("merged_from", shards.iter().map(of_shard).collect()),
-        ("warnings", warnings(shards).into()),
-        ("verdict", json!(verdict(shards))),
-    ] {
-        summary[name] = value;
-    }
+    let of_shard = |Shard {
+                        run,
+                        number,
+                        of,
+                        began,
+                        ..
+                    }: &Shard| json!({ "dir": run.dir, "shard": format!("{number}/{of}"), "started_at_ns": began });
+    let machines = shards.iter().map(|shard| shard.run.told("/machine"));
+    summary["machine"] = Value::Null;
+    summary["machines"] = json!(machines.collect::<Vec<_>>());
+    summary["started_at"] = (began as f64 / NANOS as f64).into();
+    summary["started_at_ns"] = began.into();
+    summary["merged_from"] = shards.iter().map(of_shard).collect();
+    summary["warnings"] = warnings(shards).into();
+    summary["verdict"] = json!(verdict(shards));
     Ok(summary)
 }
 

@@ -1,7 +1,6 @@
 //! `report.html`: runs as one page that opens without a network. The page's own text is in [`FRAME`]; all that comes from
 //! data goes in as JSON, and from there into the page as text only.
 
-mod arrivals;
 mod curves;
 mod data;
 mod lives;

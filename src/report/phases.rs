@@ -1,5 +1,4 @@
-//! What faults did to requests: before, during and after each, how soon traffic left the server, and how soon it and its
-//! latencies were back.
+//! What faults did to requests: before, during and after each, how soon traffic left the server, and how soon it was back.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +6,7 @@ use serde::Serialize;
 
 use super::duration;
 use super::files::{FaultRow, ServerFile};
-use crate::request::outcome::GIVEN_UP;
+use super::load::is_given_up;
 use crate::stats::quantile;
 use crate::table::Table;
 
@@ -20,8 +19,6 @@ pub struct Episode {
     pub faults: Vec<FaultOf>,
     /// Before the first began, while one lasted, and after the last was over.
     pub phases: [Phase; 3],
-    /// How soon the TTFT of all servers together was back, after the last fault was over.
-    pub latency: Outcome,
 }
 
 /// What was to come about after a fault, and how soon it did.
@@ -117,7 +114,6 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
         hit.extend(arrivals.between(from, to));
         // Those that the next fault broke are its own.
         let after = to.map_or(Vec::new(), |to| arrivals.parted(to, next).0);
-        let latency = arrivals.latency(&before, &after, to);
         for fault in &mut faults {
             let host = servers.iter().find(|server| server.name == fault.server);
             let host = host.map_or(fault.server.as_str(), |server| &server.host);
@@ -130,7 +126,6 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
                 arrivals.phase(&hit, from, to),
                 to.map_or_else(Phase::default, |to| arrivals.phase(&after, to, next)),
             ],
-            latency,
         });
         since = to.unwrap_or(f64::INFINITY);
     }
@@ -138,7 +133,7 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
 }
 
 /// Each `down` with the `up` and `ready` of the same server that follow it, in order of time.
-fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
+pub fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
     let mut rows: Vec<&FaultRow> = rows.iter().collect();
     rows.sort_by(|a, b| a.time.total_cmp(&b.time));
     let mut faults: Vec<FaultOf> = Vec::new();
@@ -175,7 +170,7 @@ fn end(faults: &[FaultOf]) -> Option<f64> {
 impl Arrivals<'_> {
     fn of(table: &Table) -> Arrivals<'_> {
         let first = table.firsts();
-        let told = first.filter(|row| table.is_ok(*row) || table.text("error", *row) != GIVEN_UP);
+        let told = first.filter(|row| !is_given_up(table, *row));
         let mut rows: Vec<Arrived> = told
             .filter_map(|row| Some((table.number("arrival_time", row)?, row)))
             .collect();
@@ -245,7 +240,6 @@ pub fn lines(episodes: &[Episode]) -> Vec<String> {
             lines.push(format!("Fault: {server} {kind} from {down:.1} s {over}"));
             lines.push(format!("  {}; {}", fault.left.said, fault.recovery.said));
         }
-        lines.push(format!("  {}", episode.latency.said));
         lines.push(format!(
             "  {:<7} {:>8} {:>7}  {:>19}  {:>19}  failed as",
             "", "requests", "failed", "TTFT p50 / p99", "total p50 / p99"

@@ -233,19 +233,24 @@ impl Run {
         told.filter(|value| !value.is_null())
     }
 
+    /// The same as what it is.
+    pub fn read_of<T: DeserializeOwned>(&self, pointer: &str) -> Option<T> {
+        serde_json::from_value(self.told(pointer)?.clone()).ok()
+    }
+
     /// The part of it that its figures are of, where its summary tells.
     pub fn window(&self) -> Option<Window> {
-        Window::of(&self.summary)
+        self.read_of("/window")
     }
 
     /// How its generator judged it, where its summary tells.
     pub fn verdict(&self) -> Option<Verdict> {
-        Verdict::of(&self.summary)
+        self.read_of("/verdict")
     }
 
     /// How many requests were to be sent.
     pub fn scheduled(&self) -> Option<u64> {
-        self.told("/scheduled")?.as_u64()
+        self.read_of("/scheduled")
     }
 
     /// What it warns of itself.
@@ -274,10 +279,16 @@ impl Run {
         }
     }
 
+    /// The first rows of the requests that the figures are of.
+    pub fn counted(&self) -> impl Iterator<Item = usize> {
+        let is_counted = self.is_counted();
+        self.table.firsts().filter(move |row| is_counted(*row))
+    }
+
     /// When it began, Unix seconds, as its files tell.
     fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
-        began.or_else(|| self.told("/started_at")?.as_f64())
+        began.or_else(|| self.read_of("/started_at"))
     }
 
     /// Reads its rows. `go_on`: one whose rows cannot be read has none, and a note of why.

@@ -160,6 +160,8 @@ impl<'a> RunReport<'a> {
                 summary[name] = value.clone();
             }
         }
+        let warnings = self.run.warnings().map(str::to_owned);
+        let warnings = warnings.chain(self.summary.warnings());
         json!({
             "run": self.run.name,
             "dir": self.run.dir,
@@ -170,6 +172,7 @@ impl<'a> RunReport<'a> {
             "router": file.and_then(|file| file.router.as_ref()),
             "workload_sha256": file.and_then(|file| file.workload_sha256.as_ref()),
             "notes": self.run.notes,
+            "warnings": warnings.collect::<Value>(),
             "findings": self.findings,
             "faults": self.episodes,
             "waiting": self.why.to_json(&self.run.table),

@@ -1,7 +1,6 @@
 //! How far the figures of a run can be believed, as its generator judged it.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 /// How far a run's figures can be believed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -37,11 +36,6 @@ impl Grade {
 }
 
 impl Verdict {
-    /// That of a `summary.json`, where one is told.
-    pub fn of(summary: &Value) -> Option<Verdict> {
-        serde_json::from_value(summary.get("verdict")?.clone()).ok()
-    }
-
     /// What must stand beside every figure of the run: nothing if it is valid.
     pub fn mark(&self) -> Option<&'static str> {
         Some(self.grade.name()).filter(|_| self.grade != Grade::Valid)

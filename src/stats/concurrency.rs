@@ -67,11 +67,9 @@ impl Interval {
         all.sort_unstable_by_key(|one| one.start);
         all.dedup_by(|next, last| {
             let is_one = next.start <= last.end;
-            last.end = if is_one {
-                last.end.max(next.end)
-            } else {
-                last.end
-            };
+            if is_one {
+                last.end = last.end.max(next.end);
+            }
             is_one
         });
         all

@@ -11,9 +11,6 @@ use super::quantile;
 /// The probability that may lie beyond each end of an interval: they are of 95 %.
 const TAIL: f64 = 0.025;
 
-/// The quantiles that are reported.
-const REPORTED: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)];
-
 /// Into so many blocks a sample is cut to see how far its values depend on each other. Fewer would be longer, and hold
 /// more of a long dependence; but the variance of the blocks' means is only known to √(2 / 31), a quarter.
 const BLOCKS: usize = 32;
@@ -23,8 +20,6 @@ const FEWEST: usize = 8;
 
 /// A block must tell as much as so many independent values: with fewer the dependence is longer than the block shows.
 const IN_A_BLOCK: usize = 4;
-/// With fewer values nobody can tell how alike neighbours are.
-const LEAST: u64 = (IN_A_BLOCK * FEWEST) as u64;
 
 /// Blocks of independent values differ by chance alone, more than this only in one of twenty samples: less is no
 /// dependence. The normal distribution's 95 %.
@@ -33,52 +28,28 @@ const CHANCE: f64 = 1.644_854;
 /// Probabilities below this share of the largest one add nothing to a sum of them in a double.
 const NEGLIGIBLE: f64 = 1e-20;
 
-/// Why there is no interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TooFew {
-    /// So many values it takes at least: [`needed`], and those that it takes to see how alike neighbours are.
-    pub needed: u64,
-    /// So many there are.
-    pub count: u64,
-    /// So many independent ones tell as much; `None`: so few, or so dependent, that nobody can say.
-    pub effective: Option<f64>,
-}
+/// What a quantile lies between; `None` of too few values, or too alike neighbours.
+pub type Between = Option<(f64, f64)>;
 
-/// What a quantile lies between, or why nobody can say.
-pub type Between = Result<(f64, f64), TooFew>;
+/// Quantiles that are reported, and what each lies between with 95 %.
+pub type Intervals = [(&'static str, Between); 4];
 
-/// Intervals of the quantiles that are reported, with 95 %.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Intervals([Between; 4]);
-
-impl Intervals {
-    /// Of values in the order they came in, whose neighbours may be alike, and the same ascending. How far they depend on each other
-    /// is judged at the median, the 90th percentile and the quantile itself, wherever they tell least: beyond a high quantile
-    /// there are too few values to show it.
-    pub fn of(in_order: &[f64], sorted: &[f64]) -> Intervals {
-        let [p50, p90, p95, p99] = REPORTED.map(|(_, q)| effective_at(in_order, sorted, q));
-        Intervals([
-            interval(sorted, 0.5, [p50; 3]),
-            interval(sorted, 0.9, [p50, p90, p90]),
-            interval(sorted, 0.95, [p50, p90, p95]),
-            interval(sorted, 0.99, [p50, p90, p99]),
-        ])
-    }
-
-    /// That of the 95th percentile.
-    pub fn p95(&self) -> Between {
-        self.0[2]
-    }
-
-    /// Each with its name, `p50` to `p99`.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, Between)> {
-        REPORTED.into_iter().map(|(name, _)| name).zip(self.0)
-    }
+/// Of values in the order they came in, whose neighbours may be alike, and the same ascending. How far they depend on each other
+/// is judged at the median, the 90th percentile and the quantile itself, wherever they tell least: beyond a high quantile
+/// there are too few values to show it.
+pub fn intervals(in_order: &[f64], sorted: &[f64]) -> Intervals {
+    let [p50, p90, p95, p99] = [0.5, 0.9, 0.95, 0.99].map(|q| effective_at(in_order, sorted, q));
+    [
+        ("p50", interval(sorted, 0.5, [p50; 3])),
+        ("p90", interval(sorted, 0.9, [p50, p90, p90])),
+        ("p95", interval(sorted, 0.95, [p50, p90, p95])),
+        ("p99", interval(sorted, 0.99, [p50, p90, p99])),
+    ]
 }
 
 /// An interval that holds the `q`-quantile with 95 %, each tail with at most half of what is left. `sorted` ascends, its values
 /// tell no more than `effective` independent ones. `None`: there are too few of them (see [`needed`]).
-pub fn dependent_interval(sorted: &[f64], q: f64, effective: f64) -> Option<(f64, f64)> {
+fn dependent_interval(sorted: &[f64], q: f64, effective: f64) -> Option<(f64, f64)> {
     let effective = effective.min(sorted.len() as f64).floor() as u64;
     let (low, high) = ranks(effective, q)?;
     // The value of rank r of m stands for the share r / (m + 1).
@@ -92,19 +63,14 @@ pub fn dependent_interval(sorted: &[f64], q: f64, effective: f64) -> Option<(f64
 /// How many independent values an interval for the `q`-quantile (above 0, below 1) takes: so many that even the smallest and the
 /// largest are beyond it with less than half of what 95 % leave. 368 for the p99, 72 for the p95, 6 for the median. (299 would
 /// do for an upper bound of the p99 alone.)
-pub fn needed(q: f64) -> u64 {
+fn needed(q: f64) -> u64 {
     (TAIL.ln() / q.max(1.0 - q).ln()).ceil() as u64
 }
 
 /// That of values that tell as much as the least of these counts.
 fn interval(sorted: &[f64], q: f64, judged: [Option<f64>; 3]) -> Between {
     let effective = judged.into_iter().reduce(|a, b| Some(a?.min(b?))).flatten();
-    let interval = effective.and_then(|effective| dependent_interval(sorted, q, effective));
-    interval.ok_or(TooFew {
-        needed: needed(q).max(LEAST),
-        count: sorted.len() as u64,
-        effective,
-    })
+    dependent_interval(sorted, q, effective?)
 }
 
 /// [`effective_count`] at a quantile.
@@ -116,7 +82,7 @@ fn effective_at(in_order: &[f64], sorted: &[f64], q: f64) -> Option<f64> {
 /// How many independent values tell as much about the share of values up to `at` as `in_order` does: from the variance
 /// of the shares of blocks of neighbours, beside what it would be without dependence, if that is more than chance makes it.
 /// `None` where the dependence reaches further than such blocks can tell, or there are too few values for blocks.
-pub fn effective_count(in_order: &[f64], at: f64) -> Option<f64> {
+fn effective_count(in_order: &[f64], at: f64) -> Option<f64> {
     let count = in_order.len();
     let blocks = (count / SHORTEST).clamp(FEWEST, BLOCKS);
     let length = count / blocks;

@@ -80,17 +80,15 @@ pub fn join(files: &[PathBuf], out: &Path) -> Result<Joined, Error> {
         let all = front
             .rows_of(first)
             .zip(joined.chain(std::iter::repeat(None)));
-        let all: Vec<(&Table, usize, Option<Row>)> =
-            all.map(|(at, row)| (&front, at, row)).collect();
-        let clocks = all
-            .iter()
-            .filter_map(|(.., row)| row.as_ref()?.hop_clock_offset_error);
+        let all: Vec<(usize, Option<Row>)> = all.collect();
+        let clocks = all.iter();
+        let clocks = clocks.filter_map(|(_, row)| row.as_ref()?.hop_clock_offset_error);
         errors.extend(clocks.map(|nanos| nanos as f64 / 1e9));
         all
     });
     // Made when all is read: what cannot be joined leaves no folder.
     let file = std::fs::create_dir_all(out.parent().unwrap_or(Path::new("")))
-        .and_then(|()| write(New::first(out)?, zero, rows));
+        .and_then(|()| write(New::first(out)?, zero, &front, rows));
     file.map_err(|cause| Error::write(out, cause))?;
     joined.notes.extend(pairs.notes(&front, &hop_rows));
     joined.notes.extend(of_files.into_iter().filter_map(|(path, rows)| {
@@ -126,26 +124,28 @@ pub fn tell_pairs(path: &Path, front: &Path, began: Option<f64>) -> Result<Optio
             told::take(&mut row, front);
             row
         });
-        (&rows, at, row)
+        (at, row)
     };
     let all = rows
         .firsts()
         .flat_map(|first| rows.rows_of(first).zip(rows.request(first)));
     let zero = told.zero.map_or(0, |zero| zero.nanos);
-    let file = New::beside(path).and_then(|file| write(file, zero, all.map(told_row)));
+    let file = New::beside(path).and_then(|file| write(file, zero, &rows, all.map(told_row)));
     file.map_err(|cause| Error::write(path, cause))?;
     Ok(of_front.left_out())
 }
 
-/// Writes rows, those in their place that were joined; their times count from `zero`, nanoseconds since what those of the file do.
-fn write<'t>(
+/// Writes rows of a table, those in their place that were joined; their times count from `zero`, nanoseconds since what those of the
+/// file do.
+fn write(
     file: New,
     zero: i64,
-    rows: impl Iterator<Item = (&'t Table, usize, Option<Row>)>,
+    table: &Table,
+    rows: impl Iterator<Item = (usize, Option<Row>)>,
 ) -> io::Result<()> {
     let began = TimeBase::Since(Stamp::from_nanos(-zero));
     let mut file = RowWriter::new(file, began)?;
-    for (table, at, row) in rows {
+    for (at, row) in rows {
         match row {
             Some(row) => {
                 file.write_cells(COLUMNS.iter().map(|column| (column.get)(&row)))?;

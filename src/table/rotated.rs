@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use jiff::civil::DateTime;
+
 /// A file of records with those that were rotated away from it, the oldest first: `records.csv.20261120T144800Z`,
 /// `records.csv.20261120T144800Z.1`, `records.csv`. A name that was only reserved has an empty file, which is left out.
 ///
@@ -49,15 +51,7 @@ pub fn once(given: &[PathBuf]) -> Vec<PathBuf> {
 /// The parts of `20261120T144800Z` or `20261120T144800Z.1`.
 fn parse(suffix: &str) -> Option<(&str, u32)> {
     let (at, number) = suffix.split_once('.').unwrap_or((suffix, "0"));
-    let is_time = |(n, c): (usize, char)| match n {
-        8 => c == 'T',
-        15 => c == 'Z',
-        _ => c.is_ascii_digit(),
-    };
-    let is_stamp = at.len() == 16 && at.chars().enumerate().all(|(n, c)| is_time((n, c)));
-    number
-        .parse()
-        .ok()
-        .filter(|_| is_stamp)
-        .map(|number| (at, number))
+    // It takes shorter numbers, too.
+    let is_time = at.len() == 16 && DateTime::strptime("%Y%m%dT%H%M%SZ", at).is_ok();
+    Some((at, number.parse().ok().filter(|_| is_time)?))
 }

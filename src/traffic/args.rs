@@ -11,7 +11,6 @@ use serde_json::{Map, Value};
 use crate::clock::Stamp;
 use crate::report::load::Goal;
 use crate::request::csv::Base;
-use crate::table::window::Edge;
 use crate::units::{at_least, between};
 
 use super::arrival::curve::Curve;
@@ -195,18 +194,14 @@ pub struct Args {
     /// Count requests that keep limits: ttft:500 tpot:50 (ms)
     #[arg(long, value_name = "GOAL", num_args = 1.., help_heading = "What is written")]
     pub goodput: Vec<Goal>,
-    /// Leave the first seconds out of the figures
-    ///
-    /// By arrival; `auto`: until TTFT has settled (MSER-5, a third at most).
-    #[arg(long, value_name = "SECONDS|auto", default_value_t)]
-    #[arg(help_heading = "What is written")]
-    pub leave_out_first: Edge,
-    /// Leave the last seconds out of the figures
-    ///
-    /// By arrival; `auto`: those that came within a median latency of the last.
-    #[arg(long, value_name = "SECONDS|auto", default_value_t)]
-    #[arg(help_heading = "What is written")]
-    pub leave_out_last: Edge,
+    /// Leave the first seconds out of the figures, by arrival
+    #[arg(long, value_name = "SECONDS", default_value = "0",
+        value_parser = values::seconds_or_none, help_heading = "What is written")]
+    pub leave_out_first: Duration,
+    /// Leave the last seconds out of the figures, by arrival
+    #[arg(long, value_name = "SECONDS", default_value = "0",
+        value_parser = values::seconds_or_none, help_heading = "What is written")]
+    pub leave_out_last: Duration,
     /// What times in requests.csv count from
     #[arg(long, value_enum, value_name = "BASE", default_value = "run")]
     #[arg(help_heading = "What is written")]

@@ -61,7 +61,10 @@ fn total(rows: &[Row]) -> serde_json::Value {
         goodput: Vec::new(),
         machine: serde_json::Value::Null,
     };
-    Summary::of(rows, &run).to_json()["total_output_tokens"].clone()
+    let mut table = queuescope::table::Table::default();
+    rows.iter().for_each(|row| table.push_row(row));
+    let summary = Summary::of_table(&table, &run, None);
+    summary.to_json()["total_output_tokens"].clone()
 }
 
 /// As a server with `--stream-interval 8` answers: the first token, then eight at a time.

@@ -130,7 +130,9 @@ fn failure(run: &Run) -> Option<String> {
         goodput: Vec::new(),
         machine: serde_json::Value::Null,
     };
-    Summary::of(&run.records, &facts).failure()
+    let mut table = queuescope::table::Table::default();
+    run.records.iter().for_each(|row| table.push_row(row));
+    Summary::of_table(&table, &facts, None).failure()
 }
 
 /// The place in the schedule of a request of this id.

@@ -7,10 +7,9 @@ use serde_json::{Map, Value};
 use super::{Difference, FAILED, Statistic, Strata, compare, judge};
 use crate::report::files::{RunState, plain};
 use crate::report::findings::queue_grew;
-use crate::report::load::label;
+use crate::report::load::{is_given_up, label};
 use crate::report::reader::{Loaded, Run};
 use crate::report::verdict::Grade;
-use crate::request::outcome::GIVEN_UP;
 use crate::table::Table;
 
 /// All comparisons of what was loaded.
@@ -66,10 +65,7 @@ struct Sent<'a> {
 }
 
 /// Two runs that were sent the same, and their rows of each place that either has.
-struct Pair<'a> {
-    runs: [&'a Run; 2],
-    rows: Vec<[Option<usize>; 2]>,
-}
+type Pair<'a> = ([&'a Run; 2], Vec<[Option<usize>; 2]>);
 
 /// Each setting against the first one that was sent the same, in [`METRICS`] and in failed requests, repeats put
 /// together; of [`FEW`], each against each. Runs that are INVALID, unfinished or stopped are not compared.
@@ -101,10 +97,7 @@ pub fn comparison(loaded: &Loaded) -> Comparison {
             }
             [_] => {}
             all => {
-                let first = made.differences.len();
                 of_group(all, &mut made);
-                let found = made.differences.iter_mut().skip(first);
-                found.for_each(|of| of.between.0 = made.groups.len());
                 let others: Vec<&Setting<'_>> = all.iter().collect();
                 let names = all.iter().map(|setting| setting.names(&others).0);
                 made.groups.push(names.collect());
@@ -136,7 +129,7 @@ fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
                 made.differences
                     .extend(found.into_iter().map(|difference| Difference {
                         is_against_first: n == 0,
-                        between: (0, [n, m]),
+                        between: (made.groups.len(), [n, m]),
                         ..difference
                     }));
             }
@@ -195,9 +188,15 @@ fn described(settings: &Map<String, Value>, is_wanted: impl Fn(&str) -> bool) ->
 impl Setting<'_> {
     /// The runs of both that were sent the same.
     fn pairs<'a>(&'a self, other: &'a Setting<'_>) -> impl Iterator<Item = Pair<'a>> {
-        self.runs.iter().filter_map(|(key, run)| {
-            let other = other.runs.get(key)?;
-            run.is_same_workload(other).then(|| run.paired(other))
+        self.runs.iter().filter_map(|(key, own)| {
+            let both = [own, other.runs.get(key)?];
+            let [hash, other] = both.map(|sent| sent.run.workload_sha256());
+            (hash.is_some() && hash == other).then(|| {
+                let places: BTreeSet<&usize> = both.iter().flat_map(|of| of.rows.keys()).collect();
+                let row = |place| both.map(|sent| sent.rows.get(place).copied());
+                let rows = places.into_iter().map(row).collect();
+                (both.map(|sent| sent.run), rows)
+            })
         })
     }
 
@@ -218,42 +217,25 @@ impl Setting<'_> {
 
 impl Sent<'_> {
     fn of(run: &Run) -> Sent<'_> {
-        let (table, is_counted) = (&run.table, run.is_counted());
         let mut rows = BTreeMap::new();
-        for row in table.firsts().filter(|row| is_counted(*row)) {
-            if let Some(place) = table.place(row) {
+        for row in run.counted() {
+            if let Some(place) = run.table.place(row) {
                 rows.entry(place).or_insert(row);
             }
         }
         Sent { run, rows }
-    }
-
-    /// By the hash of what was sent.
-    fn is_same_workload(&self, other: &Sent<'_>) -> bool {
-        let hash = |sent: &Sent<'_>| sent.run.workload_sha256().map(str::to_owned);
-        hash(self).is_some_and(|own| Some(own) == hash(other))
-    }
-
-    fn paired<'a>(&'a self, other: &'a Sent<'_>) -> Pair<'a> {
-        let places: BTreeSet<&usize> = self.rows.keys().chain(other.rows.keys()).collect();
-        let row = |place| [self, other].map(|sent| sent.rows.get(place).copied());
-        Pair {
-            runs: [self.run, other.run],
-            rows: places.into_iter().map(row).collect(),
-        }
     }
 }
 
 /// What `of` says of both runs' requests, by place and repeat; `NaN` where there is none, or where it was given up for the
 /// run's end.
 fn strata(pairs: &[Pair<'_>], of: impl Fn(&Table, usize) -> f64) -> Strata {
-    let value = |run: &Run, row: Option<usize>| {
-        let table = &run.table;
-        let told = row.filter(|row| table.is_ok(*row) || table.text("error", *row) != GIVEN_UP);
+    let value = |Run { table, .. }: &Run, row: Option<usize>| {
+        let told = row.filter(|row| !is_given_up(table, *row));
         told.map_or(f64::NAN, |row| of(table, row))
     };
-    let values = |pair: &Pair<'_>| {
-        let (rows, [first, other]) = (pair.rows.iter(), pair.runs);
+    let values = |([first, other], rows): &Pair<'_>| {
+        let rows = rows.iter();
         rows.map(|[a, b]| (value(first, *a), value(other, *b)))
             .collect()
     };
@@ -322,7 +304,10 @@ fn against(
         }
     }
     let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);
-    let queue_grew = pairs.iter().flat_map(|pair| pair.runs).any(queue_grew);
+    let queue_grew = pairs
+        .iter()
+        .flat_map(|(runs, _)| runs)
+        .any(|run| queue_grew(run));
     let told = found.into_iter().map(|difference| Difference {
         a: a.clone(),
         b: b.clone(),

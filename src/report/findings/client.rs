@@ -38,31 +38,19 @@ pub fn verdict(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     }
 }
 
-/// Requests that waited for one of `--max-concurrency` slots.
+/// Requests that waited for one of `--max-concurrency` slots. Of other lateness the verdict tells.
 pub fn slots(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    lateness(of, true).map(|late| found.saying(late))
-}
-
-/// Requests that were sent later than the schedule said; a run that has a verdict has said so itself.
-pub fn late(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let late = lateness(of, false).filter(|_| of.run.told("/verdict").is_none());
-    late.map(|late| found.saying(late))
-}
-
-/// How late requests were sent, in a run with such a limit or in one without.
-fn lateness(of: &Seen<'_>, is_limited: bool) -> Option<String> {
-    let most = of.run.told("/config/max_concurrency");
-    let is_asked = most.is_some_and(|most| most.is_u64()) == is_limited;
+    of.run.told("/config/max_concurrency")?.as_u64()?;
     let latencies = &of.figures.all.latencies;
     let lag = latencies.get("schedule_lag");
     let lag = lag.filter(|lag| lag.count >= ENOUGH)?.p99;
     let ttft = latencies.get("ttft_observed")?.p50;
-    (is_asked && lag >= LATE_LEAST && lag >= LATE_SHARE * ttft).then(|| {
-        format!(
+    (lag >= LATE_LEAST && lag >= LATE_SHARE * ttft).then(|| {
+        found.saying(format!(
             "1 of 100 requests was sent {} late or later, where the median time to the first token is {}.",
             duration(lag),
             duration(ttft)
-        )
+        ))
     })
 }
 

@@ -1,16 +1,13 @@
-//! How requests ended, what the rows themselves say is wrong, and what nobody saw.
+//! How requests ended, and what nobody saw.
 
 use crate::report::load::{Counts, Kind};
 use crate::request::outcome::Outcome;
 use crate::request::stages::Spent;
 
-use super::servers::counted;
 use super::{ENOUGH, Finding, Level, Seen};
 
 /// From this share on failed requests change what the figures of the others mean: 1 of 100.
 const FAILED_SHARE: f64 = 0.01;
-/// Rows that hold what cannot be, from this share on.
-const INCONSISTENT_SHARE: f64 = 0.01;
 /// How requests to a server end that is not there, or no longer.
 const NO_CONNECTION: [Outcome; 3] = [
     Outcome::UpstreamDied,
@@ -95,23 +92,10 @@ pub fn retractions(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
     let count = |row| table.number("num_retractions", row).unwrap_or(0.0);
     let is_retracted = |row: &usize| table.rows_of(*row).any(|row| count(row) > 0.0);
-    let retracted = counted(of.run).filter(is_retracted).count();
+    let retracted = of.run.counted().filter(is_retracted).count();
     (retracted > 0).then(|| {
         found.saying(format!(
             "{retracted} requests were taken out of a batch again to make room for others, and waited a second time."
-        ))
-    })
-}
-
-/// Rows that hold what cannot be.
-pub fn inconsistent(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let counts = &of.figures.all.counts;
-    let (rows, wrong) = (counts.rows, counts.inconsistent.0);
-    let is_much = rows >= ENOUGH && wrong as f64 >= INCONSISTENT_SHARE * rows as f64;
-    is_much.then(|| {
-        found.saying(format!(
-            "{wrong} of {rows} rows hold what cannot be (moments out of order, durations that are negative or too long, token \
-             counts); the column `inconsistency` names it."
         ))
     })
 }

@@ -12,7 +12,7 @@ use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::units;
 
-use super::servers::counted;
+use super::servers::ended;
 use super::{Finding, Seen};
 
 /// Fewer of a server's requests than this say nothing of it: 1 of 100.
@@ -65,36 +65,31 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
     let (table, mut last) = (&run.table, 0.0_f64);
     let mut servers: BTreeMap<Cow<'_, str>, Server> = BTreeMap::new();
-    let attempts = |row| table.text(ColumnId::failed_attempts, row);
-    let is_well = |row: usize| table.is_ok(row) && attempts(row).is_empty();
-    for row in counted(run).filter(|row| run.faults.is_empty() && !is_well(*row)) {
-        for attempt in told(attempts(row)) {
+    for row in run.counted().filter(|_| run.faults.is_empty()) {
+        let (end, error) = (
+            ended(run, row).unwrap_or(0.0),
+            table.text(ColumnId::error, row),
+        );
+        last = last.max(end);
+        for attempt in told(table.text(ColumnId::failed_attempts, row)) {
             let server = servers.entry(attempt.host.into()).or_default();
             server.add(attempt.outcome.unwrap_or(Outcome::Ok), false);
         }
-        let error = table.text(ColumnId::error, row);
         let host = match table.text(ColumnId::host, row) {
             "" => tried(error),
             host => host,
         };
         let server = servers.entry(host.into()).or_default();
-        server.add(outcome_of(table, row), error.contains("refused"));
-    }
-    servers.retain(|host, server| !host.is_empty() && server.failed() > 0);
-    if servers.is_empty() {
-        return (servers, last);
-    }
-    for row in counted(run) {
-        let end = table.number("end_time", row);
-        let end = end.or_else(|| table.number("finish_time", row));
-        last = last.max(end.unwrap_or(0.0));
-        if let Some(server) = servers.get_mut(table.text(ColumnId::host, row)) {
-            server.requests += 1;
-            let served = end.filter(|_| table.is_ok(row));
-            server.served = server.served.max(served.unwrap_or(0.0));
+        server.requests += 1;
+        match table.is_ok(row) {
+            true => server.served = server.served.max(end),
+            false => server.add(outcome_of(table, row), error.contains("refused")),
         }
     }
-    servers.retain(|_, of| of.failed() as f64 >= LEAST * of.requests as f64);
+    servers.retain(|host, of| {
+        let failed = of.failed() as f64;
+        !host.is_empty() && failed > 0.0 && failed >= LEAST * of.requests as f64
+    });
     (servers, last)
 }
 

@@ -22,7 +22,7 @@ const PREFILL_SHARE: f64 = 0.4;
 const DECODE_SHARE: f64 = 0.7;
 
 /// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 22] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
     (
         "verdict",
         Level::Problem,
@@ -37,13 +37,6 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 22] = [
         "`--max-concurrency` was reached, so the load was less than the schedule asked: raise it, or read the latencies that \
          count from the schedule.",
         client::slots,
-    ),
-    (
-        "client_bound",
-        Level::Problem,
-        "The generator could not keep its schedule",
-        "Give the generator a machine or cores of its own, or ask for a lower rate.",
-        client::late,
     ),
     (
         "server_failed",
@@ -187,13 +180,6 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 22] = [
         "Some stages were not measured",
         "",
         ends::unseen,
-    ),
-    (
-        "inconsistent",
-        Level::Note,
-        "Some values cannot be",
-        "A clock was set during the run, or a server reports wrong times or tokens: do not trust stages of these rows.",
-        ends::inconsistent,
     ),
     ("fine", Level::Fine, "Nothing is wrong", "", |of, found| {
         let shares = of

@@ -70,7 +70,9 @@ pub fn queue_grew(run: &Run) -> bool {
 
 /// A queue that grew from the first third of the run to the last, as more came than the servers finished.
 pub fn growth(run: &Run) -> Option<String> {
-    let waits = counted(run).filter_map(|row| Some((arrival(run, row)?, wait(run, row)?)));
+    let waits = run
+        .counted()
+        .filter_map(|row| Some((arrival(run, row)?, wait(run, row)?)));
     let mut waits: Vec<(f64, f64)> = waits.collect();
     waits.sort_by(|a, b| a.0.total_cmp(&b.0));
     let third = waits.len() / 3;
@@ -113,28 +115,23 @@ fn arrival(run: &Run, row: usize) -> Option<f64> {
 
 /// How many requests came in a time, and how many ended in it; also those that no figure is of.
 fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
-    let table = &run.table;
-    let ended = |row| {
-        let end = table.number("end_time", row);
-        end.or_else(|| table.number("finish_time", row))
-    };
-    let count = |time: &dyn Fn(usize) -> Option<f64>| {
-        let times = table.firsts().filter_map(time);
+    let count = |time: fn(&Run, usize) -> Option<f64>| {
+        let times = run.table.firsts().filter_map(|row| time(run, row));
         times.filter(|at| from < *at && *at <= to).count() as f64
     };
-    (count(&|row| arrival(run, row)), count(&ended))
+    (count(arrival), count(ended))
+}
+
+/// When the request of a row was over.
+pub fn ended(run: &Run, row: usize) -> Option<f64> {
+    let end = run.table.number("end_time", row);
+    end.or_else(|| run.table.number("finish_time", row))
 }
 
 /// How long a request that went well waited in the server queue, by its first row.
 fn wait(run: &Run, row: usize) -> Option<f64> {
     let wait = run.table.number("pure_queue_time", row);
     wait.filter(|_| run.table.is_ok(row))
-}
-
-/// The first rows of the requests that the figures are of.
-pub fn counted(run: &Run) -> impl Iterator<Item = usize> {
-    let is_counted = run.is_counted();
-    run.table.firsts().filter(move |row| is_counted(*row))
 }
 
 /// A server's requests: how many, those waits that are known, of which models.
@@ -161,7 +158,7 @@ pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     for server in servers.filter(|server| server.role != Some(ServerRole::Prefill)) {
         hosts.entry(&server.host).or_default();
     }
-    for row in counted(run) {
+    for row in run.counted() {
         let host = hosts.entry(table.text("host", row)).or_default();
         host.requests += 1;
         host.models.insert(table.text("model", row));

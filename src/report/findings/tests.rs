@@ -362,17 +362,15 @@ fn a_run_that_is_not_valid_says_so_first() {
 }
 
 #[test]
-fn a_late_generator_is_told_from_its_own_limit() {
+fn a_generators_own_limit_is_told() {
     let late = with(
         "Sent 100, Arrival 101, Forwarded 102, WorkerArrival 103, WorkerForwarded 104, \
          ServerCreated 105, QueueStart 106, QueueEnd 110",
     );
     let mut run = run_of(100, late);
-    let finding = only(&run, "client_bound");
-    assert_eq!(finding.level, Level::Problem);
     run.summary = json!({ "config": { "max_concurrency": 4 } });
     assert_eq!(only(&run, "slots").level, Level::Limit);
-    // Its verdict knows better.
+    // Of other lateness its verdict tells.
     run.summary = json!({ "verdict": { "grade": "VALID", "reasons": [] } });
     only(&run, "fine");
 }
@@ -410,8 +408,16 @@ fn retractions_and_contradictions_are_told() {
     let finding = only(&run_of(100, batch), "retractions");
     assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
     let backwards = |sample, _, start| set(sample, start, &[(Moment::QueueStart, 120)]);
-    assert!(kinds(&run_of(100, backwards)).contains(&"inconsistent"));
-    assert!(!kinds(&run_of(100, backwards)).contains(&"fine"));
+    let found = kinds(&run_of(100, backwards));
+    assert_eq!(found, ["unseen", "nothing_found"]);
+}
+
+#[test]
+fn a_run_of_which_requests_are_missing_is_not_called_fine() {
+    let mut run = run_of(100, |sample, _, _| sample);
+    only(&run, "fine");
+    run.summary = json!({ "scheduled": 150 });
+    only(&run, "nothing_found");
 }
 
 #[test]

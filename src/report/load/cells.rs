@@ -32,15 +32,6 @@ pub(super) struct Request {
     pub is_poor: bool,
 }
 
-/// What stands in place of a table's rows.
-#[derive(Debug, Default)]
-pub(super) struct Replaced {
-    /// Those without what cannot be.
-    pub believed: Rows,
-    /// Those without poorly known clocks as well.
-    pub measured: Rows,
-}
-
 /// The cells of a table, but of the rows that are replaced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cells<'a> {
@@ -49,18 +40,6 @@ pub(super) struct Cells<'a> {
 }
 
 impl Request {
-    /// Of these rows.
-    pub fn new(rows: Range<usize>) -> Request {
-        Request {
-            row: rows.start as u32,
-            rows: rows.len() as u32,
-            is_ok: false,
-            is_inside: false,
-            ends_inside: false,
-            is_poor: false,
-        }
-    }
-
     /// Its first row.
     pub fn row(&self) -> usize {
         self.row as usize
@@ -72,29 +51,32 @@ impl Request {
     }
 }
 
-impl Replaced {
-    /// Looks through the rows of a request; whether one of its clocks is known too poorly.
-    pub fn look(&mut self, table: &Table, rows: Range<usize>, usual: &Usual) -> bool {
-        let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
-        let is_wrong = rows.clone().any(is_wrong);
-        let is_poor = rows
-            .clone()
-            .any(|row| usual.poor(table, row).next().is_some());
-        if !is_wrong && !is_poor {
-            return false;
-        }
-        let mut read = believed(&table.request(rows.start)).into_owned();
-        if is_wrong {
-            self.believed.extend(rows.clone().zip(read.clone()));
-        }
-        for (at, row) in rows.clone().zip(&mut read).filter(|_| is_poor) {
-            let poor = usual.poor(table, at);
-            poor.for_each(|clock| row.timeline.relate(clock, Relation::Unknown));
-            row.derive_anew();
-        }
-        self.measured.extend(rows.zip(read));
-        is_poor
+/// Looks through the rows of a request, and puts those without what cannot be into the first of these, and those without poorly known
+/// clocks as well into the second. Whether there is such a clock.
+pub(super) fn replace(
+    [believed_rows, measured_rows]: &mut [Rows; 2],
+    table: &Table,
+    rows: Range<usize>,
+    usual: &Usual,
+) -> bool {
+    let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
+    let is_wrong = rows.clone().any(is_wrong);
+    let is_of_poor = |row| usual.poor(table, row).next().is_some();
+    let is_poor = rows.clone().any(is_of_poor);
+    if !is_wrong && !is_poor {
+        return false;
     }
+    let mut read = believed(&table.request(rows.start)).into_owned();
+    if is_wrong {
+        believed_rows.extend(rows.clone().zip(read.clone()));
+    }
+    for (at, row) in rows.clone().zip(&mut read).filter(|_| is_poor) {
+        let poor = usual.poor(table, at);
+        poor.for_each(|clock| row.timeline.relate(clock, Relation::Unknown));
+        row.derive_anew();
+    }
+    measured_rows.extend(rows.zip(read));
+    is_poor
 }
 
 impl<'a> Cells<'a> {

@@ -129,26 +129,35 @@ pub fn outcome_of(table: &Table, row: usize) -> Outcome {
 }
 
 /// Whether the generator gave the request of a row up because its run was stopped.
-pub(super) fn is_given_up(table: &Table, row: usize) -> bool {
+pub fn is_given_up(table: &Table, row: usize) -> bool {
     outcome_of(table, row) == Outcome::ClientAbort && table.text(ColumnId::error, row) == GIVEN_UP
 }
 
 impl Tokens {
     pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> Tokens {
         let mut tokens = Tokens::default();
-        let prompts = [
-            ColumnId::request_prompt_tokens,
-            ColumnId::actual_prompt_tokens,
-        ];
-        let outputs = [
-            ColumnId::request_output_tokens,
-            ColumnId::actual_output_tokens,
-        ];
         for request in requests {
-            add(&mut tokens.input, of_request(cells, request, prompts));
-            let output = of_request(cells, request, outputs);
+            let of = |of_request, of_row| {
+                let all = cells.whole(of_request, request.row());
+                // Rows of before there was such a column tell those of one sequence.
+                let one = || {
+                    cells
+                        .whole(of_row, request.row())
+                        .filter(|_| request.rows == 1)
+                };
+                all.or_else(one).map(i64::unsigned_abs)
+            };
+            let input = of(
+                ColumnId::request_prompt_tokens,
+                ColumnId::actual_prompt_tokens,
+            );
+            let output = of(
+                ColumnId::request_output_tokens,
+                ColumnId::actual_output_tokens,
+            );
             tokens.output_unknown += u64::from(output.is_none());
-            add(&mut tokens.output, output);
+            tokens.input = sum(tokens.input, input);
+            tokens.output = sum(tokens.output, output);
         }
         tokens
     }
@@ -159,23 +168,8 @@ impl Tokens {
     }
 }
 
-fn add(total: &mut Option<u64>, part: Option<u64>) {
-    if let Some(part) = part {
-        *total = Some(total.unwrap_or(0).saturating_add(part));
-    }
-}
-
-/// Tokens of a request, by the column that tells them of all its rows. Rows of before there was one tell those of one sequence.
-fn of_request(
-    cells: Cells<'_>,
-    request: Request,
-    [of_request, of_row]: [ColumnId; 2],
-) -> Option<u64> {
-    let of_rows = || {
-        cells
-            .whole(of_row, request.row())
-            .filter(|_| request.rows == 1)
-    };
-    let all = cells.whole(of_request, request.row()).or_else(of_rows);
-    all.map(i64::unsigned_abs)
+/// What is known of both.
+fn sum(total: Option<u64>, part: Option<u64>) -> Option<u64> {
+    part.map(|part| total.unwrap_or(0).saturating_add(part))
+        .or(total)
 }

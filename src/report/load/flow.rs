@@ -1,11 +1,9 @@
 //! Rates, and how many requests were in flight, queued and running over time.
 
-use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
-use crate::table::Table;
 
-use super::cells::{Cells, Request, Rows};
+use super::cells::{Cells, Request};
 use super::latency::seconds;
 use super::run::RunFacts;
 
@@ -25,6 +23,8 @@ pub struct Flow {
 /// Series over the run.
 #[derive(Clone, Debug)]
 pub struct OverTime {
+    /// When the first bucket begins, seconds since the times of rows do.
+    pub from_s: f64,
     /// Length of a bucket, seconds.
     pub bucket_s: f64,
     /// Requests from their send to their end.
@@ -35,6 +35,8 @@ pub struct OverTime {
     pub running: Option<InServer>,
     /// Requests in flight of which nobody told whether they were queued or running, and how many those are.
     pub unknown: (Concurrency, u64),
+    /// Requests from their arrival to the router's sending; `None` where nobody saw it.
+    pub in_router: Option<Concurrency>,
 }
 
 impl OverTime {
@@ -43,14 +45,10 @@ impl OverTime {
 
     /// The series by these names.
     pub fn series(&self) -> [Option<&Concurrency>; 4] {
-        let queued = self.queued.as_ref().map(|place| &place.known);
-        let running = self.running.as_ref().map(|place| &place.known);
-        [
-            Some(&self.in_flight),
-            queued,
-            running,
-            Some(&self.unknown.0),
-        ]
+        let [queued, running] =
+            [&self.queued, &self.running].map(|place| place.as_ref().map(|place| &place.known));
+        let (in_flight, unknown) = (Some(&self.in_flight), Some(&self.unknown.0));
+        [in_flight, queued, running, unknown]
     }
 }
 
@@ -95,89 +93,59 @@ impl OverTime {
     fn of(cells: Cells<'_>, all: &[Request], run: &RunFacts) -> Option<OverTime> {
         let [start, end] = [run.started, run.ended].map(|at| at.nanos());
         let window = Span::new(Interval { start, end })?;
-        // What was over before the window began, or came after it, is missing in no figure.
-        let is_here = |whole: &Interval| whole.start <= end && whole.end >= start;
-        let found = Presence::of(cells, all.iter().copied(), is_here);
-        let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
-        let in_server = |known: Vec<Interval>, unknown| {
-            (!known.is_empty()).then(|| InServer {
-                known: of(known),
-                unknown,
-            })
-        };
-        let count = found.unknown.len() as u64;
-        let [queued, running] = found.lacks;
-        Some(OverTime {
-            bucket_s: window.bucket as f64 / NANOS as f64,
-            in_flight: of(found.in_flight),
-            queued: in_server(found.queued, queued),
-            running: in_server(found.running, running),
-            unknown: (of(found.unknown), count),
-        })
-    }
-}
-
-/// When requests were where.
-#[derive(Debug, Default)]
-pub struct Presence {
-    /// From their send to their end, whoever ended them.
-    pub in_flight: Vec<Interval>,
-    /// From their arrival to the router's sending.
-    pub in_router: Vec<Interval>,
-    /// Sequences in the server queue.
-    pub queued: Vec<Interval>,
-    /// Sequences from their first batch to the engine's end.
-    pub running: Vec<Interval>,
-    /// In flight, and nobody told whether queued or running.
-    pub unknown: Vec<Interval>,
-    /// Requests of which it is not known when they were queued, and when they ran.
-    lacks: [u64; 2],
-}
-
-impl Presence {
-    /// Of the requests of a table whose first rows are wanted.
-    pub fn of_table(table: &Table, is_wanted: impl Fn(usize) -> bool) -> Presence {
-        let replaced = Rows::default();
-        let requests = table.firsts().filter(|row| is_wanted(*row));
-        let requests = requests.map(|row| Request::new(table.rows_of(row)));
-        let replaced = &replaced;
-        Presence::of(Cells { table, replaced }, requests, |_| true)
-    }
-
-    /// Of some requests; `is_here`: whether those of which a place is not known are counted.
-    fn of(
-        cells: Cells<'_>,
-        requests: impl Iterator<Item = Request>,
-        is_here: impl Fn(&Interval) -> bool,
-    ) -> Presence {
-        let mut found = Presence::default();
-        for request in requests {
+        let [mut in_flight, mut in_router, mut unknown] = [const { Vec::new() }; 3];
+        let mut in_server = [const { Vec::new() }; 2];
+        // Requests of which it is not known when they were queued, and when they ran.
+        let mut lacks = [0; 2];
+        for request in all {
             let mut is_known = [true; 2];
             for row in request.rows() {
                 let of_row = [queued(cells, row), running(cells, row)];
                 is_known = [0, 1].map(|at| is_known[at] && of_row[at].is_some());
-                found.queued.extend(of_row[0]);
-                found.running.extend(of_row[1]);
+                in_server
+                    .iter_mut()
+                    .zip(of_row)
+                    .for_each(|(all, of)| all.extend(of));
             }
             let of_request = |column| cells.whole(column, request.row());
             let arrived = of_request(ColumnId::arrival_time);
-            let in_router = arrived.zip(of_request(ColumnId::router_send_time));
-            let in_router = in_router.map(|(start, end)| Interval { start, end });
-            found.in_router.extend(in_router);
+            let sent = arrived.zip(of_request(ColumnId::router_send_time));
+            in_router.extend(sent.map(|(start, end)| Interval { start, end }));
             let Some(start) = cells.begun(request.row()) else {
                 continue;
             };
-            let ends = request.rows();
-            let ends = ends.filter_map(|row| cells.whole(ColumnId::end_time, row));
+            let ends = request
+                .rows()
+                .filter_map(|row| cells.whole(ColumnId::end_time, row));
             let whole = ends.max().map(|end| Interval { start, end });
-            found.in_flight.extend(whole);
+            in_flight.extend(whole);
             let whole = whole.unwrap_or(Interval { start, end: start });
-            if is_here(&whole) && is_known != [true; 2] {
-                found.unknown.push(whole);
-                found.lacks = [0, 1].map(|at| found.lacks[at] + u64::from(!is_known[at]));
+            // What was over before the window began, or came after it, is missing in no figure.
+            let is_here = whole.start <= window.whole.end && whole.end >= window.whole.start;
+            if is_here && is_known != [true; 2] {
+                unknown.push(whole);
+                lacks = [0, 1].map(|at| lacks[at] + u64::from(!is_known[at]));
             }
         }
-        found
+        let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
+        let some = |all: Vec<Interval>| (!all.is_empty()).then(|| of(all));
+        let [queued, running] = in_server.map(some);
+        let count = unknown.len() as u64;
+        Some(OverTime {
+            from_s: seconds(start),
+            bucket_s: seconds(window.bucket),
+            in_flight: of(in_flight),
+            queued: queued.map(|known| InServer {
+                known,
+                unknown: lacks[0],
+            }),
+            running: running.map(|known| InServer {
+                known,
+                unknown: lacks[1],
+            }),
+            unknown: (of(unknown), count),
+            in_router: some(in_router),
+        })
     }
 }
 

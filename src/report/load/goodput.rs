@@ -68,15 +68,12 @@ impl Goal {
     /// # Errors
     /// A latency has two limits.
     pub fn each_once(goals: &[Goal]) -> Result<(), String> {
-        let is_again = |at: &usize| {
-            goals[..*at]
-                .iter()
-                .any(|other| other.name == goals[*at].name)
-        };
-        match (0..goals.len()).find(is_again) {
-            Some(at) => Err(format!(
+        let mut names: Vec<&str> = goals.iter().map(|goal| &*goal.name).collect();
+        names.sort_unstable();
+        match names.windows(2).find(|two| two[0] == two[1]) {
+            Some(two) => Err(format!(
                 "--goodput: {} must have one limit, not several",
-                goals[at].name
+                two[0]
             )),
             None => Ok(()),
         }

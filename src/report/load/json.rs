@@ -81,13 +81,10 @@ fn group(group: &Group, run: &RunFacts) -> Object {
             "parts": parts(&kind.spent),
         })
     });
-    let at_least = group.failures.at_least.iter();
-    let at_least = at_least.map(|(name, summary)| (*name, figures(summary.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
     let more = json!({
         "latency": latencies(group),
-        "latency_at_least": object(at_least),
         "failures": failed.collect::<Value>(),
         "time_spent": {
             "requests": spent.requests,
@@ -182,9 +179,7 @@ fn latencies(group: &Group) -> Object {
     let all = group.latencies.all.iter();
     object(all.map(|latency| {
         let mut shown = figures(latency.summary.as_ref());
-        let intervals = latency.intervals.named();
-        let intervals = intervals.map(|(name, interval)| (name, interval.ok()));
-        shown["ci95"] = object(intervals).into();
+        shown["ci95"] = object(latency.intervals.into_iter()).into();
         (latency.name, shown)
     }))
 }

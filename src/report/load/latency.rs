@@ -4,7 +4,7 @@ use crate::clock::NANOS;
 use crate::request::column::{Scope, Unit};
 use crate::request::columns::{COLUMNS, ColumnId};
 use crate::stats::Summary;
-use crate::stats::interval::Intervals;
+use crate::stats::interval::{Intervals, intervals};
 
 use super::cells::{Cells, Request};
 
@@ -132,7 +132,7 @@ impl Latencies {
 fn described(values: Vec<f64>) -> (Option<Summary>, Intervals) {
     let mut sorted = values.clone();
     sorted.sort_unstable_by(f64::total_cmp);
-    (Summary::of_sorted(&sorted), Intervals::of(&values, &sorted))
+    (Summary::of_sorted(&sorted), intervals(&values, &sorted))
 }
 
 /// From the generator's send to the last byte read; in a proxy's own rows from arrival.

@@ -6,11 +6,10 @@ use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
 use crate::request::columns::ColumnId;
-use crate::request::row::Row;
 use crate::table::Table;
 use crate::table::window::Window;
 
-use super::cells::{Cells, Replaced, Request};
+use super::cells::{Cells, Request, Rows, replace};
 use super::clocks::Usual;
 use super::counts::{Counts, Tokens, most_frequent};
 use super::failures::Failures;
@@ -88,7 +87,7 @@ impl Summary {
     /// Of the rows of a run, times of which count from its facts' zero; `window`: what the figures are to be of. How many
     /// requests are there at once, and what is completed in it, holds those that arrived before too.
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
-        let (mut replaced, usual) = (Replaced::default(), Usual::of(table));
+        let (mut replaced, usual) = (<[Rows; 2]>::default(), Usual::of(table));
         let part = window.as_ref().filter(|window| !window.is_all());
         let holds = |at: Option<i64>| match (part, at) {
             (Some(window), Some(at)) => window.holds(seconds(at - run.started.nanos())),
@@ -103,8 +102,9 @@ impl Summary {
                 is_ok: table.is_ok(row),
                 is_inside: holds(arrived(row)),
                 ends_inside: holds(table.whole(ColumnId::finish_time, row)),
-                is_poor: replaced.look(table, rows.clone(), &usual),
-                ..Request::new(rows)
+                row: rows.start as u32,
+                rows: rows.len() as u32,
+                is_poor: replace(&mut replaced, table, rows, &usual),
             }
         };
         let mut requests: Vec<Request> = table.firsts().map(request).collect();
@@ -119,25 +119,22 @@ impl Summary {
             facts.started = run.started.plus_seconds(window.from_s);
             facts.ended = run.started.plus_seconds(window.to_s);
         }
-        let figured = Figured {
-            table,
-            replaced: &replaced,
-            run: &facts,
-        };
+        let cells = replaced.each_ref();
+        let cells = cells.map(|replaced| Cells { table, replaced });
+        let figures = |all: &[Request], spent: &[Request]| group(cells, &facts, all, spent);
         let mut by_host = by_host(table, &requests);
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let of_others = || {
             let mut all: Vec<Request> = others.iter().flat_map(|(_, of)| of).copied().collect();
             all.sort_by_key(|of| arrived(of.row()));
-            (!all.is_empty()).then(|| (others.len(), figured.group(&all, &all)))
+            (!all.is_empty()).then(|| (others.len(), figures(&all, &all)))
         };
-        let of_host =
-            |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figured.group(of, of));
+        let of_host = |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved: Vec<Request> = requests.iter().filter(is_unserved).copied().collect();
         // The same work again, for which there may be another processor.
         let (mut all, hosts, other_hosts) = std::thread::scope(|scope| {
-            let all = scope.spawn(|| figured.group(&requests, &unserved));
+            let all = scope.spawn(|| figures(&requests, &unserved));
             let hosts: BTreeMap<String, Group> = by_host.iter().map(of_host).collect();
             let others = of_others();
             let all = all.join().unwrap_or_else(|panic| resume_unwind(panic));
@@ -156,13 +153,6 @@ impl Summary {
             window,
             run: facts,
         }
-    }
-
-    /// Of the rows of a run; those of one request must stand together, as the observer gives them.
-    pub fn of(rows: &[Row], run: &RunFacts) -> Summary {
-        let mut table = Table::default();
-        rows.iter().for_each(|row| table.push_row(row));
-        Summary::of_table(&table, run, None)
     }
 
     /// How many requests there were.
@@ -203,40 +193,33 @@ impl Summary {
     }
 }
 
-/// What figures are taken of.
-#[derive(Clone, Copy)]
-struct Figured<'a> {
-    table: &'a Table,
-    replaced: &'a Replaced,
-    run: &'a RunFacts,
-}
-
-impl Figured<'_> {
-    /// The figures of some requests, in order of arrival; what the time of some of them was spent on.
-    fn group(&self, all: &[Request], spent: &[Request]) -> Group {
-        let (table, replaced) = (self.table, self.replaced);
-        let [believed, measured] =
-            [&replaced.believed, &replaced.measured].map(|replaced| Cells { table, replaced });
-        let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
-            of.iter().filter(is).copied().collect()
-        };
-        let inside = some(all, |of| of.is_inside);
-        let ok = some(&inside, |of| of.is_ok);
-        let spent = some(spent, |of| of.is_inside && of.is_ok);
-        let [spent, until_first] = TimeSpent::of(measured, &spent);
-        let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
-        Group {
-            counts: Counts::of(table, &inside),
-            tokens: Tokens::of(measured, ended()),
-            completed: ended().count() as u64,
-            latencies: Latencies::of(measured, &ok),
-            flow: Flow::of(believed, all, self.run),
-            spent,
-            until_first,
-            failures: Failures::of(believed, &inside),
-            goodput: Goodput::of(measured, &ok, &self.run.goodput),
-            left_out: ok.iter().filter(|request| request.is_poor).count() as u64,
-        }
+/// The figures of some requests, in order of arrival, of their cells without what cannot be, or without poorly known clocks as well; what
+/// the time of some of them was spent on.
+fn group(
+    [believed, measured]: [Cells<'_>; 2],
+    run: &RunFacts,
+    all: &[Request],
+    spent: &[Request],
+) -> Group {
+    let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
+        of.iter().filter(is).copied().collect()
+    };
+    let inside = some(all, |of| of.is_inside);
+    let ok = some(&inside, |of| of.is_ok);
+    let spent = some(spent, |of| of.is_inside && of.is_ok);
+    let [spent, until_first] = TimeSpent::of(measured, &spent);
+    let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
+    Group {
+        counts: Counts::of(measured.table, &inside),
+        tokens: Tokens::of(measured, ended()),
+        completed: ended().count() as u64,
+        latencies: Latencies::of(measured, &ok),
+        flow: Flow::of(believed, all, run),
+        spent,
+        until_first,
+        failures: Failures::of(believed, &inside),
+        goodput: Goodput::of(measured, &ok, &run.goodput),
+        left_out: ok.iter().filter(|request| request.is_poor).count() as u64,
     }
 }
 

@@ -98,7 +98,7 @@ pub fn table(records: &[Row]) -> Table {
 impl Summary {
     /// Of records.
     pub fn of_records(records: &[Row], run: &RunFacts) -> Summary {
-        Summary::of(&crate::request::sample::rows(records), run)
+        Summary::of_table(&table(records), run, None)
     }
 }
 

@@ -10,8 +10,7 @@ use crate::stats;
 
 use super::counts::most_frequent;
 use super::flow::InServer;
-use super::intervals::{intervals, ms};
-use super::latency::label;
+use super::latency::{Latencies, Latency, label};
 use super::summary::Summary;
 
 /// The latencies of the table.
@@ -70,9 +69,59 @@ impl Summary {
         ];
         blocks.extend(table(self).map(Block::Table));
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
-        blocks.push(Block::Words(warnings(self).collect()));
+        blocks.push(Block::Words(self.warnings()));
         blocks.extend((self.hosts.len() > 1).then(|| Block::Table(of_servers(self, named))));
         blocks
+    }
+
+    /// What is to be known of the figures.
+    pub fn warnings(&self) -> Vec<String> {
+        let (counts, scheduled) = (&self.all.counts, self.run.scheduled);
+        let (wrong, first) = &counts.inconsistent;
+        let contradictions = first.as_ref().map(|first| {
+            format!(
+                "warning: {wrong} of {} rows hold what cannot be: moments out of order, durations that are negative or too long, \
+                 token counts; the first: {first}. A clock was set during the run, or a server reports wrong times or tokens",
+                counts.rows
+            )
+        });
+        let left_out = some(self.all.left_out, |left_out| {
+            let are = match left_out {
+                1 => "request is",
+                _ => "requests are",
+            };
+            format!(
+                "note: {left_out} {are} left out of what was measured with two clocks: one was known there too poorly"
+            )
+        });
+        let missing = (scheduled as u64).saturating_sub(self.whole.requests);
+        let missing = some(missing, |missing| {
+            format!(
+                "warning: {missing} of {scheduled} scheduled requests have no record: the run ended before them"
+            )
+        });
+        let unknown = some(self.all.tokens.output_unknown, |unknown| {
+            let impossible = match wrong {
+                0 => "",
+                _ => {
+                    ", or the reported numbers are impossible (the column `inconsistency` names it)"
+                }
+            };
+            format!(
+                "note: {unknown} of {} ok requests are in no token figure: the server did not report how many (streams of \
+                 the OpenAI endpoints have it with `\"stream_options\": {{\"include_usage\": true}}`){impossible}",
+                counts.ok()
+            )
+        });
+        let all = [
+            contradictions,
+            some(counts.retried, |retried| retries(self, retried)),
+            left_out,
+            missing,
+            unknown,
+            unsteady(self),
+        ];
+        all.into_iter().flatten().collect()
     }
 
     /// What the figures are of, where it is not all.
@@ -102,7 +151,7 @@ fn unsteady(summary: &Summary) -> Option<String> {
     let window = summary.window.as_ref()?;
     let trend = window.trend.filter(|trend| !trend.is_steady)?;
     let what = match window.is_all() {
-        true => "leave its beginning out (--leave-out-first auto), or let it go on longer",
+        true => "leave its beginning out (--leave-out-first SECONDS), or let it go on longer",
         false => "let the run go on longer, or lower the rate",
     };
     let [first, last] = [trend.first, trend.last].map(duration);
@@ -139,29 +188,13 @@ fn counts(summary: &Summary) -> String {
 fn errors(summary: &Summary) -> impl Iterator<Item = String> {
     let errors = &summary.all.counts.errors;
     let shown = most_frequent(errors).take(NAMED).map(|(error, count)| {
-        let said = match error.as_str() {
-            "" => "(nothing said)".to_owned(),
-            error => shortened(error),
-        };
-        format!("  {count} × {said}")
+        let said = Some(error.as_str()).filter(|error| !error.is_empty());
+        format!("  {count} × {}", said.unwrap_or("(nothing said)"))
     });
     let others = errors.len().saturating_sub(NAMED) as u64;
     shown.chain(some(others, |others| {
         format!("  and {others} other errors")
     }))
-}
-
-/// At most this much of an error is shown, characters.
-const ERROR: usize = 240;
-
-/// A text cut between words, if it is long.
-fn shortened(text: &str) -> String {
-    let Some((most, _)) = text.char_indices().nth(ERROR) else {
-        return text.to_owned();
-    };
-    let kept = text.get(..most).unwrap_or(text);
-    let kept = kept.rsplit_once(' ').map_or(kept, |(kept, _)| kept);
-    format!("{kept} …")
 }
 
 fn rates(summary: &Summary) -> String {
@@ -205,26 +238,21 @@ fn concurrency(summary: &Summary) -> Option<String> {
     let (mean, peak) = (over_time.in_flight.mean, over_time.in_flight.peak);
     let mut figures = vec![format!("in flight {mean:.1} (peak {peak})")];
     // Between an end and its stamp another request may run already.
-    let late = "; a request's end is stamped a little after its slot is free";
     let places = [
-        ("queued", &over_time.queued, "", "at least", ""),
-        ("running", &over_time.running, "at most ", "about", late),
+        ("queued", &over_time.queued, ["", "at least "]),
+        ("running", &over_time.running, ["about "; 2]),
     ];
-    for (name, place, known, most, note) in places {
-        let Some(InServer {
-            known: at_once,
-            unknown,
-        }) = place
-        else {
-            continue;
-        };
-        let (mean, peak) = (at_once.mean, at_once.peak);
-        figures.push(match unknown {
-            0 => format!("{name} {mean:.1} (peak {known}{peak}{note})"),
-            unknown => format!(
-                "{name} at least {mean:.1} (peak {most} {peak}; of {unknown} requests it is not known)"
-            ),
-        });
+    for (name, place, about) in places {
+        figures.extend(place.as_ref().map(|InServer { known, unknown }| {
+            let (mean, peak) = (known.mean, known.peak);
+            let [about, least] = about;
+            match unknown {
+                0 => format!("{name} {mean:.1} (peak {about}{peak})"),
+                _ => format!(
+                    "{name} at least {mean:.1} (peak {least}{peak}; of {unknown} requests it is not known)"
+                ),
+            }
+        }));
     }
     Some(line("at once", figures.join(", ")))
 }
@@ -247,8 +275,7 @@ fn goodput(summary: &Summary) -> Option<String> {
     ))
 }
 
-/// The latencies of those that went well; below them, where some did not, those that everybody waits for, of all requests:
-/// those given up while they waited waited longer, and a figure that those without any answer take part in is a dash.
+/// The latencies of those that went well.
 fn table(summary: &Summary) -> Option<Grid> {
     let all = &summary.all;
     let (requests, ok) = (all.counts.requests, all.counts.ok());
@@ -271,31 +298,14 @@ fn table(summary: &Summary) -> Option<Grid> {
         "total_latency_from_schedule" | "ttft_from_schedule" => None,
         name => Some(name),
     });
-    let mut rows: Vec<Vec<String>> = shown
-        .map(|name| row(name, all.latencies.get(name)))
-        .collect();
-    // Where more than half got no answer nothing could be said but dashes.
-    let is_known = |told: &&stats::Summary| told.p50.is_finite() && ok < requests;
-    let known = |name| all.failures.at_least(name).filter(is_known);
-    let known = ROWS.iter().filter_map(|name| Some((name, known(name)?)));
-    let known: Vec<(&&str, &stats::Summary)> = known.collect();
-    if !known.is_empty() {
-        let sent = all.failures.at_least("total_latency_from_send");
-        let sent = sent.filter(|told| told.count < requests);
-        let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
-        let dash = match known.iter().all(|(_, told)| told.mean.is_finite()) {
-            true => "",
-            false => "; -: no answer ever",
-        };
-        rows.push(vec![format!("of all {requests}{sent}, at least{dash}")]);
-    }
-    rows.extend(known.iter().map(|(name, told)| row(name, Some(told))));
+    let rows = shown.map(|name| row(name, all.latencies.get(name)));
     let head = match requests - ok {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
     };
     let heads = [&head, "count", "mean", "p50", "p95", "p99"].map(str::to_owned);
     let heads = heads.into();
+    let rows = rows.collect();
     Some(Grid { heads, rows })
 }
 
@@ -309,52 +319,44 @@ fn row(name: &str, summary: Option<&stats::Summary>) -> Vec<String> {
     first.into_iter().chain(figures).collect()
 }
 
-/// What is to be known of the figures.
-fn warnings(summary: &Summary) -> impl Iterator<Item = String> {
-    let (counts, scheduled) = (&summary.all.counts, summary.run.scheduled);
-    let (wrong, first) = &counts.inconsistent;
-    let contradictions = first.as_ref().map(|first| {
-        format!(
-            "warning: {wrong} of {} rows hold what cannot be: moments out of order, durations that are negative or too long, \
-             token counts; the first: {first}",
-            counts.rows
-        )
-    });
-    let left_out = some(summary.all.left_out, |left_out| {
-        let are = match left_out {
-            1 => "request is",
-            _ => "requests are",
-        };
-        format!(
-            "note: {left_out} {are} left out of what was measured with two clocks: one was known there too poorly"
-        )
-    });
-    let missing = (scheduled as u64).saturating_sub(summary.whole.requests);
-    let missing = some(missing, |missing| {
-        format!(
-            "warning: {missing} of {scheduled} scheduled requests have no record: the run ended before them"
-        )
-    });
-    let unknown = some(summary.all.tokens.output_unknown, |unknown| {
-        let impossible = match wrong {
-            0 => "",
-            _ => ", or the reported numbers are impossible (the column `inconsistency` names it)",
-        };
-        format!(
-            "note: {unknown} of {} ok requests are in no token figure: the server did not report how many (streams of \
-             the OpenAI endpoints have it with `\"stream_options\": {{\"include_usage\": true}}`){impossible}",
-            counts.ok()
-        )
-    });
-    let all = [
-        contradictions,
-        some(counts.retried, |retried| retries(summary, retried)),
-        left_out,
-        missing,
-        unknown,
-        unsteady(summary),
-    ];
-    all.into_iter().flatten()
+/// Latencies of which the terminal shows intervals. All have them in `summary.json`.
+const INTERVALS_OF: [&str; 2] = ["total_latency_from_send", "ttft_from_send"];
+
+/// What the figures that everybody asks for lie between, in milliseconds: a line a latency, or one for all where nothing
+/// can be said of any.
+fn intervals(latencies: &Latencies) -> Vec<String> {
+    let known = INTERVALS_OF.iter();
+    let known = known.filter_map(|name| latencies.latency(name));
+    let known: Vec<&Latency> = known.filter(|of| of.summary.is_some()).collect();
+    let mut intervals = known.iter().flat_map(|of| of.intervals);
+    if intervals.all(|(_, found)| found.is_none()) {
+        let none =
+            "No 95 % intervals: too few requests, or neighbouring ones too alike. Run longer.";
+        return known.first().map(|_| none.to_owned()).into_iter().collect();
+    }
+    let within = |(name, found): (&str, Option<(f64, f64)>)| match found {
+        Some((low, high)) => format!("{name} [{}, {}]", ms(low), ms(high)),
+        None => format!("{name} too few"),
+    };
+    let line = |of: &&Latency| {
+        let told = of.intervals.into_iter().filter(|(name, _)| *name != "p90");
+        let shown: Vec<String> = told.map(within).collect();
+        format!("  {}: {}", label(of.name), shown.join(", "))
+    };
+    let head = std::iter::once("95 % intervals, ms".to_owned());
+    head.chain(known.iter().map(line)).collect()
+}
+
+/// Milliseconds, with as many digits as are worth reading.
+fn ms(seconds: f64) -> String {
+    let ms = seconds * 1e3;
+    match ms.abs() {
+        size if size >= 99.95 => format!("{ms:.1}"),
+        size if size >= 9.995 => format!("{ms:.2}"),
+        // A float's rounding makes a small negative of nothing: no "-0.000".
+        size if size < 0.0005 => "0.000".to_owned(),
+        _ => format!("{ms:.3}"),
+    }
 }
 
 /// Words of a count, where there are any.

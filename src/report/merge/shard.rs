@@ -52,7 +52,7 @@ impl Shard {
             .and_then(|shard| shard.split_once('/'))
             .and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)))
             .ok_or_else(|| wrong("no shard: the run was made without --shard i/n"))?;
-        let began = run.told("/started_at_ns").and_then(Value::as_i64);
+        let began = run.read_of("/started_at_ns");
         let began = began.ok_or_else(|| wrong("its summary has no started_at_ns"))?;
         // One that was killed before its first rows reached the disk has not even the header.
         let is_empty = |path: &PathBuf| path.metadata().is_ok_and(|file| file.len() == 0);
@@ -79,11 +79,6 @@ impl Shard {
     /// What it is called: `shard 0/2`.
     pub fn name(&self) -> String {
         format!("shard {}/{}", self.number, self.of)
-    }
-
-    /// A number of its summary.
-    pub fn number(&self, pointer: &str) -> Option<f64> {
-        self.run.told(pointer)?.as_f64()
     }
 
     /// The settings that all shards of a run share.

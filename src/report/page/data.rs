@@ -9,7 +9,6 @@ use crate::report::words::max_rate;
 use crate::request::column::Scope;
 use crate::request::columns::COLUMNS;
 
-use super::arrivals::{arrivals, poisson_rate};
 use super::curves::{cdf, short, shorts, sorted};
 use super::lives::{Lives, stages};
 use super::over_time::series;
@@ -78,8 +77,6 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
         "waiting_over": lives.waiting(&run.table, &report.why),
         "waterfall": lives.waterfall(&run.table, &report.why, each),
         "curves": SHOWN.iter().map(curve).collect::<Map<String, Value>>(),
-        "arrivals": arrivals(&run.table),
-        "poisson": poisson_rate(run),
         "series": series(report),
     });
     if !run.off.is_empty() {

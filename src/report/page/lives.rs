@@ -27,10 +27,7 @@ pub struct Lives {
 }
 
 /// A request: its row, and how long it took in nanoseconds, all in all and until its first token (0 where nobody saw that).
-struct Life {
-    row: usize,
-    total: [i128; 2],
-}
+type Life = (usize, [i128; 2]);
 
 /// What time was spent on, each once, in the order of a request's life.
 fn in_order(spent: impl Iterator<Item = Spent>) -> Vec<Spent> {
@@ -62,7 +59,7 @@ impl Lives {
             if let Some(slot) = lives.slots.get_mut(slot).filter(|_| record.is_ok()) {
                 TimeSpent::add_both(slot, spent);
             }
-            lives.lives.push(Life { row, total });
+            lives.lives.push((row, total));
         }
         lives
     }
@@ -109,12 +106,12 @@ impl Lives {
         let mut slowest: Vec<&Life> = self.lives.iter().collect();
         let mut rows = BTreeSet::new();
         for until in 0..2 {
-            slowest.sort_by_key(|life| Reverse(life.total.get(until)));
-            rows.extend(slowest.iter().take(each).map(|life| life.row));
+            slowest.sort_by_key(|(_, total)| Reverse(total.get(until)));
+            rows.extend(slowest.iter().take(each).map(|(row, _)| row));
         }
         let step = (self.lives.len() as f64 / each.max(1) as f64).max(1.0);
         let even = (0..each).filter_map(|at| self.lives.get((at as f64 * step) as usize));
-        let even: BTreeSet<usize> = even.map(|life| life.row).collect();
+        let even: BTreeSet<usize> = even.map(|(row, _)| *row).collect();
         rows.extend(&even);
 
         let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));

@@ -120,13 +120,13 @@ function faultsByRun() {
   const told = RUNS.flatMap(run => run.faults.map(episode => [run, episode]));
   if (!told.length) return null;
   const outcome = of => known(of.seconds) ? duration(of.seconds) : of.said;
-  const rows = told.flatMap(([run, { faults, phases, latency }]) => faults.map((of, at) => {
+  const rows = told.flatMap(([run, { faults, phases }]) => faults.map((of, at) => {
     const during = phases[1], failed = Object.values(during.failed).reduce((sum, count) => sum + count, 0);
     return [`${RUNS.length > 1 ? briefOf(run) + ": " : ""}${of.server}, ${of.kind} at ${number(of.down, 1)} s`, at ? "" : { n: number(failed), small: `of ${number(during.requests)}` },
-      outcome(of.left), outcome(of.recovery), at ? "" : outcome(latency)];
+      outcome(of.left), outcome(of.recovery)];
   }));
   return section("by-fault", "What the faults did", markOf(worst(told.map(([run]) => run))),
-    table(["fault", { n: "lost requests" }, "until traffic left", "served again, after it was back", "TTFT as before, after the fault"], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
+    table(["fault", { n: "lost requests" }, "until traffic left", "served again, after it was back"], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
 }
 
 /** A setting's values against queue, first token and rate. */
@@ -193,7 +193,7 @@ function choose(run) {
   chosen = run;
   const place = $("detail-of");
   const isOnly = RUNS.length === 1;
-  place.replaceChildren(...[whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, arrivalsOf, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)).filter(Boolean));
+  place.replaceChildren(...[whereTheTimeWent, isOnly && allFindings, whyTheyWaited, isOnly && distributions, waterfall, overTime, faults, servers, gauges, figuresTable, leftOut, settings].map(part => part && part(run)).filter(Boolean));
   forget();
   watch();
   const select = $("which");
@@ -224,7 +224,7 @@ function retold() {
   redraw();
 }
 
-const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests", arrivals: "Arrivals",
+const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests",
   "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
 /** What stays in sight lies below the links to the sections, in however many lines. */

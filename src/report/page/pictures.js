@@ -98,24 +98,6 @@ const waterfallOption = (all, stages, state) => (c, width) => {
       ...stages.map((stage, at) => barSeries(c, stage.name, stage.label, requests.map(of => took(of, at) * unit.times), { barCategoryGap: "18%", cursor: "pointer" }))] });
 };
 
-/** The axis of a run's time, up to where there is something. */
-const timeAxis = (c, max) => ["seconds into the run", { max: max || null, axisLabel: { color: c.soft, hideOverlap: true, fontSize: 11, showMaxLabel: false } }];
-
-/** Arrivals counted over time, against what a Poisson process of the asked rate would do. */
-const countsOption = run => c => {
-  const { slot, counts } = run.arrivals;
-  const points = counts => counts.map((n, at) => [(at + 0.5) * slot, n]);
-  const expected = run.poisson * slot, spread = 2 * Math.sqrt(expected);
-  return chartOf(c, { x: timeAxis(c, counts.sent.length * slot), y: [`requests in ${duration(slot)}`, { minInterval: 1 }], series: [
-    isPoisson(run) ? band("Poisson: 19 of 20 counts lie here", c.soft, .15, { xAxis: 0, yAxis: Math.max(0, expected - spread) }, { xAxis: counts.sent.length * slot, yAxis: expected + spread }) : null,
-    counts.asked ? lineSeries(c, "asked by the schedule", points(counts.asked), asked(c), { step: "middle" }) : null,
-    lineSeries(c, counts.asked ? "sent" : "arrived", points(counts.sent), 0, { step: "middle" }) ] });
-};
-/** How what the schedule asked for is drawn: below what was sent, and wider. */
-const asked = c => ({ color: c.lines[1], width: 5, opacity: 0.4 });
-/** Whether the run's gaps were to be those of a Poisson process; if so, of this rate. */
-const isPoisson = run => known(run.poisson);
-
 /** Points with a hole where nobody answered for a while: longer than four times what is usual between two. */
 function broken(points) {
   const gaps = points.slice(1).map(([time], at) => time - points[at][0]);
@@ -123,7 +105,7 @@ function broken(points) {
   return points.flatMap((point, at) => gaps[at] > Math.max(4 * usual, 1.5) ? [point, [point[0] + usual / 2, null]] : [point]);
 }
 /** Something over time: `lines` of a name, times, values, and a style's place. */
-const timesOption = (run, lines, unit, more) => c => chartOf(c, { x: timeAxis(c, most(lines.flatMap(line => line.times))), y: [unit, more],
+const timesOption = (run, lines, unit, more) => c => chartOf(c, { x: ["seconds into the run", { max: most(lines.flatMap(line => line.times)) || null, axisLabel: { color: c.soft, hideOverlap: true, fontSize: 11, showMaxLabel: false } }], y: [unit, more],
   tip: all => tip(`${number(all[0].value[0])} s`, all.map(one => [one.color, one.seriesName, number(one.value[1])])),
   series: [...lines.map((line, at) => lineSeries(c, line.name, broken(pairs(line.times, line.values)),
     { ...lineOf(c, line.colour ?? at), ...(line.dashed ? { type: "dashed", width: 1.5 } : {}) }, { connectNulls: false })), ...bands(run, c, most(lines.flatMap(line => line.times)))] });

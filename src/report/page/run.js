@@ -120,19 +120,6 @@ function list(facts) {
   return box("dl", "", ...facts.flatMap(([name, value]) => [make("dt", name), value instanceof Node ? box("dd", "", value) : make("dd", value)]));
 }
 
-function arrivalsOf(run) {
-  const arrivals = run.arrivals;
-  if (!arrivals) return null;
-  const asked = arrivals.asked;
-  const { offered_rate: rate, config } = run.summary;
-  const what = config?.turns > 1 ? "conversations" : "requests";
-  const about = known(rate) ? `The schedule asked for ${number(rate)} ${what} a second${config?.shard ? ` of shard ${config.shard}` : ""}. ` : "";
-  const sentence = `${about}The gaps between requests were ${duration(arrivals.sent.mean)} on average and varied by ${number(arrivals.sent.variation)} times their mean${asked ? ` (asked: ${duration(asked.mean)} and ${number(asked.variation)} times)` : ""}. A Poisson process varies by 1, a steady beat by 0, bursts by more than 1.`;
-  return section("arrivals", asked ? "Did the load come as asked?" : "How the requests came", make("p", sentence),
-    picture({ title: "Arrivals over time", grade: gradeOf(run), option: countsOption(run),
-      caption: isPoisson(run) ? "Requests in each stretch of time. About 1 stretch in 20 lies outside the band by chance alone; a line that leaves it for longer is not the load that was asked." : asked ? "Requests in each stretch of time, as the schedule asked and as they were sent. The two lines must lie on each other." : "Requests that arrived in each stretch of time." }));
-}
-
 const PLACES = { concurrency: "in the system", running: "running in a server", queued: "server queue", waiting: "router queue", unknown: "state unknown" };
 const HUES = { concurrency: 0, running: 2, queued: 1, waiting: 4, unknown: 7 };
 
@@ -166,14 +153,13 @@ function overTime(run) {
 function faults(run) {
   if (!run.faults.length) return null;
   const at = of => ({ n: known(of) ? `${number(of, 1)} s` : "–" });
-  const inner = run.faults.flatMap(({ faults, phases, latency }) => [
+  const inner = run.faults.flatMap(({ faults, phases }) => [
     table(["server", "fault", { n: "from" }, { n: "taken away" }, { n: "ready again" }, "what was seen"], faults.map(of => [of.server, of.kind, at(of.down), at(of.up), at(of.ready), `${of.left.said}; ${of.recovery.said}`]), "Times are seconds into the run."),
     table(["requests that arrived", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }, "failed as"], phases.map((of, place) => {
       const failed = Object.values(of.failed).reduce((sum, count) => sum + count, 0);
       return [["before", "during", "after"][place], { n: number(of.requests) }, { n: number(failed), small: of.requests ? percent(failed / of.requests) : null },
         { n: duration(of.ttft.p50) }, { n: duration(of.ttft.p99) }, { n: duration(of.total_latency.p50) }, { n: duration(of.total_latency.p99) }, Object.entries(of.failed).map(([name, count]) => `${count} ${name}`).join(", ")];
-    })),
-    words("p", upper(latency.said) + ".") ]);
+    })) ]);
   return section("faults", "Faults in detail", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose. A dash: too few requests to say.", "soft"), ...inner);
 }
 
@@ -255,7 +241,7 @@ function settings(run) {
 }
 
 function leftOut(run) {
-  const said = [...run.notes];
+  const said = [...run.notes, ...run.warnings];
   const { failed, given_up: unended, window } = run.summary;
   if (failed) said.push(`${several(failed, "request")} failed: counted above, and in no latency.`);
   if (unended) said.push(`${several(unended, "request")} given up when the run was stopped: in no latency, and not among those that failed.`);

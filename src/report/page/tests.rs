@@ -39,6 +39,7 @@ fn run_of(requests: u32) -> Run {
             ("server_first_token_time", number(0.1 + wait)),
             ("first_token_time", number(0.11 + wait)),
             ("finish_time", number(0.3 + wait)),
+            ("end_time", number(0.3 + wait)),
             ("ttft", Cell::Number(0.1 + wait)),
             ("total_latency", Cell::Number(0.3 + wait)),
             ("pure_queue_time", Cell::Number(wait)),
@@ -187,22 +188,19 @@ fn marks_stay_with_runs_and_stages_add_up() {
 }
 
 #[test]
-fn a_poisson_band_is_drawn_only_of_what_is_poisson() {
-    let of = |shard: Value, turns: u64, offered: f64| {
-        let config = json!({
-            "arrival": "poisson", "burstiness": 1.0, "request_rate": 40.0, "rate_curve": null, "shard": shard, "turns": turns,
-        });
-        let run = Run {
-            summary: json!({ "config": config, "offered_rate": offered }),
-            ..run_of(50)
-        };
-        data_of(&page_of(vec![run]))["runs"][0]["poisson"].clone()
-    };
-    assert_eq!(of(Value::Null, 1, 40.0), 40.0);
-    assert_eq!(of("0/2".into(), 1, 20.0), Value::Null);
-    assert_eq!(of(Value::Null, 3, 40.0), Value::Null);
-    // Shards put together, of which one is missing.
-    assert_eq!(of(Value::Null, 1, 20.0), Value::Null);
+fn what_a_run_and_its_figures_warn_of_is_on_the_page() {
+    let mut run = run_of(20);
+    run.summary["scheduled"] = 30.into();
+    run.summary["warnings"] = json!(["the run was stopped before its end"]);
+    let data = data_of(&page_of(vec![run]));
+    let warnings = data["runs"][0]["warnings"].to_string();
+    for said in [
+        "was stopped before its end",
+        "10 of 30 scheduled requests have no record",
+    ] {
+        assert_says(&warnings, said);
+    }
+    assert_says(&SCRIPTS.concat(), "...run.warnings");
 }
 
 #[test]

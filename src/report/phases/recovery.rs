@@ -1,14 +1,8 @@
-//! When traffic left a server that was down, when it was served by it again, and when latencies were back.
+//! When traffic left a server that was down, and when it was served by it again.
 
-use super::{Arrivals, Arrived, FaultOf, Outcome};
+use super::{Arrivals, FaultOf, Outcome};
 use crate::report::duration;
 use crate::request::attempt::told;
-use crate::stats::interval::Intervals;
-
-/// Requests in a row of which the p95 that has to be back is taken: two of them may be slower.
-const WINDOW: usize = 40;
-/// How many of a window may be beyond the quantile.
-const BEYOND: usize = 2;
 
 /// The sendings to a server, in order of time.
 pub(super) struct Sent {
@@ -68,65 +62,6 @@ impl Arrivals<'_> {
         }
         sent.sendings.sort_by(|a, b| a.at.total_cmp(&b.at));
         sent
-    }
-
-    /// How soon the p95 of TTFT was back under the upper bound of what it was before.
-    pub(super) fn latency(
-        &self,
-        before: &[Arrived],
-        after: &[Arrived],
-        over: Option<f64>,
-    ) -> Outcome {
-        let Some(over) = over else {
-            return Outcome::none("TTFT cannot recover: the fault lasted to the end");
-        };
-        let before: Vec<f64> = self.first_tokens(before).map(|(_, ttft)| ttft).collect();
-        let mut sorted = before.clone();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let usual = match Intervals::of(&before, &sorted).p95() {
-            Ok((_, usual)) if usual.is_finite() => usual,
-            told => {
-                let well = sorted.iter().filter(|ttft| ttft.is_finite()).count() as u64;
-                let needed = told.map_or_else(|few| few.needed, |_| sorted.len() as u64);
-                let why = match well >= needed {
-                    true => format!(
-                        "{well} successful requests before the fault, whose latencies are correlated, are too few for a stable p95"
-                    ),
-                    false => format!(
-                        "a stable p95 needs {needed} successful requests before the fault; there were {well}"
-                    ),
-                };
-                return Outcome::none(format!("whether TTFT recovered is unknown: {why}"));
-            }
-        };
-        let after: Vec<(f64, f64)> = self.first_tokens(after).collect();
-        let came = after.len();
-        if came < WINDOW {
-            return Outcome::none(format!(
-                "whether TTFT recovered is unknown: it takes {WINDOW} requests after the fault; there were {came}"
-            ));
-        }
-        let is_slower = |(_, ttft): &&(f64, f64)| *ttft > usual;
-        let mut windows = after.windows(WINDOW);
-        let back = windows.find(|window| window.iter().filter(is_slower).count() <= BEYOND);
-        let usual = format!("what it was before (at most {})", duration(usual));
-        match back.and_then(|window| window.first()) {
-            Some((arrival, _)) => Outcome::after(arrival - over, |after| {
-                format!("p95 TTFT was back at {usual} {after} after the fault")
-            }),
-            None => Outcome::none(format!("p95 TTFT did not come back to {usual}")),
-        }
-    }
-
-    /// When requests arrived and their TTFT; of those that failed, without end.
-    fn first_tokens(&self, rows: &[Arrived]) -> impl Iterator<Item = (f64, f64)> {
-        rows.iter().filter_map(|(arrival, row)| {
-            let ttft = match self.table.is_ok(*row) {
-                true => self.table.number("ttft", *row)?,
-                false => f64::INFINITY,
-            };
-            Some((*arrival, ttft))
-        })
     }
 }
 

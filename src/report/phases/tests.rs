@@ -125,14 +125,6 @@ fn a_kill_before_during_and_after() {
     // The last went there at 30.8 s.
     assert_after(&fault.left, 0.8);
     assert_after(&fault.recovery, 2.0);
-    // A window may hold two that are still slow, so it begins two before those that are as usual; a usual one that is
-    // itself beyond the bound moves it by one more.
-    let back = &found[0].latency;
-    assert!((4.7..=5.2).contains(&back.seconds.unwrap()), "{back:?}");
-    assert_says(
-        &back.said,
-        "p95 TTFT was back at what it was before (at most 0.11 s) ",
-    );
     let text = lines(&found).join("\n");
     for said in [
         "server-1 kill from 30.0 s until 60.0 s, when it answered again",
@@ -223,11 +215,7 @@ fn a_fault_to_the_end_has_no_after() {
     let [_, during, after] = &found[0].phases;
     assert_eq!((during.requests, after.requests), (600, 0));
     let text = lines(&found).join("\n");
-    for said in [
-        "to the end of the run",
-        "; it was not brought back",
-        "TTFT cannot recover: the fault lasted to the end",
-    ] {
+    for said in ["to the end of the run", "; it was not brought back"] {
         assert_says(&text, said);
     }
 }
@@ -264,20 +252,6 @@ fn too_few_requests_are_said() {
     };
     let down = |from, to| [fault(from, 1, "down"), fault(to, 1, "ready")];
     let few = told(&every_second(30), &down(10.0, 20.0));
-    let cannot = "whether TTFT recovered is unknown: ";
-    for (latency, said) in [
-        (
-            &few[0].latency,
-            "a stable p95 needs 72 successful requests before the fault; there were 10",
-        ),
-        (
-            &told(&every_second(100), &down(80.0, 90.0))[0].latency,
-            "it takes 40 requests after the fault; there were 10",
-        ),
-    ] {
-        assert_eq!(latency.said, format!("{cannot}{said}"));
-        assert_eq!(latency.seconds, None);
-    }
     let ttft = few[0].phases[0].ttft;
     assert_eq!((ttft.p50, ttft.p99), (Some(0.1), None));
     // No row names server 1.

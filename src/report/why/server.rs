@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::clock::NANOS;
 use crate::report::files::SeriesRow;
+use crate::report::phases::paired;
 use crate::report::reader::Run;
 use crate::report::series::{METRICS, POOL};
 use crate::request::columns::ColumnId;
@@ -193,20 +194,14 @@ impl Server {
             .map(|row| (at(row.time), row.value))
             .collect();
         usage.sort_by_key(|(at, _)| *at);
-        let mut down: Vec<Interval> = Vec::new();
-        let kills = run.faults.iter();
-        for fault in kills.filter(|fault| fault.server == name && fault.kind == "kill") {
-            match (fault.event.as_str(), down.last_mut()) {
-                ("down", _) => down.push(Interval {
-                    start: at(fault.time),
-                    end: i64::MAX,
-                }),
-                ("ready", Some(last)) => last.end = at(fault.time),
-                _ => {}
-            }
-        }
+        let faults = paired(&run.faults).into_iter();
+        let kills = faults.filter(|fault| fault.server == name && fault.kind == "kill");
+        let down = kills.map(|fault| Interval {
+            start: at(fault.down),
+            end: fault.ready.map_or(i64::MAX, at),
+        });
         let slots = flag(command, SLOTS_FLAG).map(|slots: u32| slots / ranks.max(1));
-        let down = Interval::union(down);
+        let down = Interval::union(down.collect());
         let mut scraped = of(POOL).map(|row| (row.value as u64, METRICS_PAGE));
         let pool = flag(command, POOL_FLAG).map(|pool| (pool, COMMAND));
         self.pool = pool.or(scraped.next_back());

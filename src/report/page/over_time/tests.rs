@@ -92,12 +92,3 @@ fn two_requests_by_hand() {
     assert_eq!(values(&two, "", "concurrency"), [1.0, 2.0, 2.0, 1.5, 1.0]);
     assert_eq!(values(&two, "", "unknown"), Vec::<f64>::new());
 }
-
-#[test]
-fn what_is_unknown_is_said_and_not_zero() {
-    let rows = [("", &[0.0, 2.5][..]); 2];
-    let dark = run(&["arrival_time", "end_time"], &rows);
-    assert_eq!(values(&dark, "", "concurrency"), [2.0; 5]);
-    assert_eq!(values(&dark, "", "unknown"), [2.0; 5]);
-    assert!(values(&dark, "", "running").is_empty());
-}
