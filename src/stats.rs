@@ -40,8 +40,12 @@ pub struct Summary {
 impl Summary {
     /// Of all the values; `None` of no values. Values that are not finite are left out.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
-        let finite = values.into_iter().filter(|value| value.is_finite());
-        let mut sorted: Vec<f64> = finite.collect();
+        Summary::with_endless(values.into_iter().filter(|v| v.is_finite()))
+    }
+
+    /// The same where some values have no end (+∞): figures that take one of them in are not finite.
+    pub fn with_endless(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
         Summary::of_sorted(&sorted)
     }
@@ -151,6 +155,15 @@ mod tests {
         assert_eq!(quantile(&[], 0.5), None);
         assert_eq!(quantile(&[1.0], f64::NAN), None);
         assert_eq!(quantile(&[1.0, 2.0], 7.0), Some(2.0));
+    }
+
+    #[test]
+    fn figures_that_take_in_what_has_no_end_are_not_finite() {
+        let summary = Summary::with_endless([2.0, f64::INFINITY, 1.0]).unwrap();
+        assert_eq!((summary.count, summary.p50), (3, 2.0));
+        for figure in [summary.mean, summary.std, summary.p90, summary.max] {
+            assert!(!figure.is_finite(), "{summary:?}");
+        }
     }
 
     #[test]

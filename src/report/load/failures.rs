@@ -10,7 +10,7 @@ use crate::request::stages::{Breakdown, Spent, place};
 use crate::stats::Summary;
 
 use super::cells::{Cells, Request};
-use super::counts::{Counts, is_given_up};
+use super::counts::{Counts, is_given_up, outcome_of};
 use super::latency::seconds;
 use super::spent::TimeSpent;
 
@@ -21,6 +21,10 @@ pub struct Failures {
     pub requests: u64,
     /// Most frequent first.
     pub kinds: Vec<Kind>,
+    /// Latencies of all requests, each at least as long as said: one that was given up while it waited went on then, and
+    /// one that failed in another way never gets an answer. Seconds, not finite where those take part; `None` where one
+    /// that went well lacks the latency.
+    pub at_least: Vec<(&'static str, Option<Summary>)>,
 }
 
 /// Requests that failed in the same way at the same place.
@@ -37,6 +41,14 @@ pub struct Kind {
     /// What their time was spent on, as far as it is known.
     pub spent: TimeSpent,
 }
+
+/// Latencies that are told of all requests, from what they count and whether to the first token.
+const OF_ALL: [(&str, &str, bool); 4] = [
+    ("total_latency_from_send", "sent_time", false),
+    ("total_latency_from_schedule", "scheduled_time", false),
+    ("ttft_from_send", "sent_time", true),
+    ("ttft_from_schedule", "scheduled_time", true),
+];
 
 /// Above this share of requests the failed are spoken of first.
 const FEW: f64 = 0.03;
@@ -70,10 +82,21 @@ impl Failures {
         };
         let mut kinds: Vec<Kind> = alike.into_iter().filter_map(kind).collect();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
+        let at_least = OF_ALL.map(|(name, from, is_first_token)| {
+            let values = at_least(cells, requests, from, is_first_token);
+            (name, values.and_then(Summary::with_endless))
+        });
         Failures {
             requests: kinds.iter().map(|kind| kind.requests).sum(),
+            at_least: at_least.into(),
             kinds,
         }
+    }
+
+    /// The bounds of this name.
+    pub fn at_least(&self, name: &str) -> Option<&Summary> {
+        let found = self.at_least.iter().find(|(known, _)| *known == name);
+        found?.1.as_ref()
     }
 
     /// One sentence for each thing that there is to say of where the time went: first of the failed where they are more
@@ -158,11 +181,45 @@ fn waited(row: &Row) -> Option<f64> {
     Breakdown::of(row).map(|breakdown| seconds(breakdown.total_nanos))
 }
 
+/// A latency of all requests: that of one that was given up as long as it was seen to go on, that of others that failed
+/// without end, for no answer follows. `None` where one that went well lacks it.
+fn at_least(
+    cells: Cells<'_>,
+    requests: &[Request],
+    from: &str,
+    is_first_token: bool,
+) -> Option<Vec<f64>> {
+    let mut values = Vec::new();
+    for request in requests {
+        let (rows, to) = match is_first_token {
+            true => (request.rows(), "first_token_time"),
+            false => (request.row()..request.row() + 1, "finish_time"),
+        };
+        for row in rows {
+            let is_over = request.is_ok || is_first_token;
+            match cells.between(from, to, row).filter(|_| is_over) {
+                Some(nanos) => values.push(seconds(nanos)),
+                None if request.is_ok => return None,
+                None => {
+                    let seen = cells.between(from, "end_time", row).map(seconds);
+                    values.extend(seen.map(|seen| match outcome_of(cells.table, row) {
+                        Outcome::Timeout | Outcome::ClientAbort => seen,
+                        _ => f64::INFINITY,
+                    }));
+                }
+            }
+        }
+    }
+    Some(values)
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::report::load;
-    use crate::report::load::tests::{AFTER_SENDING, assert_near, assert_says, flat, run};
+    use crate::report::load::tests::{AFTER_SENDING, assert_near, assert_says, flat, json_of, run};
     use crate::report::sample::Sample;
     use crate::request::timeline::Moment;
 
@@ -215,6 +272,46 @@ mod tests {
     }
 
     #[test]
+    fn who_never_gets_an_answer_waits_without_end() {
+        let rejected = |n| {
+            let sample = Sample::starting(n).without(&AFTER_SENDING);
+            let sample = sample.without(&[Moment::Finish]).at(Moment::End, n + 2);
+            sample.ended(Outcome::Rejected, "503").open_row()
+        };
+        let ok = (0..6).map(|n| Sample::starting(n).open_row());
+        let mut records: Vec<Row> = ok.chain((6..10).map(rejected)).collect();
+        let unsent = Sample::starting(10).without(&AFTER_SENDING);
+        let unsent = unsent.without(&[Moment::Sent, Moment::Arrival, Moment::Forwarded]);
+        let unsent = unsent.at(Moment::Finish, 17);
+        records.push(unsent.ended(Outcome::ClientAbort, "").open_row());
+        let summary = load::Summary::of_records(&records, &run());
+        let json = summary.to_json();
+        for (pointer, expected) in [
+            ("/total_latency_from_send/count", 10.0),
+            ("/total_latency_from_send/p50", 0.499),
+            ("/total_latency_from_schedule/count", 11.0),
+            ("/total_latency_from_schedule/p50", 0.5),
+            ("/ttft_from_send/p50", 0.209),
+        ] {
+            assert_near(&json["latency_at_least"], pointer, expected);
+        }
+        for figure in ["mean", "std", "p90", "p99", "max"] {
+            let told = &json["latency_at_least"]["ttft_from_send"][figure];
+            assert_eq!(told, &Value::Null, "{figure}");
+        }
+        let text = summary.to_text();
+        for said in [
+            "of all 11 (10 sent), at least; -: no answer ever\n",
+            "\ntotal, from send 10 - 499.0 - -\n",
+        ] {
+            assert_says(&flat(&text), said);
+        }
+        // A row of dashes would say nothing.
+        let text = load::Summary::of_records(&records[6..10], &run()).to_text();
+        assert!(!text.contains("from send"), "{text}");
+    }
+
+    #[test]
     fn who_was_given_up_when_the_run_was_stopped_did_not_fail() {
         let mut records = overload();
         for record in &mut records[10..] {
@@ -258,6 +355,10 @@ mod tests {
         for said in [
             verdict,
             "\nms, 8 of 120 requests count ",
+            "of all 120, at least\n",
+            "\ntotal, from send 120 9366.6 10000.0 10000.0 10000.0\n",
+            // Half of all had no token after 10 s, whatever those say that went well.
+            "\nTTFT, from send 120 9347.3 10000.0 10000.0 10000.0\n",
             "queued at least 0.3 (peak at least 8; of 112 requests it is not known)",
             "running at least 1.6 (peak about 8; of 112 requests it is not known)\n",
         ] {
@@ -270,6 +371,9 @@ mod tests {
             ("/queued_unknown_requests", 112.0),
             ("/running_unknown_requests", 112.0),
             ("/failures/0/parts/0/mean", 9.996),
+            ("/latency_at_least/ttft_from_send/p50", 10.0),
+            ("/latency_at_least/ttft_from_schedule/p50", 10.001),
+            ("/latency_at_least/total_latency_from_send/count", 120.0),
             ("/latency/ttft_from_send/p50", 0.209),
         ] {
             assert_near(&json, pointer, expected);
@@ -298,7 +402,20 @@ mod tests {
             "failed        1 upstream_died, last seen in decoding, after 0.35 s on average\n";
         assert_says(&text, line);
         let json = summary.to_json();
-        // 350 ms from its send it was over: not its last read.
+        // The one that died had its first token, and 350 ms from its send when it was over: not its last read.
+        assert_near(&json, "/latency_at_least/ttft_from_send/max", 0.209);
         assert_near(&json, "/failures/0/waited/max", 0.351);
+        // Of replies that are no streams nobody knows a first token.
+        records[0].timeline.clear(Moment::FirstToken);
+        let json = json_of(&records, &run());
+        assert_eq!(
+            json["latency_at_least"]["ttft_from_send"]["p50"],
+            Value::Null
+        );
+        assert_near(
+            &json,
+            "/latency_at_least/total_latency_from_send/count",
+            100.0,
+        );
     }
 }

@@ -81,10 +81,13 @@ fn group(group: &Group, run: &RunFacts) -> Object {
             "parts": parts(&kind.spent),
         })
     });
+    let at_least = group.failures.at_least.iter();
+    let at_least = at_least.map(|(name, summary)| (*name, figures(summary.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
     let more = json!({
         "latency": latencies(group),
+        "latency_at_least": object(at_least),
         "failures": failed.collect::<Value>(),
         "time_spent": {
             "requests": spent.requests,

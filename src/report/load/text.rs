@@ -275,7 +275,8 @@ fn goodput(summary: &Summary) -> Option<String> {
     ))
 }
 
-/// The latencies of those that went well.
+/// The latencies of those that went well; below them, where some did not, those that everybody waits for, of all requests:
+/// those given up while they waited waited longer, and a figure that those without any answer take part in is a dash.
 fn table(summary: &Summary) -> Option<Grid> {
     let all = &summary.all;
     let (requests, ok) = (all.counts.requests, all.counts.ok());
@@ -298,14 +299,31 @@ fn table(summary: &Summary) -> Option<Grid> {
         "total_latency_from_schedule" | "ttft_from_schedule" => None,
         name => Some(name),
     });
-    let rows = shown.map(|name| row(name, all.latencies.get(name)));
+    let mut rows: Vec<Vec<String>> = shown
+        .map(|name| row(name, all.latencies.get(name)))
+        .collect();
+    // Where more than half got no answer nothing could be said but dashes.
+    let is_known = |told: &&stats::Summary| told.p50.is_finite() && ok < requests;
+    let known = |name| all.failures.at_least(name).filter(is_known);
+    let known = ROWS.iter().filter_map(|name| Some((name, known(name)?)));
+    let known: Vec<(&&str, &stats::Summary)> = known.collect();
+    if !known.is_empty() {
+        let sent = all.failures.at_least("total_latency_from_send");
+        let sent = sent.filter(|told| told.count < requests);
+        let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
+        let dash = match known.iter().all(|(_, told)| told.mean.is_finite()) {
+            true => "",
+            false => "; -: no answer ever",
+        };
+        rows.push(vec![format!("of all {requests}{sent}, at least{dash}")]);
+    }
+    rows.extend(known.iter().map(|(name, told)| row(name, Some(told))));
     let head = match requests - ok {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
     };
     let heads = [&head, "count", "mean", "p50", "p95", "p99"].map(str::to_owned);
     let heads = heads.into();
-    let rows = rows.collect();
     Some(Grid { heads, rows })
 }
 
