@@ -74,6 +74,7 @@ async fn scraped(
     let mut scraper = Scraper::new(servers, access, smi);
     let file = dir.path().join(SERIES);
     tokio::select! {
+        biased;
         () = scraper.run(dir.path(), began, &clock) => {}
         () = seen(&file) => {}
     }

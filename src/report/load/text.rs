@@ -365,10 +365,11 @@ fn intervals(latencies: &Latencies) -> Vec<String> {
     head.chain(known.iter().map(line)).collect()
 }
 
-/// Milliseconds, with as many digits as are worth reading.
+/// Milliseconds, with as many digits as are worth reading. What has no end is a dash.
 fn ms(seconds: f64) -> String {
     let ms = seconds * 1e3;
     match ms.abs() {
+        size if !size.is_finite() => "-".to_owned(),
         size if size >= 99.95 => format!("{ms:.1}"),
         size if size >= 9.995 => format!("{ms:.2}"),
         // A float's rounding makes a small negative of nothing: no "-0.000".
