@@ -140,6 +140,7 @@ impl New {
         let mut draft = Builder::new();
         let draft = draft.prefix(BEGIN).suffix(END);
         let draft = draft.make_in(folder, |path| options.open(path))?;
+        drafts.retain(|path| path.exists());
         drafts.push(draft.path().to_owned());
         drop(drafts);
         if let (Some(former), true) = (former, mode != PRIVATE) {

@@ -158,6 +158,10 @@ async fn made_ready(
 ) -> Result<(Ready, Option<Spans>), Error> {
     let args = args.with_downloads().await?;
     let mut plan = aside(move || args.plan()).await??;
+    // Before anything is asked of the server or written.
+    if let Some(at) = plan.args.start_at {
+        Error::if_past(at, clock.now())?;
+    }
     let spans = plan.args.otlp.start(clock.name())?;
     plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let ready = Ready::prepare(plan, clock.clone()).await?;

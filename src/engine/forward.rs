@@ -48,6 +48,8 @@ struct Way {
 const AT_ONCE: usize = 8;
 /// How long the last ones may take.
 const LAST: Duration = Duration::from_secs(1);
+/// Bytes that a message takes while it waits, at least: its task and what it is sent by.
+const LEAST: usize = 2048;
 /// What cannot be reached is tried again by the next message that waits after this time.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -81,7 +83,7 @@ impl Forward {
     /// A message is to be sent; what is longer than all that may wait does so alone. Never waits.
     pub fn push(&self, message: Bytes) {
         self.way.deliveries.begin();
-        let takes = u32::try_from(message.len()).unwrap_or(u32::MAX);
+        let takes = u32::try_from(message.len().max(LEAST)).unwrap_or(u32::MAX);
         let room = self.room.clone();
         let Ok(held) = room.try_acquire_many_owned(takes.min(self.most)) else {
             let words = "too much waits for it";

@@ -5,7 +5,7 @@
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -53,6 +53,8 @@ struct Reader {
     metrics: Metrics,
     /// Bytes of bodies that may be held together.
     room: Semaphore,
+    /// Told of something left out.
+    said: Once,
 }
 
 /// Bytes of a message, as it comes and inflated: what gRPC takes by default. Servers send 64 spans at once, which are some 20 kB; one of
@@ -88,6 +90,7 @@ impl Receiver {
             forward,
             metrics,
             room: Semaphore::new(MOST_HELD),
+            said: Once::new(),
         };
         let (stop, stopped) = oneshot::channel();
         let run = move || {
@@ -126,7 +129,10 @@ impl Reader {
     fn read(&self, body: Bytes, is_gzip: bool) -> Result<(), Refusal> {
         let plain = if is_gzip { inflated(&body)? } else { body };
         let left_out = &self.metrics.trace_spans_left_out;
-        let spans = otlp::spans(plain.clone(), |why| left_out.with(&[why.name()]).inc());
+        let spans = otlp::spans(plain.clone(), |why| {
+            left_out.with(&[why.name()]).inc();
+            self.say("a span that is malformed or too large");
+        });
         let spans = spans.map_err(|_| BROKEN)?;
         if let Some(forward) = &self.forward {
             forward.push(plain);
@@ -136,6 +142,16 @@ impl Reader {
             false => Batch::NoRoom,
         });
         Ok(())
+    }
+
+    /// Says once that there is something that cannot be taken.
+    fn say(&self, what: &str) {
+        self.said.call_once(|| {
+            log::warn!(
+                "engine traces: {what} was left out. Logged once; queuescope_engine_trace_batches_total and \
+                 queuescope_engine_trace_spans_left_out_total count"
+            );
+        });
     }
 
     fn count(&self, outcome: Batch) {

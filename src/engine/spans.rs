@@ -240,11 +240,25 @@ impl Spans {
     /// Forgets what is old, and the oldest where there is no room. Gives how many requests these were.
     pub fn forget(&mut self, now: Stamp) -> usize {
         let is_new = |held: &Held<Item>, age: i64| held.came >= now.plus_nanos(-age);
-        // Stages come first, and those of what still runs alone.
-        let is_running = |held: &Held<Item>| held.value.is_stage() && is_new(held, RUNNING);
         let is_spared = |slot: &[Held<Item>], is_full: bool| {
-            let has_new = || slot.last().is_some_and(|last| is_new(last, ENDED));
-            slot.iter().all(is_running) || (!is_full && has_new())
+            let ended = |held: &Held<Item>| match &held.value {
+                Item::Span(span) => matches!(span.part, Part::Scheduler(_)).then_some(span.id),
+                _ => None,
+            };
+            let ended: Vec<u64> = slot.iter().filter_map(ended).collect();
+            // Stages come first, their scheduler's span at its end: others of the trace may be over long before.
+            let is_running = |held: &Held<Item>| {
+                let is_open = |span: &EngineSpan| !ended.contains(&span.parent);
+                let is_stage = held.value.is_stage() && is_new(held, RUNNING);
+                is_stage && matches!(&held.value, Item::Span(span) if is_open(span))
+            };
+            match is_full {
+                true => slot.iter().all(is_running),
+                false => {
+                    let has_new = slot.last().is_some_and(|last| is_new(last, ENDED));
+                    has_new || slot.iter().any(is_running)
+                }
+            }
         };
         let gone = self.all.forget(now.plus_nanos(-ENDED), now, is_spared);
         let is_request = |item: &&Item| match item {

@@ -79,8 +79,16 @@ pub async fn run(
     if let OutputDir::New(folder) = &to {
         folder.check(&FILES)?;
     }
+    // What is done needs nothing more.
+    let is_done = |run: &&Run| match &to {
+        OutputDir::New(_) => false,
+        OutputDir::Resumed(dir) => {
+            folder::run_file(dir, &run.dir).is_some_and(|file| file.state == RunState::Done)
+        }
+    };
+    let to_do = plan.runs().iter().filter(|run| !is_done(run));
     tokio::select! {
-        found = one::preflight(plan.runs(), &program) => found?,
+        found = one::preflight(to_do, &program) => found?,
         () = stop.stopped() => {}
     }
     let context = RunContext {

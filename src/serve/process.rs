@@ -2,7 +2,9 @@
 
 use std::future::pending;
 use std::io;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
@@ -52,7 +54,8 @@ pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 /// Why it could not start.
 pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
     // A new version will stand at the same path; by then this one's own is only "(deleted)".
-    let program = std::env::current_exe().context(START)?;
+    let program = std::env::current_exe()
+        .unwrap_or_else(|_| std::env::args_os().next().unwrap_or_default().into());
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
         .worker_threads(config.threads.get() as usize)
@@ -229,7 +232,11 @@ fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
-    let sent = UnixDatagram::unbound().and_then(|from| from.send_to(state.as_bytes(), socket));
+    let address = match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&socket),
+    };
+    let sent = address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &to));
     if let Err(error) = sent {
         log::warn!("cannot notify the service manager: {error}");
     }

@@ -84,9 +84,9 @@ impl Stop {
         }))
     }
 
-    /// Aborts when it is dropped.
-    pub(super) fn on_drop(&self) -> DropGuard {
-        self.aborted.clone().drop_guard()
+    /// Stops and aborts when it is dropped.
+    pub(super) fn on_drop(&self) -> [DropGuard; 2] {
+        [&self.stopped, &self.aborted].map(|token| token.clone().drop_guard())
     }
 
     /// The number of the signal that stopped it.

@@ -213,7 +213,8 @@ async fn answer(request: Request<Incoming>, reader: &Reader) -> Response<Body> {
         let (message, is_gzip) = speech.unframed(body, is_gzip)?;
         reader.read(message, is_gzip)
     });
-    if let Err((status, ..)) = taken {
+    if let Err((status, _, why)) = taken {
+        reader.say(&format!("a batch of spans ({why})"));
         reader.count(match status {
             413 => Batch::TooLarge,
             503 => Batch::NoRoom,

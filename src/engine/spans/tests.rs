@@ -134,6 +134,23 @@ fn a_trace_of_very_many_is_found_by_ids_alone() {
     assert_eq!(spans.by_trace(1).len(), ALIKE);
 }
 
+/// What prefills has told all long before what decodes ends, and a trace may have many requests.
+#[test]
+fn what_still_runs_is_kept_beside_what_is_over_in_its_trace() {
+    let mut spans = Spans::new(100);
+    spans.add(span(7, 2, 1, Part::Scheduler(Scheduler::default())), at(0));
+    spans.add(span(7, 1, 0, root_of(1)), at(0));
+    spans.add(span(7, 5, 4, Part::Stage(Stage::Waiting)), at(1));
+    for second in 1..=1700 {
+        spans.forget(at(second));
+        assert!(spans.spans(7).count() > 0, "{second}");
+    }
+    for second in 1701..=2500 {
+        spans.forget(at(second));
+    }
+    assert_eq!(spans.spans(7).count(), 0, "at some time it is over");
+}
+
 /// A long stream tells at its begin that it has waited, and much else comes until its end.
 #[test]
 fn what_still_runs_is_kept_while_others_come_and_go() {

@@ -40,7 +40,7 @@ impl Access {
     ///
     /// # Errors
     /// Why it cannot be asked.
-    async fn client(&self, url: &str) -> Result<Client, String> {
+    pub(in crate::experiment) async fn client(&self, url: &str) -> Result<Client, String> {
         let target = Target::parse(url)?;
         let tls = match target.is_tls() {
             true => self.tls.tls(&target)?,

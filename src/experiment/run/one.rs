@@ -277,7 +277,7 @@ fn scraper(settings: &Settings, spec: &DeploymentSpec, servers: &[ServerFile]) -
 ///
 /// # Errors
 /// What is missing, and how to get it.
-pub async fn preflight(runs: &[Run], program: &Path) -> anyhow::Result<()> {
+pub async fn preflight(runs: impl Iterator<Item = &Run>, program: &Path) -> anyhow::Result<()> {
     let mut seen = Vec::new();
     for Run { settings, .. } in runs {
         let spec = deploy::spec(settings, Path::new(""), program)?;

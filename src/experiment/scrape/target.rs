@@ -16,6 +16,7 @@ use crate::experiment::launch::Access;
 use crate::experiment::timed::TimedRows;
 use crate::report::files::SeriesRow;
 use crate::report::series::{GPU, METRICS};
+use crate::traffic::client::Client;
 
 /// Longest wait for an answer: less than until the next is asked for.
 const PATIENCE: Duration = Duration::from_millis(900);
@@ -61,9 +62,10 @@ impl Target {
         }
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut client = None;
         loop {
             ticks.tick().await;
-            let told = timeout(PATIENCE, told(&self.place, access)).await;
+            let told = timeout(PATIENCE, told(&self.place, access, &mut client)).await;
             let late = |_| Err(format!("no answer within {} ms", PATIENCE.as_millis()));
             self.take(told.unwrap_or_else(late), rows)?;
         }
@@ -131,9 +133,17 @@ impl Target {
     }
 }
 
-/// What a page tells.
-async fn told(url: &str, access: &Access) -> Result<Vec<Told>, String> {
-    match access.ask(url, Method::GET, "", Bytes::new()).await? {
+/// What a page tells. Its `client` is made once: names and roots are not looked up each second.
+async fn told(
+    url: &str,
+    access: &Access,
+    client: &mut Option<Client>,
+) -> Result<Vec<Told>, String> {
+    let client = match client {
+        Some(client) => client,
+        None => client.insert(access.client(url).await?),
+    };
+    match client.ask(Method::GET, "", Bytes::new()).await? {
         (200, page) => Ok(gauges(&String::from_utf8_lossy(&page))),
         (status, _) => Err(format!("status {status}")),
     }

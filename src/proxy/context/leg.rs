@@ -36,6 +36,7 @@ impl Context {
 
     /// The rest of its body was waited for since `began`, when its server had failed: that wait is not of the attempt.
     pub fn room_waited(&mut self, began: Stamp) {
+        self.time.back(began);
         self.waited(began);
         if let Some(mut told) = self.told() {
             told.ended.get_or_insert(began);

@@ -83,6 +83,7 @@ fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
         server.requests += 1;
         match table.is_ok(row) {
             true => server.served = server.served.max(end),
+            false if is_own_want(error) => {}
             false => server.add(outcome_of(table, row), error.contains("refused")),
         }
     }
@@ -101,6 +102,13 @@ fn tried(error: &str) -> &str {
         true => host,
         false => "",
     }
+}
+
+/// Whether a connection failed for want of the generator's own files (`ENFILE`, `EMFILE`) or ports (`EADDRNOTAVAIL`).
+fn is_own_want(error: &str) -> bool {
+    [23, 24, 99]
+        .iter()
+        .any(|number| error.ends_with(&format!("(os error {number})")))
 }
 
 impl Server {

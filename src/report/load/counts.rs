@@ -120,7 +120,7 @@ impl Counts {
     }
 }
 
-/// How the request of a row ended. Of an outcome that this version does not know one can say that it was none of the known.
+/// How the request of a row ended.
 pub fn outcome_of(table: &Table, row: usize) -> Outcome {
     match table.text(ColumnId::outcome, row) {
         "" if table.is_ok(row) => Outcome::Ok,

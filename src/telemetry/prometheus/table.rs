@@ -217,8 +217,8 @@ metrics! {
         "Requests that have ended and wait for the engine's trace or log.";
     trace_batches: IntCounter = "queuescope_engine_trace_batches_total", &["outcome"], of Batch::ALL.map(Batch::name);
         "Batches of spans that servers sent to `[engine.traces] listen`: `taken`, `malformed` (no message of OTLP traces), `too_large` (above \
-        4 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be read, of all or of one connection, which \
-        was told to send it again; their requests may lack the engine's moments).";
+        4 MiB, or inflated beyond 64 times what came), `no_room` (more came than could be held, which was \
+        told to send it again, or than could be looked through; their requests may lack the engine's moments).";
     trace_spans_left_out: IntCounter = "queuescope_engine_trace_spans_left_out_total", &["reason"], of LeftOut::ALL.map(LeftOut::name);
         "Spans of an engine or router in batches that were read, left out by themselves: `malformed` (no trace id, span id, start or end that \
         can be), `too_large` (above 256 KiB); rows of their requests may lack the engine's moments.";

@@ -86,7 +86,8 @@ const WRONG: &str = "\
 --dataset-path = x | goes with --dataset-name custom
 --dataset-path = /nowhere/x; --dataset-name = custom | --dataset-path /nowhere/x: No such file
 --dataset-path = LINES; --dataset-name = custom | d.jsonl, line 2: `prompt`: invalid type: integer `1`, expected a string
---output-dir = TAKEN | taken: holds requests.partial.csv already; name another folder";
+--output-dir = TAKEN | taken: holds requests.partial.csv already; name another folder
+--start-at = 2020-01-01T00:00:00Z; --request-id-prefix = a; --shard = 1/2; --flush-cache | --start-at 2020-01-01T00:00:00Z: that was ";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_value_is_one_line_that_names_it() {

@@ -48,6 +48,15 @@ fn what_a_refused_connection_means_is_said() {
         assert_eq!(first.what, "10 attempts could not connect to it.");
         assert_says(&first.advice, "nothing listens at its address");
     }
+    // The generator's own want of files says nothing of a server.
+    let error = "connect to b:1: Too many open files (os error 24)";
+    let unsent = run_of(100, |sample, n, start| match n % 10 {
+        9 => timed_out(sample, start)
+            .host("")
+            .ended(Outcome::ConnectError, error),
+        _ => sample,
+    });
+    assert!(!super::kinds(&unsent).contains(&"server_failed"));
     // One of very many says nothing of a server.
     let one = run_of(500, |sample, n, start| match n {
         7 => timed_out(sample, start).ended(Outcome::UpstreamDied, "cut off"),
