@@ -24,31 +24,49 @@ pub struct Stamps {
     /// Name of the process's clock.
     pub clock: String,
     /// The clock at the moment the header was written.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub now: Option<Stamp>,
     /// The request head was read.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub arrival: Option<Stamp>,
     /// The last byte of the request body was read.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub request_end: Option<Stamp>,
     /// The head was sent upstream.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub forwarded: Option<Stamp>,
     /// The server it was sent to, `host:port`.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub host: Option<String>,
     /// How many times it was sent upstream.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub attempts: Option<u32>,
     /// Its upstream is the server itself: no router stands between.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub is_direct: bool,
     /// What servers tell by their traces or logs goes into the sender's rows.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub joins_engine: bool,
     /// The hop's name.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub worker: Option<String>,
     /// The sender's own span: what it sent upstream as the parent.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub span: Option<SpanId>,
     /// By what number the servers of a pair know the request.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub room: Option<u64>,
     /// Earlier attempts at the same request that the sender saw fail.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub failed: Vec<Failed>,
     /// The hop's own stamps, passed on by the front.
+    #[serde(skip_serializing_if = "is_unknown")]
     pub hop: Option<Box<Stamps>>,
+}
+
+/// What is not known is not written: each request has such a header.
+fn is_unknown<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Stamps {
