@@ -322,7 +322,7 @@ async fn stamps_in_a_hops_name_are_not_believed() {
         assert_eq!(response.header("x-queuescope-hop"), None);
         let stamps = response.header("x-queuescope-stamps").unwrap();
         assert!(
-            !stamps.contains("evil") && stamps.contains(r#""hop":null"#),
+            !stamps.contains("evil") && !stamps.contains(r#""hop""#),
             "{stamps}"
         );
         let refused = || front.counter("queuescope_hop_stamps_refused_total ");
