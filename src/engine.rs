@@ -56,6 +56,15 @@ pub struct Engine {
 /// Spans, and lines, that may lie before the thread that joins: it takes all of them every few milliseconds.
 const MOST_TOLD: usize = 262_144;
 
+/// Counters of what is joined are there from the start, for each source that is on.
+fn show_joins(metrics: &Metrics, traces: bool, logs: bool) {
+    for (is_on, source) in [(traces, TimingSource::Trace), (logs, TimingSource::Log)] {
+        for outcome in Join::ALL.into_iter().filter(|_| is_on) {
+            metrics.engine_joins.with(&[source.name(), outcome.name()]);
+        }
+    }
+}
+
 impl Engine {
     /// Listens and joins from now on: to servers' spans at a socket, and to their logs. `forward`: who gets all of the spans.
     ///
@@ -70,12 +79,7 @@ impl Engine {
         metrics: &Metrics,
     ) -> std::io::Result<Engine> {
         let (traces, logs) = (socket.is_some(), keys.logs.path.is_some());
-        let joins = &outlet.metrics.engine_joins;
-        for (is_on, source) in [(traces, TimingSource::Trace), (logs, TimingSource::Log)] {
-            for outcome in Join::ALL.into_iter().filter(|_| is_on) {
-                joins.with(&[source.name(), outcome.name()]);
-            }
-        }
+        show_joins(&outlet.metrics, traces, logs);
         let source = match traces {
             true => TimingSource::Trace,
             false => TimingSource::Log,
