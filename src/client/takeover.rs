@@ -1,265 +1,275 @@
-//! A new process takes the listening sockets over from the one that runs, and none of them is ever closed.
+//! A new process takes the listening sockets over from the one that started it, and none of them is ever closed.
 //!
-//! Over a Unix socket: the new one connects; the old one sends its sockets and what each is for; the new one starts all
-//! it has to, accepts, and says "ready"; the old one says "acknowledged" and stops accepting. Upon anything else (an
-//! end, another message) the old one goes on serving. docs/dev/decisions/0016 tells why it is done so.
+//! It inherits them, and its standard input is a line to the old process: there it reads what each socket is for, and writes
+//! a byte once it accepts; then the old one stops accepting. The line's end tells each that the other has ended.
+//! docs/dev/decisions/0016 tells why it is done so.
 
-use std::io::{self, ErrorKind};
-use std::iter::once;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::Path;
 
-use futures_util::future::OptionFuture;
-use socket2::SockRef;
-use tokio::net::{UnixListener, UnixStream};
+use command_fds::{CommandFdExt, FdMapping};
+use listenfd::ListenFd;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize, Serializer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
 
 use crate::secret::Secret;
 
 use super::listener::ListenSocket;
-use super::shortage;
 
-mod channel;
+/// What a process gives to its successor, in one line of JSON besides the sockets.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    /// What each socket is for.
+    listeners: Vec<String>,
+    #[serde(serialize_with = "in_clear")]
+    hop_secret: Option<Secret>,
+}
 
-pub use channel::Channel;
-use channel::Message;
-
-/// The sockets that another process gave us, by what they are for.
+/// What a process has of the one before it; nothing, where there is none.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    sockets: Vec<(String, OwnedFd)>,
+    /// Listening sockets, by what they are for.
+    sockets: Vec<(String, TcpListener)>,
     /// What its hops and its front, which drain, know each other by.
     pub hop_secret: Option<Secret>,
+    /// That process.
+    pub predecessor: Option<Other>,
 }
 
-/// What a process gives to its successor.
+/// The line to the other process.
 #[derive(Debug)]
-pub struct Offer {
-    /// The listeners.
-    pub sockets: Vec<ListenSocket>,
-    /// What its hops sign with, unless a config says it.
-    pub hop_secret: Option<Secret>,
-}
+pub struct Other(UnixStream);
 
-/// A process between the one before it and the one after it.
+/// A process that was started to take over, and is not ready yet.
 #[derive(Debug)]
-pub struct Takeover {
-    /// Where.
-    pub path: PathBuf,
-    /// Successors connect here.
-    listener: UnixListener,
-    /// It gave its sockets, and serves until this process is ready.
-    predecessor: Option<Channel>,
-    /// It was offered the sockets, and is not ready yet.
-    successor: Option<Channel>,
+pub struct Successor {
+    process: Child,
+    /// Of its process.
+    pub id: u32,
+    line: Other,
 }
 
-/// How long the other process may take for an answer. It may be stopped or hang.
-const ANSWER: Duration = Duration::from_secs(5);
-/// The name under which the takeover's own socket is handed over.
-const TAKEOVER: &str = "takeover";
-const NO_ANSWER: &str =
-    "a process listens there but gave no answer; end it, try again, or give another path";
+/// Says to a process that it takes over.
+const TAKES_OVER: &str = "QUEUESCOPE_TAKES_OVER";
+/// As sd_listen_fds(3) has it.
+const FIRST: i32 = 3;
+
+/// It goes to a process of our own.
+fn in_clear<S: Serializer>(secret: &Option<Secret>, to: S) -> Result<S::Ok, S::Error> {
+    let text = secret.as_ref().map(|s| String::from_utf8_lossy(s.bytes()));
+    text.serialize(to)
+}
 
 impl Inherited {
-    /// The socket that listens at this address; of those that any port would do for, the one of this name.
-    pub fn claim(&mut self, name: &str, configured: SocketAddr) -> Option<StdListener> {
-        let is_it = |(of, socket): &(String, OwnedFd)| {
-            let at = SockRef::from(socket).local_addr().ok();
-            let at = at.and_then(|at| at.as_socket());
-            let is_any = configured.port() == 0 && of == name;
-            at.is_some_and(|at| at == configured || (is_any && at.ip() == configured.ip()))
-        };
-        self.take(is_it).map(StdListener::from)
+    /// What this process has inherited. Needs a runtime.
+    ///
+    /// # Errors
+    /// It was not all there.
+    pub fn take() -> io::Result<Inherited> {
+        if std::env::var_os(TAKES_OVER).is_none() {
+            return Ok(Inherited::default());
+        }
+        let line = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let mut text = String::new();
+        // All of it was written before this process was started.
+        BufReader::new(&line).read_line(&mut text)?;
+        let told: Told = serde_json::from_str(&text)?;
+        let mut inherited = ListenFd::from_env();
+        let mut sockets = Vec::new();
+        for (at, name) in told.listeners.into_iter().enumerate() {
+            let socket = inherited.take_tcp_listener(at)?;
+            sockets.push((name, socket.ok_or(io::ErrorKind::NotFound)?));
+        }
+        Ok(Inherited {
+            sockets,
+            hop_secret: told.hop_secret,
+            predecessor: Some(Other::new(line)?),
+        })
     }
 
-    fn take(&mut self, is_it: impl Fn(&(String, OwnedFd)) -> bool) -> Option<OwnedFd> {
+    /// The socket that listens at this address; of those that any port would do for, the one of this name.
+    pub fn claim(&mut self, name: &str, configured: SocketAddr) -> Option<TcpListener> {
+        let is_it = |(of, socket): &(String, TcpListener)| {
+            let is_any = configured.port() == 0 && of == name;
+            let at = socket.local_addr().ok();
+            at.is_some_and(|at| at == configured || (is_any && at.ip() == configured.ip()))
+        };
         let at = self.sockets.iter().position(is_it)?;
         Some(self.sockets.swap_remove(at).1)
     }
 }
 
-impl Takeover {
-    /// Asks the process behind `path` for its listeners, if one is there, and waits there for a successor from now on.
-    ///
-    /// # Errors
-    /// When a process is there, and it does not go; or something else is there.
-    pub async fn begin(path: &Path) -> io::Result<(Takeover, Inherited)> {
-        let (predecessor, mut inherited) = match UnixStream::connect(path).await {
-            Ok(stream) => ask(path, stream).await?,
-            // A process that was killed leaves its socket behind.
-            Err(error) if is_nobody(&error) => (None, Inherited::default()),
-            Err(error) => return Err(error),
-        };
-        let listener = match inherited.take(|(of, _)| of == TAKEOVER) {
-            Some(socket) => StdUnixListener::from(socket),
-            None => bind(path)?,
-        };
-        listener.set_nonblocking(true)?;
-        let takeover = Takeover {
-            path: path.into(),
-            listener: UnixListener::from_std(listener)?,
-            predecessor,
-            successor: None,
-        };
-        Ok((takeover, inherited))
+impl Other {
+    fn new(line: StdUnixStream) -> io::Result<Other> {
+        line.set_nonblocking(true)?;
+        Ok(Other(UnixStream::from_std(line)?))
     }
 
-    /// Says to the process before this one that this one accepts now, and waits for it to acknowledge that. Gives what it
-    /// is waited for by; `None` where there is none, or it has ended.
-    ///
-    /// # Errors
-    /// Why the old process goes on serving: this one must not.
-    pub async fn ready(&mut self) -> io::Result<Option<Channel>> {
-        let Some(mut channel) = self.predecessor.take() else {
-            log::info!("takeover at {}", self.path.display());
-            return Ok(None);
-        };
-        // If it cannot be said, reading tells why.
-        let ready = Message::Ready(std::process::id());
-        let _ = channel.send(&ready, &[]).await;
-        let late = "the running process acknowledged nothing, and may still serve";
-        match channel.answer(late).await? {
-            Some(Message::Acknowledged) => log::info!("took over; the other process drains"),
-            None => {
-                log::warn!("took over; the other process ended before it acknowledged that");
-                return Ok(None);
-            }
-            Some(message) => return Err(unexpected(&message)),
-        }
-        Ok(Some(channel))
+    /// Tells that this process accepts. It may be that nobody hears it any more.
+    pub async fn ready(&mut self) {
+        let _ = self.0.write_u8(b'\n').await;
     }
 
-    /// Waits for a successor that is ready, and gives its process id, and what must be kept: its end tells the successor
-    /// that this process has ended. `offer` gives what there is when one asks. Whoever asks takes the place of one that is
-    /// not ready yet. Attempts that fail are told in the log, and change nothing. Dropped, it can be called again.
-    pub async fn handed_over(&mut self, offer: impl Fn() -> Offer) -> (u32, Channel) {
-        loop {
-            let heard = tokio::select! {
-                biased;
-                Some(heard) = OptionFuture::from(self.successor.as_mut().map(|channel| channel.next())) => heard,
-                asks = self.listener.accept() => {
-                    let offered = match asks {
-                        Ok((stream, _)) => self.offer(stream, offer()).await,
-                        Err(error) => Err(error),
-                    };
-                    if let Err(error) = offered {
-                        shortage::accept_failed("takeover: ", &error).await;
-                    }
-                    continue;
-                }
-            };
-            let why = match heard {
-                Ok(Some(Message::Ready(id))) => match self.acknowledge().await {
-                    Ok(channel) => return (id, channel),
-                    // The new process has ended meanwhile.
-                    Err(error) => error.to_string(),
-                },
-                Ok(Some(message)) => format!("the new process said {message:?}"),
-                Ok(None) => "the new process ended before it had taken over".into(),
-                Err(error) => error.to_string(),
-            };
-            self.withdraw(&why).await;
-        }
-    }
-
-    async fn acknowledge(&mut self) -> io::Result<Channel> {
-        let gone = ErrorKind::NotConnected;
-        let channel = self.successor.as_mut().ok_or(gone)?;
-        channel.send(&Message::Acknowledged, &[]).await?;
-        // Not before: this may be dropped, and then the successor must be refused.
-        Ok(self.successor.take().ok_or(gone)?)
-    }
-
-    /// Offers the sockets to who asks by `stream`.
-    async fn offer(&mut self, stream: UnixStream, offer: Offer) -> io::Result<()> {
-        let why = "another process asks for the listeners";
-        self.withdraw(why).await;
-        let sockets = offer.sockets.iter();
-        let names = sockets.clone().map(|socket| socket.name.clone());
-        let message = Message::Offer {
-            listeners: once(TAKEOVER.into()).chain(names).collect(),
-            hop_secret: offer.hop_secret,
-        };
-        let sockets = sockets.map(|socket| socket.socket.as_fd());
-        let sockets: Vec<_> = once(self.listener.as_fd()).chain(sockets).collect();
-        let channel = self.successor.insert(Channel::new(stream)?);
-        channel.send(&message, &sockets).await
-    }
-
-    /// Refuses who was offered the sockets and is not ready, if anybody: they are about to change.
-    pub async fn withdraw(&mut self, why: &str) {
-        if let Some(mut channel) = self.successor.take() {
-            log::warn!("takeover: {why}; this process goes on");
-            // It may be gone, or read nothing.
-            let refused = Message::Refused(why.to_owned());
-            let _ = channel.send(&refused, &[]).await;
-        }
+    /// Waits until the other process has ended.
+    pub async fn ended(mut self) {
+        while self.0.read_u8().await.is_ok() {}
     }
 }
 
-/// What the old process offers; nothing, where it has ended.
-async fn ask(path: &Path, stream: UnixStream) -> io::Result<(Option<Channel>, Inherited)> {
-    let path = path.display();
-    log::info!("takeover: asking the process at {path}");
-    let mut channel = Channel::new(stream)?;
-    let why = match channel.answer(NO_ANSWER).await {
-        Ok(None) => {
-            log::warn!("takeover: the process at {path} is gone; starting without it");
-            return Ok((None, Inherited::default()));
-        }
-        Ok(Some(Message::Offer {
-            listeners,
+impl Successor {
+    /// Starts `program` with the arguments of this process, to take over these sockets, and what its hops sign with.
+    ///
+    /// # Errors
+    /// Why it cannot be started.
+    pub fn start(
+        program: &Path,
+        sockets: &[ListenSocket],
+        hop_secret: Option<Secret>,
+    ) -> io::Result<Successor> {
+        let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+        Successor::with(program, &arguments, sockets, hop_secret)
+    }
+
+    fn with(
+        program: &Path,
+        arguments: &[impl AsRef<OsStr>],
+        sockets: &[ListenSocket],
+        hop_secret: Option<Secret>,
+    ) -> io::Result<Successor> {
+        let (line, its_end) = StdUnixStream::pair()?;
+        let told = Told {
+            listeners: sockets.iter().map(|socket| socket.name.clone()).collect(),
             hop_secret,
-        })) => {
-            let sockets = listeners.into_iter().zip(channel.sockets()).collect();
-            let inherited = Inherited {
-                sockets,
-                hop_secret,
-            };
-            return Ok((Some(channel), inherited));
+        };
+        let text = serde_json::to_string(&told)? + "\n";
+        (&line).write_all(text.as_bytes())?;
+        let mut inherits = Vec::new();
+        for (socket, child_fd) in sockets.iter().zip(FIRST..) {
+            let parent_fd = socket.socket.as_fd().try_clone_to_owned()?;
+            inherits.push(FdMapping {
+                parent_fd,
+                child_fd,
+            });
         }
-        Ok(Some(message)) => unexpected(&message),
-        Err(late) if late.kind() == ErrorKind::TimedOut => return Err(late),
-        Err(error) => error,
-    };
-    let why = format!("{why}; if it is of another version, end it first");
-    Err(io::Error::other(why))
-}
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env(TAKES_OVER, "1")
+            .env("LISTEN_FDS", sockets.len().to_string())
+            .env_remove("LISTEN_PID")
+            .stdin(OwnedFd::from(its_end));
+        let inherits = command.fd_mappings(inherits);
+        inherits.map_err(|twice| io::Error::other(twice.to_string()))?;
+        let process = command.spawn()?;
+        Ok(Successor {
+            id: process.id().unwrap_or_default(),
+            process,
+            line: Other::new(line)?,
+        })
+    }
 
-/// Listens at `path`; the socket that a dead process has left there goes.
-fn bind(path: &Path) -> io::Result<StdUnixListener> {
-    if let Ok(there) = std::fs::symlink_metadata(path) {
-        if !there.file_type().is_socket() {
-            return Err(io::Error::other(
-                "is a file, not a socket; give another path",
-            ));
-        }
-        // Only what nobody listens at may go.
-        match StdUnixStream::connect(path) {
-            Err(error) if is_nobody(&error) => std::fs::remove_file(path)?,
-            _ => return Err(io::Error::other(NO_ANSWER)),
+    /// Waits until it accepts. Dropped, it can be called again.
+    ///
+    /// # Errors
+    /// It has ended before: how.
+    pub async fn ready(&mut self) -> Result<(), String> {
+        let said = self.line.0.read_u8().await;
+        let ended = match said {
+            Ok(_) => self.process.try_wait().transpose(),
+            Err(_) => Some(self.process.wait().await),
+        };
+        match ended {
+            None => Ok(()),
+            Some(Ok(status)) => Err(format!("the successor ended: {status}")),
+            Some(Err(error)) => Err(format!("the successor: {error}")),
         }
     }
-    let listener = StdUnixListener::bind(path)?;
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
-    Ok(listener)
-}
 
-fn is_nobody(error: &io::Error) -> bool {
-    use ErrorKind::{ConnectionRefused, NotFound};
-    matches!(error.kind(), ConnectionRefused | NotFound)
-}
+    /// The line to it, which is to be kept as long as this process lives.
+    pub fn into_line(self) -> Other {
+        self.line
+    }
 
-fn unexpected(message: &Message) -> io::Error {
-    io::Error::other(match message {
-        Message::Refused(why) => format!("the running process refused: {why}"),
-        message => format!("the running process said {message:?}"),
-    })
+    /// Ends it in good order: what it accepted meanwhile it serves.
+    pub fn end(self) {
+        if let Some(id) = Pid::from_raw(self.id.cast_signed()) {
+            // It may have ended by itself.
+            let _ = kill_process(id, Signal::TERM);
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const ANY: &str = "127.0.0.1:0";
+
+    fn sockets() -> Vec<ListenSocket> {
+        let any = ANY.parse().unwrap();
+        let socket = |n| ListenSocket::new(&format!("worker {n}"), any, None).unwrap();
+        (0..2).map(socket).collect()
+    }
+
+    fn start(script: &str) -> Successor {
+        let secret = Some("sixteen bytes of it".into());
+        Successor::with(Path::new("/bin/sh"), &["-c", script], &sockets(), secret).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_successor_has_every_socket_and_is_ready_when_it_says_so() {
+        // It reads from its standard input, and writes to it. Its last socket is open, and nothing after it.
+        let mut told = start(
+            r#"read -r line
+               case $line in *'["worker 0","worker 1"]'*'"sixteen bytes of it"'*) ;; *) exit 1 ;; esac
+               [ "$LISTEN_FDS" = 2 ] && [ -S /proc/$$/fd/4 ] && [ ! -S /proc/$$/fd/5 ] || exit 2
+               echo >&0
+               read -r line"#,
+        );
+        assert_eq!(told.ready().await, Ok(()));
+        // Its end is seen there, and it ends.
+        let Successor {
+            mut process, line, ..
+        } = told;
+        drop(line);
+        let ended = tokio::time::timeout(Duration::from_secs(60), process.wait());
+        assert!(ended.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_successor_that_ends_before_it_is_ready_is_told() {
+        let ended = start("exit 3").ready().await;
+        assert_eq!(ended, Err("the successor ended: exit status: 3".into()));
+    }
+
+    #[tokio::test]
+    async fn sockets_are_claimed_by_their_address_or_by_name_where_any_port_will_do() {
+        let all = sockets().into_iter().map(|socket| {
+            let inherited = socket.socket.as_fd().try_clone_to_owned().unwrap();
+            (socket.name, TcpListener::from(inherited))
+        });
+        let mut inherited = Inherited {
+            sockets: all.collect(),
+            hop_secret: Some("sixteen bytes of it".into()),
+            predecessor: None,
+        };
+        let address = inherited.sockets[0].1.local_addr().unwrap();
+        let any = ANY.parse().unwrap();
+        let last = inherited.claim("worker 1", any).unwrap();
+        assert_ne!(last.local_addr().unwrap(), address);
+        assert!(inherited.claim("worker 1", any).is_none(), "it is taken");
+        let first = inherited.claim("under another name", address).unwrap();
+        assert_eq!(first.local_addr().unwrap(), address);
+        let shown = format!("{inherited:?}");
+        assert!(!shown.contains("sixteen"), "{shown}");
+    }
+}

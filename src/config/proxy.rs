@@ -51,11 +51,6 @@ Config {
     /// Whether /readyz is 503 while no upstream can be connected to. Asked often it connects once a second at most.
     /// Otherwise /readyz says that this process takes requests, whether or not an upstream is there.
     ready_needs_upstream: bool = false, Reload "--ready-needs-upstream BOOL" in "Running it";
-    /// Unix socket for a restart without downtime. A process started with the same path takes all listeners over from
-    /// the one that runs, which then finishes its open requests and ends. Without it a restart closes the listeners.
-    /// Its open requests have the longer of drain_timeout_s and upstream_read_timeout_s. Not with records and
-    /// time_base = "run". With systemd: docs/OPERATIONS.md.
-    takeover: Option<PathBuf> = None, Restart "--takeover PATH" in "Running it" like "/run/queuescope/takeover.sock";
     /// What the live page, /metrics and /faults ask for as `Authorization: Bearer TOKEN`, or in a browser as the password
     /// of any user; without it they are open to whoever reaches the listener. At least 16 characters.
     admin_token: Option<Secret> = None, Restart like "16 characters or more";

@@ -1,6 +1,7 @@
 //! A proxy from its start to its end: listeners, draining.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use tokio::task::AbortHandle;
 
 use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
-use crate::client::takeover::{Channel, Inherited, Offer};
+use crate::client::takeover::{Inherited, Other, Successor};
 use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
 use crate::engine::Engine;
 use crate::proxy::shared::Shared;
+use crate::request::csv::Base;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::waits::JUDGED;
 use crate::units::count;
@@ -191,17 +193,26 @@ impl Proxy {
         log::info!("ended: {total}");
     }
 
-    /// Every listening socket, for a process that takes them over, and what its hops are known by.
-    pub fn offer(&self) -> Offer {
+    /// Starts `program` with the arguments of this process, to take over every listening socket.
+    ///
+    /// # Errors
+    /// Why it cannot be, in words.
+    pub fn start_successor(&self, program: &Path) -> Result<Successor, String> {
         let config = self.shared.config.load();
-        let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
-        let running = self.listeners.running.lock();
-        let others = self.others.lock().clone();
-        let running = running.iter().map(|running| running.socket.clone());
-        Offer {
-            sockets: running.chain(others).collect(),
-            hop_secret: (!is_configured).then(|| self.shared.hop_key.secret().clone()),
+        if config.records.is_some() && config.time_base == Base::Run {
+            return Err(
+                "each process has a records file of its own, and with time_base = \"run\" each would count from its own start; \
+                 use time_base = \"epoch\""
+                    .into(),
+            );
         }
+        let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
+        let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret().clone());
+        let running = self.listeners.running.lock();
+        let running = running.iter().map(|running| running.socket.clone());
+        let sockets: Vec<_> = running.chain(self.others.lock().clone()).collect();
+        let started = Successor::start(program, &sockets, hop_secret);
+        started.map_err(|why| format!("cannot start {}: {why}", program.display()))
     }
 
     /// Accepts no more, since another process does, from the same sockets.
@@ -221,7 +232,7 @@ impl Proxy {
     }
 
     /// This process has taken over from another one.
-    pub fn follows(&self, predecessor: Channel) {
+    pub fn follows(&self, predecessor: Other) {
         let shared = self.shared.clone();
         shared.joins.shared_with_predecessor(None);
         let waiting = self.also_open.subscribe();

@@ -1,17 +1,16 @@
 //! `queuescope proxy` as a process: signals, its successor, and what the service manager hears.
 
-use std::future::pending;
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow};
-use tokio::process::Command;
+use anyhow::Context as _;
+use futures_util::future::OptionFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::takeover::{Channel, Takeover};
+use crate::client::takeover::{Inherited, Successor};
 use crate::clock::Clock;
 use crate::config::proxy::Config;
 
@@ -33,8 +32,6 @@ enum Event {
     Reload,
     /// SIGUSR2: start the successor.
     Upgrade,
-    /// The successor, of this process id, serves; it waits for the end of the other value.
-    HandedOver(u32, Channel),
 }
 
 /// What the system has not for a start, in an error's first words.
@@ -47,8 +44,7 @@ pub const RELOAD: &str = "queuescope::serve::reload";
 pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 
 /// Runs a proxy until SIGTERM or SIGINT, and drains it; a second signal cuts it off. SIGHUP takes on what `load`
-/// gives then. With `takeover`, it takes the listeners over from a process that runs, and gives them to the next,
-/// which SIGUSR2 starts.
+/// gives then. SIGUSR2 starts its successor, which takes all listeners over.
 ///
 /// # Errors
 /// Why it could not start.
@@ -64,16 +60,27 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
         .context(START)?;
     let ran = runtime.block_on(async {
         let mut signals = Signals::new().context(START)?;
-        let Some((proxy, mut takeover)) = start(config, clock, &mut signals).await? else {
-            return Ok(());
+        let mut inherited = Inherited::take().context(START)?;
+        let proxy = tokio::select! {
+            biased;
+            proxy = Proxy::start_from(config, clock, &mut inherited) => proxy?,
+            () = signals.end() => {
+                log::info!("ended before it served");
+                return Ok(());
+            }
         };
+        let predecessor = inherited.predecessor.take();
+        // Sockets that nothing here listens at must close with the other process's.
+        drop(inherited);
+        if let Some(mut predecessor) = predecessor {
+            predecessor.ready().await;
+            log::info!("took over; the other process drains");
+            proxy.follows(predecessor);
+        }
         // Also where it took over from another.
         notify(&format!("MAINPID={}\nREADY=1", std::process::id()));
-        let handed = serve(load, &proxy, takeover.as_mut(), &mut signals, &program).await;
-        // Who comes now must not wait here: the successor listens there, or nobody does.
-        drop(takeover);
-        match handed {
-            Some(handed) => finish(&proxy, handed, &mut signals).await,
+        match serve(load, &proxy, &mut signals, &program).await {
+            Some(successor) => finish(&proxy, successor, &mut signals).await,
             None => {
                 notify("STOPPING=1");
                 drain(&proxy, &mut signals).await;
@@ -86,105 +93,65 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
     ran
 }
 
-/// A proxy that serves, and where it waits for its successor.
-type Begun = (Proxy, Option<Takeover>);
-
-/// Starts, with the listeners of the process that runs, if there is one, which is told to stop. `None`: a signal
-/// to end came first.
-async fn start(
-    config: Config,
-    clock: Clock,
-    signals: &mut Signals,
-) -> anyhow::Result<Option<Begun>> {
-    let (proxy, takeover) = tokio::select! {
-        biased;
-        begun = begin(config, clock) => begun?,
-        () = signals.end() => {
-            log::info!("ended before it served");
-            return Ok(None);
-        }
-    };
-    let Some(mut takeover) = takeover else {
-        return Ok(Some((proxy, None)));
-    };
-    let ready = tokio::select! {
-        ready = takeover.ready() => ready.map(Some),
-        // It may have been acknowledged at this moment: whoever ends this process ends the service then.
-        () = signals.end() => Ok(None),
-    };
-    if let Ok(Some(predecessor)) = ready {
-        if let Some(predecessor) = predecessor {
-            proxy.follows(predecessor);
-        }
-        return Ok(Some((proxy, Some(takeover))));
-    }
-    let path = takeover.path.clone();
-    drop(takeover);
-    drain(&proxy, signals).await;
-    ready
-        .map(|_| None)
-        .map_err(|why| not_taken_over(&path, &why))
-}
-
-async fn begin(config: Config, clock: Clock) -> anyhow::Result<Begun> {
-    let Some(path) = config.takeover.clone() else {
-        return Ok((Proxy::start(config, clock).await?, None));
-    };
-    let begun = Takeover::begin(&path).await;
-    let (takeover, mut inherited) = begun.map_err(|why| not_taken_over(&path, &why))?;
-    let proxy = Proxy::start_from(config, clock, &mut inherited).await?;
-    Ok((proxy, Some(takeover)))
-}
-
-fn not_taken_over(path: &Path, why: &io::Error) -> anyhow::Error {
-    // The other errors say themselves what would be right.
-    let right = match why.raw_os_error() {
-        Some(_) => "; give a path in a folder where this user may write",
-        None => "",
-    };
-    anyhow!("takeover = \"{}\": {why}{right}", path.display())
-}
-
-/// Until a signal to end, or a successor: its process id, and what it waits for the end of.
+/// Until a signal to end, or a successor that accepts.
 async fn serve(
     load: Load<'_>,
     proxy: &Proxy,
-    mut takeover: Option<&mut Takeover>,
     signals: &mut Signals,
     program: &Path,
-) -> Option<(u32, Channel)> {
+) -> Option<Successor> {
+    let mut successor: Option<Successor> = None;
     loop {
-        let handed = async {
-            match &mut takeover {
-                Some(takeover) => takeover.handed_over(|| proxy.offer()).await,
-                None => pending().await,
-            }
-        };
+        let ready = OptionFuture::from(successor.as_mut().map(Successor::ready));
         let event = tokio::select! {
             event = signals.next() => event,
-            (successor, channel) = handed => Event::HandedOver(successor, channel),
+            Some(ready) = ready => match ready {
+                Ok(()) => return successor,
+                Err(why) => {
+                    log::warn!("{why}; this process goes on");
+                    successor = None;
+                    continue;
+                }
+            },
         };
         match event {
-            Event::End => return None,
-            Event::HandedOver(successor, channel) => return Some((successor, channel)),
+            Event::End => {
+                if let Some(successor) = successor {
+                    successor.end();
+                }
+                return None;
+            }
             Event::Reload => {
-                if let Some(takeover) = &mut takeover {
-                    let why = "its config was reloaded meanwhile; start again";
-                    takeover.withdraw(why).await;
+                if let Some(successor) = successor.take() {
+                    log::warn!("the config is read again: the successor is ended; start it again");
+                    successor.end();
                 }
                 // A name that does not resolve may take long; given up, nothing has changed. SIGHUP and
-                // SIGUSR2 that come meanwhile are heeded after it, and successors wait.
+                // SIGUSR2 that come meanwhile are heeded after it.
                 tokio::select! {
                     () = reload(load, proxy) => {}
                     () = signals.end() => return None,
                 }
             }
-            Event::Upgrade if takeover.is_some() => start_successor(program),
-            Event::Upgrade => {
-                log::warn!("SIGUSR2: no `takeover` is configured, so there can be no successor");
-            }
+            Event::Upgrade => match &successor {
+                Some(successor) => {
+                    let id = successor.id;
+                    log::warn!("SIGUSR2: process {id} is starting already; end it if it hangs");
+                }
+                None => successor = start_successor(proxy, program),
+            },
         }
     }
+}
+
+/// Starts the successor. One that fails leaves this process as it is.
+fn start_successor(proxy: &Proxy, program: &Path) -> Option<Successor> {
+    let started = proxy.start_successor(program);
+    let started = started.inspect_err(|why| log::error!("SIGUSR2: {why}"));
+    let successor = started.ok()?;
+    let (program, id) = (program.display(), successor.id);
+    log::info!("SIGUSR2: started {program} as process {id}");
+    Some(successor)
 }
 
 /// Takes on the config as it is now, or says why not.
@@ -216,10 +183,13 @@ async fn drain(proxy: &Proxy, signals: &mut Signals) {
 
 /// Stops accepting, and lets open requests and connections go on. A signal to end makes that an ordinary
 /// draining; others are for the successor.
-async fn finish(proxy: &Proxy, (successor, _open): (u32, Channel), signals: &mut Signals) {
-    log::info!("process {successor} has taken over");
+async fn finish(proxy: &Proxy, successor: Successor, signals: &mut Signals) {
+    let id = successor.id;
+    // Its end tells the successor that this process has ended.
+    let _line = successor.into_line();
+    log::info!("process {id} has taken over");
     // The successor says so, too; but this process may have ended by then, and the service with it.
-    notify(&format!("MAINPID={successor}"));
+    notify(&format!("MAINPID={id}"));
     proxy.hand_over();
     tokio::select! {
         () = proxy.finish_requests() => {}
@@ -240,23 +210,6 @@ fn notify(state: &str) {
     if let Err(error) = sent {
         log::warn!("cannot notify the service manager: {error}");
     }
-}
-
-/// Starts this program with the same arguments: it will take over. One that fails leaves this process as it is.
-fn start_successor(program: &Path) {
-    let arguments = std::env::args_os().skip(1);
-    let mut child = match Command::new(program).args(arguments).spawn() {
-        Ok(child) => child,
-        Err(error) => return log::error!("cannot start {}: {error}", program.display()),
-    };
-    log::info!("SIGUSR2: started {}", program.display());
-    tokio::spawn(async move {
-        match child.wait().await {
-            Ok(status) if status.success() => {}
-            Ok(status) => log::warn!("the successor ended: {status}"),
-            Err(error) => log::warn!("the successor: {error}"),
-        }
-    });
 }
 
 impl Signals {

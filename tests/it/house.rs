@@ -77,7 +77,7 @@ fn config_toml_is_the_defaults_and_names_every_key() {
     let line = |line: &str| {
         let is_example =
             line.starts_with('#') && !line.starts_with("# ") && !line.contains("_file = ");
-        let elsewhere = ["tls_", "takeover", "upstream_ca", "ca = "]
+        let elsewhere = ["tls_", "upstream_ca", "ca = "]
             .iter()
             .any(|key| line[usize::from(is_example)..].starts_with(key));
         line[usize::from(is_example && !elsewhere)..].to_owned() + "\n"

@@ -1,80 +1,111 @@
 //! One process after another on the same listeners, with clients who must not notice.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, OnceLock};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 
 use crate::support::clients::{Clients, server};
-use crate::support::process::{NOTIFY, Process, spawn};
+use crate::support::process::{NOTIFY, Process};
 use crate::support::proxy::{all_rows, rows};
 use crate::support::upstream::{Gate, Step, Upstream, gated};
 use crate::support::wire::{Client, PATIENCE, until};
 
-mod handshake;
-
-/// Processes of one place: the same folder, takeover path and hop.
-struct Place {
+/// Processes of one service, one after another; all say their lines where the first does.
+struct Service {
     folder: Arc<TempDir>,
-    args: Vec<String>,
+    first: Process,
+    /// The one that serves.
+    main: Pid,
 }
 
-impl Place {
-    /// A front to `router`, a hop before `server`.
-    fn new(router: SocketAddr, server: SocketAddr) -> Place {
-        let folder = Arc::new(tempfile::tempdir().unwrap());
-        let args = [
-            "--takeover".into(),
-            folder.path().join("t.sock").display().to_string(),
-            "--upstream".into(),
-            router.to_string(),
-            "--worker".into(),
-            format!("w=127.0.0.1:0={server}"),
-        ];
-        Place {
+impl Service {
+    /// With a config as [`config`] makes it.
+    fn start(router: SocketAddr, server: SocketAddr, more: &str) -> Service {
+        let folder = tempfile::tempdir().unwrap();
+        Service::in_folder(folder, &config(router, server, more))
+    }
+
+    fn in_folder(folder: TempDir, config: &str) -> Service {
+        let folder = Arc::new(folder);
+        std::fs::write(folder.path().join("config.toml"), config).unwrap();
+        let path = folder.path().join("config.toml").display().to_string();
+        let first = Process::in_folder(folder.clone(), &["--config", &path]);
+        let main = Pid::from_raw(first.child.id().cast_signed());
+        Service {
             folder,
-            args: args.into(),
+            first,
+            main,
         }
     }
 
-    fn args<'a>(&'a self, extra: &[&'a str]) -> Vec<&'a str> {
-        let own = self.args.iter().map(String::as_str);
-        own.chain(extra.iter().copied()).collect()
+    fn write_config(&self, text: &str) {
+        let written = self.folder.path().join("new.toml");
+        std::fs::write(&written, text).unwrap();
+        std::fs::rename(written, self.folder.path().join("config.toml")).unwrap();
     }
 
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("t.sock")
+    fn signal(&self, signal: Signal) {
+        kill(self.main, signal).unwrap();
     }
 
-    /// The first process.
-    fn start(&self) -> Process {
-        let first = Process::in_folder(self.folder.clone(), &self.args(&[]));
-        first.says("takeover at ");
-        first
+    /// Has the one that serves start its successor; gives its id.
+    fn successor(&self) -> Pid {
+        self.signal(Signal::SIGUSR2);
+        id_in(&self.first.says("SIGUSR2: started "), "as process ")
     }
 
-    /// A process that takes over.
-    fn next(&self) -> Process {
-        let next = Process::in_folder(self.folder.clone(), &self.args(&[]));
-        next.says("took over");
-        next
+    /// Has a successor take over; gives the one before it.
+    fn restart(&mut self) -> Pid {
+        self.signal(Signal::SIGUSR2);
+        let next = id_in(&self.first.says(" has taken over"), "process ");
+        std::mem::replace(&mut self.main, next)
     }
 
     /// How often each request id stands in the records of all processes.
     fn ids(&self) -> BTreeMap<String, usize> {
         let mut ids = BTreeMap::new();
-        for row in all_rows(&self.folder.path().join("records.csv")) {
+        for row in all_rows(&self.first.records()) {
             *ids.entry(row["req_id"].clone()).or_default() += 1;
         }
         ids
     }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = kill(self.main, Signal::SIGKILL);
+    }
+}
+
+/// A front to `router`, a hop before `server`, and these lines besides.
+fn config(router: SocketAddr, server: SocketAddr, more: &str) -> String {
+    format!(
+        "[proxy]\nupstream = [\"http://{router}\"]\n{more}\n[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:0\"\n\
+         upstream = \"http://{server}\"\n"
+    )
+}
+
+/// The id of a process that stands behind `word` in a line.
+fn id_in(line: &str, word: &str) -> Pid {
+    let (_, id) = line.split_once(word).unwrap();
+    let id = id.split(' ').next().unwrap();
+    Pid::from_raw(id.parse().unwrap())
+}
+
+/// Waits for the end of a process that may be nobody's child here.
+async fn ended(process: Pid) {
+    let is_there = || {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    until("the process's end", || !is_there()).await;
 }
 
 /// A router with one worker, whose address it learns later.
@@ -100,29 +131,26 @@ async fn answers(addr: SocketAddr) -> bool {
 async fn twenty_restarts_under_load_fail_no_request() {
     let server = server().await;
     let (router, worker) = router().await;
-    let place = Place::new(router.addr, server.addr);
-    let mut process = place.start();
-    worker.set(process.hops[0]).unwrap();
-    let (front, hop, admin) = (process.front, process.hops[0], process.admin);
-    let clients = Clients::start(front, hop, admin);
+    let mut service = Service::start(router.addr, server.addr, "");
+    let (front, hop) = (service.first.front, service.first.hops[0]);
+    worker.set(hop).unwrap();
+    let clients = Clients::start(front, hop, service.first.admin);
     let mut old = Vec::new();
     for _ in 0..20 {
         let before = clients.done();
-        let next = place.next();
-        let there = (next.front, next.hops[0], next.admin);
-        assert_eq!(there, (front, hop, admin));
-        old.push(std::mem::replace(&mut process, next));
+        old.push(service.restart());
         // Each has load of its own.
         until("requests", || clients.done() > before + 40).await;
     }
     let failures = clients.stop().await;
     assert_eq!(failures, [""; 0]);
-    process.signal(Signal::SIGTERM);
-    for process in old.iter_mut().chain([&mut process]) {
-        assert!(process.exit().await.success());
+    service.signal(Signal::SIGTERM);
+    assert!(service.first.exit().await.success());
+    for process in old.into_iter().chain([service.main]) {
+        ended(process).await;
     }
     // One row for each of the front's requests, whichever process served it; none twice.
-    let ids = place.ids();
+    let ids = service.ids();
     let twice: Vec<_> = ids.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "{twice:?}");
     let sent = router.seen();
@@ -155,122 +183,165 @@ async fn ends(stream: &mut Client) {
 async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let gate = Gate::new();
     let upstream = gated(&gate).await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let mut old = place.start();
-    let mut stream = stream(old.front).await;
-    let mut idle = Client::connect(old.front).await;
+    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let front = service.first.front;
+    let mut stream = stream(front).await;
+    let mut idle = Client::connect(front).await;
     assert!(idle.ask("/generate", "", b"{}").await.whole);
-    let next = place.next();
-    old.says("handed over: 1 request ");
+    let old = service.restart();
+    service.first.says("handed over: 1 request ");
     // The idle connection has one more request; then it closes, as its response says.
     let last = idle.ask("/generate", "", b"{}").await;
     assert_eq!((last.status(), last.whole), (200, true));
     assert_eq!(last.header("connection").unwrap(), "close");
     assert!(idle.is_closed().await);
-    assert_eq!(next.ready().await, 200, "the new one answers for health");
+    assert_eq!(service.first.ready().await, 200, "the new one's answer");
     // They are the new one's.
-    old.signal(Signal::SIGHUP);
-    old.signal(Signal::SIGUSR2);
-    assert!(old.child.try_wait().unwrap().is_none());
+    kill(old, Signal::SIGHUP).unwrap();
+    kill(old, Signal::SIGUSR2).unwrap();
+    assert!(service.first.child.try_wait().unwrap().is_none());
     gate.open();
     ends(&mut stream).await;
     // Its response, begun before, did not say that the connection closes: so it does not.
     let last = stream.ask("/generate", "", b"{}").await;
     assert_eq!(last.header("connection").unwrap(), "close");
-    assert!(old.exit().await.success());
-    assert!(answers(next.front).await);
+    assert!(service.first.exit().await.success());
+    assert!(answers(front).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let old = place.start();
-    let mut kept = Client::connect(old.front).await;
+    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let first = &service.first;
+    let mut kept = Client::connect(first.front).await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = format!("v={}={}", taken.local_addr().unwrap(), upstream.addr);
+    let taken = taken.local_addr().unwrap();
+    let right = |more: &str| config(upstream.addr, upstream.addr, more);
     for wrong in [
-        ["--threads", "0"],
-        ["--upstream-read-timeout-s", "-1"],
+        right("threads = 0"),
         // It fails after it has the listeners.
-        ["--worker", taken.as_str()],
-        ["--time-base", "run"],
+        right("")
+            + &format!(
+                "[[worker]]\nname = \"v\"\nlisten = \"{taken}\"\nupstream = \"http://{taken}\""
+            ),
     ] {
         assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
-        let (mut child, lines) = spawn(place.folder.path(), &place.args(&wrong));
-        assert!(!child.wait().unwrap().success(), "{wrong:?}");
-        let said: Vec<String> = lines.iter().collect();
-        assert!(said.iter().any(|line| line.contains("error: ")), "{said:?}");
+        service.write_config(&wrong);
+        service.signal(Signal::SIGUSR2);
+        first.says("error: ");
+        first.says("the successor ended: exit status: ");
         let response = kept.ask("/generate", "", b"{}").await;
         assert_eq!(response.header("connection").unwrap(), "keep-alive");
-        assert!(answers(old.front).await && answers(old.hops[0]).await);
-        assert_eq!(old.ready().await, 200);
+        assert!(answers(first.front).await && answers(first.hops[0]).await);
+        assert_eq!(first.ready().await, 200);
     }
     // And a good one still takes over.
-    assert_eq!(place.next().front, old.front);
+    service.write_config(&right(""));
+    service.restart();
+    assert!(answers(service.first.front).await);
 }
 
-/// Reads what the other process says until it holds `piece`.
-fn hear(stream: &mut UnixStream, piece: &str) {
-    let mut said = Vec::new();
-    while !String::from_utf8_lossy(&said).contains(piece) {
-        let mut bytes = [0; 512];
-        let read = stream.read(&mut bytes).unwrap();
-        assert!(read > 0, "{piece}: {}", String::from_utf8_lossy(&said));
-        said.extend_from_slice(&bytes[..read]);
-    }
-}
-
-/// A takeover as far as the offer.
-fn begin(place: &Place) -> UnixStream {
-    let mut stream = UnixStream::connect(place.socket()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    hear(&mut stream, "offer");
-    stream
+#[tokio::test]
+async fn rows_of_one_run_keep_their_base() {
+    let upstream = server().await;
+    let more = "time_base = \"run\"";
+    let service = Service::start(upstream.addr, upstream.addr, more);
+    service.signal(Signal::SIGUSR2);
+    service
+        .first
+        .says("SIGUSR2: each process has a records file of its own");
+    assert!(answers(service.first.front).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_half_done_takeover_holds_up_nothing() {
+async fn a_successor_that_hangs_holds_up_nothing() {
     let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let mut old = place.start();
-    let begin = || begin(&place);
-    // It has the sockets, and nothing has changed: neither then nor once it is dead.
-    let dies = begin();
-    assert!(answers(old.front).await && answers(old.hops[0]).await);
-    drop(dies);
-    old.says("this process goes on");
-    assert!(answers(old.front).await && answers(old.hops[0]).await);
-    assert_eq!(old.ready().await, 200);
-    let mut nonsense = UnixStream::connect(place.socket()).unwrap();
-    nonsense.write_all(b"{\"hello\":99}\n").unwrap();
-    old.says("this process goes on");
-    // Sockets that it has not read would listen on.
-    drop(nonsense);
-    let mut stream = begin();
-    old.signal(Signal::SIGTERM);
-    assert!(old.exit().await.success());
-    let mut rest = Vec::new();
-    // It is gone, and has acknowledged nothing.
-    let _ = stream.read_to_end(&mut rest);
-    assert!(!String::from_utf8_lossy(&rest).contains("acknowledged"));
-    // The socket that it left behind is in nobody's way.
-    assert!(answers(place.start().front).await);
+    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let pipe = service.folder.path().join("config.toml");
+    let hangs = || {
+        std::fs::remove_file(&pipe).unwrap();
+        // Nobody writes to it.
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let successor = service.successor();
+        // It is the one that waits there now.
+        service.write_config(&config(upstream.addr, upstream.addr, ""));
+        successor
+    };
+    let first = &service.first;
+    let hung = hangs();
+    assert!(answers(first.front).await && answers(first.hops[0]).await);
+    service.signal(Signal::SIGUSR2);
+    first.says(&format!("process {hung} is starting already"));
+    // A reload is for the one that serves; the other may have read the file before.
+    service.signal(Signal::SIGHUP);
+    first.says("the successor is ended; start it again");
+    first.says("reloaded: every key is as before");
+    ended(hung).await;
+    let refused = "queuescope_reloads_total{result=\"refused\"}";
+    assert_eq!(first.metric(refused).await, 0);
+    // One that is killed is in nobody's way.
+    kill(hangs(), Signal::SIGKILL).unwrap();
+    first.says("the successor ended: signal: 9");
+    // The end of the service is its end, too.
+    let hung = hangs();
+    service.signal(Signal::SIGTERM);
+    assert!(service.first.exit().await.success());
+    ended(hung).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_after_a_takeover_closes_idle_connections() {
     let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let mut old = place.start();
-    let mut idle = Client::connect(old.front).await;
+    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let mut idle = Client::connect(service.first.front).await;
     assert!(idle.ask("/generate", "", b"{}").await.whole);
-    let next = place.next();
-    old.says("handed over");
-    old.signal(Signal::SIGTERM);
+    let old = service.restart();
+    service.first.says("handed over");
+    kill(old, Signal::SIGTERM).unwrap();
     assert!(idle.is_closed().await);
-    assert!(old.exit().await.success());
-    assert!(answers(next.front).await);
+    assert!(service.first.exit().await.success());
+    assert!(answers(service.first.front).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_has_handed_over_holds_no_address() {
+    let gate = Gate::new();
+    let upstream = gated(&gate).await;
+    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let front = service.first.front;
+    let mut stream = stream(front).await;
+    service.restart();
+    service.first.says("handed over: 1 request ");
+    service.signal(Signal::SIGKILL);
+    ended(service.main).await;
+    let address = front.to_string();
+    let third = Process::start(upstream.addr, &["--listen", &address]);
+    assert!(answers(third.front).await);
+    assert!(service.first.child.try_wait().unwrap().is_none());
+    gate.open();
+    ends(&mut stream).await;
+    drop(stream);
+    assert!(service.first.exit().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_not_after_sigterm() {
+    let gate = Gate::new();
+    let upstream = gated(&gate).await;
+    let mut service = Service::start(upstream.addr, upstream.addr, "drain_timeout_s = 0");
+    let front = service.first.front;
+    let _streams = [stream(front).await, stream(front).await];
+    let old = service.restart();
+    service.first.says("handed over: 2 requests");
+    // Far longer than no time at all.
+    for _ in 0..50 {
+        assert!(answers(front).await);
+    }
+    kill(old, Signal::SIGTERM).unwrap();
+    service.first.says("draining: 2 requests");
+    service.first.says("still open after drain_timeout_s");
+    assert!(service.first.exit().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -295,68 +366,55 @@ async fn sigterm_serves_connections_that_still_wait_to_be_accepted() {
     assert_eq!(rows(&process.records()).len(), 20);
 }
 
-/// Kills a process that the test did not start itself.
-struct Kill(Pid);
-
-impl Drop for Kill {
-    fn drop(&mut self) {
-        let _ = kill(self.0, Signal::SIGKILL);
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigusr2_starts_a_successor_that_becomes_the_main_process() {
+async fn a_successor_becomes_the_main_process() {
     let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let manager = UnixDatagram::bind(place.folder.path().join(NOTIFY)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(folder.path().join(NOTIFY)).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let hears = || {
         let mut buffer = [0; 256];
         let read = manager.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..read].to_vec()).unwrap()
     };
-    let mut old = place.start();
-    assert_eq!(hears(), format!("MAINPID={}\nREADY=1", old.child.id()));
-    old.signal(Signal::SIGUSR2);
-    // It writes to the same standard error, and may be read first or last.
-    let line = old.says(" has taken over");
-    let (_, pid) = line.split_once("process ").unwrap();
-    let pid: i32 = pid.split(' ').next().unwrap().parse().unwrap();
-    let next = Kill(Pid::from_raw(pid));
-    assert!(old.exit().await.success());
+    let mut service = Service::in_folder(folder, &config(upstream.addr, upstream.addr, ""));
+    let old = service.main;
+    assert_eq!(hears(), format!("MAINPID={old}\nREADY=1"));
+    service.restart();
+    assert!(service.first.exit().await.success());
     // The old one has told before its end, in case the new one is late.
     let mut said = [hears(), hears()];
     said.sort();
     let [from_old, from_new] = said;
-    assert_eq!(from_old, format!("MAINPID={pid}"));
-    assert_eq!(from_new, format!("MAINPID={pid}\nREADY=1"));
-    assert!(answers(old.front).await, "the successor has its listeners");
-    kill(next.0, Signal::SIGTERM).unwrap();
+    let next = service.main;
+    assert_eq!(from_old, format!("MAINPID={next}"));
+    assert_eq!(from_new, format!("MAINPID={next}\nREADY=1"));
+    assert!(answers(service.first.front).await, "it has the listeners");
+    service.signal(Signal::SIGTERM);
     assert_eq!(hears(), "STOPPING=1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listener_that_the_new_config_lacks_closes_while_the_old_process_drains() {
     let upstream = server().await;
-    let place = Place::new(upstream.addr, upstream.addr);
-    let worker = format!("v=127.0.0.1:0={}", upstream.addr);
-    let args = place.args(&["--worker", &worker]);
-    let mut old = Process::in_folder(place.folder.clone(), &args);
-    old.says("takeover at ");
-    let gone = old.hops[1];
+    let addr = upstream.addr;
+    let worker = format!(
+        "\n[[worker]]\nname = \"v\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://{addr}\"\n"
+    );
+    let both = config(addr, addr, "") + &worker;
+    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &both);
+    let [stays, gone] = service.first.hops[..] else {
+        panic!("two hops")
+    };
     let mut kept = Client::connect(gone).await;
     assert!(kept.ask("/generate", "", b"{}").await.whole);
-    let next = place.next();
-    assert_eq!(next.hops, old.hops[..1]);
+    service.write_config(&config(addr, addr, ""));
+    service.restart();
     let refuses = || std::net::TcpStream::connect(gone).is_err();
     until("the listener closes", refuses).await;
+    assert!(answers(stays).await);
     // Its connection is still there, and has one more request.
-    assert_eq!(
-        kept.ask("/generate", "", b"{}")
-            .await
-            .header("connection")
-            .unwrap(),
-        "close"
-    );
-    assert!(old.exit().await.success());
+    let last = kept.ask("/generate", "", b"{}").await;
+    assert_eq!(last.header("connection").unwrap(), "close");
+    assert!(service.first.exit().await.success());
 }
