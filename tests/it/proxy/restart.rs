@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, OnceLock};
 
+use nix::fcntl::{OFlag, open};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
@@ -259,17 +260,23 @@ async fn a_successor_that_hangs_holds_up_nothing() {
     let upstream = server().await;
     let mut service = Service::start(upstream.addr, upstream.addr, "");
     let pipe = service.folder.path().join("config.toml");
-    let hangs = || {
+    let hangs = async || {
         std::fs::remove_file(&pipe).unwrap();
-        // Nobody writes to it.
         mkfifo(&pipe, Mode::S_IRWXU).unwrap();
         let successor = service.successor();
-        // It is the one that waits there now.
+        // It opens once somebody reads, who then waits for what is never written.
+        let mut written = None;
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK;
+        let opens = || {
+            written = open(&pipe, flags, Mode::empty()).ok();
+            written.is_some()
+        };
+        until("the successor reads its config", opens).await;
         service.write_config(&config(upstream.addr, upstream.addr, ""));
-        successor
+        (successor, written)
     };
     let first = &service.first;
-    let hung = hangs();
+    let (hung, _pipe) = hangs().await;
     assert!(answers(first.front).await && answers(first.hops[0]).await);
     service.signal(Signal::SIGUSR2);
     first.says(&format!("process {hung} is starting already"));
@@ -281,10 +288,11 @@ async fn a_successor_that_hangs_holds_up_nothing() {
     let refused = "queuescope_reloads_total{result=\"refused\"}";
     assert_eq!(first.metric(refused).await, 0);
     // One that is killed is in nobody's way.
-    kill(hangs(), Signal::SIGKILL).unwrap();
+    let (killed, _pipe) = hangs().await;
+    kill(killed, Signal::SIGKILL).unwrap();
     first.says("the successor ended: signal: 9");
     // The end of the service is its end, too.
-    let hung = hangs();
+    let (hung, _pipe) = hangs().await;
     service.signal(Signal::SIGTERM);
     assert!(service.first.exit().await.success());
     ended(hung).await;
@@ -315,6 +323,10 @@ async fn a_process_that_has_handed_over_holds_no_address() {
     service.first.says("handed over: 1 request ");
     service.signal(Signal::SIGKILL);
     ended(service.main).await;
+    until("a free address", || {
+        std::net::TcpListener::bind(front).is_ok()
+    })
+    .await;
     let address = front.to_string();
     let third = Process::start(upstream.addr, &["--listen", &address]);
     assert!(answers(third.front).await);

@@ -291,7 +291,7 @@ pub fn chunk(body: impl AsRef<[u8]>) -> Vec<u8> {
 const POLLS: u32 = 12_000;
 
 /// Polls `condition` until it holds.
-pub async fn until(what: &str, condition: impl Fn() -> bool) {
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..POLLS {
         if condition() {
             return;
