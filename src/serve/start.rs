@@ -272,11 +272,7 @@ fn telemetry(
     clock: &Clock,
     metrics: &Metrics,
 ) -> anyhow::Result<Arc<Telemetry>> {
-    if let Some(off) = credentials.traces.off {
-        log::warn!("traces: {off} turns them off");
-    }
-    let to = credentials.traces.settings.as_ref();
-    let given = to.map_or(&config.otlp, |to| &to.given);
+    let to = credentials.traces.as_ref();
     let export = |to| Traces::start(to, clock.name(), metrics.clone(), otlp::LAST);
     let traces = to.map(export).transpose()?;
     // Servers whose spans are waited for make none of requests without the flag.
@@ -288,7 +284,7 @@ fn telemetry(
     let mut telemetry = Telemetry::new(recorder, metrics.clone(), !config.upstream.is_empty());
     telemetry.traces = traces;
     telemetry.upstream_flag = config.otlp.upstream_flag.unwrap_or(usual);
-    telemetry.ratio = given.ratio.unwrap_or(1.0);
+    telemetry.ratio = config.otlp.ratio;
     Ok(Arc::new(telemetry))
 }
 

@@ -285,8 +285,7 @@ async fn another_fronts_stamps_are_not_passed_on() {
 }
 
 /// What somebody could say in a hop's name.
-const FORGED: &str =
-    r#"["evil",1795000000000000000,null,null,null,"evil:1",77,false,false,"w9"]"#;
+const FORGED: &str = r#"["evil",1795000000000000000,null,null,null,"evil:1",77,false,false,"w9"]"#;
 
 fn answer_with(value: &str) -> Vec<u8> {
     format!(
