@@ -2,7 +2,7 @@ use crate::clock::NANOS;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
-use crate::request::row::without_quotes;
+use crate::request::row::{Row, without_quotes};
 use crate::request::timeline::Side;
 
 use super::*;
