@@ -121,7 +121,7 @@ fn settings(config: &Config, credentials: &Credentials) -> String {
 fn traces(credentials: &Credentials) -> String {
     let none = || {
         format!(
-            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT with {DISABLED} not true"
+            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT (or {DISABLED} is true)"
         )
     };
     let to = credentials.traces.as_ref();

@@ -211,7 +211,9 @@ impl Spans {
         let rid = report.told.rid.as_deref().map(|rid| Key::Rid(rid.into()));
         match report.of {
             Origin::Line(number) => {
-                rid.map(|rid| self.all.retain(&rid, |held| held.number != number));
+                if let Some(rid) = rid {
+                    self.all.retain(&rid, |held| held.number != number);
+                }
             }
             Origin::Request(trace, id) => {
                 let schedulers: Vec<u64> = self

@@ -37,8 +37,6 @@ use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
 use crate::upstream::{self, Address, Means, Policy, Rules, Trust, Upstreams};
 
-/// Other clocks (engines, hops of other processes) that are kept in mind.
-const CLOCKS: usize = 1024;
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
 
@@ -297,7 +295,7 @@ pub(super) fn shared(
     engine_traces: Option<&ListenSocket>,
 ) -> anyhow::Result<Shared> {
     let telemetry = telemetry(config, credentials, &clock, &metrics)?;
-    let clocks = Arc::new(Mutex::new(OffsetTable::with_capacity(CLOCKS)));
+    let clocks = Arc::<Mutex<OffsetTable>>::default();
     let roles = Arc::<Mutex<Roles>>::default();
     let outlet = Outlet {
         telemetry: telemetry.clone(),

@@ -112,6 +112,11 @@ impl<O: One> Family<O> {
             .unwrap_or_else(|| self.add(values))
     }
 
+    /// What a scrape calls it.
+    pub fn name(&self) -> &'static str {
+        self.0.metric.name
+    }
+
     /// Every label set with its numbers.
     pub fn sets(&self) -> Vec<(Vec<String>, O)> {
         self.0.all.read().values().cloned().collect()

@@ -216,7 +216,7 @@ async fn check_shows_the_collector_and_no_header_and_the_log_names_traces() {
     let off = run_aside(off).await.out;
     assert_says(
         &off,
-        "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT with OTEL_SDK_DISABLED not true",
+        "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT (or OTEL_SDK_DISABLED is true)",
     );
     let wrong = config("endpoint = \"c c\"").await;
     assert_eq!(wrong.code, Some(2));
