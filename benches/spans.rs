@@ -194,7 +194,7 @@ fn main() {
         };
         let to = settings::Settings::resolve(&given, "bench", &|_| None).unwrap();
         let forward = forward::Settings {
-            to: to.settings.unwrap(),
+            to: to.unwrap(),
             queue_bytes: 64 << 20,
         };
         let forwarding = received(&message, Some(forward)).await;

@@ -14,9 +14,7 @@
 //! - A step that contradicts nothing (smaller than the interval and the delays together) cannot be seen.
 //!   The interval may then miss the truth, by less than the delay of the tightest bound taken since, until
 //!   the bounds from before the step are too old.
-//! - Our own clocks never step: they are monotonic ([`crate::clock`]). If one did, a step forward is like a
-//!   step of the other clock; after a step back the offset is unknown until our clock has passed the
-//!   moment of the step again.
+//! - Our own clocks never step: they are monotonic ([`crate::clock`]).
 
 mod bound;
 mod filter;

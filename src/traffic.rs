@@ -157,13 +157,12 @@ async fn made_ready(
     stop: &Stop,
 ) -> Result<(Ready, Option<Spans>), Error> {
     let args = args.with_downloads().await?;
-    let mut plan = aside(move || args.plan()).await??;
+    let plan = aside(move || args.plan()).await??;
     // Before anything is asked of the server or written.
     if let Some(at) = plan.args.start_at {
         Error::if_past(at, clock.now())?;
     }
     let spans = plan.args.otlp.start(clock.name())?;
-    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let ready = Ready::prepare(plan, clock.clone()).await?;
     ready.warm_up(stop).await?;
     Ok((ready, spans))

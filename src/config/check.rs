@@ -8,7 +8,7 @@ use tokio_rustls::rustls::ServerConfig;
 use crate::client::tls;
 use crate::config_error::ConfigError;
 use crate::secret::Secret;
-use crate::telemetry::otlp::settings::{Resolved, Settings};
+use crate::telemetry::otlp::settings::Settings;
 use crate::upstream::Trust;
 
 use super::otlp;
@@ -28,7 +28,7 @@ pub struct Credentials {
     /// The certificate of the front's listener.
     pub tls: Option<Arc<ServerConfig>>,
     /// Where traces go, and which.
-    pub traces: Resolved,
+    pub traces: Option<Settings>,
     /// Where the spans of servers go on to.
     pub forward: Option<Settings>,
     /// Who may sign the certificates of upstreams; there when one of them speaks TLS or a file is given.

@@ -2,13 +2,13 @@
 
 use crate::config_error::ConfigError;
 use crate::engine::keys::Traces;
-use crate::telemetry::otlp::settings::{Otlp, Resolved, Settings, Wrong};
+use crate::telemetry::otlp::settings::{Otlp, Settings, Wrong};
 
 /// All that exporting needs, the environment included.
 ///
 /// # Errors
 /// The keys or variables that cannot be used.
-pub(super) fn settings(given: &Otlp) -> Result<Resolved, Vec<ConfigError>> {
+pub(super) fn settings(given: &Otlp) -> Result<Option<Settings>, Vec<ConfigError>> {
     let env = |name: &str| std::env::var(name).ok();
     let Wrong { name, problem } = match Settings::resolve(given, "queuescope", &env) {
         Ok(resolved) => return Ok(resolved),
@@ -37,10 +37,13 @@ pub(super) fn settings(given: &Otlp) -> Result<Resolved, Vec<ConfigError>> {
 ///
 /// # Errors
 /// `forward_to` cannot be used.
-pub(super) fn forward(traces: &Traces, own: &Resolved) -> Result<Option<Settings>, ConfigError> {
+pub(super) fn forward(
+    traces: &Traces,
+    own: &Option<Settings>,
+) -> Result<Option<Settings>, ConfigError> {
     let named = match traces.forward_to.as_deref() {
         _ if traces.listen.is_none() => return Ok(None),
-        None => return Ok(own.settings.clone()),
+        None => return Ok(own.clone()),
         Some("none") => return Ok(None),
         Some(named) => named,
     };
@@ -53,7 +56,7 @@ pub(super) fn forward(traces: &Traces, own: &Resolved) -> Result<Option<Settings
     let resolved = Settings::resolve(&given, "queuescope", &|_| None);
     let wrong =
         |Wrong { problem, .. }| of_endpoint("engine.traces: forward_to", Some(named), problem);
-    Ok(resolved.map_err(wrong)?.settings)
+    resolved.map_err(wrong)
 }
 
 /// A collector's URL that cannot be used, which is not shown if a part of it may be secret: a user, a query.

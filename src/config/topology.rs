@@ -1,6 +1,7 @@
 //! What a config makes, as text: who sends to whom, what will be seen, and what looks wrong. Pure.
 
 use crate::request::attempt::UpstreamKind;
+use crate::telemetry::otlp::settings::{DISABLED, Settings};
 use crate::upstream::Address;
 
 use super::check::Credentials;
@@ -118,14 +119,13 @@ fn settings(config: &Config, credentials: &Credentials) -> String {
 }
 
 fn traces(credentials: &Credentials) -> String {
-    let traces = &credentials.traces;
-    match (&traces.settings, traces.off) {
-        (Some(settings), _) => settings.target(),
-        (None, Some(off)) => format!("none: {off} turns them off"),
-        (None, None) => {
-            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT".into()
-        }
-    }
+    let none = || {
+        format!(
+            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT (or {DISABLED} is true)"
+        )
+    };
+    let to = credentials.traces.as_ref();
+    to.map_or_else(none, Settings::target)
 }
 
 /// What the records will hold, and what they cannot.

@@ -146,10 +146,13 @@ impl Reader {
 
     /// Says once that there is something that cannot be taken.
     fn say(&self, what: &str) {
+        let metrics = &self.metrics;
+        let (batches, spans) = (&metrics.trace_batches, &metrics.trace_spans_left_out);
         self.said.call_once(|| {
             log::warn!(
-                "engine traces: {what} was left out. Logged once; queuescope_engine_trace_batches_total and \
-                 queuescope_engine_trace_spans_left_out_total count"
+                "engine traces: {what} was left out. Logged once; {} and {} count",
+                batches.name(),
+                spans.name()
             );
         });
     }

@@ -211,7 +211,9 @@ impl Spans {
         let rid = report.told.rid.as_deref().map(|rid| Key::Rid(rid.into()));
         match report.of {
             Origin::Line(number) => {
-                rid.map(|rid| self.all.retain(&rid, |held| held.number != number));
+                if let Some(rid) = rid {
+                    self.all.retain(&rid, |held| held.number != number);
+                }
             }
             Origin::Request(trace, id) => {
                 let schedulers: Vec<u64> = self
@@ -240,7 +242,7 @@ impl Spans {
     /// Forgets what is old, and the oldest where there is no room. Gives how many requests these were.
     pub fn forget(&mut self, now: Stamp) -> usize {
         let is_new = |held: &Held<Item>, age: i64| held.came >= now.plus_nanos(-age);
-        let is_spared = |slot: &[Held<Item>], is_full: bool| {
+        let is_kept = |slot: &[Held<Item>], is_full: bool| {
             let ended = |held: &Held<Item>| match &held.value {
                 Item::Span(span) => matches!(span.part, Part::Scheduler(_)).then_some(span.id),
                 _ => None,
@@ -260,7 +262,7 @@ impl Spans {
                 }
             }
         };
-        let gone = self.all.forget(now.plus_nanos(-ENDED), now, is_spared);
+        let gone = self.all.forget(now, is_kept);
         let is_request = |item: &&Item| match item {
             Item::Span(span) => span.root().is_some(),
             Item::Line(_) => true,

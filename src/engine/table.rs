@@ -161,8 +161,7 @@ impl Table {
 
     /// Forgets what was told of rows that do not come. Gives how many requests were forgotten.
     pub fn forget(&mut self, now: Stamp) -> usize {
-        self.gone
-            .forget(Stamp::from_nanos(i64::MIN), now, |_, _| false);
+        self.gone.forget(now, |_, _| true);
         self.spans.forget(now)
     }
 

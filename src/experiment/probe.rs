@@ -81,9 +81,8 @@ const WIDTH: usize = 80;
 /// Nothing answers there, or no model is known. A request that was answered badly is no error: see
 /// [`Probed::wrong`].
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
-    let mut plan = plan(args)?;
+    let plan = plan(args)?;
     let spans = args.otlp.start(clock.name())?;
-    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
     let record = run.records.into_iter().next();
     let mut record = record.context("the request was not sent")?;

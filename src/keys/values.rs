@@ -109,11 +109,6 @@ pub fn share<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
     checked(value, is_right, "must be from 0 to 1")
 }
 
-/// The same where there need not be one.
-pub fn some_share<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
-    share(value).map(Some)
-}
-
 /// How many times as much: at least once.
 pub fn ratio<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
     let is_right = |value: &f64| (1.0..=1e6).contains(value);

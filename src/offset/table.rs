@@ -9,34 +9,24 @@ use super::filter::OffsetFilter;
 
 /// The offsets of many clocks, by name (an engine's host, a process's clock). Holds a bounded number; a
 /// new one beyond that takes the place of the one that was added to longest ago.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct OffsetTable {
     /// When each was added to last, by the number of additions, and its filter. Boxed: the map then moves little when it grows.
     clocks: HashMap<String, (u64, Box<OffsetFilter>)>,
-    capacity: usize,
     additions: u64,
 }
 
+/// How many clocks it holds: under 2 MB.
+const CAPACITY: usize = 1024;
+
 impl OffsetTable {
-    /// How many clocks [`OffsetTable::default`] holds: under 2 MB.
-    pub const CAPACITY: usize = 1024;
-
-    /// A table of at most `capacity` clocks, at least one.
-    pub fn with_capacity(capacity: usize) -> OffsetTable {
-        OffsetTable {
-            clocks: HashMap::new(),
-            capacity: capacity.max(1),
-            additions: 0,
-        }
-    }
-
     /// Takes what is known of the clock `key`. No bounds, no entry.
     pub fn add(&mut self, key: &str, bounds: &[OffsetBound]) {
         if bounds.is_empty() {
             return;
         }
         self.additions += 1;
-        if self.clocks.len() >= self.capacity && !self.clocks.contains_key(key) {
+        if self.clocks.len() >= CAPACITY && !self.clocks.contains_key(key) {
             let oldest = self.clocks.iter().min_by_key(|(_, (used, _))| *used);
             let oldest = oldest.map(|(key, _)| key.clone());
             oldest.and_then(|oldest| self.clocks.remove(&oldest));
@@ -54,12 +44,6 @@ impl OffsetTable {
     /// The offset of the clock `key` from one moment to another; see [`OffsetFilter::offset_over`].
     pub fn get_over(&self, key: &str, (from, to): (Stamp, Stamp)) -> Option<Offset> {
         self.clocks.get(key)?.1.offset_over(from, to)
-    }
-}
-
-impl Default for OffsetTable {
-    fn default() -> OffsetTable {
-        OffsetTable::with_capacity(OffsetTable::CAPACITY)
     }
 }
 
@@ -90,13 +74,14 @@ mod tests {
 
     #[test]
     fn the_one_unused_longest_makes_room() {
-        let mut table = OffsetTable::with_capacity(3);
-        for key in ["a", "b", "c", "a", "d"] {
-            table.add(key, &[pair(10, 0)]);
-        }
-        let held = |key| table.get(key, Stamp::from_nanos(10)).is_some();
-        assert_eq!(table.clocks.len(), 3);
-        assert!(held("a") && held("c") && held("d"));
-        assert!(!held("b"));
+        let mut table = OffsetTable::default();
+        let all = (0..CAPACITY).chain([0, CAPACITY]);
+        all.for_each(|key| table.add(&key.to_string(), &[pair(10, 0)]));
+        let held = |key: usize| table.get(&key.to_string(), Stamp::from_nanos(10)).is_some();
+        assert_eq!(table.clocks.len(), CAPACITY);
+        assert_eq!(
+            [held(0), held(1), held(2), held(CAPACITY)],
+            [true, false, true, true]
+        );
     }
 }

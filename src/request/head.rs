@@ -20,6 +20,12 @@ pub fn content_type(headers: &HeaderMap) -> Option<&str> {
     headers.get(CONTENT_TYPE)?.to_str().ok()
 }
 
+/// Whether a `Content-Type` is this kind, whatever its parameters.
+pub fn is_kind(content_type: &str, kind: &str) -> bool {
+    let told = content_type.split(';').next().unwrap_or_default();
+    told.trim().eq_ignore_ascii_case(kind)
+}
+
 /// The outcome that a proxy of ours tells on an answer that it gives itself.
 pub fn told_outcome(headers: &HeaderMap) -> Option<Outcome> {
     Outcome::named(headers.get(OUTCOME_HEADER)?.to_str().ok()?)

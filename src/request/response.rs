@@ -7,6 +7,7 @@ pub use parsed::{MAX_SEQUENCES, ParsedBody};
 use crate::clock::Stamp;
 
 use super::endpoint::Endpoint;
+use super::head::is_kind;
 use super::names::names;
 use super::outcome::Generation;
 use super::scan::{Progress, Rule, Scanner};
@@ -57,17 +58,12 @@ impl ResponseBody {
     /// About to read a response of `endpoint` with this `Content-Type`. `encoded` says that a content
     /// coding hides the body, which is then only timed.
     pub fn new(endpoint: Endpoint, content_type: Option<&str>, encoded: bool) -> ResponseBody {
-        let kind = content_type
-            .unwrap_or("")
-            .split(';')
-            .next()
-            .unwrap_or("")
-            .trim();
+        let is = |kind| content_type.is_some_and(|told| is_kind(told, kind));
         let framing = if encoded {
             Framing::Opaque(Unread::Encoded)
-        } else if kind.eq_ignore_ascii_case("text/event-stream") {
+        } else if is("text/event-stream") {
             Framing::Events(SseScanner::default())
-        } else if kind.eq_ignore_ascii_case("application/json") {
+        } else if is("application/json") {
             Framing::Json
         } else {
             Framing::Opaque(Unread::ContentType)

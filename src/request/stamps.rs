@@ -1,10 +1,11 @@
 //! The headers in which a hop tells the front, and the front its client, what they have stamped.
 //!
-//! Form: JSON, stamps in epoch nanoseconds of the sender's clock, which `clock` names (a name of its own for each process, so that
-//! equal names mean one clock): `{"clock":"4bf9","now":…,"arrival":…,"forwarded":…,"host":"127.0.0.1:30000",…}`. Unknown keys
-//! are skipped, those that lack are unknown.
+//! Form: a JSON array of the members of [`Stamps`] in their order, stamps in epoch nanoseconds of the sender's clock, which the first
+//! names (a name of its own for each process, so that equal names mean one clock): `["4bf9",1795168579844124001,…,"127.0.0.1:30000",…]`.
+//! Those that lack at the end are unknown; one that this version does not know makes it refuse all, so new ones are added at the end.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_tuple::Serialize_tuple;
 
 use crate::clock::Stamp;
 
@@ -18,55 +19,37 @@ pub const FRONT_HEADER: &str = "x-queuescope-stamps";
 pub const HOP_HEADER: &str = "x-queuescope-hop";
 
 /// What one process of ours stamped of a request, up to its sending of the response head.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize_tuple)]
 #[serde(default)]
 pub struct Stamps {
     /// Name of the process's clock.
     pub clock: String,
     /// The clock at the moment the header was written.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub now: Option<Stamp>,
     /// The request head was read.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub arrival: Option<Stamp>,
     /// The last byte of the request body was read.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub request_end: Option<Stamp>,
     /// The head was sent upstream.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub forwarded: Option<Stamp>,
     /// The server it was sent to, `host:port`.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub host: Option<String>,
     /// How many times it was sent upstream.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub attempts: Option<u32>,
     /// Its upstream is the server itself: no router stands between.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub is_direct: bool,
     /// What servers tell by their traces or logs goes into the sender's rows.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub joins_engine: bool,
     /// The hop's name.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub worker: Option<String>,
     /// The sender's own span: what it sent upstream as the parent.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub span: Option<SpanId>,
     /// By what number the servers of a pair know the request.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub room: Option<u64>,
     /// Earlier attempts at the same request that the sender saw fail.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub failed: Vec<Failed>,
     /// The hop's own stamps, passed on by the front.
-    #[serde(skip_serializing_if = "is_unknown")]
     pub hop: Option<Box<Stamps>>,
-}
-
-/// What is not known is not written: each request has such a header.
-fn is_unknown<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 impl Stamps {
@@ -127,21 +110,23 @@ mod tests {
     fn what_is_no_stamps_is_refused() {
         for wrong in [
             "",
+            "[]",
             "clock=a;now=1",
-            r#"{"now":5}"#,
-            r#"{"clock":"","now":5}"#,
-            r#"{"clock":"a","now":"soon"}"#,
-            r#"{"clock":"a","now":-9223372036854775808}"#,
-            r#"{"clock":"a","now":-1}"#,
-            r#"{"clock":"a","now":4611686018427387904}"#,
-            r#"{"clock":"a","hop":{"clock":"b","arrival":9223372036854775808}}"#,
-            r#"{"clock":"a","span":0}"#,
+            r#"["",5]"#,
+            r#"["a","soon"]"#,
+            r#"["a",-9223372036854775808]"#,
+            r#"["a",-1]"#,
+            r#"["a",4611686018427387904]"#,
+            r#"["a",1,2,3,4,"h",1,false,false,"w",0]"#,
+            r#"["a",1,2,3,4,"h",1,false,false,null,null,7,[],["b",9223372036854775808]]"#,
+            r#"["a",1,2,3,4,"h",1,false,false,null,null,7,[],null,"of a later version"]"#,
         ] {
             assert_eq!(Stamps::parse(wrong), None, "{wrong}");
         }
-        let later = r#"{"clock":"a","future":{"x":[1]},"hop":{"now":4},"now":7}"#;
-        let stamps = Stamps::parse(later).unwrap();
+        let short = r#"["a",7,null,null,null,null,null,false,false,null,null,null,[],[""]]"#;
+        let stamps = Stamps::parse(short).unwrap();
         assert_eq!((stamps.now, stamps.hop), (Some(Stamp::from_nanos(7)), None));
+        assert_eq!(Stamps::parse(r#"["a"]"#), Some(stamps_of("a")));
         let many = vec!["h timeout 503 after 9223372036 s"; 2 * MAX_FAILED].join("; ");
         let stamps = Stamps {
             failed: told(&many).collect(),

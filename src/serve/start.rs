@@ -37,8 +37,6 @@ use crate::telemetry::records_file::RecordsFile;
 use crate::telemetry::rotation::Rotation;
 use crate::upstream::{self, Address, Means, Policy, Rules, Trust, Upstreams};
 
-/// Other clocks (engines, hops of other processes) that are kept in mind.
-const CLOCKS: usize = 1024;
 /// Idle connections kept to the upstreams of a listener.
 const POOL: usize = 4096;
 
@@ -272,11 +270,7 @@ fn telemetry(
     clock: &Clock,
     metrics: &Metrics,
 ) -> anyhow::Result<Arc<Telemetry>> {
-    if let Some(off) = credentials.traces.off {
-        log::warn!("traces: {off} turns them off");
-    }
-    let to = credentials.traces.settings.as_ref();
-    let given = to.map_or(&config.otlp, |to| &to.given);
+    let to = credentials.traces.as_ref();
     let export = |to| Traces::start(to, clock.name(), metrics.clone(), otlp::LAST);
     let traces = to.map(export).transpose()?;
     // Servers whose spans are waited for make none of requests without the flag.
@@ -288,7 +282,7 @@ fn telemetry(
     let mut telemetry = Telemetry::new(recorder, metrics.clone(), !config.upstream.is_empty());
     telemetry.traces = traces;
     telemetry.upstream_flag = config.otlp.upstream_flag.unwrap_or(usual);
-    telemetry.ratio = given.ratio.unwrap_or(1.0);
+    telemetry.ratio = config.otlp.ratio;
     Ok(Arc::new(telemetry))
 }
 
@@ -301,7 +295,7 @@ pub(super) fn shared(
     engine_traces: Option<&ListenSocket>,
 ) -> anyhow::Result<Shared> {
     let telemetry = telemetry(config, credentials, &clock, &metrics)?;
-    let clocks = Arc::new(Mutex::new(OffsetTable::with_capacity(CLOCKS)));
+    let clocks = Arc::<Mutex<OffsetTable>>::default();
     let roles = Arc::<Mutex<Roles>>::default();
     let outlet = Outlet {
         telemetry: telemetry.clone(),

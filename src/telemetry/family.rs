@@ -34,8 +34,6 @@ const OPEN: [&str; 8] = [
     "version",
     "worker",
 ];
-/// Label sets of a metric whose values are all ours: it has fewer.
-const CLOSED: usize = 4096;
 /// A longer value of such a label shows as [`OTHER`], bytes.
 const LONGEST: usize = 256;
 
@@ -43,22 +41,15 @@ const LONGEST: usize = 256;
 pub trait One: Shown + 'static {
     /// What a scrape calls them.
     const TYPE: MetricType;
-    /// Those of the label set in `opts`, at zero.
-    ///
-    /// # Errors
-    /// When Prometheus refuses a name, which a test rules out.
-    fn make(opts: HistogramOpts) -> Result<Self>;
+    /// Makes those of the label set in the options, at zero; an error when Prometheus refuses a name, which a test rules out.
+    const MAKE: fn(HistogramOpts) -> Result<Self>;
 }
 
 macro_rules! ones {
     ($($one:ty: $type:ident = $make:expr;)*) => {$(
         impl One for $one {
             const TYPE: MetricType = MetricType::$type;
-
-            fn make(opts: HistogramOpts) -> Result<Self> {
-                let make: fn(HistogramOpts) -> Result<Self> = $make;
-                make(opts)
-            }
+            const MAKE: fn(HistogramOpts) -> Result<Self> = $make;
         }
     )*};
 }
@@ -80,9 +71,8 @@ pub struct Family<O>(Arc<Sets<O>>);
 struct Sets<O> {
     metric: Metric,
     desc: Desc,
-    most: usize,
     /// Label sets beyond which new values of open labels become [`OTHER`].
-    open: usize,
+    most: usize,
     hasher: RandomState,
     /// By the hash of the values, with a key that nobody outside knows: of a few thousand sets no two meet.
     all: RwLock<BTreeMap<u64, (Vec<String>, O)>>,
@@ -90,29 +80,18 @@ struct Sets<O> {
     lost: O,
 }
 
-/// Whether a label, by name, keeps this value.
-type Keeps = fn(&str, &str) -> bool;
-
 impl<O: One> Family<O> {
-    /// An empty one of at most `most` label sets (at least 2), shown in `registry`. Without labels it has its one set at
-    /// once. What has labels of a few known values alone has all of them.
+    /// An empty one, shown in `registry`. From `most` label sets on it has more only by what closed labels tell apart, of which all
+    /// values are ours. Without labels it has its one set at once.
     ///
     /// # Errors
     /// When Prometheus refuses a name, which a test rules out.
     pub fn new(registry: &Registry, metric: Metric, most: usize) -> Result<Family<O>> {
         let labels = metric.labels.iter().map(ToString::to_string).collect();
         let opts = Opts::new(metric.name, metric.help).variable_labels(labels);
-        let has = |open: bool| metric.labels.iter().any(|name| is_open(name) == open);
-        let most = if has(true) { most.max(2) } else { CLOSED };
         let family = Family(Arc::new(Sets {
             desc: opts.describe()?,
             most,
-            // The rest is left to what closed labels tell apart.
-            open: if has(true) && has(false) {
-                most * 3 / 4
-            } else {
-                most - 1
-            },
             hasher: RandomState::new(),
             all: RwLock::default(),
             lost: metric.one(&[])?,
@@ -125,33 +104,17 @@ impl<O: One> Family<O> {
         Ok(family)
     }
 
-    /// The numbers of this label set, in the order of the metric's labels. When the metric is nearly full, new values of
-    /// open labels (names of models, workers, servers, clocks) become [`OTHER`]; its last set is [`OTHER`] in every label.
+    /// The numbers of this label set, in the order of the metric's labels. When the metric is full, new values of open labels (names
+    /// of models, workers, servers, clocks) become [`OTHER`].
     pub fn with(&self, values: &[&str]) -> O {
         // Nearly all have been there before.
-        if let Some(one) = self.find(self.key(values)) {
-            return one;
-        }
-        let tries: [(Keeps, usize); 3] = [
-            (
-                |name, value| !is_open(name) || value.len() <= LONGEST,
-                self.0.open,
-            ),
-            // Those of a few known values.
-            (
-                |name, value| !is_open(name) || value.is_empty(),
-                self.0.most - 1,
-            ),
-            (|_, _| false, usize::MAX),
-        ];
-        let found = tries.into_iter().find_map(|(keeps, room)| {
-            let pairs = self.0.metric.labels.iter().zip(values);
-            let kept = pairs.map(|(name, value)| if keeps(name, value) { *value } else { OTHER });
-            let kept: Vec<&str> = kept.collect();
-            let key = self.key(&kept);
-            self.find(key).or_else(|| self.add(key, &kept, room))
-        });
-        found.unwrap_or_else(|| self.0.lost.clone())
+        self.find(self.key(values))
+            .unwrap_or_else(|| self.add(values))
+    }
+
+    /// What a scrape calls it.
+    pub fn name(&self) -> &'static str {
+        self.0.metric.name
     }
 
     /// Every label set with its numbers.
@@ -177,20 +140,26 @@ impl<O: One> Family<O> {
         self.0.all.read().get(&key).map(|(_, one)| one.clone())
     }
 
-    /// Adds a set where there are fewer than `room`.
-    fn add(&self, key: u64, values: &[&str], room: usize) -> Option<O> {
+    fn add(&self, values: &[&str]) -> O {
+        let is_full = self.0.all.read().len() >= self.0.most;
+        let is_kept = |name: &str, value: &str| {
+            let has_room = !is_full && value.len() <= LONGEST;
+            has_room || value.is_empty() || !OPEN.contains(&name)
+        };
+        let pairs = self.0.metric.labels.iter().zip(values);
+        let kept = pairs.map(|(name, value)| if is_kept(name, value) { *value } else { OTHER });
+        let kept: Vec<&str> = kept.collect();
+        let key = self.key(&kept);
         // Whoever comes when it is full takes no lock that holds up others.
-        if self.0.all.read().len() >= room {
-            return None;
+        if let Some(one) = self.find(key) {
+            return one;
         }
-        let one = self.0.metric.one(values).ok()?;
+        let Ok(one) = self.0.metric.one(&kept) else {
+            return self.0.lost.clone();
+        };
+        let values = kept.iter().map(ToString::to_string).collect();
         let mut all = self.0.all.write();
-        if !all.contains_key(&key) && all.len() >= room {
-            return None;
-        }
-        let values = values.iter().map(ToString::to_string).collect();
-        let (_, one) = all.entry(key).or_insert((values, one));
-        Some(one.clone())
+        all.entry(key).or_insert((values, one)).1.clone()
     }
 }
 
@@ -221,12 +190,8 @@ impl Metric {
         let pairs = self.labels.iter().zip(values);
         let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let opts = HistogramOpts::new(self.name, self.help).const_labels(pairs.collect());
-        O::make(opts.buckets(bounds))
+        O::MAKE(opts.buckets(bounds))
     }
-}
-
-fn is_open(label: &str) -> bool {
-    OPEN.contains(&label)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use crate::clock::Stamp;
-use crate::request::row::{Row, Rows};
+use crate::request::row::Rows;
 use crate::request::timeline::Moment;
 
 use super::counted::Counted;
@@ -47,25 +47,20 @@ pub struct View {
 struct Kept {
     /// The number of the last one.
     last: u64,
-    all: Ring<200, { 4 << 20 }>,
+    all: Ring<200>,
     /// Of those that did not go well some are kept longer.
-    failed: Ring<50, { 1 << 20 }>,
+    failed: Ring<50>,
     window: Window,
 }
 
-/// At most so many requests, of at most so many bytes.
+/// The last so many requests.
 #[derive(Debug, Default)]
-struct Ring<const REQUESTS: usize, const BYTES: usize> {
-    requests: VecDeque<(Ended, usize)>,
-    bytes: usize,
-}
+struct Ring<const REQUESTS: usize>(VecDeque<Ended>);
 
-/// Bytes that a row has in boxes of a fixed size, about.
-const BOXED: usize = 256;
 /// Rows that are kept of a request.
 const ROWS: usize = 16;
-/// Bytes of the rows that are kept of a request beside its first: the ids that a client sends may be long.
-const ROW_BYTES: usize = 64 << 10;
+/// Of one with a longer id, bytes, the first alone is kept: each has that id.
+const LONG: usize = 1024;
 
 impl Recent {
     /// A request has ended. `counted`: what is made of it, if it is one of those that figures are taken of; others are attempts
@@ -76,7 +71,7 @@ impl Recent {
         let Some(at) = timeline.on_own_clock(Moment::End) else {
             return;
         };
-        let (kept, bytes) = to_keep(rows);
+        let kept = to_keep(rows);
         let is_ok = first.is_ok();
         let mut state = self.kept.lock();
         state.last += 1;
@@ -85,9 +80,9 @@ impl Recent {
             rows: kept,
         };
         if !is_ok {
-            state.failed.push(ended.clone(), bytes);
+            state.failed.push(ended.clone());
         }
-        state.all.push(ended, bytes);
+        state.all.push(ended);
         if let Some(counted) = counted {
             state.window.count(at, counted);
         }
@@ -97,7 +92,7 @@ impl Recent {
     pub fn view(&self, after: u64, now: Stamp) -> View {
         let (last, requests, slots) = {
             let state = self.kept.lock();
-            let oldest = state.all.oldest();
+            let oldest = state.all.0.front().map(|ended| ended.number);
             let failed = state.failed.after(after);
             let failed = failed.filter(|ended| oldest.is_none_or(|oldest| ended.number < oldest));
             let requests: Vec<Ended> = failed.chain(state.all.after(after)).cloned().collect();
@@ -118,73 +113,30 @@ impl Recent {
     }
 }
 
-impl<const REQUESTS: usize, const BYTES: usize> Ring<REQUESTS, BYTES> {
-    /// One that is larger than all may be is not kept: the others are.
-    fn push(&mut self, ended: Ended, bytes: usize) {
-        if bytes > BYTES {
-            return;
+impl<const REQUESTS: usize> Ring<REQUESTS> {
+    fn push(&mut self, ended: Ended) {
+        if self.0.len() == REQUESTS {
+            self.0.pop_front();
         }
-        self.bytes += bytes;
-        self.requests.push_back((ended, bytes));
-        while self.requests.len() > REQUESTS || self.bytes > BYTES {
-            let Some((_, bytes)) = self.requests.pop_front() else {
-                return;
-            };
-            self.bytes -= bytes;
-        }
-    }
-
-    fn oldest(&self) -> Option<u64> {
-        self.requests.front().map(|(ended, _)| ended.number)
+        self.0.push_back(ended);
     }
 
     fn after(&self, number: u64) -> impl Iterator<Item = &Ended> {
-        let all = self.requests.iter().map(|(ended, _)| ended);
-        all.filter(move |ended| ended.number > number)
+        self.0.iter().filter(move |ended| ended.number > number)
     }
 }
 
-/// The first rows, and the memory that they take.
-fn to_keep(rows: &Rows) -> (Rows, usize) {
-    let (mut many, mut all) = (0, 0);
-    for bytes in rows.iter().take(ROWS).map(bytes) {
-        if many > 0 && all + bytes > ROW_BYTES {
-            break;
-        }
-        many += 1;
-        all += bytes;
-    }
-    let kept = match rows.get(..many) {
-        Some(first) if rows.len() > many => first.to_vec().into(),
+/// The first rows.
+fn to_keep(rows: &Rows) -> Rows {
+    let is_long = rows
+        .iter()
+        .flat_map(|row| &row.req_id)
+        .any(|id| id.len() > LONG);
+    let most = if is_long { 1 } else { ROWS };
+    match rows.get(..most) {
+        Some(first) if rows.len() > most => first.to_vec().into(),
         _ => rows.clone(),
-    };
-    (kept, all)
-}
-
-/// About the memory that a row takes.
-fn bytes(row: &Row) -> usize {
-    let texts = [
-        &row.req_id,
-        &row.error,
-        &row.host,
-        &row.model,
-        &row.worker,
-        &row.process,
-        &row.trace_id,
-        &row.engine_id,
-        &row.inconsistency,
-        &row.within_clock_error,
-        &row.failed_attempts,
-        &row.ended_in,
-    ];
-    let texts = texts.into_iter().flatten().map(String::len);
-    let trace = &row.more.trace;
-    let sendings = trace.sendings.iter();
-    let sendings = sendings.map(|one| size_of_val(one) + one.upstream.len());
-    let attempts = trace.attempts.iter();
-    let attempts = attempts.map(|one| size_of_val(one) + one.worker.len() + one.host.len());
-    let traced = sendings.chain(attempts).sum::<usize>();
-    size_of::<Row>() + BOXED + texts.sum::<usize>() + traced
+    }
 }
 
 #[cfg(test)]

@@ -31,8 +31,6 @@ pub struct Spans {
     traces: Traces,
     metrics: Metrics,
     target: String,
-    /// Share of the requests whose spans are kept, by trace id: those go out with the sampled flag.
-    pub ratio: f64,
 }
 
 /// How long a row waits for room: longer than a collector takes for a batch.
@@ -55,10 +53,7 @@ impl OtlpArgs {
             "endpoint" => Error::Usage(format!("--otlp-endpoint: {}", wrong.problem)),
             _ => Error::Usage(wrong.to_string()),
         })?;
-        if let Some(off) = settings.off {
-            log::warn!("traces: {off} turns them off");
-        }
-        let Some(settings) = settings.settings else {
+        let Some(settings) = settings else {
             return Ok(None);
         };
         let wrong = |error: &dyn std::error::Error| Error::Usage(error.to_string());
@@ -70,7 +65,6 @@ impl OtlpArgs {
             traces: traces.map_err(|error| wrong(&error))?,
             metrics,
             target: settings.target(),
-            ratio: settings.given.ratio.unwrap_or(1.0),
         }))
     }
 }

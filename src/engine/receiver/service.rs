@@ -18,6 +18,7 @@ use tokio::sync::{Notify, SemaphorePermit, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::request::head::{content_type, is_kind};
 use crate::telemetry::otlp::collector::GRPC_PATH;
 use crate::telemetry::prometheus::Batch;
 
@@ -225,11 +226,7 @@ async fn answer(request: Request<Incoming>, reader: &Reader) -> Response<Body> {
 }
 
 fn is_protobuf(headers: &HeaderMap) -> bool {
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok());
-    let kind = kind.and_then(|kind| kind.split(';').next());
-    kind.is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-protobuf"))
+    content_type(headers).is_some_and(|told| is_kind(told, "application/x-protobuf"))
 }
 
 /// The whole body, and the room that it takes.

@@ -215,53 +215,6 @@ proptest! {
         }
         prop_assert!(clocks.filter.offset_over(clocks.now, clocks.now).is_some());
     }
-
-    /// Ours are monotonic and do not step; the promise is kept all the same, and nothing wrong is said.
-    #[test]
-    fn a_step_of_our_own_clock_is_recovered_from(
-        offset in OFFSETS,
-        ppm in -100_i64..=100,
-        step in prop_oneof![-MEMORY..-NANOS, NANOS..3600 * NANOS],
-        before in exchanges(),
-        after in exchanges(),
-    ) {
-        let mut clocks = Clocks::new(offset, ppm);
-        clocks.play(before);
-        let stepped = clocks.now;
-        let theirs = clocks.truth(stepped) + stepped.nanos();
-        let now = clocks.pass(step);
-        clocks.offset += theirs - (clocks.truth(now) + now.nanos());
-        clocks.hold(after);
-        clocks.hold([QUICK]);
-        // At the latest when our clock is again where it was: one exchange shows it, the next is known.
-        clocks.pass(stepped.nanos_since(clocks.now).max(0));
-        clocks.play([QUICK; 2]);
-        clocks.hold_within(TIGHT);
-    }
-
-    /// Both clocks step while a request is on its way: its own bounds are of two pairs of clocks.
-    #[test]
-    fn steps_on_both_sides_within_a_request_are_recovered_from(
-        ours in NANOS..1800 * NANOS,
-        theirs in prop_oneof![-3600 * NANOS..-NANOS, 3600 * NANOS..7200 * NANOS],
-        before in exchanges(),
-        after in exchanges(),
-        struck in exchanges(),
-    ) {
-        let mut clocks = Clocks::new(0, 0);
-        clocks.play(before);
-        // There before the steps, back after them.
-        let [there, _] = clocks.exchange(struck[0]);
-        clocks.pass(ours);
-        clocks.offset += theirs - ours;
-        let [_, back] = clocks.exchange(struck[0]);
-        clocks.filter.add(there);
-        clocks.filter.add(back);
-        clocks.hold([QUICK]);
-        clocks.hold(after);
-        clocks.play([QUICK]);
-        prop_assert!(clocks.stated().is_some());
-    }
 }
 
 fn at(seconds: i64) -> Stamp {

@@ -1,12 +1,10 @@
 //! What a request's context promises.
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, ManualClock};
 use crate::config::proxy::Config;
-use crate::offset::OffsetTable;
 use crate::proxy::hop_key::HopKey;
 use crate::proxy::join::Joins;
 use crate::request::row::Row;
@@ -36,7 +34,7 @@ pub(super) fn shared() -> (Arc<Shared>, ManualClock) {
         admin_token: None,
         faults: None,
         tls: None,
-        clocks: Arc::new(Mutex::new(OffsetTable::with_capacity(4))),
+        clocks: Arc::default(),
         phase: watch::channel(Phase::Serving).0,
         metrics,
     };

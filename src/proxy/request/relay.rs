@@ -332,13 +332,14 @@ impl Request<'_> {
         let stamps = ours.find_map(|text| Stamps::parse(key.verified(id, text)?));
         head.remove_header(&heads::HOP);
         if stamps.is_none() {
-            self.shared.metrics.hop_stamps_refused.with(&[]).inc();
+            let refused = &self.shared.metrics.hop_stamps_refused;
+            refused.with(&[]).inc();
             self.shared.unsigned_stamps.call_once(|| {
                 log::warn!(
                     "{}: answered with an {HOP_HEADER} without a valid signature or of another version: removed, not used. If a hop of \
-                     yours in another process wrote it, give both processes the same hop_secret (and let the router pass {REQUEST_ID} on) and version. Logged once; \
-                     queuescope_hop_stamps_refused_total counts",
-                    self.context.upstream
+                     yours in another process wrote it, give both processes the same hop_secret (and let the router pass {REQUEST_ID} on) and version. Logged once; {} counts",
+                    self.context.upstream,
+                    refused.name()
                 );
             });
         }

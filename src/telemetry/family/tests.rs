@@ -57,16 +57,15 @@ fn counts_with_the_same_labels_are_one() {
 }
 
 #[test]
-fn open_labels_become_other_before_the_closed_ones_do() {
-    let (registry, family) = counter(8);
+fn beyond_its_most_only_closed_labels_are_told_apart() {
+    let (registry, family) = counter(6);
     for n in 0..20 {
         family.with(&[&format!("w{n:02}"), "x"]).inc_by(1);
     }
     family.with(&["w00", "x"]).inc_by(100);
     family.with(&["new", "y"]).inc_by(1);
-    family.with(&["new", "z"]).inc_by(1);
-    family.with(&["new", "one too many"]).inc_by(1);
-    family.with(&["", "one too many"]).inc_by(1);
+    family.with(&["newer", "y"]).inc_by(1);
+    family.with(&["", "y"]).inc_by(1);
     let shown: Vec<String> = shown(&registry)
         .into_iter()
         .map(|(values, count)| format!("{values} {count}"))
@@ -74,8 +73,9 @@ fn open_labels_become_other_before_the_closed_ones_do() {
     assert_eq!(
         shown,
         [
-            "other other 4",
+            " y 1",
             "other x 14",
+            "other y 2",
             "w00 x 101",
             "w01 x 1",
             "w02 x 1",
@@ -97,7 +97,7 @@ fn a_label_is_not_as_long_as_somebody_likes() {
 }
 
 #[test]
-fn threads_that_come_together_make_no_set_too_many() {
+fn threads_that_come_together_make_no_set_too_many_but_their_own() {
     let (registry, family) = counter(10);
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -110,7 +110,8 @@ fn threads_that_come_together_make_no_set_too_many() {
         }
     });
     let shown = shown(&registry);
-    assert!(shown.len() <= 10, "{shown:?}");
+    // Each may have looked before another's last one was there; and the one of all others.
+    assert!(shown.len() <= 10 + 3 + 1, "{shown:?}");
     assert_eq!(shown.iter().map(|(_, count)| count).sum::<f64>(), 4000.0);
 }
 
@@ -155,10 +156,7 @@ impl Shown for Slow {
 
 impl One for Slow {
     const TYPE: MetricType = MetricType::GAUGE;
-
-    fn make(_: HistogramOpts) -> Result<Slow> {
-        Ok(Slow)
-    }
+    const MAKE: fn(HistogramOpts) -> Result<Slow> = |_| Ok(Slow);
 }
 
 #[test]

@@ -8,49 +8,38 @@ use opentelemetry::{Key, KeyValue, StringValue, Value};
 
 use crate::clock::NANOS;
 use crate::request::column::{self, Scope};
-use crate::request::columns::COLUMNS;
+use crate::request::columns::{COLUMNS, ColumnId as Id};
 use crate::request::endpoint::Endpoint;
 use crate::request::row::Row;
-use crate::request::timeline::{Moment, Period};
 
 /// The columns that a convention has a name for. Every other is `queuescope.` and its own name.
-const CONVENTIONS: [(&str, &str); 12] = [
-    ("status", "http.response.status_code"),
-    ("endpoint", "http.route"),
-    ("model", "gen_ai.request.model"),
-    ("expected_output_length", "gen_ai.request.max_tokens"),
-    ("actual_prompt_tokens", "gen_ai.usage.input_tokens"),
-    ("actual_output_tokens", "gen_ai.usage.output_tokens"),
-    ("cached_tokens", "gen_ai.usage.cache_read.input_tokens"),
-    ("engine_id", "gen_ai.response.id"),
-    ("ttft", "gen_ai.latency.time_to_first_token"),
-    ("total_latency", "gen_ai.latency.e2e"),
-    ("pure_queue_time", "gen_ai.latency.time_in_queue"),
-    ("prefill_time", "gen_ai.latency.time_in_model_prefill"),
+const CONVENTIONS: [(Id, &str); 12] = [
+    (Id::status, "http.response.status_code"),
+    (Id::endpoint, "http.route"),
+    (Id::model, "gen_ai.request.model"),
+    (Id::expected_output_length, "gen_ai.request.max_tokens"),
+    (Id::actual_prompt_tokens, "gen_ai.usage.input_tokens"),
+    (Id::actual_output_tokens, "gen_ai.usage.output_tokens"),
+    (Id::cached_tokens, "gen_ai.usage.cache_read.input_tokens"),
+    (Id::engine_id, "gen_ai.response.id"),
+    (Id::ttft, "gen_ai.latency.time_to_first_token"),
+    (Id::total_latency, "gen_ai.latency.e2e"),
+    (Id::pure_queue_time, "gen_ai.latency.time_in_queue"),
+    (Id::prefill_time, "gen_ai.latency.time_in_model_prefill"),
 ];
-
-/// What the engine's inference took, and its decode; no column has them.
-const INFERENCE: Period = Period {
-    from: Moment::QueueEnd,
-    to: Moment::ServerFinish,
-};
-const DECODE: Period = Period {
-    from: Moment::ServerFirstToken,
-    to: Moment::ServerFinish,
-};
 
 /// The attribute of each column, in the columns' order.
 pub fn keys() -> &'static [Key] {
     static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
     KEYS.get_or_init(|| {
-        let key = |name: &str| {
-            let known = CONVENTIONS.iter().find(|(column, _)| *column == name);
-            known.map_or_else(
-                || Key::from(Arc::from(format!("queuescope.{name}"))),
-                |(_, convention)| Key::from_static_str(convention),
-            )
-        };
-        COLUMNS.iter().map(|column| key(column.name)).collect()
+        let mut keys: Vec<Key> = COLUMNS
+            .iter()
+            .map(|column| Key::from(Arc::from(format!("queuescope.{}", column.name))))
+            .collect();
+        for (column, convention) in CONVENTIONS {
+            keys[column as usize] = Key::from_static_str(convention);
+        }
+        keys
     })
 }
 
@@ -63,18 +52,6 @@ pub fn columns(row: &Row, scope: Option<Scope>, to: &mut Vec<KeyValue>) {
             to.push(KeyValue::new(key.clone(), value));
         }
     }
-    if scope != Some(Scope::Request) {
-        for (name, period) in [
-            ("gen_ai.latency.time_in_model_inference", INFERENCE),
-            ("gen_ai.latency.time_in_model_decode", DECODE),
-        ] {
-            to.extend(
-                row.timeline
-                    .nanos(period)
-                    .map(|nanos| KeyValue::new(name, seconds(nanos))),
-            );
-        }
-    }
 }
 
 fn value(cell: column::Value<'_>) -> Option<Value> {
@@ -83,13 +60,9 @@ fn value(cell: column::Value<'_>) -> Option<Value> {
         column::Value::Text(text) => Value::String(StringValue::from(text.into_owned())),
         column::Value::Bool(bool) => Value::Bool(bool),
         column::Value::Count(count) => Value::I64(i64::try_from(count).unwrap_or(i64::MAX)),
-        column::Value::Nanos(nanos) => Value::F64(seconds(nanos)),
+        column::Value::Nanos(nanos) => Value::F64(nanos as f64 / NANOS as f64),
         column::Value::Time(stamp) => Value::F64(stamp.seconds()),
     })
-}
-
-fn seconds(nanos: i64) -> f64 {
-    nanos as f64 / NANOS as f64
 }
 
 /// What every span of an HTTP request says.

@@ -281,7 +281,7 @@ mod tests {
             ..Otlp::default()
         };
         let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
-        let collector = Collector::new(&resolved.settings.unwrap()).unwrap();
+        let collector = Collector::new(&resolved.unwrap()).unwrap();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(answer_once(stream));

@@ -39,13 +39,13 @@ impl Otlp {
         if came.came_sampled == Some(true) || came.sent_sampled {
             return Some(Kept::Flagged);
         }
-        let is_rest = self.follow_client == Some(false) || came.came_sampled.is_none();
-        (is_rest && is_of_share(trace, self.ratio.unwrap_or(1.0))).then_some(Kept::Ratio)
+        let is_rest = !self.follow_client || came.came_sampled.is_none();
+        (is_rest && is_of_share(trace, self.ratio)).then_some(Kept::Ratio)
     }
 }
 
 /// Whether a trace belongs to this share of all, as OpenTelemetry's `TraceIdRatioBased` decides it: alike everywhere.
-pub fn is_of_share(trace: u128, ratio: f64) -> bool {
+fn is_of_share(trace: u128, ratio: f64) -> bool {
     let bound = (ratio.clamp(0.0, 1.0) * (1_u64 << 63) as f64) as u64;
     (trace as u64) >> 1 < bound
 }

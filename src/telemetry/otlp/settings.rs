@@ -76,11 +76,10 @@ Otlp {
     keep_ttft_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
     /// All that took longer in all; 0: no such limit.
     keep_total_over_s: Seconds<0> = Seconds::of::<0>(), Restart;
-    /// All that a client had sampled, or that went upstream sampled, is kept. Of the rest this share, by trace id; 1 by
-    /// default, or what OTEL_TRACES_SAMPLER says.
-    ratio: Option<f64> as values::some_share = None, Restart like 1.0;
-    /// Whether a request whose client sent a trace that is not sampled is none of the rest; true by default.
-    follow_client: Option<bool> = None, Restart like true;
+    /// All that a client had sampled, or that went upstream sampled, is kept. Of the rest this share, by trace id.
+    ratio: f64 as values::share = 1.0, Restart;
+    /// Whether a request whose client sent a trace that is not sampled is none of the rest.
+    follow_client: bool = true, Restart;
     /// Whether the sampled flag goes upstream, where it turns on the tracing of a router or engine that was started with it,
     /// which costs them time: "client" (as the client sent it; a trace that begins here goes without), "ratio" (in a
     /// trace that begins here for the share `ratio`), "always" or "never". An engine started with --enable-trace makes no
@@ -92,7 +91,7 @@ Otlp {
 /// All that exporting needs.
 #[derive(Clone)]
 pub struct Settings {
-    /// What is given, and of its sampling what the environment says where nothing is.
+    /// What is given.
     pub given: Otlp,
     /// The collector's URL, whole.
     pub endpoint: String,
@@ -104,15 +103,6 @@ pub struct Settings {
     pub roots: Option<Roots>,
     /// `service.name` of the spans.
     pub service_name: String,
-}
-
-/// What came of it all.
-#[derive(Clone, Debug, Default)]
-pub struct Resolved {
-    /// `None`: there are no traces.
-    pub settings: Option<Settings>,
-    /// The variable that turns them off.
-    pub off: Option<&'static str>,
 }
 
 /// A value that cannot be used.
@@ -133,10 +123,8 @@ const GRPC_PORT: u16 = 4317;
 
 const ENDPOINT_OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const ENDPOINT_OF_ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
-const SAMPLER_ARG: &str = "OTEL_TRACES_SAMPLER_ARG";
 /// What turns traces off where a variable names the collector; no variable is over an endpoint that is given.
-const OFF: [(&str, &str); 2] = [("OTEL_SDK_DISABLED", "true"), (SAMPLER, "always_off")];
+pub const DISABLED: &str = "OTEL_SDK_DISABLED";
 
 impl Otlp {
     /// Those of the key and of its file.
@@ -161,11 +149,11 @@ impl Otlp {
 }
 
 impl Settings {
-    /// What is given over what the environment says. `service` names this program where nobody else does.
+    /// What is given over what the environment says; `None`: there are no traces. `service` names this program where nobody else does.
     ///
     /// # Errors
     /// The first value that cannot be used.
-    pub fn resolve(given: &Otlp, service: &str, env: Env<'_>) -> Result<Resolved, Wrong> {
+    pub fn resolve(given: &Otlp, service: &str, env: Env<'_>) -> Result<Option<Settings>, Wrong> {
         // The specification takes an empty variable for an absent one.
         let env = &|name: &str| {
             let text = env(name)?.trim().to_owned();
@@ -174,41 +162,25 @@ impl Settings {
         let own_headers = given.headers()?;
         let own = given.endpoint.clone();
         let own = own.map(|url| ("endpoint".to_owned(), url.trim().to_owned()));
-        let is_given = own.is_some();
-        let Some((name, url)) = own.or_else(|| variable("ENDPOINT", env)) else {
-            return Ok(Resolved::default());
+        let is_on = || env(DISABLED).is_none_or(|it| !it.eq_ignore_ascii_case("true"));
+        let named = || variable("ENDPOINT", env).filter(|_| is_on());
+        let Some((name, url)) = own.or_else(named) else {
+            return Ok(None);
         };
-        let says = |name, value: &str| env(name).is_some_and(|it| it.eq_ignore_ascii_case(value));
-        let mut off = OFF.into_iter().filter(|(name, value)| says(name, value));
-        if let (Some((off, _)), false) = (off.next(), is_given) {
-            return Ok(Resolved {
-                settings: None,
-                off: Some(off),
-            });
-        }
         let protocol = match (given.protocol, variable("PROTOCOL", env)) {
             (None, Some((name, text))) => Some(text.parse().map_err(|why| wrong(&name, why))?),
             (given, _) => given,
         };
-        let (ratio, follow_client) = sampler(env)?;
         let (endpoint, protocol) = endpoint(&name, &url, protocol)?;
         let named = given.service_name.clone().or_else(|| service_name(env));
-        let settings = Settings {
+        Ok(Some(Settings {
             roots: roots(given.ca.as_deref(), &endpoint, env)?,
             headers: headers(own_headers, env)?,
             service_name: named.unwrap_or_else(|| service.to_owned()),
-            given: Otlp {
-                ratio: given.ratio.or(Some(ratio)),
-                follow_client: given.follow_client.or(Some(follow_client)),
-                ..given.clone()
-            },
+            given: given.clone(),
             endpoint,
             protocol,
-        };
-        Ok(Resolved {
-            settings: Some(settings),
-            off: None,
-        })
+        }))
     }
 
     /// Where to, in words.
@@ -387,28 +359,6 @@ fn roots(given: Option<&Path>, endpoint: &str, env: Env<'_>) -> Result<Option<Ro
 fn decoded(text: &str) -> String {
     let text = percent_decode_str(text.trim());
     text.decode_utf8_lossy().into_owned()
-}
-
-/// The ratio that the environment's sampler keeps, and whether it follows the client.
-fn sampler(env: Env<'_>) -> Result<(f64, bool), Wrong> {
-    let Some(sampler) = env(SAMPLER) else {
-        return Ok((1.0, true));
-    };
-    let of_parent = sampler.strip_prefix("parentbased_");
-    let ratio = match of_parent.unwrap_or(&sampler) {
-        "always_on" => 1.0,
-        "always_off" => 0.0,
-        "traceidratio" => match env(SAMPLER_ARG).map_or(Ok(1.0), |text| text.parse()) {
-            Ok(ratio) if (0.0..=1.0).contains(&ratio) => ratio,
-            _ => return Err(wrong(SAMPLER_ARG, "must be a number from 0 to 1")),
-        },
-        _ => {
-            let right =
-                "must be always_on, always_off or traceidratio, or one of them behind parentbased_";
-            return Err(wrong(SAMPLER, right));
-        }
-    };
-    Ok((ratio, of_parent.is_some()))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{
-    Event, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+    SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
 };
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
@@ -99,9 +99,6 @@ impl Tree<'_> {
         // To a server, a client's fault is no error of its own.
         if is_client || first.outcome() != Outcome::ClientError {
             span.status = status(first);
-        }
-        if is_single {
-            span.events = token_events(first);
         }
         self.spans.push(span);
         let below = match is_client {
@@ -213,7 +210,6 @@ impl Tree<'_> {
                 parent = new_id();
                 let mut span = self.span(parent, Some(below), "sequence".into(), times);
                 attributes::columns(row, Some(Scope::Sequence), &mut span.attributes);
-                span.events = token_events(row);
                 self.spans.push(span);
             }
             for stage in &STAGES {
@@ -276,20 +272,6 @@ impl Tree<'_> {
 
 fn answer(status: i64) -> KeyValue {
     KeyValue::new("http.response.status_code", status)
-}
-
-fn token_events(row: &Row) -> SpanEvents {
-    let moments = [
-        ("first_token", Moment::FirstToken),
-        ("last_token", Moment::LastToken),
-    ];
-    let seen = moments.into_iter().filter_map(|(name, moment)| {
-        let at = row.timeline.on_own_clock(moment)?;
-        Some(Event::new(name, system(at), Vec::new(), 0))
-    });
-    let mut events = SpanEvents::default();
-    events.events = seen.collect();
-    events
 }
 
 /// How a request ended, for a span of it.

@@ -19,7 +19,7 @@ fn start(endpoint: &str) -> (Result<Traces, Error>, Metrics) {
     let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
     let settings = Settings {
         endpoint: endpoint.into(),
-        ..resolved.settings.unwrap()
+        ..resolved.unwrap()
     };
     let metrics = Metrics::new().unwrap();
     let started = Traces::start(&settings, "i".into(), metrics.clone(), Duration::ZERO);
@@ -46,7 +46,7 @@ fn a_backlog_goes_in_batches_of_bounded_rows() {
         endpoint: Some("http://127.0.0.1:1".into()),
         ..settings::Otlp::default()
     };
-    let settings = Settings::resolve(&given, "t", &|_| None).unwrap().settings;
+    let settings = Settings::resolve(&given, "t", &|_| None).unwrap();
     let mut sender = Sender {
         waiting,
         queue: queue.into(),

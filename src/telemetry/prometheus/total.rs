@@ -4,7 +4,7 @@ use prometheus::IntCounter;
 
 use crate::telemetry::family::Family;
 
-use super::Metrics;
+use super::{Loss, Metrics};
 
 impl Metrics {
     /// All that was counted so far, in words; `trouble` is the last error of writing.
@@ -13,25 +13,28 @@ impl Metrics {
             let sets = counts.sets();
             sets.iter().map(|(_, count)| count.get()).sum()
         };
-        let lost = |why| self.rows_lost.with(&[why]).get();
-        let (unwritten, unqueued) = (lost("write"), lost("queue_full"));
-        let trouble = trouble.unwrap_or("no reason known");
-        let unwritten_why = format!("{unwritten} not written: {trouble}");
-        let unqueued_why =
-            format!("{unqueued} while the queue to the file was full (record_queue)");
-        let why = match (unwritten, unqueued) {
-            (0, 0) => String::new(),
-            (_, 0) => format!(" ({unwritten_why})"),
-            (0, _) => format!(" ({unqueued_why})"),
-            _ => format!(" ({unwritten_why}; {unqueued_why})"),
-        };
-        format!(
-            "served {} requests, passed {} others through, wrote {} rows, lost {}{why}",
+        let not_written = format!("not written: {}", trouble.unwrap_or("no reason known"));
+        let lost = [
+            (Loss::Write, not_written.as_str()),
+            (
+                Loss::QueueFull,
+                "while the queue to the file was full (record_queue)",
+            ),
+        ];
+        let lost = lost.map(|(why, words)| (self.rows_lost.with(&[why.name()]).get(), words));
+        let why = lost.iter().filter(|(rows, _)| *rows > 0);
+        let why: Vec<String> = why.map(|(rows, words)| format!("{rows} {words}")).collect();
+        let total = format!(
+            "served {} requests, passed {} others through, wrote {} rows, lost {}",
             all(&self.requests),
             all(&self.passed_through),
             self.rows_written.with(&[]).get(),
-            unwritten + unqueued
-        )
+            lost.iter().map(|(rows, _)| rows).sum::<u64>()
+        );
+        match why.is_empty() {
+            true => total,
+            false => format!("{total} ({})", why.join("; ")),
+        }
     }
 }
 

@@ -1,11 +1,9 @@
 use crate::clock::NANOS;
-use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
 use crate::request::outcome::Outcome;
-use crate::request::row::without_quotes;
+use crate::request::row::{Row, without_quotes};
 use crate::request::timeline::Side;
-use crate::request::trace::Sending;
 
 use super::*;
 
@@ -69,37 +67,21 @@ fn the_last_are_kept_and_those_that_failed_longer() {
 }
 
 #[test]
-fn memory_is_bounded_by_bytes_too() {
-    let recent = Recent::default();
-    for _ in 0..1000 {
-        let mut rows = request("r", 1, 1, End::Timeout("t".into()));
-        rows[0].host = Some("h".repeat(100_000));
-        record(&recent, &rows.into());
-    }
-    let kept = recent.view(0, at(1)).requests;
-    let bytes: usize = kept.iter().map(|ended| to_keep(&ended.rows).1).sum();
-    assert!((3 << 20..5 << 20).contains(&bytes), "{bytes}");
-    assert_eq!(kept.last().unwrap().number, 1000);
-
-    // One that is too large by itself is not kept, and does no harm.
-    let mut rows = request("r", 1, 1, End::Complete);
-    rows[0].host = Some("h".repeat(5 << 20));
-    record(&recent, &rows.into());
-    assert!(recent.find(1001).is_none() && recent.find(1000).is_some());
-    record(&recent, &ok(1, 1));
-    assert!(recent.find(1002).is_some());
-
-    let sequences = vec![request("r", 1, 1, End::Complete).remove(0); 1000];
-    record(&recent, &sequences.into());
-    assert_eq!(recent.find(1003).unwrap().rows.len(), ROWS);
-
-    // Rows that repeat a long id do not drive out the failures.
-    let before = recent.view(0, at(1)).requests.len();
-    let mut failed = request("r", 1, 1, End::Timeout("t".into())).remove(0);
-    failed.req_id = Some("i".repeat(100_000));
-    record(&recent, &vec![failed; 16].into());
-    assert_eq!(recent.find(1004).unwrap().rows.len(), 1);
-    assert!(recent.view(0, at(1)).requests.len() + 2 > before);
+fn of_a_request_of_many_rows_the_first_are_kept() {
+    let kept = |many: usize, id: usize| {
+        let mut row = request("r", 1, 1, End::Complete).remove(0);
+        row.req_id = Some("i".repeat(id));
+        let recent = Recent::default();
+        record(&recent, &vec![row; many].into());
+        recent.find(1).unwrap().rows.len()
+    };
+    let found = [
+        kept(3, LONG),
+        kept(1000, 1),
+        kept(16, LONG + 1),
+        kept(1, 100_000),
+    ];
+    assert_eq!(found, [3, ROWS, 1, 1]);
 }
 
 #[test]
@@ -216,22 +198,6 @@ fn tokens_of_several_sequences_are_those_that_usage_tells() {
     let recent = Recent::default();
     record(&recent, &rows.into());
     assert_eq!(recent.view(0, at(1)).figures.sum.output_tokens(), 14);
-}
-
-#[test]
-fn what_only_traces_tell_takes_memory_too() {
-    let plain = ok(1, 50);
-    let mut traced = plain.to_vec();
-    let sending = Sending {
-        span: SpanId::new(1).unwrap(),
-        upstream: "u".repeat(1000),
-        at: at(1),
-        broke: None,
-        is_connected: true,
-    };
-    traced[0].more.trace.sendings.push(sending);
-    let more = bytes(&traced[0]) - bytes(&plain[0]);
-    assert!(more >= 1000, "{more}");
 }
 
 #[test]

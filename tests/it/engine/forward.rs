@@ -78,7 +78,7 @@ fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
     };
     let resolved = settings::Settings::resolve(&given, "test", &|_| None).unwrap();
     forward::Settings {
-        to: resolved.settings.unwrap(),
+        to: resolved.unwrap(),
         queue_bytes: 1 << 20,
     }
 }

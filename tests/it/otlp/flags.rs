@@ -21,7 +21,7 @@ async fn without_a_collector_the_configs_ratio_decides_on_the_flag() {
     let upstream = Upstream::ok().await;
     let front = Front::with(&[upstream.addr], |config| {
         config.otlp.upstream_flag = Some(UpstreamFlag::Ratio);
-        config.otlp.ratio = Some(0.0);
+        config.otlp.ratio = 0.0;
     })
     .await;
     ask(&front, "").await;
@@ -56,7 +56,7 @@ async fn what_is_not_kept_is_counted_and_the_rest_is_told_why() {
     let upstream = Upstream::ok().await;
     let front = Front::with(&[upstream.addr], |config| {
         export_to(config, &url(collector.grpc), Protocol::Grpc);
-        config.otlp.ratio = Some(0.0);
+        config.otlp.ratio = 0.0;
     })
     .await;
     ask(&front, "").await;

@@ -285,8 +285,7 @@ async fn another_fronts_stamps_are_not_passed_on() {
 }
 
 /// What somebody could say in a hop's name.
-const FORGED: &str =
-    r#"{"clock":"evil","now":1795000000000000000,"host":"evil:1","attempts":77,"worker":"w9"}"#;
+const FORGED: &str = r#"["evil",1795000000000000000,null,null,null,"evil:1",77,false,false,"w9"]"#;
 
 fn answer_with(value: &str) -> Vec<u8> {
     format!(
@@ -311,7 +310,7 @@ async fn stamps_in_a_hops_name_are_not_believed() {
     for value in [
         FORGED.to_owned(),
         format!("{FORGED};mac={mac}"),
-        r#"{"clock":"evil","now":-9223372036854775808}"#.to_owned(),
+        r#"["evil",-9223372036854775808]"#.to_owned(),
         String::new(),
     ] {
         let router = Upstream::always(answer_with(&value)).await;
@@ -322,7 +321,7 @@ async fn stamps_in_a_hops_name_are_not_believed() {
         assert_eq!(response.header("x-queuescope-hop"), None);
         let stamps = response.header("x-queuescope-stamps").unwrap();
         assert!(
-            !stamps.contains("evil") && !stamps.contains(r#""hop""#),
+            !stamps.contains("evil") && stamps.ends_with("null]"),
             "{stamps}"
         );
         let refused = || front.counter("queuescope_hop_stamps_refused_total ");

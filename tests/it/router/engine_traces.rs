@@ -90,7 +90,7 @@ impl Way {
         let settings = Settings {
             listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
             forward: Some(forward::Settings {
-                to: resolved.settings.unwrap(),
+                to: resolved.unwrap(),
                 queue_bytes: 1 << 30,
             }),
             limits: Limits::default(),

@@ -53,7 +53,6 @@ pub struct Span {
     pub start: u64,
     pub end: u64,
     pub attributes: BTreeMap<String, String>,
-    pub events: Vec<(String, u64)>,
     pub is_error: bool,
     /// What is said of the status.
     pub message: String,
@@ -242,11 +241,6 @@ impl Span {
             start: span.start_time_unix_nano,
             end: span.end_time_unix_nano,
             attributes: attributes(span.attributes),
-            events: span
-                .events
-                .into_iter()
-                .map(|event| (event.name, event.time_unix_nano))
-                .collect(),
             is_error: span.status.as_ref().is_some_and(|status| status.code == 2),
             message: span.status.unwrap_or_default().message,
             service,

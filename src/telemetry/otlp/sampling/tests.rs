@@ -10,7 +10,7 @@ use crate::request::timeline::{Moment, Side};
 fn none() -> Otlp {
     Otlp {
         keep_errors: false,
-        ratio: Some(0.0),
+        ratio: 0.0,
         ..Otlp::default()
     }
 }
@@ -61,10 +61,10 @@ fn what_is_flagged_is_kept_and_a_client_that_did_not_sample_is_followed() {
     assert_eq!(kept(&none(), came(Some(true), false)), Some(Kept::Flagged));
     assert_eq!(kept(&none(), came(None, true)), Some(Kept::Flagged));
     let mut all = none();
-    all.ratio = Some(1.0);
+    all.ratio = 1.0;
     assert_eq!(kept(&all, came(None, false)), Some(Kept::Ratio));
     assert_eq!(kept(&all, came(Some(false), false)), None);
-    all.follow_client = Some(false);
+    all.follow_client = false;
     assert_eq!(kept(&all, came(Some(false), false)), Some(Kept::Ratio));
 }
 

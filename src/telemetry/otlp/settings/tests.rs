@@ -2,7 +2,7 @@ use super::*;
 
 type Pairs<'a> = &'a [(&'a str, &'a str)];
 
-fn resolved(given: &Otlp, env: Pairs<'_>) -> Result<Resolved, Wrong> {
+fn resolved(given: &Otlp, env: Pairs<'_>) -> Result<Option<Settings>, Wrong> {
     let env = |name: &str| {
         let found = env.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| (*value).to_owned())
@@ -11,7 +11,7 @@ fn resolved(given: &Otlp, env: Pairs<'_>) -> Result<Resolved, Wrong> {
 }
 
 fn of(given: &Otlp, env: Pairs<'_>) -> Settings {
-    resolved(given, env).unwrap().settings.unwrap()
+    resolved(given, env).unwrap().unwrap()
 }
 
 fn at(endpoint: &str) -> Otlp {
@@ -37,9 +37,9 @@ http://c:9 | PROTOCOL=grpc | http://c:9 by grpc
 http://c/x | TRACES_ENDPOINT=http://a | http://c/x by http/protobuf
  | ENDPOINT=http://c:4317; TRACES_PROTOCOL=http/protobuf; PROTOCOL=grpc | http://c:4317/v1/traces by http/protobuf
 
-http://c:4317 | OTEL_SDK_DISABLED=True; OTEL_TRACES_SAMPLER=always_off | http://c:4317 by grpc
- | ENDPOINT=http://c:4317; OTEL_SDK_DISABLED=True | OTEL_SDK_DISABLED
- | ENDPOINT=http://c; OTEL_TRACES_SAMPLER=always_off | OTEL_TRACES_SAMPLER
+http://c:4317 | OTEL_SDK_DISABLED=True | http://c:4317 by grpc
+ | ENDPOINT=http://c:4317; OTEL_SDK_DISABLED=True | none
+ | ENDPOINT=http://c:4317; OTEL_SDK_DISABLED=false | http://c:4317 by grpc
  | PROTOCOL=http/json | none
 
 ftp://c | | endpoint: must be http:// or https://
@@ -47,14 +47,11 @@ nonsense | | endpoint: must be http:// or https:// with a host
  | ENDPOINT=nonsense | OTEL_EXPORTER_OTLP_ENDPOINT: must be http:// or https:// with a host
  | TRACES_ENDPOINT=http:/c | OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: must be http:// or https:// with a host
  | ENDPOINT=c:port | OTEL_EXPORTER_OTLP_ENDPOINT: must be http:// or https:// with a host
-https://[::1] | OTEL_TRACES_SAMPLER=jaeger_remote | OTEL_TRACES_SAMPLER: must be always_on
 http://key@c | | endpoint: must be http:// or https://
 http:// | | endpoint: is no URL
 http://c/?key=secret | | endpoint: must be http:// or https:// with a host and no query
 http://c | PROTOCOL=http/json | OTEL_EXPORTER_OTLP_PROTOCOL: must be one of grpc, http/protobuf
 http://c | HEADERS=secret | OTEL_EXPORTER_OTLP_HEADERS: must be like
-http://c | OTEL_TRACES_SAMPLER=parentbased_jaeger_remote | OTEL_TRACES_SAMPLER: must be always_on
-http://c | OTEL_TRACES_SAMPLER=traceidratio; OTEL_TRACES_SAMPLER_ARG=2 | OTEL_TRACES_SAMPLER_ARG: must be a number from 0 to 1
 https://c | CERTIFICATE=/none | OTEL_EXPORTER_OTLP_CERTIFICATE: /none cannot be
 ";
 
@@ -77,10 +74,7 @@ fn what_is_given_is_over_the_environment_and_each_has_its_say() {
             .map(|(name, value)| (name.as_str(), *value))
             .collect();
         let found = match resolved(&at(given), &env) {
-            Ok(Resolved { settings, off }) => {
-                let none = || off.unwrap_or("none").to_owned();
-                settings.map_or_else(none, |to| to.target())
-            }
+            Ok(settings) => settings.map_or_else(|| "none".to_owned(), |to| to.target()),
             Err(wrong) => wrong.to_string(),
         };
         let is_wrong = expected.contains(": ");
@@ -119,40 +113,6 @@ fn headers_of_both_with_the_given_one_first_and_none_shown() {
     );
     for wrong in ["no colon", ": value", "a b: value", "a: \u{1}"] {
         assert!(Headers::default().read(wrong).is_err(), "{wrong:?}");
-    }
-}
-
-#[test]
-fn the_samplers_of_the_environment_give_way_to_what_is_given() {
-    let own = Otlp {
-        ratio: Some(0.5),
-        follow_client: Some(true),
-        ..at("http://c")
-    };
-    for (given, name, arg, expected) in [
-        (&at("http://c"), "", "", (1.0, true)),
-        (&at("http://c"), "always_on", "", (1.0, false)),
-        (&at("http://c"), "traceidratio", "0.25", (0.25, false)),
-        (
-            &at("http://c"),
-            "parentbased_traceidratio",
-            "0.25",
-            (0.25, true),
-        ),
-        (&at("http://c"), "parentbased_always_off", "", (0.0, true)),
-        (&own, "always_on", "", (0.5, true)),
-        (&own, "always_off", "", (0.5, true)),
-    ] {
-        let env = [
-            ("OTEL_TRACES_SAMPLER", name),
-            ("OTEL_TRACES_SAMPLER_ARG", arg),
-        ];
-        let sampling = of(given, &env).given;
-        assert_eq!(
-            sampling.ratio.zip(sampling.follow_client),
-            Some(expected),
-            "{name} {arg}"
-        );
     }
 }
 

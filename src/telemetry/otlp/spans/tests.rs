@@ -111,8 +111,6 @@ fn each_sending_and_each_attempt_of_the_router_is_a_span_in_its_place() {
         "below our sending, and below the router's own span"
     );
     assert!(matches!(hops[0].status, Status::Error { .. }) && hops[1].status == Status::Unset);
-    let events: Vec<&str> = request.events.iter().map(|event| &*event.name).collect();
-    assert_eq!(events, ["first_token", "last_token"]);
 }
 
 #[test]
@@ -222,7 +220,6 @@ fn each_of_several_sequences_has_its_own_stages_and_the_requests_are_told_once()
     for (sequence, prefill) in called(&all, "sequence").iter().zip(called(&all, "prefill")) {
         assert!(has(sequence, of_sequence) && !has(sequence, of_request));
         assert_eq!(prefill.parent_span_id, sequence.span_context.span_id());
-        assert_eq!(sequence.events.len(), 2);
     }
 }
 
