@@ -1,6 +1,7 @@
 //! Summaries, comparisons and pages of recorded runs. Reading and writing files is in `reader`, `merge` and `command`; the rest
 //! is pure.
 
+mod believed;
 pub mod command;
 pub mod compare;
 pub mod figures;

@@ -14,6 +14,7 @@ use crate::clock::NANOS;
 use crate::disk;
 use crate::terminal::one_line;
 
+use super::believed::believed;
 use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow,
@@ -46,7 +47,7 @@ pub struct Run {
     pub files: Vec<PathBuf>,
     /// Its `run.json`.
     pub file: Option<RunFile>,
-    /// Its rows. Times count from the beginning of the run.
+    /// Its rows as they are believed. Times count from the beginning of the run.
     pub table: Table,
     /// Its `summary.json`; of a run that was killed its `begun.json`; null where it has neither.
     pub summary: Value,
@@ -295,7 +296,7 @@ impl Run {
     fn read(mut self, go_on: bool) -> Result<Run, Error> {
         match rows::read(&self.files, self.began(), &UNSAID) {
             Ok((table, told)) => {
-                self.table = table;
+                self.table = believed(table);
                 self.note(&told);
             }
             Err(error) if go_on => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::request::columns::ColumnId;
 use crate::terminal::one_line;
 
 use super::compare::Difference;
@@ -37,18 +38,22 @@ pub enum Block {
 }
 
 /// Latencies in the tables of runs and servers, and how they are called in so little room.
-const SHOWN: [(&str, &str, Figure); 5] = [
-    ("TTFT p50", "ttft", |s| s.p50),
-    ("TTFT p99", "ttft", |s| s.p99),
-    ("total p99", "total_latency", |s| s.p99),
-    ("server queue p50", "pure_queue_time", |s| s.p50),
-    ("per token p50", "tpot", |s| s.p50),
+const SHOWN: [(&str, ColumnId, Figure); 5] = [
+    ("TTFT p50", ColumnId::ttft, |s| s.p50),
+    ("TTFT p99", ColumnId::ttft, |s| s.p99),
+    ("total p99", ColumnId::total_latency, |s| s.p99),
+    ("server queue p50", ColumnId::pure_queue_time, |s| s.p50),
+    ("per token p50", ColumnId::tpot, |s| s.p50),
 ];
 
 type Figure = fn(&crate::stats::Summary) -> f64;
 
 /// Metrics of which it is also said that no difference to the first setting can be shown.
-const ALWAYS: [&str; 3] = ["ttft", "total_latency", "pure_queue_time"];
+const ALWAYS: [ColumnId; 3] = [
+    ColumnId::ttft,
+    ColumnId::total_latency,
+    ColumnId::pure_queue_time,
+];
 
 /// So many findings of each of several runs are shown on the terminal.
 const FIRST: usize = 2;
@@ -238,8 +243,10 @@ fn answers(report: &Report<'_>) -> Vec<String> {
 /// What differs between settings that were sent the same, and what was not compared.
 fn compared(report: &Report<'_>) -> Vec<String> {
     let made = &report.comparison;
-    let is_told =
-        |of: &&Difference| of.shown || of.is_against_first && ALWAYS.contains(&&*of.metric);
+    let is_told = |of: &&Difference| {
+        let is_always = of.metric.is_some_and(|metric| ALWAYS.contains(&metric));
+        of.shown || of.is_against_first && is_always
+    };
     let differences = made.differences.iter().filter(is_told);
     let notes = made.notes.iter().chain(&made.too_few);
     let notes = notes.map(|note| format!("note: {note}"));
@@ -350,8 +357,8 @@ fn heads(heads: &str) -> Vec<String> {
 /// A line of the figures of a run or a server: `third` stands before the latencies, `last` behind them.
 fn cells(name: String, group: &Group, third: String, last: Option<String>) -> Vec<String> {
     let counts = [group.counts.ok(), group.counts.failed()].map(|count| count.to_string());
-    let latencies = SHOWN.iter().map(|(_, name, get)| {
-        let summary = group.latencies.get(name);
+    let latencies = SHOWN.iter().map(|(_, column, get)| {
+        let summary = group.latencies.get(*column);
         figure(summary.map(get), duration)
     });
     let first = std::iter::once(name).chain(counts).chain([third]);

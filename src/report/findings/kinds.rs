@@ -2,6 +2,7 @@
 
 use super::{ENOUGH, Finding, Level, Seen, client, ends, failing, pair, servers, waiting};
 use crate::report::duration;
+use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
 
 /// What is found of a kind; it is given its level, title and advice, and may say more exactly what was found.
@@ -105,7 +106,10 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
          tokens are held back longer than last ones.",
         |of, found| {
             let latencies = &of.figures.all.latencies;
-            let (ttft, held) = (latencies.ttft()?.mean, latencies.get("router_return")?);
+            let (ttft, held) = (
+                latencies.ttft()?.mean,
+                latencies.get(ColumnId::router_return)?,
+            );
             let share = held.mean / ttft;
             let is_long = held.count >= ENOUGH && held.mean >= RETURN && share >= RETURN_SHARE;
             let [mean, p50, p99] = [held.mean, held.p50, held.p99].map(duration);
@@ -153,7 +157,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
         |of, found| {
             let took = of.stage(Period::DECODE, DECODE_SHARE)?;
-            let each = of.figures.all.latencies.get("tpot");
+            let each = of.figures.all.latencies.get(ColumnId::tpot);
             let each = each.map_or(String::new(), |each| {
                 format!(" An output token took {} (median).", duration(each.p50))
             });

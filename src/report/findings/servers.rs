@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::report::duration;
 use crate::report::reader::Run;
 use crate::request::attempt::ServerRole;
+use crate::request::columns::ColumnId;
 use crate::stats::waits::Cause;
 
 use super::{Finding, LEAST, Seen};
@@ -109,8 +110,8 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 
 /// When a row's request was to be sent, or arrived.
 fn arrival(run: &Run, row: usize) -> Option<f64> {
-    let at = run.table.number("scheduled_time", row);
-    at.or(run.table.number("arrival_time", row))
+    let at = run.table.number(ColumnId::scheduled_time, row);
+    at.or(run.table.number(ColumnId::arrival_time, row))
 }
 
 /// How many requests came in a time, and how many ended in it; also those that no figure is of.
@@ -124,13 +125,13 @@ fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
 
 /// When the request of a row was over.
 pub fn ended(run: &Run, row: usize) -> Option<f64> {
-    let end = run.table.number("end_time", row);
-    end.or_else(|| run.table.number("finish_time", row))
+    let end = run.table.number(ColumnId::end_time, row);
+    end.or_else(|| run.table.number(ColumnId::finish_time, row))
 }
 
 /// How long a request that went well waited in the server queue, by its first row.
 fn wait(run: &Run, row: usize) -> Option<f64> {
-    let wait = run.table.number("pure_queue_time", row);
+    let wait = run.table.number(ColumnId::pure_queue_time, row);
     wait.filter(|_| run.table.is_ok(row))
 }
 
@@ -159,14 +160,14 @@ pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         hosts.entry(&server.host).or_default();
     }
     for row in run.counted() {
-        let host = hosts.entry(table.text("host", row)).or_default();
+        let host = hosts.entry(table.text(ColumnId::host, row)).or_default();
         host.requests += 1;
-        host.models.insert(table.text("model", row));
+        host.models.insert(table.text(ColumnId::model, row));
         host.waits.extend(wait(run, row));
     }
     // A failed request may have ended where it was to be prefilled.
     for row in table.firsts() {
-        hosts.remove(table.text("prefill_host", row));
+        hosts.remove(table.text(ColumnId::prefill_host, row));
     }
     // Of a request that nobody answered the server is unknown.
     hosts.remove("");

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::report::files::{FaultRow, ProcessFile, RunFile};
 use crate::report::load::tests::assert_says;
+use crate::report::reader::load;
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::csv;
@@ -33,10 +34,7 @@ pub(super) fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) ->
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("requests.csv");
     std::fs::write(&path, rows).unwrap();
-    Run {
-        table: Table::read(&path).unwrap(),
-        ..Run::default()
-    }
+    load(&[path]).unwrap().runs.remove(0)
 }
 
 fn found(run: &Run) -> Vec<Finding> {

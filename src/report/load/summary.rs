@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
@@ -9,8 +10,6 @@ use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::table::window::Window;
 
-use super::cells::{Cells, Request, Rows, replace};
-use super::clocks::Usual;
 use super::counts::{Counts, Tokens, most_frequent};
 use super::failures::Failures;
 use super::flow::Flow;
@@ -66,6 +65,31 @@ pub struct Group {
     pub left_out: u64,
 }
 
+/// A request of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    row: u32,
+    rows: u32,
+    /// Whether it went well.
+    pub is_ok: bool,
+    /// Whether it arrived in the time that the figures are of.
+    pub is_inside: bool,
+    /// Whether it ended in it.
+    pub ends_inside: bool,
+}
+
+impl Request {
+    /// Its first row.
+    pub fn row(&self) -> usize {
+        self.row as usize
+    }
+
+    /// All of them.
+    pub fn rows(&self) -> Range<usize> {
+        self.row()..self.row() + self.rows as usize
+    }
+}
+
 /// Requests by the server that served them, those that served most first; without those that none served.
 fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Request>)> {
     let mut by_host = vec![Vec::new(); table.codes(ColumnId::host)];
@@ -84,10 +108,9 @@ fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Requ
 }
 
 impl Summary {
-    /// Of the rows of a run, times of which count from its facts' zero; `window`: what the figures are to be of. How many
+    /// Of the rows of a run as they are believed, times of which count from its facts' zero; `window`: what the figures are to be of. How many
     /// requests are there at once, and what is completed in it, holds those that arrived before too.
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
-        let (mut replaced, usual) = (<[Rows; 2]>::default(), Usual::of(table));
         let part = window.as_ref().filter(|window| !window.is_all());
         let holds = |at: Option<i64>| match (part, at) {
             (Some(window), Some(at)) => window.holds(seconds(at - run.started.nanos())),
@@ -104,7 +127,6 @@ impl Summary {
                 ends_inside: holds(table.whole(ColumnId::finish_time, row)),
                 row: rows.start as u32,
                 rows: rows.len() as u32,
-                is_poor: replace(&mut replaced, table, rows, &usual),
             }
         };
         let mut requests: Vec<Request> = table.firsts().map(request).collect();
@@ -119,9 +141,7 @@ impl Summary {
             facts.started = run.started.plus_seconds(window.from_s);
             facts.ended = run.started.plus_seconds(window.to_s);
         }
-        let cells = replaced.each_ref();
-        let cells = cells.map(|replaced| Cells { table, replaced });
-        let figures = |all: &[Request], spent: &[Request]| group(cells, &facts, all, spent);
+        let figures = |all: &[Request], spent: &[Request]| group(table, &facts, all, spent);
         let mut by_host = by_host(table, &requests);
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let of_others = || {
@@ -193,33 +213,28 @@ impl Summary {
     }
 }
 
-/// The figures of some requests, in order of arrival, of their cells without what cannot be, or without poorly known clocks as well; what
-/// the time of some of them was spent on.
-fn group(
-    [believed, measured]: [Cells<'_>; 2],
-    run: &RunFacts,
-    all: &[Request],
-    spent: &[Request],
-) -> Group {
+/// The figures of some requests, in order of arrival; what the time of some of them was spent on.
+fn group(table: &Table, run: &RunFacts, all: &[Request], spent: &[Request]) -> Group {
     let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
         of.iter().filter(is).copied().collect()
     };
     let inside = some(all, |of| of.is_inside);
     let ok = some(&inside, |of| of.is_ok);
     let spent = some(spent, |of| of.is_inside && of.is_ok);
-    let [spent, until_first] = TimeSpent::of(measured, &spent);
+    let [spent, until_first] = TimeSpent::of(table, &spent);
     let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
+    let is_left_out = |request: &&Request| table.left_out.contains(&request.row());
     Group {
-        counts: Counts::of(measured.table, &inside),
-        tokens: Tokens::of(measured, ended()),
+        counts: Counts::of(table, &inside),
+        tokens: Tokens::of(table, ended()),
         completed: ended().count() as u64,
-        latencies: Latencies::of(measured, &ok),
-        flow: Flow::of(believed, all, run),
+        latencies: Latencies::of(table, &ok),
+        flow: Flow::of(table, all, run),
         spent,
         until_first,
-        failures: Failures::of(believed, &inside),
-        goodput: Goodput::of(measured, &ok, &run.goodput),
-        left_out: ok.iter().filter(|request| request.is_poor).count() as u64,
+        failures: Failures::of(table, &inside),
+        goodput: Goodput::of(table, &ok, &run.goodput),
+        left_out: ok.iter().filter(is_left_out).count() as u64,
     }
 }
 

@@ -123,19 +123,19 @@ impl Lives {
                 let at = order.iter().position(|spent| *spent == part.spent)?;
                 Some(json!([at, short(part.nanos as f64 / NANOS)]))
             });
-            let cell = |column: &str| table.number(column, *row).map_or(Value::Null, short);
+            let cell = |column| table.number(column, *row).map_or(Value::Null, short);
             json!({
-                "id": table.text("req_id", *row),
+                "id": table.text(ColumnId::req_id, *row),
                 "start": start(table, *row).map(short),
                 "total": short(breakdown.total_nanos as f64 / NANOS),
                 "until_first_token": breakdown.until_first_token().map(|until| short(until.total_nanos as f64 / NANOS)),
-                "host": table.text("host", *row),
-                "outcome": table.text("outcome", *row),
-                "error": table.text("error", *row),
-                "input": cell("actual_prompt_tokens"),
-                "output": cell("actual_output_tokens"),
-                "cached": cell("cached_tokens"),
-                "ttft": cell("ttft"),
+                "host": table.text(ColumnId::host, *row),
+                "outcome": table.text(ColumnId::outcome, *row),
+                "error": table.text(ColumnId::error, *row),
+                "input": cell(ColumnId::actual_prompt_tokens),
+                "output": cell(ColumnId::actual_output_tokens),
+                "cached": cell(ColumnId::cached_tokens),
+                "ttft": cell(ColumnId::ttft),
                 "even": even.contains(row),
                 "waiting": why.of_row(table, *row).map(|of| in_few_bytes(&of)),
                 "parts": parts.collect::<Value>(),

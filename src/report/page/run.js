@@ -212,17 +212,10 @@ function servers(run) {
 function figuresTable(run) {
   const known = DATA.listed.map(({ name, label }) => [label, figuresOf(run, name)]).filter(([, of]) => of);
   const rows = known.map(([label, of]) =>
-    [upper(label), { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
-  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", `Of the requests that went well. What nobody saw has no row.${known.length ? " Brackets: 95 % confidence interval; “too few”: not enough requests for one." : ""}`, "soft"),
+    [upper(label), { n: number(of.count) }, { n: duration(of.mean) }, ...["p50", "p90", "p99", "max"].map(name => ({ n: duration(of[name]) }))]);
+  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", "Of the requests that went well. What nobody saw has no row.", "soft"),
     table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
 }
-/** A quantile with its bounds; where too few requests give none, that is said. */
-function ranged(of, name) {
-  const bounds = of.ci95?.[name];
-  const end = value => known(value) ? duration(value) : "?";
-  return { n: duration(of[name]), small: bounds ? `[${end(bounds[0])}, ${end(bounds[1])}]` : bounds === null ? "(too few)" : null };
-}
-
 function settings(run) {
   const facts = [];
   const file = run.file;

@@ -269,7 +269,7 @@ fn an_experiment_without_a_run_has_a_page() {
 /// A run in a window of 1 s, whose requests take longer to end than to come.
 fn windowed() -> Run {
     let window = json!({
-        "from_s": 0.5, "to_s": 1.5, "left_out_first": 50, "left_out_last": 50, "rule": "asked", "trend": null,
+        "from_s": 0.5, "to_s": 1.5, "left_out_first": 50, "left_out_last": 50, "rule": "asked",
     });
     let faults = ["down", "up"]
         .into_iter()
