@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::duration;
 use super::files::{FaultRow, ServerFile};
 use super::load::is_given_up;
 use crate::request::columns::ColumnId;
 use crate::stats::quantile;
 use crate::table::Table;
+use crate::units::duration;
 
 mod recovery;
 

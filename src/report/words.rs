@@ -6,7 +6,6 @@ use crate::request::columns::ColumnId;
 use crate::terminal::one_line;
 
 use super::compare::Difference;
-use super::duration;
 use super::files::Trial;
 use super::findings::Finding;
 use super::grid::Grid;
@@ -14,6 +13,7 @@ use super::load::{Group, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
 use super::why::tables::tables;
+use crate::units::duration;
 
 /// A piece of a report.
 #[derive(Clone, Debug)]
@@ -306,25 +306,35 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// A line a run.
-pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
-    let row = |told: &RunReport<'_>| {
-        let (run, all) = (&told.summary.run, &told.summary.all);
-        let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
-        let rate = run.a_second(all.completed as f64);
-        let tokens = all.tokens.output;
-        let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
-        let rate = figure(rate, |rate| format!("{rate:.2}"));
-        let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
-        cells(format!("{}{mark}", told.run.name), all, rate, Some(tokens))
-    };
+/// A table of lines of [`line_of`].
+pub fn runs_table(rows: Vec<Vec<String>>) -> Grid {
     Grid {
         heads: heads(&format!(
             "run|ok|failed|req/s|{}|tokens/s",
             SHOWN.map(|(head, ..)| head).join("|")
         )),
-        rows: runs.iter().map(row).collect(),
+        rows,
     }
+}
+
+/// The line of a run.
+pub fn line_of(name: &str, summary: &Summary) -> Vec<String> {
+    let (run, all) = (&summary.run, &summary.all);
+    let rate = run.a_second(all.completed as f64);
+    let tokens = all.tokens.output;
+    let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
+    let rate = figure(rate, |rate| format!("{rate:.2}"));
+    let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
+    cells(name.to_owned(), all, rate, Some(tokens))
+}
+
+/// The table of runs.
+fn of_runs(runs: &[RunReport<'_>]) -> Grid {
+    let line = |told: &RunReport<'_>| {
+        let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
+        line_of(&format!("{}{mark}", told.run.name), &told.summary)
+    };
+    runs_table(runs.iter().map(line).collect())
 }
 
 /// A line a server of a run; `named`: what its host is called.

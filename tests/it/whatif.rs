@@ -214,7 +214,7 @@ fn what_saturation_may_be_off_by_is_told() {
     };
     assert!(off(0) < 0.15 && off(1) > 0.25, "{shown:#}");
     // What was measured of LOAD is told as its predictions are.
-    let measured = &shown["load"]["measured"];
+    let measured = &shown["loads"][0]["measured"];
     assert!((measured["ttft_ms"]["p50"].as_f64().unwrap() - 96.67).abs() < 0.01);
     assert!(
         (0.4..0.7).contains(&measured["goodput_share"].as_f64().unwrap()),

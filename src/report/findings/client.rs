@@ -1,9 +1,9 @@
 //! Whether the generator was up to its work.
 
-use crate::report::duration;
 use crate::report::verdict::Grade;
 use crate::request::columns::ColumnId;
 use crate::request::stages::Spent;
+use crate::units::duration;
 
 use super::{ENOUGH, Finding, LEAST, Level, Seen, upper};
 

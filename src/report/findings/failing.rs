@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::report::duration;
 use crate::report::load::outcome_of;
 use crate::report::reader::Run;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::units;
+use crate::units::duration;
 
 use super::servers::ended;
 use super::{Finding, Seen};

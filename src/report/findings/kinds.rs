@@ -1,9 +1,9 @@
 //! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
 use super::{ENOUGH, Finding, Level, Seen, client, ends, failing, pair, servers, waiting};
-use crate::report::duration;
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
+use crate::units::duration;
 
 /// What is found of a kind; it is given its level, title and advice, and may say more exactly what was found.
 type Rule = fn(&Seen<'_>, Finding) -> Option<Finding>;

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::report::duration;
 use crate::report::reader::Run;
 use crate::request::attempt::ServerRole;
 use crate::request::columns::ColumnId;
 use crate::stats::waits::Cause;
+use crate::units::duration;
 
 use super::{Finding, LEAST, Seen};
 

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::duration;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, Spent, place};
 use crate::stats::Summary;
 use crate::table::Table;
+use crate::units::duration;
 
 use super::counts::{Counts, is_given_up, outcome_of};
 use super::latency::{LatencyId, seconds};

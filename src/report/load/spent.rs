@@ -4,12 +4,13 @@ use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
 use crate::report::timeline::{labelled, mark};
-use crate::report::{duration, upper};
+use crate::report::upper;
 use crate::request::stages::Spent;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
 use crate::request::unseen::{ELSEWHERE, Unseen};
 use crate::table::Table;
+use crate::units::duration;
 
 use super::latency::seconds;
 use super::summary::Request;

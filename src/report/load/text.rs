@@ -1,12 +1,12 @@
 //! The summary in words.
 
-use crate::report::duration;
 use crate::report::grid::Grid;
 use crate::report::words::{Block, of_servers, text};
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::wait::OF_PAIR;
 use crate::stats;
+use crate::units::duration;
 
 use super::counts::most_frequent;
 use super::flow::InServer;

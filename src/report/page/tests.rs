@@ -393,3 +393,27 @@ fn of_many_servers_the_busiest_are_told_apart() {
     // A proxy's file knows of no schedule.
     assert_says(&text, "requests/s    arrived 100.00, completed");
 }
+
+/// Values at which the unit or the rounding changes, and some between.
+const SECONDS: [f64; 18] = [
+    0.0, 1e-9, 4e-7, 5e-7, 2.5e-6, 0.000_08, 0.000_994, 0.000_995, 0.001, 0.004_25, 0.031_5,
+    0.099_49, 0.0995, 0.125, 1.005, 1.115, 59.996, -0.004_25,
+];
+
+/// What the pages' script says of a duration is what all else says. Where there is no Node nobody can tell.
+#[test]
+fn a_duration_reads_alike_on_the_page_and_in_words() {
+    let from = DOM.find("const known").unwrap();
+    let to = DOM.find("const number").unwrap();
+    let script = format!(
+        "{}; console.log({SECONDS:?}.map(duration).join(\"\\n\"))",
+        &DOM[from..to]
+    );
+    let mut node = std::process::Command::new("node");
+    let Ok(said) = node.args(["-e", &script]).output() else {
+        return;
+    };
+    let said = String::from_utf8(said.stdout).unwrap();
+    let said: Vec<String> = said.lines().map(|one| one.replace('\u{a0}', " ")).collect();
+    assert_eq!(said, SECONDS.map(crate::units::duration));
+}

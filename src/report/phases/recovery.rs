@@ -1,9 +1,9 @@
 //! When traffic left a server that was down, and when it was served by it again.
 
 use super::{Arrivals, FaultOf, Outcome};
-use crate::report::duration;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
+use crate::units::duration;
 
 /// The sendings to a server, in order of time.
 pub(super) struct Sent {
