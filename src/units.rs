@@ -44,8 +44,11 @@ pub fn bytes(text: &str) -> Option<f64> {
 
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`. The pages' script (`duration` in `dom.js`) says the same.
 pub fn duration(seconds: f64) -> String {
-    // Halfway between two it is the larger, as in that script.
-    let in_units = |a_second: f64| seconds * a_second * (1.0 + f64::EPSILON);
+    let in_units = |a_second: f64| match seconds * a_second {
+        // What may be halfway between two is the larger, as in that script.
+        value if (value * 8.0).fract() == 0.0 => value * (1.0 + f64::EPSILON),
+        value => value,
+    };
     match seconds.abs() {
         size if size >= 0.0995 => format!("{:.2} s", in_units(1.0)),
         size if size >= 0.000_995 => format!("{:.1} ms", in_units(1e3)),

@@ -140,20 +140,6 @@ impl Difference {
         self.low > 0.0 || self.high < 0.0
     }
 
-    /// Whether it is said though it is not shown: the bounds show it, and so many comparisons do not; or they show nothing for a
-    /// queue that grew throughout a run.
-    fn is_likely(&self) -> bool {
-        match self.is_by_bounds() {
-            true => !self.holds && !self.failed_could_turn_it(),
-            false => self.queue_grew && self.metric.is_some(),
-        }
-    }
-
-    /// How large it is, as a share of the larger figure.
-    fn share(&self) -> f64 {
-        self.difference.abs() / self.of_a.max(self.of_b)
-    }
-
     /// The better one failed more often, and only those that ended are compared.
     fn failed_could_turn_it(&self) -> bool {
         let failed_more = match self.difference < 0.0 {

@@ -248,7 +248,7 @@ fn compared(report: &Report<'_>) -> Vec<String> {
         of.shown || of.is_against_first && is_always
     };
     let differences = made.differences.iter().filter(is_told);
-    let notes = made.notes.iter().chain(&made.too_few);
+    let notes = made.notes.iter();
     let notes = notes.map(|note| format!("note: {note}"));
     let sentences = differences.map(Difference::sentence);
     made.answers()
@@ -329,7 +329,7 @@ pub fn line_of(name: &str, summary: &Summary) -> Vec<String> {
 }
 
 /// The table of runs.
-fn of_runs(runs: &[RunReport<'_>]) -> Grid {
+pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
     let line = |told: &RunReport<'_>| {
         let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
         line_of(&format!("{}{mark}", told.run.name), &told.summary)
@@ -340,11 +340,8 @@ fn of_runs(runs: &[RunReport<'_>]) -> Grid {
 /// A line a server of a run; `named`: what its host is called.
 pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts = summary.hosts.iter();
-    let known = hosts.map(|(host, group)| (named(host), group));
-    let others = summary.other_hosts.iter();
-    let others = others.map(|(servers, group)| (format!("{servers} others"), group));
-    let hosts: Vec<(String, &Group)> = known.chain(others).collect();
-    let all: u64 = hosts.iter().map(|(_, group)| group.counts.requests).sum();
+    let hosts: Vec<(String, &Group)> = hosts.map(|(host, group)| (named(host), group)).collect();
+    let all = summary.all.counts.requests;
     let row = |(host, group): (String, &Group)| {
         let share = Some(group.counts.requests as f64 / all as f64);
         let share = figure(share, |share| format!("{:.0} %", share * 100.0));

@@ -34,16 +34,9 @@ impl Comparison {
         if found.is_empty() && !all.is_empty() {
             let count = all.len();
             let is_shown = all.iter().any(|of| of.shown);
-            let likely = all
-                .iter()
-                .filter(|of| of.is_likely() && of.metric.is_some_and(|of| JUDGED.contains(&of)));
-            let likely = likely.max_by(|x, y| x.share().total_cmp(&y.share()));
-            found.push(match likely {
-                Some(of) => format!("Not certain: {}.", of.sentence()),
-                None if is_shown => {
-                    "No setting is shown to be the best by TTFT or total latency.".to_owned()
-                }
-                None => {
+            found.push(match is_shown {
+                true => "No setting is shown to be the best by TTFT or total latency.".to_owned(),
+                false => {
                     format!("No setting is shown to be better than another (comparisons: {count}).")
                 }
             });
@@ -51,7 +44,7 @@ impl Comparison {
                 true => "A queue grew for a whole run: run longer, or at a lower rate.",
                 false => "Run longer, or with more repeats.",
             };
-            found.extend((!is_shown || likely.is_some()).then(|| more.to_owned()));
+            found.extend((!is_shown).then(|| more.to_owned()));
         }
         found
     }
@@ -180,25 +173,6 @@ mod tests {
         let none = of("xy", &[difference(ColumnId::ttft, [0, 1], 0.05, false)]);
         let said = "No setting is shown to be better than another (comparisons: 1).";
         assert_eq!(none, [said, "Run longer, or with more repeats."]);
-        // What an interval shows by itself is said, however many there are.
-        let mut alone = Difference {
-            holds: false,
-            comparisons: 6,
-            a: "x".to_owned(),
-            b: "y".to_owned(),
-            ..difference(ColumnId::ttft, [0, 1], -5.0, false)
-        };
-        let said = "Not certain: p99 TTFT was 5000 ms [4900, 5100] less with y than with x, by its interval alone; one of 6 \
-                    comparisons may show as much by chance.";
-        let found = of("xy", &[alone.clone()]);
-        assert_eq!(found, [said, "Run longer, or with more repeats."]);
-        alone.queue_grew = true;
-        let longer = "A queue grew for a whole run: run longer, or at a lower rate.";
-        assert_eq!(of("xy", &[alone.clone()]), [said, longer]);
-        alone.high = 0.2;
-        let said = "Not certain: p99 TTFT was 5000 ms [−200, 5100] less with y than with x; there is no confidence interval, as a \
-                    queue grew for a whole run.";
-        assert_eq!(of("xy", &[alone]), [said, longer]);
         let other = of("xy", &[difference(ColumnId::tpot, [0, 1], 0.05, true)]);
         assert_eq!(
             other,

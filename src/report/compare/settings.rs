@@ -22,8 +22,6 @@ pub struct Comparison {
     pub groups: Vec<Vec<String>>,
     /// Which runs were not compared, and why.
     pub notes: Vec<String>,
-    /// Of what too few requests have a value in both of some two settings.
-    pub too_few: BTreeSet<String>,
 }
 
 /// The columns compared, and whether a request that failed took for ever in it: where a stage was never reached, nobody
@@ -41,11 +39,8 @@ const FEW: usize = 6;
 const LONG_QUEUE: (f64, f64) = (0.1, 0.010);
 /// So many repeats show what hangs together within a run.
 const ENOUGH_REPEATS: usize = 3;
-/// What is compared of a metric, how it is called, and the requests that it takes.
-const STATISTICS: [(Statistic, &str, u32); 2] = [
-    (Statistic::Quantile(0.5), "p50", 40),
-    (Statistic::Quantile(0.99), "p99", 500),
-];
+/// What is compared of a metric.
+const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
 /// The key of which values are repeats with another schedule.
 const SEED: &str = "seed";
 const RESAMPLING_SEED: u64 = 1;
@@ -124,7 +119,7 @@ fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
         for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<Pair<'_>> = a.pairs(b).collect();
             if !pairs.is_empty() {
-                let found = against([a, b], &pairs, metrics, &mut made.too_few);
+                let found = against([a, b], &pairs, metrics);
                 made.differences
                     .extend(found.into_iter().map(|difference| Difference {
                         is_against_first: n == 0,
@@ -275,7 +270,6 @@ fn against(
     [first, other]: [&Setting<'_>; 2],
     pairs: &[Pair<'_>],
     metrics: &[(ColumnId, bool)],
-    too_few: &mut BTreeSet<String>,
 ) -> Vec<Difference> {
     let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
@@ -290,16 +284,15 @@ fn against(
         if known(&values).iter().any(Vec::is_empty) {
             continue;
         }
-        for (statistic, what, least) in STATISTICS {
-            match compare(&values, counts, Some(column), statistic, RESAMPLING_SEED) {
-                Some(difference) => found.push(difference),
-                None => {
-                    too_few.insert(format!(
-                        "the {what} of {} is not compared where fewer than {least} requests have a value in both settings",
-                        column.column().label
-                    ));
-                }
-            }
+        for statistic in STATISTICS {
+            let of_column = Some(column);
+            found.extend(compare(
+                &values,
+                counts,
+                of_column,
+                statistic,
+                RESAMPLING_SEED,
+            ));
         }
     }
     let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);

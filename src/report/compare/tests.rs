@@ -78,30 +78,6 @@ fn sentences() {
 }
 
 #[test]
-fn of_an_overloaded_pair_it_is_said_what_is_known() {
-    let grew = |by, low, high| Difference {
-        queue_grew: true,
-        ..difference(by, low, high)
-    };
-    assert_eq!(
-        grew(-31.0, -55.0, 8.0).sentence(),
-        "p99 TTFT was 31.0 s [−8.0, 55.0] less with shortest_queue than with round_robin; there is no confidence \
-         interval, as a queue grew for a whole run"
-    );
-    let said = grew(31.0, -8.0, 55.0).sentence();
-    assert!(
-        said.starts_with("p99 TTFT was 31.0 s [−8.0, 55.0] more with shortest_queue than"),
-        "{said}"
-    );
-    // What is shown is said as ever.
-    let said = grew(-31.0, -55.0, -8.0).sentence();
-    assert_eq!(
-        said,
-        "shortest_queue beats round_robin on p99 TTFT by 31.0 s [8.0, 55.0]"
-    );
-}
-
-#[test]
 fn whether_a_queue_grew_is_seen_in_the_runs() {
     let of = |policy: &str, growth: f64| {
         let waits: Vec<_> = (0..600)
@@ -177,8 +153,8 @@ fn of_many_comparisons_only_the_clear_ones_hold() {
     assert_eq!(reaching(&[1.05]), [true]);
     let mut all: Vec<Difference> = (0..24).map(|_| difference(-0.03, -0.055, -0.005)).collect();
     judge(&mut all);
-    let said = "p99 TTFT was 30 ms [5, 55] less with shortest_queue than with round_robin, by its interval alone; one of 24 \
-                comparisons may show as much by chance";
+    let said = "no difference can be shown between round_robin and shortest_queue on p99 TTFT (−30 ms [−55, −5], which one of so \
+                many comparisons may show by chance)";
     assert_eq!(all[0].sentence(), said);
 }
 
@@ -428,16 +404,6 @@ fn what_cannot_be_compared_is_said() {
         let made = comparison(&loaded(vec![a.clone(), b.clone()]));
         assert_eq!((made.differences.len(), made.notes.len()), (0, 2));
     }
-    let short = run("round_robin", 0, &values(0.0, 1)[..30]);
-    let said = [("p50", 40), ("p99", 500)].map(|(what, least)| {
-        format!(
-            "the {what} of TTFT is not compared where fewer than {least} requests have a value in both settings"
-        )
-    });
-    assert_eq!(
-        comparison(&loaded(vec![good(), short])).too_few,
-        said.into()
-    );
 }
 
 #[test]

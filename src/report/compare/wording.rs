@@ -17,25 +17,12 @@ impl Difference {
         let said = match (self.is_shown(), is_less) {
             (true, true) => format!("{b} beats {a} on {what} by {}", self.range(less)),
             (true, false) => format!("{a} beats {b} on {what} by {}", self.range(found)),
-            (false, _) if self.is_likely() => format!(
-                "{what} {} {} {} with {b} than with {a}{}",
-                if self.metric.is_none() { "were" } else { "was" },
-                self.range(if is_less { less } else { found }),
-                if is_less { "less" } else { "more" },
-                match self.is_by_bounds() {
-                    true => format!(
-                        ", by its interval alone; one of {} comparisons may show as much by chance",
-                        self.comparisons
-                    ),
-                    false => "; there is no confidence interval, as a queue grew for a whole run"
-                        .to_owned(),
-                }
-            ),
             (false, _) => format!(
                 "no difference can be shown between {a} and {b} on {what} ({}{})",
                 self.range(found),
                 match self.is_by_bounds() {
-                    true => ", which those that failed could turn",
+                    true if self.failed_could_turn_it() => ", which those that failed could turn",
+                    true => ", which one of so many comparisons may show by chance",
                     false => "",
                 }
             ),

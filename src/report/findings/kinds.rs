@@ -1,8 +1,9 @@
 //! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
-use super::{ENOUGH, Finding, Level, Seen, client, ends, failing, pair, servers, waiting};
+use super::{ENOUGH, Finding, LEAST, Level, Seen, client, ends, failing, pair, servers, waiting};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
+use crate::stats::waits::Cause;
 use crate::units::duration;
 
 /// What is found of a kind; it is given its level, title and advice, and may say more exactly what was found.
@@ -14,6 +15,10 @@ const QUEUE_SHARE: f64 = 1.0 / 3.0;
 const WAITING_SHARE: f64 = 0.1;
 /// A router only passes on: a tenth of the time is more than that.
 const ROUTER_SHARE: f64 = 0.1;
+/// Where so much of the waiting in the servers is for their slots, these are full; what helps then against the router's queue.
+const FULL: f64 = 0.5;
+const BEHIND: &str = "A higher limit of the router would only move this wait into the servers, whose slots are full: what helps \
+                      against the server queue helps here too.";
 /// On the way back it only passes on, too: seconds, and the share of the TTFT.
 const RETURN: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
@@ -23,7 +28,7 @@ const PREFILL_SHARE: f64 = 0.4;
 const DECODE_SHARE: f64 = 0.7;
 
 /// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
     (
         "verdict",
         Level::Problem,
@@ -92,10 +97,16 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
          do not see these requests meanwhile.",
         |of, found| {
             let took = of.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
-            let found = found.saying(format!(
-                "The router held a request {took} before it sent it on."
-            ));
-            Some(servers::behind_router(of, found))
+            let waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
+            let mut causes = of.why.shares().into_iter().filter(|_| waited);
+            let is_full = causes.any(|(cause, share)| cause == Cause::Slots && share >= FULL);
+            let advice = if is_full { BEHIND } else { &found.advice };
+            Some(Finding {
+                advice: advice.to_owned(),
+                ..found.saying(format!(
+                    "The router held a request {took} before it sent it on."
+                ))
+            })
         },
     ),
     (
@@ -140,14 +151,6 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
         "Try a policy that looks at the servers' load (`shortest_queue`, `power_of_two`); with `cache_aware`, lower its \
          balance thresholds.",
         servers::imbalance,
-    ),
-    (
-        "not_served",
-        Level::Limit,
-        "A server was not used again",
-        "What shares requests out still takes it for dead: sglang-router looks at its workers once a minute \
-         (`health_check_interval_secs`, `cb_timeout_duration_secs`).",
-        servers::not_served,
     ),
     (
         "decode_bound",

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::report::reader::Run;
 use crate::request::attempt::ServerRole;
 use crate::request::columns::ColumnId;
-use crate::stats::waits::Cause;
 use crate::units::duration;
 
-use super::{Finding, LEAST, Seen};
+use super::{Finding, Seen};
 
 /// Requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -23,47 +22,6 @@ const UNEQUAL: f64 = 1.25;
 const UNEQUAL_WAIT: f64 = 2.0;
 /// Chance alone makes shares unequal: they must be so by this many standard deviations of chi-square.
 const SIGMAS: f64 = 4.0;
-/// From this share of the waiting in servers on it is for their slots: a half.
-const FULL: f64 = 0.5;
-
-/// What helps against a wait in the router while the servers have no slot free either.
-pub fn behind_router(of: &Seen<'_>, found: Finding) -> Finding {
-    let shares = of.why.shares();
-    let full = shares.iter().find(|(cause, _)| *cause == Cause::Slots);
-    let is_waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
-    let Some((_, share)) = full.filter(|(_, share)| is_waited && *share >= FULL) else {
-        return found;
-    };
-    let advice = match of.has("server_queue") {
-        true => "What helps against the server queue helps here too.",
-        false => Cause::Slots.advice(),
-    };
-    Finding {
-        what: format!(
-            "{} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
-            found.what,
-            share * 100.0
-        ),
-        advice: format!(
-            "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
-        ),
-        ..found
-    }
-}
-
-/// A server that was brought back and got nothing to do.
-pub fn not_served(of: &Seen<'_>, found: Finding) -> Option<Finding> {
-    let servers = of.run.file.as_ref()?.servers.len();
-    let mut faults = of.episodes.iter().flat_map(|episode| &episode.faults);
-    let fault = faults.find(|fault| fault.unserved > 0 && fault.unserved >= ENOUGH * servers)?;
-    let server = &fault.server;
-    Some(Finding {
-        title: format!("{server} was not used again"),
-        what: format!("{server}: {}.", fault.recovery.said),
-        ..found
-    })
-}
-
 /// Whether a run's queue grew throughout it.
 pub fn queue_grew(run: &Run) -> bool {
     growth(run).is_some()
@@ -162,8 +120,8 @@ pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     for row in run.counted() {
         let host = hosts.entry(table.text(ColumnId::host, row)).or_default();
         host.requests += 1;
-        host.models.insert(table.text(ColumnId::model, row));
         host.waits.extend(wait(run, row));
+        host.models.insert(table.text(ColumnId::model, row));
     }
     // A failed request may have ended where it was to be prefilled.
     for row in table.firsts() {

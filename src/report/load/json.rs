@@ -54,9 +54,6 @@ impl Summary {
             "versions": { "queuescope": env!("CARGO_PKG_VERSION") },
             "machine": run.machine,
             "hosts": hosts,
-            "other_hosts": self.other_hosts.as_ref().map(|(servers, figures)| {
-                joined([json!({ "servers": servers }), group(figures, run).into()])
-            }),
             "goodput_goals_ms": goals_ms(&run.goodput),
         });
         joined([group(&self.all, run).into(), of_the_run]).into()

@@ -33,8 +33,6 @@ pub struct Summary {
     pub window: Option<Window>,
     /// By the server that served them, those with the most requests: [`HOSTS`] at most.
     pub hosts: BTreeMap<String, Group>,
-    /// Of the other servers together, and how many those are.
-    pub other_hosts: Option<(usize, Group)>,
 }
 
 /// Servers that are told apart.
@@ -143,30 +141,24 @@ impl Summary {
         }
         let figures = |all: &[Request], spent: &[Request]| group(table, &facts, all, spent);
         let mut by_host = by_host(table, &requests);
-        let others = by_host.split_off(by_host.len().min(HOSTS));
-        let of_others = || {
-            let mut all: Vec<Request> = others.iter().flat_map(|(_, of)| of).copied().collect();
-            all.sort_by_key(|of| arrived(of.row()));
-            (!all.is_empty()).then(|| (others.len(), figures(&all, &all)))
-        };
+        let others = by_host.split_off(by_host.len().min(HOSTS)).into_iter();
+        let others = others.flat_map(|(_, of)| of);
         let of_host = |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
-        let unserved: Vec<Request> = requests.iter().filter(is_unserved).copied().collect();
+        let unserved = requests.iter().filter(is_unserved).copied();
+        let untold: Vec<Request> = unserved.chain(others).collect();
         // The same work again, for which there may be another processor.
-        let (mut all, hosts, other_hosts) = std::thread::scope(|scope| {
-            let all = scope.spawn(|| figures(&requests, &unserved));
+        let (mut all, hosts) = std::thread::scope(|scope| {
+            let all = scope.spawn(|| figures(&requests, &untold));
             let hosts: BTreeMap<String, Group> = by_host.iter().map(of_host).collect();
-            let others = of_others();
             let all = all.join().unwrap_or_else(|panic| resume_unwind(panic));
-            (all, hosts, others)
+            (all, hosts)
         });
-        let others = other_hosts.iter().map(|(_, others)| others);
-        for group in hosts.values().chain(others) {
+        for group in hosts.values() {
             all.spent.add(group.spent.clone());
         }
         Summary {
             hosts,
-            other_hosts,
             all,
             whole: Counts::of(table, &requests),
             began: run.started,

@@ -22,7 +22,7 @@ const SHOWN: [ColumnId; 5] = [
     ColumnId::tpot,
 ];
 
-/// Single requests of all runs together, of each kind (slowest, evenly chosen).
+/// Single requests of all runs together.
 const SINGLE: usize = 1200;
 
 /// The same of one run: at most, at least.

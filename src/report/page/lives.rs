@@ -101,7 +101,7 @@ impl Lives {
         json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })
     }
 
-    /// Single requests: so many of the slowest, and so many evenly from first to last.
+    /// Single requests: so many of the slowest, by all of their time and by that until the first token.
     pub fn waterfall(&self, table: &Table, why: &Why, each: usize) -> Value {
         let mut slowest: Vec<&Life> = self.lives.iter().collect();
         let mut rows = BTreeSet::new();
@@ -109,11 +109,6 @@ impl Lives {
             slowest.sort_by_key(|(_, total)| Reverse(total.get(until)));
             rows.extend(slowest.iter().take(each).map(|(row, _)| row));
         }
-        let step = (self.lives.len() as f64 / each.max(1) as f64).max(1.0);
-        let even = (0..each).filter_map(|at| self.lives.get((at as f64 * step) as usize));
-        let even: BTreeSet<usize> = even.map(|(row, _)| *row).collect();
-        rows.extend(&even);
-
         let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));
         let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
         let parts = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
@@ -136,7 +131,6 @@ impl Lives {
                 "output": cell(ColumnId::actual_output_tokens),
                 "cached": cell(ColumnId::cached_tokens),
                 "ttft": cell(ColumnId::ttft),
-                "even": even.contains(row),
                 "waiting": why.of_row(table, *row).map(|of| in_few_bytes(&of)),
                 "parts": parts.collect::<Value>(),
             })
