@@ -70,9 +70,18 @@ async function first(page, run) {
   return wrong;
 }
 
-/** Presses every button. */
+/** Presses every button and saves a chart each way. */
 async function use(page) {
   const wrong = [];
+  const figure = page.locator("figure").first();
+  if (!await figure.count()) return wrong;
+  for (const kind of ["PNG", "SVG"]) {
+    const [file] = await Promise.all([page.waitForEvent("download"), figure.getByRole("button", { name: kind }).click()]);
+    const path = await file.path();
+    const text = fs.readFileSync(path);
+    const begin = kind === "PNG" ? "\x89PNG" : "<svg";
+    if (text.subarray(0, 4).toString("latin1") !== begin || text.length < 2000) wrong.push(`${kind} of ${text.length} bytes is none`);
+  }
   for (const button of await page.locator("button[aria-pressed=false]").all()) await button.click();
   for (const button of await page.locator("span[role=group] button:first-child").all()) await button.click();
   return wrong;

@@ -6,6 +6,7 @@
 mod bootstrap;
 mod concurrency;
 mod histogram;
+pub mod interval;
 pub mod waits;
 
 pub use bootstrap::{PairedDifference, Statistic, paired_difference};
@@ -45,7 +46,11 @@ impl Summary {
     pub fn with_endless(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
-        let sorted = sorted.as_slice();
+        Summary::of_sorted(&sorted)
+    }
+
+    /// The same of an ascending sample.
+    pub fn of_sorted(sorted: &[f64]) -> Option<Summary> {
         let count = sorted.len() as f64;
         let max = *sorted.last()?;
         let mean = sorted.iter().sum::<f64>() / count;

@@ -13,6 +13,7 @@ use serde::Serialize;
 pub use servers::queue_grew;
 
 use super::load::{Summary, TimeSpent};
+use super::phases::Episode;
 use super::reader::Run;
 use super::upper;
 use super::why::Why;
@@ -60,17 +61,19 @@ struct Seen<'a> {
     run: &'a Run,
     figures: &'a Summary,
     spent: &'a TimeSpent,
+    episodes: &'a [Episode],
     why: &'a Why,
     /// What has been found so far.
     found: Vec<Finding>,
 }
 
 /// What the figures say, what matters most first; never nothing.
-pub fn findings(run: &Run, figures: &Summary, why: &Why) -> Vec<Finding> {
+pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -> Vec<Finding> {
     let mut seen = Seen {
         run,
         figures,
         spent: &figures.all.spent,
+        episodes,
         why,
         found: Vec::new(),
     };

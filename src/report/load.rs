@@ -19,7 +19,7 @@ pub use failures::{Failures, Kind};
 pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
 pub use json::goals_ms;
-pub use latency::{Latencies, LatencyId};
+pub use latency::{Latencies, Latency, LatencyId};
 pub use run::RunFacts;
 pub use spent::{PartSpent, TimeSpent};
 pub use summary::{Group, Summary};

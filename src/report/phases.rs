@@ -1,15 +1,17 @@
-//! What faults did to requests: before, during and after each.
+//! What faults did to requests: before, during and after each, how soon traffic left the server, and how soon it was back.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::files::FaultRow;
+use super::files::{FaultRow, ServerFile};
 use super::load::is_given_up;
 use crate::request::columns::ColumnId;
 use crate::stats::quantile;
 use crate::table::Table;
 use crate::units::duration;
+
+mod recovery;
 
 /// One or several faults that overlap, and what became of requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -18,6 +20,15 @@ pub struct Episode {
     pub faults: Vec<FaultOf>,
     /// Before the first began, while one lasted, and after the last was over.
     pub phases: [Phase; 3],
+}
+
+/// What was to come about after a fault, and how soon it did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// How soon, seconds; `None`: it did not, or nobody can say.
+    pub seconds: Option<f64>,
+    /// The same in words.
+    pub said: String,
 }
 
 /// A fault of one server.
@@ -35,6 +46,12 @@ pub struct FaultOf {
     pub ready: Option<f64>,
     /// When the server could serve again: a killed one when it answers, others when the fault is taken away.
     pub over: Option<f64>,
+    /// How soon traffic left the server, from the fault's begin.
+    pub left: Outcome,
+    /// How soon it served again, from when it could.
+    pub recovery: Outcome,
+    /// Requests that came while it could serve again and never did, to whichever server.
+    pub unserved: usize,
 }
 
 /// The requests of a stretch of time: those that arrived in it, but that those which failed while a fault lasted belong to
@@ -78,7 +95,7 @@ struct Arrivals<'a> {
 }
 
 /// The episodes of a run, in order of time. A fault that began while another lasted belongs to its episode.
-pub fn episodes(table: &Table, faults: &[FaultRow]) -> Vec<Episode> {
+pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> Vec<Episode> {
     let arrivals = Arrivals::of(table);
     let mut grouped: Vec<Vec<FaultOf>> = Vec::new();
     for fault in paired(faults) {
@@ -92,12 +109,17 @@ pub fn episodes(table: &Table, faults: &[FaultRow]) -> Vec<Episode> {
     let begins: Vec<f64> = grouped.iter().filter_map(begin).collect();
     let mut since = 0.0;
     let mut episodes = Vec::new();
-    for (n, (faults, from)) in grouped.into_iter().zip(&begins).enumerate() {
+    for (n, (mut faults, from)) in grouped.into_iter().zip(&begins).enumerate() {
         let (from, to, next) = (*from, end(&faults), begins.get(n + 1).copied());
         let (before, mut hit) = arrivals.parted(since, Some(from));
         hit.extend(arrivals.between(from, to));
         // Those that the next fault broke are its own.
         let after = to.map_or(Vec::new(), |to| arrivals.parted(to, next).0);
+        for fault in &mut faults {
+            let host = servers.iter().find(|server| server.name == fault.server);
+            let host = host.map_or(fault.server.as_str(), |server| &server.host);
+            arrivals.sent_to(host, &fault.server).tell(fault, &arrivals);
+        }
         episodes.push(Episode {
             faults,
             phases: [
@@ -217,6 +239,7 @@ pub fn lines(episodes: &[Episode]) -> Vec<String> {
             };
             let (server, kind, down) = (&fault.server, &fault.kind, fault.down);
             lines.push(format!("Fault: {server} {kind} from {down:.1} s {over}"));
+            lines.push(format!("  {}; {}", fault.left.said, fault.recovery.said));
         }
         lines.push(format!(
             "  {:<7} {:>8} {:>7}  {:>19}  {:>19}  failed as",

@@ -105,10 +105,10 @@ impl<'a> RunReport<'a> {
     /// Of a run.
     pub fn of(run: &'a Run) -> RunReport<'a> {
         let summary = figures(run);
-        let episodes = episodes(&run.table, &run.faults);
+        let episodes = episodes(&run.table, &run.faults, servers(run));
         let why = Why::of(run);
         RunReport {
-            findings: findings(run, &summary, &why),
+            findings: findings(run, &summary, &episodes, &why),
             why,
             verdict: run.verdict(),
             run,

@@ -28,7 +28,7 @@ const PREFILL_SHARE: f64 = 0.4;
 const DECODE_SHARE: f64 = 0.7;
 
 /// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
     (
         "verdict",
         Level::Problem,
@@ -151,6 +151,14 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 19] = [
         "Try a policy that looks at the servers' load (`shortest_queue`, `power_of_two`); with `cache_aware`, lower its \
          balance thresholds.",
         servers::imbalance,
+    ),
+    (
+        "not_served",
+        Level::Limit,
+        "A server was not used again",
+        "What shares requests out still takes it for dead: sglang-router looks at its workers once a minute \
+         (`health_check_interval_secs`, `cb_timeout_duration_secs`).",
+        servers::not_served,
     ),
     (
         "decode_bound",

@@ -22,6 +22,19 @@ const UNEQUAL: f64 = 1.25;
 const UNEQUAL_WAIT: f64 = 2.0;
 /// Chance alone makes shares unequal: they must be so by this many standard deviations of chi-square.
 const SIGMAS: f64 = 4.0;
+/// A server that was brought back and got nothing to do.
+pub fn not_served(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let servers = of.run.file.as_ref()?.servers.len();
+    let mut faults = of.episodes.iter().flat_map(|episode| &episode.faults);
+    let fault = faults.find(|fault| fault.unserved > 0 && fault.unserved >= ENOUGH * servers)?;
+    let server = &fault.server;
+    Some(Finding {
+        title: format!("{server} was not used again"),
+        what: format!("{server}: {}.", fault.recovery.said),
+        ..found
+    })
+}
+
 /// Whether a run's queue grew throughout it.
 pub fn queue_grew(run: &Run) -> bool {
     growth(run).is_some()

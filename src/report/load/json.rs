@@ -178,7 +178,11 @@ fn rates(group: &Group, run: &RunFacts) -> Value {
 /// Every latency in seconds.
 fn latencies(group: &Group) -> Object {
     let all = group.latencies.all.iter();
-    object(all.map(|(latency, summary)| (latency.name(), figures(summary.as_ref()))))
+    object(all.map(|latency| {
+        let mut shown = figures(latency.summary.as_ref());
+        shown["ci95"] = object(latency.intervals.into_iter()).into();
+        (latency.id.name(), shown)
+    }))
 }
 
 fn figures(summary: Option<&stats::Summary>) -> Value {

@@ -6,6 +6,7 @@ use crate::clock::NANOS;
 use crate::request::column::{Scope, Unit};
 use crate::request::columns::{COLUMNS, ColumnId};
 use crate::stats::Summary;
+use crate::stats::interval::{Intervals, intervals};
 use crate::table::Table;
 
 use super::summary::Request;
@@ -23,11 +24,22 @@ pub enum LatencyId {
     TtftFromSend,
 }
 
+/// What is said of a latency, in seconds.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    /// Which it is.
+    pub id: LatencyId,
+    /// Its figures; `None` where no request had it.
+    pub summary: Option<Summary>,
+    /// What its quantiles lie between, with 95 %; values depend on each other, and are taken to.
+    pub intervals: Intervals,
+}
+
 /// All latencies of some requests.
 #[derive(Clone, Debug)]
 pub struct Latencies {
-    /// What is said of each, in seconds, in the order of [`LatencyId::all`]; `None` where no request had it.
-    pub all: Vec<(LatencyId, Option<Summary>)>,
+    /// Each, in the order of [`LatencyId::all`].
+    pub all: Vec<Latency>,
     /// Mean of all gaps between tokens, each request weighted by how many it had; seconds.
     pub itl_mean: Option<f64>,
     /// Longest of all gaps; seconds.
@@ -105,12 +117,19 @@ impl LatencyId {
 }
 
 impl Latencies {
-    /// Of requests that went well.
+    /// Of requests that went well, in order of arrival.
     pub(super) fn of(table: &Table, ok: &[Request]) -> Latencies {
-        let of = |latency: LatencyId| {
-            let rows = ok.iter().flat_map(|request| latency.rows(request));
-            let values = rows.filter_map(|row| latency.nanos(table, row));
-            (latency, Summary::of(values.map(seconds)))
+        let of = |id: LatencyId| {
+            let rows = ok.iter().flat_map(|request| id.rows(request));
+            let values = rows.filter_map(|row| id.nanos(table, row));
+            let values: Vec<f64> = values.map(seconds).collect();
+            let mut sorted = values.clone();
+            sorted.sort_unstable_by(f64::total_cmp);
+            Latency {
+                id,
+                summary: Summary::of_sorted(&sorted),
+                intervals: intervals(&values, &sorted),
+            }
         };
         let rows = || ok.iter().flat_map(Request::rows);
         let (mut itl_sum, mut gaps) = (0.0, 0.0);
@@ -148,9 +167,12 @@ impl Latencies {
 
     /// What is said of a latency.
     pub fn get(&self, latency: impl Into<LatencyId>) -> Option<&Summary> {
-        let latency = latency.into();
-        let found = self.all.iter().find(|(known, _)| *known == latency);
-        found?.1.as_ref()
+        self.latency(latency.into())?.summary.as_ref()
+    }
+
+    /// The same, with its intervals.
+    pub fn latency(&self, id: LatencyId) -> Option<&Latency> {
+        self.all.iter().find(|latency| latency.id == id)
     }
 }
 

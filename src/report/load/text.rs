@@ -10,7 +10,7 @@ use crate::units::duration;
 
 use super::counts::most_frequent;
 use super::flow::InServer;
-use super::latency::LatencyId;
+use super::latency::{Latencies, Latency, LatencyId};
 use super::summary::Summary;
 
 /// The latencies of the table.
@@ -70,6 +70,7 @@ impl Summary {
             Block::Figures(lines),
         ];
         blocks.extend(table(self).map(Block::Table));
+        blocks.push(Block::Figures(intervals(&self.all.latencies)));
         blocks.push(Block::Words(self.warnings()));
         blocks.extend((self.hosts.len() > 1).then(|| Block::Table(of_servers(self, named))));
         blocks
@@ -317,6 +318,34 @@ fn row(latency: LatencyId, summary: Option<&stats::Summary>) -> Vec<String> {
     let count = summary.map_or(0, |summary| summary.count);
     let first = [latency.label().to_owned(), count.to_string()];
     first.into_iter().chain(figures).collect()
+}
+
+/// Latencies of which the terminal shows intervals. All have them in `summary.json`.
+const INTERVALS_OF: [LatencyId; 2] = [LatencyId::TotalFromSend, LatencyId::TtftFromSend];
+
+/// What the figures that everybody asks for lie between, in milliseconds: a line a latency, or one for all where nothing
+/// can be said of any.
+fn intervals(latencies: &Latencies) -> Vec<String> {
+    let known = INTERVALS_OF.into_iter();
+    let known = known.filter_map(|id| latencies.latency(id));
+    let known: Vec<&Latency> = known.filter(|of| of.summary.is_some()).collect();
+    let mut intervals = known.iter().flat_map(|of| of.intervals);
+    if intervals.all(|(_, found)| found.is_none()) {
+        let none =
+            "No 95 % intervals: too few requests, or neighbouring ones too alike. Run longer.";
+        return known.first().map(|_| none.to_owned()).into_iter().collect();
+    }
+    let within = |(name, found): (&str, Option<(f64, f64)>)| match found {
+        Some((low, high)) => format!("{name} [{}, {}]", ms(low), ms(high)),
+        None => format!("{name} too few"),
+    };
+    let line = |of: &&Latency| {
+        let told = of.intervals.into_iter().filter(|(name, _)| *name != "p90");
+        let shown: Vec<String> = told.map(within).collect();
+        format!("  {}: {}", of.id.label(), shown.join(", "))
+    };
+    let head = std::iter::once("95 % intervals, ms".to_owned());
+    head.chain(known.iter().map(line)).collect()
 }
 
 /// Milliseconds, with as many digits as are worth reading. What has no end is a dash.

@@ -61,12 +61,20 @@ function tip(head, lines) {
 }
 
 /**
- * A picture: a title, a chart and a caption that says how to read it.
+ * A picture: a title, a chart, a caption that says how to read it, and buttons that save it for a paper.
  * `option` makes the chart's options for colours and a width; `height` is pixels, or a function.
  */
 function picture(of) {
   const chart = make("div", null, "chart");
-  const head = box("header", "", make("h3", of.title), markOf(of.grade));
+  const save = box("span", "save", ...["PNG", "SVG"].map(kind => {
+    const button = make("button", kind);
+    button.type = "button";
+    button.title = `Save this chart as ${kind}`;
+    button.setAttribute("aria-label", `Save the chart “${of.title}” as ${kind}`);
+    button.onclick = () => saved(of, kind);
+    return button;
+  }));
+  const head = box("header", "", make("h3", of.title), markOf(of.grade), save);
   const figure = box("figure", "", head, of.tools ?? null, chart, words("figcaption", of.caption), of.after ?? null);
   of.chart = chart;
   of.height = of.height ?? (() => SMALL.matches ? 260 : 300);
@@ -99,6 +107,27 @@ function draw(of) {
   }
   of.made.resize();
   of.made.setOption(made, true);
+}
+/** A chart for a paper: on white, with its title, whatever the screen's colours are. */
+function saved(of, kind) {
+  const width = 960, [made, more] = options(of, INKS.light, width);
+  const size = { width, height: Math.max(480, of.height() + more + 60) };
+  made.backgroundColor = "#ffffff";
+  made.title = { text: of.title, left: 12, top: 8, textStyle: { fontSize: 15, color: INKS.light.ink } };
+  // The mark of runs that are not valid stands in the picture itself: it is what is shown around.
+  if (of.grade) made.graphic = [{ type: "text", right: 20, top: 10, silent: true, z: 90, style: { text: of.grade, fill: INKS.light[of.grade === "INVALID" ? "bad" : "soft"], font: "700 15px system-ui, sans-serif" } }];
+  for (const part of ["grid", "legend"]) {
+    for (const one of [made[part]].flat()) if (typeof one.top === "number") one.top += 38;
+  }
+  const file = of.title.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "") + "." + kind.toLowerCase();
+  const isSvg = kind === "SVG";
+  const drawn = echarts.init(isSvg ? null : make("div"), null, { renderer: isSvg ? "svg" : "canvas", ssr: isSvg, devicePixelRatio: 2, ...size });
+  drawn.setOption(made);
+  const link = make("a");
+  link.href = isSvg ? "data:image/svg+xml;charset=utf-8," + encodeURIComponent(drawn.renderToSVGString()) : drawn.getDataURL({ type: "png", pixelRatio: 2, backgroundColor: "#ffffff" });
+  drawn.dispose();
+  link.download = file;
+  link.click();
 }
 /** Charts below the screen are drawn when they come near: a page of many opens at once. */
 const SEEN = new IntersectionObserver(entries => {

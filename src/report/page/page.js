@@ -119,13 +119,14 @@ function stagesByRun() {
 function faultsByRun() {
   const told = RUNS.flatMap(run => run.faults.map(episode => [run, episode]));
   if (!told.length) return null;
+  const outcome = of => known(of.seconds) ? duration(of.seconds) : of.said;
   const rows = told.flatMap(([run, { faults, phases }]) => faults.map((of, at) => {
     const during = phases[1], failed = Object.values(during.failed).reduce((sum, count) => sum + count, 0);
     return [`${RUNS.length > 1 ? briefOf(run) + ": " : ""}${of.server}, ${of.kind} at ${number(of.down, 1)} s`, at ? "" : { n: number(failed), small: `of ${number(during.requests)}` },
-      known(of.over) ? `${number(of.over, 1)} s` : "not in this run"];
+      outcome(of.left), outcome(of.recovery)];
   }));
   return section("by-fault", "What the faults did", markOf(worst(told.map(([run]) => run))),
-    table(["fault", { n: "lost requests" }, "over at"], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
+    table(["fault", { n: "lost requests" }, "until traffic left", "served again, after it was back"], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
 }
 
 /** A setting's values against queue, first token and rate. */

@@ -153,7 +153,7 @@ function faults(run) {
   if (!run.faults.length) return null;
   const at = of => ({ n: known(of) ? `${number(of, 1)} s` : "–" });
   const inner = run.faults.flatMap(({ faults, phases }) => [
-    table(["server", "fault", { n: "from" }, { n: "taken away" }, { n: "ready again" }], faults.map(of => [of.server, of.kind, at(of.down), at(of.up), at(of.ready)]), "Times are seconds into the run."),
+    table(["server", "fault", { n: "from" }, { n: "taken away" }, { n: "ready again" }, "what was seen"], faults.map(of => [of.server, of.kind, at(of.down), at(of.up), at(of.ready), `${of.left.said}; ${of.recovery.said}`]), "Times are seconds into the run."),
     table(["requests that arrived", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }, "failed as"], phases.map((of, place) => {
       const failed = Object.values(of.failed).reduce((sum, count) => sum + count, 0);
       return [["before", "during", "after"][place], { n: number(of.requests) }, { n: number(failed), small: of.requests ? percent(failed / of.requests) : null },
@@ -196,10 +196,17 @@ function servers(run) {
 function figuresTable(run) {
   const known = DATA.listed.map(({ name, label }) => [label, figuresOf(run, name)]).filter(([, of]) => of);
   const rows = known.map(([label, of]) =>
-    [upper(label), { n: number(of.count) }, { n: duration(of.mean) }, ...["p50", "p90", "p99", "max"].map(name => ({ n: duration(of[name]) }))]);
-  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", "Of the requests that went well. What nobody saw has no row.", "soft"),
+    [upper(label), { n: number(of.count) }, { n: duration(of.mean) }, ranged(of, "p50"), ranged(of, "p90"), ranged(of, "p99"), { n: duration(of.max) }]);
+  return section("figures", "All latencies", markOf(gradeOf(run)), make("p", `Of the requests that went well. What nobody saw has no row.${known.length ? " Brackets: 95 % confidence interval; “too few”: not enough requests for one." : ""}`, "soft"),
     table(["latency", { n: "count" }, { n: "mean" }, { n: "p50" }, { n: "p90" }, { n: "p99" }, { n: "max" }], rows));
 }
+/** A quantile with its bounds; where too few requests give none, that is said. */
+function ranged(of, name) {
+  const bounds = of.ci95?.[name];
+  const end = value => known(value) ? duration(value) : "?";
+  return { n: duration(of[name]), small: bounds ? `[${end(bounds[0])}, ${end(bounds[1])}]` : bounds === null ? "(too few)" : null };
+}
+
 function settings(run) {
   const facts = [];
   const file = run.file;

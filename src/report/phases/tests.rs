@@ -3,14 +3,19 @@ use crate::report::load::tests::assert_says;
 use crate::table::Cell;
 
 const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
+const SERVERS: [&str; 2] = ["server-1", "server-2"];
+const AT_ONCE: &str = "no request was sent there while it was down";
+const UNKNOWN: &str = "when traffic moved away is unknown";
 
-/// A request: when it arrived, which server had it, its TTFT; `None`: it failed there.
+/// A request: when it arrived, which server had it, its TTFT; `None`: it failed there. By hops, unless they are taken away.
 #[derive(Clone, Default)]
 struct Sent {
     at: f64,
     server: usize,
     ttft: Option<f64>,
     end: Option<f64>,
+    has_no_hop: bool,
+    failed_attempts: String,
 }
 
 fn sent(at: f64, server: usize, ttft: Option<f64>) -> Sent {
@@ -31,6 +36,8 @@ fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
             Some(_) => ("True", "ok"),
             None => ("False", "upstream_died"),
         };
+        let attempts = request.failed_attempts.as_str();
+        let is_named = attempts.is_empty() || request.ttft.is_some();
         let number = |column, value: Option<f64>| Some((column, Cell::Number(value?)));
         let cells = [
             Some(("req_id", Cell::Id(&id))),
@@ -40,11 +47,26 @@ fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
             number("total_latency", request.ttft.map(|ttft| 10.0 * ttft)),
             Some(("success", Cell::Word(success))),
             Some(("outcome", Cell::Word(outcome))),
-            Some(("host", Cell::Word(HOSTS[request.server]))),
+            // A request that a hop broke has no host, but an attempt that names the hop.
+            is_named.then_some(("host", Cell::Word(HOSTS[request.server]))),
+            (!request.has_no_hop).then_some(("worker", Cell::Word(SERVERS[request.server]))),
+            (!attempts.is_empty()).then_some(("failed_attempts", Cell::Word(attempts))),
         ];
         table.push(cells.into_iter().flatten());
     }
-    episodes(&table, faults)
+    let servers = HOSTS.iter().zip(SERVERS).map(|(host, name)| ServerFile {
+        name: name.to_owned(),
+        host: (*host).to_owned(),
+        ..ServerFile::default()
+    });
+    episodes(&table, faults, &servers.collect::<Vec<_>>())
+}
+
+/// What is said of the only fault.
+fn only(sent: &[Sent], faults: &[FaultRow]) -> FaultOf {
+    let mut found = told(sent, faults);
+    assert_eq!((found.len(), found[0].faults.len()), (1, 1), "{found:?}");
+    found[0].faults.remove(0)
 }
 
 fn fault(time: f64, server: u32, event: &str) -> FaultRow {
@@ -80,6 +102,12 @@ fn kill() -> Vec<FaultRow> {
         .into()
 }
 
+#[track_caller]
+fn assert_after(told: &Outcome, seconds: f64) {
+    let found = told.seconds.unwrap_or(f64::NAN);
+    assert!((found - seconds).abs() < 1e-9, "{told:?}");
+}
+
 #[test]
 fn a_kill_before_during_and_after() {
     let found = told(&killed(), &kill());
@@ -93,13 +121,72 @@ fn a_kill_before_during_and_after() {
     let p50 = |phase: &Phase| phase.ttft.p50.unwrap();
     assert!(p50(before) < 0.11 && p50(during) > 0.2 && p50(after) < 0.11);
     assert!((during.total_latency.p99.unwrap() - 10.0 * during.ttft.p99.unwrap()).abs() < 1e-9);
+    let fault = &found[0].faults[0];
+    // The last went there at 30.8 s.
+    assert_after(&fault.left, 0.8);
+    assert_after(&fault.recovery, 2.0);
     let text = lines(&found).join("\n");
     for said in [
         "server-1 kill from 30.0 s until 60.0 s, when it answered again",
+        "traffic left it within 0.80 s; it served again 2.00 s after it was back",
         "upstream_died 5",
     ] {
         assert_says(&text, said);
     }
+}
+
+#[test]
+fn a_retried_request_was_sent_to_the_dead_server_too() {
+    let mut requests = killed();
+    // Sent on to the other one and answered: its attempt at 40 s names the dead one.
+    requests[400].failed_attempts = format!("{} connect_error 0 0.001", HOSTS[0]);
+    assert_after(&only(&requests, &kill()).left, 10.0);
+    // A longer address that begins alike is another server.
+    requests[400].failed_attempts = format!("{}9 connect_error 0 0.001", HOSTS[0]);
+    assert_after(&only(&requests, &kill()).left, 0.8);
+}
+
+#[test]
+fn a_request_that_a_hop_broke_was_sent_there() {
+    // As rows are behind a hop that does so.
+    let broken_by = |hop: &str| {
+        let mut requests = killed();
+        for request in requests.iter_mut().filter(|of| of.ttft.is_none()) {
+            request.failed_attempts = format!("{hop} proxy_error after 0.000115 s");
+        }
+        requests
+    };
+    let left = |requests: &[Sent], kind: &str| {
+        let mut faults = kill();
+        for fault in &mut faults {
+            fault.kind = kind.to_owned();
+        }
+        only(requests, &faults).left
+    };
+    assert_after(&left(&broken_by("server-1"), "reset"), 0.8);
+    assert_eq!(left(&broken_by("server-12"), "reset").said, AT_ONCE);
+    // A hop that refuses reads nothing.
+    assert_says(&left(&broken_by("server-1"), "refuse").said, UNKNOWN);
+    // Without a hop a refused connection is in no row.
+    let mut without = killed();
+    for request in &mut without {
+        request.has_no_hop = true;
+    }
+    without.retain(|request| request.ttft.is_some());
+    assert_says(&left(&without, "kill").said, UNKNOWN);
+}
+
+#[test]
+fn a_server_that_serves_before_it_is_seen_to_be_ready_was_left_all_the_same() {
+    let mut requests = killed();
+    // Up at 58 s, seen at 60 s, used since 59 s.
+    for request in requests
+        .iter_mut()
+        .filter(|of| (59.0..60.0).contains(&of.at))
+    {
+        request.server = 0;
+    }
+    assert_after(&only(&requests, &kill()).left, 0.8);
 }
 
 #[test]
@@ -128,7 +215,9 @@ fn a_fault_to_the_end_has_no_after() {
     let [_, during, after] = &found[0].phases;
     assert_eq!((during.requests, after.requests), (600, 0));
     let text = lines(&found).join("\n");
-    assert_says(&text, "to the end of the run");
+    for said in ["to the end of the run", "; it was not brought back"] {
+        assert_says(&text, said);
+    }
 }
 
 #[test]
@@ -165,7 +254,27 @@ fn too_few_requests_are_said() {
     let few = told(&every_second(30), &down(10.0, 20.0));
     let ttft = few[0].phases[0].ttft;
     assert_eq!((ttft.p50, ttft.p99), (Some(0.1), None));
+    // No row names server 1.
+    assert_says(&few[0].faults[0].left.said, UNKNOWN);
     let text = lines(&few).join("\n");
     assert_says(&text, "0.10 s / too few");
+    assert_says(&text, "not recorded without hops");
     assert_eq!(told(&every_second(30), &[]), []);
+}
+
+#[test]
+fn traffic_that_never_leaves_or_never_comes() {
+    let faults = [fault(10.5, 1, "down"), fault(20.5, 1, "ready")];
+    let left = |request: &dyn Fn(usize, bool) -> Option<Sent>| {
+        let all = (0..100).filter_map(|n| request(n, (11..21).contains(&n)));
+        only(&all.collect::<Vec<_>>(), &faults)
+    };
+    let found = left(&|n, _| Some(sent(n as f64, 0, None)));
+    assert_eq!(found.left.said, "traffic did not leave it");
+    let never = "it served nothing in the 78.50 s that it was back, in which 79 requests came";
+    assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 79));
+    let gap = left(&|n, is_down| (!is_down).then(|| sent(n as f64, 0, Some(0.1))));
+    assert_eq!(gap.left.said, "no request came while it was down");
+    let elsewhere = left(&|n, is_down| Some(sent(n as f64, usize::from(is_down), Some(0.1))));
+    assert_eq!(elsewhere.left.said, AT_ONCE);
 }

@@ -23,7 +23,8 @@ mod routing_test;
 fn episode(dir: PathBuf) -> Episode {
     let loaded = reader::load(&[dir]).unwrap();
     let run = &loaded.runs[0];
-    let mut found = episodes(&run.table, &run.faults);
+    let servers = &run.file.as_ref().unwrap().servers;
+    let mut found = episodes(&run.table, &run.faults, servers);
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0)
 }
@@ -212,9 +213,17 @@ fn starts_that_fail_from_the_first_on_are_tried_twice() {
 /// A killed server breaks what it has under way and refuses the rest, which no row tells of; what a hop resets is in its rows.
 #[test]
 fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
-    for (kind, policies) in [
-        ("kill", "['round_robin', 'shortest_queue']"),
-        ("reset", "'round_robin'"),
+    for (kind, policies, left) in [
+        (
+            "kill",
+            "['round_robin', 'shortest_queue']",
+            &["when traffic moved away is unknown"][..],
+        ),
+        (
+            "reset",
+            "'round_robin'",
+            &["traffic left it within", "traffic did not leave it"],
+        ),
     ] {
         let plan = Planned::new(&format!(
             "num_gpus = 2\nrouting_policy = {policies}\nrequest_rate = 100\nnum_prompts = 200\n\
@@ -226,13 +235,13 @@ fn servers_behind_the_balancer_share_the_load_and_one_that_fails_is_seen() {
         let runs = plan.experiment().runs;
         assert!(runs.iter().all(|run| run.state == RunState::Done));
         for run in runs {
-            assert_fault_is_seen(&plan, &run, kind);
+            assert_fault_is_seen(&plan, &run, kind, left);
         }
         plan.assert_nothing_is_left();
     }
 }
 
-fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
+fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str, left: &[&str]) {
     let dir = plan.path(&run.dir);
     let table = Table::read(&dir.join("requests.csv")).unwrap();
     assert_eq!(table.len(), 200, "every request has a row");
@@ -262,6 +271,11 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str) {
     let [before, during, _] = &found.phases;
     assert_eq!(failed(before), 0, "{found:?}");
     assert!(failed(during) > 0, "{found:?}");
+    let said = &found.faults[0].left.said;
+    assert!(
+        left.iter().any(|known| said.starts_with(known)),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -13,7 +13,7 @@ fn a_second_cause_of_much_of_the_waiting_is_named_too() {
         why.untimed = untimed;
         why.causes.add(Cause::Slots, 100 - share);
         why.causes.add(other, share);
-        let all = findings(&run, &RunReport::of(&run).summary, &why);
+        let all = findings(&run, &RunReport::of(&run).summary, &[], &why);
         let found = all
             .into_iter()
             .find(|of| of.kind == "server_queue")
