@@ -423,3 +423,41 @@ fn unequal_queues_are_told() {
     let finding = only(&run_of(100, unequal), "imbalance");
     assert_says(&finding.what, "0.13 s on average at b:1 and 2.0 ms at a:1");
 }
+
+#[test]
+fn a_server_that_is_back_and_gets_nothing_is_told() {
+    let server = |name: &str, host: &str| crate::report::files::ServerFile {
+        name: name.to_owned(),
+        host: host.to_owned(),
+        ..Default::default()
+    };
+    let fault = |time: f64, event: &str| FaultRow {
+        time,
+        server: "server-1".to_owned(),
+        kind: "kill".to_owned(),
+        event: event.to_owned(),
+    };
+    let run = |back: f64, used_from: i64| {
+        let mut run = run_of(200, |sample, n, _| match n {
+            n if n % 2 == 0 && !(40..used_from).contains(&n) => sample.host("a:1"),
+            _ => sample.host("b:1"),
+        });
+        run.file = Some(RunFile {
+            servers: vec![server("server-1", "a:1"), server("server-2", "b:1")],
+            ..RunFile::default()
+        });
+        run.faults = vec![fault(1.4, "down"), fault(back, "ready")];
+        run
+    };
+    let is_told = |run: &Run| kinds(run).contains(&"not_served");
+    assert!(is_told(&run(3.0, 200)));
+    let told = found(&run(3.0, 200));
+    let told = told.iter().find(|finding| finding.kind == "not_served");
+    let what = &told.unwrap().what;
+    assert_says(
+        what,
+        "server-1: it served nothing in the 4.37 s that it was back, in which 118",
+    );
+    assert!(!is_told(&run(3.0, 150)), "it was used again");
+    assert!(!is_told(&run(6.5, 200)), "too soon to say");
+}

@@ -1,6 +1,6 @@
 use super::*;
 use crate::report::load::RunFacts;
-use crate::report::load::tests::{assert_says, run};
+use crate::report::load::tests::{assert_near, assert_says, run};
 use crate::report::sample::Sample;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
@@ -71,4 +71,49 @@ fn nothing_has_no_sign() {
     assert_eq!(ms(-0.002), "-2.000");
     assert_eq!(ms(0.0009), "0.900");
     assert_eq!(ms(1.5), "1500.0");
+}
+
+/// Each takes one more millisecond than the one three places before.
+fn records(count: i64) -> Vec<Row> {
+    let one = |index: i64| {
+        let sample = Sample::starting(index * 10);
+        let host = ["a:1", "b:1", "c:1"][index as usize % 3];
+        let mut record = sample
+            .at(Moment::Finish, index * 10 + 100 + index * 7919 % 100)
+            .host(host)
+            .open_row();
+        record.req_id = Some(format!("r-{index}"));
+        record
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn what_too_few_requests_have_no_interval_of_is_said() {
+    let text = Summary::of_records(&records(100), &run()).to_text();
+    assert_says(&text, "\n\n95 % intervals, ms\n  total, from send: p50 [");
+    assert!(text.contains("p95 [1"), "{text}");
+    assert!(text.contains(", p99 too few\n"), "{text}");
+    let text = Summary::of_records(&records(30), &run()).to_text();
+    assert!(
+        text.contains("\n\nNo 95 % intervals: too few requests,"),
+        "{text}"
+    );
+}
+
+#[test]
+fn intervals_are_of_requests_in_the_order_of_their_arrival_whatever_server_they_were_at() {
+    let records = records(600);
+    let json = Summary::of_records(&records, &run()).to_json();
+    let totals: Vec<f64> = (0..600)
+        .map(|index| (98 + index * 7919 % 100) as f64 / 1e3)
+        .collect();
+    // A sample arrives 2 ms after its send.
+    let mut sorted = totals.clone();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let wanted = crate::stats::interval::intervals(&totals, &sorted);
+    let (low, high) = wanted[2].1.unwrap();
+    assert_near(&json, "/latency/total_latency/ci95/p95/0", low);
+    assert_near(&json, "/latency/total_latency/ci95/p95/1", high);
+    assert!(json["hosts"]["a:1"]["latency"]["total_latency"]["ci95"]["p99"].is_null());
 }
