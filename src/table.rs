@@ -1,15 +1,16 @@
 //! Rows of requests: read from files and written to files, windowed, joined, and kept by column. Times count from the run's
 //! beginning, whatever the file's counted from.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
 use crate::request::column::Unit;
-use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::row::Row;
+use crate::request::timeline::{ClockOf, Relation};
 
 pub mod cells;
 pub mod join;
@@ -29,8 +30,8 @@ pub struct Table {
     columns: Vec<Store>,
     /// Whether a row is the first of its request.
     firsts: Vec<bool>,
-    /// First rows of requests of which a clock was known too poorly for what was measured with it, which was taken out.
-    pub left_out: HashSet<usize>,
+    /// Clocks that were known too poorly at a row for what was measured with them, which was taken out.
+    pub left_out: HashMap<usize, Vec<ClockOf>>,
 }
 
 /// Why files of rows cannot be read, or made.
@@ -113,11 +114,11 @@ impl Table {
         self.push_cells(COLUMNS.iter().map(|column| (column.id, (column.get)(row))));
     }
 
-    /// Puts the cells of a row in the place of those that it had. What was said of them stays.
-    pub fn put_row(&mut self, at: usize, row: &Row) {
-        for column in &COLUMNS {
+    /// Puts those cells of a row in the place of what it had that are of some columns.
+    pub fn put_row(&mut self, at: usize, row: &Row, is_put: impl Fn(&Column) -> bool) {
+        for column in COLUMNS.iter().filter(|column| is_put(column)) {
             let cell = (column.get)(row);
-            if column.id != ColumnId::inconsistency && cell != self.value(column.id, at) {
+            if cell != self.value(column.id, at) {
                 self.columns[column.id as usize].put(&cell, at, column.id);
             }
         }
@@ -230,6 +231,8 @@ impl Table {
         Row::settle(&mut rows);
         let [mut row] = rows;
         row.index = u32::from(!self.is_first(at));
+        let clocks = self.left_out.get(&at).into_iter().flatten();
+        clocks.for_each(|clock| row.timeline.relate(*clock, Relation::Unknown));
         row
     }
 

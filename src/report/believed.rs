@@ -4,6 +4,7 @@
 //! Whether a clock is too poor depends on its error and on what is usual for it, not on how small a duration came out: leaving out
 //! the small ones would make every mean too large.
 
+use crate::request::column::{Origin, Unit};
 use crate::request::columns::ColumnId;
 use crate::request::impossible;
 use crate::request::timeline::{ClockOf, Relation};
@@ -63,24 +64,28 @@ pub fn believed(mut table: Table) -> Table {
     for first in firsts {
         let rows = table.rows_of(first);
         let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
+        let is_wrong = rows.clone().any(is_wrong);
         let poor = rows.clone().map(|row| usual.poor(&table, row).collect());
         let poor: Vec<Vec<ClockOf>> = poor.collect();
-        let is_poor = poor.iter().any(|clocks| !clocks.is_empty());
-        if !is_poor && !rows.clone().any(is_wrong) {
+        if !is_wrong && poor.iter().all(Vec::is_empty) {
             continue;
         }
         let read = impossible::believed(&table.request(first)).into_owned();
         for ((at, mut row), clocks) in rows.zip(read).zip(poor) {
-            let timeline = &mut row.timeline;
-            clocks
-                .iter()
-                .for_each(|clock| timeline.relate(*clock, Relation::Unknown));
-            if is_poor {
-                row.derive_anew();
+            if is_wrong {
+                table.put_row(at, &row, |column| column.id != ColumnId::inconsistency);
             }
-            table.put_row(at, &row);
+            if !clocks.is_empty() {
+                let unknown = |clock| row.timeline.relate(clock, Relation::Unknown);
+                clocks.iter().copied().for_each(unknown);
+                row.derive_anew();
+                // When something was is known well enough.
+                table.put_row(at, &row, |column| {
+                    column.unit == Unit::Latency || matches!(column.origin, Origin::Period(_))
+                });
+                table.left_out.insert(at, clocks);
+            }
         }
-        table.left_out.extend(is_poor.then_some(first));
     }
     table
 }

@@ -9,6 +9,7 @@ mod flow;
 mod goodput;
 mod json;
 mod latency;
+mod request;
 mod run;
 mod spent;
 mod summary;

@@ -39,8 +39,11 @@ const FEW: usize = 6;
 const LONG_QUEUE: (f64, f64) = (0.1, 0.010);
 /// So many repeats show what hangs together within a run.
 const ENOUGH_REPEATS: usize = 3;
-/// What is compared of a metric.
-const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
+/// What is compared of a metric, how it is called, and the requests that it takes.
+const STATISTICS: [(Statistic, &str, u32); 2] = [
+    (Statistic::Quantile(0.5), "p50", 40),
+    (Statistic::Quantile(0.99), "p99", 500),
+];
 /// The key of which values are repeats with another schedule.
 const SEED: &str = "seed";
 const RESAMPLING_SEED: u64 = 1;
@@ -119,7 +122,7 @@ fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
         for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<Pair<'_>> = a.pairs(b).collect();
             if !pairs.is_empty() {
-                let found = against([a, b], &pairs, metrics);
+                let found = against([a, b], &pairs, metrics, &mut made.notes);
                 made.differences
                     .extend(found.into_iter().map(|difference| Difference {
                         is_against_first: n == 0,
@@ -270,6 +273,7 @@ fn against(
     [first, other]: [&Setting<'_>; 2],
     pairs: &[Pair<'_>],
     metrics: &[(ColumnId, bool)],
+    notes: &mut Vec<String>,
 ) -> Vec<Difference> {
     let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
@@ -284,15 +288,16 @@ fn against(
         if known(&values).iter().any(Vec::is_empty) {
             continue;
         }
-        for statistic in STATISTICS {
-            let of_column = Some(column);
-            found.extend(compare(
-                &values,
-                counts,
-                of_column,
-                statistic,
-                RESAMPLING_SEED,
-            ));
+        for (statistic, what, least) in STATISTICS {
+            let compared = compare(&values, counts, Some(column), statistic, RESAMPLING_SEED);
+            if compared.is_none() {
+                let metric = column.column().label;
+                let note = format!(
+                    "the {what} of {metric} is not compared where fewer than {least} requests have a value in both settings"
+                );
+                notes.extend((!notes.contains(&note)).then_some(note));
+            }
+            found.extend(compared);
         }
     }
     let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);

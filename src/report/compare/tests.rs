@@ -404,6 +404,13 @@ fn what_cannot_be_compared_is_said() {
         let made = comparison(&loaded(vec![a.clone(), b.clone()]));
         assert_eq!((made.differences.len(), made.notes.len()), (0, 2));
     }
+    let short = run("round_robin", 0, &values(0.0, 1)[..30]);
+    let said = [("p50", 40), ("p99", 500)].map(|(what, least)| {
+        format!(
+            "the {what} of TTFT is not compared where fewer than {least} requests have a value in both settings"
+        )
+    });
+    assert_eq!(comparison(&loaded(vec![good(), short])).notes, said);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
 use crate::table::Table;
 
-use super::summary::Request;
+use super::request::Request;
 
 /// How many requests, by how they ended.
 #[derive(Clone, Debug, Default)]

@@ -12,8 +12,8 @@ use crate::units::duration;
 
 use super::counts::{Counts, is_given_up, outcome_of};
 use super::latency::{LatencyId, seconds};
+use super::request::Request;
 use super::spent::TimeSpent;
-use super::summary::Request;
 
 /// Failed requests, by what became of them.
 #[derive(Clone, Debug)]

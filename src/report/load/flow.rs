@@ -5,8 +5,8 @@ use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 
 use super::latency::seconds;
+use super::request::Request;
 use super::run::RunFacts;
-use super::summary::Request;
 
 /// How requests came and went.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use crate::stats::Summary;
 use crate::stats::interval::{Intervals, intervals};
 use crate::table::Table;
 
-use super::summary::Request;
+use super::request::Request;
 
 /// A latency: a column's, or one of those that the client alone can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::table::Table;
 use crate::units::duration;
 
 use super::latency::seconds;
-use super::summary::Request;
+use super::request::Request;
 
 /// The bar of all the time, columns: what the figures leave of 80.
 const BAR: usize = 39;

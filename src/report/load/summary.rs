@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
@@ -15,6 +14,7 @@ use super::failures::Failures;
 use super::flow::Flow;
 use super::goodput::Goodput;
 use super::latency::{Latencies, seconds};
+use super::request::Request;
 use super::run::RunFacts;
 use super::spent::TimeSpent;
 
@@ -61,31 +61,6 @@ pub struct Group {
     pub goodput: Option<Goodput>,
     /// Requests that went well and are not in what was measured with two clocks.
     pub left_out: u64,
-}
-
-/// A request of a table.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
-    row: u32,
-    rows: u32,
-    /// Whether it went well.
-    pub is_ok: bool,
-    /// Whether it arrived in the time that the figures are of.
-    pub is_inside: bool,
-    /// Whether it ended in it.
-    pub ends_inside: bool,
-}
-
-impl Request {
-    /// Its first row.
-    pub fn row(&self) -> usize {
-        self.row as usize
-    }
-
-    /// All of them.
-    pub fn rows(&self) -> Range<usize> {
-        self.row()..self.row() + self.rows as usize
-    }
 }
 
 /// Requests by the server that served them, those that served most first; without those that none served.
@@ -215,7 +190,10 @@ fn group(table: &Table, run: &RunFacts, all: &[Request], spent: &[Request]) -> G
     let spent = some(spent, |of| of.is_inside && of.is_ok);
     let [spent, until_first] = TimeSpent::of(table, &spent);
     let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
-    let is_left_out = |request: &&Request| table.left_out.contains(&request.row());
+    let is_left_out = |request: &&Request| {
+        let mut rows = request.rows();
+        rows.any(|row| table.left_out.contains_key(&row))
+    };
     Group {
         counts: Counts::of(table, &inside),
         tokens: Tokens::of(table, ended()),
