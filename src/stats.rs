@@ -7,7 +7,6 @@ mod bootstrap;
 mod concurrency;
 mod histogram;
 pub mod interval;
-pub mod steady;
 pub mod waits;
 
 pub use bootstrap::{PairedDifference, Statistic, paired_difference};

@@ -8,8 +8,9 @@ use std::sync::LazyLock;
 use crate::clock::{NANOS, Stamp};
 use crate::request::cell::Value;
 use crate::request::column::Unit;
-use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::row::Row;
+use crate::request::timeline::{ClockOf, Relation};
 
 pub mod cells;
 pub mod join;
@@ -29,6 +30,8 @@ pub struct Table {
     columns: Vec<Store>,
     /// Whether a row is the first of its request.
     firsts: Vec<bool>,
+    /// Clocks that were known too poorly at a row for what was measured with them, which was taken out.
+    pub left_out: HashMap<usize, Vec<ClockOf>>,
 }
 
 /// Why files of rows cannot be read, or made.
@@ -41,12 +44,6 @@ pub struct Error {
     pub what: String,
     /// Whether it is to be written: what was given may be right.
     pub is_written: bool,
-}
-
-/// What names a column.
-pub trait Named: Copy {
-    /// Its place in [`COLUMNS`].
-    fn place(self) -> Option<usize>;
 }
 
 /// Columns that stages follow from, beside those of times, of clocks and of what is or is not.
@@ -73,35 +70,13 @@ const OF_STAGES: [ColumnId; 20] = [
     ColumnId::kv_send_time,
 ];
 
-static STAGED: LazyLock<Vec<usize>> = LazyLock::new(|| {
-    let columns = COLUMNS.iter().enumerate();
-    let columns = columns.filter(|(place, column)| match column.unit {
+static STAGED: LazyLock<Vec<ColumnId>> = LazyLock::new(|| {
+    let columns = COLUMNS.iter().filter(|column| match column.unit {
         Unit::Time | Unit::Seconds | Unit::Bool => true,
-        _ => OF_STAGES.iter().any(|id| *id as usize == *place),
+        _ => OF_STAGES.contains(&column.id),
     });
-    columns.map(|(place, _)| place).collect()
+    columns.map(|column| column.id).collect()
 });
-
-static PLACES: LazyLock<HashMap<&str, usize, ahash::RandomState>> =
-    LazyLock::new(|| COLUMNS.iter().map(|column| column.name).zip(0..).collect());
-
-impl Named for usize {
-    fn place(self) -> Option<usize> {
-        Some(self)
-    }
-}
-
-impl Named for ColumnId {
-    fn place(self) -> Option<usize> {
-        Some(self as usize)
-    }
-}
-
-impl Named for &str {
-    fn place(self) -> Option<usize> {
-        PLACES.get(self).copied()
-    }
-}
 
 impl Error {
     /// That something cannot be read.
@@ -123,13 +98,11 @@ impl Error {
 }
 
 impl Table {
-    /// Adds a row of the cells that are not empty, by the columns' places in [`COLUMNS`].
-    pub fn push_at<'a>(&mut self, cells: impl IntoIterator<Item = (usize, Value<'a>)>) {
+    /// Adds a row of the cells that are not empty.
+    pub fn push_cells<'a>(&mut self, cells: impl IntoIterator<Item = (ColumnId, Value<'a>)>) {
         self.columns.resize_with(COLUMNS.len(), Store::default);
-        for (place, cell) in cells {
-            if let Some(store) = self.columns.get_mut(place) {
-                store.push(&cell, self.len, place);
-            }
+        for (column, cell) in cells {
+            self.columns[column as usize].put(&cell, self.len, column);
         }
         self.len += 1;
         let first = self.begins_request(self.len - 1);
@@ -138,7 +111,17 @@ impl Table {
 
     /// Adds a row.
     pub fn push_row(&mut self, row: &Row) {
-        self.push_at((0..).zip(COLUMNS.iter().map(|column| (column.get)(row))));
+        self.push_cells(COLUMNS.iter().map(|column| (column.id, (column.get)(row))));
+    }
+
+    /// Puts those cells of a row in the place of what it had that are of some columns.
+    pub fn put_row(&mut self, at: usize, row: &Row, is_put: impl Fn(&Column) -> bool) {
+        for column in COLUMNS.iter().filter(|column| is_put(column)) {
+            let cell = (column.get)(row);
+            if cell != self.value(column.id, at) {
+                self.columns[column.id as usize].put(&cell, at, column.id);
+            }
+        }
     }
 
     /// Adds the rows of another table; a request's may have begun in this one.
@@ -165,43 +148,47 @@ impl Table {
         self.len == 0
     }
 
-    fn store(&self, column: impl Named) -> &Store {
-        let store = column.place().and_then(|place| self.columns.get(place));
-        store.unwrap_or(&Store::Nothing)
+    fn store(&self, column: ColumnId) -> &Store {
+        self.columns.get(column as usize).unwrap_or(&Store::Nothing)
     }
 
     /// Whether any row has a cell in this column.
-    pub fn has(&self, column: impl Named) -> bool {
+    pub fn has(&self, column: ColumnId) -> bool {
         !matches!(self.store(column), Store::Nothing)
     }
 
     /// A column of numbers, times (seconds since the run began) or durations (seconds): `NaN` where a row has none, no
     /// values at all where no row has one.
-    pub fn numbers(&self, column: impl Named) -> Vec<f64> {
+    pub fn numbers(&self, column: ColumnId) -> Vec<f64> {
         let rows = if self.has(column) { self.len } else { 0 };
         let number = |row| self.number(column, row).unwrap_or(f64::NAN);
         (0..rows).map(number).collect()
     }
 
     /// A number of a row that has it; times and durations in seconds.
-    pub fn number(&self, column: impl Named, row: usize) -> Option<f64> {
+    pub fn number(&self, column: ColumnId, row: usize) -> Option<f64> {
         let value = self.whole(column, row)? as f64;
-        Some(match COLUMNS.get(column.place()?)?.unit {
+        Some(match column.column().unit {
             Unit::Count => value,
             _ => value / NANOS as f64,
         })
     }
 
     /// The same as it is kept: a count, or nanoseconds.
-    pub fn whole(&self, column: impl Named, row: usize) -> Option<i64> {
+    pub fn whole(&self, column: ColumnId, row: usize) -> Option<i64> {
         match self.store(column) {
             Store::Numbers(numbers) => numbers.get(row),
             _ => None,
         }
     }
 
+    /// Nanoseconds from one moment to another.
+    pub fn between(&self, from: ColumnId, to: ColumnId, row: usize) -> Option<i64> {
+        Some(self.whole(to, row)? - self.whole(from, row)?)
+    }
+
     /// A cell of a column of words; `True` and `False` are words.
-    pub fn text(&self, column: impl Named, row: usize) -> &str {
+    pub fn text(&self, column: ColumnId, row: usize) -> &str {
         match self.store(column) {
             Store::Words(words) => words.get(row),
             _ => "",
@@ -209,11 +196,10 @@ impl Table {
     }
 
     /// Any cell.
-    pub fn value(&self, column: impl Named, row: usize) -> Value<'_> {
-        let unit = column.place().and_then(|place| COLUMNS.get(place));
+    pub fn value(&self, column: ColumnId, row: usize) -> Value<'_> {
         let number = |of: fn(i64) -> Value<'static>| self.whole(column, row).map(of);
         let word = || Some(self.text(column, row)).filter(|word| !word.is_empty());
-        let value = match unit.map_or(Unit::Text, |column| column.unit) {
+        let value = match column.column().unit {
             Unit::Text => word().map(|word| Value::Text(word.into())),
             Unit::Bool => word().map(|word| Value::Bool(word == "True")),
             Unit::Count => number(|count| Value::Count(count.unsigned_abs())),
@@ -224,7 +210,7 @@ impl Table {
     }
 
     /// A number for a row's word, the same for the same word; that of none is 0. See [`Table::codes`].
-    pub fn code(&self, column: impl Named, row: usize) -> usize {
+    pub fn code(&self, column: ColumnId, row: usize) -> usize {
         match self.store(column) {
             Store::Words(words) => words.row_code(row),
             _ => 0,
@@ -232,7 +218,7 @@ impl Table {
     }
 
     /// How many different words a column has, with the empty one.
-    pub fn codes(&self, column: impl Named) -> usize {
+    pub fn codes(&self, column: ColumnId) -> usize {
         match self.store(column) {
             Store::Words(words) => words.all().count(),
             _ => 1,
@@ -245,23 +231,27 @@ impl Table {
         Row::settle(&mut rows);
         let [mut row] = rows;
         row.index = u32::from(!self.is_first(at));
+        let clocks = self.left_out.get(&at).into_iter().flatten();
+        clocks.for_each(|clock| row.timeline.relate(*clock, Relation::Unknown));
         row
     }
 
     /// The rows of the request of a first row.
     pub fn request(&self, first: usize) -> Vec<Row> {
         let rows = self.rows_of(first);
-        let mut rows: Vec<Row> = rows.map(|at| self.read_row(at, 0..COLUMNS.len())).collect();
+        let mut rows: Vec<Row> = rows
+            .map(|at| self.read_row(at, COLUMNS.iter().map(|column| column.id)))
+            .collect();
         Row::settle(&mut rows);
         rows
     }
 
-    fn read_row(&self, at: usize, places: impl Iterator<Item = usize>) -> Row {
+    fn read_row(&self, at: usize, columns: impl Iterator<Item = ColumnId>) -> Row {
         let mut row = Row::default();
-        for place in places {
-            let value = self.value(place, at);
-            if let (false, Some(column)) = (value == Value::Empty, COLUMNS.get(place)) {
-                (column.put)(&mut row, value);
+        for column in columns {
+            let value = self.value(column, at);
+            if value != Value::Empty {
+                (column.column().put)(&mut row, value);
             }
         }
         row

@@ -30,6 +30,12 @@ pub enum Error {
          give rows of servers that do both"
     )]
     Pairs(String),
+    /// A front's rows beside those of its hops.
+    #[error(
+        "{0} and {1}: rows of a front and of hops tell of the same requests: give those of one side, or put them together by \
+         `queuescope report --join` and give that folder"
+    )]
+    Sides(String, String),
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),

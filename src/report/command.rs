@@ -6,7 +6,6 @@ use crate::disk;
 use crate::table::{Error, join::join, parquet};
 use crate::terminal::shown;
 
-use super::duration;
 use super::files::{ROWS, SUMMARY as FIGURES};
 use super::merge::merge;
 use super::outputs;
@@ -14,6 +13,7 @@ use super::page;
 use super::reader::{inputs, is_experiment, load, sources};
 use super::runs::Report;
 use super::words::{to_markdown, to_text};
+use crate::units::duration;
 
 /// What to report on, and how.
 #[derive(Clone, Debug, Default, clap::Args)]

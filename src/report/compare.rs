@@ -1,7 +1,8 @@
 //! Settings compared request by request: the same place in the schedule is the same prompt at the same time.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+use crate::request::columns::ColumnId;
 pub use crate::stats::Statistic;
 use crate::stats::paired_difference;
 
@@ -15,11 +16,12 @@ pub use settings::{Comparison, comparison};
 /// where the request failed.
 pub type Strata = Vec<Vec<(f64, f64)>>;
 
-/// How far two settings differ in a metric, with 95 % bounds. Seconds, but for the shares of [`FAILED`].
+/// How far two settings differ in a metric, with 95 % bounds. Seconds, but for the shares that failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Difference {
-    /// A column, or [`FAILED`].
-    pub metric: String,
+    /// A column; `None`: whether it failed, of which values are 1 and 0.
+    #[serde(serialize_with = "named")]
+    pub metric: Option<ColumnId>,
     /// What of it.
     pub statistic: Statistic,
     /// The first setting, which others are held against.
@@ -68,15 +70,16 @@ pub struct Difference {
     pub shown: bool,
 }
 
-/// The metric of which values are 1 (failed) and 0.
-pub const FAILED: &str = "failed";
+fn named<S: Serializer>(metric: &Option<ColumnId>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(metric.map_or("failed", |metric| metric.column().name))
+}
 
 /// Compares one metric of two settings, of which so many requests failed each. `None` where there are too few pairs for
 /// bounds, or too few with an end.
 pub fn compare(
     strata: &Strata,
     failed: [usize; 2],
-    metric: &str,
+    metric: Option<ColumnId>,
     statistic: Statistic,
     seed: u64,
 ) -> Option<Difference> {
@@ -98,7 +101,7 @@ pub fn compare(
     let is_endless = |(a, b): &(f64, f64)| a.is_infinite() || b.is_infinite();
     let pairs = kept.iter().map(Vec::len).sum();
     Some(Difference {
-        metric: metric.to_owned(),
+        metric,
         statistic,
         of_a: found.of_a,
         of_b: found.of_b,
@@ -137,27 +140,13 @@ impl Difference {
         self.low > 0.0 || self.high < 0.0
     }
 
-    /// Whether it is said though it is not shown: the bounds show it, and so many comparisons do not; or they show nothing for a
-    /// queue that grew throughout a run.
-    fn is_likely(&self) -> bool {
-        match self.is_by_bounds() {
-            true => !self.holds && !self.failed_could_turn_it(),
-            false => self.queue_grew && self.metric != FAILED,
-        }
-    }
-
-    /// How large it is, as a share of the larger figure.
-    fn share(&self) -> f64 {
-        self.difference.abs() / self.of_a.max(self.of_b)
-    }
-
     /// The better one failed more often, and only those that ended are compared.
     fn failed_could_turn_it(&self) -> bool {
         let failed_more = match self.difference < 0.0 {
             true => self.failed_b > self.failed_a,
             false => self.failed_a > self.failed_b,
         };
-        failed_more && !self.is_with_failed && self.metric != FAILED
+        failed_more && !self.is_with_failed && self.metric.is_some()
     }
 
     /// How many times farther from 0 it is than it had to be, were it the only comparison.

@@ -5,7 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::clock::Stamp;
+use crate::request::columns::ColumnId;
 
+use super::believed::believed;
 use super::load::{Goal, RunFacts, Summary};
 use super::reader::Run;
 use crate::table::window::{Window, arrived};
@@ -21,17 +23,15 @@ pub fn figures(run: &Run) -> Summary {
 /// # Errors
 /// The rows cannot be read.
 pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result<Summary, Error> {
-    let (table, _) = rows::read(
-        &[rows.to_owned()],
-        Some(facts.started.seconds()),
-        &rows::UNSAID,
-    )?;
+    let began = Some(facts.started.seconds());
+    let (table, _) = rows::read(&[rows.to_owned()], began, &rows::UNSAID)?;
+    let table = believed(table);
     // Times of a table count from the beginning of the run.
     let zero = Stamp::from_nanos(0);
     let seconds = facts.ended.since(facts.started);
     let mut of_rows = facts.clone();
     (of_rows.started, of_rows.ended) = (zero, zero.plus_seconds(seconds));
-    let window = Window::choose(arrived(&table), seconds, first, last);
+    let window = Window::choose(&arrived(&table), seconds, first, last);
     let mut summary = Summary::of_table(&table, &of_rows, Some(window));
     summary.began = facts.started;
     Ok(summary)
@@ -41,7 +41,7 @@ pub fn of_file(rows: &Path, facts: &RunFacts, [first, last]: [f64; 2]) -> Result
 fn facts(run: &Run) -> RunFacts {
     let (began, ended) = ends(&run.table);
     // The run begins with its schedule, not with its first request.
-    let is_scheduled = run.table.has("scheduled_time");
+    let is_scheduled = run.table.has(ColumnId::scheduled_time);
     let started = Stamp::from_nanos(if is_scheduled { 0 } else { began.unwrap_or(0) });
     // That of a window is not the run's.
     let is_whole = run.window().is_none_or(|window| window.is_all());
@@ -69,11 +69,11 @@ fn facts(run: &Run) -> RunFacts {
 fn ends(table: &Table) -> (Option<i64>, Option<i64>) {
     let known = |column| (0..table.len()).filter_map(move |row| table.whole(column, row));
     // A hop's rows have no arrival.
-    let first = known("arrival_time").min();
-    let first = first.or_else(|| known("router_send_time").min());
-    let over = known("end_time")
+    let first = known(ColumnId::arrival_time).min();
+    let first = first.or_else(|| known(ColumnId::router_send_time).min());
+    let over = known(ColumnId::end_time)
         .max()
-        .or_else(|| known("finish_time").max());
+        .or_else(|| known(ColumnId::finish_time).max());
     (first, over.or(first))
 }
 
@@ -139,7 +139,7 @@ mod tests {
         let path = folder.path().join("requests.csv");
         std::fs::write(&path, rows).unwrap();
         Run {
-            table: Table::read(&path).unwrap(),
+            table: believed(Table::read(&path).unwrap()),
             ..Run::default()
         }
     }
@@ -176,7 +176,7 @@ mod tests {
             left_out_last: 7,
             ..Window::default()
         };
-        let table = crate::report::load::tests::table(&records);
+        let table = believed(crate::report::load::tests::table(&records));
         let mut expected = Summary::of_table(&table, &facts, Some(window)).to_json();
         assert_eq!(expected["rows"], 28);
         assert_eq!(expected["started_at_ns"], at(0).nanos(), "the run's own");

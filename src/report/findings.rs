@@ -15,11 +15,12 @@ pub use servers::queue_grew;
 use super::load::{Summary, TimeSpent};
 use super::phases::Episode;
 use super::reader::Run;
+use super::upper;
 use super::why::Why;
-use super::{duration, upper};
 use crate::request::stages::Spent;
 use crate::request::time_spent::PartSpent;
 use crate::request::timeline::Period;
+use crate::units::duration;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -3,14 +3,13 @@
 //! A request that failed is counted and told apart, and enters no latency and no token figure. Rows are per sequence; what
 //! speaks of the whole request counts once. What nobody saw is null, never 0.
 
-mod cells;
-mod clocks;
 mod counts;
 mod failures;
 mod flow;
 mod goodput;
 mod json;
 mod latency;
+mod request;
 mod run;
 mod spent;
 mod summary;
@@ -21,7 +20,7 @@ pub use failures::{Failures, Kind};
 pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
 pub use json::goals_ms;
-pub use latency::{Latencies, Latency, label};
+pub use latency::{Latencies, Latency, LatencyId};
 pub use run::RunFacts;
 pub use spent::{PartSpent, TimeSpent};
 pub use summary::{Group, Summary};

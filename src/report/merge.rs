@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use crate::clock::NANOS;
 use crate::disk::New;
 use crate::request::cell::Value as Cell;
-use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::csv::TimeBase;
 use crate::table::Error;
 use crate::table::cells::RowWriter;
 use crate::table::rows::{self, UNSAID};
 
+use super::believed::believed;
 use super::figures::figures;
 use super::files::{ROWS, SUMMARY};
 use super::reader::Run;
@@ -72,11 +73,11 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
     rows.sort_by_key(|(came, ..)| *came);
     let mut out = RowWriter::new(New::first(path)?, TimeBase::Epoch)?;
     for (_, table, zero, row) in rows {
-        let cell = |place| match table.value(place, row) {
+        let cell = |column: &Column| match table.value(column.id, row) {
             Cell::Time(at) => Cell::Time(at.plus_nanos(zero)),
             other => other,
         };
-        out.write_cells((0..COLUMNS.len()).map(cell))?;
+        out.write_cells(COLUMNS.iter().map(cell))?;
     }
     out.finish()
 }
@@ -184,7 +185,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
         "config": config,
     });
     let run = Run {
-        table,
+        table: believed(table),
         summary: facts,
         ..Run::default()
     };

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::duration;
 use super::files::{FaultRow, ServerFile};
 use super::load::is_given_up;
+use crate::request::columns::ColumnId;
 use crate::stats::quantile;
 use crate::table::Table;
+use crate::units::duration;
 
 mod recovery;
 
@@ -172,7 +173,7 @@ impl Arrivals<'_> {
         let first = table.firsts();
         let told = first.filter(|row| !is_given_up(table, *row));
         let mut rows: Vec<Arrived> = told
-            .filter_map(|row| Some((table.number("arrival_time", row)?, row)))
+            .filter_map(|row| Some((table.number(ColumnId::arrival_time, row)?, row)))
             .collect();
         rows.sort_by(|a, b| a.0.total_cmp(&b.0));
         Arrivals { table, rows }
@@ -189,7 +190,7 @@ impl Arrivals<'_> {
     /// failed. Those that went well stay, however long they took: without the slowest the others would look quick.
     fn parted(&self, since: f64, fault: Option<f64>) -> (Vec<Arrived>, Vec<Arrived>) {
         let is_whole = |(_, row): &Arrived| {
-            let end = self.table.number("end_time", *row);
+            let end = self.table.number(ColumnId::end_time, *row);
             let is_over = end.zip(fault).is_none_or(|(end, fault)| end < fault);
             is_over || self.table.is_ok(*row)
         };
@@ -204,10 +205,10 @@ impl Arrivals<'_> {
             .partition(|row| self.table.is_ok(*row));
         let mut failed = BTreeMap::new();
         for row in broken {
-            let outcome = self.table.text("outcome", row).to_owned();
+            let outcome = self.table.text(ColumnId::outcome, row).to_owned();
             *failed.entry(outcome).or_insert(0) += 1;
         }
-        let quantiles = |column: &str| {
+        let quantiles = |column| {
             let values = ok.iter().filter_map(|row| self.table.number(column, *row));
             let mut values: Vec<f64> = values.collect();
             values.sort_unstable_by(f64::total_cmp);
@@ -219,8 +220,8 @@ impl Arrivals<'_> {
             from,
             to,
             requests: rows.len(),
-            ttft: quantiles("ttft"),
-            total_latency: quantiles("total_latency"),
+            ttft: quantiles(ColumnId::ttft),
+            total_latency: quantiles(ColumnId::total_latency),
             failed,
         }
     }

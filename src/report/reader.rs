@@ -14,12 +14,14 @@ use crate::clock::NANOS;
 use crate::disk;
 use crate::terminal::one_line;
 
+use super::believed::believed;
 use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
     SCHEDULE, SERIES, SUMMARY, SeriesRow,
 };
 use super::verdict::Verdict;
 use crate::request::columns::ColumnId;
+use crate::request::csv::Base;
 use crate::table::parquet::Source;
 use crate::table::rotated;
 use crate::table::rows::{self, Told, UNSAID};
@@ -46,10 +48,12 @@ pub struct Run {
     pub files: Vec<PathBuf>,
     /// Its `run.json`.
     pub file: Option<RunFile>,
-    /// Its rows. Times count from the beginning of the run.
+    /// Its rows as they are believed. Times count from the beginning of the run.
     pub table: Table,
     /// Its `summary.json`; of a run that was killed its `begun.json`; null where it has neither.
     pub summary: Value,
+    /// What these count from, Unix seconds, where their files say it.
+    pub epoch: Option<f64>,
     /// What was measured over time.
     pub series: Vec<SeriesRow>,
     /// What was done to its servers.
@@ -291,11 +295,41 @@ impl Run {
         began.or_else(|| self.read_of("/started_at"))
     }
 
+    /// From when to when its requests were there, Unix seconds, of records that tell it and belong to no run.
+    pub fn span(&self) -> Option<(f64, f64)> {
+        let epoch = self
+            .epoch
+            .filter(|_| self.file.is_none() && self.summary.is_null())?;
+        let all = |column| {
+            self.table
+                .numbers(column)
+                .into_iter()
+                .map(move |at| epoch + at)
+        };
+        let first = all(ColumnId::arrival_time).reduce(f64::min);
+        Some((first?, all(ColumnId::finish_time).fold(first?, f64::max)))
+    }
+
+    /// Takes in the rows of another, as its own.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn take(&mut self, other: Run) -> Result<(), Error> {
+        let (table, _) = rows::read(&other.files, self.epoch, &UNSAID)?;
+        self.table.append(believed(table));
+        self.name = format!("{} + {}", self.name, other.name);
+        self.files.extend(other.files);
+        self.notes.extend(other.notes);
+        Ok(())
+    }
+
     /// Reads its rows. `go_on`: one whose rows cannot be read has none, and a note of why.
     fn read(mut self, go_on: bool) -> Result<Run, Error> {
         match rows::read(&self.files, self.began(), &UNSAID) {
             Ok((table, told)) => {
-                self.table = table;
+                self.table = believed(table);
+                let is_epoch = told.zero.is_some_and(|zero| zero.base == Base::Epoch);
+                self.epoch = told.began.filter(|_| is_epoch);
                 self.note(&told);
             }
             Err(error) if go_on => {

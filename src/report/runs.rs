@@ -63,13 +63,11 @@ impl<'a> Report<'a> {
             shown["sentence"] = difference.sentence().into();
             shown
         });
-        let Comparison { notes, too_few, .. } = &self.comparison;
-        let not_compared: Vec<&String> = notes.iter().chain(too_few).collect();
         json!({
             "experiment": self.loaded.experiment,
             "comparison": differences.collect::<Value>(),
             "answers": self.comparison.answers(),
-            "not_compared": not_compared,
+            "not_compared": self.comparison.notes,
             "runs": self.runs.iter().map(RunReport::to_json).collect::<Value>(),
         })
     }
@@ -220,14 +218,7 @@ const OF_THE_RUN: [&str; 5] = [
 ];
 
 /// Members of the summary that are no figures of the run as a whole.
-const NO_FIGURES: [&str; 6] = [
-    "series",
-    "config",
-    "machine",
-    "versions",
-    "hosts",
-    "other_hosts",
-];
+const NO_FIGURES: [&str; 5] = ["series", "config", "machine", "versions", "hosts"];
 
 /// Every number below a value, by its path. What is unknown has an empty cell.
 fn flatten(path: &str, value: &Value, cells: &mut Vec<(String, String)>) {

@@ -5,8 +5,8 @@ use crate::request::timeline::TOLERANCE_NANOS;
 use crate::request::timeline::{ClockOf, Period};
 use crate::request::unseen::Unseens;
 
-use super::duration;
 use crate::request::stages::{Breakdown, Part, Spent, place};
+use crate::units::duration;
 
 /// The narrowest picture that still shows a bar, columns.
 const NARROWEST: usize = 60;

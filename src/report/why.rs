@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 pub use groups::{Group, lopsided};
 pub use server::Server;
 
-use super::duration;
 use super::reader::Run;
 use crate::clock::NANOS;
 use crate::request::columns::ColumnId;
@@ -23,6 +22,7 @@ use crate::request::wait::Wait;
 use crate::stats::Interval;
 use crate::stats::waits::{ByCause, Cause};
 use crate::table::Table;
+use crate::units::duration;
 
 /// What is known of a run's waiting.
 #[derive(Clone, Debug, Default)]

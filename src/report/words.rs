@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use crate::request::columns::ColumnId;
 use crate::terminal::one_line;
 
 use super::compare::Difference;
-use super::duration;
 use super::files::Trial;
 use super::findings::Finding;
 use super::grid::Grid;
@@ -13,6 +13,7 @@ use super::load::{Group, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
 use super::why::tables::tables;
+use crate::units::duration;
 
 /// A piece of a report.
 #[derive(Clone, Debug)]
@@ -37,18 +38,22 @@ pub enum Block {
 }
 
 /// Latencies in the tables of runs and servers, and how they are called in so little room.
-const SHOWN: [(&str, &str, Figure); 5] = [
-    ("TTFT p50", "ttft", |s| s.p50),
-    ("TTFT p99", "ttft", |s| s.p99),
-    ("total p99", "total_latency", |s| s.p99),
-    ("server queue p50", "pure_queue_time", |s| s.p50),
-    ("per token p50", "tpot", |s| s.p50),
+const SHOWN: [(&str, ColumnId, Figure); 5] = [
+    ("TTFT p50", ColumnId::ttft, |s| s.p50),
+    ("TTFT p99", ColumnId::ttft, |s| s.p99),
+    ("total p99", ColumnId::total_latency, |s| s.p99),
+    ("server queue p50", ColumnId::pure_queue_time, |s| s.p50),
+    ("per token p50", ColumnId::tpot, |s| s.p50),
 ];
 
 type Figure = fn(&crate::stats::Summary) -> f64;
 
 /// Metrics of which it is also said that no difference to the first setting can be shown.
-const ALWAYS: [&str; 3] = ["ttft", "total_latency", "pure_queue_time"];
+const ALWAYS: [ColumnId; 3] = [
+    ColumnId::ttft,
+    ColumnId::total_latency,
+    ColumnId::pure_queue_time,
+];
 
 /// So many findings of each of several runs are shown on the terminal.
 const FIRST: usize = 2;
@@ -238,10 +243,12 @@ fn answers(report: &Report<'_>) -> Vec<String> {
 /// What differs between settings that were sent the same, and what was not compared.
 fn compared(report: &Report<'_>) -> Vec<String> {
     let made = &report.comparison;
-    let is_told =
-        |of: &&Difference| of.shown || of.is_against_first && ALWAYS.contains(&&*of.metric);
+    let is_told = |of: &&Difference| {
+        let is_always = of.metric.is_some_and(|metric| ALWAYS.contains(&metric));
+        of.shown || of.is_against_first && is_always
+    };
     let differences = made.differences.iter().filter(is_told);
-    let notes = made.notes.iter().chain(&made.too_few);
+    let notes = made.notes.iter();
     let notes = notes.map(|note| format!("note: {note}"));
     let sentences = differences.map(Difference::sentence);
     made.answers()
@@ -299,35 +306,42 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// A line a run.
-pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
-    let row = |told: &RunReport<'_>| {
-        let (run, all) = (&told.summary.run, &told.summary.all);
-        let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
-        let rate = run.a_second(all.completed as f64);
-        let tokens = all.tokens.output;
-        let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
-        let rate = figure(rate, |rate| format!("{rate:.2}"));
-        let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
-        cells(format!("{}{mark}", told.run.name), all, rate, Some(tokens))
-    };
+/// A table of lines of [`line_of`].
+pub fn runs_table(rows: Vec<Vec<String>>) -> Grid {
     Grid {
         heads: heads(&format!(
             "run|ok|failed|req/s|{}|tokens/s",
             SHOWN.map(|(head, ..)| head).join("|")
         )),
-        rows: runs.iter().map(row).collect(),
+        rows,
     }
+}
+
+/// The line of a run.
+pub fn line_of(name: &str, summary: &Summary) -> Vec<String> {
+    let (run, all) = (&summary.run, &summary.all);
+    let rate = run.a_second(all.completed as f64);
+    let tokens = all.tokens.output;
+    let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
+    let rate = figure(rate, |rate| format!("{rate:.2}"));
+    let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
+    cells(name.to_owned(), all, rate, Some(tokens))
+}
+
+/// The table of runs.
+pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
+    let line = |told: &RunReport<'_>| {
+        let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
+        line_of(&format!("{}{mark}", told.run.name), &told.summary)
+    };
+    runs_table(runs.iter().map(line).collect())
 }
 
 /// A line a server of a run; `named`: what its host is called.
 pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts = summary.hosts.iter();
-    let known = hosts.map(|(host, group)| (named(host), group));
-    let others = summary.other_hosts.iter();
-    let others = others.map(|(servers, group)| (format!("{servers} others"), group));
-    let hosts: Vec<(String, &Group)> = known.chain(others).collect();
-    let all: u64 = hosts.iter().map(|(_, group)| group.counts.requests).sum();
+    let hosts: Vec<(String, &Group)> = hosts.map(|(host, group)| (named(host), group)).collect();
+    let all = summary.all.counts.requests;
     let row = |(host, group): (String, &Group)| {
         let share = Some(group.counts.requests as f64 / all as f64);
         let share = figure(share, |share| format!("{:.0} %", share * 100.0));
@@ -350,8 +364,8 @@ fn heads(heads: &str) -> Vec<String> {
 /// A line of the figures of a run or a server: `third` stands before the latencies, `last` behind them.
 fn cells(name: String, group: &Group, third: String, last: Option<String>) -> Vec<String> {
     let counts = [group.counts.ok(), group.counts.failed()].map(|count| count.to_string());
-    let latencies = SHOWN.iter().map(|(_, name, get)| {
-        let summary = group.latencies.get(name);
+    let latencies = SHOWN.iter().map(|(_, column, get)| {
+        let summary = group.latencies.get(*column);
         figure(summary.map(get), duration)
     });
     let first = std::iter::once(name).chain(counts).chain([third]);

@@ -77,6 +77,7 @@ macro_rules! columns {
 
         /// Every column, in the order of the CSV.
         pub static COLUMNS: [Column; [$(stringify!($name)),+].len()] = [$(Column {
+            id: ColumnId::$name,
             name: stringify!($name),
             label: label(concat!($($label)?), stringify!($name)),
             unit: Unit::$unit,

@@ -24,6 +24,8 @@ mod tests;
 /// A column of the per-request table.
 #[derive(Debug)]
 pub struct Column {
+    /// Which it is.
+    pub id: ColumnId,
     /// Name, as in the CSV header.
     pub name: &'static str,
     /// What people call it: its name, unless it has a label of its own.
@@ -41,6 +43,19 @@ pub struct Column {
     /// Puts a cell into a row; `false` where it is of another kind. What rows that were read know of clocks and
     /// moments says [`Row::settle`].
     pub put: fn(&mut Row, Value<'_>) -> bool,
+}
+
+impl ColumnId {
+    /// The column itself.
+    pub fn column(self) -> &'static Column {
+        &COLUMNS[self as usize]
+    }
+
+    /// That of a name.
+    pub fn named(name: &str) -> Option<ColumnId> {
+        let found = COLUMNS.iter().find(|column| column.name == name);
+        found.map(|column| column.id)
+    }
 }
 
 columns! {

@@ -79,6 +79,9 @@ pub enum End {
 /// What is said of a request that the generator gave up because its run was stopped.
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
+/// What connecting fails with for want of the generator's own: files (of the system, of the process), local ports. The numbers of Linux.
+pub const OWN_WANTS: [i32; 3] = [23, 24, 99];
+
 /// What is judged of a response: the message, and the generation that it carries.
 #[derive(Clone, Debug, Default)]
 pub struct Seen<'a> {

@@ -150,7 +150,7 @@ fn write(
             Some(row) => {
                 file.write_cells(COLUMNS.iter().map(|column| (column.get)(&row)))?;
             }
-            None => file.write_cells((0..COLUMNS.len()).map(|place| table.value(place, at)))?,
+            None => file.write_cells(COLUMNS.iter().map(|of| table.value(of.id, at)))?,
         }
     }
     file.finish()?.put()

@@ -107,9 +107,9 @@ fn group_of(
     let rows = || 0..table.len();
     put::<ByteArrayType>(&mut to, rows().map(|_| Some(ByteArray::from(run))))?;
     put::<DoubleType>(&mut to, rows().map(|_| began))?;
-    for (place, column) in COLUMNS.iter().enumerate() {
-        let text = |row| Some(table.text(place, row)).filter(|text| !text.is_empty());
-        let number = |row| table.whole(place, row);
+    for column in &COLUMNS {
+        let text = |row| Some(table.text(column.id, row)).filter(|text| !text.is_empty());
+        let number = |row| table.whole(column.id, row);
         match column.unit {
             Unit::Text => {
                 put::<ByteArrayType>(&mut to, rows().map(|row| text(row).map(ByteArray::from)))

@@ -13,12 +13,12 @@ use crate::clock::{NANOS, Stamp};
 use crate::disk;
 use crate::request::cell::{Value, nanos};
 use crate::request::column::Unit;
-use crate::request::columns::{COLUMNS, ColumnId};
+use crate::request::columns::{Column, ColumnId};
 use crate::request::csv::Base;
 use crate::request::outcome::Outcome;
 
 use super::cells::Cells;
-use super::{Error, Named as _, Table};
+use super::{Error, Table};
 
 /// What is known of files of rows beside the rows that could be read.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +49,12 @@ pub struct Zero {
 }
 
 /// Columns that no report says: read, they would take a third of the memory.
-pub const UNSAID: [&str; 4] = ["trace_id", "engine_id", "span_id", "parent_span_id"];
+pub const UNSAID: [ColumnId; 4] = [
+    ColumnId::trace_id,
+    ColumnId::engine_id,
+    ColumnId::span_id,
+    ColumnId::parent_span_id,
+];
 /// Broken rows that are named.
 const NAMED: usize = 3;
 /// Bytes that a thread reads at a time.
@@ -125,7 +130,7 @@ impl Zero {
 pub fn read(
     paths: &[PathBuf],
     began: Option<f64>,
-    left_out: &[&str],
+    left_out: &[ColumnId],
 ) -> Result<(Table, Told), Error> {
     let mut table = Table::default();
     let told = each(paths, began, left_out, &mut |more, _| table.append(more))?;
@@ -140,7 +145,7 @@ pub fn read(
 pub fn each(
     paths: &[PathBuf],
     began: Option<f64>,
-    left_out: &[&str],
+    left_out: &[ColumnId],
     sink: &mut dyn FnMut(Table, Option<f64>),
 ) -> Result<Told, Error> {
     let mut told = Told {
@@ -187,13 +192,13 @@ impl Read for Bytes {
     }
 }
 
-/// The place of each column of a file in [`COLUMNS`], and what it holds; `None` of those that are not read.
-type Header = Vec<Option<(usize, Unit)>>;
+/// Each column of a file; `None` of those that are not read.
+type Header = Vec<Option<&'static Column>>;
 
 impl<'a> Reading<'a> {
     fn open(
         path: &'a Path,
-        left_out: &[&str],
+        left_out: &[ColumnId],
         unknown: &mut Vec<String>,
     ) -> Result<Reading<'a>, Error> {
         let wrong = |cause| Error::read(path, cause);
@@ -320,7 +325,7 @@ impl<'a> Reading<'a> {
 }
 
 /// What the columns of a file are, by its first line; or what is wrong with that.
-fn header(line: &[u8], left_out: &[&str], unknown: &mut Vec<String>) -> Result<Header, String> {
+fn header(line: &[u8], left_out: &[ColumnId], unknown: &mut Vec<String>) -> Result<Header, String> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let line = std::str::from_utf8(line).map_err(|_| "is not text in UTF-8".to_owned())?;
     let line = line.trim_end_matches(['\n', '\r']);
@@ -328,26 +333,27 @@ fn header(line: &[u8], left_out: &[&str], unknown: &mut Vec<String>) -> Result<H
     let missing = [&["req_id"][..], &["arrival_time"], &["outcome", "success"]];
     let lacks = |any: &&&[&str]| !any.iter().any(|name| names.contains(name));
     if let Some([name, ..]) = missing.iter().find(lacks) {
-        if names.iter().any(|name| name.place().is_some()) {
+        if names.iter().any(|name| ColumnId::named(name).is_some()) {
             return Err(format!("has no column {name}"));
         }
         let begin: String = line.chars().take(40).collect();
         return Err(format!("is {begin:?}"));
     }
-    let is_twice =
-        |(at, name): &(usize, &&str)| name.place().is_some() && names[..*at].contains(name);
+    let is_twice = |(at, name): &(usize, &&str)| {
+        ColumnId::named(name).is_some() && names[..*at].contains(name)
+    };
     if let Some((_, name)) = names.iter().enumerate().find(is_twice) {
         return Err(format!("names {name} twice"));
     }
-    let place = |name: &&str| {
-        let place = name.place();
-        if place.is_none() {
+    let column = |name: &&str| {
+        let column = ColumnId::named(name);
+        if column.is_none() {
             unknown.push((*name).to_owned());
         }
-        let place = place.filter(|_| !left_out.contains(name))?;
-        Some((place, COLUMNS.get(place)?.unit))
+        let read = column.filter(|column| !left_out.contains(column));
+        read.map(ColumnId::column)
     };
-    Ok(names.iter().map(place).collect())
+    Ok(names.iter().map(column).collect())
 }
 
 /// The first time of a row.
@@ -355,7 +361,7 @@ fn first_time(text: &[u8], header: &Header) -> Option<i64> {
     text.split(|byte| *byte == b'\n').find_map(|line| {
         let line = std::str::from_utf8(line).ok()?;
         let cells = Cells::of(line.trim_end()).zip(header);
-        let mut times = cells.filter(|(_, of)| of.is_some_and(|(_, unit)| unit == Unit::Time));
+        let mut times = cells.filter(|(_, of)| of.is_some_and(|of| of.unit == Unit::Time));
         times.find_map(|(cell, _)| nanos(cell.as_bytes()))
     })
 }
@@ -389,7 +395,7 @@ fn read_lines(
     for (number, line) in (first..).zip(lines) {
         cells.clear();
         match row(line, header, zero, &mut cells) {
-            Ok(()) => table.push_at(cells.drain(..)),
+            Ok(()) => table.push_cells(cells.drain(..)),
             Err(what) => {
                 broken += 1;
                 if examples.len() < NAMED {
@@ -406,7 +412,7 @@ fn row<'l>(
     line: &'l [u8],
     header: &Header,
     zero: Option<Zero>,
-    cells: &mut Vec<(usize, Value<'l>)>,
+    cells: &mut Vec<(ColumnId, Value<'l>)>,
 ) -> Result<(), String> {
     if line.len() as u64 >= LONGEST_LINE {
         return Err("the row is longer than 1 MiB".to_owned());
@@ -421,24 +427,19 @@ fn row<'l>(
         let cell = found
             .next()
             .ok_or_else(|| format!("the row is cut off: {read} of {} cells", header.len()))?;
-        let Some((place, unit)) = column.filter(|_| !cell.is_empty()) else {
+        let Some(column) = column.filter(|_| !cell.is_empty()) else {
             continue;
         };
-        let name = || COLUMNS.get(place).map_or("", |column| column.name);
+        let (name, unit) = (column.name, column.unit);
         let value = match unit {
-            Unit::Text
-                if place == ColumnId::outcome as usize && Outcome::named(&cell).is_none() =>
-            {
-                None
-            }
+            Unit::Text if column.id == ColumnId::outcome && Outcome::named(&cell).is_none() => None,
             Unit::Text | Unit::Bool => Some(Value::Text(cell.clone())),
             Unit::Count => cell.parse().ok().map(Value::Count),
             Unit::Latency | Unit::Seconds => nanos(cell.as_bytes()).map(Value::Nanos),
             Unit::Time => match (nanos(cell.as_bytes()), zero) {
                 (Some(at), Some(zero)) if Base::of(at) != zero.base => {
                     return Err(format!(
-                        "{} {cell} counts from {}, those of rows before it do not",
-                        name(),
+                        "{name} {cell} counts from {}, those of rows before it do not",
                         Base::of(at).words()
                     ));
                 }
@@ -455,9 +456,9 @@ fn row<'l>(
                 Unit::Text => "none that this version knows",
                 _ => "no number",
             };
-            format!("{} {shown:?} is {what}", name())
+            format!("{name} {shown:?} is {what}")
         })?;
-        cells.push((place, value));
+        cells.push((column.id, value));
     }
     match found.count() {
         0 => Ok(()),

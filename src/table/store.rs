@@ -46,37 +46,39 @@ pub struct Words {
 }
 
 impl Store {
-    /// Adds the cell of a row behind this many to the column of this place.
-    pub fn push(&mut self, cell: &Value<'_>, rows: usize, place: usize) {
+    /// Puts a cell into a row of the column: into a new one, or in the place of what it had.
+    pub fn put(&mut self, cell: &Value<'_>, row: usize, column: ColumnId) {
         match cell {
-            Value::Empty => {}
-            Value::Count(count) => self.number(i64::try_from(*count).unwrap_or(i64::MAX), rows),
-            Value::Nanos(nanos) => self.number(*nanos, rows),
-            Value::Time(at) => self.number(at.nanos(), rows),
-            Value::Bool(true) => self.word("True", rows, place),
-            Value::Bool(false) => self.word("False", rows, place),
-            Value::Text(text) => self.word(text, rows, place),
+            Value::Empty => match self {
+                Store::Nothing => {}
+                Store::Numbers(numbers) => numbers.clear(row),
+                Store::Words(words) => words.clear(row),
+            },
+            Value::Count(count) => self.number(i64::try_from(*count).unwrap_or(i64::MAX), row),
+            Value::Nanos(nanos) => self.number(*nanos, row),
+            Value::Time(at) => self.number(at.nanos(), row),
+            Value::Bool(true) => self.word("True", row, column),
+            Value::Bool(false) => self.word("False", row, column),
+            Value::Text(text) => self.word(text, row, column),
         }
     }
 
-    fn number(&mut self, number: i64, rows: usize) {
+    fn number(&mut self, number: i64, row: usize) {
         if let Store::Nothing = self {
             *self = Store::Numbers(Numbers::default());
         }
         if let Store::Numbers(numbers) = self {
-            numbers.push(number, rows);
+            numbers.put(number, row);
         }
     }
 
-    fn word(&mut self, word: &str, rows: usize, place: usize) {
+    fn word(&mut self, word: &str, row: usize, column: ColumnId) {
         if let Store::Nothing = self {
-            let are_ids = IDS.iter().any(|id| *id as usize == place);
-            *self = Store::Words(Words::new(are_ids));
+            *self = Store::Words(Words::new(IDS.contains(&column)));
         }
         if let Store::Words(words) = self {
-            words.cells.resize(rows, 0);
             let code = words.code(word);
-            words.cells.push(code);
+            put(&mut words.cells, row, code, 0);
         }
     }
 
@@ -118,17 +120,23 @@ impl Numbers {
         }
     }
 
-    fn push(&mut self, number: i64, rows: usize) {
+    fn put(&mut self, number: i64, row: usize) {
         match i32::try_from(number) {
             Ok(number) if self.wide.is_empty() && number != i32::MIN => {
-                self.narrow.resize(rows, i32::MIN);
-                self.narrow.push(number);
+                put(&mut self.narrow, row, number, i32::MIN);
             }
             _ => {
                 self.widen();
-                self.wide.resize(rows, i64::MIN);
-                self.wide.push(number);
+                put(&mut self.wide, row, number, i64::MIN);
             }
+        }
+    }
+
+    fn clear(&mut self, row: usize) {
+        if let Some(number) = self.narrow.get_mut(row) {
+            *number = i32::MIN;
+        } else if let Some(number) = self.wide.get_mut(row) {
+            *number = i64::MIN;
         }
     }
 
@@ -162,6 +170,12 @@ impl Words {
             ends: vec![0],
             are_ids,
             ..Words::default()
+        }
+    }
+
+    fn clear(&mut self, row: usize) {
+        if let Some(code) = self.cells.get_mut(row) {
+            *code = 0;
         }
     }
 
@@ -206,4 +220,12 @@ impl Words {
         }
         code
     }
+}
+
+/// Puts a cell where it belongs; rows before it that had none get that.
+fn put<C: Copy>(cells: &mut Vec<C>, row: usize, cell: C, none: C) {
+    if cells.len() <= row {
+        cells.resize(row + 1, none);
+    }
+    cells[row] = cell;
 }

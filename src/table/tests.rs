@@ -11,17 +11,17 @@ pub(crate) enum Cell<'a> {
 impl Table {
     pub(crate) fn push<'a>(&mut self, cells: impl IntoIterator<Item = (&'a str, Cell<'a>)>) {
         let value = |(name, cell): (&'a str, Cell<'a>)| {
-            let place = name.place()?;
+            let column = ColumnId::named(name)?;
             let value = match cell {
-                Cell::Number(value) if COLUMNS.get(place)?.unit == Unit::Count => {
+                Cell::Number(value) if column.column().unit == Unit::Count => {
                     Value::Count(value as u64)
                 }
                 Cell::Number(value) => Value::Nanos((value * NANOS as f64).round() as i64),
                 Cell::Word(word) | Cell::Id(word) => Value::Text(word.into()),
             };
-            Some((place, value))
+            Some((column, value))
         };
-        self.push_at(cells.into_iter().filter_map(value));
+        self.push_cells(cells.into_iter().filter_map(value));
     }
 }
 
@@ -35,7 +35,7 @@ fn rows_of_a_request_are_told_from_requests_that_look_alike() {
     let expected = [true, false, true, true, false, true, true, true, true];
     assert_eq!(firsts, expected);
     assert_eq!(table.place(8), Some(7));
-    assert_eq!(table.text("req_id", 4), "b#3");
+    assert_eq!(table.text(ColumnId::req_id, 4), "b#3");
 }
 
 #[test]
@@ -56,10 +56,10 @@ fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
         let out = at(&format!("{}.csv", last[0].len()));
         join::join(&[at("front.csv"), at("hop.csv")], &out).unwrap();
         let joined = Table::read(&out).unwrap();
-        assert_eq!(joined.number("queue_time_in_router", 0), None);
-        assert_eq!(joined.text("seen_by", 0), "front");
-        assert_eq!(joined.number("last_token_time", 0), told);
-        assert!(!joined.has("request_prompt_tokens"));
+        assert_eq!(joined.number(ColumnId::queue_time_in_router, 0), None);
+        assert_eq!(joined.text(ColumnId::seen_by, 0), "front");
+        assert_eq!(joined.number(ColumnId::last_token_time, 0), told);
+        assert!(!joined.has(ColumnId::request_prompt_tokens));
     }
 }
 
@@ -118,13 +118,16 @@ fn what_a_row_lacks_is_empty_wherever_it_stands() {
     table.push([("host", Cell::Word("a")), ("outcome", Cell::Word("ok"))]);
     table.push([("success", Cell::Word("True"))]);
     table.push([]);
-    assert_eq!(table.numbers("ttft").len(), 4);
-    assert_eq!(table.number("ttft", 0), Some(1.0));
-    assert_eq!(table.number("ttft", 3), None);
-    assert!(table.numbers("tpot").is_empty());
-    let hosts: Vec<&str> = (0..4).map(|row| table.text("host", row)).collect();
+    assert_eq!(table.numbers(ColumnId::ttft).len(), 4);
+    assert_eq!(table.number(ColumnId::ttft, 0), Some(1.0));
+    assert_eq!(table.number(ColumnId::ttft, 3), None);
+    assert!(table.numbers(ColumnId::tpot).is_empty());
+    let hosts: Vec<&str> = (0..4).map(|row| table.text(ColumnId::host, row)).collect();
     assert_eq!(hosts, ["", "a", "", ""]);
-    assert_eq!((table.codes("host"), table.code("host", 1)), (2, 1));
+    assert_eq!(
+        (table.codes(ColumnId::host), table.code(ColumnId::host, 1)),
+        (2, 1)
+    );
     let ok: Vec<bool> = (0..4).map(|row| table.is_ok(row)).collect();
     assert_eq!(ok, [false, true, true, false]);
 }

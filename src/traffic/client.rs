@@ -8,7 +8,6 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use nix::errno::Errno;
 use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::time::timeout;
@@ -18,7 +17,7 @@ use crate::request::attempt::SpanId;
 use crate::request::endpoint::Endpoint;
 use crate::request::head::{content_type, is_encoded, smg_worker, told_outcome};
 use crate::request::observer::{End, Observer};
-use crate::request::outcome::Outcome;
+use crate::request::outcome::{OWN_WANTS, Outcome};
 use crate::request::row::Row;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
@@ -74,8 +73,6 @@ pub const OWN_HEADERS: [&str; 7] = [
 /// A connection idle for longer is not used again: SGLang closes at 5 s, and a request that meets the
 /// closing is lost.
 const IDLE_NANOS: i64 = 4 * NANOS;
-/// What connecting fails with for want of the generator's own: files (of the process, of the system), local ports.
-const OWN_WANTS: [Errno; 3] = [Errno::EMFILE, Errno::ENFILE, Errno::EADDRNOTAVAIL];
 
 /// Sends requests to one target.
 #[derive(Debug)]
@@ -384,7 +381,7 @@ impl Client {
         {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => {
-                let is_own = |number| OWN_WANTS.contains(&Errno::from_raw(number));
+                let is_own = |number| OWN_WANTS.contains(&number);
                 if error.raw_os_error().is_some_and(is_own) {
                     self.dropped.fetch_add(1, Ordering::Relaxed);
                 }

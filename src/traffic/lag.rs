@@ -1,10 +1,10 @@
 //! How late the generator itself was: a saturated client must not pass for a slow server.
 
 use crate::clock::{NANOS, Stamp};
-use crate::report::duration;
 use crate::request::outcome::Outcome;
 use crate::request::timeline::Moment;
 use crate::stats::Histogram;
+use crate::units::duration;
 
 use super::client::Exchange;
 use super::verdict::{Bounds, Delay, Evidence, Gaps};

@@ -9,8 +9,8 @@ mod tests;
 
 pub use evidence::{Bounds, Delay, Evidence, Gaps};
 
-use crate::report::duration;
 use crate::report::verdict::{Grade, Verdict};
+use crate::units::duration;
 
 /// A figure, and from where on it is what; `None`: this alone never makes it invalid.
 type Bound = (fn(&Evidence) -> f64, f64, Option<f64>);

@@ -10,16 +10,18 @@ use toml::Value;
 use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
+use crate::report::figures::figures;
 use crate::report::load::Goal;
 use crate::report::outputs;
 use crate::report::reader::{Run, inputs, load};
+use crate::report::words::line_of;
 use crate::table;
 use crate::units::between;
 
 use super::Error;
 use super::figures::{Compared, Figures, goal};
 use super::fit::Fit;
-use super::load::Load;
+use super::load::{Load, together};
 use super::replay::{Deployment, Model};
 use super::settings::{
     LEAST_RATE, MOST_RATE, MOST_SERVERS, RATE, SERVERS, SLOTS, deployment, sweeps,
@@ -28,7 +30,8 @@ use super::settings::{
 /// What is to be predicted, of what, and from what.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Args {
-    /// Folders of runs, or files of rows (also .gz): what is to be served, and when
+    /// Folders of runs, or files of rows (also .gz): what is to be served, and when; each is predicted by itself, but records of
+    /// several proxies of one time are one load
     #[arg(value_name = "LOAD", required = true)]
     pub loads: Vec<PathBuf>,
     /// Runs to learn the servers' speed from [default: LOAD]
@@ -95,7 +98,6 @@ impl Find {
 #[derive(Debug)]
 struct Prediction {
     settings: Vec<Entry>,
-    servers: Deployment,
     figures: Figures,
     /// How far they may be off.
     errors: Compared,
@@ -103,19 +105,18 @@ struct Prediction {
     note: Option<String>,
     /// Requests that no server takes: longer than its KV cache.
     refused: usize,
-    /// What becomes of the requests, where a page is made of them.
-    made: Option<Load>,
+    /// It in the table of runs.
+    line: Vec<String>,
+    /// Its rows, where a page is made of them.
+    run: Option<Run>,
 }
 
-/// What all predictions are made of.
-struct Made<'a> {
-    args: &'a Args,
+/// What is predicted of a load.
+struct Predicted<'a> {
     load: &'a Load,
-    /// What was measured of it.
+    /// What was measured of it, and that in the table of runs.
     measured: Figures,
-    fit: Fit,
-    /// Why there are none.
-    no_prediction: Option<String>,
+    line: Vec<String>,
     predictions: Vec<Prediction>,
     /// Settings under which nothing was found that is looked for.
     not_found: Vec<Vec<Entry>>,
@@ -123,10 +124,25 @@ struct Made<'a> {
     notes: Vec<String>,
 }
 
+/// What all predictions are made of.
+struct Made<'a> {
+    args: &'a Args,
+    fit: Fit,
+    /// Why there are none.
+    no_prediction: Option<String>,
+    loads: Vec<Predicted<'a>>,
+}
+
+/// What would serve a load under some settings, and what becomes of its requests.
+type Served = (Vec<Entry>, Deployment, Load, Figures);
+
 /// Rates that are looked at differ by this share.
 const PRECISION: f64 = 0.02;
 /// Beyond so many times as many requests at once as rows tell of nothing is known.
 const FAR: f64 = 2.5;
+/// From this share of their places in use on servers are nearly full; the rows of `--fit` tell of that where they had this share of it.
+const BUSY: f64 = 0.9;
+const AS_BUSY: f64 = 0.7;
 
 /// Predicts: what is shown, and why nothing is predicted or found, where that is so.
 ///
@@ -140,12 +156,15 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
     let written = [args.html.as_slice(), args.profile.as_slice()].concat();
     let given = [args.loads.as_slice(), args.fit.as_slice()].concat();
     outputs::check(&written, &inputs(&given), args.force)?;
-    let mut runs = load(&args.loads)?.runs;
-    let loads = loads(&runs)?;
-    let load = only(&loads)?;
-    runs.retain(|run| args.html.is_some() && run.name == load.name);
+    let (runs, loads) = read(&args.loads)?;
+    if loads.is_empty() {
+        return Err(Error::Empty);
+    }
     // What cannot be is said before it is learnt what was, and also where nothing is predicted.
-    for settings in &grid {
+    for (load, settings) in loads
+        .iter()
+        .flat_map(|load| grid.iter().map(move |of| (load, of)))
+    {
         let was = Deployment::of(&Model::default(), load);
         let looked_for = args
             .find
@@ -153,51 +172,39 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         let all: Vec<Entry> = settings.iter().cloned().chain(looked_for).collect();
         deployment(was, load, &all)?;
     }
-    let given = match args.fit.as_slice() {
+    let taught = match args.fit.as_slice() {
         [] => None,
-        given => Some(self::loads(&self::load(given)?.runs)?),
+        given => Some(read(given)?.1),
     };
-    let fitted = given.as_deref().unwrap_or(&loads);
-    let is_said = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
-    let is_said = grid.iter().all(is_said);
+    let fit = Fit::of(taught.as_deref().unwrap_or(&loads))?;
     let mut made = Made {
-        notes: notes(load, given.iter().flatten(), !is_said),
-        no_prediction: None,
-        predictions: Vec::new(),
-        not_found: Vec::new(),
+        no_prediction: fit.no_prediction(),
         args,
-        load,
-        measured: Figures::of(load, &args.goodput),
-        fit: Fit::of(fitted)?,
+        fit,
+        loads: Vec::new(),
     };
-    made.no_prediction = made.fit.no_prediction();
-    if made.no_prediction.is_none() {
-        for settings in grid {
-            let prediction = match args.find {
-                None => Some(made.under(settings.clone())?),
-                Some(what) => made.find(&settings, what)?,
-            };
-            match prediction {
-                Some(mut of) => {
-                    of.errors = made.fit.may_be_off(&of.servers, load, &of.figures);
-                    made.predictions.push(of);
-                }
-                None => made.not_found.push(settings),
-            }
-        }
+    for (run, load) in runs.iter().zip(&loads) {
+        made.loads.push(made.predicted(run, load, &grid)?);
+    }
+    if let (Some(first), Some(taught)) = (made.loads.first_mut(), &taught) {
+        first
+            .notes
+            .extend(taught.iter().flat_map(|of| of.notes.clone()));
     }
     if let Some(path) = &args.profile {
         write(path, &made.fit.profile())?;
-    }
-    if let Some(path) = &args.html {
-        write(path, &made.page(runs, &sweeps))?;
     }
     let shown = match args.is_json() {
         true => format!("{:#}\n", made.to_json()),
         false => made.to_text(),
     };
-    let nothing = made.predictions.is_empty().then(|| made.none_keeps());
-    Ok((shown, made.no_prediction.or(nothing)))
+    let nothing = made.loads.iter().find(|of| of.predictions.is_empty());
+    let nothing = nothing.map(|of| made.none_keeps(of.load));
+    let nothing = made.no_prediction.take().or(nothing);
+    if let Some(path) = &args.html {
+        write(path, &made.page(runs, &sweeps))?;
+    }
+    Ok((shown, nothing))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {
@@ -205,37 +212,100 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
     Ok(written.map_err(|cause| table::Error::write(path, cause))?)
 }
 
-impl Made<'_> {
-    fn under(&self, settings: Vec<Entry>) -> Result<Prediction, Error> {
-        let servers = deployment(self.fit.as_it_was(self.load), self.load, &settings)?;
-        let made = servers.serve(self.load);
-        let (most, seen) = (made.most_running(), self.fit.most_running);
-        let note = (most as f64 > FAR * seen as f64).then(|| {
-            format!(
+/// The runs of what is given of which any request can be replayed, with these.
+fn read(given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
+    let runs = together(self::load(given)?.runs)?;
+    let mut all = Vec::new();
+    for run in runs {
+        let load = Load::of(&run)?;
+        all.extend((!load.requests.is_empty()).then_some((run, load)));
+    }
+    Ok(all.into_iter().unzip())
+}
+
+impl<'a> Made<'a> {
+    /// All that is predicted of a load, the rows of which are those of a run.
+    fn predicted(
+        &self,
+        run: &Run,
+        load: &'a Load,
+        grid: &[Vec<Entry>],
+    ) -> Result<Predicted<'a>, Error> {
+        let is_said = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
+        let mut made = Predicted {
+            notes: notes(load, !grid.iter().all(is_said)),
+            measured: Figures::of(load, &self.args.goodput),
+            line: line_of(&format!("measured: {}", load.name), &figures(run)),
+            predictions: Vec::new(),
+            not_found: Vec::new(),
+            load,
+        };
+        for settings in grid.iter().filter(|_| self.no_prediction.is_none()) {
+            let served = match self.args.find {
+                None => Some(self.under(load, settings.clone())?),
+                Some(what) => self.find(load, settings, what)?,
+            };
+            match served {
+                Some(served) => made.predictions.push(self.prediction(load, served)),
+                None => made.not_found.push(settings.clone()),
+            }
+        }
+        Ok(made)
+    }
+
+    fn under(&self, load: &Load, settings: Vec<Entry>) -> Result<Served, Error> {
+        let servers = deployment(self.fit.as_it_was(load), load, &settings)?;
+        let made = servers.serve(load);
+        let figures = Figures::of(&made, &self.args.goodput);
+        Ok((settings, servers, made, figures))
+    }
+
+    fn prediction(&self, load: &Load, (settings, servers, made, of): Served) -> Prediction {
+        let errors = self.fit.may_be_off(&servers, load, &of);
+        let note = self.far(&servers, &made);
+        let run = self.run_of(&settings, errors, note.as_ref(), &made);
+        Prediction {
+            line: line_of(&run.name, &figures(&run)),
+            refused: made.requests.len() - made.seen().count(),
+            run: self.args.html.is_some().then_some(run),
+            figures: of,
+            settings,
+            errors,
+            note,
+        }
+    }
+
+    /// What is said of a prediction that is far from all that the rows of `--fit` tell of.
+    fn far(&self, servers: &Deployment, made: &Load) -> Option<String> {
+        let ((most, mean), (seen, taught)) = (made.running(), self.fit.running);
+        if most as f64 > FAR * seen as f64 {
+            return Some(format!(
                 "up to {most} requests run at once on a server, and at most {seen} did in the rows of --fit: these do not tell how fast it is \
                  then, and ± does not hold that; give --fit rows of more requests at once"
+            ));
+        }
+        let slots = servers.slots.iter().map(|slots| *slots as f64).sum::<f64>()
+            / servers.slots.len() as f64;
+        let [busy, taught] = [mean / slots, taught / slots];
+        (busy >= BUSY && taught < AS_BUSY * busy).then(|| {
+            format!(
+                "{:.0} % of the servers' slots are in use on average, and at most {:.0} % were in the rows of --fit: these do not tell what \
+                 becomes of a queue then, and ± is too narrow; give --fit rows of busier servers",
+                busy * 100.0,
+                taught * 100.0
             )
-        });
-        Ok(Prediction {
-            servers,
-            note,
-            errors: Compared::default(),
-            figures: Figures::of(&made, &self.args.goodput),
-            refused: made.requests.len() - made.seen().count(),
-            made: self.args.html.is_some().then_some(made),
-            settings,
         })
     }
 
     /// The fewest servers, or the highest rate, that keep the goals. Looked at first is what was measured, then twice as many servers
     /// or half the rate, or the other way round, until one keeps them and one does not; then what is between those.
-    fn find(&self, settings: &[Entry], what: Find) -> Result<Option<Prediction>, Error> {
+    fn find(&self, load: &Load, settings: &[Entry], what: Find) -> Result<Option<Served>, Error> {
         // Of places in order each has more room than the one before: a server more, or a rate that is a share lower.
-        let rate = self.load.rate();
+        let rate = load.rate();
         let place = |of: f64| ((rate / of).ln() / PRECISION.ln_1p()) as i64;
         let (first, mut at, last) = match what {
-            Find::Servers => (1, self.load.servers.len() as i64, MOST_SERVERS as i64),
-            Find::Rate => (place(MOST_RATE), 0, place(self.least_rate())),
+            Find::Servers => (1, load.servers.len() as i64, MOST_SERVERS as i64),
+            Find::Rate => (place(MOST_RATE), 0, place(least_rate(load))),
         };
         let (mut missed, mut enough, mut found) = (first - 1, last + 1, None);
         at = at.clamp(first, last);
@@ -249,9 +319,9 @@ impl Made<'_> {
                 }
             };
             let looked_for = (what.key().to_owned(), value);
-            let made = self.under([settings, &[looked_for]].concat())?;
-            match made.figures.goodput_share >= Some(self.args.goodput_share) {
-                true => (enough, found) = (at, Some(made)),
+            let served = self.under(load, [settings, &[looked_for]].concat())?;
+            match served.3.goodput_share >= Some(self.args.goodput_share) {
+                true => (enough, found) = (at, Some(served)),
                 false => missed = at,
             }
             at = match (missed < first, enough > last) {
@@ -269,13 +339,8 @@ impl Made<'_> {
         }
     }
 
-    /// The lowest that is looked at, requests a second.
-    fn least_rate(&self) -> f64 {
-        (self.load.rate() / MOST_SERVERS as f64).max(LEAST_RATE)
-    }
-
     /// Why nothing was found.
-    fn none_keeps(&self) -> String {
+    fn none_keeps(&self, load: &Load) -> String {
         let goals = self.args.goodput.iter();
         let goals: Vec<String> = goals
             .map(|goal| format!("{}:{}", goal.name, goal.most_ms))
@@ -284,7 +349,7 @@ impl Made<'_> {
             Some(Find::Servers) => format!("number of servers up to {MOST_SERVERS}"),
             _ => format!(
                 "rate from {} requests a second on",
-                four_digits(self.least_rate())
+                four_digits(least_rate(load))
             ),
         };
         let share = self.args.goodput_share * 100.0;
@@ -295,43 +360,20 @@ impl Made<'_> {
     }
 }
 
+/// The lowest rate that is looked at, requests a second.
+fn least_rate(load: &Load) -> f64 {
+    (load.rate() / MOST_SERVERS as f64).max(LEAST_RATE)
+}
+
 /// A rate as a person would write it.
 fn four_digits(rate: f64) -> Value {
     let scale = 10_f64.powi(3 - rate.log10().floor() as i32);
     Value::from((rate * scale).round() / scale)
 }
 
-fn loads(runs: &[Run]) -> Result<Vec<Load>, Error> {
-    let has_any =
-        |load: &Result<Load, Error>| !matches!(load, Ok(load) if load.requests.is_empty());
-    runs.iter().map(Load::of).filter(has_any).collect()
-}
-
-/// Several loads are one after the other: only one can be replayed.
-fn only(loads: &[Load]) -> Result<&Load, Error> {
-    match loads {
-        [] => Err(Error::Empty),
-        [load] => Ok(load),
-        several => {
-            let names: Vec<&str> = several.iter().map(|of| of.name.as_str()).collect();
-            Err(Error::Setting(format!(
-                "LOAD: {} runs were given ({}): one is replayed at a time; give the folder or the file of that one alone, the others \
-                 can teach by --fit",
-                several.len(),
-                names.join(", ")
-            )))
-        }
-    }
-}
-
-/// What the reader must know of the load, and of what taught.
-fn notes<'l>(
-    load: &'l Load,
-    taught: impl Iterator<Item = &'l Load>,
-    needs_slots: bool,
-) -> Vec<String> {
-    let all = std::iter::once(load).chain(taught);
-    let mut notes: Vec<String> = all.flat_map(|of| of.notes.clone()).collect();
+/// What the reader must know of a load.
+fn notes(load: &Load, needs_slots: bool) -> Vec<String> {
+    let mut notes = load.notes.clone();
     if needs_slots && load.slots.iter().all(Option::is_none) {
         notes.push(
             "no request waited for a slot: how many the servers run at once is not known, and no limit is assumed; \

@@ -19,8 +19,8 @@ pub struct Fit {
     pub shares: BTreeMap<usize, f64>,
     /// Requests that it was learnt from.
     pub requests: usize,
-    /// The most of them that ran at once on a server.
-    pub most_running: usize,
+    /// How many of them ran at once on a server: at most, and on average.
+    pub running: (usize, f64),
     /// Runs replayed.
     pub validation: Vec<Replayed>,
 }
@@ -66,7 +66,10 @@ impl Fit {
         let mut fit = Fit {
             requests: taught.iter().map(|sample| sample.seen().count()).sum(),
             shares: shares.filter_map(of_shares).collect(),
-            most_running: loads.iter().map(Load::most_running).max().unwrap_or(0),
+            running: loads
+                .iter()
+                .map(Load::running)
+                .fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,
             learnt,
             validation: Vec::new(),

@@ -63,6 +63,30 @@ const FEWEST: usize = 20;
 /// A server's sample has at most so many requests, and all samples make so many tokens.
 const MOST: (usize, u64) = (2_000, 400_000);
 
+/// Runs of which each is a load: records of proxies of one time are those of one, whichever of them a request came through.
+///
+/// # Errors
+/// Some are of a front and some of hops, which tell of the same requests.
+pub fn together(runs: Vec<Run>) -> Result<Vec<Run>, Error> {
+    let mut all: Vec<Run> = Vec::new();
+    for run in runs {
+        let is_one = |one: &&mut Run| {
+            let both = one.span().zip(run.span());
+            both.is_some_and(|(one, other)| one.0 <= other.1 && other.0 <= one.1)
+        };
+        let Some(one) = all.iter_mut().find(is_one) else {
+            all.push(run);
+            continue;
+        };
+        let sides = [&*one, &run].map(|run| run.table.text(ColumnId::seen_by, 0));
+        if sides[0] != sides[1] {
+            return Err(Error::Sides(one.name.clone(), run.name));
+        }
+        one.take(run)?;
+    }
+    Ok(all)
+}
+
 impl Load {
     /// Of a run.
     ///
@@ -121,8 +145,8 @@ impl Load {
         (self.requests.len().max(2) - 1) as f64 / (last - first).max(1e-9)
     }
 
-    /// The most requests that any server ran at once, as far as is known.
-    pub fn most_running(&self) -> usize {
+    /// How many requests ran at once on a server, as far as is known: at most on any, and on average of all.
+    pub fn running(&self) -> (usize, f64) {
         let changes = self.seen().flat_map(|(request, times)| {
             let [from, to] = [times.admitted, times.finish];
             [(request.server, from, 1), (request.server, to, -1)]
@@ -130,12 +154,16 @@ impl Load {
         let mut changes: Vec<(usize, f64, isize)> = changes.collect();
         // Who ends makes room.
         changes.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
-        let mut running = 0;
-        let all = changes.iter().map(|(_, _, change)| {
+        let (mut running, mut most, mut ran) = (0, 0, 0.0);
+        let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
+        for (_, at, change) in changes {
             running += change;
-            running
-        });
-        all.max().unwrap_or(0).unsigned_abs()
+            most = most.max(running);
+            ran -= at * change as f64;
+            (first, last) = (first.min(at), last.max(at));
+        }
+        let whole = (last - first).max(1e-9) * self.servers.len() as f64;
+        (most.unsigned_abs(), ran / whole)
     }
 
     /// Whether the prefix cache had any tokens worth a word.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use queuescope::report::files::SeriesRow;
 use queuescope::report::reader::{self, Run};
+use queuescope::request::columns::ColumnId;
 use queuescope::upstream::policy::Policy;
 use queuescope::whatif::command::{self, Args};
 use queuescope::whatif::figures::Figures;
@@ -82,7 +83,7 @@ fn a_kv_cache_of_known_size_is_replayed() {
     run.series = vec![SeriesRow {
         time: 1.0,
         source: "metrics".into(),
-        server: run.table.text("host", 0).to_owned(),
+        server: run.table.text(ColumnId::host, 0).to_owned(),
         metric: "max_total_num_tokens".into(),
         value: 700.0,
     }];
@@ -213,7 +214,7 @@ fn what_saturation_may_be_off_by_is_told() {
     };
     assert!(off(0) < 0.15 && off(1) > 0.25, "{shown:#}");
     // What was measured of LOAD is told as its predictions are.
-    let measured = &shown["load"]["measured"];
+    let measured = &shown["loads"][0]["measured"];
     assert!((measured["ttft_ms"]["p50"].as_f64().unwrap() - 96.67).abs() < 0.01);
     assert!(
         (0.4..0.7).contains(&measured["goodput_share"].as_f64().unwrap()),
@@ -295,20 +296,20 @@ fn rewritten(late: impl Fn(usize) -> f64, more: [&str; 2]) -> tempfile::TempDir 
         more[0]
     );
     for row in 0..table.len() {
-        let at = |name: &str| table.number(name, row).unwrap();
+        let at = |column| table.number(column, row).unwrap();
         let late = late(row);
         let _ = writeln!(
             text,
             "{row},True,a,{},{},{},{},{},{},{},{},ok,{},{}",
-            at("actual_prompt_tokens"),
-            at("actual_output_tokens"),
-            at("arrival_time"),
-            at("server_created_time"),
-            at("queue_time_start"),
-            at("queue_time_end") + late,
-            at("server_first_token_time") + late,
-            at("finish_time") + late,
-            at("pure_queue_time") + late,
+            at(ColumnId::actual_prompt_tokens),
+            at(ColumnId::actual_output_tokens),
+            at(ColumnId::arrival_time),
+            at(ColumnId::server_created_time),
+            at(ColumnId::queue_time_start),
+            at(ColumnId::queue_time_end) + late,
+            at(ColumnId::server_first_token_time) + late,
+            at(ColumnId::finish_time) + late,
+            at(ColumnId::pure_queue_time) + late,
             if row == 7 { more[1] } else { "" },
         );
     }

@@ -1,9 +1,11 @@
 //! Which setting is best, in a sentence or two.
 
-use super::{Comparison, Difference, FAILED, Statistic};
+use crate::request::columns::ColumnId;
+
+use super::{Comparison, Difference, Statistic};
 
 /// What settings are judged by: TTFT and the total latency, of the slowest or in the middle, by which more is shown.
-const JUDGED: [&str; 2] = ["ttft", "total_latency"];
+const JUDGED: [ColumnId; 2] = [ColumnId::ttft, ColumnId::total_latency];
 const STATISTICS: [Statistic; 2] = [Statistic::Quantile(0.5), Statistic::Quantile(0.99)];
 
 impl Comparison {
@@ -16,7 +18,9 @@ impl Comparison {
             for (group, names) in self.groups.iter().enumerate() {
                 let of = |statistic| {
                     let is_one = |of: &&Difference| {
-                        of.between.0 == group && of.metric == metric && of.statistic == statistic
+                        of.between.0 == group
+                            && of.metric == Some(metric)
+                            && of.statistic == statistic
                     };
                     best(names, &all.iter().filter(is_one).collect::<Vec<_>>())
                 };
@@ -25,21 +29,14 @@ impl Comparison {
                 found.extend(most.max_by_key(|(wins, _)| *wins).map(|(_, said)| said));
             }
         }
-        let failed = all.iter().filter(|of| of.shown && of.metric == FAILED);
+        let failed = all.iter().filter(|of| of.shown && of.metric.is_none());
         found.extend(failed.map(Difference::sentence));
         if found.is_empty() && !all.is_empty() {
             let count = all.len();
             let is_shown = all.iter().any(|of| of.shown);
-            let likely = all
-                .iter()
-                .filter(|of| of.is_likely() && JUDGED.contains(&&*of.metric));
-            let likely = likely.max_by(|x, y| x.share().total_cmp(&y.share()));
-            found.push(match likely {
-                Some(of) => format!("Not certain: {}.", of.sentence()),
-                None if is_shown => {
-                    "No setting is shown to be the best by TTFT or total latency.".to_owned()
-                }
-                None => {
+            found.push(match is_shown {
+                true => "No setting is shown to be the best by TTFT or total latency.".to_owned(),
+                false => {
                     format!("No setting is shown to be better than another (comparisons: {count}).")
                 }
             });
@@ -47,7 +44,7 @@ impl Comparison {
                 true => "A queue grew for a whole run: run longer, or at a lower rate.",
                 false => "Run longer, or with more repeats.",
             };
-            found.extend((!is_shown || likely.is_some()).then(|| more.to_owned()));
+            found.extend((!is_shown).then(|| more.to_owned()));
         }
         found
     }
@@ -125,9 +122,9 @@ impl Difference {
 mod tests {
     use super::*;
 
-    fn difference(metric: &str, between: [usize; 2], seconds: f64, shown: bool) -> Difference {
+    fn difference(metric: ColumnId, between: [usize; 2], seconds: f64, shown: bool) -> Difference {
         Difference {
-            metric: metric.to_owned(),
+            metric: Some(metric),
             statistic: Statistic::Quantile(0.99),
             difference: seconds,
             low: seconds - 0.1,
@@ -150,18 +147,18 @@ mod tests {
             comparison.answers()
         };
         let all = [
-            difference("ttft", [0, 1], -0.5, true),
-            difference("ttft", [0, 2], 0.05, false),
-            difference("ttft", [1, 2], 0.05, false),
+            difference(ColumnId::ttft, [0, 1], -0.5, true),
+            difference(ColumnId::ttft, [0, 2], 0.05, false),
+            difference(ColumnId::ttft, [1, 2], 0.05, false),
         ];
         let said = "best on p99 TTFT: y, shown against x; not shown against z.";
         assert_eq!(of("xyz", &all), [said]);
         // What is beaten is not the best, however many it beats.
         let all = [
-            difference("total_latency", [0, 1], 0.5, true),
-            difference("total_latency", [0, 2], 0.5, true),
-            difference("total_latency", [0, 3], -0.5, true),
-            difference("total_latency", [2, 3], 0.05, false),
+            difference(ColumnId::total_latency, [0, 1], 0.5, true),
+            difference(ColumnId::total_latency, [0, 2], 0.5, true),
+            difference(ColumnId::total_latency, [0, 3], -0.5, true),
+            difference(ColumnId::total_latency, [2, 3], 0.05, false),
         ];
         let said = "best on p99 total latency: w, shown against x; not shown against z; not compared with the other 1.";
         assert_eq!(of("xyzw", &all), [said]);
@@ -169,33 +166,14 @@ mod tests {
         let all = [0.4, 0.1, 0.3].map(|by: f64| -by);
         let all: Vec<_> = (1..)
             .zip(all)
-            .map(|(at, by)| difference("ttft", [0, at], by, true))
+            .map(|(at, by)| difference(ColumnId::ttft, [0, at], by, true))
             .collect();
         let said = "best on p99 TTFT: b, shown against a; not compared with the other 2.";
         assert_eq!(of("abcd", &all), [said]);
-        let none = of("xy", &[difference("ttft", [0, 1], 0.05, false)]);
+        let none = of("xy", &[difference(ColumnId::ttft, [0, 1], 0.05, false)]);
         let said = "No setting is shown to be better than another (comparisons: 1).";
         assert_eq!(none, [said, "Run longer, or with more repeats."]);
-        // What an interval shows by itself is said, however many there are.
-        let mut alone = Difference {
-            holds: false,
-            comparisons: 6,
-            a: "x".to_owned(),
-            b: "y".to_owned(),
-            ..difference("ttft", [0, 1], -5.0, false)
-        };
-        let said = "Not certain: p99 TTFT was 5000 ms [4900, 5100] less with y than with x, by its interval alone; one of 6 \
-                    comparisons may show as much by chance.";
-        let found = of("xy", &[alone.clone()]);
-        assert_eq!(found, [said, "Run longer, or with more repeats."]);
-        alone.queue_grew = true;
-        let longer = "A queue grew for a whole run: run longer, or at a lower rate.";
-        assert_eq!(of("xy", &[alone.clone()]), [said, longer]);
-        alone.high = 0.2;
-        let said = "Not certain: p99 TTFT was 5000 ms [−200, 5100] less with y than with x; there is no confidence interval, as a \
-                    queue grew for a whole run.";
-        assert_eq!(of("xy", &[alone]), [said, longer]);
-        let other = of("xy", &[difference("tpot", [0, 1], 0.05, true)]);
+        let other = of("xy", &[difference(ColumnId::tpot, [0, 1], 0.05, true)]);
         assert_eq!(
             other,
             ["No setting is shown to be the best by TTFT or total latency."]

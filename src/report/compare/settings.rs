@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::{Difference, FAILED, Statistic, Strata, compare, judge};
+use super::{Difference, Statistic, Strata, compare, judge};
 use crate::report::files::{RunState, plain};
 use crate::report::findings::queue_grew;
-use crate::report::load::{is_given_up, label};
+use crate::report::load::is_given_up;
 use crate::report::reader::{Loaded, Run};
 use crate::report::verdict::Grade;
+use crate::request::columns::ColumnId;
 use crate::table::Table;
 
 /// All comparisons of what was loaded.
@@ -21,17 +22,15 @@ pub struct Comparison {
     pub groups: Vec<Vec<String>>,
     /// Which runs were not compared, and why.
     pub notes: Vec<String>,
-    /// Of what too few requests have a value in both of some two settings.
-    pub too_few: BTreeSet<String>,
 }
 
 /// The columns compared, and whether a request that failed took for ever in it: where a stage was never reached, nobody
 /// knows.
-const METRICS: [(&str, bool); 4] = [
-    ("ttft", true),
-    ("total_latency", true),
-    (QUEUE, false),
-    ("tpot", false),
+const METRICS: [(ColumnId, bool); 4] = [
+    (ColumnId::ttft, true),
+    (ColumnId::total_latency, true),
+    (ColumnId::pure_queue_time, false),
+    (ColumnId::tpot, false),
 ];
 /// Of up to so many settings each is held against each, in the first two of [`METRICS`].
 const FEW: usize = 6;
@@ -47,8 +46,6 @@ const STATISTICS: [(Statistic, &str, u32); 2] = [
 ];
 /// The key of which values are repeats with another schedule.
 const SEED: &str = "seed";
-/// The server queue.
-const QUEUE: &str = "pure_queue_time";
 const RESAMPLING_SEED: u64 = 1;
 
 /// Settings and their runs, by repeat and seed.
@@ -125,7 +122,7 @@ fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
         for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<Pair<'_>> = a.pairs(b).collect();
             if !pairs.is_empty() {
-                let found = against([a, b], &pairs, metrics, &mut made.too_few);
+                let found = against([a, b], &pairs, metrics, &mut made.notes);
                 made.differences
                     .extend(found.into_iter().map(|difference| Difference {
                         is_against_first: n == 0,
@@ -243,7 +240,7 @@ fn strata(pairs: &[Pair<'_>], of: impl Fn(&Table, usize) -> f64) -> Strata {
 }
 
 /// A column of both; `is_endless`: a request that failed took for ever.
-fn of_column(pairs: &[Pair<'_>], column: &str, is_endless: bool) -> Strata {
+fn of_column(pairs: &[Pair<'_>], column: ColumnId, is_endless: bool) -> Strata {
     let failed = if is_endless { f64::INFINITY } else { f64::NAN };
     strata(pairs, |table, row| match table.is_ok(row) {
         true => table.number(column, row).unwrap_or(f64::NAN),
@@ -265,9 +262,9 @@ fn has_long_queue(pairs: &[Pair<'_>]) -> bool {
     };
     let is_long =
         |(queue, total): (f64, f64)| queue >= LONG_QUEUE.1 && queue >= LONG_QUEUE.0 * total;
-    means(QUEUE)
+    means(ColumnId::pure_queue_time)
         .into_iter()
-        .zip(means("total_latency"))
+        .zip(means(ColumnId::total_latency))
         .any(is_long)
 }
 
@@ -275,8 +272,8 @@ fn has_long_queue(pairs: &[Pair<'_>]) -> bool {
 fn against(
     [first, other]: [&Setting<'_>; 2],
     pairs: &[Pair<'_>],
-    metrics: &[(&str, bool)],
-    too_few: &mut BTreeSet<String>,
+    metrics: &[(ColumnId, bool)],
+    notes: &mut Vec<String>,
 ) -> Vec<Difference> {
     let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
@@ -284,7 +281,7 @@ fn against(
     let counts = known(&failed).map(|side| side.iter().filter(|failed| **failed > 0.0).count());
     if counts != [0, 0] {
         let mean = Statistic::Mean;
-        found.extend(compare(&failed, counts, FAILED, mean, RESAMPLING_SEED));
+        found.extend(compare(&failed, counts, None, mean, RESAMPLING_SEED));
     }
     for &(column, is_endless) in metrics {
         let values = of_column(pairs, column, is_endless);
@@ -292,15 +289,15 @@ fn against(
             continue;
         }
         for (statistic, what, least) in STATISTICS {
-            match compare(&values, counts, column, statistic, RESAMPLING_SEED) {
-                Some(difference) => found.push(difference),
-                None => {
-                    too_few.insert(format!(
-                        "the {what} of {} is not compared where fewer than {least} requests have a value in both settings",
-                        label(column)
-                    ));
-                }
+            let compared = compare(&values, counts, Some(column), statistic, RESAMPLING_SEED);
+            if compared.is_none() {
+                let metric = column.column().label;
+                let note = format!(
+                    "the {what} of {metric} is not compared where fewer than {least} requests have a value in both settings"
+                );
+                notes.extend((!notes.contains(&note)).then_some(note));
             }
+            found.extend(compared);
         }
     }
     let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);

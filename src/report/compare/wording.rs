@@ -1,8 +1,6 @@
 //! A difference in a sentence.
 
-use crate::report::load::label;
-
-use super::{Difference, FAILED, Statistic};
+use super::{Difference, Statistic};
 
 impl Difference {
     /// Who beats whom, on what and by how much, or what is known where no difference can be shown; and what became of
@@ -19,25 +17,12 @@ impl Difference {
         let said = match (self.is_shown(), is_less) {
             (true, true) => format!("{b} beats {a} on {what} by {}", self.range(less)),
             (true, false) => format!("{a} beats {b} on {what} by {}", self.range(found)),
-            (false, _) if self.is_likely() => format!(
-                "{what} {} {} {} with {b} than with {a}{}",
-                if self.metric == FAILED { "were" } else { "was" },
-                self.range(if is_less { less } else { found }),
-                if is_less { "less" } else { "more" },
-                match self.is_by_bounds() {
-                    true => format!(
-                        ", by its interval alone; one of {} comparisons may show as much by chance",
-                        self.comparisons
-                    ),
-                    false => "; there is no confidence interval, as a queue grew for a whole run"
-                        .to_owned(),
-                }
-            ),
             (false, _) => format!(
                 "no difference can be shown between {a} and {b} on {what} ({}{})",
                 self.range(found),
                 match self.is_by_bounds() {
-                    true => ", which those that failed could turn",
+                    true if self.failed_could_turn_it() => ", which those that failed could turn",
+                    true => ", which one of so many comparisons may show by chance",
                     false => "",
                 }
             ),
@@ -56,9 +41,10 @@ impl Difference {
 
     /// Statistic and metric as people say them.
     pub(super) fn what(&self) -> String {
-        let metric = label(&self.metric);
+        let Some(metric) = self.metric.map(|metric| metric.column().label) else {
+            return "failed requests".to_owned();
+        };
         match self.statistic {
-            _ if self.metric == FAILED => "failed requests".to_owned(),
             Statistic::Mean => format!("mean {metric}"),
             Statistic::Quantile(q) => {
                 let percent = format!("{:.3}", q * 100.0);
@@ -71,7 +57,7 @@ impl Difference {
     /// How many pairs were left out and how many requests failed, and how that was taken.
     fn of_failed(&self) -> String {
         let mut said = String::new();
-        if self.metric == FAILED {
+        if self.metric.is_none() {
             return said;
         }
         if self.left_out > 0 {
@@ -93,7 +79,7 @@ impl Difference {
         let finite = values.iter().filter(|value| value.is_finite());
         let largest = finite.fold(0.0_f64, |most, value| most.max(value.abs()));
         let (unit, factor, digits) = match largest {
-            _ if self.metric == FAILED => ("% of all", 100.0, 2),
+            _ if self.metric.is_none() => ("% of all", 100.0, 2),
             9.95.. => ("s", 1.0, usize::from(largest < 99.5)),
             0.000_995.. => ("ms", 1e3, usize::from(largest < 0.009_95)),
             _ => ("µs", 1e6, usize::from(largest < 9.95e-6)),

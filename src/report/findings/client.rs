@@ -1,8 +1,9 @@
 //! Whether the generator was up to its work.
 
-use crate::report::duration;
 use crate::report::verdict::Grade;
+use crate::request::columns::ColumnId;
 use crate::request::stages::Spent;
+use crate::units::duration;
 
 use super::{ENOUGH, Finding, LEAST, Level, Seen, upper};
 
@@ -42,9 +43,9 @@ pub fn verdict(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 pub fn slots(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     of.run.told("/config/max_concurrency")?.as_u64()?;
     let latencies = &of.figures.all.latencies;
-    let lag = latencies.get("schedule_lag");
+    let lag = latencies.get(ColumnId::schedule_lag);
     let lag = lag.filter(|lag| lag.count >= ENOUGH)?.p99;
-    let ttft = latencies.get("ttft_observed")?.p50;
+    let ttft = latencies.get(ColumnId::ttft_observed)?.p50;
     (lag >= LATE_LEAST && lag >= LATE_SHARE * ttft).then(|| {
         found.saying(format!(
             "1 of 100 requests was sent {} late or later, where the median time to the first token is {}.",

@@ -1,6 +1,7 @@
 //! How requests ended, and what nobody saw.
 
 use crate::report::load::{Counts, Kind};
+use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::stages::Spent;
 
@@ -90,7 +91,7 @@ fn advice(kind: &Kind, counts: &Counts) -> Option<&'static str> {
 /// Requests that the servers took out of their batches again.
 pub fn retractions(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
-    let count = |row| table.number("num_retractions", row).unwrap_or(0.0);
+    let count = |row| table.number(ColumnId::num_retractions, row).unwrap_or(0.0);
     let is_retracted = |row: &usize| table.rows_of(*row).any(|row| count(row) > 0.0);
     let retracted = of.run.counted().filter(is_retracted).count();
     (retracted > 0).then(|| {

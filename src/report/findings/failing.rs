@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::report::duration;
 use crate::report::load::outcome_of;
 use crate::report::reader::Run;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
-use crate::request::outcome::Outcome;
+use crate::request::outcome::{OWN_WANTS, Outcome};
 use crate::units;
+use crate::units::duration;
 
 use super::servers::ended;
 use super::{Finding, Seen};
@@ -104,9 +104,9 @@ fn tried(error: &str) -> &str {
     }
 }
 
-/// Whether a connection failed for want of the generator's own files (`ENFILE`, `EMFILE`) or ports (`EADDRNOTAVAIL`).
+/// Whether a connection failed for want of the generator's own files or ports.
 fn is_own_want(error: &str) -> bool {
-    [23, 24, 99]
+    OWN_WANTS
         .iter()
         .any(|number| error.ends_with(&format!("(os error {number})")))
 }

@@ -1,8 +1,10 @@
 //! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
-use super::{ENOUGH, Finding, Level, Seen, client, ends, failing, pair, servers, waiting};
-use crate::report::duration;
+use super::{ENOUGH, Finding, LEAST, Level, Seen, client, ends, failing, pair, servers, waiting};
+use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
+use crate::stats::waits::Cause;
+use crate::units::duration;
 
 /// What is found of a kind; it is given its level, title and advice, and may say more exactly what was found.
 type Rule = fn(&Seen<'_>, Finding) -> Option<Finding>;
@@ -13,6 +15,10 @@ const QUEUE_SHARE: f64 = 1.0 / 3.0;
 const WAITING_SHARE: f64 = 0.1;
 /// A router only passes on: a tenth of the time is more than that.
 const ROUTER_SHARE: f64 = 0.1;
+/// Where so much of the waiting in the servers is for their slots, these are full; what helps then against the router's queue.
+const FULL: f64 = 0.5;
+const BEHIND: &str = "A higher limit of the router would only move this wait into the servers, whose slots are full: what helps \
+                      against the server queue helps here too.";
 /// On the way back it only passes on, too: seconds, and the share of the TTFT.
 const RETURN: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
@@ -91,10 +97,16 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
          do not see these requests meanwhile.",
         |of, found| {
             let took = of.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
-            let found = found.saying(format!(
-                "The router held a request {took} before it sent it on."
-            ));
-            Some(servers::behind_router(of, found))
+            let waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
+            let mut causes = of.why.shares().into_iter().filter(|_| waited);
+            let is_full = causes.any(|(cause, share)| cause == Cause::Slots && share >= FULL);
+            let advice = if is_full { BEHIND } else { &found.advice };
+            Some(Finding {
+                advice: advice.to_owned(),
+                ..found.saying(format!(
+                    "The router held a request {took} before it sent it on."
+                ))
+            })
         },
     ),
     (
@@ -105,7 +117,10 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
          tokens are held back longer than last ones.",
         |of, found| {
             let latencies = &of.figures.all.latencies;
-            let (ttft, held) = (latencies.ttft()?.mean, latencies.get("router_return")?);
+            let (ttft, held) = (
+                latencies.ttft()?.mean,
+                latencies.get(ColumnId::router_return)?,
+            );
             let share = held.mean / ttft;
             let is_long = held.count >= ENOUGH && held.mean >= RETURN && share >= RETURN_SHARE;
             let [mean, p50, p99] = [held.mean, held.p50, held.p99].map(duration);
@@ -153,7 +168,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
          `max_running_requests`, more servers), a higher `tp_size`, `quantization`, or speculative decoding.",
         |of, found| {
             let took = of.stage(Period::DECODE, DECODE_SHARE)?;
-            let each = of.figures.all.latencies.get("tpot");
+            let each = of.figures.all.latencies.get(ColumnId::tpot);
             let each = each.map_or(String::new(), |each| {
                 format!(" An output token took {} (median).", duration(each.p50))
             });

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::report::duration;
 use crate::report::reader::Run;
 use crate::request::attempt::ServerRole;
-use crate::stats::waits::Cause;
+use crate::request::columns::ColumnId;
+use crate::units::duration;
 
-use super::{Finding, LEAST, Seen};
+use super::{Finding, Seen};
 
 /// Requests of a server, or of a third of a run, that a mean is taken of.
 const ENOUGH: usize = 30;
@@ -22,34 +22,6 @@ const UNEQUAL: f64 = 1.25;
 const UNEQUAL_WAIT: f64 = 2.0;
 /// Chance alone makes shares unequal: they must be so by this many standard deviations of chi-square.
 const SIGMAS: f64 = 4.0;
-/// From this share of the waiting in servers on it is for their slots: a half.
-const FULL: f64 = 0.5;
-
-/// What helps against a wait in the router while the servers have no slot free either.
-pub fn behind_router(of: &Seen<'_>, found: Finding) -> Finding {
-    let shares = of.why.shares();
-    let full = shares.iter().find(|(cause, _)| *cause == Cause::Slots);
-    let is_waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
-    let Some((_, share)) = full.filter(|(_, share)| is_waited && *share >= FULL) else {
-        return found;
-    };
-    let advice = match of.has("server_queue") {
-        true => "What helps against the server queue helps here too.",
-        false => Cause::Slots.advice(),
-    };
-    Finding {
-        what: format!(
-            "{} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
-            found.what,
-            share * 100.0
-        ),
-        advice: format!(
-            "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
-        ),
-        ..found
-    }
-}
-
 /// A server that was brought back and got nothing to do.
 pub fn not_served(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let servers = of.run.file.as_ref()?.servers.len();
@@ -109,8 +81,8 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 
 /// When a row's request was to be sent, or arrived.
 fn arrival(run: &Run, row: usize) -> Option<f64> {
-    let at = run.table.number("scheduled_time", row);
-    at.or(run.table.number("arrival_time", row))
+    let at = run.table.number(ColumnId::scheduled_time, row);
+    at.or(run.table.number(ColumnId::arrival_time, row))
 }
 
 /// How many requests came in a time, and how many ended in it; also those that no figure is of.
@@ -124,13 +96,13 @@ fn came_and_ended(run: &Run, from: f64, to: f64) -> (f64, f64) {
 
 /// When the request of a row was over.
 pub fn ended(run: &Run, row: usize) -> Option<f64> {
-    let end = run.table.number("end_time", row);
-    end.or_else(|| run.table.number("finish_time", row))
+    let end = run.table.number(ColumnId::end_time, row);
+    end.or_else(|| run.table.number(ColumnId::finish_time, row))
 }
 
 /// How long a request that went well waited in the server queue, by its first row.
 fn wait(run: &Run, row: usize) -> Option<f64> {
-    let wait = run.table.number("pure_queue_time", row);
+    let wait = run.table.number(ColumnId::pure_queue_time, row);
     wait.filter(|_| run.table.is_ok(row))
 }
 
@@ -159,14 +131,14 @@ pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         hosts.entry(&server.host).or_default();
     }
     for row in run.counted() {
-        let host = hosts.entry(table.text("host", row)).or_default();
+        let host = hosts.entry(table.text(ColumnId::host, row)).or_default();
         host.requests += 1;
-        host.models.insert(table.text("model", row));
         host.waits.extend(wait(run, row));
+        host.models.insert(table.text(ColumnId::model, row));
     }
     // A failed request may have ended where it was to be prefilled.
     for row in table.firsts() {
-        hosts.remove(table.text("prefill_host", row));
+        hosts.remove(table.text(ColumnId::prefill_host, row));
     }
     // Of a request that nobody answered the server is unknown.
     hosts.remove("");

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::report::files::{FaultRow, ProcessFile, RunFile};
 use crate::report::load::tests::assert_says;
+use crate::report::reader::load;
 use crate::report::runs::RunReport;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::csv;
@@ -33,10 +34,7 @@ pub(super) fn run_of(count: i64, change: impl Fn(Sample, i64, i64) -> Sample) ->
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("requests.csv");
     std::fs::write(&path, rows).unwrap();
-    Run {
-        table: Table::read(&path).unwrap(),
-        ..Run::default()
-    }
+    load(&[path]).unwrap().runs.remove(0)
 }
 
 fn found(run: &Run) -> Vec<Finding> {
@@ -259,16 +257,6 @@ fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
     assert!(only(&idle, "imbalance").what.contains("b:1 0"));
 }
 
-#[test]
-fn unequal_queues_are_told() {
-    let unequal = |sample, n: i64, start| match n % 2 {
-        0 => set(sample, start, &[(Moment::QueueEnd, 22)]),
-        _ => set(sample, start, &[(Moment::QueueEnd, 150)]),
-    };
-    let finding = only(&run_of(100, unequal), "imbalance");
-    assert_says(&finding.what, "0.13 s on average at b:1 and 2.0 ms at a:1");
-}
-
 /// A request that got no token.
 fn timed_out(sample: Sample, start: i64) -> Sample {
     sample
@@ -424,6 +412,16 @@ fn a_run_of_which_requests_are_missing_is_not_called_fine() {
 fn what_nobody_saw_is_told_and_nothing_found_in_it() {
     let run = run_of(100, |sample, _, _| sample.without(&ENGINE));
     assert_eq!(kinds(&run), ["unseen", "nothing_found"]);
+}
+
+#[test]
+fn unequal_queues_are_told() {
+    let unequal = |sample, n: i64, start| match n % 2 {
+        0 => set(sample, start, &[(Moment::QueueEnd, 22)]),
+        _ => set(sample, start, &[(Moment::QueueEnd, 150)]),
+    };
+    let finding = only(&run_of(100, unequal), "imbalance");
+    assert_says(&finding.what, "0.13 s on average at b:1 and 2.0 ms at a:1");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::request::columns::ColumnId;
 use crate::request::outcome::{GIVEN_UP, Outcome};
 use crate::table::Table;
 
-use super::cells::{Cells, Request};
+use super::request::Request;
 
 /// How many requests, by how they ended.
 #[derive(Clone, Debug, Default)]
@@ -134,16 +134,16 @@ pub fn is_given_up(table: &Table, row: usize) -> bool {
 }
 
 impl Tokens {
-    pub(super) fn of(cells: Cells<'_>, requests: impl Iterator<Item = Request>) -> Tokens {
+    pub(super) fn of(table: &Table, requests: impl Iterator<Item = Request>) -> Tokens {
         let mut tokens = Tokens::default();
         for request in requests {
             let of = |of_request, of_row| {
-                let all = cells.whole(of_request, request.row());
+                let all = table.whole(of_request, request.row());
                 // Rows of before there was such a column tell those of one sequence.
                 let one = || {
-                    cells
+                    table
                         .whole(of_row, request.row())
-                        .filter(|_| request.rows == 1)
+                        .filter(|_| request.rows().len() == 1)
                 };
                 all.or_else(one).map(i64::unsigned_abs)
             };

@@ -1,17 +1,18 @@
 //! The requests that failed: how, where they were by then and how long they had waited, and what that says of all.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::report::duration;
+use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::stages::{Breakdown, Spent, place};
 use crate::stats::Summary;
+use crate::table::Table;
+use crate::units::duration;
 
-use super::cells::{Cells, Request};
 use super::counts::{Counts, is_given_up, outcome_of};
-use super::latency::seconds;
+use super::latency::{LatencyId, seconds};
+use super::request::Request;
 use super::spent::TimeSpent;
 
 /// Failed requests, by what became of them.
@@ -24,7 +25,7 @@ pub struct Failures {
     /// Latencies of all requests, each at least as long as said: one that was given up while it waited went on then, and
     /// one that failed in another way never gets an answer. Seconds, not finite where those take part; `None` where one
     /// that went well lacks the latency.
-    pub at_least: Vec<(&'static str, Option<Summary>)>,
+    pub at_least: Vec<(LatencyId, Option<Summary>)>,
 }
 
 /// Requests that failed in the same way at the same place.
@@ -43,11 +44,19 @@ pub struct Kind {
 }
 
 /// Latencies that are told of all requests, from what they count and whether to the first token.
-const OF_ALL: [(&str, &str, bool); 4] = [
-    ("total_latency_from_send", "sent_time", false),
-    ("total_latency_from_schedule", "scheduled_time", false),
-    ("ttft_from_send", "sent_time", true),
-    ("ttft_from_schedule", "scheduled_time", true),
+const OF_ALL: [(LatencyId, ColumnId, bool); 4] = [
+    (LatencyId::TotalFromSend, ColumnId::sent_time, false),
+    (
+        LatencyId::TotalFromSchedule,
+        ColumnId::scheduled_time,
+        false,
+    ),
+    (LatencyId::TtftFromSend, ColumnId::sent_time, true),
+    (
+        LatencyId::Of(ColumnId::ttft_from_schedule),
+        ColumnId::scheduled_time,
+        true,
+    ),
 ];
 
 /// Above this share of requests the failed are spoken of first.
@@ -57,16 +66,16 @@ const FEW: f64 = 0.03;
 const NAMED: usize = 3;
 
 impl Failures {
-    pub(super) fn of(cells: Cells<'_>, requests: &[Request]) -> Failures {
-        let mut alike: BTreeMap<_, Vec<Cow<'_, Row>>> = BTreeMap::new();
+    pub(super) fn of(table: &Table, requests: &[Request]) -> Failures {
+        let mut alike: BTreeMap<_, Vec<Row>> = BTreeMap::new();
         for request in requests.iter().filter(|request| !request.is_ok) {
-            let row = cells.row(request.row());
-            if !is_given_up(cells.table, request.row()) {
+            let row = table.row(request.row());
+            if !is_given_up(table, request.row()) {
                 let kind = (row.outcome().name(), row.last_seen());
                 alike.entry(kind).or_default().push(row);
             }
         }
-        let kind = |((_, last_seen), records): ((_, Option<Spent>), Vec<Cow<'_, Row>>)| {
+        let kind = |((_, last_seen), records): ((_, Option<Spent>), Vec<Row>)| {
             let mut spent = TimeSpent::default();
             for record in &records {
                 let [all, _] = TimeSpent::both(record);
@@ -82,9 +91,9 @@ impl Failures {
         };
         let mut kinds: Vec<Kind> = alike.into_iter().filter_map(kind).collect();
         kinds.sort_by_key(|kind| std::cmp::Reverse(kind.requests));
-        let at_least = OF_ALL.map(|(name, from, is_first_token)| {
-            let values = at_least(cells, requests, from, is_first_token);
-            (name, values.and_then(Summary::with_endless))
+        let at_least = OF_ALL.map(|(latency, from, is_first_token)| {
+            let values = at_least(table, requests, from, is_first_token);
+            (latency, values.and_then(Summary::with_endless))
         });
         Failures {
             requests: kinds.iter().map(|kind| kind.requests).sum(),
@@ -93,9 +102,9 @@ impl Failures {
         }
     }
 
-    /// The bounds of this name.
-    pub fn at_least(&self, name: &str) -> Option<&Summary> {
-        let found = self.at_least.iter().find(|(known, _)| *known == name);
+    /// The bounds of a latency.
+    pub fn at_least(&self, latency: LatencyId) -> Option<&Summary> {
+        let found = self.at_least.iter().find(|(known, _)| *known == latency);
         found?.1.as_ref()
     }
 
@@ -184,25 +193,25 @@ fn waited(row: &Row) -> Option<f64> {
 /// A latency of all requests: that of one that was given up as long as it was seen to go on, that of others that failed
 /// without end, for no answer follows. `None` where one that went well lacks it.
 fn at_least(
-    cells: Cells<'_>,
+    table: &Table,
     requests: &[Request],
-    from: &str,
+    from: ColumnId,
     is_first_token: bool,
 ) -> Option<Vec<f64>> {
     let mut values = Vec::new();
     for request in requests {
         let (rows, to) = match is_first_token {
-            true => (request.rows(), "first_token_time"),
-            false => (request.row()..request.row() + 1, "finish_time"),
+            true => (request.rows(), ColumnId::first_token_time),
+            false => (request.row()..request.row() + 1, ColumnId::finish_time),
         };
         for row in rows {
             let is_over = request.is_ok || is_first_token;
-            match cells.between(from, to, row).filter(|_| is_over) {
+            match table.between(from, to, row).filter(|_| is_over) {
                 Some(nanos) => values.push(seconds(nanos)),
                 None if request.is_ok => return None,
                 None => {
-                    let seen = cells.between(from, "end_time", row).map(seconds);
-                    values.extend(seen.map(|seen| match outcome_of(cells.table, row) {
+                    let seen = table.between(from, ColumnId::end_time, row).map(seconds);
+                    values.extend(seen.map(|seen| match outcome_of(table, row) {
                         Outcome::Timeout | Outcome::ClientAbort => seen,
                         _ => f64::INFINITY,
                     }));

@@ -2,9 +2,10 @@
 
 use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
+use crate::table::Table;
 
-use super::cells::{Cells, Request};
 use super::latency::seconds;
+use super::request::Request;
 use super::run::RunFacts;
 
 /// How requests came and went.
@@ -64,15 +65,15 @@ pub struct InServer {
 impl Flow {
     /// Of requests in the order of arrival. Those outside of the time that the figures are of are counted while they are
     /// there, and are in no other figure.
-    pub(super) fn of(cells: Cells<'_>, all: &[Request], run: &RunFacts) -> Flow {
+    pub(super) fn of(table: &Table, all: &[Request], run: &RunFacts) -> Flow {
         let inside = || all.iter().filter(|request| request.is_inside);
         let scheduled =
-            || inside().filter_map(|of| cells.whole(ColumnId::scheduled_time, of.row()));
+            || inside().filter_map(|of| table.whole(ColumnId::scheduled_time, of.row()));
         Flow {
             is_scheduled: scheduled().next().is_some(),
             schedule_rate: rate(scheduled()),
-            achieved_rate: rate(inside().filter_map(|of| cells.begun(of.row()))),
-            over_time: OverTime::of(cells, all, run),
+            achieved_rate: rate(inside().filter_map(|of| table.begun(of.row()))),
+            over_time: OverTime::of(table, all, run),
         }
     }
 }
@@ -90,7 +91,7 @@ fn rate(moments: impl Iterator<Item = i64>) -> Option<f64> {
 }
 
 impl OverTime {
-    fn of(cells: Cells<'_>, all: &[Request], run: &RunFacts) -> Option<OverTime> {
+    fn of(table: &Table, all: &[Request], run: &RunFacts) -> Option<OverTime> {
         let [start, end] = [run.started, run.ended].map(|at| at.nanos());
         let window = Span::new(Interval { start, end })?;
         let [mut in_flight, mut in_router, mut unknown] = [const { Vec::new() }; 3];
@@ -100,23 +101,23 @@ impl OverTime {
         for request in all {
             let mut is_known = [true; 2];
             for row in request.rows() {
-                let of_row = [queued(cells, row), running(cells, row)];
+                let of_row = [queued(table, row), running(table, row)];
                 is_known = [0, 1].map(|at| is_known[at] && of_row[at].is_some());
                 in_server
                     .iter_mut()
                     .zip(of_row)
                     .for_each(|(all, of)| all.extend(of));
             }
-            let of_request = |column| cells.whole(column, request.row());
+            let of_request = |column| table.whole(column, request.row());
             let arrived = of_request(ColumnId::arrival_time);
             let sent = arrived.zip(of_request(ColumnId::router_send_time));
             in_router.extend(sent.map(|(start, end)| Interval { start, end }));
-            let Some(start) = cells.begun(request.row()) else {
+            let Some(start) = table.begun(request.row()) else {
                 continue;
             };
             let ends = request
                 .rows()
-                .filter_map(|row| cells.whole(ColumnId::end_time, row));
+                .filter_map(|row| table.whole(ColumnId::end_time, row));
             let whole = ends.max().map(|end| Interval { start, end });
             in_flight.extend(whole);
             let whole = whole.unwrap_or(Interval { start, end: start });
@@ -149,26 +150,31 @@ impl OverTime {
     }
 }
 
-fn queued(cells: Cells<'_>, row: usize) -> Option<Interval> {
+/// A time of the engine's, where its clock compares with that of the row.
+fn of_engine(table: &Table, column: ColumnId, row: usize) -> Option<i64> {
+    let is_apart = matches!(table.text(ColumnId::clock_state, row), "" | "raw");
+    table.whole(column, row).filter(|_| !is_apart)
+}
+
+fn queued(table: &Table, row: usize) -> Option<Interval> {
     Some(Interval {
-        start: cells.of_engine(ColumnId::queue_time_start, row)?,
-        end: started(cells, row)?,
+        start: of_engine(table, ColumnId::queue_time_start, row)?,
+        end: started(table, row)?,
     })
 }
 
 /// When it left its queue; of a pair that for a slot of decode's batch.
-fn started(cells: Cells<'_>, row: usize) -> Option<i64> {
-    let of_pair = || cells.of_engine(ColumnId::decode_start_time, row);
-    let of_one = cells.of_engine(ColumnId::queue_time_end, row);
+fn started(table: &Table, row: usize) -> Option<i64> {
+    let of_pair = || of_engine(table, ColumnId::decode_start_time, row);
+    let of_one = of_engine(table, ColumnId::queue_time_end, row);
     of_one.or_else(of_pair)
 }
 
-fn running(cells: Cells<'_>, row: usize) -> Option<Interval> {
+fn running(table: &Table, row: usize) -> Option<Interval> {
     Some(Interval {
-        start: started(cells, row)?,
-        end: cells
-            .of_engine(ColumnId::server_finish_time, row)
-            .or_else(|| cells.whole(ColumnId::finish_time, row))?,
+        start: started(table, row)?,
+        end: of_engine(table, ColumnId::server_finish_time, row)
+            .or_else(|| table.whole(ColumnId::finish_time, row))?,
     })
 }
 

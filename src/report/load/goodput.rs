@@ -2,12 +2,11 @@
 
 use std::str::FromStr;
 
-use crate::request::column::Unit;
-use crate::request::columns::COLUMNS;
+use crate::table::Table;
 use crate::units;
 
-use super::cells::{Cells, Request};
-use super::latency::{FROM_THE_CLIENT, end_to_end, first_token, later_tokens};
+use super::latency::{LatencyId, end_to_end, first_token, later_tokens};
+use super::request::Request;
 
 /// A goal of one request, written `name:milliseconds` or with a unit: `ttft:500`, `ttft:0.5s`. Names are those of vLLM's and SGLang's
 /// clients (`ttft` and `e2el` from the send as the client reads them, `tpot`), or a latency of the summary.
@@ -36,12 +35,8 @@ impl FromStr for Goal {
             format!("`{text}` is no goal: write NAME:MILLISECONDS, such as ttft:500")
         })?;
         let name = name.trim();
-        let columns = COLUMNS.iter().filter(|column| column.unit == Unit::Latency);
-        let columns = columns.map(|column| column.name);
-        let known: Vec<&str> = columns
-            .chain(FROM_THE_CLIENT.map(|(name, ..)| name))
-            .collect();
-        if name != "e2el" && !known.contains(&name) {
+        if name != "e2el" && LatencyId::named(name).is_none() {
+            let known: Vec<&str> = LatencyId::all().map(LatencyId::name).collect();
             let known = known.join(", ");
             return Err(format!(
                 "goal `{name}` names no latency: use ttft, tpot, e2el or one of {known}"
@@ -82,10 +77,10 @@ impl Goal {
 
 impl Goodput {
     /// Of requests that went well; `None` without goals.
-    pub(super) fn of(cells: Cells<'_>, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
+    pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
         let kept: Vec<Option<bool>> = ok
             .iter()
-            .map(|request| kept(cells, *request, goals))
+            .map(|request| kept(table, *request, goals))
             .collect();
         let count = |wanted| kept.iter().filter(|kept| **kept == wanted).count() as u64;
         (!goals.is_empty()).then(|| Goodput {
@@ -96,15 +91,15 @@ impl Goodput {
 }
 
 /// Whether every sequence of a request kept all goals; `None` when that cannot be known.
-fn kept(cells: Cells<'_>, request: Request, goals: &[Goal]) -> Option<bool> {
+fn kept(table: &Table, request: Request, goals: &[Goal]) -> Option<bool> {
     let mut all = Some(true);
     for row in request.rows() {
         for Goal { name, most_ms } in goals {
-            match latency(cells, row, name) {
+            match latency(table, row, name) {
                 Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
                 Some(_) => {}
                 // One token has no time between tokens, and so keeps any goal for it.
-                None if name == "tpot" && later_tokens(cells, row) == Some(0) => {}
+                None if name == "tpot" && later_tokens(table, row) == Some(0) => {}
                 None => all = None,
             }
         }
@@ -112,12 +107,10 @@ fn kept(cells: Cells<'_>, request: Request, goals: &[Goal]) -> Option<bool> {
     all
 }
 
-fn latency(cells: Cells<'_>, row: usize, name: &str) -> Option<i64> {
-    let from_the_client = FROM_THE_CLIENT.iter().find(|(known, ..)| *known == name);
-    match (name, from_the_client) {
-        ("ttft", _) => first_token(cells, row),
-        ("e2el", _) => end_to_end(cells, row),
-        (_, Some((.., from, to))) => cells.between(*from, *to, row),
-        (name, None) => cells.whole(name, row),
+fn latency(table: &Table, row: usize, name: &str) -> Option<i64> {
+    match name {
+        "ttft" => first_token(table, row),
+        "e2el" => end_to_end(table, row),
+        name => LatencyId::named(name)?.nanos(table, row),
     }
 }

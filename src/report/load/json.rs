@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use crate::request::columns::ColumnId;
 use crate::stats;
 
 use super::counts::most_frequent;
@@ -53,9 +54,6 @@ impl Summary {
             "versions": { "queuescope": env!("CARGO_PKG_VERSION") },
             "machine": run.machine,
             "hosts": hosts,
-            "other_hosts": self.other_hosts.as_ref().map(|(servers, figures)| {
-                joined([json!({ "servers": servers }), group(figures, run).into()])
-            }),
             "goodput_goals_ms": goals_ms(&run.goodput),
         });
         joined([group(&self.all, run).into(), of_the_run]).into()
@@ -82,7 +80,7 @@ fn group(group: &Group, run: &RunFacts) -> Object {
         })
     });
     let at_least = group.failures.at_least.iter();
-    let at_least = at_least.map(|(name, summary)| (*name, figures(summary.as_ref())));
+    let at_least = at_least.map(|(latency, summary)| (latency.name(), figures(summary.as_ref())));
     let spent = &group.spent;
     let unseen = spent.unseen.iter();
     let more = json!({
@@ -183,7 +181,7 @@ fn latencies(group: &Group) -> Object {
     object(all.map(|latency| {
         let mut shown = figures(latency.summary.as_ref());
         shown["ci95"] = object(latency.intervals.into_iter()).into();
-        (latency.name, shown)
+        (latency.id.name(), shown)
     }))
 }
 
@@ -203,7 +201,7 @@ fn bench_names(group: &Group) -> Object {
     let bench = [
         ("e2e_latency", latencies.e2e()),
         ("ttft", latencies.ttft()),
-        ("tpot", latencies.get("tpot")),
+        ("tpot", latencies.get(ColumnId::tpot)),
     ];
     // It has no more quantiles than these, and a name of its own for the median.
     let of_bench = bench.iter().flat_map(|(name, summary)| {
@@ -216,11 +214,11 @@ fn bench_names(group: &Group) -> Object {
         ("mean_itl_ms".to_owned(), latencies.itl_mean),
         ("max_itl_ms".to_owned(), latencies.itl_max),
     ];
-    let seed: [(&str, &str, Figure); 4] = [
-        ("avg_server_latency", "server_latency", |s| s.mean),
-        ("avg_total_latency", "total_latency", |s| s.mean),
-        ("avg_ttft", "ttft", |s| s.mean),
-        ("p99_server_latency", "server_latency", |s| s.p99),
+    let seed: [(&str, ColumnId, Figure); 4] = [
+        ("avg_server_latency", ColumnId::server_latency, |s| s.mean),
+        ("avg_total_latency", ColumnId::total_latency, |s| s.mean),
+        ("avg_ttft", ColumnId::ttft, |s| s.mean),
+        ("p99_server_latency", ColumnId::server_latency, |s| s.p99),
     ];
     let of_seed =
         seed.map(|(name, latency, get)| (name.to_owned(), latencies.get(latency).map(get)));

@@ -4,14 +4,16 @@ use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
 use crate::report::timeline::{labelled, mark};
-use crate::report::{duration, upper};
+use crate::report::upper;
 use crate::request::stages::Spent;
 pub use crate::request::time_spent::{PartSpent, TimeSpent};
 use crate::request::timeline::Period;
 use crate::request::unseen::{ELSEWHERE, Unseen};
+use crate::table::Table;
+use crate::units::duration;
 
-use super::cells::{Cells, Request};
 use super::latency::seconds;
+use super::request::Request;
 
 /// The bar of all the time, columns: what the figures leave of 80.
 const BAR: usize = 39;
@@ -20,11 +22,11 @@ const LEAST: usize = 1000;
 
 impl TimeSpent {
     /// Of some requests, on all processors: all of their time, and that until their first tokens.
-    pub(super) fn of(cells: Cells<'_>, requests: &[Request]) -> [TimeSpent; 2] {
+    pub(super) fn of(table: &Table, requests: &[Request]) -> [TimeSpent; 2] {
         let of_some = |requests: &[Request]| {
             let mut spent = <[TimeSpent; 2]>::default();
             for request in requests {
-                TimeSpent::add_both(&mut spent, TimeSpent::both(&cells.row(request.row())));
+                TimeSpent::add_both(&mut spent, TimeSpent::both(&table.row(request.row())));
             }
             spent
         };
@@ -189,6 +191,7 @@ mod tests {
     use crate::report::load::Summary;
     use crate::report::load::tests::{AFTER_SENDING, assert_near, run};
     use crate::report::sample::{Sample, ms};
+    use crate::request::columns::ColumnId;
     use crate::request::row::Row;
 
     #[test]
@@ -215,7 +218,11 @@ mod tests {
             "{bars:?}"
         );
         // As the table of latencies has it.
-        let queue = summary.all.latencies.get("pure_queue_time").unwrap();
+        let queue = summary
+            .all
+            .latencies
+            .get(ColumnId::pure_queue_time)
+            .unwrap();
         assert!((queue.mean - 0.08).abs() < 1e-9, "{queue:?}");
         let json = summary.to_json();
         let parts = json["time_spent"]["parts"].as_array().unwrap();

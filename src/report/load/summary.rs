@@ -9,13 +9,12 @@ use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::table::window::Window;
 
-use super::cells::{Cells, Request, Rows, replace};
-use super::clocks::Usual;
 use super::counts::{Counts, Tokens, most_frequent};
 use super::failures::Failures;
 use super::flow::Flow;
 use super::goodput::Goodput;
 use super::latency::{Latencies, seconds};
+use super::request::Request;
 use super::run::RunFacts;
 use super::spent::TimeSpent;
 
@@ -34,8 +33,6 @@ pub struct Summary {
     pub window: Option<Window>,
     /// By the server that served them, those with the most requests: [`HOSTS`] at most.
     pub hosts: BTreeMap<String, Group>,
-    /// Of the other servers together, and how many those are.
-    pub other_hosts: Option<(usize, Group)>,
 }
 
 /// Servers that are told apart.
@@ -84,10 +81,9 @@ fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Requ
 }
 
 impl Summary {
-    /// Of the rows of a run, times of which count from its facts' zero; `window`: what the figures are to be of. How many
+    /// Of the rows of a run as they are believed, times of which count from its facts' zero; `window`: what the figures are to be of. How many
     /// requests are there at once, and what is completed in it, holds those that arrived before too.
     pub fn of_table(table: &Table, run: &RunFacts, window: Option<Window>) -> Summary {
-        let (mut replaced, usual) = (<[Rows; 2]>::default(), Usual::of(table));
         let part = window.as_ref().filter(|window| !window.is_all());
         let holds = |at: Option<i64>| match (part, at) {
             (Some(window), Some(at)) => window.holds(seconds(at - run.started.nanos())),
@@ -104,7 +100,6 @@ impl Summary {
                 ends_inside: holds(table.whole(ColumnId::finish_time, row)),
                 row: rows.start as u32,
                 rows: rows.len() as u32,
-                is_poor: replace(&mut replaced, table, rows, &usual),
             }
         };
         let mut requests: Vec<Request> = table.firsts().map(request).collect();
@@ -119,34 +114,26 @@ impl Summary {
             facts.started = run.started.plus_seconds(window.from_s);
             facts.ended = run.started.plus_seconds(window.to_s);
         }
-        let cells = replaced.each_ref();
-        let cells = cells.map(|replaced| Cells { table, replaced });
-        let figures = |all: &[Request], spent: &[Request]| group(cells, &facts, all, spent);
+        let figures = |all: &[Request], spent: &[Request]| group(table, &facts, all, spent);
         let mut by_host = by_host(table, &requests);
-        let others = by_host.split_off(by_host.len().min(HOSTS));
-        let of_others = || {
-            let mut all: Vec<Request> = others.iter().flat_map(|(_, of)| of).copied().collect();
-            all.sort_by_key(|of| arrived(of.row()));
-            (!all.is_empty()).then(|| (others.len(), figures(&all, &all)))
-        };
+        let others = by_host.split_off(by_host.len().min(HOSTS)).into_iter();
+        let others = others.flat_map(|(_, of)| of);
         let of_host = |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
-        let unserved: Vec<Request> = requests.iter().filter(is_unserved).copied().collect();
+        let unserved = requests.iter().filter(is_unserved).copied();
+        let untold: Vec<Request> = unserved.chain(others).collect();
         // The same work again, for which there may be another processor.
-        let (mut all, hosts, other_hosts) = std::thread::scope(|scope| {
-            let all = scope.spawn(|| figures(&requests, &unserved));
+        let (mut all, hosts) = std::thread::scope(|scope| {
+            let all = scope.spawn(|| figures(&requests, &untold));
             let hosts: BTreeMap<String, Group> = by_host.iter().map(of_host).collect();
-            let others = of_others();
             let all = all.join().unwrap_or_else(|panic| resume_unwind(panic));
-            (all, hosts, others)
+            (all, hosts)
         });
-        let others = other_hosts.iter().map(|(_, others)| others);
-        for group in hosts.values().chain(others) {
+        for group in hosts.values() {
             all.spent.add(group.spent.clone());
         }
         Summary {
             hosts,
-            other_hosts,
             all,
             whole: Counts::of(table, &requests),
             began: run.started,
@@ -193,33 +180,31 @@ impl Summary {
     }
 }
 
-/// The figures of some requests, in order of arrival, of their cells without what cannot be, or without poorly known clocks as well; what
-/// the time of some of them was spent on.
-fn group(
-    [believed, measured]: [Cells<'_>; 2],
-    run: &RunFacts,
-    all: &[Request],
-    spent: &[Request],
-) -> Group {
+/// The figures of some requests, in order of arrival; what the time of some of them was spent on.
+fn group(table: &Table, run: &RunFacts, all: &[Request], spent: &[Request]) -> Group {
     let some = |of: &[Request], is: fn(&&Request) -> bool| -> Vec<Request> {
         of.iter().filter(is).copied().collect()
     };
     let inside = some(all, |of| of.is_inside);
     let ok = some(&inside, |of| of.is_ok);
     let spent = some(spent, |of| of.is_inside && of.is_ok);
-    let [spent, until_first] = TimeSpent::of(measured, &spent);
+    let [spent, until_first] = TimeSpent::of(table, &spent);
     let ended = || all.iter().filter(|of| of.is_ok && of.ends_inside).copied();
+    let is_left_out = |request: &&Request| {
+        let mut rows = request.rows();
+        rows.any(|row| table.left_out.contains_key(&row))
+    };
     Group {
-        counts: Counts::of(measured.table, &inside),
-        tokens: Tokens::of(measured, ended()),
+        counts: Counts::of(table, &inside),
+        tokens: Tokens::of(table, ended()),
         completed: ended().count() as u64,
-        latencies: Latencies::of(measured, &ok),
-        flow: Flow::of(believed, all, run),
+        latencies: Latencies::of(table, &ok),
+        flow: Flow::of(table, all, run),
         spent,
         until_first,
-        failures: Failures::of(believed, &inside),
-        goodput: Goodput::of(measured, &ok, &run.goodput),
-        left_out: ok.iter().filter(|request| request.is_poor).count() as u64,
+        failures: Failures::of(table, &inside),
+        goodput: Goodput::of(table, &ok, &run.goodput),
+        left_out: ok.iter().filter(is_left_out).count() as u64,
     }
 }
 

@@ -98,7 +98,11 @@ pub fn table(records: &[Row]) -> Table {
 impl Summary {
     /// Of records.
     pub fn of_records(records: &[Row], run: &RunFacts) -> Summary {
-        Summary::of_table(&table(records), run, None)
+        Summary::of_table(
+            &crate::report::believed::believed(table(records)),
+            run,
+            None,
+        )
     }
 }
 

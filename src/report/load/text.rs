@@ -1,36 +1,38 @@
 //! The summary in words.
 
-use crate::report::duration;
 use crate::report::grid::Grid;
 use crate::report::words::{Block, of_servers, text};
-use crate::request::columns::COLUMNS;
+use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::wait::OF_PAIR;
 use crate::stats;
+use crate::units::duration;
 
 use super::counts::most_frequent;
 use super::flow::InServer;
-use super::latency::{Latencies, Latency, label};
+use super::latency::{Latencies, Latency, LatencyId};
 use super::summary::Summary;
 
 /// The latencies of the table.
-const ROWS: [&str; 15] = [
-    "server_latency",
-    "total_latency_from_send",
-    "total_latency_from_schedule",
-    "ttft_from_send",
-    "ttft_from_schedule",
-    "queue_time_in_router",
-    "pure_queue_time",
-    "tokenize_time",
-    "decode_bootstrap_time",
-    "prefill_queue_time",
-    "prefill_time",
-    "kv_transfer_time",
-    "decode_queue_time",
-    "decode_time",
-    "tpot",
+const ROWS: [LatencyId; 15] = [
+    LatencyId::Of(ColumnId::server_latency),
+    LatencyId::TotalFromSend,
+    LatencyId::TotalFromSchedule,
+    LatencyId::TtftFromSend,
+    TTFT_FROM_SCHEDULE,
+    QUEUE_IN_ROUTER,
+    LatencyId::Of(ColumnId::pure_queue_time),
+    LatencyId::Of(ColumnId::tokenize_time),
+    LatencyId::Of(ColumnId::decode_bootstrap_time),
+    LatencyId::Of(ColumnId::prefill_queue_time),
+    LatencyId::Of(ColumnId::prefill_time),
+    LatencyId::Of(ColumnId::kv_transfer_time),
+    LatencyId::Of(ColumnId::decode_queue_time),
+    LatencyId::Of(ColumnId::decode_time),
+    LatencyId::Of(ColumnId::tpot),
 ];
+const TTFT_FROM_SCHEDULE: LatencyId = LatencyId::Of(ColumnId::ttft_from_schedule);
+const QUEUE_IN_ROUTER: LatencyId = LatencyId::Of(ColumnId::queue_time_in_router);
 
 /// So many errors are named.
 const NAMED: usize = 3;
@@ -119,7 +121,6 @@ impl Summary {
             left_out,
             missing,
             unknown,
-            unsteady(self),
         ];
         all.into_iter().flatten().collect()
     }
@@ -144,20 +145,6 @@ fn line(label: &str, figures: impl std::fmt::Display) -> String {
 
 fn rate(rate: Option<f64>) -> String {
     rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"))
-}
-
-/// Whether the run came to a steady state.
-fn unsteady(summary: &Summary) -> Option<String> {
-    let window = summary.window.as_ref()?;
-    let trend = window.trend.filter(|trend| !trend.is_steady)?;
-    let what = match window.is_all() {
-        true => "leave its beginning out (--leave-out-first SECONDS), or let it go on longer",
-        false => "let the run go on longer, or lower the rate",
-    };
-    let [first, last] = [trend.first, trend.last].map(duration);
-    Some(format!(
-        "note: TTFT went from {first} in the first quarter to {last} in the last, so the figures depend on how long it ran: {what}"
-    ))
 }
 
 fn counts(summary: &Summary) -> String {
@@ -286,29 +273,25 @@ fn table(summary: &Summary) -> Option<Grid> {
     // Without a router that column holds our own proxy's time, or nothing at all.
     let no_router = all.spent.requests > 0 && all.spent.routed == 0;
     // A proxy does not know when its clients sent.
-    let is_sent = all.latencies.get("total_latency_from_send").is_some();
-    let shown = ROWS.iter().filter_map(|name| match *name {
-        "queue_time_in_router" if no_router => None,
+    let is_sent = all.latencies.get(LatencyId::TotalFromSend).is_some();
+    let shown = ROWS.into_iter().filter_map(|of| match of {
+        QUEUE_IN_ROUTER if no_router => None,
         // Only requests of pairs have them.
-        name if OF_PAIR.iter().any(|of| COLUMNS[*of as usize].name == name) => {
-            all.latencies.get(name).map(|_| name)
-        }
-        name if is_sent => Some(name),
-        "total_latency_from_send" => Some("total_latency"),
-        "ttft_from_send" => Some("ttft"),
-        "total_latency_from_schedule" | "ttft_from_schedule" => None,
-        name => Some(name),
+        LatencyId::Of(column) if OF_PAIR.contains(&column) => all.latencies.get(of).map(|_| of),
+        of if is_sent => Some(of),
+        LatencyId::TotalFromSend => Some(ColumnId::total_latency.into()),
+        LatencyId::TtftFromSend => Some(ColumnId::ttft.into()),
+        LatencyId::TotalFromSchedule | TTFT_FROM_SCHEDULE => None,
+        of => Some(of),
     });
-    let mut rows: Vec<Vec<String>> = shown
-        .map(|name| row(name, all.latencies.get(name)))
-        .collect();
+    let mut rows: Vec<Vec<String>> = shown.map(|of| row(of, all.latencies.get(of))).collect();
     // Where more than half got no answer nothing could be said but dashes.
     let is_known = |told: &&stats::Summary| told.p50.is_finite() && ok < requests;
-    let known = |name| all.failures.at_least(name).filter(is_known);
-    let known = ROWS.iter().filter_map(|name| Some((name, known(name)?)));
-    let known: Vec<(&&str, &stats::Summary)> = known.collect();
+    let known = |of| all.failures.at_least(of).filter(is_known);
+    let known = ROWS.into_iter().filter_map(|of| Some((of, known(of)?)));
+    let known: Vec<(LatencyId, &stats::Summary)> = known.collect();
     if !known.is_empty() {
-        let sent = all.failures.at_least("total_latency_from_send");
+        let sent = all.failures.at_least(LatencyId::TotalFromSend);
         let sent = sent.filter(|told| told.count < requests);
         let sent = sent.map_or(String::new(), |told| format!(" ({} sent)", told.count));
         let dash = match known.iter().all(|(_, told)| told.mean.is_finite()) {
@@ -317,7 +300,7 @@ fn table(summary: &Summary) -> Option<Grid> {
         };
         rows.push(vec![format!("of all {requests}{sent}, at least{dash}")]);
     }
-    rows.extend(known.iter().map(|(name, told)| row(name, Some(told))));
+    rows.extend(known.iter().map(|(of, told)| row(*of, Some(told))));
     let head = match requests - ok {
         0 => "ms, ok requests".to_owned(),
         _ => format!("ms, {ok} of {requests} requests"),
@@ -327,24 +310,24 @@ fn table(summary: &Summary) -> Option<Grid> {
     Some(Grid { heads, rows })
 }
 
-fn row(name: &str, summary: Option<&stats::Summary>) -> Vec<String> {
+fn row(latency: LatencyId, summary: Option<&stats::Summary>) -> Vec<String> {
     let figures = match summary {
         Some(s) => [s.mean, s.p50, s.p95, s.p99].map(ms),
         None => ["-"; 4].map(str::to_owned),
     };
     let count = summary.map_or(0, |summary| summary.count);
-    let first = [label(name).to_owned(), count.to_string()];
+    let first = [latency.label().to_owned(), count.to_string()];
     first.into_iter().chain(figures).collect()
 }
 
 /// Latencies of which the terminal shows intervals. All have them in `summary.json`.
-const INTERVALS_OF: [&str; 2] = ["total_latency_from_send", "ttft_from_send"];
+const INTERVALS_OF: [LatencyId; 2] = [LatencyId::TotalFromSend, LatencyId::TtftFromSend];
 
 /// What the figures that everybody asks for lie between, in milliseconds: a line a latency, or one for all where nothing
 /// can be said of any.
 fn intervals(latencies: &Latencies) -> Vec<String> {
-    let known = INTERVALS_OF.iter();
-    let known = known.filter_map(|name| latencies.latency(name));
+    let known = INTERVALS_OF.into_iter();
+    let known = known.filter_map(|id| latencies.latency(id));
     let known: Vec<&Latency> = known.filter(|of| of.summary.is_some()).collect();
     let mut intervals = known.iter().flat_map(|of| of.intervals);
     if intervals.all(|(_, found)| found.is_none()) {
@@ -359,7 +342,7 @@ fn intervals(latencies: &Latencies) -> Vec<String> {
     let line = |of: &&Latency| {
         let told = of.intervals.into_iter().filter(|(name, _)| *name != "p90");
         let shown: Vec<String> = told.map(within).collect();
-        format!("  {}: {}", label(of.name), shown.join(", "))
+        format!("  {}: {}", of.id.label(), shown.join(", "))
     };
     let head = std::iter::once("95 % intervals, ms".to_owned());
     head.chain(known.iter().map(line)).collect()

@@ -1,5 +1,6 @@
 //! Folders of shards made by hand: what is wrong with one is said of the run.
 
+use crate::request::columns::ColumnId;
 use std::fs;
 
 use super::*;
@@ -48,7 +49,7 @@ fn merged(dirs: &[PathBuf], out: &Path) -> Value {
         .filter(|entry| entry.as_ref().unwrap().path().is_dir());
     assert_eq!(drafts.count(), 0);
     let run = reader::load(&[out.to_owned()]).unwrap().runs.remove(0);
-    assert!(run.table.numbers("arrival_time").is_sorted());
+    assert!(run.table.numbers(ColumnId::arrival_time).is_sorted());
     run.summary
 }
 

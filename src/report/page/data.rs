@@ -2,27 +2,27 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::report::load::{TimeSpent, label};
+use crate::report::load::{LatencyId, TimeSpent};
 use crate::report::reader::Run;
 use crate::report::runs::{Report, RunReport};
 use crate::report::words::max_rate;
 use crate::request::column::Scope;
-use crate::request::columns::COLUMNS;
+use crate::request::columns::{Column, ColumnId};
 
 use super::curves::{cdf, short, shorts, sorted};
 use super::lives::{Lives, stages};
 use super::over_time::series;
 
 /// The latencies that are shown as distributions.
-const SHOWN: [&str; 5] = [
-    "ttft",
-    "total_latency",
-    "pure_queue_time",
-    "queue_time_in_router",
-    "tpot",
+const SHOWN: [ColumnId; 5] = [
+    ColumnId::ttft,
+    ColumnId::total_latency,
+    ColumnId::pure_queue_time,
+    ColumnId::queue_time_in_router,
+    ColumnId::tpot,
 ];
 
-/// Single requests of all runs together, of each kind (slowest, evenly chosen).
+/// Single requests of all runs together.
 const SINGLE: usize = 1200;
 
 /// The same of one run: at most, at least.
@@ -32,13 +32,8 @@ const OF_A_RUN: (usize, usize) = (100, 15);
 pub fn data(report: &Report<'_>) -> Value {
     let (most, least) = OF_A_RUN;
     let each = (SINGLE / report.runs.len().max(1)).clamp(least, most);
-    let latencies = report
-        .runs
-        .first()
-        .map(|run| &run.summary.all.latencies.all);
-    let listed = latencies.into_iter().flatten().map(|latency| latency.name);
-    let listed = listed.filter(|name| label(name) != *name);
-    let named = |name: &str| json!({ "name": name, "label": label(name) });
+    let listed = LatencyId::all().filter(|of| of.label() != of.name());
+    let named = |of: LatencyId| json!({ "name": of.name(), "label": of.label() });
     let mut data = report.to_json();
     let runs = data["runs"].as_array_mut().into_iter().flatten();
     for (told, run) in runs.zip(&report.runs) {
@@ -47,7 +42,7 @@ pub fn data(report: &Report<'_>) -> Value {
     }
     data["version"] = env!("CARGO_PKG_VERSION").into();
     data["max_rate"] = max_rate(report).join("\n").into();
-    data["shown"] = SHOWN.into_iter().map(named).collect();
+    data["shown"] = SHOWN.map(LatencyId::Of).into_iter().map(named).collect();
     data["listed"] = listed.map(named).collect();
     data
 }
@@ -56,10 +51,11 @@ pub fn data(report: &Report<'_>) -> Value {
 fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
     let (run, all) = (report.run, &report.summary.all);
     let lives = Lives::of(&run.table);
-    let curve = |name: &&str| {
-        let (values, shares) = cdf(&sample(run, name));
+    let curve = |column: &ColumnId| {
+        let column = column.column();
+        let (values, shares) = cdf(&sample(run, column));
         let curve = json!({ "values": shorts(values), "shares": shorts(shares) });
-        ((*name).to_owned(), curve)
+        (column.name.to_owned(), curve)
     };
     for (host, group) in told["summary"]["hosts"]
         .as_object_mut()
@@ -116,11 +112,10 @@ fn compact(value: &mut Value) {
 }
 
 /// A column's values of the requests that went well and that the figures are of, ascending; what is the request's counts once.
-fn sample(run: &Run, name: &str) -> Vec<f64> {
+fn sample(run: &Run, column: &Column) -> Vec<f64> {
     let (table, is_counted) = (&run.table, run.is_counted());
-    let column = COLUMNS.iter().find(|column| column.name == name);
-    let is_once = column.is_some_and(|column| column.scope == Scope::Request);
+    let is_once = column.scope == Scope::Request;
     let rows = (0..table.len()).filter(|row| table.is_ok(*row) && is_counted(*row));
     let rows = rows.filter(|row| !is_once || table.is_first(*row));
-    sorted(rows.filter_map(|row| table.number(name, row)))
+    sorted(rows.filter_map(|row| table.number(column.id, row)))
 }

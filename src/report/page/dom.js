@@ -28,7 +28,7 @@ function duration(seconds) {
   const size = Math.abs(seconds);
   if (size >= 0.0995) return seconds.toFixed(2) + "\u00a0s";
   if (size >= 0.000995) return (seconds * 1e3).toFixed(1) + "\u00a0ms";
-  return size === 0 ? "0" : (seconds * 1e6).toFixed(0) + "\u00a0µs";
+  return (seconds * 1e6).toFixed(0) + "\u00a0µs";
 }
 const number = (value, digits) => known(value) ? value.toLocaleString("en", { maximumFractionDigits: digits ?? (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2) }) : "–";
 const percent = share => !Number.isFinite(share) ? "–" : share > 0 && share < 0.0005 ? "< 0.1 %" : (share * 100).toFixed(share < 0.0995 || (share > 0.995 && share < 0.9995) ? 1 : 0) + " %";

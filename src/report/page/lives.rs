@@ -101,7 +101,7 @@ impl Lives {
         json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })
     }
 
-    /// Single requests: so many of the slowest, and so many evenly from first to last.
+    /// Single requests: so many of the slowest, by all of their time and by that until the first token.
     pub fn waterfall(&self, table: &Table, why: &Why, each: usize) -> Value {
         let mut slowest: Vec<&Life> = self.lives.iter().collect();
         let mut rows = BTreeSet::new();
@@ -109,11 +109,6 @@ impl Lives {
             slowest.sort_by_key(|(_, total)| Reverse(total.get(until)));
             rows.extend(slowest.iter().take(each).map(|(row, _)| row));
         }
-        let step = (self.lives.len() as f64 / each.max(1) as f64).max(1.0);
-        let even = (0..each).filter_map(|at| self.lives.get((at as f64 * step) as usize));
-        let even: BTreeSet<usize> = even.map(|(row, _)| *row).collect();
-        rows.extend(&even);
-
         let breakdown = |row: &usize| Some((*row, Breakdown::of(&table.row(*row))?));
         let told: Vec<(usize, Breakdown)> = rows.iter().filter_map(breakdown).collect();
         let parts = told.iter().flat_map(|(_, breakdown)| &breakdown.parts);
@@ -123,20 +118,19 @@ impl Lives {
                 let at = order.iter().position(|spent| *spent == part.spent)?;
                 Some(json!([at, short(part.nanos as f64 / NANOS)]))
             });
-            let cell = |column: &str| table.number(column, *row).map_or(Value::Null, short);
+            let cell = |column| table.number(column, *row).map_or(Value::Null, short);
             json!({
-                "id": table.text("req_id", *row),
+                "id": table.text(ColumnId::req_id, *row),
                 "start": start(table, *row).map(short),
                 "total": short(breakdown.total_nanos as f64 / NANOS),
                 "until_first_token": breakdown.until_first_token().map(|until| short(until.total_nanos as f64 / NANOS)),
-                "host": table.text("host", *row),
-                "outcome": table.text("outcome", *row),
-                "error": table.text("error", *row),
-                "input": cell("actual_prompt_tokens"),
-                "output": cell("actual_output_tokens"),
-                "cached": cell("cached_tokens"),
-                "ttft": cell("ttft"),
-                "even": even.contains(row),
+                "host": table.text(ColumnId::host, *row),
+                "outcome": table.text(ColumnId::outcome, *row),
+                "error": table.text(ColumnId::error, *row),
+                "input": cell(ColumnId::actual_prompt_tokens),
+                "output": cell(ColumnId::actual_output_tokens),
+                "cached": cell(ColumnId::cached_tokens),
+                "ttft": cell(ColumnId::ttft),
                 "waiting": why.of_row(table, *row).map(|of| in_few_bytes(&of)),
                 "parts": parts.collect::<Value>(),
             })

@@ -115,20 +115,6 @@ function stagesByRun() {
     caption: "The mean time of a request and what it went to. The longest colour is where most of it went." + (RUNS.map(PARTLY).find(Boolean) ?? "") }));
 }
 
-/** What faults did, in each run. */
-function faultsByRun() {
-  const told = RUNS.flatMap(run => run.faults.map(episode => [run, episode]));
-  if (!told.length) return null;
-  const outcome = of => known(of.seconds) ? duration(of.seconds) : of.said;
-  const rows = told.flatMap(([run, { faults, phases }]) => faults.map((of, at) => {
-    const during = phases[1], failed = Object.values(during.failed).reduce((sum, count) => sum + count, 0);
-    return [`${RUNS.length > 1 ? briefOf(run) + ": " : ""}${of.server}, ${of.kind} at ${number(of.down, 1)} s`, at ? "" : { n: number(failed), small: `of ${number(during.requests)}` },
-      outcome(of.left), outcome(of.recovery)];
-  }));
-  return section("by-fault", "What the faults did", markOf(worst(told.map(([run]) => run))),
-    table(["fault", { n: "lost requests" }, "until traffic left", "served again, after it was back"], rows, "Lost: of those that arrived during the fault, or were under way when it began, those that failed.", "told"));
-}
-
 /** A setting's values against queue, first token and rate. */
 function sweep() {
   const keys = EXPERIMENT?.keys ?? [];
@@ -224,7 +210,7 @@ function retold() {
   redraw();
 }
 
-const NAV = { "by-fault": "Faults", compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests",
+const NAV = { compare: "Comparison", "by-run": "By run", findings: "Findings", sweep: "Settings tried", runs: "Runs", latencies: "Latencies", stages: "Stages", waiting: "Waiting", waterfall: "Requests",
   "over-time": "Over time", faults: "Faults in detail", servers: "Servers", gauges: "Gauges", figures: "Figures", "left-out": "Left out", settings: "Settings" };
 
 /** What stays in sight lies below the links to the sections, in however many lines. */
@@ -242,9 +228,9 @@ function contents() {
 
 headline();
 if (RUNS.length) {
-  // First what was asked: what faults did, which setting is better, and where the time went.
+  // First what was asked: which setting is better, and where the time went.
   const ofMany = RUNS.length > 1 ? [compared, stagesByRun, allFindings, sweep, runsTable, distributions] : [];
-  $("main").append(...[faultsByRun, ...ofMany].map(part => part()).filter(Boolean), ...detail());
+  $("main").append(...ofMany.map(part => part()).filter(Boolean), ...detail());
   LATER.forEach(show => show());
   choose(RUNS[0]);
   if (location.hash.includes("&")) $(location.hash.slice(1).split("&")[0])?.scrollIntoView();

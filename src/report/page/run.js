@@ -65,7 +65,7 @@ function whyTheyWaited(run) {
 function waterfall(run) {
   const { stages, requests, of: all } = run.waterfall;
   if (!requests.length) return null;
-  const state = { own: true, which: "slow", order: "total", first: 0, is_scheduled: run.is_scheduled };
+  const state = { own: true, order: "total", first: 0, is_scheduled: run.is_scheduled };
   const upTo = run.is_scheduled ? "to be sent at" : "arrived at";
   const numbers = box("div", "request");
   numbers.hidden = true;
@@ -75,7 +75,7 @@ function waterfall(run) {
   const pick = () => {
     const length = of => isFirst ? of.until_first_token : of.total;
     const longest = requests.filter(of => known(length(of))).sort((a, b) => length(b) - length(a));
-    shown = few ? longest : state.which === "slow" ? longest.slice(0, 100) : longest.filter(of => of.even);
+    shown = longest.slice(0, 100);
     if (state.order !== "total") shown.sort((a, b) => a.start - b.start);
   };
   const tell = of => {
@@ -99,7 +99,6 @@ function waterfall(run) {
     }) };
   const again = change => value => { state[change] = value; draw(of); };
   of.tools = box("div", "tools", firstBox(),
-    few ? null : choice("Which", [["slow", "the slowest"], ["even", "a fair sample"]], "slow", again("which")),
     choice("Order", [["total", "slowest first"], ["start", "by arrival"]], "total", again("order")),
     choice("Bars begin", [[true, "at 0"], [false, run.is_scheduled ? "when sent" : "at arrival"]], true, again("own")));
   const rows = make("div");
@@ -112,7 +111,7 @@ function waterfall(run) {
   pick();
   listed();
   const which = few ? `All ${number(all)} requests` : `Of ${number(all)} requests`;
-  return section("waterfall", "Single requests, stage by stage", make("p", `${which}${few ? "." : `: the slowest ${number(Math.min(100, requests.length))}, or as many taken evenly from first to last.`}`, "soft"),
+  return section("waterfall", "Single requests, stage by stage", make("p", `${which}${few ? "." : `: the slowest ${number(Math.min(100, requests.length))}.`}`, "soft"),
     picture(of), box("details", "", make("summary", "The first 25 as a table"), rows));
 }
 
@@ -166,39 +165,24 @@ function faults(run) {
 const GAUGES = { token_usage: ["Memory for tokens in use", "share (1 = full)", 1], cache_hit_rate: ["Prefix cache hits", "share of prompt tokens", 1], gen_throughput: ["Generated tokens", "tokens a second"],
   gpu_use: ["GPU in use", "share of the time", 1], gpu_memory: ["GPU memory in use", "GiB", null, 2 ** 30] };
 
-/** As many lines as can be told apart. */
-const LINES = 4;
-/** Several lines as one: the sum, or the mean, of what was said in each second. */
-function merged(lines, isMean) {
-  const seconds = new Map();
-  for (const { times, values } of lines) times.forEach((time, at) => {
-    const second = Math.round(time);
-    if (known(values[at])) seconds.set(second, [...(seconds.get(second) ?? []), values[at]]);
-  });
-  const times = [...seconds.keys()].sort((a, b) => a - b);
-  const sum = all => all.reduce((sum, value) => sum + value, 0) / (isMean ? all.length : 1);
-  return { name: isMean ? "mean" : "sum", times, values: times.map(time => sum(seconds.get(time))) };
-}
-
 function gauges(run) {
   const others = run.series.filter(of => of.source !== "records" && !(of.metric in PLACES));
   const names = [...new Set(others.map(of => of.metric))].slice(0, 8);
   if (!names.length) return null;
   const pictures = names.map(name => {
-    const of = others.filter(of => of.metric === name).slice(0, 64);
+    const of = others.filter(of => of.metric === name).slice(0, 8);
     const [title, unit, max, per = 1] = GAUGES[name] ?? [name.replaceAll("_", " "), of[0].source === "gpu" ? "as the GPU says" : "as the server says"];
     const lines = of.map(of => ({ name: of.server || "all", times: of.times, values: of.values.map(value => known(value) ? value / per : null) }));
-    const together = lines.length > LINES ? ` ${max ? "The mean" : "The sum"} of those of ${lines.length} that answered in a second; each is in series.csv.` : "";
-    return picture({ title, grade: gradeOf(run), option: timesOption(run, together ? [merged(lines, Boolean(max))] : lines, unit, max ? { max } : {}),
-      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.${together}` });
+    return picture({ title, grade: gradeOf(run), option: timesOption(run, lines, unit, max ? { max } : {}),
+      caption: `\`${name}\`, ${of[0].source === "gpu" ? "measured at the GPU" : "as each server's `/metrics` said"}. A gap is a time without an answer.` });
   });
   return section("gauges", "What the servers say of themselves", box("div", "pair", ...pictures));
 }
 
 function servers(run) {
-  const { hosts, other_hosts: others } = run.summary;
+  const { hosts } = run.summary;
   const idle = (run.file?.servers ?? []).filter(server => !hosts[server.host]).map(server => [server.host, { name: server.name, requests: 0, failed: 0, latency: {} }]);
-  const known = [...Object.entries(hosts), ...idle, ...(others ? [[`${others.servers} others`, others]] : [])];
+  const known = [...Object.entries(hosts), ...idle];
   if (!known.length) return null;
   const all = known.reduce((sum, [, of]) => sum + of.requests, 0);
   const rows = known.map(([host, group]) => {

@@ -1,8 +1,9 @@
 //! When traffic left a server that was down, and when it was served by it again.
 
 use super::{Arrivals, FaultOf, Outcome};
-use crate::report::duration;
 use crate::request::attempt::told;
+use crate::request::columns::ColumnId;
+use crate::units::duration;
 
 /// The sendings to a server, in order of time.
 pub(super) struct Sent {
@@ -45,11 +46,14 @@ impl Arrivals<'_> {
             is_by_hop: false,
         };
         for &(arrival, row) in &self.rows {
-            let mut failed = told(table.text("failed_attempts", row));
-            let hosts = ["host", "prefill_host"].map(|column| table.text(column, row));
+            let mut failed = told(table.text(ColumnId::failed_attempts, row));
+            let hosts =
+                [ColumnId::host, ColumnId::prefill_host].map(|column| table.text(column, row));
             let (at, is_ok) = if hosts.contains(&host) {
-                sent.is_by_hop |= !table.text("worker", row).is_empty();
-                let at = table.number("router_send_time", row).unwrap_or(arrival);
+                sent.is_by_hop |= !table.text(ColumnId::worker, row).is_empty();
+                let at = table
+                    .number(ColumnId::router_send_time, row)
+                    .unwrap_or(arrival);
                 (at, table.is_ok(row))
             } else if failed.any(|failed| [host, server].contains(&&*failed.host)) {
                 sent.is_by_hop = true;

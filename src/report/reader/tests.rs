@@ -1,3 +1,4 @@
+use crate::request::columns::ColumnId;
 use std::path::{Path, PathBuf};
 
 use super::*;
@@ -151,7 +152,7 @@ fn columns_of_another_version_are_left_out_and_said() {
         run.notes,
         ["columns that this version does not know are left out: mood"]
     );
-    assert_eq!(run.table.number("arrival_time", 0), Some(1.5));
+    assert_eq!(run.table.number(ColumnId::arrival_time, 0), Some(1.5));
     assert!(run.table.is_ok(0));
 }
 
@@ -168,14 +169,17 @@ fn times_count_from_the_run_whatever_the_file_counts_from() {
     };
     write(&dir, RUN, serde_json::to_string(&file).unwrap());
     let run = load(&[dir]).unwrap().runs.remove(0);
-    let arrival = run.table.numbers("arrival_time");
+    let arrival = run.table.numbers(ColumnId::arrival_time);
     // The file's run began 2.5 s before the first request was scheduled, which arrived 2 ms later.
     assert_eq!(arrival, [2.502, 2.602, 2.702]);
 
     // Without a run: from the second of the first arrival.
     let path = write(folder.path(), "proxy.csv", &epoch);
     let run = load(&[path]).unwrap().runs.remove(0);
-    assert_eq!(run.table.numbers("arrival_time"), [0.002, 0.102, 0.202]);
+    assert_eq!(
+        run.table.numbers(ColumnId::arrival_time),
+        [0.002, 0.102, 0.202]
+    );
 }
 
 #[test]
@@ -208,7 +212,7 @@ fn files_that_were_rotated_away_are_read_with_the_last() {
     write(folder.path(), "p.csv.20261120T144800Z.2", "");
     write(folder.path(), "p.csv.bak", "no rows");
     let run = load(&[path]).unwrap().runs.remove(0);
-    let arrival = run.table.numbers("arrival_time");
+    let arrival = run.table.numbers(ColumnId::arrival_time);
     assert_eq!(arrival, [0.002, 0.102, 0.202, 0.302, 0.402]);
     assert_eq!(
         run.notes,

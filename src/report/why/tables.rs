@@ -1,10 +1,10 @@
 //! What is known of the waiting, in words and tables.
 
-use super::super::duration;
 use super::super::grid::Grid;
 use super::groups::Part;
 use super::{Why, seconds};
 use crate::stats::waits::{ByCause, Cause};
+use crate::units::duration;
 
 /// Waits of less on average are told in a sentence, not in tables: seconds.
 const LEAST: f64 = 0.001;

@@ -243,11 +243,11 @@ fn tenants_are_told_apart() {
     for row in 0..run.table.len() {
         let cells = COLUMNS
             .iter()
-            .map(|column| run.table.value(column.name, row));
+            .map(|column| (column.id, run.table.value(column.id, row)));
         let tenant = if row < 1 { "a" } else { "b" };
         let labels = Value::Text(format!("x-team=t; x-tenant={tenant}").into());
-        let labels = [(ColumnId::labels as usize, labels)];
-        table.push_at((0..).zip(cells).chain(labels));
+        let labels = [(ColumnId::labels, labels)];
+        table.push_cells(cells.chain(labels));
     }
     run.table = table;
     let why = Why::of(&run);

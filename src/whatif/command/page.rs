@@ -2,6 +2,7 @@
 
 use crate::clock::{NANOS, Stamp};
 use crate::experiment::plan::grid::{self, Sweep};
+use crate::experiment::plan::read::Entry;
 use crate::report::compare::Comparison;
 use crate::report::files::{ExperimentFile, RunFile, RunState};
 use crate::report::load::goals_ms;
@@ -13,22 +14,30 @@ use crate::request::outcome::Outcome;
 use crate::request::row::Row;
 use crate::request::sequence::TimingSource;
 use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
-use crate::whatif::figures::{TPOT, named};
+use crate::whatif::figures::{Compared, TPOT, named};
 use crate::whatif::load::{Load, Request, Times};
 
-use super::{Made, Prediction};
+use super::Made;
 
 impl Made<'_> {
-    /// The runs of the load and the predictions, as a report of an experiment shows them.
-    pub fn page(&self, mut runs: Vec<Run>, sweeps: &[Sweep]) -> String {
-        runs.extend(self.predictions.iter().filter_map(|of| self.run(of)));
+    /// The loads and the predictions, as a report of an experiment shows its runs.
+    pub fn page(self, measured: Vec<Run>, sweeps: &[Sweep]) -> String {
+        let mut runs = Vec::new();
+        for (run, of) in measured.into_iter().zip(self.loads) {
+            runs.push(run);
+            runs.extend(of.predictions.into_iter().filter_map(|of| of.run));
+        }
         if !self.args.goodput.is_empty() {
             let goals = goals_ms(&self.args.goodput);
             for run in &mut runs {
                 run.summary["goodput_goals_ms"] = goals.clone();
             }
         }
-        let mut keys: Vec<String> = sweeps.iter().map(|sweep| sweep.key.clone()).collect();
+        let load = (self.args.loads.len() > 1).then(|| "load".to_owned());
+        let keys = load.into_iter();
+        let mut keys: Vec<String> = keys
+            .chain(sweeps.iter().map(|sweep| sweep.key.clone()))
+            .collect();
         keys.extend(self.args.find.map(|what| what.key().to_owned()));
         let experiment = ExperimentFile {
             kind: "what-if".to_owned(),
@@ -47,27 +56,37 @@ impl Made<'_> {
         })
     }
 
-    fn run(&self, prediction: &Prediction) -> Option<Run> {
-        let made = prediction.made.as_ref()?;
-        let name = format!("predicted: {}", grid::label(&prediction.settings));
+    /// What becomes of a load's requests, as a run.
+    pub fn run_of(
+        &self,
+        settings: &[Entry],
+        errors: Compared,
+        note: Option<&String>,
+        made: &Load,
+    ) -> Run {
+        // Of several loads each has its own.
+        let load =
+            (self.args.loads.len() > 1).then(|| ("load".to_owned(), made.name.clone().into()));
+        let all: Vec<Entry> = load.into_iter().chain(settings.iter().cloned()).collect();
+        let name = format!("predicted: {}", grid::label(&all));
         let mut run = Run {
             file: Some(RunFile {
                 label: name.clone(),
-                settings: grid::json(&prediction.settings),
+                settings: grid::json(&all),
                 state: RunState::Done,
                 ..RunFile::default()
             }),
             name,
-            off: named(prediction.errors),
+            off: named(errors),
             notes: std::iter::once("predicted, not measured".to_owned())
-                .chain(prediction.note.clone())
+                .chain(note.cloned())
                 .collect(),
             ..Run::default()
         };
         for (n, (request, times)) in made.seen().enumerate() {
             run.table.push_row(&row(n, request, times, made));
         }
-        Some(run)
+        run
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::Made;
+use super::{Made, Predicted, Prediction};
 use crate::experiment::plan::grid;
 use crate::report::grid::Grid;
-use crate::whatif::figures::{Figures, named};
+use crate::report::words::runs_table;
+use crate::whatif::figures::{COMPARED, named};
 
 /// Bounds that are further apart, as a factor, say nothing.
 const MOST_APART: f64 = 100.0;
@@ -15,7 +16,7 @@ const MOST_APART: f64 = 100.0;
 impl Made<'_> {
     /// For programs.
     pub fn to_json(&self) -> Value {
-        let (fit, load) = (&self.fit, self.load);
+        let fit = &self.fit;
         let learnt = fit.learnt.iter().map(|learnt| {
             let [low, high] = learnt.bounds;
             let told = json!({ "value": learnt.value, "low": low, "high": high });
@@ -29,28 +30,38 @@ impl Made<'_> {
                 "error": named(run.errors()),
             })
         });
-        let predicted = self.predictions.iter().map(|prediction| {
+        let loads = self.loads.iter().map(|Predicted { load, measured, notes, .. }| {
+            json!({ "name": load.name, "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots,
+                "measured": measured, "notes": notes })
+        });
+        let predicted = |of: &Predicted<'_>, prediction: &Prediction| {
             let mut shown = json!(prediction.figures);
+            shown["load"] = of.load.name.as_str().into();
             shown["settings"] = grid::json(&prediction.settings).into();
             shown["error"] = json!(named(prediction.errors));
             shown["refused"] = prediction.refused.into();
             shown["note"] = prediction.note.clone().into();
             shown
+        };
+        let all = self.loads.iter();
+        let predictions =
+            all.flat_map(|of| of.predictions.iter().map(move |one| predicted(of, one)));
+        let not_found = self.loads.iter().flat_map(|of| {
+            let reason = self.none_keeps(of.load);
+            let settings = of.not_found.iter();
+            settings.map(move |of| json!({ "settings": grid::json(of), "reason": reason }))
         });
-        let not_found = self.not_found.iter().map(
-            |settings| json!({ "settings": grid::json(settings), "reason": self.none_keeps() }),
-        );
         json!({
             "fit": {
                 "requests": fit.requests,
-                "most_running": fit.most_running,
+                "most_running": fit.running.0,
                 "parameters": learnt.collect::<BTreeMap<_, _>>(),
                 "gpu_share": fit.shares,
                 "error": fit.error(),
             },
             "validation": validation.collect::<Value>(),
-            "load": { "requests": load.requests.len(), "servers": load.servers, "max_running_requests": load.slots, "measured": self.measured, "notes": self.notes },
-            "predictions": predicted.collect::<Value>(),
+            "loads": loads.collect::<Value>(),
+            "predictions": predictions.collect::<Value>(),
             "not_found": not_found.collect::<Value>(),
             "no_prediction": self.no_prediction,
         })
@@ -58,7 +69,7 @@ impl Made<'_> {
 
     /// For the terminal.
     pub fn to_text(&self) -> String {
-        let (fit, load) = (&self.fit, self.load);
+        let fit = &self.fit;
         let learnt = fit.learnt.iter().map(|learnt| {
             let [low, high] = learnt.bounds;
             let bounds = match high / low {
@@ -75,87 +86,91 @@ impl Made<'_> {
             heads: ["learnt", "value", "95 %"].map(str::to_owned).into(),
             rows: learnt.chain(shared).collect(),
         };
-        let mut replayed = Vec::new();
-        for run in &fit.validation {
-            replayed.push(line(&run.name, &run.measured));
-            replayed.push(line("  replayed", &run.predicted));
-            replayed.push(cells(
-                "  off by",
-                run.errors().map(|off| format!("{:+.1} %", off * 100.0)),
-            ));
+        let all = fit.validation.iter();
+        let replayed = all.map(|run| {
+            cells(&run.name, run.errors(), |off| {
+                format!("{:+.1} %", off * 100.0)
+            })
+        });
+        let error = cells("error (root mean square)", fit.errors(), percent);
+        let replayed = Grid {
+            heads: cells(
+                "replays off by",
+                COMPARED.map(|(name, _)| name),
+                str::to_owned,
+            ),
+            rows: replayed.chain([error]).collect(),
+        };
+        let (mut lines, mut notes) = (Vec::new(), String::new());
+        for of in &self.loads {
+            self.told(of, &mut lines, &mut notes);
         }
-        replayed.push(cells("error (root mean square)", fit.errors().map(percent)));
-        let mut predicted = vec![line(&format!("measured: {}", load.name), &self.measured)];
-        let mut notes: String = self
-            .notes
-            .iter()
-            .map(|note| format!("note: {note}\n"))
-            .collect();
-        for settings in &self.not_found {
-            notes += &format!("note: {}: {}\n", grid::label(settings), self.none_keeps());
+        let mut predicted = runs_table(lines);
+        if !self.args.goodput.is_empty() {
+            predicted.heads.push("kept the goal".to_owned());
         }
-        for prediction in &self.predictions {
-            let (label, refused) = (grid::label(&prediction.settings), prediction.refused);
-            predicted.push(line(&format!("predicted: {label}"), &prediction.figures));
-            predicted.push(cells("  ±", prediction.errors.map(percent)));
-            let refused = (refused > 0).then(|| {
-                let all = load.requests.len();
-                format!(
-                    "{refused} of {all} requests are refused, as they are longer than the KV cache"
-                )
-            });
-            for note in refused.iter().chain(&prediction.note) {
-                notes += &format!("note: {label}: {note}\n");
-            }
-        }
+        let columns = predicted.heads.len();
+        predicted
+            .rows
+            .iter_mut()
+            .for_each(|row| row.resize(columns, String::new()));
         format!(
-            "Learnt of {} requests:\n{}\nReplayed (milliseconds):\n{}\n\
-             Predicted (milliseconds; ±: replays were off by so much, and servers 5 % slower would change so much):\n\
-             {}{notes}",
+            "Learnt of {} requests:\n{}\n{}\n\
+             Predicted (±: replays were off by so much, and servers 5 % slower would change so much):\n{}{notes}",
             fit.requests,
             learnt.to_text(None),
-            grid_of(replayed).to_text(None),
-            grid_of(predicted).to_text(None),
+            replayed.to_text(None),
+            predicted.to_text(None),
         )
     }
-}
 
-/// Figures under their heads; the last column is there where there are goals.
-fn grid_of(rows: Vec<Vec<String>>) -> Grid {
-    let heads = [
-        "",
-        "TTFT p50",
-        "TTFT p99",
-        "total p50",
-        "total p99",
-        "queue mean",
-        "done a second",
-        "kept the goal",
-    ];
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    Grid {
-        heads: heads.into_iter().take(columns).map(str::to_owned).collect(),
-        rows,
+    /// A load and its predictions as lines of the table of runs, with what is to be known of them.
+    fn told(&self, of: &Predicted<'_>, lines: &mut Vec<Vec<String>>, notes: &mut String) {
+        let kept = |line: &Vec<String>, share: Option<f64>| {
+            let share = share.map(percent);
+            line.iter().cloned().chain(share).collect()
+        };
+        lines.push(kept(&of.line, of.measured.goodput_share));
+        let mut note = |what: &str| *notes += &format!("note: {what}\n");
+        of.notes.iter().for_each(|what| note(what));
+        for settings in &of.not_found {
+            note(&format!(
+                "{}: {}",
+                grid::label(settings),
+                self.none_keeps(of.load)
+            ));
+        }
+        for prediction in &of.predictions {
+            let (label, refused) = (grid::label(&prediction.settings), prediction.refused);
+            lines.push(kept(&prediction.line, prediction.figures.goodput_share));
+            let [ttft_p50, ttft_p99, _, total_p99, _, throughput] = prediction.errors.map(percent);
+            let [name, none] = ["  ±", ""].map(str::to_owned);
+            lines.push(vec![
+                name,
+                none.clone(),
+                none,
+                throughput,
+                ttft_p50,
+                ttft_p99,
+                total_p99,
+            ]);
+            if refused > 0 {
+                let all = of.load.requests.len();
+                note(&format!(
+                    "{label}: {refused} of {all} requests are refused, as they are longer than the KV cache"
+                ));
+            }
+            if let Some(what) = &prediction.note {
+                note(&format!("{label}: {what}"));
+            }
+        }
     }
 }
 
-fn line(name: &str, figures: &Figures) -> Vec<String> {
-    let [times @ .., throughput] = figures.compared();
-    let more = [
-        Some(format!("{throughput:.2}")),
-        figures.goodput_share.map(percent),
-    ];
-    cells(
-        name,
-        times
-            .map(short)
-            .into_iter()
-            .chain(more.into_iter().flatten()),
-    )
-}
-
-fn cells(name: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
-    std::iter::once(name.to_owned()).chain(cells).collect()
+fn cells<T>(name: &str, all: [T; COMPARED.len()], shown: impl Fn(T) -> String) -> Vec<String> {
+    std::iter::once(name.to_owned())
+        .chain(all.map(shown))
+        .collect()
 }
 
 fn percent(share: f64) -> String {
@@ -170,7 +185,6 @@ fn short(value: f64) -> String {
         1000.0.. => format!("{value:.0}"),
         100.0.. => format!("{value:.1}"),
         1.0.. => format!("{value:.2}"),
-        _ if value.is_nan() => "–".to_owned(),
         _ => format!("{value:.4}"),
     }
 }

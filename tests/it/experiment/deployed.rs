@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
+use queuescope::request::columns::ColumnId;
 use queuescope::table::Table;
 use tempfile::TempDir;
 
@@ -73,7 +74,7 @@ pub async fn send(deployment: &Deployment, folder: &TempDir, name: &str, more: &
 /// The words of a column, each once.
 pub fn words(table: &Table, column: &str) -> BTreeSet<String> {
     (0..table.len())
-        .map(|row| table.text(column, row).to_owned())
+        .map(|row| table.text(ColumnId::named(column).unwrap(), row).to_owned())
         .collect()
 }
 

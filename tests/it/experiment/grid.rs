@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use queuescope::report::files::{RunRef, RunState};
 use queuescope::report::phases::{Episode, Phase, episodes};
 use queuescope::report::reader;
+use queuescope::request::columns::ColumnId;
 use queuescope::table::Table;
 
 use super::deployed::words;
@@ -49,7 +50,7 @@ fn mean(run: &reader::Run, column: &str) -> f64 {
     let values = run
         .table
         .firsts()
-        .filter_map(|row| run.table.number(column, row));
+        .filter_map(|row| run.table.number(ColumnId::named(column).unwrap(), row));
     let values: Vec<f64> = values.collect();
     values.iter().sum::<f64>() / values.len() as f64
 }
@@ -258,8 +259,11 @@ fn assert_fault_is_seen(plan: &Planned, run: &RunRef, kind: &str, left: &[&str])
     if kind == "kill" {
         let servers = file.servers.iter().map(|server| server.host.clone());
         assert_eq!(words(&table, "host"), servers.collect());
-        for row in (0..table.len()).filter(|row| table.text("outcome", *row) != "ok") {
-            let broke = (table.text("host", row), table.text("outcome", row));
+        for row in (0..table.len()).filter(|row| table.text(ColumnId::outcome, *row) != "ok") {
+            let broke = (
+                table.text(ColumnId::host, row),
+                table.text(ColumnId::outcome, row),
+            );
             assert_eq!(broke, (&*file.servers[0].host, "upstream_died"));
         }
     }

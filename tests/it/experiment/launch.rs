@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use queuescope::experiment::launch::{
     CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
 };
+use queuescope::request::columns::ColumnId;
 use queuescope::table::Table;
 
 use super::deployed::{
@@ -64,7 +65,7 @@ async fn what_is_started_serves_each_request_and_its_rows_are_whole_when_it_has_
         let table = send(&deployment, &folder, "run", &flags).await;
         assert_eq!((table.len(), words(&table, "outcome").len()), (20, 1));
         assert_eq!(words(&table, "host"), hosts, "hops: {hops}");
-        let sent = table.numbers("router_send_time");
+        let sent = table.numbers(ColumnId::router_send_time);
         assert!(sent.iter().all(|at| at.is_finite()), "hops: {hops}");
         deployment.stop().await;
         assert_nothing_is_left(folder.path(), &hosts);
@@ -94,7 +95,7 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
         if policy == "round_robin" {
             assert_eq!(served, hosts);
         }
-        let waited = table.numbers("queue_time_in_router");
+        let waited = table.numbers(ColumnId::queue_time_in_router);
         assert!(
             waited.len() == 24 && waited.iter().all(|waited| *waited > 0.0),
             "{policy}: {waited:?}"

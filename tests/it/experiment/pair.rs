@@ -10,6 +10,7 @@ use std::time::Duration;
 use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use queuescope::report::reader;
 use queuescope::report::runs::RunReport;
+use queuescope::request::columns::ColumnId;
 use queuescope::request::stages::Breakdown;
 use queuescope::table::Table;
 use tokio::task::JoinSet;
@@ -69,7 +70,7 @@ fn what_is_narrow_is_named() {
         );
         // Its generator's own file has what only traces tell, too.
         let rows = Table::read(&run.files[0]).unwrap();
-        let told = |row: &usize| rows.number("kv_transfer_time", *row).is_some();
+        let told = |row: &usize| rows.number(ColumnId::kv_transfer_time, *row).is_some();
         let count = (0..rows.len()).filter(told).count();
         assert!(count * 10 >= rows.len() * 9, "{which:?}: {lines}: {count}");
         plan.assert_nothing_is_left();
@@ -99,28 +100,34 @@ fn killed_decode_server(which: Which) {
     let faults = std::fs::read_to_string(run.dir.join("faults.csv")).unwrap();
     assert!(faults.contains(",decode-1,kill,down"), "{faults}");
     let (good, bad): (Vec<usize>, Vec<usize>) =
-        (0..200).partition(|row| run.table.text("outcome", *row) == "ok");
+        (0..200).partition(|row| run.table.text(ColumnId::outcome, *row) == "ok");
     assert!(!good.is_empty() && !bad.is_empty(), "{}", good.len());
     for row in &good {
-        let hosts = ["prefill_host", "host"].map(|column| run.table.text(column, *row));
+        let hosts =
+            [ColumnId::prefill_host, ColumnId::host].map(|column| run.table.text(column, *row));
         assert_eq!(hosts, [&prefill.host, &decode.host]);
     }
     // The last half second's spans died with it.
-    let told = |row: &&usize| run.table.number("decode_bootstrap_time", **row).is_some();
+    let told = |row: &&usize| {
+        run.table
+            .number(ColumnId::decode_bootstrap_time, **row)
+            .is_some()
+    };
     assert!(good.iter().filter(told).count() >= 20, "{}", good.len());
     // Without a decode server the router refuses what comes.
     let rows = Table::read(&run.dir.join("proxy.csv")).unwrap();
     let refused = (0..rows.len()).filter(|row| {
-        rows.text("error", *row).contains("No available") || rows.text("ended_in", *row) == "router"
+        rows.text(ColumnId::error, *row).contains("No available")
+            || rows.text(ColumnId::ended_in, *row) == "router"
     });
     let refused: Vec<usize> = refused.collect();
     assert!(refused.len() >= 20, "{which:?}: {}", refused.len());
     for row in refused {
         assert_eq!(
-            rows.text("ended_in", row),
+            rows.text(ColumnId::ended_in, row),
             "router",
             "{}",
-            rows.text("error", row)
+            rows.text(ColumnId::error, row)
         );
     }
     plan.assert_nothing_is_left();
@@ -197,7 +204,7 @@ async fn a_burst_that_is_kept_back_waits_as_the_spans_say() {
                 let mut of_row = spans.iter().filter(|span| span.trace == *trace);
                 let span = of_row.find(|span| span.name == name).unwrap();
                 let took = (span.end - span.start) as f64 / 1e9;
-                let told = rows.number(column, row).unwrap();
+                let told = rows.number(ColumnId::named(column).unwrap(), row).unwrap();
                 assert!(
                     (told - took).abs() < 1e-3,
                     "{which:?}: {column}: {told} {took}"
@@ -229,7 +236,7 @@ async fn what_smg_admits_later_waits_in_the_router() {
         burst(front_of(&deployment)).await;
         deployment.stop().await;
         let rows = Table::read(&folder.path().join("proxy.csv")).unwrap();
-        let queued = (0..BURST).filter_map(|row| rows.number("queue_time_in_router", row));
+        let queued = (0..BURST).filter_map(|row| rows.number(ColumnId::queue_time_in_router, row));
         let mut queued: Vec<f64> = queued.collect();
         assert_eq!(queued.len(), BURST);
         queued.sort_by(f64::total_cmp);
@@ -300,18 +307,24 @@ async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() 
         let killed = &hosts[0];
         let mut sent_once = 0;
         for row in 0..REQUESTS {
-            *outcomes.entry(rows.text("outcome", row)).or_default() += 1;
-            if rows.text("outcome", row) == "ok" {
+            *outcomes
+                .entry(rows.text(ColumnId::outcome, row))
+                .or_default() += 1;
+            if rows.text(ColumnId::outcome, row) == "ok" {
                 let text = |column| rows.text(column, row);
                 // What met the dead server was sent again: two legs are one sending.
-                sent_once += usize::from(rows.number("attempts", row) == Some(1.0));
-                assert_eq!(text("host"), hosts[2]);
-                assert!(hosts[..2].iter().any(|host| host == text("prefill_host")));
+                sent_once += usize::from(rows.number(ColumnId::attempts, row) == Some(1.0));
+                assert_eq!(text(ColumnId::host), hosts[2]);
+                assert!(
+                    hosts[..2]
+                        .iter()
+                        .any(|host| host == text(ColumnId::prefill_host))
+                );
             }
             // What the dead server had of it failed by that, and says so.
-            let error = rows.text("error", row);
-            let is_lost = rows.text("outcome", row) == "server_error";
-            let is_lost = is_lost && rows.text("status", row) == "200";
+            let error = rows.text(ColumnId::error, row);
+            let is_lost = rows.text(ColumnId::outcome, row) == "server_error";
+            let is_lost = is_lost && rows.text(ColumnId::status, row) == "200";
             assert!(!is_lost || error.contains(&**killed), "{which:?}: {error}");
         }
         assert!(outcomes["client_abort"] >= REQUESTS / 80, "{outcomes:?}");

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
 use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, EngineName, Router};
+use queuescope::request::columns::ColumnId;
 use queuescope::table::Table;
 
 use super::deployed::{running, spec};
@@ -160,16 +161,22 @@ fn a_chat_experiment_shows_the_servers_queue() {
             };
             assert_eq!(table.len(), 20);
             for row in 0..table.len() {
-                let waited = table.number("pure_queue_time", row);
+                let waited = table.number(ColumnId::pure_queue_time, row);
                 assert!(waited.is_some_and(|waited| waited >= 0.0), "{rows}");
-                assert_eq!(table.text("timing_source", row), "log");
+                assert_eq!(table.text(ColumnId::timing_source, row), "log");
                 // On the generator's own clock: between what it sent and what it read.
                 let at = |column| table.number(column, row).unwrap();
-                assert!(at("queue_time_end") >= at("arrival_time"), "{rows}");
-                assert!(at("queue_time_end") <= at("finish_time"), "{rows}");
+                assert!(
+                    at(ColumnId::queue_time_end) >= at(ColumnId::arrival_time),
+                    "{rows}"
+                );
+                assert!(
+                    at(ColumnId::queue_time_end) <= at(ColumnId::finish_time),
+                    "{rows}"
+                );
             }
             let waited = table
-                .numbers("pure_queue_time")
+                .numbers(ColumnId::pure_queue_time)
                 .iter()
                 .copied()
                 .fold(0.0, f64::max);
@@ -188,7 +195,7 @@ fn a_chat_experiment_shows_the_servers_queue() {
     let table = Table::read(&run.join("requests.csv")).unwrap();
     assert!(
         table
-            .numbers("pure_queue_time")
+            .numbers(ColumnId::pure_queue_time)
             .iter()
             .all(|waited| waited.is_nan())
     );

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use queuescope::report::reader;
+use queuescope::request::columns::ColumnId;
 use queuescope::table::join;
 use serde_json::Value;
 
@@ -195,7 +196,7 @@ async fn shards_merged_are_the_run_that_one_would_have_made() {
     assert_eq!(told["merged_from"].as_array().unwrap().len(), 3);
     // Arrivals go up, and count from the first shard's beginning.
     let loaded = reader::load(&[at("merged")]).unwrap();
-    let arrivals = loaded.runs[0].table.numbers("arrival_time");
+    let arrivals = loaded.runs[0].table.numbers(ColumnId::arrival_time);
     assert!(arrivals.is_sorted(), "{arrivals:?}");
 
     for (args, said) in [

@@ -83,7 +83,7 @@ fn a_run_of_real_servers() {
     let dir = folder.path().join("run");
     Made { requests: 1, ..MADE }.write(&dir, json!({}), &json!({
         "scheduled": 40, "offered_rate": 12.0, "config": { "request_rate": 12.0 }, "goodput_goals_ms": { "ttft": 300.0 },
-        "window": { "from_s": 0.5, "to_s": 3.0, "left_out_first": 4, "left_out_last": 5, "rule": "without the first 0.5 s", "trend": null },
+        "window": { "from_s": 0.5, "to_s": 3.0, "left_out_first": 4, "left_out_last": 5, "rule": "without the first 0.5 s" },
         "verdict": { "grade": "DEGRADED", "reasons": ["the event loop woke late"] }, "warnings": ["a warning of the run"],
         "time_spent": { "unseen": { "engine_first_token": 4 } } }));
     let rows = std::fs::read_to_string(Path::new(GOLDEN).join("h200.csv")).unwrap();

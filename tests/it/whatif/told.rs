@@ -1,5 +1,14 @@
 //! The command `whatif`: what it prints, for people and programs, and what it refuses.
 
+use std::path::Path;
+
+use queuescope::clock::{NANOS, Stamp};
+use queuescope::request::cell::Value;
+use queuescope::request::columns::{COLUMNS, ColumnId};
+use queuescope::request::csv::TimeBase;
+use queuescope::table::Table;
+use queuescope::table::cells::RowWriter;
+
 use super::{file, rewritten, run};
 use crate::support::generator::flags;
 use crate::support::table;
@@ -99,15 +108,14 @@ const REFUSED: &str = "\
 --goodput-share 0.9 | --goodput <GOAL>
 --goodput ttft:9 --goodput-share 2 | must be a number from 0 to 1
 FIND request_rate=3 | --set request_rate: must be given once, not with --find of the same
-FIND rate=3 | must be given once, not with --find of the same, and rate not with request_rate
-OTHER | give the folder or the file of that one alone";
+FIND rate=3 | must be given once, not with --find of the same, and rate not with request_rate";
 
 #[test]
 fn what_cannot_be_predicted_is_named() {
-    let (load, other) = (file("shared"), file("slots16"));
+    let load = file("shared");
     let find = "--find rate --goodput ttft:500 --set";
     for [given, said] in table(REFUSED) {
-        let given = given.replace("FIND", find).replace("OTHER", &other);
+        let given = given.replace("FIND", find);
         let line = [vec![load.as_str()], flags(&given)].concat();
         let error = run(&line).unwrap_err();
         assert!(error.contains(said), "{given}: {error}");
@@ -220,4 +228,80 @@ fn nothing_is_found_for_a_reason() {
     let (shown, failed) = run(&[&[load.as_str()][..], &flags].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
     assert!(shown.contains(none), "{shown}");
+}
+
+fn told(flags: &[&str]) -> serde_json::Value {
+    let (shown, refused) = run(&[flags, &["--json"]].concat()).unwrap();
+    assert_eq!(refused, None);
+    serde_json::from_str(&shown).unwrap()
+}
+
+/// Several loads are predicted each by itself, but what several proxies recorded at one time came to the same servers.
+#[test]
+fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
+    let (load, other) = (file("slots16"), file("shared"));
+    let set = ["--set", "rate=1.5", "--fit", &load];
+    let whole = told(&[&[load.as_str()][..], &set].concat());
+    let both = told(&[&[load.as_str(), other.as_str()][..], &set].concat());
+    let names = |told: &serde_json::Value| -> Vec<String> {
+        let all = told["predictions"].as_array().unwrap().iter();
+        all.map(|of| of["load"].to_string()).collect()
+    };
+    assert_eq!(both["loads"].as_array().unwrap().len(), 2);
+    assert_eq!(names(&both).len(), 2, "{both:#}");
+    assert_eq!(both["predictions"][0], whole["predictions"][0]);
+    // The same rows, as two proxies would have them, in files that begin at different times.
+    let folder = tempfile::tempdir().unwrap();
+    let rows = Table::read(Path::new(&load)).unwrap();
+    let write = |name: &str, odd: usize, side: &str| {
+        let path = folder.path().join(name);
+        let epoch = TimeBase::Since(Stamp::from_nanos(-1_795_000_000 * NANOS));
+        let mut file = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
+        for row in (0..rows.len()).filter(|row| row % 2 == odd) {
+            let cells = COLUMNS.iter().map(|column| match column.id {
+                ColumnId::seen_by => Value::Text(side.into()),
+                id => rows.value(id, row),
+            });
+            file.write_cells(cells).unwrap();
+        }
+        file.finish().unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let [a, b] = [("a.csv", 0), ("b.csv", 1)].map(|(name, odd)| write(name, odd, "front"));
+    let merged = told(&[&[a.as_str(), b.as_str()][..], &set].concat());
+    assert_eq!(merged["loads"][0]["name"], "a.csv + b.csv");
+    for (name, figure) in merged["predictions"][0].as_object().unwrap() {
+        if name != "load" {
+            assert_eq!(figure, &whole["predictions"][0][name], "{name}");
+        }
+    }
+    let hop = write("hop.csv", 1, "hop");
+    let error = run(&[&[a.as_str(), hop.as_str()][..], &set].concat()).unwrap_err();
+    assert!(error.contains("report --join"), "{error}");
+}
+
+/// Rows of servers that were hardly busy do not tell what becomes of a queue; and the table is that of `queuescope routing`.
+#[test]
+fn a_quiet_load_that_is_pushed_to_saturation_has_a_note() {
+    let load = file("2048-64-rate5");
+    let flags = ["--set", "max_running_requests=8", "--set", "rate=1,4"];
+    let flags = [&[load.as_str()][..], &flags].concat();
+    let all = told(&flags);
+    let notes = |at: usize| all["predictions"][at]["note"].as_str();
+    assert_eq!(notes(0), None);
+    assert!(notes(1).unwrap().contains("± is too narrow"), "{all:#}");
+    let (shown, _) = run(&flags).unwrap();
+    let noted = shown.lines().filter(|line| {
+        line.starts_with("note: ") && line.contains("rate=4: ") && line.contains("too narrow")
+    });
+    assert_eq!(noted.count(), 1, "{shown}");
+    let head = shown
+        .lines()
+        .find(|line| line.starts_with("run  "))
+        .unwrap();
+    let heads: Vec<&str> = head.split("  ").filter(|head| !head.is_empty()).collect();
+    let of_runs = ["ok", "failed", "req/s", "TTFT p50", "TTFT p99", "total p99"];
+    for head in of_runs {
+        assert!(heads.iter().any(|of| of.trim() == head), "{heads:?}");
+    }
 }

@@ -4,6 +4,7 @@ use crate::report::reader::Run;
 use crate::report::runs::RunReport;
 use crate::report::sample::ms;
 use crate::report::why::Why;
+use crate::request::columns::ColumnId;
 use crate::request::timeline::{Moment, PrefillTimes};
 use crate::stats::waits::Cause;
 use crate::table::{Cell, Table};
@@ -72,10 +73,10 @@ fn assert_told(run: &Run, cause: Cause) {
     assert_eq!(why.causes.main(), Some(cause), "{told}");
     let waited = |column| run.table.numbers(column).iter().sum::<f64>();
     let waited: f64 = [
-        "decode_bootstrap_time",
-        "prefill_queue_time",
-        "kv_transfer_time",
-        "decode_queue_time",
+        ColumnId::decode_bootstrap_time,
+        ColumnId::prefill_queue_time,
+        ColumnId::kv_transfer_time,
+        ColumnId::decode_queue_time,
     ]
     .map(waited)
     .iter()

@@ -1,10 +1,13 @@
-//! Requests whose clocks are known too poorly for what was measured with them: decision 24.
+//! Rows as all that is said of a run reads them: without what cannot be, and without what was measured with a clock that is known too
+//! poorly for it (decision 24).
 //!
-//! Whether one is left out depends on the error of its clock and on what is usual for that clock, not on how small a
-//! duration came out: leaving out the small ones would make every mean too large.
+//! Whether a clock is too poor depends on its error and on what is usual for it, not on how small a duration came out: leaving out
+//! the small ones would make every mean too large.
 
+use crate::request::column::{Origin, Unit};
 use crate::request::columns::ColumnId;
-use crate::request::timeline::ClockOf;
+use crate::request::impossible;
+use crate::request::timeline::{ClockOf, Relation};
 use crate::table::Table;
 
 /// A clock that is known this many times worse than usual is known poorly.
@@ -52,10 +55,43 @@ const CLOCKS: [Other; 3] = [
 
 /// The usual error of each other clock of a run, nanoseconds, by whose it is: the median, the lower of two middle ones.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Usual([Vec<Option<i64>>; 3]);
+struct Usual([Vec<Option<i64>>; 3]);
+
+/// The rows of a run of which figures are taken.
+pub fn believed(mut table: Table) -> Table {
+    let usual = Usual::of(&table);
+    let firsts: Vec<usize> = table.firsts().collect();
+    for first in firsts {
+        let rows = table.rows_of(first);
+        let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
+        let is_wrong = rows.clone().any(is_wrong);
+        let poor = rows.clone().map(|row| usual.poor(&table, row).collect());
+        let poor: Vec<Vec<ClockOf>> = poor.collect();
+        if !is_wrong && poor.iter().all(Vec::is_empty) {
+            continue;
+        }
+        let read = impossible::believed(&table.request(first)).into_owned();
+        for ((at, mut row), clocks) in rows.zip(read).zip(poor) {
+            if is_wrong {
+                table.put_row(at, &row, |column| column.id != ColumnId::inconsistency);
+            }
+            if !clocks.is_empty() {
+                let unknown = |clock| row.timeline.relate(clock, Relation::Unknown);
+                clocks.iter().copied().for_each(unknown);
+                row.derive_anew();
+                // When something was is known well enough.
+                table.put_row(at, &row, |column| {
+                    column.unit == Unit::Latency || matches!(column.origin, Origin::Period(_))
+                });
+                table.left_out.insert(at, clocks);
+            }
+        }
+    }
+    table
+}
 
 impl Usual {
-    pub fn of(table: &Table) -> Usual {
+    fn of(table: &Table) -> Usual {
         Usual(CLOCKS.map(|other| {
             let mut errors = vec![Vec::new(); other.whose.map_or(1, |whose| table.codes(whose))];
             let rows = if table.has(other.error) {
@@ -80,7 +116,7 @@ impl Usual {
     }
 
     /// The clocks of a row that are known far worse than usual, unless the measured way to them is over twice that error.
-    pub fn poor<'a>(&'a self, table: &'a Table, row: usize) -> impl Iterator<Item = ClockOf> + 'a {
+    fn poor<'a>(&'a self, table: &'a Table, row: usize) -> impl Iterator<Item = ClockOf> + 'a {
         let clocks = CLOCKS.iter().zip(&self.0);
         clocks.filter_map(move |(other, usual)| {
             let error = other.error(table, row)?;
@@ -117,6 +153,7 @@ mod tests {
     use crate::report::load::tests::{assert_says, run};
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
+    use crate::request::csv;
     use crate::request::row::Row;
     use crate::request::timeline::{Moment, Relation};
     use serde_json::json;
@@ -261,5 +298,40 @@ mod tests {
         assert_eq!(json["total_output_tokens"], json!(29 * 201));
         let unseen = with.all.spent.unseen_notes().join("; ");
         assert_says(&unseen, "it reported impossible times, which are left out");
+    }
+
+    /// Comparison, findings and charts read the table of a run; its figures are taken of the same.
+    #[test]
+    fn all_that_is_said_of_a_run_is_of_the_same_cells() {
+        let mut rows: Vec<Row> = (0..20).map(|n| Sample::starting(n).open_row()).collect();
+        rows.push(
+            Sample::starting(900)
+                .at(Moment::QueueStart, -60_000)
+                .open_row(),
+        );
+        rows.extend(many());
+        rows.push(row(300, 107.0, 107.0));
+        let mut text = Vec::new();
+        csv::header(&mut text);
+        for row in crate::request::sample::rows(&rows) {
+            csv::row(&row, csv::TimeBase::Epoch, &mut text);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records.csv");
+        std::fs::write(&path, text).unwrap();
+        let loaded = crate::report::reader::load(&[path]).unwrap();
+        let run = &loaded.runs[0];
+        let latencies = crate::report::figures::figures(run).all.latencies;
+        for column in [
+            ColumnId::pure_queue_time,
+            ColumnId::network_time,
+            ColumnId::ttft,
+        ] {
+            let cells = run.table.numbers(column);
+            let known = cells.iter().filter(|cell| cell.is_finite()).count() as u64;
+            let counted = latencies.get(column).unwrap().count;
+            assert_eq!(known, counted, "{column:?}");
+            assert!(column == ColumnId::ttft || known < rows.len() as u64);
+        }
     }
 }
