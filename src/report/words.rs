@@ -248,7 +248,7 @@ fn compared(report: &Report<'_>) -> Vec<String> {
         of.shown || of.is_against_first && is_always
     };
     let differences = made.differences.iter().filter(is_told);
-    let notes = made.notes.iter();
+    let notes = made.notes.iter().chain(&made.too_few);
     let notes = notes.map(|note| format!("note: {note}"));
     let sentences = differences.map(Difference::sentence);
     made.answers()

@@ -22,6 +22,8 @@ pub struct Comparison {
     pub groups: Vec<Vec<String>>,
     /// Which runs were not compared, and why.
     pub notes: Vec<String>,
+    /// Of what too few requests have a value in both of some two settings.
+    pub too_few: Vec<String>,
 }
 
 /// The columns compared, and whether a request that failed took for ever in it: where a stage was never reached, nobody
@@ -122,7 +124,7 @@ fn of_group(group: &[Setting<'_>], made: &mut Comparison) {
         for (m, b) in group.iter().enumerate().skip(n + 1) {
             let pairs: Vec<Pair<'_>> = a.pairs(b).collect();
             if !pairs.is_empty() {
-                let found = against([a, b], &pairs, metrics, &mut made.notes);
+                let found = against([a, b], &pairs, metrics, &mut made.too_few);
                 made.differences
                     .extend(found.into_iter().map(|difference| Difference {
                         is_against_first: n == 0,
@@ -273,7 +275,7 @@ fn against(
     [first, other]: [&Setting<'_>; 2],
     pairs: &[Pair<'_>],
     metrics: &[(ColumnId, bool)],
-    notes: &mut Vec<String>,
+    too_few: &mut Vec<String>,
 ) -> Vec<Difference> {
     let ((a, at), (b, _)) = (first.names(&[other]), other.names(&[first]));
     let mut found = Vec::new();
@@ -295,7 +297,7 @@ fn against(
                 let note = format!(
                     "the {what} of {metric} is not compared where fewer than {least} requests have a value in both settings"
                 );
-                notes.extend((!notes.contains(&note)).then_some(note));
+                too_few.extend((!too_few.contains(&note)).then_some(note));
             }
             found.extend(compared);
         }

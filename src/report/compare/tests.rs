@@ -410,7 +410,7 @@ fn what_cannot_be_compared_is_said() {
             "the {what} of TTFT is not compared where fewer than {least} requests have a value in both settings"
         )
     });
-    assert_eq!(comparison(&loaded(vec![good(), short])).notes, said);
+    assert_eq!(comparison(&loaded(vec![good(), short])).too_few, said);
 }
 
 #[test]
