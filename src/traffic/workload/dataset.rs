@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 /// Where prompts come from.
 #[derive(Clone, Debug)]
@@ -28,6 +28,16 @@ pub struct Entry {
     pub content: Content,
     /// What its conversation goes on with.
     pub later: Later,
+}
+
+/// An id as data sets have it.
+#[derive(Debug, serde::Deserialize)]
+#[serde(untagged, expecting = "must be a string or number")]
+pub enum Id {
+    /// A text.
+    Text(String),
+    /// A number.
+    Number(Number),
 }
 
 /// What a request will be.
@@ -69,6 +79,16 @@ pub enum Later {
     Drawn,
     /// Texts and the tokens to ask for, as far as turns are asked for.
     Said(Vec<(String, u64)>),
+}
+
+impl Id {
+    /// As a text.
+    pub fn into_text(self) -> String {
+        match self {
+            Id::Text(text) => text,
+            Id::Number(number) => number.to_string(),
+        }
+    }
 }
 
 impl Content {

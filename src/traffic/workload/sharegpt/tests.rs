@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use super::super::records;
 use super::*;
 
 const SYNTHETIC: &str = include_str!("../../../../tests/data/datasets/sharegpt.json");
@@ -13,20 +14,17 @@ const fn lengths(output: Option<u64>, context: Option<u64>) -> SharegptArgs {
     }
 }
 
-fn sampling(count: usize, seed: u64) -> Sampling<'static> {
+fn sampling(count: usize) -> Sampling {
     Sampling {
-        lengths: &ANY,
+        lengths: ANY,
         count,
-        seed,
         turns: 1,
     }
 }
 
-const NAMED: Named<'static> = Named("f");
-
-fn drawn(text: &str, sampling: &Sampling<'_>) -> Vec<Arc<Entry>> {
-    let (dataset, _) = sample(text.as_bytes(), NAMED, sampling).unwrap();
-    dataset.entries
+fn drawn(text: &str, sampling: Sampling, seed: u64) -> Vec<Arc<Entry>> {
+    let sample = Sample::new(sampling, seed);
+    records::read(text.as_bytes(), sample).unwrap().0.entries
 }
 
 fn ids(entries: &[Arc<Entry>]) -> Vec<&str> {
@@ -36,7 +34,8 @@ fn ids(entries: &[Arc<Entry>]) -> Vec<&str> {
 
 #[test]
 fn first_turns_of_conversations_that_have_two_are_sent() {
-    let (dataset, taken) = sample(SYNTHETIC.as_bytes(), NAMED, &sampling(10, 1)).unwrap();
+    let (dataset, taken) =
+        records::read(SYNTHETIC.as_bytes(), Sample::new(sampling(10), 1)).unwrap();
     let all: BTreeSet<&str> = ids(&dataset.entries).into_iter().collect();
     assert_eq!(all, ["4", "syn_0", "syn_3", "syn_6"].into());
     assert_eq!(taken, "4 of 4 conversations that can be sent, of 7");
@@ -69,10 +68,10 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
         let text = format!(r#"[{{"id":"a","conversations":[{}]}}]"#, turns.join(","));
         let sampling = Sampling {
             turns: most,
-            lengths: &lengths(None, context_len),
-            ..sampling(1, 1)
+            lengths: lengths(None, context_len),
+            ..sampling(1)
         };
-        match &drawn(&text, &sampling)[0].later {
+        match &drawn(&text, sampling, 1)[0].later {
             Later::Said(said) => said.clone(),
             other => panic!("{other:?}"),
         }
@@ -95,12 +94,12 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
 
 #[test]
 fn a_seed_gives_one_sample_which_a_larger_one_begins_with() {
-    let all = drawn(SYNTHETIC, &sampling(10, 3));
+    let all = drawn(SYNTHETIC, sampling(10), 3);
     for count in 1..=4 {
-        let fewer = drawn(SYNTHETIC, &sampling(count, 3));
+        let fewer = drawn(SYNTHETIC, sampling(count), 3);
         assert_eq!(ids(&fewer), ids(&all)[..count]);
     }
-    let orders = (0..20).map(|seed| drawn(SYNTHETIC, &sampling(10, seed)));
+    let orders = (0..20).map(|seed| drawn(SYNTHETIC, sampling(10), seed));
     let orders: BTreeSet<String> = orders.map(|entries| ids(&entries).concat()).collect();
     // 20 orders of 24 are all the same with probability 24^-19.
     assert!(orders.len() > 1);
@@ -111,7 +110,7 @@ fn every_conversation_is_drawn_as_often() {
     // The first of the sample is each of four with probability 1/4: χ² of 3 degrees of freedom exceeds 31 with 8e-7.
     let mut firsts = std::collections::BTreeMap::new();
     for seed in 0..2000 {
-        let first = ids(&drawn(SYNTHETIC, &sampling(1, seed)))[0].to_owned();
+        let first = ids(&drawn(SYNTHETIC, sampling(1), seed))[0].to_owned();
         *firsts.entry(first).or_insert(0.0) += 1.0;
     }
     let chi: f64 = firsts
@@ -124,44 +123,46 @@ fn every_conversation_is_drawn_as_often() {
 #[test]
 fn lengths_can_be_set_and_limited() {
     let fixed = Sampling {
-        lengths: &lengths(Some(33), None),
-        ..sampling(10, 1)
+        lengths: lengths(Some(33), None),
+        ..sampling(10)
     };
-    let entries = drawn(SYNTHETIC, &fixed);
+    let entries = drawn(SYNTHETIC, fixed, 1);
     assert!(entries.iter().all(|entry| entry.output == Some(33)));
     let short = Sampling {
-        lengths: &lengths(None, Some(16)),
-        ..sampling(10, 1)
+        lengths: lengths(None, Some(16)),
+        ..sampling(10)
     };
     // 38 bytes and 16: 10 + 4 tokens.
-    assert_eq!(ids(&drawn(SYNTHETIC, &short)), ["4"]);
+    assert_eq!(ids(&drawn(SYNTHETIC, short, 1)), ["4"]);
 }
 
 #[test]
-fn a_wrong_file_is_told_by_line_and_column_with_what_would_be_right() {
+fn a_wrong_file_is_told_by_line_with_what_would_be_right() {
     let none = r#"[{"conversations": [{"value": "a"}]}]"#;
     for (text, part) in [
         (
-            "{}",
-            "f, line 1, column 1: invalid type: map, expected a list of conversations; must be a JSON list of",
+            "3",
+            ", line 1: an object `{…}` must be here; must be a JSON list of",
         ),
         (
             "[\n{\"conversations\": 3}]",
-            "f, line 2, column 20: invalid type: integer `3`, expected a sequence",
+            ", line 2: `conversations`: invalid type: integer `3`, expected a sequence",
         ),
         (
             "[{\"conversations\": [{\"value\": 3}, {}]}]",
-            "none of its 1 conversations",
+            ": none of its 1 conversations",
         ),
-        ("[\n{\"id\": 1},\n{]", "line 3, column 2: "),
-        ("[{\"id\": 1}", "line 1, column 10: is not JSON: EOF"),
+        ("[\n{\"id\": 1},\n{]", ", line 3: is not JSON: "),
+        ("[{\"id\": []}]", "`id`: must be a string or number"),
+        (
+            "[{\"id\": 1}",
+            ", line 1: is not JSON: the list does not end",
+        ),
         ("[] 3", "trailing characters"),
         (none, "none of its 1 conversations can be sent"),
     ] {
-        let error = sample(text.as_bytes(), NAMED, &sampling(2, 1)).unwrap_err();
-        assert!(
-            error.is_usage() && error.to_string().contains(part),
-            "{text}: {error}"
-        );
+        let read = records::read(text.as_bytes(), Sample::new(sampling(2), 1));
+        let told = read.unwrap_err();
+        assert!(told.contains(part), "{text}: {told}");
     }
 }
