@@ -1,16 +1,12 @@
 //! The way of spans to a collector, from two processes of the server, each with a bounded queue of its own.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter as _, SpanProcessor as _,
 };
-use tokio::runtime::Handle;
 
 use super::config::Telemetry;
 
@@ -32,15 +28,6 @@ pub(super) struct Tracer {
     pub(super) level: u8,
     /// By [`Process`].
     queues: [BatchSpanProcessor; 2],
-}
-
-/// The way of one process's batches to the collector.
-#[derive(Debug)]
-struct Way {
-    endpoint: String,
-    exporter: Arc<SpanExporter>,
-    runtime: Handle,
-    is_down: AtomicBool,
 }
 
 /// Spans that wait in a process. What comes while it is full is lost, as in the real one (whose queue holds
@@ -66,17 +53,11 @@ impl Tracer {
                 .with_timeout(ANSWER)
                 .build()?;
             exporter.set_resource(&Resource::builder().with_service_name("sglang").build());
-            let way = Way {
-                endpoint: settings.otlp_traces_endpoint.clone(),
-                exporter: Arc::new(exporter),
-                runtime: Handle::current(),
-                is_down: AtomicBool::new(false),
-            };
             let batches = BatchConfigBuilder::default()
                 .with_max_queue_size(QUEUE)
                 .with_max_export_batch_size(BATCH)
                 .with_scheduled_delay(PATIENCE);
-            let processor = BatchSpanProcessor::builder(way);
+            let processor = BatchSpanProcessor::builder(exporter);
             Ok(processor.with_batch_config(batches.build()).build())
         };
         Ok(Tracer {
@@ -90,26 +71,5 @@ impl Tracer {
     /// Takes a span of a process; never waits.
     pub(super) fn send(&self, process: Process, span: SpanData) {
         self.queues[process as usize].on_end(span);
-    }
-}
-
-impl opentelemetry_sdk::trace::SpanExporter for Way {
-    /// Sends a batch once. One that does not arrive is lost, and told when it is the first.
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let exporter = self.exporter.clone();
-        // The thread that asks is none of the runtime's.
-        let sending = self
-            .runtime
-            .spawn(async move { exporter.export(batch).await });
-        let Ok(sent) = sending.await else {
-            // The server has ended.
-            return Ok(());
-        };
-        let was_down = self.is_down.swap(sent.is_err(), Ordering::Relaxed);
-        if let (Err(error), false) = (&sent, was_down) {
-            let endpoint = &self.endpoint;
-            log::warn!("--otlp-traces-endpoint {endpoint}: spans are lost: {error}");
-        }
-        sent
     }
 }

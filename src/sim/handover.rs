@@ -18,8 +18,8 @@ use crate::clock::Stamp;
 
 use super::call::{Call, Refusal, RefusalKind};
 use super::disaggregation::Bootstrap;
-use super::driver::{HELD, Submission, Update};
-use super::engine::EventKind;
+use super::driver::{Submission, Update};
+use super::engine::{EventKind, HELD};
 use super::shared::Shared;
 
 /// The answer to a room's number.

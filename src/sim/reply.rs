@@ -81,9 +81,7 @@ impl Reply {
                     output_tokens,
                 },
                 due: dispatched,
-                rid: sequence.rid.clone(),
                 index: sequence.index,
-                rank: 0,
                 updates: teller.clone(),
             });
         }

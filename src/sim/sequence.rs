@@ -26,8 +26,6 @@ pub(super) struct Sequence {
     pub cached: u32,
     /// Where the server that prefills it and the one that decodes it meet.
     pub bootstrap: Option<Bootstrap>,
-    /// The data-parallel rank that works on it.
-    pub rank: usize,
     /// Tokens that it is to have.
     pub wanted: u32,
     /// When each token was made.
@@ -106,15 +104,11 @@ impl Sequence {
     pub(super) fn apply(&mut self, update: &Update) -> bool {
         let moments = &mut self.moments;
         match update.kind {
-            EventKind::Queued => {
-                moments.queue_start = Some(update.at);
-                self.rank = update.rank;
-            }
+            EventKind::Queued | EventKind::Arrived => moments.queue_start = Some(update.at),
             EventKind::Reserved => {
                 moments.bootstrap_start = moments.queue_start.take();
                 moments.reserved = Some(update.at);
             }
-            EventKind::Arrived => moments.queue_start = Some(update.at),
             EventKind::Admitted { cached } => match self.retractions.last_mut() {
                 Some(retraction) => retraction.readmitted = Some(update.at),
                 None => {
@@ -132,7 +126,7 @@ impl Sequence {
                 self.tokens.push(update.at);
             }
             EventKind::Lost => moments.first_token = Some(update.told),
-            EventKind::Rejected | EventKind::Aborted(_) => {}
+            EventKind::Rejected => {}
         }
         if update.kind.is_end() {
             self.ending = Some(update.kind);

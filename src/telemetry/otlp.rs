@@ -150,16 +150,6 @@ impl Traces {
         }
     }
 
-    /// The same for whoever has time: waits for room in the queue, for at most `patience`, unless traces are being lost
-    /// already. Blocks.
-    pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
-        let Some(trace) = self.kept(rows) else { return };
-        if !self.deliveries.log.is_losing() {
-            self.queue.wait_for_room(rows.len(), patience);
-        }
-        self.push(trace);
-    }
-
     fn kept(&self, rows: &Rows) -> Option<Trace> {
         let id = spans::trace_of(rows);
         let Some(kept) = self.given.keeps(rows, id) else {

@@ -82,8 +82,6 @@ pub enum EventKind {
     Retracted,
     /// What another server has prefilled never came: its end. Told by whoever waited for it, not by the engine.
     Lost,
-    /// It was taken out: its end. Told by whoever did it, not by the engine.
-    Aborted(Aborted),
 }
 
 impl EventKind {
@@ -91,21 +89,9 @@ impl EventKind {
     pub fn is_end(self) -> bool {
         matches!(
             self,
-            EventKind::Rejected
-                | EventKind::Token { last: true }
-                | EventKind::Lost
-                | EventKind::Aborted(_)
+            EventKind::Rejected | EventKind::Token { last: true } | EventKind::Lost
         )
     }
-}
-
-/// Where an aborted request was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aborted {
-    /// In the waiting queue.
-    Waiting,
-    /// In prefill or decode.
-    Running,
 }
 
 /// The engine's load at one moment.

@@ -13,9 +13,9 @@ use crate::traffic::download;
 use crate::traffic::error::Error;
 use crate::traffic::workload::custom::Custom;
 use crate::traffic::workload::dataset::{Content, Dataset};
-use crate::traffic::workload::sharegpt::{Sample, Sampling};
+use crate::traffic::workload::sharegpt::Sample;
 use crate::traffic::workload::source::{self, Source};
-use crate::traffic::workload::trace::{Limits, Mooncake, Row, Trace};
+use crate::traffic::workload::trace::{Limits, Trace};
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
 
@@ -112,7 +112,6 @@ impl Args {
             reuse: !self.disable_connection_reuse,
             connect_timeout: self.connect_timeout_s,
             request_timeout: self.request_timeout_s,
-            sampled: 1.0,
         })
     }
 
@@ -162,16 +161,12 @@ impl Args {
         let read = match data.dataset_name {
             DatasetName::Custom => source::read(file, Custom::default()),
             DatasetName::ShareGpt => {
-                let sampling = Sampling {
-                    lengths: data.sharegpt.clone(),
-                    count: self.asked(arrival)?.unwrap_or(DEFAULT_REQUESTS),
-                    turns,
-                };
-                source::read(file, Sample::new(sampling, seed))
+                let count = self.asked(arrival)?.unwrap_or(DEFAULT_REQUESTS);
+                source::read(file, Sample::new(&data.sharegpt, count, turns, seed))
             }
-            DatasetName::Mooncake => source::read(file, Trace::<Mooncake>::new(limits)),
+            DatasetName::Mooncake => source::read(file, Trace::new(false, limits)),
             DatasetName::Azure | DatasetName::BurstGpt => {
-                source::read(file, Trace::<Row>::new(limits))
+                source::read(file, Trace::new(true, limits))
             }
             made if path.is_some() => {
                 return Err(Error::Usage(format!(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::dataset::{Content, Dataset, Entry, Id, Later};
+use super::dataset::{Content, Dataset, Entry, Later, id};
 use super::records::Format;
 
 /// Its entries so far.
@@ -19,7 +19,8 @@ pub struct Line {
     prompt: Option<String>,
     messages: Option<Vec<Message>>,
     completion: Option<String>,
-    id: Option<Id>,
+    #[serde(default)]
+    id: Value,
 }
 
 /// A message of a chat, which is sent as it stands.
@@ -33,7 +34,9 @@ struct Message {
 impl Format for Custom {
     type Record = Line;
 
-    const RIGHT: &str = "must be a JSON array or JSON lines of {\"prompt\", \"completion\", \"id\"} or {\"messages\"}";
+    fn right(&self) -> &'static str {
+        "must be a JSON array or JSON lines of {\"prompt\", \"completion\", \"id\"} or {\"messages\"}"
+    }
 
     fn take(&mut self, line: Line) -> Result<bool, String> {
         let messages = line.messages.filter(|messages| !messages.is_empty());
@@ -53,7 +56,7 @@ impl Format for Custom {
         self.0.push(Arc::new(Entry {
             input: Some(input),
             output: line.completion.map(|text| words(&text).max(1)),
-            data_id: line.id.map(Id::into_text),
+            data_id: id(line.id),
             content,
             later: Later::Said(Vec::new()),
         }));
@@ -63,7 +66,7 @@ impl Format for Custom {
     fn finish(self) -> Result<(Dataset, String), String> {
         let count = self.0.len();
         match count {
-            0 => Err(format!("holds no entries; {}", Custom::RIGHT)),
+            0 => Err(format!("holds no entries; {}", self.right())),
             _ => Ok((Dataset::of(self.0), format!("its {count} entries"))),
         }
     }

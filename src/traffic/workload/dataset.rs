@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Number, Value};
+use serde_json::Value;
 
 /// Where prompts come from.
 #[derive(Clone, Debug)]
@@ -28,16 +28,6 @@ pub struct Entry {
     pub content: Content,
     /// What its conversation goes on with.
     pub later: Later,
-}
-
-/// An id as data sets have it.
-#[derive(Debug, serde::Deserialize)]
-#[serde(untagged, expecting = "must be a string or number")]
-pub enum Id {
-    /// A text.
-    Text(String),
-    /// A number.
-    Number(Number),
 }
 
 /// What a request will be.
@@ -81,16 +71,6 @@ pub enum Later {
     Said(Vec<(String, u64)>),
 }
 
-impl Id {
-    /// As a text.
-    pub fn into_text(self) -> String {
-        match self {
-            Id::Text(text) => text,
-            Id::Number(number) => number.to_string(),
-        }
-    }
-}
-
 impl Content {
     /// Random English words of its own alone: their number is the prompt's length (a word is about one token).
     pub fn words() -> Content {
@@ -112,6 +92,15 @@ impl Entry {
             content,
             later: Later::Drawn,
         }
+    }
+}
+
+/// An id as data sets have it, if it is one.
+pub(super) fn id(value: Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        other => Some(other.to_string()),
     }
 }
 

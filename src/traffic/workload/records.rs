@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use csv::{ErrorKind, ReaderBuilder, StringRecord, Trim};
+use csv::{ErrorKind, ReaderBuilder, StringRecord, Terminator, Trim};
 use serde::de::DeserializeOwned;
 
 use super::dataset::Dataset;
@@ -12,9 +12,12 @@ pub trait Format {
     /// A record as it stands in the file.
     type Record: DeserializeOwned;
     /// Whether it is CSV, with the members' names in its first line; else JSON.
-    const IS_CSV: bool = false;
+    fn is_csv(&self) -> bool {
+        false
+    }
+
     /// What is right.
-    const RIGHT: &'static str;
+    fn right(&self) -> &'static str;
 
     /// Takes the next record in; says whether the one behind it is wanted.
     ///
@@ -43,11 +46,11 @@ struct Text<R> {
 /// # Errors
 /// What is wrong with the file, from the line on.
 pub fn read<F: Format>(file: impl Read, mut format: F) -> Result<(Dataset, String), String> {
-    let read = match F::IS_CSV {
+    let read = match format.is_csv() {
         true => read_csv(file, &mut format),
         false => read_json(file, &mut format),
     };
-    read.map_err(|(line, what)| format!(", line {line}: {what}; {}", F::RIGHT))?;
+    read.map_err(|(line, what)| format!(", line {line}: {what}; {}", format.right()))?;
     format.finish().map_err(|what| format!(": {what}"))
 }
 
@@ -59,24 +62,22 @@ fn read_json<F: Format>(file: impl Read, format: &mut F) -> Result<(), Wrong> {
         file: BufReader::with_capacity(1 << 16, file),
         line: 1,
     };
-    let is_list = text.next()? == Some(b'[');
-    if is_list {
+    let has_list = text.next()? == Some(b'[');
+    if has_list {
         text.pass();
     }
-    let mut may_end = true;
+    let mut is_open = has_list;
     loop {
         match text.next()? {
-            Some(b'{') => {}
-            Some(b']') if is_list && may_end => {
+            Some(b'{') if is_open == has_list => {}
+            Some(mark @ (b',' | b']')) if is_open => {
                 text.pass();
-                return match text.next()? {
-                    None => Ok(()),
-                    Some(_) => Err(text.wrong("is not JSON: trailing characters")),
-                };
+                is_open = mark == b',';
+                continue;
             }
-            None if !is_list => return Ok(()),
+            None if !is_open => return Ok(()),
             None => return Err(text.wrong("is not JSON: the list does not end")),
-            Some(_) => return Err(text.wrong("an object `{…}` must be here")),
+            Some(_) => return Err(text.wrong("is not JSON: must be an object, `{…}`")),
         }
         let line = text.line;
         let mut json = serde_json::Deserializer::from_reader(&mut text);
@@ -84,17 +85,6 @@ fn read_json<F: Format>(file: impl Read, format: &mut F) -> Result<(), Wrong> {
         let record = record.map_err(|error| (line, problem(&error)))?;
         if !format.take(record).map_err(|what| (line, what))? {
             return Ok(());
-        }
-        may_end = true;
-        if is_list {
-            match text.next()? {
-                Some(b',') => {
-                    text.pass();
-                    may_end = false;
-                }
-                Some(b']') | None => {}
-                Some(_) => return Err(text.wrong("is not JSON: expected `,` or `]`")),
-            }
         }
     }
 }
@@ -151,7 +141,9 @@ fn read_csv<F: Format>(file: impl Read, format: &mut F) -> Result<(), Wrong> {
         return Err((1, format!("has more than {LONGEST_LINE} bytes")));
     }
     let mut rows = ReaderBuilder::new();
-    let mut rows = rows.flexible(true).trim(Trim::All).from_reader(file);
+    // With `\r\n` its count of lines would lag behind.
+    rows.terminator(Terminator::Any(b'\n')).trim(Trim::All);
+    let mut rows = rows.flexible(true).from_reader(file);
     let names = rows.headers().map_err(|error| (1, error.to_string()))?;
     let (names, mut row) = (names.clone(), StringRecord::new());
     loop {
@@ -161,6 +153,9 @@ fn read_csv<F: Format>(file: impl Read, format: &mut F) -> Result<(), Wrong> {
         let line = row.position().map_or(behind, |at| at.line().max(behind));
         if !read.map_err(|error| (line, error.to_string()))? {
             return Ok(());
+        }
+        if row.iter().all(str::is_empty) {
+            continue;
         }
         let record = row.deserialize(Some(&names));
         let record = record.map_err(|error| (line, wrong_cell(&error, &names, &row)))?;

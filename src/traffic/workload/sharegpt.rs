@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::traffic::args::values;
 
 use super::custom::words;
-use super::dataset::{Content, Dataset, Entry, Id, Later};
+use super::dataset::{Content, Dataset, Entry, Later, id};
 use super::records::Format;
 
 /// How ShareGPT is sampled.
@@ -30,17 +30,6 @@ pub struct SharegptArgs {
     pub sharegpt_context_len: Option<u64>,
 }
 
-/// What of the file is sent.
-#[derive(Clone, Debug)]
-pub struct Sampling {
-    /// Lengths.
-    pub lengths: SharegptArgs,
-    /// Conversations to draw.
-    pub count: usize,
-    /// Turns of the user that are sent, at most; at least 1.
-    pub turns: usize,
-}
-
 /// The random stream of the draw: none of a schedule's or request's.
 const SAMPLE_STREAM: u64 = 1 << 60;
 /// SGLang's benchmark leaves out prompts and answers of fewer tokens.
@@ -55,7 +44,11 @@ pub fn estimated_tokens(text: &str) -> u64 {
 /// with a smaller one.
 #[derive(Debug)]
 pub struct Sample {
-    sampling: Sampling,
+    lengths: SharegptArgs,
+    /// Conversations to draw.
+    count: usize,
+    /// Turns of the user that are sent, at most; at least 1.
+    turns: usize,
     rng: ChaCha8Rng,
     read: u64,
     fit: u64,
@@ -66,7 +59,8 @@ pub struct Sample {
 /// A conversation as it stands in the file.
 #[derive(Debug, serde::Deserialize)]
 pub struct Conversation {
-    id: Option<Id>,
+    #[serde(default)]
+    id: Value,
     #[serde(default, alias = "conversation")]
     conversations: Vec<Turn>,
 }
@@ -78,35 +72,65 @@ struct Turn {
 }
 
 impl Sample {
-    /// Of a file that is to be read.
-    pub fn new(sampling: Sampling, seed: u64) -> Sample {
+    /// Of a file that is to be read: so many conversations, with so many turns of the user that are sent, at most.
+    pub fn new(lengths: &SharegptArgs, count: usize, turns: usize, seed: u64) -> Sample {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(SAMPLE_STREAM);
         Sample {
-            sampling,
+            lengths: lengths.clone(),
+            count,
+            turns,
             rng,
             read: 0,
             fit: 0,
             drawn: BTreeMap::new(),
         }
     }
+
+    /// What is sent of a conversation, if it fits: turns of the user with their answers, as far as they are texts.
+    fn entry(&self, conversation: Conversation) -> Option<Entry> {
+        let mut context = 0;
+        let lengths = &self.lengths;
+        let (pairs, _) = conversation.conversations.as_chunks();
+        let turns = pairs.iter().take(self.turns);
+        let mut turns = turns.map_while(|[said, answer]| {
+            let (said, answer) = (said.value.as_str()?, answer.value.as_str()?);
+            let input = estimated_tokens(said);
+            let output = lengths.sharegpt_output_len;
+            let output = output.unwrap_or(estimated_tokens(answer));
+            context += input + output;
+            let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
+            let most = lengths.sharegpt_context_len;
+            (is_long_enough && most.is_none_or(|most| context <= most))
+                .then(|| (said.to_owned(), output))
+        });
+        let (text, output) = turns.next()?;
+        Some(Entry {
+            input: Some(words(&text)),
+            output: Some(output),
+            data_id: id(conversation.id),
+            content: Content::Text(text),
+            later: Later::Said(turns.collect()),
+        })
+    }
 }
 
 impl Format for Sample {
     type Record = Conversation;
 
-    const RIGHT: &str =
-        "must be a JSON list of {\"id\", \"conversations\": [{\"from\", \"value\"}, …]}";
+    fn right(&self) -> &'static str {
+        "must be a JSON list of {\"id\", \"conversations\": [{\"from\", \"value\"}, …]}"
+    }
 
     fn take(&mut self, conversation: Conversation) -> Result<bool, String> {
         // One number a conversation, so that what is left out does not change the others' numbers.
         let rank = (self.rng.next_u64(), self.read);
         self.read += 1;
-        if let Some(entry) = entry(conversation, &self.sampling) {
+        if let Some(entry) = self.entry(conversation) {
             self.fit += 1;
             self.drawn.insert(rank, entry);
         }
-        if self.drawn.len() > self.sampling.count {
+        if self.drawn.len() > self.count {
             self.drawn.pop_last();
         }
         Ok(true)
@@ -124,33 +148,6 @@ impl Format for Sample {
         let entries = self.drawn.into_values().map(Arc::new);
         Ok((Dataset::of(entries), taken))
     }
-}
-
-/// What is sent of a conversation, if it fits: turns of the user with their answers, as far as they are texts.
-fn entry(conversation: Conversation, sampling: &Sampling) -> Option<Entry> {
-    let mut context = 0;
-    let lengths = &sampling.lengths;
-    let (pairs, _) = conversation.conversations.as_chunks();
-    let turns = pairs.iter().take(sampling.turns);
-    let mut turns = turns.map_while(|[said, answer]| {
-        let (said, answer) = (said.value.as_str()?, answer.value.as_str()?);
-        let input = estimated_tokens(said);
-        let output = lengths.sharegpt_output_len;
-        let output = output.unwrap_or(estimated_tokens(answer));
-        context += input + output;
-        let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
-        let most = lengths.sharegpt_context_len;
-        (is_long_enough && most.is_none_or(|most| context <= most))
-            .then(|| (said.to_owned(), output))
-    });
-    let (text, output) = turns.next()?;
-    Some(Entry {
-        input: Some(words(&text)),
-        output: Some(output),
-        data_id: conversation.id.map(Id::into_text),
-        content: Content::Text(text),
-        later: Later::Said(turns.collect()),
-    })
 }
 
 #[cfg(test)]

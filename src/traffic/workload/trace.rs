@@ -1,6 +1,5 @@
 //! Published traces of real services: when requests came and how long they were.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -8,7 +7,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::clock::NANOS;
 
@@ -27,8 +26,8 @@ pub struct Limits {
 }
 
 /// One request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+#[derive(Debug)]
+struct Request {
     /// Nanoseconds from the first request; while it is read, from the trace's own beginning of time.
     at_nanos: i64,
     /// Tokens of its prompt.
@@ -39,9 +38,11 @@ pub struct Request {
     blocks: Box<[u64]>,
 }
 
-/// A trace that is read.
-#[derive(Debug)]
-pub struct Trace<L> {
+/// A trace that is read: Mooncake's JSON lines, or CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024
+/// (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT, with or without sessions.
+#[derive(Debug, Default)]
+pub struct Trace {
+    is_csv: bool,
     limits: Limits,
     /// Of so many requests (150 bytes each) or blocks (8 bytes each) at most: more is not held in memory.
     most: (usize, usize),
@@ -50,42 +51,22 @@ pub struct Trace<L> {
     /// The earliest request so far: the trace's own first may still come, so times stay as read until all are there.
     earliest: Option<i64>,
     left_out: usize,
-    is_whole: bool,
+    is_part: bool,
     is_too_long: bool,
-    line: PhantomData<L>,
 }
 
-/// A line of a trace: how its kind of file tells a request.
-pub trait Line: DeserializeOwned {
-    /// Whether it is one of CSV.
-    const IS_CSV: bool;
-    /// What is right.
-    const RIGHT: &'static str;
-
-    /// The request, with its time from the trace's own beginning of time.
-    fn request(self) -> Result<Request, String>;
-}
-
-/// Mooncake's JSON lines; the time is in milliseconds.
+/// A line of a trace.
 #[derive(Debug, Deserialize)]
-pub struct Mooncake {
-    timestamp: f64,
+pub struct Line {
+    /// JSON: milliseconds. CSV: seconds, or a date.
+    #[serde(alias = "TIMESTAMP", alias = "Timestamp")]
+    timestamp: Value,
+    #[serde(alias = "ContextTokens", alias = "Request tokens")]
     input_length: u32,
+    #[serde(alias = "GeneratedTokens", alias = "Response tokens")]
     output_length: u32,
     #[serde(default)]
     hash_ids: Box<[u64]>,
-}
-
-/// CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024 (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT, with
-/// or without sessions.
-#[derive(Debug, Deserialize)]
-pub struct Row {
-    #[serde(rename = "TIMESTAMP", alias = "Timestamp")]
-    time: String,
-    #[serde(rename = "ContextTokens", alias = "Request tokens")]
-    input: u32,
-    #[serde(rename = "GeneratedTokens", alias = "Response tokens")]
-    output: u32,
 }
 
 /// Tokens of a block of Mooncake's: prompts that name the same block have the same text there.
@@ -97,31 +78,49 @@ const MOST: (usize, usize) = (5_000_000, 30_000_000);
 /// Tokens of a prompt or an answer: a prompt is held in memory.
 const MOST_TOKENS: u32 = 10_000_000;
 
-impl<L> Trace<L> {
+impl Trace {
     /// Of a file that is to be read.
-    pub fn new(limits: Limits) -> Trace<L> {
+    pub fn new(is_csv: bool, limits: Limits) -> Trace {
         Trace {
+            is_csv,
             limits,
             most: MOST,
-            requests: Vec::new(),
-            blocks: 0,
-            earliest: None,
-            left_out: 0,
-            is_whole: true,
-            is_too_long: false,
-            line: PhantomData,
+            ..Trace::default()
         }
     }
 }
 
-impl<L: Line> Format for Trace<L> {
-    type Record = L;
+impl Format for Trace {
+    type Record = Line;
 
-    const IS_CSV: bool = L::IS_CSV;
-    const RIGHT: &'static str = L::RIGHT;
+    fn is_csv(&self) -> bool {
+        self.is_csv
+    }
 
-    fn take(&mut self, line: L) -> Result<bool, String> {
-        let request = line.request()?;
+    fn right(&self) -> &'static str {
+        match self.is_csv {
+            true => {
+                "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens (input_length) and \
+                 GeneratedTokens (output_length), or Timestamp (seconds), Request tokens and Response tokens"
+            }
+            false => {
+                "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}"
+            }
+        }
+    }
+
+    fn take(&mut self, line: Line) -> Result<bool, String> {
+        let unit = if self.is_csv { 1.0 } else { 1e3 };
+        let at = match &line.timestamp {
+            Value::String(date) => of_date(date),
+            number => number.as_f64().and_then(|at| of_seconds(at / unit)),
+        };
+        let request = Request {
+            at_nanos: at.ok_or_else(|| format!("{} is no time", line.timestamp))?,
+            input: line.input_length,
+            output: line.output_length,
+            blocks: line.hash_ids,
+        };
         let longest = request.input.max(request.output);
         if longest > MOST_TOKENS {
             return Err(format!(
@@ -135,7 +134,7 @@ impl<L: Line> Format for Trace<L> {
             .map_or(-1, |end| from_earliest.saturating_sub(end));
         let is_over = limits.count == Some(self.requests.len()) || beyond > DISORDER_NANOS;
         if is_over || beyond >= 0 {
-            self.is_whole = false;
+            self.is_part = true;
             return Ok(!is_over);
         }
         if request.input == 0 || request.output == 0 {
@@ -167,9 +166,9 @@ impl<L: Line> Format for Trace<L> {
         let read = requests.len();
         requests.retain(|request| limits.end.is_none_or(|end| request.at_nanos < end));
         requests.sort_by_key(|request| request.at_nanos);
-        let part = match self.is_whole && requests.len() == read {
-            true => "",
-            false => "first ",
+        let part = match self.is_part || requests.len() < read {
+            true => "first ",
+            false => "",
         };
         let mut taken = format!("its {part}{} requests", requests.len());
         if self.left_out > 0 {
@@ -195,39 +194,6 @@ impl Request {
             input: Some(self.input.into()),
             output: Some(self.output.into()),
             ..Entry::drawn(content)
-        })
-    }
-}
-
-impl Line for Mooncake {
-    const IS_CSV: bool = false;
-    const RIGHT: &str = "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}";
-
-    fn request(self) -> Result<Request, String> {
-        let at_nanos = of_seconds(self.timestamp / 1e3)
-            .ok_or_else(|| format!("`timestamp` {} is no time in ms", self.timestamp))?;
-        Ok(Request {
-            at_nanos,
-            input: self.input_length,
-            output: self.output_length,
-            blocks: self.hash_ids,
-        })
-    }
-}
-
-impl Line for Row {
-    const IS_CSV: bool = true;
-    const RIGHT: &str = "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens and \
-                         GeneratedTokens, or Timestamp (seconds), Request tokens and Response tokens";
-
-    fn request(self) -> Result<Request, String> {
-        let seconds = self.time.parse().ok().and_then(of_seconds);
-        let at_nanos = seconds.or_else(|| of_date(&self.time));
-        Ok(Request {
-            at_nanos: at_nanos.ok_or_else(|| format!("`{}` is no time", self.time))?,
-            input: self.input,
-            output: self.output,
-            blocks: Box::default(),
         })
     }
 }

@@ -36,7 +36,7 @@ const DECODE_SPANS: &str = "decode Req < what it came with, DecodeTokenizer < de
     api_server_dispatch < DecodeTokenizer, Decode Scheduler [TP 0]  [PP 0] < decode Req, \
     decode_prepare < Decode Scheduler [TP 0]  [PP 0], decode_bootstrap < Decode Scheduler [TP 0]  [PP 0], \
     decode_transferred < Decode Scheduler [TP 0]  [PP 0], decode_waiting < Decode Scheduler [TP 0]  [PP 0], \
-    decode_forward < Decode Scheduler [TP 0]  [PP 0], fake_output < decode_forward, decode_loop < decode_forward, \
+    decode_forward < Decode Scheduler [TP 0]  [PP 0], decode_loop < decode_forward, \
     decode_loop < decode_forward";
 
 struct Pair {
@@ -184,7 +184,7 @@ async fn both_say_what_a_recorded_pair_said() {
 
     let spans = [
         pair.prefill.until_spans(10).await,
-        pair.decode.until_spans(13).await,
+        pair.decode.until_spans(12).await,
     ];
     let end = |name: &str| {
         let span = spans[0].iter().find(|span| span.name.starts_with(name));
@@ -248,35 +248,6 @@ async fn a_full_decode_server_is_waited_for_on_both() {
         seconds(&second_prefill, "queue_time") < 0.1,
         "{second_prefill}"
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_its_bootstrap_is_aborted_as_what_waits_in_a_queue() {
-    // Nothing decodes, so prefill waits.
-    let prefill = Pair::start(|_| {}).await.prefill;
-    let waiting = async || gauge(&prefill, "num_prefill_bootstrap_queue_reqs").await;
-    let mut legs = Vec::new();
-    for (rid, room) in [("own-1", 1), ("other", 2)] {
-        let body = json!({ "text": "a b", "stream": true, "rid": rid, "bootstrap_host": "127.0.0.1", "bootstrap_port": 1,
-            "bootstrap_room": room });
-        let mut leg = Connection::open(prefill.sim.addr()).await;
-        leg.send("POST", "/generate", &[], body.to_string().as_bytes())
-            .await;
-        legs.push(leg);
-    }
-    until_async("both wait", async || waiting().await == 2.0).await;
-    let abort = async |body: &[u8]| {
-        let answer = exchange(prefill.sim.addr(), "POST", "/abort_request", body).await;
-        assert_eq!(answer.status(), 200);
-    };
-    abort(br#"{"rid": "own"}"#).await;
-    let told = events(&mut legs[0]).await;
-    let reason = json!({ "type": "abort", "message": "Abort in waiting queue" });
-    assert_eq!((told.len(), &told[0]["finish_reason"]), (1, &reason));
-    assert_eq!(waiting().await, 1.0, "the other's id begins otherwise");
-    abort(br#"{"abort_all": true}"#).await;
-    assert_eq!(events(&mut legs[1]).await[0]["finish_reason"], reason);
-    assert_eq!(waiting().await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -84,7 +84,7 @@ fn enter(seen: &mut Seen, event: &Event) -> Result<(), TestCaseError> {
         Admitted { .. } => matches!(before, Some(Queued | Retracted)),
         Token { .. } => runs,
         Retracted => runs,
-        EventKind::Reserved | EventKind::Arrived | EventKind::Lost | EventKind::Aborted(_) => false,
+        EventKind::Reserved | EventKind::Arrived | EventKind::Lost => false,
     };
     prop_assert!(is_right, "{event:?} after {seen:?}");
     seen.last = Some(event.at);
@@ -125,7 +125,7 @@ fn run(profile: &Profile, asked: &[Asked]) -> Result<HashMap<u64, Seen>, TestCas
                     enter(seen.entry(event.id).or_default(), &event)?;
                 }
                 let was_over = seen.get(&id).is_some_and(|seen| seen.is_over);
-                prop_assert_eq!(engine.abort(id, now).is_none(), was_over);
+                prop_assert_eq!(!engine.abort(id, now), was_over);
                 seen.entry(id).or_default().is_over = true;
             } else {
                 let id = id as usize;
