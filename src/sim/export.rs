@@ -22,7 +22,7 @@ pub(super) enum Process {
 pub(super) struct Tracer {
     /// 32 hexadecimal digits.
     pub(super) host: String,
-    /// Of the tokenizer; those of the ranks' schedulers follow.
+    /// Of the tokenizer; that of the scheduler follows.
     pub(super) pid: i64,
     /// The spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
     pub(super) level: u8,

@@ -82,16 +82,14 @@ pub(super) fn models(config: &Config, now: Stamp) -> Value {
 }
 
 /// `/v1/loads`.
-pub(super) fn loads(config: &Config, now: Stamp, load: &Load) -> Value {
+pub(super) fn loads(config: &Config, load: &Load) -> Value {
     let (capacity, slots) = (
         config.profile.max_total_tokens,
         config.profile.max_running_requests,
     );
     json!({
-        "timestamp": iso_8601(now),
         "version": config.dialect.version(),
         "loads": [{
-            "timestamp": now.seconds(),
             "dp_rank": 0,
             "num_running_reqs": load.running,
             "num_waiting_reqs": load.waiting,
@@ -104,9 +102,4 @@ pub(super) fn loads(config: &Config, now: Stamp, load: &Load) -> Value {
             "cache_hit_rate": load.cache_hit_rate(),
         }],
     })
-}
-
-/// UTC with microseconds, as Python's `isoformat` writes it.
-fn iso_8601(at: Stamp) -> String {
-    at.utc().strftime("%Y-%m-%dT%H:%M:%S.%6f+00:00").to_string()
 }

@@ -60,7 +60,7 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
         "/model_info" | "/get_model_info" => json(info::model_info(config)),
         "/server_info" | "/get_server_info" => json(info::server_info(&shared)),
         "/v1/models" => json(info::models(config, now)),
-        "/v1/loads" => json(info::loads(config, now, &shared.driver.load())),
+        "/v1/loads" => json(info::loads(config, &shared.driver.load())),
         // Its health.
         _ => respond(StatusCode::OK, "", ""),
     }

@@ -172,8 +172,9 @@ fn wrong_cell(error: &csv::Error, names: &StringRecord, row: &StringRecord) -> S
     };
     let place = err.field().and_then(|place| usize::try_from(place).ok());
     let cell = place.and_then(|place| Some((names.get(place)?, row.get(place)?)));
-    match cell {
-        Some((name, cell)) => format!("`{name}`: `{cell}`: {}", err.kind()),
-        None => err.kind().to_string(),
+    match (cell, names.get(row.len())) {
+        (Some((name, cell)), _) => format!("`{name}`: `{cell}`: {}", err.kind()),
+        (None, Some(name)) => format!("has no cell of the column {name}"),
+        (None, None) => err.kind().to_string(),
     }
 }

@@ -12,9 +12,8 @@ use queuescope::sim::server::Sim;
 use super::told::{Span, Told};
 use super::{START, ms, on_manual_clock, slow, until_load, until_served};
 use crate::support::docs::assert_file;
-use crate::support::http::{Connection, exchange};
+use crate::support::http::Connection;
 use crate::support::process::{queuescope, run};
-use crate::support::table;
 use crate::support::wire::until;
 
 /// Compares with the file of that name.
@@ -123,71 +122,6 @@ async fn bodies_of_every_dialect_are_what_they_were() {
         }
     }
     same("dialects.txt", &out);
-}
-
-/// Paths, and the ends of what is sent there.
-const ENDPOINTS: &str = r#"
-/v1/chat/completions | },"stream":true,"stream_options":{"include_usage":true}}
-/v1/chat/completions | },"rid":"r","return_meta_info":true}
-/v1/chat/completions | },"n":2}
-/v1/completions | },"stream":true,"n":2,"stream_options":{"include_usage":true}}
-/v1/completions | },"prompt_logprobs":1}
-/generate | ,"n":2},"stream":true}
-/generate | },"input_ids":[1]}
-/generate | ,"n":2}}"#;
-
-#[tokio::test]
-async fn bodies_of_every_endpoint_are_what_they_were() {
-    let mut out = String::new();
-    let rest = r#""text":"a b c","prompt":"a b c","messages":[{"content":"a b c"}],"max_tokens":2,"model":"it","sampling_params":{"max_new_tokens":2"#;
-    for [path, more] in table(ENDPOINTS.trim_start()) {
-        let (sim, manual) = on_manual_clock(config());
-        let body = format!("{{{rest}{more}");
-        writeln!(out, "## {path} {body}").unwrap();
-        let mut client = Connection::open(sim.addr()).await;
-        client.send("POST", path, &[], body.as_bytes()).await;
-        if !more.contains("input_ids") {
-            let sequences = if more.contains("\"n\":2") { 2 } else { 1 };
-            until_load(sim.addr(), 0, sequences).await;
-        }
-        manual.set(ms(100));
-        let response = client.response().await.unwrap();
-        let kind = response.header("content-type").unwrap_or_default();
-        writeln!(out, "{} {kind}", response.status()).unwrap();
-        writeln!(out, "{}", plain(&response.text())).unwrap();
-    }
-    same("endpoints.txt", &out);
-}
-
-#[tokio::test]
-async fn what_it_tells_of_itself_is_what_it_was() {
-    let mut out = String::new();
-    let (sim, manual) = on_manual_clock(config());
-    bodies(&sim, &manual).await;
-    for (method, path) in [
-        ("GET", "/metrics"),
-        ("GET", "/model_info"),
-        ("GET", "/get_model_info"),
-        ("GET", "/server_info"),
-        ("GET", "/get_server_info"),
-        ("GET", "/v1/models"),
-        ("GET", "/v1/loads"),
-        ("GET", "/health"),
-        ("GET", "/health_generate"),
-        ("POST", "/health"),
-        ("GET", "/generate"),
-        ("PUT", "/flush_cache"),
-        ("POST", "/flush_cache"),
-        ("GET", "/nothing"),
-    ] {
-        let response = exchange(sim.addr(), method, path, b"").await;
-        let port = format!("\"port\":{}", sim.addr().port());
-        let text = response.text().replace(&port, "\"port\":0");
-        let allow = response.header("allow").unwrap_or_default();
-        let status = response.status();
-        writeln!(out, "## {method} {path}: {status} {allow}\n{text}").unwrap();
-    }
-    same("info.txt", &out);
 }
 
 /// Spans and log lines, without what is made up anew, of as many requests. The last span of each process is the one that

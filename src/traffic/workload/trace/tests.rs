@@ -123,7 +123,7 @@ const WRONG: &str = r#"
 csv | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | , line 4: `GeneratedTokens`: `x`: invalid digit found in string; must be CSV with the columns
 csv | 46:68,1,2NL | , line 2: "46:68" is no time; must be
 csv | nan,1,2NL | , line 2: null is no time; must be
-csv | 2023-11-16 18:15:46,1NL | , line 2: missing field `output_length`; must be CSV
+csv | 2023-11-16 18:15:46,1NL | , line 2: has no cell of the column GeneratedTokens; must be CSV
 csv | | : holds no request with a prompt and an answer
 csv | 1,4000000000,4NL | , line 2: a length of 4000000000 tokens; must be up to 10000000
 whole csv | Timestamp,Request tokensNL1,2NL | , line 2: missing field `output_length`; must be CSV with the columns TIMESTAMP (such
