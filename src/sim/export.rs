@@ -1,9 +1,11 @@
 //! The way of spans to a collector, from two processes of the server, each with a bounded queue of its own.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter as _, SpanProcessor as _,
 };
@@ -28,6 +30,14 @@ pub(super) struct Tracer {
     pub(super) level: u8,
     /// By [`Process`].
     queues: [BatchSpanProcessor; 2],
+}
+
+/// Sends batches, each once. One that does not arrive is lost, and told when it is the first.
+#[derive(Debug)]
+struct Told {
+    endpoint: String,
+    exporter: SpanExporter,
+    is_down: AtomicBool,
 }
 
 /// Spans that wait in a process. What comes while it is full is lost, as in the real one (whose queue holds
@@ -57,7 +67,11 @@ impl Tracer {
                 .with_max_queue_size(QUEUE)
                 .with_max_export_batch_size(BATCH)
                 .with_scheduled_delay(PATIENCE);
-            let processor = BatchSpanProcessor::builder(exporter);
+            let processor = BatchSpanProcessor::builder(Told {
+                endpoint: settings.otlp_traces_endpoint.clone(),
+                exporter,
+                is_down: AtomicBool::new(false),
+            });
             Ok(processor.with_batch_config(batches.build()).build())
         };
         Ok(Tracer {
@@ -71,5 +85,17 @@ impl Tracer {
     /// Takes a span of a process; never waits.
     pub(super) fn send(&self, process: Process, span: SpanData) {
         self.queues[process as usize].on_end(span);
+    }
+}
+
+impl opentelemetry_sdk::trace::SpanExporter for Told {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let sent = self.exporter.export(batch).await;
+        let was_down = self.is_down.swap(sent.is_err(), Ordering::Relaxed);
+        if let (Err(error), false) = (&sent, was_down) {
+            let endpoint = &self.endpoint;
+            log::warn!("--otlp-traces-endpoint {endpoint}: spans are lost: {error}");
+        }
+        sent
     }
 }
