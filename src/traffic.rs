@@ -28,6 +28,7 @@ pub mod plan;
 mod progress;
 mod rows;
 pub mod shard;
+pub mod spans;
 pub mod stop;
 mod verdict;
 mod watch;
@@ -48,6 +49,7 @@ use output::{FILES, Files};
 pub use plan::RunPlan;
 pub use progress::{Live, Progress};
 use rows::Outputs;
+use spans::Spans;
 use stop::aside;
 pub use stop::{Stop, unless_signalled};
 use verdict::{Bounds, Evidence, judge};
@@ -94,7 +96,7 @@ pub async fn run_watched(
     let folder = Folder::new(args.output_dir.as_deref(), args.force, RESULTS);
     folder.check(&FILES)?;
     let listening = stop.on_signals().map_err(Error::thread)?;
-    let ready = tokio::select! {
+    let (ready, spans) = tokio::select! {
         made = made_ready(args, &clock, &stop) => made?,
         () = stop.stopped() => return Err(Error::Interrupted(stop.signal())),
     };
@@ -117,6 +119,7 @@ pub async fn run_watched(
     let ending = (stop.clone(), args.drain_timeout_s);
     let outputs = Outputs {
         files: Some(Files::new(&made.dir, &facts, args.time_base)?),
+        spans,
         logs: args.engine_logs.as_deref().map(EngineLogs::begin),
     };
     let woke = watch(clock.clone(), live.clone());
@@ -147,17 +150,23 @@ pub async fn provide(args: &Args) -> Result<(), Error> {
     aside(move || args.plan().map(drop)).await?
 }
 
-/// The run, about to begin.
-async fn made_ready(args: &Args, clock: &Clock, stop: &Stop) -> Result<Ready, Error> {
+/// The run, about to begin, and where its spans go.
+async fn made_ready(
+    args: &Args,
+    clock: &Clock,
+    stop: &Stop,
+) -> Result<(Ready, Option<Spans>), Error> {
     let args = args.with_downloads().await?;
-    let plan = aside(move || args.plan()).await??;
+    let mut plan = aside(move || args.plan()).await??;
     // Before anything is asked of the server or written.
     if let Some(at) = plan.args.start_at {
         Error::if_past(at, clock.now())?;
     }
+    let spans = plan.args.otlp.start(clock.name())?;
+    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
     let ready = Ready::prepare(plan, clock.clone()).await?;
     ready.warm_up(stop).await?;
-    Ok(ready)
+    Ok((ready, spans))
 }
 
 /// Ends the file of rows, and takes the figures of it.
@@ -170,7 +179,7 @@ fn finish(
     if facts.scheduled >= MANY {
         progress::tell("the run is over: taking the figures of its rows; Ctrl-C leaves them out");
     }
-    let (rows, written) = run.rows.finish();
+    let (rows, written, unsent_spans) = run.rows.finish();
     let plan = run.plan.clone();
     let args = &plan.args;
     let edges = [args.leave_out_first, args.leave_out_last].map(|edge| edge.as_secs_f64());
@@ -186,7 +195,8 @@ fn finish(
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
     warnings.extend(run.warning());
     let insecure = args.tls.insecure.then(|| INSECURE.to_owned());
-    warnings.extend([insecure, made.note].into_iter().flatten());
+    let more = [insecure, made.note, unsent_spans];
+    warnings.extend(more.into_iter().flatten());
     let mut json = summary.to_json();
     json["warnings"] = json!(warnings);
     json["turns_not_sent"] = json!(run.turns_not_sent);

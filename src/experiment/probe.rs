@@ -15,6 +15,7 @@ use crate::request::timeline::Moment;
 use crate::terminal;
 use crate::traffic;
 use crate::traffic::client::{INSECURE, Target, TlsArgs, UpstreamKind};
+use crate::traffic::spans::OtlpArgs;
 use crate::traffic::workload::Backend;
 use crate::traffic::{Live, RunPlan, Stop, drive};
 use crate::units::between;
@@ -55,6 +56,9 @@ pub struct Args {
     /// How an https:// server is verified
     #[command(flatten)]
     pub tls: TlsArgs,
+    /// Where its span goes
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
 }
 
 /// What a probe showed.
@@ -77,12 +81,19 @@ const WIDTH: usize = 80;
 /// Nothing answers there, or no model is known. A request that was answered badly is no error: see
 /// [`Probed::wrong`].
 pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
-    let run = drive(plan(args)?, clock, Arc::new(Live::default()), Stop::new()).await?;
+    let mut plan = plan(args)?;
+    let spans = args.otlp.start(clock.name())?;
+    plan.client.sampled = spans.as_ref().map_or(1.0, |spans| spans.ratio);
+    let run = drive(plan, clock, Arc::new(Live::default()), Stop::new()).await?;
     let record = run.records.into_iter().next();
     let mut record = record.context("the request was not sent")?;
     // Nobody scheduled it but the probe itself: that wait is not a person's concern.
     record.timeline.clear(Moment::Scheduled);
     record.derive_anew();
+    let unsent = spans.map(|spans| {
+        spans.add(std::slice::from_ref(&record));
+        tokio::task::spawn_blocking(move || spans.finish())
+    });
     let wrong = wrong(&record);
     let url = format!("{}{}", args.target, args.backend.endpoint().path());
     let mut text = text(
@@ -92,6 +103,11 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
         wrong.as_deref(),
     );
     text.extend(engine(&record).map(|line| format!("\n{line}\n")));
+    if let Some(unsent) = unsent
+        && let Some(note) = unsent.await?
+    {
+        let _ = writeln!(text, "\nnote: {note}");
+    }
     if args.tls.insecure {
         text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
     }

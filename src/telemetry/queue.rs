@@ -1,6 +1,7 @@
 //! A queue that nobody waits for who hands something in: it is bounded by what lies in it, and what it has no room for comes back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -25,6 +26,9 @@ pub enum Refused {
     /// Nothing more is taken in.
     Closed,
 }
+
+/// How often who waits for room looks for it.
+const LOOK: Duration = Duration::from_millis(5);
 
 impl<T> Queue<T> {
     /// An empty one, and where things come out. `most` is what they may weigh together.
@@ -62,6 +66,16 @@ impl<T> Queue<T> {
         };
         let sent = sender.send((value, room));
         sent.map_err(|unsent| (unsent.0.0, Refused::Closed))
+    }
+
+    /// Waits until there is room for what weighs so much, but no longer than this. Blocks.
+    pub fn wait_for_room(&self, weight: usize, patience: Duration) {
+        let takes = self.takes(weight) as usize;
+        let mut waited = Duration::ZERO;
+        while self.room.available_permits() < takes && waited < patience {
+            std::thread::sleep(LOOK);
+            waited += LOOK;
+        }
     }
 
     /// What may wait together weighs so much.
@@ -104,5 +118,18 @@ mod tests {
         assert_eq!(queue.push("f", 1), Err(("f", Refused::Closed)));
         assert_eq!(out.recv().await.unwrap().0, "d");
         assert!(out.recv().await.is_none());
+    }
+
+    #[test]
+    fn who_waits_for_room_has_it_when_it_is_there_and_not_for_ever() {
+        let (queue, mut out) = Queue::new(1);
+        queue.push("a", 1).unwrap();
+        queue.wait_for_room(1, LOOK * 2);
+        assert_eq!(queue.push("b", 1), Err(("b", Refused::Full)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| queue.wait_for_room(1, Duration::MAX));
+            drop(out.try_recv());
+        });
+        assert_eq!(queue.push("b", 1), Ok(()));
     }
 }

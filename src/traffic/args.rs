@@ -16,6 +16,7 @@ use crate::units::{at_least, between};
 use super::arrival::curve::Curve;
 use super::client::{Target, TlsArgs, UpstreamKind};
 use super::shard::Shard;
+use super::spans::OtlpArgs;
 use super::workload::backend::Backend;
 use super::workload::conversation::TalkArgs;
 
@@ -205,6 +206,9 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "BASE", default_value = "run")]
     #[arg(help_heading = "What is written")]
     pub time_base: Base,
+    /// Where spans go
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
     /// Start of the requests' ids [default: qs- and random digits]
     #[arg(long, value_name = "TEXT", value_parser = values::id_prefix)]
     #[arg(help_heading = "What is written")]

@@ -23,6 +23,7 @@ use crate::request::row::Row;
 use crate::request::stamps::{ASK_HEADER, FRONT_HEADER, Stamps};
 use crate::request::timeline::{Moment, Side};
 use crate::telemetry::otlp::collector::causes;
+use crate::telemetry::otlp::sampling::is_of_share;
 
 mod connection;
 mod reply;
@@ -58,6 +59,8 @@ pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// Longest time of a request, from its connect to its last byte.
     pub request_timeout: Duration,
+    /// Share of the requests whose trace has the sampled flag, by trace id.
+    pub sampled: f64,
 }
 
 /// Headers that say who asks and how; the client sets them itself.
@@ -365,11 +368,12 @@ impl Client {
         request
     }
 
-    /// A W3C `traceparent` of a new trace, sampled.
+    /// A W3C `traceparent` of a new trace.
     fn trace_context(&self) -> String {
         let (low, span) = (rand::rng().next_u64(), rand::rng().next_u64() | 1);
+        let flags = u8::from(is_of_share(u128::from(low), self.options.sampled));
         let trace = self.trace | 1;
-        format!("00-{trace:016x}{low:016x}-{span:016x}-01")
+        format!("00-{trace:016x}{low:016x}-{span:016x}-{flags:02x}")
     }
 
     async fn connect(&self) -> Result<Connection, String> {

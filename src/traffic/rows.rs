@@ -13,11 +13,13 @@ use super::engine_logs::EngineLogs;
 use super::error::Error;
 use super::lag::Lag;
 use super::output::{Files, RowFile};
+use super::spans::Spans;
 
 /// Where rows go, and what they wait for. Without files they stay in memory.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     pub(super) files: Option<Files>,
+    pub(super) spans: Option<Spans>,
     pub(super) logs: Option<EngineLogs>,
 }
 
@@ -28,6 +30,7 @@ pub(super) struct Recorder {
     clocks: Clocks,
     /// `None`: they stay in memory.
     file: Option<RowFile>,
+    spans: Option<Spans>,
     logs: Option<EngineLogs>,
     pub(super) kept: Vec<Row>,
     pub(super) lag: Lag,
@@ -43,6 +46,7 @@ impl Recorder {
             clocks: Clocks::new(clock.name()),
             clock,
             file: outputs.files.map(|files| files.begin(started)),
+            spans: outputs.spans,
             logs: outputs.logs,
             kept: Vec::new(),
             lag: Lag::default(),
@@ -103,22 +107,27 @@ impl Recorder {
 
     fn write(&mut self, records: Vec<Row>) {
         let rows = Row::ended(records);
+        if let Some(spans) = &self.spans {
+            spans.add(&rows);
+        }
         match &mut self.file {
             Some(file) => file.write(&rows),
             None => self.kept.extend(rows),
         }
     }
 
-    /// Ends the file: where the rows are, and why they are not whole. Blocks.
-    pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>) {
+    /// Ends the file: where the rows are, why they are not whole, and what the user must know of spans. Blocks.
+    pub(super) fn finish(&mut self) -> (PathBuf, Result<(), Error>, Option<String>) {
         while self.has_waiting() {
             let next = self.clock.now().plus_nanos(EngineLogs::LOOK_NANOS);
             self.clock.sleep_until(next);
             self.take_told();
         }
-        match self.file.take() {
+        let spans = self.spans.take().and_then(Spans::finish);
+        let (path, written) = match self.file.take() {
             Some(file) => file.finish(),
             None => (PathBuf::new(), Ok(())),
-        }
+        };
+        (path, written, spans)
     }
 }

@@ -13,6 +13,7 @@ use queuescope::request::timeline::{Moment, Period};
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use queuescope::traffic::client::{Target, TlsArgs, UpstreamKind};
+use queuescope::traffic::spans::OtlpArgs;
 use queuescope::traffic::workload::Backend;
 
 use crate::support::assert_says;
@@ -41,6 +42,7 @@ async fn probed_by(backend: Backend, url: &str, upstream_kind: UpstreamKind) -> 
         output_len: 16,
         api_key: None,
         tls: TlsArgs::default(),
+        otlp: OtlpArgs::default(),
         request_timeout_s: std::time::Duration::from_secs(30),
         json: false,
     };

@@ -55,6 +55,7 @@ impl Access {
             reuse: false,
             connect_timeout: ANSWER,
             request_timeout: ANSWER,
+            sampled: 1.0,
         };
         let client = Client::new(options, Clock::system()).await;
         client.map_err(|error| format!("{url}: {error}"))

@@ -112,6 +112,7 @@ impl Args {
             reuse: !self.disable_connection_reuse,
             connect_timeout: self.connect_timeout_s,
             request_timeout: self.request_timeout_s,
+            sampled: 1.0,
         })
     }
 
