@@ -44,9 +44,18 @@ pub(super) struct Submission {
     pub request: Request,
     /// When it reaches the queue: tokenized and handed over. At once if in the past.
     pub due: Stamp,
+    /// Who asked for it.
+    pub listener: Listener,
+}
+
+/// Who is told what becomes of a sequence.
+#[derive(Debug)]
+pub(super) struct Listener {
+    /// The request id that `/abort_request` matches.
+    pub rid: Arc<str>,
     /// The sequence's number within its HTTP request.
     pub index: usize,
-    /// Where it is told what becomes of it.
+    /// Where it is told.
     pub updates: UnboundedSender<Update>,
 }
 
@@ -67,8 +76,8 @@ pub(super) struct Update {
 struct State {
     clock: EngineClock,
     engine: Engine,
-    /// Who listens to what becomes of a request, by its id; with the sequence's number within its HTTP request.
-    listeners: HashMap<u64, (usize, UnboundedSender<Update>)>,
+    /// By the request's id.
+    listeners: HashMap<u64, Listener>,
     /// When the thread wakes up.
     wakes: Stamp,
     is_stopped: bool,
@@ -120,8 +129,7 @@ impl Driver {
     pub(super) fn submit(&self, submissions: impl IntoIterator<Item = Submission>) {
         self.act(|state, _| {
             for one in submissions {
-                let listener = (one.index, one.updates);
-                state.listeners.insert(one.request.id, listener);
+                state.listeners.insert(one.request.id, one.listener);
                 state.engine.submit(one.request, one.due);
             }
         });
@@ -138,6 +146,17 @@ impl Driver {
             for id in ids {
                 state.listeners.remove(id);
                 state.engine.abort(*id, now);
+            }
+        });
+    }
+
+    /// Takes out every sequence whose request id begins so, and tells them.
+    pub(super) fn abort_prefix(&self, prefix: &str) {
+        self.act(|state, now| {
+            for (id, listener) in &state.listeners {
+                if listener.rid.starts_with(prefix) {
+                    state.engine.abort(*id, now);
+                }
             }
         });
     }
@@ -200,10 +219,10 @@ impl State {
     fn settle(&mut self) -> Stamp {
         let now = self.clock.now();
         for event in self.engine.advance(now) {
-            if let Some((index, updates)) = self.listeners.get(&event.id) {
+            if let Some(listener) = self.listeners.get(&event.id) {
                 // The client may have gone this moment; its abort is on the way.
-                let _ = updates.send(Update {
-                    index: *index,
+                let _ = listener.updates.send(Update {
+                    index: listener.index,
                     at: event.at,
                     told: now.max(event.at),
                     kind: event.kind,

@@ -112,22 +112,22 @@ impl Engine {
         self.inbox.remove(place).map(|(_, request)| request)
     }
 
-    /// Takes a request out at `now`, wherever it is; says whether it was there (still). Nothing more
-    /// is told of it. The step under way keeps its length, as on a real engine.
+    /// Takes a request out at `now`, wherever it is, and tells that as its end; says whether it was there (still).
+    /// The step under way keeps its length, as on a real engine.
     pub fn abort(&mut self, id: u64, now: Stamp) -> bool {
         self.run(now, true);
-        if self.take_back(id).is_some() {
-            return true;
+        if self.take_back(id).is_none() {
+            if !self.scheduler.abort(id) {
+                return false;
+            }
+            if self.scheduler.load().unreserved > 0 {
+                // There may be room now for one that waits for it.
+                self.round.get_or_insert(self.now);
+            }
+            let events = &mut self.scheduler.events;
+            events.retain(|event| event.id != id || event.at <= self.now);
         }
-        if !self.scheduler.abort(id) {
-            return false;
-        }
-        if self.scheduler.load().unreserved > 0 {
-            // There may be room now for one that waits for it.
-            self.round.get_or_insert(self.now);
-        }
-        let events = &mut self.scheduler.events;
-        events.retain(|event| event.id != id || event.at <= self.now);
+        self.scheduler.tell(id, self.now, EventKind::Aborted);
         true
     }
 

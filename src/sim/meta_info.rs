@@ -185,7 +185,7 @@ pub(super) fn write(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence
         sent: sequence.moments.first_sent.unwrap_or(now),
         is_first: sequence.moments.first_sent.is_none(),
     };
-    let never_ran = sequence.ending == Some(EventKind::Rejected);
+    let never_ran = sequence.never_ran();
     out.extend_from_slice(b"{");
     for member in &MEMBERS {
         let is_in = match member.events {
@@ -223,6 +223,12 @@ fn finish_reason(of: &Of<'_>) -> Value {
         }
         Some(EventKind::Rejected) => {
             abort(&format!("\"status_code\":503,\"message\":\"{QUEUE_FULL}\""))
+        }
+        Some(EventKind::Aborted) if of.sequence.never_ran() => {
+            abort("\"message\":\"Abort in waiting queue\"")
+        }
+        Some(EventKind::Aborted) => {
+            abort("\"message\":\"Aborted\",\"status_code\":null,\"err_type\":null")
         }
         _ => Json("null".into()),
     }

@@ -9,6 +9,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::request::endpoint::Endpoint;
@@ -52,6 +53,7 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
     let (config, now) = (&shared.config, shared.clock.now());
     let json = |value: Value| respond(StatusCode::OK, JSON, value.to_string());
     match path {
+        "/abort_request" => abort(&shared, request).await,
         "/flush_cache" => flush(&shared),
         "/metrics" => {
             let text = shared.metrics.text(&shared.driver.load(), &shared.rooms);
@@ -70,6 +72,7 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
 fn methods(path: &str, endpoint: Option<Endpoint>, shared: &Shared) -> Option<&'static str> {
     Some(match path {
         _ if endpoint.is_some() => "POST, PUT",
+        "/abort_request" => "POST",
         "/flush_cache" => "GET, POST",
         "/metrics" if !shared.config.metrics => return None,
         "/health" | "/health_generate" | "/model_info" | "/get_model_info" | "/server_info"
@@ -132,6 +135,26 @@ async fn generation(
             respond(StatusCode::SERVICE_UNAVAILABLE, JSON, body)
         }
     }
+}
+
+/// `{"rid": PREFIX}` or `{"abort_all": true}`; like the real server, no rid at all matches every one.
+#[derive(Deserialize)]
+struct Abort {
+    rid: Option<String>,
+    abort_all: Option<bool>,
+}
+
+async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
+    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let Ok(Abort { rid, abort_all }) = serde_json::from_slice(&body) else {
+        let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
+        let body = error_body(message, "Bad Request", 400);
+        return respond(StatusCode::BAD_REQUEST, JSON, body);
+    };
+    let prefix = rid.filter(|_| abort_all != Some(true));
+    shared.driver.abort_prefix(&prefix.unwrap_or_default());
+    respond(StatusCode::OK, "", "")
 }
 
 fn flush(shared: &Shared) -> Response<Body> {

@@ -100,6 +100,16 @@ impl Sequence {
             .sum()
     }
 
+    /// It ended before it ran, or waited to run again.
+    pub(super) fn never_ran(&self) -> bool {
+        let admitted = match self.retractions.last() {
+            Some(retraction) => retraction.readmitted,
+            None => self.moments.queue_end,
+        };
+        let is_out = matches!(self.ending, Some(EventKind::Rejected | EventKind::Aborted));
+        is_out && admitted.is_none()
+    }
+
     /// Takes an update in; says whether it is one that an event tells the client.
     pub(super) fn apply(&mut self, update: &Update) -> bool {
         let moments = &mut self.moments;
@@ -126,7 +136,7 @@ impl Sequence {
                 self.tokens.push(update.at);
             }
             EventKind::Lost => moments.first_token = Some(update.told),
-            EventKind::Rejected => {}
+            EventKind::Rejected | EventKind::Aborted => {}
         }
         if update.kind.is_end() {
             self.ending = Some(update.kind);

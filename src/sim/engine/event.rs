@@ -82,6 +82,8 @@ pub enum EventKind {
     Retracted,
     /// What another server has prefilled never came: its end. Told by whoever waited for it, not by the engine.
     Lost,
+    /// It was taken out: its end.
+    Aborted,
 }
 
 impl EventKind {
@@ -89,7 +91,10 @@ impl EventKind {
     pub fn is_end(self) -> bool {
         matches!(
             self,
-            EventKind::Rejected | EventKind::Token { last: true } | EventKind::Lost
+            EventKind::Rejected
+                | EventKind::Token { last: true }
+                | EventKind::Lost
+                | EventKind::Aborted
         )
     }
 }

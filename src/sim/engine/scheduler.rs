@@ -268,7 +268,7 @@ impl Scheduler {
         }
     }
 
-    fn tell(&mut self, id: u64, at: Stamp, kind: EventKind) {
+    pub(super) fn tell(&mut self, id: u64, at: Stamp, kind: EventKind) {
         // What comes from elsewhere may come before what a round has told ahead.
         let place = self.events.partition_point(|event| event.at <= at);
         self.events.insert(place, Event { id, at, kind });

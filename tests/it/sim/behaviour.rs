@@ -123,6 +123,48 @@ async fn a_client_that_goes_frees_its_slot() {
 }
 
 #[tokio::test]
+async fn abort_request_matches_by_prefix() {
+    let (sim, manual) = on_manual_clock(slow());
+    let mut clients = Vec::new();
+    for (place, rid) in ["job-1", "job-2", "other"].into_iter().enumerate() {
+        let body = format!(
+            r#"{{"input_ids":[1,2],"sampling_params":{{"max_new_tokens":4}},"stream":true,"rid":"{rid}"}}"#
+        );
+        let mut client = Connection::open(sim.addr()).await;
+        client.send("POST", "/generate", &[], body.as_bytes()).await;
+        until_load(sim.addr(), 1, place).await;
+        clients.push(client);
+    }
+    manual.set(ms(2));
+    clients[0].head().await;
+    assert!(clients[0].chunk().await.unwrap().is_some());
+    let aborted = exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"job"}"#).await;
+    assert_eq!(aborted.status(), 200);
+
+    let running = clients[0].chunk().await.unwrap().unwrap();
+    let reason = &meta(&running)["finish_reason"];
+    assert_eq!(
+        (&reason["type"], &reason["message"]),
+        (&"abort".into(), &"Aborted".into())
+    );
+    let waiting = clients[1].response().await.unwrap();
+    let waiting = meta(&waiting.chunks[0]);
+    assert_eq!(
+        waiting["finish_reason"]["message"],
+        "Abort in waiting queue"
+    );
+    assert_eq!(waiting["prompt_tokens"], Value::Null, "minimal: {waiting}");
+    manual.set(ms(1_000));
+    let other = clients[2].response().await.unwrap();
+    assert_eq!(meta(&other.chunks[3])["finish_reason"]["type"], "length");
+
+    for (method, status) in [("POST", 400), ("GET", 405)] {
+        let wrong = exchange(sim.addr(), method, "/abort_request", b"no").await;
+        assert_eq!(wrong.status(), status);
+    }
+}
+
+#[tokio::test]
 async fn cumulative_events_grow_and_incremental_ones_join_up_to_the_same() {
     let body = br#"{"text":"a","sampling_params":{"max_new_tokens":60},"stream":true}"#;
     let events = async |incremental: bool| -> Vec<Value> {

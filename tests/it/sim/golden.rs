@@ -12,7 +12,7 @@ use queuescope::sim::server::Sim;
 use super::told::{Span, Told};
 use super::{START, ms, on_manual_clock, slow, until_load, until_served};
 use crate::support::docs::assert_file;
-use crate::support::http::Connection;
+use crate::support::http::{Connection, exchange};
 use crate::support::process::{queuescope, run};
 use crate::support::wire::until;
 
@@ -58,7 +58,7 @@ fn generate(rid: &str, tokens: u32, stream: bool) -> String {
     )
 }
 
-/// A stream, a reply, and a rejected request.
+/// A stream, a reply, and a rejected and two aborted requests.
 async fn bodies(sim: &Sim, manual: &ManualClock) -> String {
     let mut out = String::new();
     let mut say = |what: &str, bytes: &[u8]| {
@@ -82,13 +82,20 @@ async fn bodies(sim: &Sim, manual: &ManualClock) -> String {
     let mut running = sent(sim, "/generate", &generate("hold", 9, true), (0, 1)).await;
     manual.set(ms(202));
     until_load(sim.addr(), 1, 0).await;
-    let waiting = sent(sim, "/generate", &generate("wait", 9, true), (1, 1)).await;
+    let mut waiting = sent(sim, "/generate", &generate("wait", 9, true), (1, 1)).await;
     let mut rejected = sent(sim, "/generate", &generate("full", 9, true), (1, 2)).await;
     manual.set(ms(207));
     say("rejected", &rejected.response().await.unwrap().chunks[0]);
     running.head().await;
     running.chunk().await.unwrap();
-    drop((running, waiting));
+    for (rid, client) in [("wait", &mut waiting), ("hold", &mut running)] {
+        let body = format!(r#"{{"rid":"{rid}"}}"#);
+        exchange(sim.addr(), "POST", "/abort_request", body.as_bytes()).await;
+        if rid == "wait" {
+            client.head().await;
+        }
+        say("aborted", &client.chunk().await.unwrap().unwrap());
+    }
     until_served(sim, 5).await;
     out
 }
@@ -227,7 +234,8 @@ async fn spans_and_log_lines_are_what_they_were() {
         until_load(sim.addr(), 1, 1).await;
         drop(leaves);
         until_load(sim.addr(), 1, 0).await;
-        drop(waiting);
+        exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"wait"}"#).await;
+        waiting.chunk().await.unwrap();
         until_served(sim, 5).await;
         told(&it, 5, &mut out).await;
     }

@@ -251,6 +251,35 @@ async fn a_full_decode_server_is_waited_for_on_both() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_its_bootstrap_is_aborted_as_what_waits_in_a_queue() {
+    // Nothing decodes, so prefill waits.
+    let prefill = Pair::start(|_| {}).await.prefill;
+    let waiting = async || gauge(&prefill, "num_prefill_bootstrap_queue_reqs").await;
+    let mut legs = Vec::new();
+    for (rid, room) in [("own-1", 1), ("other", 2)] {
+        let body = json!({ "text": "a b", "stream": true, "rid": rid, "bootstrap_host": "127.0.0.1", "bootstrap_port": 1,
+            "bootstrap_room": room });
+        let mut leg = Connection::open(prefill.sim.addr()).await;
+        leg.send("POST", "/generate", &[], body.to_string().as_bytes())
+            .await;
+        legs.push(leg);
+    }
+    until_async("both wait", async || waiting().await == 2.0).await;
+    let abort = async |body: &[u8]| {
+        let answer = exchange(prefill.sim.addr(), "POST", "/abort_request", body).await;
+        assert_eq!(answer.status(), 200);
+    };
+    abort(br#"{"rid": "own"}"#).await;
+    let told = events(&mut legs[0]).await;
+    let reason = json!({ "type": "abort", "message": "Abort in waiting queue" });
+    assert_eq!((told.len(), &told[0]["finish_reason"]), (1, &reason));
+    assert_eq!(waiting().await, 1.0, "the other's id begins otherwise");
+    abort(br#"{"abort_all": true}"#).await;
+    assert_eq!(events(&mut legs[1]).await[0]["finish_reason"], reason);
+    assert_eq!(waiting().await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_prefill_server_is_told_as_recorded() {
     // Its transfers take for ever.
     let pair = Pair::start(|config| config.disaggregation.transfer_ms = 1e5).await;
