@@ -338,7 +338,7 @@ fn same_log(told: &Told, case: &Case) {
         let mut shapes: Vec<String> = lines
             .iter()
             .map(|line| {
-                assert!(line.starts_with("{\"request_parameters\":"));
+                assert!(line.starts_with("{\"request_parameters\": \"{\\\"rid\\\": \\\""));
                 let parsed: Value = serde_json::from_str(line).unwrap();
                 let inner = parsed["request_parameters"].as_str().unwrap();
                 let inner: Value = serde_json::from_str(inner).unwrap();
