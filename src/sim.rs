@@ -6,8 +6,6 @@
 //! `openai`, and tells of it when it has ended: by `spans`, `request_log`, `metrics`, and `served`, the
 //! server's own account.
 
-use std::net::SocketAddr;
-
 mod call;
 pub mod config;
 mod dialect;
@@ -38,40 +36,21 @@ pub use served::{Outcome, Served};
 /// Why a simulated server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A value out of range.
-    #[error("{flag} {value}: must be {want}")]
-    Value {
-        /// The flag that sets it.
-        flag: &'static str,
-        /// What was given.
-        value: String,
-        /// What would be right.
-        want: String,
-    },
-    /// The address cannot be listened on.
-    #[error(
-        "cannot listen on {addr} (--host, {flag}): {source}; a free port is taken with {flag} 0"
-    )]
-    Bind {
-        /// The address.
-        addr: SocketAddr,
-        /// The flag of its port.
-        flag: &'static str,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// The system gave no thread, socket or runtime.
-    #[error("the simulator cannot start: {0}")]
-    Start(std::io::Error),
+    /// A value that cannot be: the flag, and what would be right.
+    #[error("{0}")]
+    Usage(String),
+    /// The system gave no address, thread, socket or runtime.
+    #[error("{0}")]
+    Failed(String),
 }
 
 impl Error {
-    fn other(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-        Error::Start(std::io::Error::other(error))
+    fn start(error: impl std::fmt::Display) -> Error {
+        Error::Failed(format!("the simulator cannot start: {error}"))
     }
 
     /// Whether the command line is wrong, rather than the machine in the way.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::Value { .. })
+        matches!(self, Error::Usage(_))
     }
 }

@@ -27,10 +27,6 @@ pub struct Config {
     /// How fast it is.
     #[command(flatten)]
     pub profile: Profile,
-    /// Data-parallel ranks: so many engines, which get the requests in turn
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = between(1_usize, 64))]
-    #[arg(help_heading = None)]
-    pub dp_size: usize,
     /// Tokens made for a request that names no length
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least(1_u32))]
     #[arg(help_heading = None)]

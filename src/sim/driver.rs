@@ -1,12 +1,12 @@
-//! The [`Engine`]s, whose moments happen in real time.
+//! The [`Engine`], whose moments happen in real time.
 //!
-//! Whoever has something for the engines locks them and does it at once. Between that a thread waits for the next
+//! Whoever has something for the engine locks it and does it at once. Between that a thread waits for the next
 //! event of the model. Tokio's timers step by a millisecond, too coarse for decode steps; so this is a plain thread,
 //! whose wait is a futex with the kernel's high-resolution timer (late by its slack of some 50 µs plus the wake-up,
 //! never early). What the model says of the moments is exact all the same; only their telling is late. Requests are
 //! told through channels of their own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +17,10 @@ use crate::clock::{Clock, Stamp};
 
 use super::config::Config;
 use super::disaggregation::Mode;
-use super::engine::{Aborted, Engine, EventKind, Load, Request};
+use super::engine::{Engine, EventKind, HELD, Load, Request};
 
 /// How often the driver looks at a manual clock.
 const MANUAL_POLL: Duration = Duration::from_millis(1);
-
-/// When a sequence is due that waits for a decode server: not before [`Driver::arrived`].
-pub(super) const HELD: Stamp = Stamp::from_nanos(i64::MAX);
 
 /// The engine's own clock: the clock handed in, moved by a constant.
 #[derive(Clone, Debug)]
@@ -32,10 +29,10 @@ pub(super) struct EngineClock {
     skew_nanos: i64,
 }
 
-/// The engines and their thread. After [`Driver::stop`] nothing happens any more.
+/// The engine and its thread. After [`Driver::stop`] nothing happens any more.
 #[derive(Debug)]
 pub(super) struct Driver {
-    engines: Mutex<Engines>,
+    state: Mutex<State>,
     /// Something is due before the thread wakes up.
     sooner: Condvar,
 }
@@ -47,13 +44,18 @@ pub(super) struct Submission {
     pub request: Request,
     /// When it reaches the queue: tokenized and handed over. At once if in the past.
     pub due: Stamp,
+    /// Who asked for it.
+    pub listener: Listener,
+}
+
+/// Who is told what becomes of a sequence.
+#[derive(Debug)]
+pub(super) struct Listener {
     /// The request id that `/abort_request` matches.
     pub rid: Arc<str>,
     /// The sequence's number within its HTTP request.
     pub index: usize,
-    /// The data-parallel rank that works on it.
-    pub rank: usize,
-    /// Where it is told what becomes of it.
+    /// Where it is told.
     pub updates: UnboundedSender<Update>,
 }
 
@@ -62,8 +64,6 @@ pub(super) struct Submission {
 pub(super) struct Update {
     /// The sequence's number within its HTTP request.
     pub index: usize,
-    /// The data-parallel rank that works on it.
-    pub rank: usize,
     /// When, in the model.
     pub at: Stamp,
     /// When the driver told it; not before `at`.
@@ -73,16 +73,11 @@ pub(super) struct Update {
 }
 
 #[derive(Debug)]
-struct Engines {
+struct State {
     clock: EngineClock,
-    /// One for each data-parallel rank.
-    ranks: Vec<Engine>,
-    /// The rank that the next request goes to.
-    next_rank: usize,
-    /// Submissions that are not due yet, by time and id.
-    tokenizing: BTreeMap<(Stamp, u64), Submission>,
-    /// Of what the engines work on, by its id.
-    submitted: HashMap<u64, Submission>,
+    engine: Engine,
+    /// By the request's id.
+    listeners: HashMap<u64, Listener>,
     /// When the thread wakes up.
     wakes: Stamp,
     is_stopped: bool,
@@ -107,19 +102,17 @@ impl Driver {
     pub(super) fn start(config: &Config, clock: EngineClock) -> std::io::Result<Arc<Driver>> {
         let (profile, pair) = (config.engine_profile(), &config.disaggregation);
         let now = clock.now();
-        let engine = |_| match pair.disaggregation_mode {
+        let engine = match pair.disaggregation_mode {
             Mode::Decode => {
                 Engine::decode_only(profile.clone(), pair.disaggregation_decode_extra_slots, now)
             }
             _ => Engine::new(profile.clone(), now),
         };
         let driver = Arc::new(Driver {
-            engines: Mutex::new(Engines {
+            state: Mutex::new(State {
                 clock,
-                ranks: (0..config.dp_size).map(engine).collect(),
-                next_rank: 0,
-                tokenizing: BTreeMap::new(),
-                submitted: HashMap::new(),
+                engine,
+                listeners: HashMap::new(),
                 wakes: HELD,
                 is_stopped: false,
             }),
@@ -134,163 +127,111 @@ impl Driver {
 
     /// Takes over the sequences of one HTTP request.
     pub(super) fn submit(&self, submissions: impl IntoIterator<Item = Submission>) {
-        self.act(|engines, _| {
-            for submission in submissions {
-                let key = (submission.due, submission.request.id);
-                engines.tokenizing.insert(key, submission);
+        self.act(|state, _| {
+            for one in submissions {
+                state.listeners.insert(one.request.id, one.listener);
+                state.engine.submit(one.request, one.due);
             }
         });
     }
 
     /// What a sequence waited for of another server is there: its place to decode, or what was prefilled of it.
     pub(super) fn arrived(&self, id: u64) {
-        self.act(|engines, now| {
-            if let Some(held) = engines.tokenizing.remove(&(HELD, id)) {
-                engines.enqueue(Submission { due: now, ..held });
-            } else if let Some(one) = engines.submitted.get(&id) {
-                engines.ranks[one.rank].arrive(id, now);
-            }
-        });
+        self.act(|state, now| state.engine.arrive(id, now));
     }
 
     /// Takes out sequences whose client has gone; nothing is told.
     pub(super) fn abort(&self, ids: &[u64]) {
-        self.act(|engines, now| {
-            engines.tokenizing.retain(|(_, id), _| !ids.contains(id));
+        self.act(|state, now| {
             for id in ids {
-                if let Some(one) = engines.submitted.remove(id) {
-                    engines.ranks[one.rank].abort(*id, now);
-                }
+                state.listeners.remove(id);
+                state.engine.abort(*id, now);
             }
         });
     }
 
     /// Takes out every sequence whose request id begins so, and tells them.
     pub(super) fn abort_prefix(&self, prefix: &str) {
-        self.act(|engines, now| {
-            let told = |one: &Submission, place| {
-                one.tell(now, now, EventKind::Aborted(place));
-                false
-            };
-            engines
-                .tokenizing
-                .retain(|_, one| !one.rid.starts_with(prefix) || told(one, Aborted::Waiting));
-            let ranks = &mut engines.ranks;
-            engines.submitted.retain(|id, one| {
-                let matching = one.rid.starts_with(prefix);
-                let aborted = matching.then(|| ranks[one.rank].abort(*id, now));
-                aborted.flatten().is_none_or(|place| told(one, place))
-            });
+        self.act(|state, now| {
+            for (id, listener) in &state.listeners {
+                if listener.rid.starts_with(prefix) {
+                    state.engine.abort(*id, now);
+                }
+            }
         });
     }
 
-    /// The load of each rank now; none after [`Driver::stop`].
-    pub(super) fn load(&self) -> Vec<Load> {
-        self.act(|engines, _| {
-            let mut loads: Vec<Load> = engines.ranks.iter().map(Engine::load).collect();
-            // The next of them goes there, and most often there is but one.
-            loads[engines.next_rank].waiting += engines.tokenizing.range(..(HELD, 0)).count();
-            loads
-        })
+    /// The load now; none after [`Driver::stop`].
+    pub(super) fn load(&self) -> Load {
+        self.act(|state, _| state.engine.load())
     }
 
-    /// Empties the prefix caches, unless a request runs or waits; says whether it did.
+    /// Empties the prefix cache, unless a request runs or waits; says whether it did.
     pub(super) fn flush(&self) -> bool {
-        self.act(|engines, now| {
-            let is_idle = engines.tokenizing.is_empty() && engines.submitted.is_empty();
-            is_idle && engines.ranks.iter_mut().all(|engine| engine.flush(now))
-        })
+        self.act(|state, now| state.engine.flush(now))
     }
 
     /// Ends the thread, and the channels of all requests.
     pub(super) fn stop(&self) {
-        let mut engines = self.engines.lock();
-        engines.is_stopped = true;
-        engines.tokenizing.clear();
-        engines.submitted.clear();
+        let mut state = self.state.lock();
+        state.is_stopped = true;
+        state.listeners.clear();
         self.sooner.notify_one();
     }
 
     /// Does something at a moment by which all that was due has happened, so that nothing can end in between untold.
-    fn act<T: Default>(&self, what: impl FnOnce(&mut Engines, Stamp) -> T) -> T {
-        let mut engines = self.engines.lock();
-        if engines.is_stopped {
+    fn act<T: Default>(&self, what: impl FnOnce(&mut State, Stamp) -> T) -> T {
+        let mut state = self.state.lock();
+        if state.is_stopped {
             return T::default();
         }
-        let now = engines.settle();
-        let done = what(&mut engines, now);
-        engines.settle();
-        if engines.next_event_at() < engines.wakes {
+        let now = state.settle();
+        let done = what(&mut state, now);
+        state.settle();
+        if state.next_event_at() < state.wakes {
             self.sooner.notify_one();
         }
         done
     }
 
     fn run(&self) {
-        let mut engines = self.engines.lock();
-        while !engines.is_stopped {
-            let now = engines.settle();
-            engines.wakes = engines.next_event_at();
-            let nanos = engines.wakes.nanos_since(now).max(0).unsigned_abs();
-            let patience = match engines.clock.clock {
+        let mut state = self.state.lock();
+        while !state.is_stopped {
+            let now = state.settle();
+            state.wakes = state.next_event_at();
+            let nanos = state.wakes.nanos_since(now).max(0).unsigned_abs();
+            let patience = match state.clock.clock {
                 Clock::System(_) => Duration::from_nanos(nanos),
                 Clock::Manual(_) => MANUAL_POLL,
             };
-            self.sooner.wait_for(&mut engines, patience);
+            self.sooner.wait_for(&mut state, patience);
         }
     }
 }
 
-impl Engines {
+impl State {
     /// When something will happen; [`HELD`] when all wait for others.
     fn next_event_at(&self) -> Stamp {
-        let tokenized = self.tokenizing.keys().next().map(|(due, _)| *due);
-        let events = self.ranks.iter().filter_map(Engine::next_event_at);
-        events.chain(tokenized).min().unwrap_or(HELD)
+        self.engine.next_event_at().unwrap_or(HELD)
     }
 
     /// Lets everything happen that is due by now, in order of time; returns that now.
     fn settle(&mut self) -> Stamp {
         let now = self.clock.now();
-        while let Some(first) = self.tokenizing.first_entry() {
-            if first.key().0 > now {
-                break;
+        for event in self.engine.advance(now) {
+            if let Some(listener) = self.listeners.get(&event.id) {
+                // The client may have gone this moment; its abort is on the way.
+                let _ = listener.updates.send(Update {
+                    index: listener.index,
+                    at: event.at,
+                    told: now.max(event.at),
+                    kind: event.kind,
+                });
             }
-            let submission = first.remove();
-            self.enqueue(submission);
-        }
-        for engine in &mut self.ranks {
-            for event in engine.advance(now) {
-                if let Some(one) = self.submitted.get(&event.id) {
-                    one.tell(event.at, now, event.kind);
-                }
-                if event.kind.is_end() {
-                    self.submitted.remove(&event.id);
-                }
+            if event.kind.is_end() {
+                self.listeners.remove(&event.id);
             }
         }
         now
-    }
-
-    /// To the ranks in turn.
-    fn enqueue(&mut self, mut submission: Submission) {
-        let rank = self.next_rank;
-        self.next_rank = (rank + 1) % self.ranks.len();
-        submission.rank = rank;
-        self.ranks[rank].submit(submission.request.clone(), submission.due);
-        self.submitted.insert(submission.request.id, submission);
-    }
-}
-
-impl Submission {
-    fn tell(&self, at: Stamp, told: Stamp, kind: EventKind) {
-        // The client may have gone this moment; its abort is on the way.
-        let _ = self.updates.send(Update {
-            index: self.index,
-            rank: self.rank,
-            at,
-            told: told.max(at),
-            kind,
-        });
     }
 }

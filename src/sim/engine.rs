@@ -21,7 +21,7 @@ use std::collections::vec_deque::Drain;
 
 use crate::clock::Stamp;
 
-pub use event::{Aborted, Event, EventKind, Load, Prompt, Request};
+pub use event::{Event, EventKind, Load, Prompt, Request};
 pub use profile::Profile;
 
 use profile::nanos;
@@ -33,7 +33,7 @@ pub struct Engine {
     profile: Profile,
     scheduler: Scheduler,
     now: Stamp,
-    /// What the scheduler has not picked up yet, in order of coming.
+    /// What the scheduler has not picked up yet, or is yet to come, in order of coming.
     inbox: VecDeque<(Stamp, Request)>,
     /// When the scheduler comes round again; `None` when idle.
     round: Option<Stamp>,
@@ -45,6 +45,9 @@ pub struct Engine {
     /// Prefills launched so far.
     prefills: u64,
 }
+
+/// When a request comes that waits for another server: not before [`Engine::arrive`].
+pub const HELD: Stamp = Stamp::from_nanos(i64::MAX);
 
 #[derive(Debug)]
 struct Step {
@@ -82,37 +85,50 @@ impl Engine {
         }
     }
 
-    /// What another server has prefilled of a request is there at `now`.
+    /// What a request waited for of another server is there at `now`: its place to decode ([`HELD`]), or what was prefilled.
     pub fn arrive(&mut self, id: u64, now: Stamp) {
         self.run(now, true);
-        self.scheduler.arrive(id, self.now);
-        self.round.get_or_insert(self.now);
+        match self.take_back(id) {
+            Some(request) => self.submit(request, now),
+            None => {
+                self.scheduler.arrive(id, self.now);
+                self.round.get_or_insert(self.now);
+            }
+        }
     }
 
-    /// Hands a request over at `now`, or at the engine's own time where that is later. The scheduler picks
+    /// Hands a request over that comes at `at`, or at the engine's own time where that is later. The scheduler picks
     /// it up when it next comes round; if idle, in the next [`Engine::advance`] that reaches that time, so
-    /// requests submitted at one moment start as one batch.
-    pub fn submit(&mut self, request: Request, now: Stamp) {
-        self.run(now, false);
-        self.inbox.push_back((self.now.max(now), request));
+    /// requests that come at one moment start as one batch.
+    pub fn submit(&mut self, request: Request, at: Stamp) {
+        let at = self.now.max(at);
+        let place = self.inbox.partition_point(|(came, _)| *came <= at);
+        self.inbox.insert(place, (at, request));
     }
 
-    /// Takes a request out at `now`, wherever it is; `None` when it is not there (any more). Nothing more
-    /// is told of it. The step under way keeps its length, as on a real engine.
-    pub fn abort(&mut self, id: u64, now: Stamp) -> Option<Aborted> {
+    /// Takes a request out that was not picked up.
+    fn take_back(&mut self, id: u64) -> Option<Request> {
+        let place = self.inbox.iter().position(|(_, new)| new.id == id)?;
+        self.inbox.remove(place).map(|(_, request)| request)
+    }
+
+    /// Takes a request out at `now`, wherever it is, and tells that as its end; says whether it was there (still).
+    /// The step under way keeps its length, as on a real engine.
+    pub fn abort(&mut self, id: u64, now: Stamp) -> bool {
         self.run(now, true);
-        if let Some(place) = self.inbox.iter().position(|(_, new)| new.id == id) {
-            self.inbox.remove(place);
-            return Some(Aborted::Waiting);
+        if self.take_back(id).is_none() {
+            if !self.scheduler.abort(id) {
+                return false;
+            }
+            if self.scheduler.load().unreserved > 0 {
+                // There may be room now for one that waits for it.
+                self.round.get_or_insert(self.now);
+            }
+            let events = &mut self.scheduler.events;
+            events.retain(|event| event.id != id || event.at <= self.now);
         }
-        let aborted = self.scheduler.abort(id)?;
-        if self.scheduler.load().unreserved > 0 {
-            // There may be room now for one that waits for it.
-            self.round.get_or_insert(self.now);
-        }
-        let events = &mut self.scheduler.events;
-        events.retain(|event| event.id != id || event.at <= self.now);
-        Some(aborted)
+        self.scheduler.tell(id, self.now, EventKind::Aborted);
+        true
     }
 
     /// When something will happen next unless a request comes or goes before; `None` when idle. May lie
@@ -140,9 +156,10 @@ impl Engine {
     /// The load at the moment last advanced to.
     pub fn load(&self) -> Load {
         let mut load = self.scheduler.load();
-        load.waiting += self.inbox.len();
-        let lengths = self.inbox.iter().map(|(_, new)| new.prompt.tokens());
-        load.waiting_tokens += lengths.sum::<u64>();
+        for (_, new) in self.inbox.iter().filter(|(at, _)| *at < HELD) {
+            load.waiting += 1;
+            load.waiting_tokens += new.prompt.tokens();
+        }
         load
     }
 

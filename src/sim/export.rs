@@ -1,6 +1,5 @@
 //! The way of spans to a collector, from two processes of the server, each with a bounded queue of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter as _, SpanProcessor as _,
 };
-use tokio::runtime::Handle;
 
 use super::config::Telemetry;
 
@@ -26,7 +24,7 @@ pub(super) enum Process {
 pub(super) struct Tracer {
     /// 32 hexadecimal digits.
     pub(super) host: String,
-    /// Of the tokenizer; those of the ranks' schedulers follow.
+    /// Of the tokenizer; that of the scheduler follows.
     pub(super) pid: i64,
     /// The spans a request: 0 none, 1 stages, 2 their parts too, 3 every token too.
     pub(super) level: u8,
@@ -34,12 +32,11 @@ pub(super) struct Tracer {
     queues: [BatchSpanProcessor; 2],
 }
 
-/// The way of one process's batches to the collector.
+/// Sends batches, each once. One that does not arrive is lost, and told when it is the first.
 #[derive(Debug)]
-struct Way {
+struct Told {
     endpoint: String,
-    exporter: Arc<SpanExporter>,
-    runtime: Handle,
+    exporter: SpanExporter,
     is_down: AtomicBool,
 }
 
@@ -66,17 +63,15 @@ impl Tracer {
                 .with_timeout(ANSWER)
                 .build()?;
             exporter.set_resource(&Resource::builder().with_service_name("sglang").build());
-            let way = Way {
-                endpoint: settings.otlp_traces_endpoint.clone(),
-                exporter: Arc::new(exporter),
-                runtime: Handle::current(),
-                is_down: AtomicBool::new(false),
-            };
             let batches = BatchConfigBuilder::default()
                 .with_max_queue_size(QUEUE)
                 .with_max_export_batch_size(BATCH)
                 .with_scheduled_delay(PATIENCE);
-            let processor = BatchSpanProcessor::builder(way);
+            let processor = BatchSpanProcessor::builder(Told {
+                endpoint: settings.otlp_traces_endpoint.clone(),
+                exporter,
+                is_down: AtomicBool::new(false),
+            });
             Ok(processor.with_batch_config(batches.build()).build())
         };
         Ok(Tracer {
@@ -93,18 +88,9 @@ impl Tracer {
     }
 }
 
-impl opentelemetry_sdk::trace::SpanExporter for Way {
-    /// Sends a batch once. One that does not arrive is lost, and told when it is the first.
+impl opentelemetry_sdk::trace::SpanExporter for Told {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let exporter = self.exporter.clone();
-        // The thread that asks is none of the runtime's.
-        let sending = self
-            .runtime
-            .spawn(async move { exporter.export(batch).await });
-        let Ok(sent) = sending.await else {
-            // The server has ended.
-            return Ok(());
-        };
+        let sent = self.exporter.export(batch).await;
         let was_down = self.is_down.swap(sent.is_err(), Ordering::Relaxed);
         if let (Err(error), false) = (&sent, was_down) {
             let endpoint = &self.endpoint;

@@ -18,8 +18,8 @@ use crate::clock::Stamp;
 
 use super::call::{Call, Refusal, RefusalKind};
 use super::disaggregation::Bootstrap;
-use super::driver::{HELD, Submission, Update};
-use super::engine::EventKind;
+use super::driver::{Submission, Update};
+use super::engine::{EventKind, HELD};
 use super::shared::Shared;
 
 /// The answer to a room's number.
@@ -82,7 +82,7 @@ pub(super) async fn answer(mut stream: TcpStream, shared: Arc<Shared>) {
 /// of it is told as by the engine, with the first token told when the KV cache has come.
 pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, number: u64) {
     let (tap, mut told) = unbounded_channel();
-    let updates = std::mem::replace(&mut submission.updates, tap);
+    let updates = std::mem::replace(&mut submission.listener.updates, tap);
     let room = shared.rooms.enter(number);
     let (id, tokens) = (submission.request.id, submission.request.prompt.tokens());
     let prepared = std::mem::replace(&mut submission.due, HELD).plus_nanos(PREPARE_NANOS);

@@ -19,11 +19,6 @@ pub(super) fn model_info(config: &Config) -> Value {
         "served_model_name": config.model,
         "tokenizer_path": MODEL_PATH,
         "is_generation": true,
-        "preferred_sampling_params": null,
-        "weight_version": "default",
-        "load_format": "auto",
-        "reasoning_parser": null,
-        "tool_call_parser": null,
         "disaggregation_mode": config.disaggregation.disaggregation_mode.name(),
         "has_image_understanding": false,
         "has_audio_understanding": false,
@@ -49,23 +44,18 @@ pub(super) fn server_info(shared: &Shared) -> Value {
         "max_prefill_tokens": profile.max_prefill_tokens,
         "max_total_tokens": profile.max_total_tokens,
         "chunked_prefill_size": profile.chunked_prefill_size,
-        "schedule_policy": "fcfs",
         "schedule_conservativeness": profile.schedule_conservativeness,
-        "retraction_policy": "length",
         "disable_radix_cache": profile.disable_radix_cache,
         "disable_overlap_schedule": profile.disable_overlap_schedule,
-        "stream_interval": 1,
         "incremental_streaming_output": config.incremental,
         "enable_metrics": config.metrics,
         "enable_trace": config.telemetry.enable_trace,
         "disaggregation_mode": config.disaggregation.disaggregation_mode.name(),
         "disaggregation_bootstrap_port": bootstrap_port.unwrap_or(config.disaggregation.disaggregation_bootstrap_port),
         "is_embedding": false,
-        "weight_version": "default",
         "tp_size": 1,
-        "dp_size": config.dp_size,
+        "dp_size": 1,
         "pp_size": 1,
-        "api_key": null,
         "internal_states": [{
             "effective_max_running_requests_per_dp": profile.max_running_requests,
             "memory_usage": { "token_capacity": profile.max_total_tokens },
@@ -92,48 +82,24 @@ pub(super) fn models(config: &Config, now: Stamp) -> Value {
 }
 
 /// `/v1/loads`.
-pub(super) fn loads(config: &Config, now: Stamp, loads: &[Load]) -> Value {
-    let ranks: Vec<Value> = loads
-        .iter()
-        .enumerate()
-        .map(|(rank, load)| rank_load(config, now, rank, load))
-        .collect();
+pub(super) fn loads(config: &Config, load: &Load) -> Value {
+    let (capacity, slots) = (
+        config.profile.max_total_tokens,
+        config.profile.max_running_requests,
+    );
     json!({
-        "timestamp": iso_8601(now),
         "version": config.dialect.version(),
-        "accelerator": null,
-        "num_accelerators": 1,
-        "loads": ranks,
+        "loads": [{
+            "dp_rank": 0,
+            "num_running_reqs": load.running,
+            "num_waiting_reqs": load.waiting,
+            "num_waiting_uncached_tokens": load.waiting_tokens,
+            "num_used_tokens": load.used_tokens,
+            "num_total_tokens": load.used_tokens + load.waiting_tokens,
+            "max_total_num_tokens": capacity,
+            "max_running_requests": slots,
+            "token_usage": load.used_tokens as f64 / capacity as f64,
+            "cache_hit_rate": load.cache_hit_rate(),
+        }],
     })
-}
-
-fn rank_load(config: &Config, now: Stamp, rank: usize, load: &Load) -> Value {
-    let capacity = config.profile.max_total_tokens;
-    json!({
-        "timestamp": now.seconds(),
-        "dp_rank": rank,
-        "num_running_reqs": load.running,
-        "num_waiting_reqs": load.waiting,
-        "num_waiting_uncached_tokens": load.waiting_tokens,
-        "num_used_tokens": load.used_tokens,
-        "num_total_tokens": load.used_tokens + load.waiting_tokens,
-        "num_active_tokens": load.used_tokens,
-        "max_total_num_tokens": capacity,
-        "max_running_requests": config.profile.max_running_requests,
-        "token_usage": load.used_tokens as f64 / capacity as f64,
-        "cache_hit_rate": load.cache_hit_rate(),
-        "utilization": load.running as f64 / config.profile.max_running_requests as f64,
-        "queues": {
-            "waiting": load.waiting,
-            "grammar": 0,
-            "paused": 0,
-            "retracted": load.retracted,
-            "prealloc_ready": 0,
-        },
-    })
-}
-
-/// UTC with microseconds, as Python's `isoformat` writes it.
-fn iso_8601(at: Stamp) -> String {
-    at.utc().strftime("%Y-%m-%dT%H:%M:%S.%6f+00:00").to_string()
 }

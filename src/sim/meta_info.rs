@@ -11,7 +11,7 @@ use crate::clock::Stamp;
 use super::config::Config;
 use super::dialect::Dialect::{self, *};
 use super::disaggregation::Mode;
-use super::engine::{Aborted, EventKind};
+use super::engine::EventKind;
 use super::sequence::{QUEUE_FULL, Sequence};
 use super::shared::Exchange;
 
@@ -116,7 +116,7 @@ static MEMBERS: [Member; 58] = members! {
     "cached_tokens"               V046..=V0523 Each Always |of| Int(of.sequence.cached);
     "weight_versions"             V0521..=V0523 Last Always weight_versions;
     "cached_tokens_details"       V0510..=V0523 Each Always cached_details;
-    "dp_rank"                     V0510..=V0523 Each Always dp_rank;
+    "dp_rank"                     V0510..=V0523 Each Always |_| Json("null".into());
     "server_created_time"         SeedFork..=SeedForkEpoch Each Always |of| at(Some(of.exchange.received));
     "server_first_token_time"     SeedFork..=SeedForkEpoch Each Always |of| at(of.sequence.moments.first_token);
     "queue_time_start"            SeedFork..=SeedFork Each Always |of| of.perf(of.sequence.moments.queue_start);
@@ -185,10 +185,7 @@ pub(super) fn write(out: &mut BytesMut, exchange: &Exchange, sequence: &Sequence
         sent: sequence.moments.first_sent.unwrap_or(now),
         is_first: sequence.moments.first_sent.is_none(),
     };
-    let never_ran = matches!(
-        sequence.ending,
-        Some(EventKind::Rejected | EventKind::Aborted(Aborted::Waiting))
-    );
+    let never_ran = sequence.never_ran();
     out.extend_from_slice(b"{");
     for member in &MEMBERS {
         let is_in = match member.events {
@@ -227,10 +224,10 @@ fn finish_reason(of: &Of<'_>) -> Value {
         Some(EventKind::Rejected) => {
             abort(&format!("\"status_code\":503,\"message\":\"{QUEUE_FULL}\""))
         }
-        Some(EventKind::Aborted(Aborted::Waiting)) => {
+        Some(EventKind::Aborted) if of.sequence.never_ran() => {
             abort("\"message\":\"Abort in waiting queue\"")
         }
-        Some(EventKind::Aborted(Aborted::Running)) => {
+        Some(EventKind::Aborted) => {
             abort("\"message\":\"Aborted\",\"status_code\":null,\"err_type\":null")
         }
         _ => Json("null".into()),
@@ -265,13 +262,6 @@ fn cached_details(of: &Of<'_>) -> Value {
         0 => "null".into(),
         cached => format!("{{\"device\":{cached},\"host\":0}}").into(),
     })
-}
-
-fn dp_rank(of: &Of<'_>) -> Value {
-    match of.exchange.shared.config.dp_size {
-        0 | 1 => Json("null".into()),
-        _ => Int(of.sequence.rank as u32),
-    }
 }
 
 fn e2e(of: &Of<'_>) -> Value {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
+    Encoder, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
 use crate::clock::Stamp;
@@ -14,15 +14,10 @@ use super::call::Call;
 use super::config::Config;
 use super::disaggregation::{Mode, Rooms};
 use super::engine::Load;
-use super::sequence::Sequence;
 
-const LATENCY_BUCKETS: [f64; 22] = [
+const LATENCY_BUCKETS: [f64; 18] = [
     0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
-    400.0, 600.0, 1200.0, 1800.0, 2400.0,
-];
-const ITL_BUCKETS: [f64; 23] = [
-    0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025, 0.030, 0.035, 0.040, 0.060, 0.080,
-    0.100, 0.200, 0.400, 0.600, 0.800, 1.0, 2.0, 4.0, 6.0, 8.0,
+    400.0,
 ];
 const QUEUE_BUCKETS: [f64; 40] = [
     0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0,
@@ -30,80 +25,30 @@ const QUEUE_BUCKETS: [f64; 40] = [
     900.0, 1000.0, 1200.0, 1400.0, 1600.0, 1800.0, 2000.0, 2500.0, 3000.0,
 ];
 
-/// The server's metrics: the families of the three tables, in their order.
+/// The server's metrics.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,
-    counters: Vec<IntCounterVec>,
-    histograms: Vec<HistogramVec>,
-    gauges: Vec<GaugeVec>,
+    made: IntCounterVec,
+    first_token: HistogramVec,
+    queue: HistogramVec,
+    gauges: Vec<prometheus::Gauge>,
     max_tokens: u64,
-    /// The gauges name the data-parallel rank.
-    is_ranked: bool,
 }
 
-/// Family, label, what a request adds.
-type Counter = (&'static str, &'static str, fn(&Call) -> u64);
-/// Family, labels, buckets, what a sequence of a request that was received then is counted as (and how often).
-type Histogram = (
-    &'static str,
-    &'static [&'static str],
-    &'static [f64],
-    fn(Stamp, &Sequence) -> Option<(f64, u32)>,
-);
-/// What the scheduler tells of one rank, given the tokens of the KV cache, and of a pair's rooms: family, value.
+/// What the scheduler tells, given the tokens of the KV cache, and of a pair's rooms: family, value.
 type Gauge = (&'static str, fn(&Load, u64, &Rooms) -> f64);
 
+const STREAMING: [&str; 1] = ["is_streaming"];
 const RANKS: [&str; 3] = ["moe_ep_rank", "pp_rank", "tp_rank"];
 /// A family and its help a line, in SGLang's words.
 const HELP: &str = include_str!("metrics.txt");
-
-const COUNTERS: [Counter; 4] = [
-    ("prompt_tokens_total", "is_streaming", Call::prompt_tokens),
-    ("generation_tokens_total", "is_streaming", Call::made),
-    ("num_requests_total", "is_streaming", |call| {
-        call.sequences.len() as u64
-    }),
-    ("cached_tokens_total", "cache_source", |call| {
-        call.sequences.iter().map(|one| u64::from(one.cached)).sum()
-    }),
-];
-
-const HISTOGRAMS: [Histogram; 4] = [
-    (
-        "time_to_first_token_seconds",
-        &["is_streaming"],
-        LATENCY_BUCKETS.split_at(18).0,
-        |received, one| Some((one.moments.first_token?.since(received), 1)),
-    ),
-    (
-        "e2e_request_latency_seconds",
-        &["is_streaming"],
-        &LATENCY_BUCKETS,
-        |received, one| Some((one.moments.finish?.since(received), 1)),
-    ),
-    (
-        "inter_token_latency_seconds",
-        &[],
-        &ITL_BUCKETS,
-        // The model's steps of one request are alike: their mean stands for each of them.
-        |_, one| {
-            let decode = one.moments.finish?.since(one.moments.first_token?);
-            let steps = one.made().checked_sub(1)?;
-            Some((decode / f64::from(steps), steps))
-        },
-    ),
-    ("queue_time_seconds", &RANKS, &QUEUE_BUCKETS, |_, one| {
-        let first = one.moments.queue_end?.since(one.moments.queue_start?);
-        Some((first + one.waited_again(), 1))
-    }),
-];
 
 /// So many at the end of [`GAUGES`] are of servers of a pair.
 const OF_PAIR: usize = 4;
 
 /// The last are those of a pair: on their way to a decode server, and on one.
-const GAUGES: [Gauge; 15] = [
+const GAUGES: [Gauge; 13] = [
     ("num_running_reqs", |load, _, _| load.running as f64),
     ("num_queue_reqs", |load, _, _| load.waiting as f64),
     ("num_retracted_reqs", |load, _, _| load.retracted as f64),
@@ -113,12 +58,8 @@ const GAUGES: [Gauge; 15] = [
     }),
     ("cache_hit_rate", |load, _, _| load.cache_hit_rate()),
     ("gen_throughput", |load, _, _| load.gen_throughput()),
-    ("kv_used_tokens", |load, _, _| load.used_tokens as f64),
     ("kv_evictable_tokens", |load, _, _| {
         load.evictable_tokens as f64
-    }),
-    ("kv_available_tokens", |load, most, _| {
-        (most - load.used_tokens - load.evictable_tokens) as f64
     }),
     ("max_total_num_tokens", |_, most, _| most as f64),
     ("num_prefill_bootstrap_queue_reqs", |_, _, rooms| {
@@ -154,67 +95,56 @@ impl Metrics {
                 .const_label("engine_type", engine_type)
                 .const_label("model_name", config.model.clone())
         };
-        let counters = COUNTERS.iter().map(|(name, label, _)| {
-            registered(&registry, IntCounterVec::new(opts(name), &[label])?)
-        });
-        let histograms = HISTOGRAMS.iter().map(|(name, labels, buckets, _)| {
+        let histogram = |name: &str, label, buckets: &[f64]| {
             let opts = HistogramOpts::from(opts(name)).buckets(buckets.to_vec());
-            registered(&registry, HistogramVec::new(opts, labels)?)
-        });
-        let is_ranked = config.dp_size > 1;
-        let by_rank: &[&str] = if is_ranked { &["dp_rank"] } else { &[] };
-        let gauge = |name| {
+            registered(&registry, HistogramVec::new(opts, label)?)
+        };
+        let gauge = |(name, _): &Gauge| {
             let opts = RANKS
                 .iter()
                 .fold(opts(name), |opts, rank| opts.const_label(*rank, "0"));
-            registered(&registry, GaugeVec::new(opts, by_rank)?)
+            registered(&registry, prometheus::Gauge::with_opts(opts)?)
         };
         let told = match mode {
             Mode::Null => GAUGES.len() - OF_PAIR,
             _ => GAUGES.len(),
         };
-        let gauges = GAUGES.iter().take(told).map(|(name, _)| gauge(name));
+        let made = IntCounterVec::new(opts("generation_tokens_total"), &STREAMING)?;
         Ok(Metrics {
-            counters: counters.collect::<Result<_, _>>()?,
-            histograms: histograms.collect::<Result<_, _>>()?,
-            gauges: gauges.collect::<Result<_, _>>()?,
+            made: registered(&registry, made)?,
+            first_token: histogram("time_to_first_token_seconds", &STREAMING, &LATENCY_BUCKETS)?,
+            queue: histogram("queue_time_seconds", &RANKS, &QUEUE_BUCKETS)?,
+            gauges: GAUGES
+                .iter()
+                .take(told)
+                .map(gauge)
+                .collect::<Result<_, _>>()?,
             registry,
             max_tokens: config.profile.max_total_tokens,
-            is_ranked,
         })
     }
 
     /// Counts a request that has ended well.
     pub(super) fn count(&self, call: &Call, received: Stamp) {
-        let value_of = |label: &str| match label {
-            "is_streaming" if call.stream => "true",
-            "is_streaming" => "false",
-            "cache_source" => "device",
-            _ => "0",
-        };
-        for (family, (_, label, value)) in self.counters.iter().zip(&COUNTERS) {
-            let counter = family.with_label_values(&[value_of(label)]);
-            counter.inc_by(value(call));
-        }
-        for (family, (_, labels, _, value)) in self.histograms.iter().zip(&HISTOGRAMS) {
-            let labels: Vec<&str> = labels.iter().map(|label| value_of(label)).collect();
-            let histogram = family.with_label_values(&labels);
-            let counted = call.sequences.iter();
-            for (value, times) in counted.filter_map(|one| value(received, one)) {
-                (0..times).for_each(|_| histogram.observe(value));
+        let stream = [if call.stream { "true" } else { "false" }];
+        self.made.with_label_values(&stream).inc_by(call.made());
+        for sequence in &call.sequences {
+            let moments = &sequence.moments;
+            if let Some(first) = moments.first_token {
+                let family = self.first_token.with_label_values(&stream);
+                family.observe(first.since(received));
+            }
+            if let Some((from, to)) = moments.queue_start.zip(moments.queue_end) {
+                let family = self.queue.with_label_values(&["0"; RANKS.len()]);
+                family.observe(to.since(from) + sequence.waited_again());
             }
         }
     }
 
     /// The text that a scrape gets.
-    pub(super) fn text(&self, loads: &[Load], rooms: &Rooms) -> Vec<u8> {
-        for (rank, load) in loads.iter().enumerate() {
-            let rank = rank.to_string();
-            let labels: &[&str] = if self.is_ranked { &[&rank] } else { &[] };
-            for (gauge, (_, value)) in self.gauges.iter().zip(&GAUGES) {
-                let value = value(load, self.max_tokens, rooms);
-                gauge.with_label_values(labels).set(value);
-            }
+    pub(super) fn text(&self, load: &Load, rooms: &Rooms) -> Vec<u8> {
+        for (gauge, (_, value)) in self.gauges.iter().zip(&GAUGES) {
+            gauge.set(value(load, self.max_tokens, rooms));
         }
         let mut out = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {

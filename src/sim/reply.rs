@@ -19,7 +19,7 @@ use crate::request::endpoint::Endpoint;
 
 use super::call::Call;
 use super::disaggregation::Mode;
-use super::driver::{Submission, Update};
+use super::driver::{Listener, Submission, Update};
 use super::engine::{EventKind, Request};
 use super::handover;
 use super::sequence::Sequence;
@@ -81,10 +81,11 @@ impl Reply {
                     output_tokens,
                 },
                 due: dispatched,
-                rid: sequence.rid.clone(),
-                index: sequence.index,
-                rank: 0,
-                updates: teller.clone(),
+                listener: Listener {
+                    rid: sequence.rid.clone(),
+                    index: sequence.index,
+                    updates: teller.clone(),
+                },
             });
         }
         if mode == Mode::Prefill {

@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use crate::request::endpoint::Endpoint;
 
-use super::call::{Call, RefusalKind};
+use super::call::Call;
 use super::disaggregation::Mode;
 use super::reply::Reply;
 use super::sequence::QUEUE_FULL;
 use super::shared::Shared;
 use super::wire::{DONE, error_body};
-use super::{handover, info, spans};
+use super::{handover, info};
 
 /// The longest request body taken.
 const MAX_BODY: usize = 256 << 20;
@@ -51,19 +51,18 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
         return generation(shared, endpoint, request).await;
     }
     let (config, now) = (&shared.config, shared.clock.now());
-    let load = || shared.driver.load();
     let json = |value: Value| respond(StatusCode::OK, JSON, value.to_string());
     match path {
         "/abort_request" => abort(&shared, request).await,
         "/flush_cache" => flush(&shared),
         "/metrics" => {
-            let text = shared.metrics.text(&load(), &shared.rooms);
+            let text = shared.metrics.text(&shared.driver.load(), &shared.rooms);
             respond(StatusCode::OK, METRICS, text)
         }
         "/model_info" | "/get_model_info" => json(info::model_info(config)),
         "/server_info" | "/get_server_info" => json(info::server_info(&shared)),
         "/v1/models" => json(info::models(config, now)),
-        "/v1/loads" => json(info::loads(config, now, &load())),
+        "/v1/loads" => json(info::loads(config, &shared.driver.load())),
         // Its health.
         _ => respond(StatusCode::OK, "", ""),
     }
@@ -108,10 +107,6 @@ async fn generation(
     let call = match parsed {
         Ok(call) => call,
         Err(refusal) => {
-            // What is no request at all never gets to the tokenizer.
-            if refusal.kind == RefusalKind::Unfit {
-                spans::send_refused(&shared, &headers, received);
-            }
             if refusal.stream && is_generate {
                 let said = [refusal.event().into(), Bytes::from_static(DONE.as_bytes())];
                 let said = said.map(|event| Ok(Frame::data(event)));
@@ -144,7 +139,7 @@ async fn generation(
 
 /// `{"rid": PREFIX}` or `{"abort_all": true}`; like the real server, no rid at all matches every one.
 #[derive(Deserialize)]
-struct AbortBody {
+struct Abort {
     rid: Option<String>,
     abort_all: Option<bool>,
 }
@@ -152,12 +147,12 @@ struct AbortBody {
 async fn abort(shared: &Shared, request: Request<Incoming>) -> Response<Body> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
     let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-    let Ok(wanted) = serde_json::from_slice::<AbortBody>(&body) else {
+    let Ok(Abort { rid, abort_all }) = serde_json::from_slice(&body) else {
         let message = "The body must be JSON: {\"rid\": \"PREFIX\"} or {\"abort_all\": true}";
         let body = error_body(message, "Bad Request", 400);
         return respond(StatusCode::BAD_REQUEST, JSON, body);
     };
-    let prefix = wanted.rid.filter(|_| wanted.abort_all != Some(true));
+    let prefix = rid.filter(|_| abort_all != Some(true));
     shared.driver.abort_prefix(&prefix.unwrap_or_default());
     respond(StatusCode::OK, "", "")
 }

@@ -15,8 +15,8 @@ const WORDS: [&str; 24] = [
 pub(super) struct Script {
     text: String,
     text_ends: Vec<u32>,
+    /// Three digits and a comma each.
     ids: String,
-    ids_ends: Vec<u32>,
 }
 
 impl Script {
@@ -27,18 +27,13 @@ impl Script {
             text: String::new(),
             text_ends: vec![0],
             ids: String::new(),
-            ids_ends: vec![0],
         };
         for token in 0..tokens as usize {
             // A stride that is prime to the number of words, so that the text does not read as a list.
             let word = (token * 7 + token / WORDS.len()) % WORDS.len();
             script.text.push_str(&words[word]);
             script.text_ends.push(script.text.len() as u32);
-            if token > 0 {
-                script.ids.push(',');
-            }
-            script.ids.push_str(&(word + 100).to_string());
-            script.ids_ends.push(script.ids.len() as u32);
+            script.ids.push_str(&format!("{},", word + 100));
         }
         script
     }
@@ -52,8 +47,8 @@ impl Script {
     /// The ids of the tokens `from..to`, joined by commas.
     pub(super) fn ids(&self, from: u32, to: u32) -> &str {
         let (from, to) = (self.clamp(from), self.clamp(to));
-        let piece = &self.ids[self.ids_ends[from] as usize..self.ids_ends[to] as usize];
-        piece.strip_prefix(',').unwrap_or(piece)
+        let piece = &self.ids[from * 4..to * 4];
+        piece.strip_suffix(',').unwrap_or(piece)
     }
 
     fn clamp(&self, token: u32) -> usize {

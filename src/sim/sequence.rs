@@ -26,8 +26,6 @@ pub(super) struct Sequence {
     pub cached: u32,
     /// Where the server that prefills it and the one that decodes it meet.
     pub bootstrap: Option<Bootstrap>,
-    /// The data-parallel rank that works on it.
-    pub rank: usize,
     /// Tokens that it is to have.
     pub wanted: u32,
     /// When each token was made.
@@ -102,19 +100,25 @@ impl Sequence {
             .sum()
     }
 
+    /// It ended before it ran, or waited to run again.
+    pub(super) fn never_ran(&self) -> bool {
+        let admitted = match self.retractions.last() {
+            Some(retraction) => retraction.readmitted,
+            None => self.moments.queue_end,
+        };
+        let is_out = matches!(self.ending, Some(EventKind::Rejected | EventKind::Aborted));
+        is_out && admitted.is_none()
+    }
+
     /// Takes an update in; says whether it is one that an event tells the client.
     pub(super) fn apply(&mut self, update: &Update) -> bool {
         let moments = &mut self.moments;
         match update.kind {
-            EventKind::Queued => {
-                moments.queue_start = Some(update.at);
-                self.rank = update.rank;
-            }
+            EventKind::Queued | EventKind::Arrived => moments.queue_start = Some(update.at),
             EventKind::Reserved => {
                 moments.bootstrap_start = moments.queue_start.take();
                 moments.reserved = Some(update.at);
             }
-            EventKind::Arrived => moments.queue_start = Some(update.at),
             EventKind::Admitted { cached } => match self.retractions.last_mut() {
                 Some(retraction) => retraction.readmitted = Some(update.at),
                 None => {
@@ -132,7 +136,7 @@ impl Sequence {
                 self.tokens.push(update.at);
             }
             EventKind::Lost => moments.first_token = Some(update.told),
-            EventKind::Rejected | EventKind::Aborted(_) => {}
+            EventKind::Rejected | EventKind::Aborted => {}
         }
         if update.kind.is_end() {
             self.ending = Some(update.kind);

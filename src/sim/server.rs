@@ -47,20 +47,21 @@ impl Sim {
     /// A host that is none, a port in use, a log file that cannot be made; no
     /// Tokio runtime around (which must have IO and time enabled).
     pub fn start(config: Config, clock: Clock) -> Result<Sim, Error> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(Error::other)?;
+        let runtime = tokio::runtime::Handle::try_current().map_err(Error::start)?;
         let listener = bind(&config.host, "--port", config.port)?;
-        let addr = listener.local_addr().map_err(Error::Start)?;
+        let addr = listener.local_addr().map_err(Error::start)?;
         let stop = CancellationToken::new();
         let telemetry = &config.telemetry;
         let tracer = telemetry.enable_trace.then(|| Tracer::start(telemetry));
-        let tracer = tracer.transpose().map_err(Error::other)?;
+        let tracer = tracer.transpose().map_err(Error::start)?;
         let folder = telemetry.export_metrics_to_file_dir.clone();
         let request_log = folder.filter(|_| telemetry.export_metrics_to_file);
         if let Some(path) = &request_log {
-            std::fs::create_dir_all(path).map_err(|error| Error::Value {
-                flag: "--export-metrics-to-file-dir",
-                value: path.display().to_string(),
-                want: format!("a folder that can be made and written ({error})"),
+            std::fs::create_dir_all(path).map_err(|error| {
+                let path = path.display();
+                Error::Usage(format!(
+                    "--export-metrics-to-file-dir {path}: must be a folder that can be made and written ({error})"
+                ))
             })?;
         }
         let clock = EngineClock::new(clock, (config.clock_skew_s * NANOS as f64) as i64);
@@ -74,8 +75,8 @@ impl Sim {
         let bootstrap_addr = bootstrap
             .as_ref()
             .and_then(|listener| listener.local_addr().ok());
-        let metrics = Metrics::new(&config).map_err(Error::other)?;
-        let driver = Driver::start(&config, clock.clone()).map_err(Error::Start)?;
+        let metrics = Metrics::new(&config).map_err(Error::start)?;
+        let driver = Driver::start(&config, clock.clone()).map_err(Error::start)?;
         let shared = Arc::new(Shared {
             addr,
             bootstrap_addr,
@@ -137,13 +138,13 @@ impl Drop for Sim {
 /// # Errors
 /// As [`Sim::start`]; also when the system gives no runtime or signal handler.
 pub fn run(config: Config) -> Result<(), Error> {
-    let runtime = tokio::runtime::Runtime::new().map_err(Error::Start)?;
+    let runtime = tokio::runtime::Runtime::new().map_err(Error::start)?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).map_err(Error::Start)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(Error::start)?;
         let sim = Sim::start(config, Clock::system())?;
         announce(&sim);
         tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Error::Start),
+            interrupted = tokio::signal::ctrl_c() => interrupted.map_err(Error::start),
             _ = terminate.recv() => Ok(()),
         }
     })
@@ -158,21 +159,23 @@ fn announce(sim: &Sim) {
     }
 }
 
-fn bind(host: &str, flag: &'static str, port: u16) -> Result<TcpListener, Error> {
-    let want = || Error::Value {
-        flag: "--host",
-        value: host.to_owned(),
-        want: "an address or a name of this machine, such as 127.0.0.1".to_owned(),
-    };
-    let mut addrs = (host, port).to_socket_addrs().map_err(|_| want())?;
-    let addr = addrs.next().ok_or_else(want)?;
+fn bind(host: &str, flag: &str, port: u16) -> Result<TcpListener, Error> {
+    let found = (host, port).to_socket_addrs().ok();
+    let addr = found.and_then(|mut found| found.next()).ok_or_else(|| {
+        let right = "must be an address or a name of this machine, such as 127.0.0.1";
+        Error::Usage(format!("--host {host}: {right}"))
+    })?;
     let listen = || {
         let socket = std::net::TcpListener::bind(addr)?;
         SockRef::from(&socket).listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         TcpListener::from_std(socket)
     };
-    listen().map_err(|source| Error::Bind { addr, flag, source })
+    listen().map_err(|error| {
+        Error::Failed(format!(
+            "cannot listen on {addr} (--host, {flag}): {error}; a free port is taken with {flag} 0"
+        ))
+    })
 }
 
 /// Dropping it drops its connections, which ends them where they are.

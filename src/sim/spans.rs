@@ -57,9 +57,7 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
         return;
     };
     spans.send_stages(exchange, sequence, finish);
-    let is_ranked = exchange.shared.config.dp_size > 1 && sequence.moments.queue_start.is_some();
-    let rank = is_ranked.then_some(sequence.rank as i64);
-    let mut thread = spans.thread(Scheduler, rank, exchange.dispatched, finish);
+    let mut thread = spans.thread(Scheduler, exchange.dispatched, finish);
     match (sequence.tokens.last(), sequence.ending) {
         (Some(last), _) => {
             // A server that prefills is done when the KV cache has come.
@@ -80,25 +78,10 @@ pub(super) fn send(exchange: &Exchange, sequence: &Sequence, finish: Stamp) {
         // What closes the thread's span otherwise is a part.
         false => finish,
     };
-    let thread = spans.thread(Tokenizer, None, exchange.received, closes);
+    let thread = spans.thread(Tokenizer, exchange.received, closes);
     spans.tracer.send(Tokenizer, thread);
-    let root = spans.root(exchange, sequence, finish);
+    let root = spans.root(sequence, finish);
     spans.tracer.send(Tokenizer, root);
-}
-
-/// Sends the spans of a request that was refused when it had been tokenized: nothing closes them, and their root is
-/// lost.
-pub(super) fn send_refused(shared: &Shared, headers: &HeaderMap, received: Stamp) {
-    let Some(spans) = Spans::new(shared, headers, received) else {
-        return;
-    };
-    let now = shared.clock.now();
-    let [above, _] = spans.threads;
-    let tokenize = spans.span("tokenize", new_id(), Some(above), received, now);
-    spans.tracer.send(Tokenizer, tokenize);
-    let mut thread = spans.thread(Tokenizer, None, received, now);
-    unclosed(&mut thread, UNCLOSED);
-    spans.tracer.send(Tokenizer, thread);
 }
 
 impl<'a> Spans<'a> {
@@ -148,10 +131,6 @@ impl<'a> Spans<'a> {
                 let link = before.replace(id).map(|id| self.context(id));
                 span.links.links.extend(link.map(Link::with_context));
                 if name == "decode_forward" {
-                    if let (Mode::Decode, Some(made)) = (self.mode, sequence.prefill_end()) {
-                        let span = self.span("fake_output", new_id(), Some(id), from, made);
-                        self.tracer.send(Scheduler, span);
-                    }
                     self.send_tokens(sequence, id);
                 }
                 self.tracer.send(process, span);
@@ -218,18 +197,17 @@ impl<'a> Spans<'a> {
         }
     }
 
-    /// The span of a process; the scheduler's may be of a data-parallel rank.
-    fn thread(&self, process: Process, rank: Option<i64>, from: Stamp, to: Stamp) -> SpanData {
+    /// The span of a process.
+    fn thread(&self, process: Process, from: Stamp, to: Stamp) -> SpanData {
         let labels = match self.mode {
             Mode::Null => ["Tokenizer", "Scheduler"],
             Mode::Prefill => ["PrefillTokenizer", "Prefill Scheduler"],
             Mode::Decode => ["DecodeTokenizer", "Decode Scheduler"],
         };
         let (label, id) = (labels[process as usize], self.threads[process as usize]);
-        let of_rank = rank.map_or(String::new(), |rank| format!(" [DP {rank}] "));
         let (pid, of) = match process {
-            Tokenizer => (0, String::new()),
-            Scheduler => (1 + rank.unwrap_or(0), format!(" [TP 0]  [PP 0] {of_rank}")),
+            Tokenizer => (0, ""),
+            Scheduler => (1, " [TP 0]  [PP 0] "),
         };
         let (host, pid) = (&self.tracer.host, self.tracer.pid + pid);
         let name = format!("{label}{of}(host:{} | pid:{pid})", &host[..8]);
@@ -240,8 +218,6 @@ impl<'a> Spans<'a> {
             span.attributes = ["tp_rank", "pp_rank"]
                 .map(|name| KeyValue::new(name, 0_i64))
                 .into();
-            let of_data = rank.map(|rank| KeyValue::new("dp_rank", rank));
-            span.attributes.extend(of_data);
         }
         span.attributes.extend([
             KeyValue::new("host_id", host.clone()),
@@ -251,7 +227,7 @@ impl<'a> Spans<'a> {
         span
     }
 
-    fn root(&self, exchange: &Exchange, sequence: &Sequence, to: Stamp) -> SpanData {
+    fn root(&self, sequence: &Sequence, to: Stamp) -> SpanData {
         // The real server takes what stands before a `_` for an id of one of its processes.
         let cut = sequence.rid.rsplit('_').next().unwrap_or(&sequence.rid);
         let name: String = cut.chars().take(8).collect();
@@ -271,23 +247,13 @@ impl<'a> Spans<'a> {
             span.attributes.push(room);
         }
         if sequence.made() > 0 {
-            usage(&mut span.attributes, exchange, sequence);
+            usage(&mut span.attributes, sequence);
         }
-        let (received, sent) = (Some(self.received), Some(exchange.dispatched));
-        let (first, to) = (sequence.moments.first_token, Some(to));
-        // Seconds, in the order in which the real one writes them.
-        let latencies = [
-            ("time_to_first_token", received, first),
-            ("e2e", received, to),
-            ("time_in_model_decode", first, to),
-            ("time_in_model_inference", sent, to),
-            ("time_in_model_prefill", sent, first),
-        ];
-        let latencies = latencies.into_iter().filter_map(|(name, from, to)| {
-            let seconds = to?.seconds() - from?.seconds();
-            Some(KeyValue::new(format!("gen_ai.latency.{name}"), seconds))
-        });
-        span.attributes.extend(latencies);
+        if let Some(first) = sequence.moments.first_token {
+            let name = "gen_ai.latency.time_to_first_token";
+            let seconds = first.seconds() - self.received.seconds();
+            span.attributes.push(KeyValue::new(name, seconds));
+        }
         span
     }
 
@@ -323,7 +289,7 @@ impl<'a> Spans<'a> {
     }
 }
 
-fn usage(to: &mut Vec<KeyValue>, exchange: &Exchange, sequence: &Sequence) {
+fn usage(to: &mut Vec<KeyValue>, sequence: &Sequence) {
     for (name, count) in [
         ("completion_tokens", sequence.made()),
         ("prompt_tokens", sequence.prompt_tokens()),
@@ -333,13 +299,6 @@ fn usage(to: &mut Vec<KeyValue>, exchange: &Exchange, sequence: &Sequence) {
         to.push(KeyValue::new(name, i64::from(count)));
     }
     to.push(KeyValue::new("gen_ai.request.id", sequence.rid.to_string()));
-    let reason = match sequence.ending {
-        Some(EventKind::Token { .. }) => "[\"length\"]",
-        _ => "[\"abort\"]",
-    };
-    let model = exchange.shared.config.model.clone();
-    to.push(KeyValue::new("gen_ai.response.model", model));
-    to.push(KeyValue::new("gen_ai.response.finish_reasons", reason));
 }
 
 fn unclosed(span: &mut SpanData, reason: &'static str) {

@@ -145,35 +145,13 @@ impl Traces {
 
     /// A request has ended: its trace goes out if it is kept. Never waits.
     pub fn record(&self, rows: &Rows) {
-        if let Some(trace) = self.kept(rows) {
-            self.push(trace);
-        }
-    }
-
-    /// The same for whoever has time: waits for room in the queue, for at most `patience`, unless traces are being lost
-    /// already. Blocks.
-    pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
-        let Some(trace) = self.kept(rows) else { return };
-        if !self.deliveries.log.is_losing() {
-            self.queue.wait_for_room(rows.len(), patience);
-        }
-        self.push(trace);
-    }
-
-    fn kept(&self, rows: &Rows) -> Option<Trace> {
         let id = spans::trace_of(rows);
         let Some(kept) = self.given.keeps(rows, id) else {
-            self.metrics.traces_sampled_out.with(&[]).inc();
-            return None;
+            return self.metrics.traces_sampled_out.with(&[]).inc();
         };
-        let rows = rows.clone();
-        Some(Trace { rows, id, kept })
-    }
-
-    fn push(&self, trace: Trace) {
-        let rows = trace.rows.len();
         self.deliveries.begin();
-        if let Err((_, why)) = self.queue.push(trace, rows) {
+        let (rows, many) = (rows.clone(), rows.len());
+        if let Err((_, why)) = self.queue.push(Trace { rows, id, kept }, many) {
             let (why, words) = match why {
                 Refused::Full => (Dropped::QueueFull, "too many wait to be exported"),
                 Refused::Closed => (Dropped::Shutdown, "this process ends"),
@@ -182,6 +160,15 @@ impl Traces {
         }
         let waiting = self.queue.weight();
         self.metrics.trace_queue.with(&[]).set(waiting as i64);
+    }
+
+    /// The same for whoever has time: waits for room in the queue, for at most `patience`, unless traces are being lost
+    /// already. Blocks.
+    pub fn record_in_time(&self, rows: &Rows, patience: Duration) {
+        if !self.deliveries.log.is_losing() {
+            self.queue.wait_for_room(rows.len(), patience);
+        }
+        self.record(rows);
     }
 
     /// Exports what waits, within a time limit, and ends the thread. Blocks.

@@ -15,7 +15,7 @@ pub mod backend;
 pub mod conversation;
 pub mod custom;
 pub mod dataset;
-pub mod jsonl;
+pub mod records;
 pub mod shared_prefix;
 pub mod sharegpt;
 pub mod source;

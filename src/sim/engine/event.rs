@@ -82,8 +82,8 @@ pub enum EventKind {
     Retracted,
     /// What another server has prefilled never came: its end. Told by whoever waited for it, not by the engine.
     Lost,
-    /// It was taken out: its end. Told by whoever did it, not by the engine.
-    Aborted(Aborted),
+    /// It was taken out: its end.
+    Aborted,
 }
 
 impl EventKind {
@@ -94,18 +94,9 @@ impl EventKind {
             EventKind::Rejected
                 | EventKind::Token { last: true }
                 | EventKind::Lost
-                | EventKind::Aborted(_)
+                | EventKind::Aborted
         )
     }
-}
-
-/// Where an aborted request was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aborted {
-    /// In the waiting queue.
-    Waiting,
-    /// In prefill or decode.
-    Running,
 }
 
 /// The engine's load at one moment.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::clock::Stamp;
 
-use super::event::{Aborted, Event, EventKind, Load, Prompt, Request};
+use super::event::{Event, EventKind, Load, Prompt, Request};
 use super::memory::{Hold, Memory};
 use super::profile::Profile;
 
@@ -225,24 +225,18 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request out; `None` when it is not here (any more).
-    pub(super) fn abort(&mut self, id: u64) -> Option<Aborted> {
+    /// Takes a request out; says whether it was here (still).
+    pub(super) fn abort(&mut self, id: u64) -> bool {
         if let Some(place) = self.waiting.iter().position(|waiting| *waiting == id) {
             self.waiting.remove(place);
-            self.tasks.remove(&id);
-            return Some(Aborted::Waiting);
+            return self.tasks.remove(&id).is_some();
         }
-        self.tasks.contains_key(&id).then(|| {
-            let runs = self.running.contains(&id);
-            if let Some(prefilled) = &mut self.prefilled {
-                prefilled.remove(id);
-            }
-            self.leave(id);
-            match runs {
-                true => Aborted::Running,
-                false => Aborted::Waiting,
-            }
-        })
+        if let Some(prefilled) = &mut self.prefilled {
+            prefilled.remove(id);
+        }
+        let is_here = self.tasks.contains_key(&id);
+        self.leave(id);
+        is_here
     }
 
     /// Empties the prefix cache, unless a request runs or waits; says whether it did.
@@ -274,7 +268,7 @@ impl Scheduler {
         }
     }
 
-    fn tell(&mut self, id: u64, at: Stamp, kind: EventKind) {
+    pub(super) fn tell(&mut self, id: u64, at: Stamp, kind: EventKind) {
         // What comes from elsewhere may come before what a round has told ahead.
         let place = self.events.partition_point(|event| event.at <= at);
         self.events.insert(place, Event { id, at, kind });

@@ -144,11 +144,11 @@ fn an_abort_in_the_queue_lets_the_next_one_up() {
     for id in 1..=3 {
         engine.submit(request(id, 5, 1), ms(0));
     }
-    assert_eq!(engine.abort(2, ms(1)), Some(Aborted::Waiting));
-    assert_eq!(engine.abort(2, ms(1)), None);
-    let all = "1 new 0, 1 last 5, 3 new 5, 3 last 10";
+    assert!(engine.abort(2, ms(1)));
+    assert!(!engine.abort(2, ms(1)));
+    let all = "1 new 0, 2 aborted 1, 1 last 5, 3 new 5, 3 last 10";
     assert_eq!(happened(&mut engine, 100), all);
-    assert_eq!(engine.abort(3, ms(100)), None);
+    assert!(!engine.abort(3, ms(100)));
 }
 
 #[test]
@@ -157,13 +157,13 @@ fn an_abort_while_running_frees_the_slot_at_the_end_of_the_step() {
     engine.submit(request(1, 5, 100), ms(0));
     engine.submit(request(2, 5, 1), ms(0));
     // In decode from 5 on, steps of 12: aborted at 20, within the step that ends at 29.
-    assert_eq!(engine.abort(1, ms(20)), Some(Aborted::Running));
-    let all = "1 new 0, 1 token 5, 1 token 17, 2 new 29, 2 last 34";
+    assert!(engine.abort(1, ms(20)));
+    let all = "1 new 0, 1 token 5, 1 token 17, 1 aborted 20, 2 new 29, 2 last 34";
     assert_eq!(happened(&mut engine, 1_000), all);
     // And within a prefill.
     engine.submit(request(3, 10, 5), ms(2_000));
-    assert_eq!(engine.abort(3, ms(2_004)), Some(Aborted::Running));
-    assert_eq!(happened(&mut engine, 2_004), "3 new 2000");
+    assert!(engine.abort(3, ms(2_004)));
+    assert_eq!(happened(&mut engine, 2_004), "3 new 2000, 3 aborted 2004");
     assert_eq!(engine.next_event_at(), Some(ms(2_010)));
     assert_eq!(happened(&mut engine, 3_000), "");
     assert_eq!(engine.next_event_at(), None);
@@ -189,6 +189,7 @@ fn a_full_queue_rejects_when_the_scheduler_picks_up() {
         computed_tokens: 5,
         ..Load::default()
     };
+    assert_eq!(happened(&mut engine, 1), "");
     assert_eq!(engine.load(), load);
     // At 5 the first has ended; of those that came meanwhile two may wait.
     let picked_up = "1 last 5, 2 queued 5, 3 queued 5, 4 rejected 5, 2 new 5";

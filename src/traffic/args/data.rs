@@ -1,6 +1,6 @@
 //! The flags of data sets: where prompts and lengths come from, and whether a trace also says when.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 
@@ -8,7 +8,6 @@ use crate::traffic::arrival::Arrival;
 use crate::traffic::error::Error;
 use crate::traffic::workload::shared_prefix::SharedPrefixArgs;
 use crate::traffic::workload::sharegpt::SharegptArgs;
-use crate::traffic::workload::trace::Format;
 
 use crate::units::between;
 
@@ -84,36 +83,25 @@ pub enum ArrivalSource {
 }
 
 impl DataArgs {
-    pub(in crate::traffic) fn format(&self) -> Option<Format> {
-        match self.dataset_name {
-            DatasetName::Mooncake => Some(Format::Mooncake),
-            DatasetName::Azure | DatasetName::BurstGpt => Some(Format::Csv),
-            _ => None,
-        }
-    }
-
     /// How fast a trace is run, if it says when requests are sent.
     ///
     /// # Errors
     /// [`Error::Usage`]: flags that do not go together. `arrival` is that of the rate's flags.
     pub(in crate::traffic) fn speed(&self, arrival: &Arrival) -> Result<Option<f64>, Error> {
         let wrong = |text: &str| Err(Error::Usage(text.to_owned()));
-        match (self.arrival, self.format()) {
-            (Some(ArrivalSource::Trace), None) => {
+        use DatasetName::{Azure, BurstGpt, Mooncake};
+        let is_trace = matches!(self.dataset_name, Mooncake | Azure | BurstGpt);
+        match (self.arrival, is_trace) {
+            (Some(ArrivalSource::Trace), false) => {
                 wrong("--arrival trace: goes with --dataset-name mooncake, azure or burstgpt")
             }
-            (Some(ArrivalSource::Trace), Some(_)) if *arrival != Arrival::Infinite => wrong(
+            (Some(ArrivalSource::Trace), true) if *arrival != Arrival::Infinite => wrong(
                 "--request-rate: the trace says when requests are sent; leave out the rate or --arrival trace \
                  (--trace-speed makes it faster or slower)",
             ),
-            (Some(ArrivalSource::Trace), Some(_)) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
+            (Some(ArrivalSource::Trace), true) => Ok(Some(self.trace_speed.unwrap_or(1.0))),
             _ if self.trace_speed.is_some() => wrong("--trace-speed: goes with --arrival trace"),
             _ => Ok(None),
         }
-    }
-
-    /// The file of a data set that needs one; clap asks for it.
-    pub(in crate::traffic) fn path(&self) -> &Path {
-        self.dataset_path.as_deref().unwrap_or(Path::new(""))
     }
 }

@@ -80,12 +80,12 @@ async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
             vec![answer("200 OK", "", "{}\n")],
             "but the published file has 37517e5f",
         ),
-        (vec![cut], "curl: (18) "),
+        (vec![cut], "curl ended with exit status: 18"),
         (
             vec![answer("404 Not Found", "", "")],
-            "curl: (22) The requested URL returned error: 404",
+            "curl ended with exit status: 22",
         ),
-        (round, "curl: (47) "),
+        (round, "curl ended with exit status: 47"),
     ] {
         let (addr, _) = server(answers).await;
         let root = tempfile::tempdir().unwrap();

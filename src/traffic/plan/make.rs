@@ -1,6 +1,6 @@
 //! A plan made of flags: data set, rate, client.
 
-use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +11,11 @@ use crate::traffic::arrival::{Arrival, Gaps};
 use crate::traffic::client::{ClientOptions, Target, api_key};
 use crate::traffic::download;
 use crate::traffic::error::Error;
-use crate::traffic::workload::custom;
+use crate::traffic::workload::custom::Custom;
 use crate::traffic::workload::dataset::{Content, Dataset};
-use crate::traffic::workload::jsonl::Named;
-use crate::traffic::workload::sharegpt::{self, Sampling};
+use crate::traffic::workload::sharegpt::Sample;
 use crate::traffic::workload::source::{self, Source};
-use crate::traffic::workload::trace::{self, Limits};
+use crate::traffic::workload::trace::{Limits, Trace};
 
 use super::{DEFAULT_REQUESTS, RunPlan, nanos};
 
@@ -149,45 +148,43 @@ impl Args {
     fn dataset(&self, arrival: &Arrival, turns: usize) -> Result<(Dataset, Option<Source>), Error> {
         let (data, seed) = (&self.data, self.seed);
         let speed = data.speed(arrival)?;
-        let made = match data.dataset_name {
-            DatasetName::Random | DatasetName::Conversations => Dataset::endless(Content::words()),
-            DatasetName::RandomIds => Dataset::endless(Content::Ids(self.vocab_size)),
-            DatasetName::GeneratedSharedPrefix => data.shared_prefix.dataset(seed)?,
-            _ => {
-                let read = |file: &mut dyn Read, named: Named<'_>| match data.format() {
-                    Some(format) => {
-                        let end = speed.zip(self.duration);
-                        let limits = Limits {
-                            count: self.num_prompts,
-                            // A cast saturates.
-                            end: end
-                                .map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
-                            speed,
-                        };
-                        trace::read(format, file, named, limits)
-                    }
-                    None if data.dataset_name == DatasetName::Custom => custom::read(file, named),
-                    None => {
-                        let sampling = Sampling {
-                            lengths: &data.sharegpt,
-                            count: self.asked(arrival)?.unwrap_or(DEFAULT_REQUESTS),
-                            seed,
-                            turns,
-                        };
-                        sharegpt::sample(file, named, &sampling)
-                    }
-                };
-                let (dataset, source) = source::open(data.path(), read)?;
-                return Ok((dataset, Some(source)));
+        let end = speed.zip(self.duration);
+        let limits = Limits {
+            count: self.num_prompts,
+            // A cast saturates.
+            end: end.map(|(speed, duration)| (nanos(duration) as f64 * speed) as i64),
+            speed,
+        };
+        // Clap asks for the file of those that need one.
+        let path = data.dataset_path.as_deref();
+        let file = path.unwrap_or(Path::new(""));
+        let read = match data.dataset_name {
+            DatasetName::Custom => source::read(file, Custom::default()),
+            DatasetName::ShareGpt => {
+                let count = self.asked(arrival)?.unwrap_or(DEFAULT_REQUESTS);
+                source::read(file, Sample::new(&data.sharegpt, count, turns, seed))
+            }
+            DatasetName::Mooncake => source::read(file, Trace::new(false, limits)),
+            DatasetName::Azure | DatasetName::BurstGpt => {
+                source::read(file, Trace::new(true, limits))
+            }
+            made if path.is_some() => {
+                return Err(Error::Usage(format!(
+                    "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
+                    file.display(),
+                    name(made)
+                )));
+            }
+            DatasetName::Random | DatasetName::Conversations => {
+                return Ok((Dataset::endless(Content::words()), None));
+            }
+            DatasetName::RandomIds => {
+                return Ok((Dataset::endless(Content::Ids(self.vocab_size)), None));
+            }
+            DatasetName::GeneratedSharedPrefix => {
+                return Ok((data.shared_prefix.dataset(seed)?, None));
             }
         };
-        match &data.dataset_path {
-            None => Ok((made, None)),
-            Some(path) => Err(Error::Usage(format!(
-                "--dataset-path {}: goes with --dataset-name custom, sharegpt or a trace, not {}",
-                path.display(),
-                name(data.dataset_name)
-            ))),
-        }
+        read.map(|(dataset, source)| (dataset, Some(source)))
     }
 }

@@ -95,6 +95,15 @@ impl Entry {
     }
 }
 
+/// An id as data sets have it, if it is one.
+pub(super) fn id(value: Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        other => Some(other.to_string()),
+    }
+}
+
 impl Dataset {
     /// These entries, one request each.
     pub fn of(entries: impl IntoIterator<Item = Arc<Entry>>) -> Dataset {

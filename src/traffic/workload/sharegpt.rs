@@ -4,22 +4,17 @@
 //! The file has 670 MB and is read once, an entry at a time: only the sample is kept.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io::{BufReader, Read};
 use std::sync::Arc;
 
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde::Deserializer as _;
-use serde::de::{SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::traffic::args::values;
-use crate::traffic::error::Error;
 
 use super::custom::words;
-use super::dataset::{Content, Dataset, Entry, Later};
-use super::jsonl::{Named, problem};
+use super::dataset::{Content, Dataset, Entry, Later, id};
+use super::records::Format;
 
 /// How ShareGPT is sampled.
 #[derive(Clone, Debug, clap::Args)]
@@ -35,73 +30,25 @@ pub struct SharegptArgs {
     pub sharegpt_context_len: Option<u64>,
 }
 
-/// What of the file is sent.
-#[derive(Clone, Debug)]
-pub struct Sampling<'a> {
-    /// Lengths.
-    pub lengths: &'a SharegptArgs,
-    /// Conversations to draw.
-    pub count: usize,
-    /// Seed of the draw.
-    pub seed: u64,
-    /// Turns of the user that are sent, at most; at least 1.
-    pub turns: usize,
-}
-
 /// The random stream of the draw: none of a schedule's or request's.
 const SAMPLE_STREAM: u64 = 1 << 60;
 /// SGLang's benchmark leaves out prompts and answers of fewer tokens.
 const FEWEST_TOKENS: u64 = 2;
-const RIGHT: &str =
-    "must be a JSON list of {\"id\", \"conversations\": [{\"from\", \"value\"}, …]}";
 
 /// About how many tokens a text has. There is no tokenizer here: four bytes are taken for one token.
 pub fn estimated_tokens(text: &str) -> u64 {
     (text.len() as u64).div_ceil(4)
 }
 
-/// A sample of the file in random order, and in words what it is of. A larger sample of the same seed begins with a
-/// smaller one.
-///
-/// # Errors
-/// [`Error::Usage`] names the file, line and column, and what would be right.
-pub fn sample(
-    file: impl Read,
-    named: Named<'_>,
-    sampling: &Sampling<'_>,
-) -> Result<(Dataset, String), Error> {
-    let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
-    rng.set_stream(SAMPLE_STREAM);
-    let mut sample = Sample {
-        sampling,
-        rng,
-        read: 0,
-        fit: 0,
-        drawn: BTreeMap::new(),
-    };
-    let mut json = serde_json::Deserializer::from_reader(BufReader::with_capacity(1 << 16, file));
-    let read = json.deserialize_seq(&mut sample);
-    read.and_then(|()| json.end()).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        let what = problem(&error);
-        named.wrong(&format!(", line {line}, column {column}: {what}; {RIGHT}"))
-    })?;
-    let (fit, read) = (sample.fit, sample.read);
-    if fit == 0 {
-        return Err(named.wrong(&format!(
-            ": none of its {read} conversations can be sent: one must have two turns, each of {FEWEST_TOKENS} tokens or \
-             more, and fit --sharegpt-context-len"
-        )));
-    }
-    let drawn = sample.drawn.len();
-    let taken = format!("{drawn} of {fit} conversations that can be sent, of {read}");
-    let entries = sample.drawn.into_values().map(Arc::new);
-    Ok((Dataset::of(entries), taken))
-}
-
-/// The conversations with the lowest random numbers.
-struct Sample<'a> {
-    sampling: &'a Sampling<'a>,
+/// A sample in random order: the conversations with the lowest random numbers. A larger sample of the same seed begins
+/// with a smaller one.
+#[derive(Debug)]
+pub struct Sample {
+    lengths: SharegptArgs,
+    /// Conversations to draw.
+    count: usize,
+    /// Turns of the user that are sent, at most; at least 1.
+    turns: usize,
     rng: ChaCha8Rng,
     read: u64,
     fit: u64,
@@ -109,78 +56,97 @@ struct Sample<'a> {
     drawn: BTreeMap<(u64, u64), Entry>,
 }
 
-#[derive(serde::Deserialize)]
-struct Conversation {
+/// A conversation as it stands in the file.
+#[derive(Debug, serde::Deserialize)]
+pub struct Conversation {
     #[serde(default)]
     id: Value,
     #[serde(default, alias = "conversation")]
     conversations: Vec<Turn>,
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Debug, serde::Deserialize)]
 struct Turn {
     #[serde(default)]
     value: Value,
 }
 
-impl Sample<'_> {
-    fn take(&mut self, conversation: Conversation) {
+impl Sample {
+    /// Of a file that is to be read: so many conversations, with so many turns of the user that are sent, at most.
+    pub fn new(lengths: &SharegptArgs, count: usize, turns: usize, seed: u64) -> Sample {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(SAMPLE_STREAM);
+        Sample {
+            lengths: lengths.clone(),
+            count,
+            turns,
+            rng,
+            read: 0,
+            fit: 0,
+            drawn: BTreeMap::new(),
+        }
+    }
+
+    /// What is sent of a conversation, if it fits: turns of the user with their answers, as far as they are texts.
+    fn entry(&self, conversation: Conversation) -> Option<Entry> {
+        let mut context = 0;
+        let lengths = &self.lengths;
+        let (pairs, _) = conversation.conversations.as_chunks();
+        let turns = pairs.iter().take(self.turns);
+        let mut turns = turns.map_while(|[said, answer]| {
+            let (said, answer) = (said.value.as_str()?, answer.value.as_str()?);
+            let input = estimated_tokens(said);
+            let output = lengths.sharegpt_output_len;
+            let output = output.unwrap_or(estimated_tokens(answer));
+            context += input + output;
+            let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
+            let most = lengths.sharegpt_context_len;
+            (is_long_enough && most.is_none_or(|most| context <= most))
+                .then(|| (said.to_owned(), output))
+        });
+        let (text, output) = turns.next()?;
+        Some(Entry {
+            input: Some(words(&text)),
+            output: Some(output),
+            data_id: id(conversation.id),
+            content: Content::Text(text),
+            later: Later::Said(turns.collect()),
+        })
+    }
+}
+
+impl Format for Sample {
+    type Record = Conversation;
+
+    fn right(&self) -> &'static str {
+        "must be a JSON list of {\"id\", \"conversations\": [{\"from\", \"value\"}, …]}"
+    }
+
+    fn take(&mut self, conversation: Conversation) -> Result<bool, String> {
         // One number a conversation, so that what is left out does not change the others' numbers.
         let rank = (self.rng.next_u64(), self.read);
         self.read += 1;
-        if let Some(entry) = entry(conversation, self.sampling) {
+        if let Some(entry) = self.entry(conversation) {
             self.fit += 1;
             self.drawn.insert(rank, entry);
         }
-        if self.drawn.len() > self.sampling.count {
+        if self.drawn.len() > self.count {
             self.drawn.pop_last();
         }
-    }
-}
-
-/// What is sent of a conversation, if it fits: turns of the user with their answers, as far as they are texts.
-fn entry(conversation: Conversation, sampling: &Sampling<'_>) -> Option<Entry> {
-    let mut context = 0;
-    let lengths = sampling.lengths;
-    let (pairs, _) = conversation.conversations.as_chunks();
-    let turns = pairs.iter().take(sampling.turns);
-    let mut turns = turns.map_while(|[said, answer]| {
-        let (said, answer) = (said.value.as_str()?, answer.value.as_str()?);
-        let input = estimated_tokens(said);
-        let output = lengths.sharegpt_output_len;
-        let output = output.unwrap_or(estimated_tokens(answer));
-        context += input + output;
-        let is_long_enough = input >= FEWEST_TOKENS && output >= FEWEST_TOKENS;
-        let most = lengths.sharegpt_context_len;
-        (is_long_enough && most.is_none_or(|most| context <= most))
-            .then(|| (said.to_owned(), output))
-    });
-    let (text, output) = turns.next()?;
-    Some(Entry {
-        input: Some(words(&text)),
-        output: Some(output),
-        data_id: match conversation.id {
-            Value::String(id) => Some(id),
-            Value::Number(id) => Some(id.to_string()),
-            _ => None,
-        },
-        content: Content::Text(text),
-        later: Later::Said(turns.collect()),
-    })
-}
-
-impl<'de> Visitor<'de> for &mut Sample<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of conversations")
+        Ok(true)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while let Some(conversation) = list.next_element()? {
-            self.take(conversation);
+    fn finish(self) -> Result<(Dataset, String), String> {
+        let (drawn, fit, read) = (self.drawn.len(), self.fit, self.read);
+        if fit == 0 {
+            return Err(format!(
+                "none of its {read} conversations can be sent: one must have two turns, each of {FEWEST_TOKENS} tokens or \
+                 more, and fit --sharegpt-context-len"
+            ));
         }
-        Ok(())
+        let taken = format!("{drawn} of {fit} conversations that can be sent, of {read}");
+        let entries = self.drawn.into_values().map(Arc::new);
+        Ok((Dataset::of(entries), taken))
     }
 }
 

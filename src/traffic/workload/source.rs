@@ -1,5 +1,6 @@
 //! A data set's file: read once from its start, with its checksum.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use ring::digest;
 
 use crate::traffic::error::Error;
 
-use super::jsonl::Named;
+use super::dataset::Dataset;
+use super::records::{self, Format};
 
 /// The file that a data set was read from.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,32 +45,53 @@ pub(in crate::traffic) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What `read` makes of the file at `path`, and of what file: `read` says in words what it took.
+/// The SHA-256 of a file, hexadecimal.
 ///
 /// # Errors
-/// [`Error::Usage`]: the file cannot be read, or what `read` says.
-pub(in crate::traffic) fn open<T>(
+/// It cannot be read.
+pub(in crate::traffic) fn sha256(path: &Path) -> io::Result<String> {
+    Hashed::open(path)?.sum()
+}
+
+/// The data set in the file at `path`, and of what file it is.
+///
+/// # Errors
+/// [`Error::Usage`]: the file, its line, the member or column, and what would be right.
+pub(in crate::traffic) fn read(
     path: &Path,
-    read: impl FnOnce(&mut dyn Read, Named<'_>) -> Result<(T, String), Error>,
-) -> Result<(T, Source), Error> {
-    let name = path.display().to_string();
-    let named = Named(&name);
-    let wrong = |cause: io::Error| named.wrong(&format!(": {cause}"));
-    let mut file = Hashed {
-        inner: File::open(path).map_err(wrong)?,
-        sum: digest::Context::new(&digest::SHA256),
+    format: impl Format,
+) -> Result<(Dataset, Source), Error> {
+    let wrong = |what: &dyn Display| {
+        let path = path.display();
+        Error::Usage(format!("--dataset-path {path}{what}"))
     };
+    let unread = |cause: io::Error| wrong(&format_args!(": {cause}"));
+    let mut file = Hashed::open(path).map_err(unread)?;
     let mut start = Vec::new();
     let mut first = file.by_ref().take(MARK.len() as u64);
-    first.read_to_end(&mut start).map_err(wrong)?;
+    first.read_to_end(&mut start).map_err(unread)?;
     let start = start.strip_prefix(MARK).unwrap_or(&start);
-    let (made, taken) = read(&mut start.chain(&mut file), named)?;
-    // It need not have read to the end.
-    io::copy(&mut file, &mut io::sink()).map_err(wrong)?;
+    let read = records::read(start.chain(&mut file), format);
+    let (dataset, taken) = read.map_err(|what| wrong(&what))?;
     let source = Source {
         path: path.to_owned(),
-        sha256: hex(file.sum.finish().as_ref()),
+        sha256: file.sum().map_err(unread)?,
         taken,
     };
-    Ok((made, source))
+    Ok((dataset, source))
+}
+
+impl Hashed {
+    fn open(path: &Path) -> io::Result<Hashed> {
+        Ok(Hashed {
+            inner: File::open(path)?,
+            sum: digest::Context::new(&digest::SHA256),
+        })
+    }
+
+    /// Of all, read or not.
+    fn sum(mut self) -> io::Result<String> {
+        io::copy(&mut self, &mut io::sink())?;
+        Ok(hex(self.sum.finish().as_ref()))
+    }
 }

@@ -1,12 +1,12 @@
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use super::*;
 use crate::traffic::tests::planned;
 use clap::Parser as _;
+use custom::Custom;
 use dataset::Dataset;
-use jsonl::Named;
 use shared_prefix::SharedPrefixArgs;
+use trace::{Limits, Trace};
 
 /// Requests of a data set of 20 words or ids, and 8 tokens, where it does not say.
 fn workload(backend: Backend, dataset: Dataset) -> RunPlan {
@@ -28,10 +28,8 @@ fn random() -> Dataset {
     Dataset::endless(Content::words())
 }
 
-const NAMED: Named<'static> = Named("d.jsonl");
-
 fn prompts(text: &str) -> Dataset {
-    custom::read(text.as_bytes(), NAMED).unwrap().0
+    records::read(text.as_bytes(), Custom::default()).unwrap().0
 }
 
 #[test]
@@ -174,50 +172,48 @@ fn an_array_is_a_data_set_too_and_messages_are_sent_as_they_stand() {
 
 /// Files, and what is said of them; NL ends a line.
 const WRONG: &str = r#"
-{"prompt":"a"}NLNL{"prompt":3} | --dataset-path d.jsonl, line 3: `prompt`: invalid type: integer `3`, expected a string
-[NL{"prompt":"a"},NL{"prompt":"a"},NL{"prompt":NL"a","completion":[]}NL] | --dataset-path d.jsonl, line 4: `completion`: invalid type: sequence, expected a string
-{"prompt":"a"NL | line 1: is not JSON
-[{"prompt":"a"}NL,] | line 2: is not JSON
-[{"prompt":"a"}NL{}] | line 2: is not JSON: expected `,` or `]`
-[{"prompt":"a"},NL | line 2: is not JSON
-[ | line 1: is not JSON
-[{"prompt":"a"}]] | trailing characters
-[] [] | trailing characters
-[{"prompt":"a"}] x | line 1: is not JSON: trailing characters
-3 | invalid type: integer `3`, expected struct Line
+{"prompt":"a"}NLNL{"prompt":3} | , line 3: `prompt`: invalid type: integer `3`, expected a string; must be a JSON array or JSON lines of
+[NL{"prompt":"a"},NL{"prompt":"a"},NL{"prompt":NL"a","completion":[]}NL] | , line 4: `completion`: invalid type: sequence, expected a string
+{"prompt":"a"NL | , line 1: is not JSON: EOF
+[{"prompt":"a"},NL3] | , line 2: is not JSON: must be an object
+[{"prompt":"a"},NL | , line 2: is not JSON: the list does not end
+[ | , line 1: is not JSON
+[{"prompt":"a"}]] | , line 1: is not JSON: must be an object
+[{"prompt":"a"}]NLx | , line 2: is not JSON: must be an object
+{"prompt":"a"}NLx | , line 2: is not JSON: must be an object
+3 | , line 1: is not JSON: must be an object
 {} | neither `prompt` nor `messages`
 {"prompt":" "} | `prompt` must not be empty
-{"prompt":"a","messages":[{}]} | has both
-{"prompt":"a","id":[]} | `id` must be a string or number
+{"prompt":"a","messages":[{"role":"user"}]} | has both
 {"messages":[]} | neither `prompt` nor
 {"messages":{}} | `messages`: invalid type: map, expected a sequence
-{"messages":[{"content":"a"}]} | `messages[0].role`
-{"messages":[{"role":"user","content":1}]} | `messages[0].content`
- | holds no entries
-[] | holds no entries"#;
+{"messages":[{"content":"a"}]} | `messages[0]`: `role` must be a string
+{"messages":[{"role":"user","content":1}]} | `messages[0]`: `content` must be a string or an array of parts
+ | : holds no entries; must be a JSON array
+[] | : holds no entries"#;
 
 #[test]
 fn a_wrong_entry_is_named_by_file_line_and_field() {
     for line in WRONG.lines().skip(1) {
         let (text, said) = line.split_once(" | ").unwrap();
         let text = text.replace("NL", "\n");
-        let error = custom::read(text.as_bytes(), NAMED).unwrap_err();
-        let told = error.to_string();
-        let is_right = match said.starts_with("--") {
-            true => told == said,
-            false => told.contains(said),
-        };
-        assert!(is_right, "{text}: {told}");
+        let told = records::read(text.as_bytes(), Custom::default()).unwrap_err();
+        assert!(told.contains(said), "{text}: {told}");
     }
-    let missing = source::open(Path::new("/nowhere/d.jsonl"), |file, named| {
-        custom::read(file, named)
-    })
-    .unwrap_err()
-    .to_string();
-    assert!(
-        missing.starts_with("--dataset-path /nowhere/d.jsonl: "),
-        "{missing}"
-    );
+    let root = tempfile::tempdir().unwrap();
+    let wrong = root.path().join("d.jsonl");
+    std::fs::write(&wrong, "{\"prompt\":\"a\"}\n{}").unwrap();
+    for (path, said) in [
+        (wrong, ", line 2: has neither"),
+        (root.path().join("none"), ": No such"),
+    ] {
+        let told = source::read(&path, Custom::default()).unwrap_err();
+        let named = format!("--dataset-path {}{said}", path.display());
+        assert!(
+            told.is_usage() && told.to_string().starts_with(&named),
+            "{told}"
+        );
+    }
 }
 
 #[test]
@@ -320,9 +316,12 @@ fn groups_come_in_an_order_of_the_seed() {
 #[test]
 fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     let file = include_str!("../../../tests/data/datasets/mooncake.jsonl");
-    let limits = trace::Limits::default();
-    let read = trace::read(trace::Format::Mooncake, file.as_bytes(), NAMED, limits);
-    let load = workload(Backend::Sglang, read.unwrap().0);
+    let trace = |text: &str| {
+        let trace = Trace::new(false, Limits::default());
+        let read = records::read(text.as_bytes(), trace);
+        workload(Backend::Sglang, read.unwrap().0)
+    };
+    let load = trace(file);
     let sent = |index| prompt(&load.request(index));
     // By time: blocks 7 8 9, 7 11, none, 7 8 12.
     let (one, two, three, four) = (sent(0), sent(1), sent(2), sent(3));
@@ -346,7 +345,5 @@ fn the_same_block_of_a_trace_has_the_same_words_where_it_is_cut_too() {
     assert!(common(&warm[..512], &one[..512]) < 20);
     // A cut block is the beginning of the whole one.
     let cut = "{\"timestamp\":0,\"input_length\":100,\"output_length\":1,\"hash_ids\":[7]}";
-    let read = trace::read(trace::Format::Mooncake, cut.as_bytes(), NAMED, limits);
-    let cut = workload(Backend::Sglang, read.unwrap().0);
-    assert_eq!(prompt(&cut.request(0)), one[..100]);
+    assert_eq!(prompt(&trace(cut).request(0)), one[..100]);
 }

@@ -1,17 +1,18 @@
 //! Published traces of real services: when requests came and how long they were.
 
-use std::io::Read;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
+use serde::Deserialize;
+use serde_json::Value;
+
 use crate::clock::NANOS;
-use crate::traffic::error::Error;
 
 use super::dataset::{Content, Dataset, Entry};
-use super::jsonl::{Named, json, lines};
+use super::records::Format;
 
 /// How much of a trace is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +26,7 @@ pub struct Limits {
 }
 
 /// One request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Request {
     /// Nanoseconds from the first request; while it is read, from the trace's own beginning of time.
     at_nanos: i64,
@@ -37,207 +38,152 @@ struct Request {
     blocks: Box<[u64]>,
 }
 
-/// How a trace is written.
-#[derive(Clone, Copy, Debug)]
-pub enum Format {
-    /// Mooncake's JSON lines: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`.
-    Mooncake,
-    /// CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024 (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT,
-    /// with or without sessions.
-    Csv,
+/// A trace that is read: Mooncake's JSON lines, or CSV of Azure, of 2023 (`2023-11-16 18:15:46.6805900`) or 2024
+/// (`2024-05-10 00:00:00.009930+00:00`), or of BurstGPT, with or without sessions.
+#[derive(Debug, Default)]
+pub struct Trace {
+    is_csv: bool,
+    limits: Limits,
+    /// Of so many requests (150 bytes each) or blocks (8 bytes each) at most: more is not held in memory.
+    most: (usize, usize),
+    requests: Vec<Request>,
+    blocks: usize,
+    /// The earliest request so far: the trace's own first may still come, so times stay as read until all are there.
+    earliest: Option<i64>,
+    left_out: usize,
+    is_part: bool,
+    is_too_long: bool,
 }
 
-/// The columns of [`Format::Csv`]: time, tokens of the prompt, tokens of the answer; Azure's name and BurstGPT's.
-const COLUMNS: [[&str; 2]; 3] = [
-    ["TIMESTAMP", "Timestamp"],
-    ["ContextTokens", "Request tokens"],
-    ["GeneratedTokens", "Response tokens"],
-];
-
-/// Where the columns stand in a file of [`Format::Csv`], with their names there.
-type Head = [(usize, String); 3];
-
-impl Format {
-    /// What is right.
-    fn right(self) -> &'static str {
-        match self {
-            Format::Mooncake => {
-                "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}"
-            }
-            Format::Csv => {
-                "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens and \
-                 GeneratedTokens, or Timestamp (seconds), Request tokens and Response tokens"
-            }
-        }
-    }
+/// A line of a trace.
+#[derive(Debug, Deserialize)]
+pub struct Line {
+    /// JSON: milliseconds. CSV: seconds, or a date.
+    #[serde(alias = "TIMESTAMP", alias = "Timestamp")]
+    timestamp: Value,
+    #[serde(alias = "ContextTokens", alias = "Request tokens")]
+    input_length: u32,
+    #[serde(alias = "GeneratedTokens", alias = "Response tokens")]
+    output_length: u32,
+    #[serde(default)]
+    hash_ids: Box<[u64]>,
 }
 
 /// Tokens of a block of Mooncake's: prompts that name the same block have the same text there.
 const BLOCK_TOKENS: u64 = 512;
 /// No line stands further than this behind one of a later time: what follows such a line is not read.
 const DISORDER_NANOS: i64 = 60 * NANOS;
-/// A trace of more requests (150 bytes each) or blocks (8 bytes each) is not held in memory.
+/// Requests and blocks.
 const MOST: (usize, usize) = (5_000_000, 30_000_000);
-/// No line of the published ones has more than some thousand bytes: a file of one endless line must not be held whole.
-const LONGEST_LINE: u64 = 1 << 20;
 /// Tokens of a prompt or an answer: a prompt is held in memory.
 const MOST_TOKENS: u32 = 10_000_000;
 
-/// Reads a trace, its requests in order of time, and says in words what of it.
-///
-/// # Errors
-/// [`Error::Usage`] names the file, the line, the column or field, and what would be right.
-pub fn read(
-    format: Format,
-    file: impl Read,
-    named: Named<'_>,
-    limits: Limits,
-) -> Result<(Dataset, String), Error> {
-    read_most(format, file, named, limits, MOST)
+impl Trace {
+    /// Of a file that is to be read.
+    pub fn new(is_csv: bool, limits: Limits) -> Trace {
+        Trace {
+            is_csv,
+            limits,
+            most: MOST,
+            ..Trace::default()
+        }
+    }
 }
 
-fn read_most(
-    format: Format,
-    file: impl Read,
-    named: Named<'_>,
-    limits: Limits,
-    most: (usize, usize),
-) -> Result<(Dataset, String), Error> {
-    let mut lines = lines(file, named, LONGEST_LINE);
-    let right = format.right();
-    let wrong = |number, what: String| named.wrong_line(number, &format!("{what}; {right}"));
-    let first = match format {
-        Format::Csv => lines.next().transpose()?,
-        Format::Mooncake => None,
-    };
-    let head = first.map(|(number, line)| head(&line).map_err(|what| wrong(number, what)));
-    let head = head.transpose()?;
-    let requests = lines.map(|line| {
-        let (number, line) = line?;
-        let read = match &head {
-            None => mooncake(&line),
-            Some(head) => cells(&line, head),
+impl Format for Trace {
+    type Record = Line;
+
+    fn is_csv(&self) -> bool {
+        self.is_csv
+    }
+
+    fn right(&self) -> &'static str {
+        match self.is_csv {
+            true => {
+                "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens (input_length) and \
+                 GeneratedTokens (output_length), or Timestamp (seconds), Request tokens and Response tokens"
+            }
+            false => {
+                "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}"
+            }
+        }
+    }
+
+    fn take(&mut self, line: Line) -> Result<bool, String> {
+        let unit = if self.is_csv { 1.0 } else { 1e3 };
+        let at = match &line.timestamp {
+            Value::String(date) => of_date(date),
+            number => number.as_f64().and_then(|at| of_seconds(at / unit)),
         };
-        read.map_err(|what| wrong(number, what))
-    });
-    gather(requests, named, limits, most)
-}
-
-/// No cell of the published files holds a comma or a quote.
-fn split(line: &str) -> Vec<&str> {
-    line.split(',').map(str::trim).collect()
-}
-
-/// Where the columns stand, by a file's first line.
-fn head(line: &str) -> Result<Head, String> {
-    let found = split(line);
-    let place = |names: [&str; 2]| {
-        let at = found.iter().position(|name| names.contains(name));
-        at.map(|at| (at, found[at].to_owned()))
-            .ok_or_else(|| format!("has no column {}", names.join(" or ")))
-    };
-    let [time, prompt, answer] = COLUMNS.map(place);
-    Ok([time?, prompt?, answer?])
-}
-
-/// A request, by its line of CSV.
-fn cells(line: &str, [time, prompt, answer]: &Head) -> Result<Request, String> {
-    let cells = split(line);
-    let cell = |(at, name): &(usize, String)| {
-        let cell = cells.get(*at).copied();
-        cell.ok_or_else(|| format!("has no cell of the column {name}"))
-    };
-    let tokens = |column: &(usize, String)| {
-        let text = cell(column)?;
-        let name = &column.1;
-        let wrong = |_| format!("`{name}`: `{text}` is no number of tokens");
-        text.parse::<u32>().map_err(wrong)
-    };
-    let text = cell(time)?;
-    let seconds = text.parse().ok().and_then(of_seconds);
-    let at_nanos = seconds.or_else(|| of_date(text));
-    let at_nanos = at_nanos.ok_or_else(|| format!("`{text}` is no time"))?;
-    Request::new(at_nanos, tokens(prompt)?, tokens(answer)?, Box::default())
-}
-
-fn gather(
-    lines: impl Iterator<Item = Result<Request, Error>>,
-    named: Named<'_>,
-    limits: Limits,
-    (most_requests, most_blocks): (usize, usize),
-) -> Result<(Dataset, String), Error> {
-    let (mut requests, mut blocks) = (Vec::new(), 0);
-    // The earliest request so far: the trace's own first may still come, so times stay as read until all are there.
-    let mut earliest = None;
-    let (mut left_out, mut is_whole) = (0, true);
-    for request in lines {
-        let request = request?;
-        let at = request.at_nanos;
-        let from_earliest = at.saturating_sub(earliest.unwrap_or(at));
+        let request = Request {
+            at_nanos: at.ok_or_else(|| format!("{} is no time", line.timestamp))?,
+            input: line.input_length,
+            output: line.output_length,
+            blocks: line.hash_ids,
+        };
+        let longest = request.input.max(request.output);
+        if longest > MOST_TOKENS {
+            return Err(format!(
+                "a length of {longest} tokens; must be up to {MOST_TOKENS}"
+            ));
+        }
+        let (at, limits) = (request.at_nanos, self.limits);
+        let from_earliest = at.saturating_sub(self.earliest.unwrap_or(at));
         let beyond = limits
             .end
             .map_or(-1, |end| from_earliest.saturating_sub(end));
-        if limits.count == Some(requests.len()) || beyond > DISORDER_NANOS {
-            is_whole = false;
-            break;
-        }
-        if beyond >= 0 {
-            is_whole = false;
-            continue;
+        let is_over = limits.count == Some(self.requests.len()) || beyond > DISORDER_NANOS;
+        if is_over || beyond >= 0 {
+            self.is_part = true;
+            return Ok(!is_over);
         }
         if request.input == 0 || request.output == 0 {
-            left_out += 1;
-            continue;
+            self.left_out += 1;
+            return Ok(true);
         }
-        blocks += request.blocks.len();
-        if requests.len() == most_requests || blocks > most_blocks {
-            return Err(named.wrong(&format!(
-                    ": holds more requests than are kept in memory ({most_requests}, or {most_blocks} blocks): say how \
-                     many with --num-prompts, or with --arrival trace how long with --duration"
-                )));
+        self.blocks += request.blocks.len();
+        self.is_too_long = self.requests.len() == self.most.0 || self.blocks > self.most.1;
+        self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
+        self.requests.push(request);
+        Ok(!self.is_too_long)
+    }
+
+    /// Its requests in order of time.
+    fn finish(self) -> Result<(Dataset, String), String> {
+        if self.is_too_long {
+            let (requests, blocks) = self.most;
+            return Err(format!(
+                "holds more requests than are kept in memory ({requests}, or {blocks} blocks): say how many with \
+                 --num-prompts, or with --arrival trace how long with --duration"
+            ));
         }
-        earliest = Some(earliest.map_or(at, |earliest: i64| earliest.min(at)));
-        requests.push(request);
+        let none = "holds no request with a prompt and an answer";
+        let (first, limits) = (self.earliest.ok_or(none)?, self.limits);
+        let mut requests = self.requests;
+        for request in &mut requests {
+            request.at_nanos = request.at_nanos.saturating_sub(first);
+        }
+        let read = requests.len();
+        requests.retain(|request| limits.end.is_none_or(|end| request.at_nanos < end));
+        requests.sort_by_key(|request| request.at_nanos);
+        let part = match self.is_part || requests.len() < read {
+            true => "first ",
+            false => "",
+        };
+        let mut taken = format!("its {part}{} requests", requests.len());
+        if self.left_out > 0 {
+            taken += &format!(", {} without tokens left out", self.left_out);
+        }
+        let times = limits.speed.map(|speed| {
+            let times = requests.iter().map(|request| request.at_nanos);
+            times.map(|at| (at as f64 / speed).round() as i64).collect()
+        });
+        let dataset = Dataset::of(requests.into_iter().map(Request::entry));
+        Ok((Dataset { times, ..dataset }, taken))
     }
-    let first =
-        earliest.ok_or_else(|| named.wrong(": holds no request with a prompt and an answer"))?;
-    for request in &mut requests {
-        request.at_nanos = request.at_nanos.saturating_sub(first);
-    }
-    let read = requests.len();
-    requests.retain(|request| limits.end.is_none_or(|end| request.at_nanos < end));
-    requests.sort_by_key(|request| request.at_nanos);
-    let part = match is_whole && requests.len() == read {
-        true => "",
-        false => "first ",
-    };
-    let mut taken = format!("its {part}{} requests", requests.len());
-    if left_out > 0 {
-        taken += &format!(", {left_out} without tokens left out");
-    }
-    let times = limits.speed.map(|speed| {
-        let times = requests.iter().map(|request| request.at_nanos);
-        times.map(|at| (at as f64 / speed).round() as i64).collect()
-    });
-    let dataset = Dataset::of(requests.into_iter().map(Request::entry));
-    Ok((Dataset { times, ..dataset }, taken))
 }
 
 impl Request {
-    fn new(at_nanos: i64, input: u32, output: u32, blocks: Box<[u64]>) -> Result<Request, String> {
-        match input.max(output) {
-            longest if longest > MOST_TOKENS => Err(format!(
-                "a length of {longest} tokens; must be up to {MOST_TOKENS}"
-            )),
-            _ => Ok(Request {
-                at_nanos,
-                input,
-                output,
-                blocks,
-            }),
-        }
-    }
-
     fn entry(self) -> Arc<Entry> {
         let content = Content::Words {
             shared: self.blocks,
@@ -250,21 +196,6 @@ impl Request {
             ..Entry::drawn(content)
         })
     }
-}
-
-fn mooncake(line: &str) -> Result<Request, String> {
-    #[derive(serde::Deserialize)]
-    struct Row {
-        timestamp: f64,
-        input_length: u32,
-        output_length: u32,
-        #[serde(default)]
-        hash_ids: Box<[u64]>,
-    }
-    let row: Row = json(line)?;
-    let at_nanos = of_seconds(row.timestamp / 1e3)
-        .ok_or_else(|| format!("`timestamp` {} is no time in ms", row.timestamp))?;
-    Request::new(at_nanos, row.input_length, row.output_length, row.hash_ids)
 }
 
 /// Nanoseconds, if it is a time at all.

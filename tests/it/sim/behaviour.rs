@@ -158,8 +158,10 @@ async fn abort_request_matches_by_prefix() {
     let other = clients[2].response().await.unwrap();
     assert_eq!(meta(&other.chunks[3])["finish_reason"]["type"], "length");
 
-    let wrong = exchange(sim.addr(), "POST", "/abort_request", b"no").await;
-    assert_eq!(wrong.status(), 400);
+    for (method, status) in [("POST", 400), ("GET", 405)] {
+        let wrong = exchange(sim.addr(), method, "/abort_request", b"no").await;
+        assert_eq!(wrong.status(), status);
+    }
 }
 
 #[tokio::test]

@@ -82,7 +82,6 @@ async fn the_next_turn_of_a_conversation_prefills_only_what_is_new() {
         second["cached_tokens_details"],
         json!({"device": 9, "host": 0})
     );
-    assert_eq!(metric(&sim, "cached_tokens_total", "device").await, 9.0);
     assert!((metric(&sim, "cache_hit_rate", "").await - 9.0 / 13.0).abs() < 1e-9);
     assert_eq!(metric(&sim, "kv_evictable_tokens", "").await, 13.0);
     assert_eq!(metric(&sim, "token_usage", "").await, 0.0);
@@ -170,28 +169,4 @@ async fn a_retraction_is_told_as_recorded() {
         (sum - waited(after)).abs() < 1e-6,
         "{sum}: the first did not wait"
     );
-}
-
-#[tokio::test]
-async fn ranks_take_turns_and_have_caches_of_their_own() {
-    let config = Config {
-        dp_size: 2,
-        ..cached()
-    };
-    let sim = Sim::start(config, Clock::system()).unwrap();
-    let mut told = Vec::new();
-    for _ in 0..4 {
-        let meta = generate(&sim, "a b c d").await;
-        told.push((
-            meta["dp_rank"].as_u64().unwrap(),
-            meta["cached_tokens"].as_u64().unwrap(),
-        ));
-    }
-    assert_eq!(told, [(0, 0), (1, 0), (0, 3), (1, 3)]);
-    for rank in ["dp_rank=\"0\"", "dp_rank=\"1\""] {
-        assert_eq!(metric(&sim, "kv_evictable_tokens", rank).await, 4.0);
-    }
-    let loads = exchange(sim.addr(), "GET", "/v1/loads", b"").await.text();
-    let loads: Value = serde_json::from_str(&loads).unwrap();
-    assert_eq!(loads["loads"][1]["dp_rank"], 1);
 }

@@ -36,7 +36,7 @@ const DECODE_SPANS: &str = "decode Req < what it came with, DecodeTokenizer < de
     api_server_dispatch < DecodeTokenizer, Decode Scheduler [TP 0]  [PP 0] < decode Req, \
     decode_prepare < Decode Scheduler [TP 0]  [PP 0], decode_bootstrap < Decode Scheduler [TP 0]  [PP 0], \
     decode_transferred < Decode Scheduler [TP 0]  [PP 0], decode_waiting < Decode Scheduler [TP 0]  [PP 0], \
-    decode_forward < Decode Scheduler [TP 0]  [PP 0], fake_output < decode_forward, decode_loop < decode_forward, \
+    decode_forward < Decode Scheduler [TP 0]  [PP 0], decode_loop < decode_forward, \
     decode_loop < decode_forward";
 
 struct Pair {
@@ -184,7 +184,7 @@ async fn both_say_what_a_recorded_pair_said() {
 
     let spans = [
         pair.prefill.until_spans(10).await,
-        pair.decode.until_spans(13).await,
+        pair.decode.until_spans(12).await,
     ];
     let end = |name: &str| {
         let span = spans[0].iter().find(|span| span.name.starts_with(name));

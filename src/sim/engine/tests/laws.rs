@@ -84,7 +84,8 @@ fn enter(seen: &mut Seen, event: &Event) -> Result<(), TestCaseError> {
         Admitted { .. } => matches!(before, Some(Queued | Retracted)),
         Token { .. } => runs,
         Retracted => runs,
-        EventKind::Reserved | EventKind::Arrived | EventKind::Lost | EventKind::Aborted(_) => false,
+        EventKind::Aborted => true,
+        EventKind::Reserved | EventKind::Arrived | EventKind::Lost => false,
     };
     prop_assert!(is_right, "{event:?} after {seen:?}");
     seen.last = Some(event.at);
@@ -125,8 +126,7 @@ fn run(profile: &Profile, asked: &[Asked]) -> Result<HashMap<u64, Seen>, TestCas
                     enter(seen.entry(event.id).or_default(), &event)?;
                 }
                 let was_over = seen.get(&id).is_some_and(|seen| seen.is_over);
-                prop_assert_eq!(engine.abort(id, now).is_none(), was_over);
-                seen.entry(id).or_default().is_over = true;
+                prop_assert_eq!(!engine.abort(id, now), was_over);
             } else {
                 let id = id as usize;
                 engine.submit(asked[id].request(id), now);
@@ -155,7 +155,7 @@ proptest! {
             match seen.kinds.last() {
                 Some(Token { last: true }) => prop_assert_eq!(made, one.output.max(1) as usize),
                 Some(Rejected) => prop_assert_eq!(made, 0),
-                _ => prop_assert!(one.aborted_after.is_some(), "{id}: {seen:?}"),
+                last => prop_assert_eq!((last, one.aborted_after.is_some()), (Some(&EventKind::Aborted), true)),
             }
         }
     }

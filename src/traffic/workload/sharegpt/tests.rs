@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use super::super::records;
 use super::*;
 
 const SYNTHETIC: &str = include_str!("../../../../tests/data/datasets/sharegpt.json");
@@ -13,20 +14,12 @@ const fn lengths(output: Option<u64>, context: Option<u64>) -> SharegptArgs {
     }
 }
 
-fn sampling(count: usize, seed: u64) -> Sampling<'static> {
-    Sampling {
-        lengths: &ANY,
-        count,
-        seed,
-        turns: 1,
-    }
+fn sample(count: usize, seed: u64) -> Sample {
+    Sample::new(&ANY, count, 1, seed)
 }
 
-const NAMED: Named<'static> = Named("f");
-
-fn drawn(text: &str, sampling: &Sampling<'_>) -> Vec<Arc<Entry>> {
-    let (dataset, _) = sample(text.as_bytes(), NAMED, sampling).unwrap();
-    dataset.entries
+fn drawn(text: &str, sample: Sample) -> Vec<Arc<Entry>> {
+    records::read(text.as_bytes(), sample).unwrap().0.entries
 }
 
 fn ids(entries: &[Arc<Entry>]) -> Vec<&str> {
@@ -36,7 +29,7 @@ fn ids(entries: &[Arc<Entry>]) -> Vec<&str> {
 
 #[test]
 fn first_turns_of_conversations_that_have_two_are_sent() {
-    let (dataset, taken) = sample(SYNTHETIC.as_bytes(), NAMED, &sampling(10, 1)).unwrap();
+    let (dataset, taken) = records::read(SYNTHETIC.as_bytes(), sample(10, 1)).unwrap();
     let all: BTreeSet<&str> = ids(&dataset.entries).into_iter().collect();
     assert_eq!(all, ["4", "syn_0", "syn_3", "syn_6"].into());
     assert_eq!(taken, "4 of 4 conversations that can be sent, of 7");
@@ -67,12 +60,8 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
         .into();
     let follow_ups = |turns: &[String], most, context_len| {
         let text = format!(r#"[{{"id":"a","conversations":[{}]}}]"#, turns.join(","));
-        let sampling = Sampling {
-            turns: most,
-            lengths: &lengths(None, context_len),
-            ..sampling(1, 1)
-        };
-        match &drawn(&text, &sampling)[0].later {
+        let sample = Sample::new(&lengths(None, context_len), 1, most, 1);
+        match &drawn(&text, sample)[0].later {
             Later::Said(said) => said.clone(),
             other => panic!("{other:?}"),
         }
@@ -95,12 +84,12 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
 
 #[test]
 fn a_seed_gives_one_sample_which_a_larger_one_begins_with() {
-    let all = drawn(SYNTHETIC, &sampling(10, 3));
+    let all = drawn(SYNTHETIC, sample(10, 3));
     for count in 1..=4 {
-        let fewer = drawn(SYNTHETIC, &sampling(count, 3));
+        let fewer = drawn(SYNTHETIC, sample(count, 3));
         assert_eq!(ids(&fewer), ids(&all)[..count]);
     }
-    let orders = (0..20).map(|seed| drawn(SYNTHETIC, &sampling(10, seed)));
+    let orders = (0..20).map(|seed| drawn(SYNTHETIC, sample(10, seed)));
     let orders: BTreeSet<String> = orders.map(|entries| ids(&entries).concat()).collect();
     // 20 orders of 24 are all the same with probability 24^-19.
     assert!(orders.len() > 1);
@@ -111,7 +100,7 @@ fn every_conversation_is_drawn_as_often() {
     // The first of the sample is each of four with probability 1/4: χ² of 3 degrees of freedom exceeds 31 with 8e-7.
     let mut firsts = std::collections::BTreeMap::new();
     for seed in 0..2000 {
-        let first = ids(&drawn(SYNTHETIC, &sampling(1, seed)))[0].to_owned();
+        let first = ids(&drawn(SYNTHETIC, sample(1, seed)))[0].to_owned();
         *firsts.entry(first).or_insert(0.0) += 1.0;
     }
     let chi: f64 = firsts
@@ -123,45 +112,40 @@ fn every_conversation_is_drawn_as_often() {
 
 #[test]
 fn lengths_can_be_set_and_limited() {
-    let fixed = Sampling {
-        lengths: &lengths(Some(33), None),
-        ..sampling(10, 1)
-    };
-    let entries = drawn(SYNTHETIC, &fixed);
+    let fixed = Sample::new(&lengths(Some(33), None), 10, 1, 1);
+    let entries = drawn(SYNTHETIC, fixed);
     assert!(entries.iter().all(|entry| entry.output == Some(33)));
-    let short = Sampling {
-        lengths: &lengths(None, Some(16)),
-        ..sampling(10, 1)
-    };
+    let short = Sample::new(&lengths(None, Some(16)), 10, 1, 1);
     // 38 bytes and 16: 10 + 4 tokens.
-    assert_eq!(ids(&drawn(SYNTHETIC, &short)), ["4"]);
+    assert_eq!(ids(&drawn(SYNTHETIC, short)), ["4"]);
 }
 
 #[test]
-fn a_wrong_file_is_told_by_line_and_column_with_what_would_be_right() {
+fn a_wrong_file_is_told_by_line_with_what_would_be_right() {
     let none = r#"[{"conversations": [{"value": "a"}]}]"#;
     for (text, part) in [
         (
-            "{}",
-            "f, line 1, column 1: invalid type: map, expected a list of conversations; must be a JSON list of",
+            "3",
+            ", line 1: is not JSON: must be an object, `{…}`; must be a JSON list of",
         ),
         (
             "[\n{\"conversations\": 3}]",
-            "f, line 2, column 20: invalid type: integer `3`, expected a sequence",
+            ", line 2: `conversations`: invalid type: integer `3`, expected a sequence",
         ),
         (
             "[{\"conversations\": [{\"value\": 3}, {}]}]",
-            "none of its 1 conversations",
+            ": none of its 1 conversations",
         ),
-        ("[\n{\"id\": 1},\n{]", "line 3, column 2: "),
-        ("[{\"id\": 1}", "line 1, column 10: is not JSON: EOF"),
-        ("[] 3", "trailing characters"),
+        ("[\n{\"id\": 1},\n{]", ", line 3: is not JSON: "),
+        (
+            "[{\"id\": 1}",
+            ", line 1: is not JSON: the list does not end",
+        ),
+        ("[] 3", ", line 1: is not JSON"),
         (none, "none of its 1 conversations can be sent"),
     ] {
-        let error = sample(text.as_bytes(), NAMED, &sampling(2, 1)).unwrap_err();
-        assert!(
-            error.is_usage() && error.to_string().contains(part),
-            "{text}: {error}"
-        );
+        let read = records::read(text.as_bytes(), sample(2, 1));
+        let told = read.unwrap_err();
+        assert!(told.contains(part), "{text}: {told}");
     }
 }

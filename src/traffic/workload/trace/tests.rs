@@ -1,3 +1,4 @@
+use super::super::records;
 use super::*;
 
 const MOONCAKE_LINES: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
@@ -6,7 +7,6 @@ const AZURE_2024: &str = include_str!("../../../../tests/data/datasets/azure-202
 const BURST: &str = include_str!("../../../../tests/data/datasets/burstgpt.csv");
 const SESSIONS: &str = include_str!("../../../../tests/data/datasets/burstgpt-sessions.csv");
 
-const NAMED: Named<'static> = Named("f");
 const MS: i64 = 1_000_000;
 
 /// As fast as it was.
@@ -16,8 +16,8 @@ const WHOLE: Limits = Limits {
     speed: Some(1.0),
 };
 
-fn read(format: Format, text: &str, limits: Limits) -> (Dataset, String) {
-    super::read(format, text.as_bytes(), NAMED, limits).unwrap()
+fn read(is_csv: bool, text: &str, limits: Limits) -> (Dataset, String) {
+    records::read(text.as_bytes(), Trace::new(is_csv, limits)).unwrap()
 }
 
 /// Seconds, prompt and answer of each request.
@@ -31,27 +31,27 @@ fn rows(trace: &Dataset) -> Vec<(f64, u64, u64)> {
 
 #[test]
 fn each_format_gives_times_from_the_first_request_and_lengths() {
-    let (azure, taken) = read(Format::Csv, AZURE_2023, WHOLE);
+    let (azure, taken) = read(true, AZURE_2023, WHOLE);
     assert_eq!(
         rows(&azure),
         [(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)]
     );
     assert_eq!(taken, "its 3 requests");
-    let (azure, _) = read(Format::Csv, AZURE_2024, WHOLE);
+    let (azure, _) = read(true, AZURE_2024, WHOLE);
     assert_eq!(
         rows(&azure),
         [(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)]
     );
-    let (burst, taken) = read(Format::Csv, BURST, WHOLE);
+    let (burst, taken) = read(true, BURST, WHOLE);
     assert_eq!(rows(&burst), [(0.0, 30, 4), (40.0, 12, 9), (113.0, 51, 1)]);
     assert_eq!(taken, "its 3 requests, 1 without tokens left out");
-    let (burst, _) = read(Format::Csv, SESSIONS, WHOLE);
+    let (burst, _) = read(true, SESSIONS, WHOLE);
     assert_eq!(rows(&burst), [(0.0, 30, 4), (40.25, 12, 9)]);
 }
 
 #[test]
 fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
-    let (trace, _) = read(Format::Mooncake, MOONCAKE_LINES, WHOLE);
+    let (trace, _) = read(false, MOONCAKE_LINES, WHOLE);
     let sent = [
         (0.0, 1200, 40),
         (0.0, 700, 5),
@@ -78,15 +78,15 @@ fn no_more_is_read_than_is_sent() {
         count: Some(most),
         ..WHOLE
     };
-    let (azure, taken) = read(Format::Csv, &broken, count(2));
+    let (azure, taken) = read(true, &broken, count(2));
     assert_eq!((azure.entries.len(), &*taken), (2, "its first 2 requests"));
     let end = |end| Limits {
         end: Some(end),
         ..WHOLE
     };
-    let (azure, _) = read(Format::Csv, &broken, end(1500 * MS));
+    let (azure, _) = read(true, &broken, end(1500 * MS));
     assert_eq!(rows(&azure), [(0.0, 30, 4)]);
-    let (azure, _) = read(Format::Csv, &broken, end(1501 * MS));
+    let (azure, _) = read(true, &broken, end(1501 * MS));
     assert_eq!(azure.entries.len(), 2);
 }
 
@@ -101,7 +101,7 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
             end: Some(seconds * NANOS),
             ..WHOLE
         };
-        let (trace, taken) = read(Format::Csv, &text, limits);
+        let (trace, taken) = read(true, &text, limits);
         let times: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
         (times, taken)
     };
@@ -120,18 +120,18 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
 
 /// Rows of a file of Azure's, or a whole one, and what is said of it; NL ends a line, GOOD is a line of Mooncake's.
 const WRONG: &str = r#"
-csv | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | line 4: `GeneratedTokens`: `x` is no number of tokens; must be CSV with the columns
-csv | 46:68,1,2NL | line 2: `46:68` is no time; must be
-csv | nan,1,2NL | line 2: `nan` is no time; must be
-csv | 2023-11-16 18:15:46,1NL | line 2: has no cell of the column GeneratedTokens; must be CSV
-csv | | holds no request with a prompt and an answer
-csv | 1,4000000000,4NL | line 2: a length of 4000000000 tokens; must be up to 10000000
-whole csv | Timestamp,Request tokensNL1,2NL | line 1: has no column GeneratedTokens or Response tokens; must be CSV with the columns TIMESTAMP (such
-mooncake | GOODNLNL{"timestamp": 1, "input_length": -2}NL | line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {"timestamp": ms,
+csv | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | , line 4: `GeneratedTokens`: `x`: invalid digit found in string; must be CSV with the columns
+csv | 46:68,1,2NL | , line 2: "46:68" is no time; must be
+csv | nan,1,2NL | , line 2: null is no time; must be
+csv | 2023-11-16 18:15:46,1NL | , line 2: has no cell of the column GeneratedTokens; must be CSV
+csv | | : holds no request with a prompt and an answer
+csv | 1,4000000000,4NL | , line 2: a length of 4000000000 tokens; must be up to 10000000
+whole csv | Timestamp,Request tokensNL1,2NL | , line 2: missing field `output_length`; must be CSV with the columns TIMESTAMP (such
+mooncake | GOODNLNL{"timestamp": 1, "input_length": -2}NL | , line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {"timestamp": ms,
 mooncake | {"timestamp": 1, "input_length": 2} | missing field `output_length`
-mooncake | [1NL | line 1:
-mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | line 1: `timestamp` 1000000000000000000000000000000 is no time in ms
-mooncake | | holds no request
+mooncake | [1NL | , line 1: is not JSON: must be an object
+mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | , line 1: 1e+30 is no time
+mooncake | | : holds no request
 mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a length of 4000000000 tokens; must be up to 10000000"#;
 
 #[test]
@@ -143,41 +143,45 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
             panic!("{line}");
         };
         let text = text.replace("NL", "\r\n").replace("GOOD", good);
-        let (format, text) = match format {
-            "csv" => (
-                Format::Csv,
-                format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}"),
-            ),
-            "whole csv" => (Format::Csv, text),
-            _ => (Format::Mooncake, text),
+        let rows = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
+        let read = match format {
+            "csv" => records::read(rows.as_bytes(), Trace::new(true, WHOLE)),
+            "whole csv" => records::read(text.as_bytes(), Trace::new(true, WHOLE)),
+            _ => records::read(text.as_bytes(), Trace::new(false, WHOLE)),
         };
-        let error = super::read(format, text.as_bytes(), NAMED, WHOLE).unwrap_err();
-        let told = error.to_string();
-        let is_named = told.starts_with("--dataset-path f");
-        assert!(is_named && told.contains(said), "{text}: {told}");
+        let told = read.unwrap_err();
+        assert!(told.contains(said), "{text}: {told}");
     }
+}
+
+#[test]
+fn a_file_of_one_endless_line_is_not_held() {
+    let endless = std::io::repeat(b'a');
+    let told = records::read(endless, Trace::new(true, WHOLE)).unwrap_err();
+    assert!(
+        told.starts_with(", line 1: has more than 1048576 bytes"),
+        "{told}"
+    );
 }
 
 #[test]
 fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_for() {
     let gather = |count, most| {
         let limits = Limits { count, ..WHOLE };
-        let read = read_most(
-            Format::Mooncake,
-            MOONCAKE_LINES.as_bytes(),
-            NAMED,
-            limits,
+        let trace = Trace {
             most,
-        );
+            ..Trace::new(false, limits)
+        };
+        let read = records::read(MOONCAKE_LINES.as_bytes(), trace);
         read.map(|(trace, _)| trace.entries.len())
     };
     assert_eq!(gather(None, (4, 8)).unwrap(), 4);
     for most in [(3, 8), (4, 7)] {
-        let told = gather(None, most).unwrap_err().to_string();
+        let told = gather(None, most).unwrap_err();
         let right =
             "say how many with --num-prompts, or with --arrival trace how long with --duration";
         assert!(
-            told.starts_with("--dataset-path f: holds more") && told.ends_with(right),
+            told.starts_with(": holds more") && told.ends_with(right),
             "{told}"
         );
     }
