@@ -13,7 +13,6 @@ pub mod grid;
 pub mod keys;
 mod known;
 pub mod line;
-pub mod presets;
 pub mod read;
 mod shown;
 
@@ -78,11 +77,7 @@ impl Plan {
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, PlanError> {
-        let mut given = known::known(kind, given)?;
-        let presets = texts(&given, "preset").into_iter();
-        for (key, value) in presets.flat_map(|name| presets::of(&name)) {
-            given.entry(key).or_insert(value);
-        }
+        let given = known::known(kind, given)?;
         let (mut keys, notes) = example::fitted(known::known(kind, example)?, &given);
         keys.extend(given.clone());
         let mut plan = Plan {

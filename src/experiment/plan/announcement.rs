@@ -12,7 +12,7 @@ use crate::units::count;
 const START_SIM: f64 = 2.0;
 const START_SGLANG: f64 = 60.0;
 /// The keys that are shown in any case.
-const SHOWN: [&str; 11] = [
+const SHOWN: [&str; 10] = [
     "engine",
     "servers",
     "num_gpus",
@@ -23,7 +23,6 @@ const SHOWN: [&str; 11] = [
     "num_prompts",
     "duration",
     "request_rate",
-    "preset",
 ];
 
 /// What will be done: the runs, what varies, how long it takes.

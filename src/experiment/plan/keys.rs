@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::ArgAction::Set;
 
-use super::presets;
 use crate::experiment::faults::{FaultKind, Schedule};
 use crate::experiment::launch::{EngineName, Router};
 use crate::traffic;
@@ -115,9 +114,6 @@ pub struct Keys {
     /// Read each server's /metrics every second
     #[arg(long, value_name = "BOOL", default_value = "true", action = Set, help_heading = EXPERIMENT)]
     pub collect_per_node_metrics: bool,
-    /// Values that suit an aim; keys that are given win
-    #[arg(long, value_parser = presets::NAMES, help_heading = EXPERIMENT)]
-    pub preset: Option<String>,
     /// Do each run so often, with seeds one apart
     #[arg(long, default_value = "1", value_parser = between(1_u32, 1000), help_heading = EXPERIMENT)]
     pub repeats: u32,

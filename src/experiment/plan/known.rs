@@ -58,7 +58,6 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
         2.. if name == "repeats" => {
             Err(PlanError::of(name, "must be one number: it is not varied"))
         }
-        2.. if name == "preset" => Err(PlanError::of(name, "must be one name: it is not varied")),
         _ => Ok(()),
     }
 }

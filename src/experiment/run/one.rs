@@ -267,9 +267,7 @@ fn scraper(settings: &Settings, spec: &DeploymentSpec, servers: &[ServerFile]) -
     if !settings.keys.collect_per_node_metrics {
         return Scraper::default();
     }
-    let has_gpus = spec.has_gpus_here();
-    let smi = has_gpus.then(|| router::in_path("nvidia-smi")).flatten();
-    Scraper::new(servers, spec.access.clone(), smi)
+    Scraper::new(servers, spec.access.clone())
 }
 
 /// Fails early if what none of the runs would find is missing: the router's program, or the data set, which is brought if need

@@ -1,5 +1,3 @@
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -64,14 +62,13 @@ fn server(name: &str, url: String) -> ServerFile {
 async fn scraped(
     servers: &[ServerFile],
     access: Access,
-    smi: Option<PathBuf>,
     seen: impl AsyncFnOnce(&Path),
 ) -> (Vec<SeriesRow>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let (clock, moving) = Clock::manual(Stamp::from_nanos(0));
     moving.advance(Duration::from_millis(2500));
     let began = Stamp::from_nanos(500_000_000);
-    let mut scraper = Scraper::new(servers, access, smi);
+    let mut scraper = Scraper::new(servers, access);
     let file = dir.path().join(SERIES);
     tokio::select! {
         biased;
@@ -102,7 +99,7 @@ async fn answers_are_written_as_they_come_with_their_time() {
             tokio::task::yield_now().await;
         }
     };
-    let (mut rows, notes) = scraped(&servers, Access::default(), None, both).await;
+    let (mut rows, notes) = scraped(&servers, Access::default(), both).await;
     rows.sort_by(|a, b| (&a.source, &a.metric).cmp(&(&b.source, &b.metric)));
     let seen = rows.iter();
     let seen: Vec<_> = seen
@@ -143,7 +140,7 @@ async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
         headers: Vec::new(),
     };
     let servers = [server("server-1", url)];
-    let (rows, notes) = scraped(&servers, access, None, has_row).await;
+    let (rows, notes) = scraped(&servers, access, has_row).await;
     assert_eq!((rows[0].value, notes.len()), (3.0, 0), "{notes:?}");
     let head = asked.recv().await.unwrap().to_lowercase();
     assert!(head.contains("authorization: bearer s3cret"), "{head}");
@@ -166,7 +163,7 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
             asked_silent.recv().await.unwrap();
         }
     };
-    let (rows, notes) = scraped(&servers, Access::default(), None, asked).await;
+    let (rows, notes) = scraped(&servers, Access::default(), asked).await;
     assert_eq!(rows, []);
     for (note, name, said) in [
         (&notes[0], "down: ", "failed, which leaves gaps (the last: "),
@@ -183,59 +180,4 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
     ] {
         assert!(note.starts_with(name) && note.contains(said), "{note}");
     }
-}
-
-/// A program in `dir` that stands for `nvidia-smi`.
-fn program(dir: &Path, script: &str) -> PathBuf {
-    let path = dir.join("nvidia-smi");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path
-}
-
-/// No real GPU was there: a program that speaks as `nvidia-smi` does stands for it.
-#[tokio::test]
-async fn gpus_are_read_line_by_line() {
-    let dir = tempfile::tempdir().unwrap();
-    let script = "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'; exec sleep 1000";
-    let smi = program(dir.path(), script);
-    let (rows, notes) = scraped(&[], Access::default(), Some(smi.clone()), has_row).await;
-    let row = &rows[0];
-    let seen = (
-        row.time,
-        &*row.source,
-        &*row.server,
-        &*row.metric,
-        row.value,
-    );
-    assert_eq!(seen, (2.0, "gpu", "gpu-0", "gpu_use", 0.37));
-    assert_eq!(notes, [""; 0]);
-    let flags = std::fs::read_to_string(smi.with_extension("flags")).unwrap();
-    assert!(flags.contains("--loop=1"), "{flags}");
-}
-
-#[tokio::test]
-async fn a_program_that_cannot_tell_is_spoken_of() {
-    let dir = tempfile::tempdir().unwrap();
-    let fails = program(
-        dir.path(),
-        "echo 'NVIDIA-SMI has failed'; echo > \"$0.done\"; exit 9",
-    );
-    let done = fails.with_extension("done");
-    for (program, said) in [
-        (fails, "(the last: exit status: 9)"),
-        ("/nowhere/nvidia-smi".into(), "(the last: No such file"),
-    ] {
-        let (path, zero) = (dir.path().join(SERIES), Stamp::from_nanos(0));
-        let rows = TimedRows::new(&path, &COLUMNS, zero, &Clock::system()).unwrap();
-        let mut target = Target::new("GPUs", program.display().to_string(), true);
-        // Asked again: the first answer has been taken in.
-        while target.note().is_none() {
-            let access = Access::default();
-            let _ = tokio::time::timeout(EVERY, target.ask(&access, &rows)).await;
-        }
-        let note = target.note().unwrap();
-        assert!(note.contains(said), "{note}");
-    }
-    assert!(done.is_file());
 }
