@@ -58,10 +58,7 @@ impl Config {
         }
         found.extend(self.check_workers());
         found.extend(addresses::check(self));
-        let traces = otlp::settings(&self.otlp);
-        let traces = traces
-            .map_err(|wrong| found.extend(wrong))
-            .unwrap_or_default();
+        let traces = or_default(&mut found, otlp::settings(&self.otlp));
         let tls = self.tls();
         let tls = tls.map_err(|wrong| found.extend(wrong)).unwrap_or_default();
         let stamps_token = self.stamps_token.as_ref();

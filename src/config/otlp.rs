@@ -7,30 +7,18 @@ use crate::telemetry::otlp::settings::{Otlp, Resolved, Settings, Wrong};
 /// All that exporting needs, the environment included.
 ///
 /// # Errors
-/// The keys or variables that cannot be used.
-pub(super) fn settings(given: &Otlp) -> Result<Resolved, Vec<ConfigError>> {
+/// A key or variable that cannot be used.
+pub(super) fn settings(given: &Otlp) -> Result<Resolved, ConfigError> {
     let env = |name: &str| std::env::var(name).ok();
-    let Wrong { name, problem } = match Settings::resolve(given, "queuescope", &env) {
-        Ok(resolved) => return Ok(resolved),
-        Err(wrong) => wrong,
-    };
-    let mut rest = given.clone();
-    let file = match &*name {
-        "headers_file" => rest.headers_file.take(),
-        "ca" => rest.ca.take(),
-        _ => None,
-    };
-    let mut found = vec![match (&*name, &file) {
-        ("endpoint", _) => of_endpoint(&name, given.endpoint.as_deref(), problem),
-        ("headers_file", Some(file)) => ConfigError::text(&name, file.display(), problem),
-        // Any other value is in the words, or in the environment, where it may be secret.
-        _ => ConfigError::new(&name, "…", problem),
-    }];
-    if file.is_some() {
-        // What else is wrong shows without it.
-        found.extend(settings(&rest).err().into_iter().flatten());
-    }
-    Err(found)
+    let resolved = Settings::resolve(given, "queuescope", &env);
+    resolved.map_err(
+        |Wrong { name, problem }| match (&*name, &given.headers_file) {
+            ("endpoint", _) => of_endpoint(&name, given.endpoint.as_deref(), problem),
+            ("headers_file", Some(file)) => ConfigError::text(&name, file.display(), problem),
+            // Any other value is in the words, or in the environment, where it may be secret.
+            _ => ConfigError::new(&name, "…", problem),
+        },
+    )
 }
 
 /// The collector that servers' spans go on to: the one that is named, or `own`, that of our traces.

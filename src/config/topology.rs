@@ -16,15 +16,12 @@ pub fn of(config: &Config, credentials: &Credentials) -> String {
     let warnings: String = warnings
         .map(|warning| format!("\nwarning: {warning}\n"))
         .collect();
-    let (changes, settings) = (changes(config), settings(config, credentials));
     let seen: String = coverage(config, credentials)
         .iter()
         .map(|line| format!("  {line}\n"))
         .collect();
-    format!(
-        "{}{changes}\n{settings}\nseen:\n{seen}{warnings}",
-        picture(config)
-    )
+    let (picture, changes) = (picture(config), changes(config));
+    format!("{picture}{changes}\nseen:\n{seen}{warnings}")
 }
 
 /// The keys that are not as by default, as the file has them.
@@ -68,7 +65,8 @@ fn what_is_at(config: &Config, address: &Address) -> String {
 
 fn picture(config: &Config) -> String {
     if config.upstream.is_empty() {
-        return "a front elsewhere -> its router\n".to_owned() + &hops(config.workers.iter(), true);
+        let start = "a front elsewhere -> its router\n".to_owned();
+        return start + &hops(config.workers.iter(), true) + &to_router(config);
     }
     let start = format!("clients -> front {}", config.listen);
     let width = start.chars().count();
@@ -85,7 +83,14 @@ fn picture(config: &Config) -> String {
         return text + "  router -> servers that it knows\n";
     }
     let is_through = |worker: &&Worker| !config.upstream.iter().any(|to| to.is_at(worker.listen));
-    text + &hops(config.workers.iter().filter(is_through), false)
+    text + &hops(config.workers.iter().filter(is_through), false) + &to_router(config)
+}
+
+/// What a router must be told.
+fn to_router(config: &Config) -> String {
+    let url = |worker: &Worker| format!(" http://{}", worker.listen);
+    let urls: String = config.workers.iter().map(url).collect();
+    format!("the router must be started with --worker-urls{urls}\n")
 }
 
 /// A router's ways over these hops; each line may begin with the router.
@@ -96,36 +101,6 @@ fn hops<'a>(workers: impl Iterator<Item = &'a Worker>, repeats: bool) -> String 
         format!("{start:8} -> hop {name} {listen} -> server {server}\n")
     };
     workers.enumerate().map(line).collect()
-}
-
-/// What follows from several keys.
-fn settings(config: &Config, credentials: &Credentials) -> String {
-    let (admin, traces) = (config.admin, traces(credentials));
-    let records = match &config.records {
-        Some(path) => path.display().to_string(),
-        None => "none: requests are only counted".to_owned(),
-    };
-    let mut text =
-        format!("admin      http://{admin}\nrecords    {records}\ntraces     {traces}\n");
-    if is_router(config) && !config.workers.is_empty() {
-        text += "router     must be started with --worker-urls";
-        for worker in &config.workers {
-            text += &format!(" http://{}", worker.listen);
-        }
-        text.push('\n');
-    }
-    text
-}
-
-fn traces(credentials: &Credentials) -> String {
-    let traces = &credentials.traces;
-    match (&traces.settings, traces.off) {
-        (Some(settings), _) => settings.target(),
-        (None, Some(off)) => format!("none: {off} turns them off"),
-        (None, None) => {
-            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT".into()
-        }
-    }
 }
 
 /// What the records will hold, and what they cannot.

@@ -63,7 +63,7 @@ impl Deployment {
         let admin = spec.has_proxy().then(|| spec.port()).transpose()?;
         let mut deployment = Deployment {
             target: String::new(),
-            servers: servers(spec, admin)?,
+            servers: servers(spec)?,
             kept_caches: Vec::new(),
             others: Vec::new(),
         };
@@ -218,7 +218,7 @@ impl Drop for Deployment {
 }
 
 /// The servers, not started.
-fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
+fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
     let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
@@ -250,7 +250,6 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
             hop: free_if(spec.hops)?,
             bootstrap,
             access: spec.access.clone(),
-            admin,
             start_timeout: spec.start_timeout(),
         })
     };

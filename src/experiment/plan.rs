@@ -54,9 +54,8 @@ pub struct Run {
 
 /// What says of which kind a plan in a file is.
 const EXPERIMENT: &str = "experiment";
-/// Tables of further flags, by the program that gets them (of a pair's servers, by what they do); and of variables of servers'
-/// environments.
-const TABLES: [&str; 8] = [
+/// Tables of further flags, by the program that gets them (of a pair's servers, by what they do).
+const TABLES: [&str; 7] = [
     "traffic",
     "sim",
     "sglang",
@@ -64,7 +63,6 @@ const TABLES: [&str; 8] = [
     "decode",
     "sglang_router",
     "proxy",
-    "env",
 ];
 
 impl Plan {

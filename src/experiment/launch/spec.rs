@@ -74,8 +74,6 @@ pub struct DeploymentSpec {
     pub front: bool,
     /// Whether a hop of our proxy stands before each server; only hops show when sglang-router sends on, and to whom.
     pub hops: bool,
-    /// Whether the hops take faults.
-    pub fault_injection: bool,
     /// Further keys of the proxy's config, which win over ours; those of its other sections have points in their names.
     pub proxy: BTreeMap<String, toml::Value>,
     /// How servers are asked.

@@ -41,7 +41,7 @@ pub fn announcement(plan: &Plan) -> String {
             1 => String::new(),
             repeats => format!(", each setting {repeats} times with seeds of its own"),
         };
-        format!("{}{each}, {}\n", count(runs.len(), "run"), left(runs, None))
+        format!("{}{each}, {}\n", count(runs.len(), "run"), lasts(runs))
     };
     for Sweep { key, values } in plan.sweeps() {
         let values = values.iter().map(|value| line::text(&shown(&key, value)));
@@ -63,19 +63,19 @@ pub fn announcement(plan: &Plan) -> String {
     text
 }
 
-/// How long runs take, about, where their rates say so; a start takes this many seconds if that is known.
-pub fn left(runs: &[Run], start_s: Option<f64>) -> String {
+/// How long runs take, about, where their rates say so.
+fn lasts(runs: &[Run]) -> String {
     let run_s = |run: &Run| {
-        let usual = match run.settings.keys.engine {
+        let start_s = match run.settings.keys.engine {
             EngineName::Sglang => START_SGLANG,
             _ => START_SIM,
         };
-        Some(load_s(&run.settings)? + start_s.unwrap_or(usual))
+        Some(load_s(&run.settings)? + start_s)
     };
-    match runs.iter().map(run_s).sum::<Option<f64>>() {
-        Some(seconds) => format!("about {}", span(seconds)),
-        None => "for as long as the servers take".to_owned(),
-    }
+    let seconds = runs.iter().map(run_s).sum::<Option<f64>>();
+    seconds.map_or("for as long as the servers take".to_owned(), |seconds| {
+        format!("about {}", span(seconds))
+    })
 }
 
 /// How long a run's load is sent, if its rate or duration says so.
@@ -122,9 +122,6 @@ mod tests {
             "{text}"
         );
         assert!(!announced("gpu_id = 0\ntp_size = 1").contains("means nothing"));
-        let plan = read::file("request_rate = 10\nnum_prompts = 1000").unwrap();
-        let plan = Plan::new(Kind::Node, Vec::new(), plan).unwrap();
-        assert_eq!(left(plan.runs(), Some(45.0)), "about 2 min");
         let text = announced(
             "engine = 'external'\nservers = ['http://h:1', 'http://h:2']\nrouter = 'builtin'",
         );

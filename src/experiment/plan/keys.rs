@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ArgAction::Set;
 
-use crate::experiment::faults::{FaultKind, Schedule};
+use crate::experiment::faults::Schedule;
 use crate::experiment::launch::{EngineName, Router};
 use crate::traffic;
 use crate::traffic::client::Target;
@@ -89,9 +89,6 @@ pub struct Keys {
     /// Servers to start that decode what those have prefilled
     #[arg(long, default_value = "0", value_parser = between(0_u32, 1024), help_heading = STARTED)]
     pub num_decode: u32,
-    /// Servers that share GPUs; each needs a mem_fraction_static of its own share, such as 0.4 for two
-    #[arg(long, default_value = "1", value_parser = between(1_u32, 64), help_heading = SGLANG)]
-    pub servers_per_gpu: u32,
     /// What shares requests out: queuescope's balancer, a sglang-router started here, or one that runs (--router-url)
     #[arg(long, value_enum, default_value = "none", help_heading = ROUTER)]
     pub router: Router,
@@ -123,9 +120,6 @@ pub struct Keys {
     /// Servers that are down from so many seconds on: '{ 30 = [1, 2], 60 = [] }'
     #[arg(long, value_parser = Schedule::parse, help_heading = FAILURES)]
     pub failure_schedule: Option<Schedule>,
-    /// How they fail: kill (the process), or what a hop can do: refuse, reset, stall, slow, cut
-    #[arg(long, default_value = "kill", value_parser = FaultKind::parse, help_heading = FAILURES)]
-    pub failure_kind: FaultKind,
     /// Search the highest request rate that meets --goodput; begins at --request-rate, or 10
     #[arg(long, value_name = "BOOL", default_value = "false", action = Set, help_heading = SEARCH)]
     pub find_max_rate: bool,

@@ -44,7 +44,6 @@ pub(super) fn known(
 fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
-        Some(("env", variable)) => return check_variable(variable, name, value),
         Some((table, _)) => {
             ["prefill", "decode", "sglang", "sglang_router", "proxy"].contains(&table)
         }
@@ -80,29 +79,6 @@ fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
         None => format!("`queuescope {} --help-all` names all", kind.name()),
     };
     PlanError::of(&shown, format!("no such key; {right}"))
-}
-
-/// Whether a variable of the environment may stand in a plan: secrets may not, as its files are kept and shown.
-fn check_variable(variable: &str, key: &str, value: &Value) -> Result<(), PlanError> {
-    const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let upper = variable.to_ascii_uppercase();
-    let mut words = upper.split('_');
-    let all = value
-        .as_array()
-        .map_or(std::slice::from_ref(value), Vec::as_slice);
-    let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
-    let wrong = if variable.is_empty() || !variable.chars().all(is_name) {
-        "is no name of a variable, such as env.CUDA_VISIBLE_DEVICES"
-    } else if words.any(|word| SECRET.split(' ').any(|secret| secret == word)) {
-        "looks like a secret, which files of an experiment would show: leave it out and export it, servers inherit the \
-         environment"
-    } else if all.is_empty() || !all.iter().all(is_plain) {
-        "must be a text, a number, true or false"
-    } else {
-        return Ok(());
-    };
-    Err(PlanError::of(key, wrong))
 }
 
 /// Whether it was copied from where a secret was not shown.

@@ -37,14 +37,13 @@ fn meant(kind: Kind, text: &str) -> String {
         });
         let logs = deploy::engine_logs(&run.settings, Path::new("/x"));
         format!(
-            "{}: {:?} {:?}, front {}, hops {}, faults {}, port {:?}, start {:?}{}\n  [proxy] {}\n  load: rate {}, {:?} prompts, \
+            "{}: {:?} {:?}, front {}, hops {}, port {:?}, start {:?}{}\n  [proxy] {}\n  load: rate {}, {:?} prompts, \
              seed {}, goals {:?}, headers {}, ca {:?}, logs {logs:?}\n",
             run.dir,
             found.router_name(),
             found.router_flags,
             found.front,
             found.hops,
-            found.fault_injection,
             found.base_port,
             found.start_timeout(),
             servers.collect::<String>(),

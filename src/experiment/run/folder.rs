@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::disk;
 use crate::experiment::plan::Plan;
-use crate::report::files::{PROXY_ROWS, ROWS, RUN, RUNS, RunFile};
+use crate::report::files::{PROXY_ROWS, ROWS, RUNS};
 
 /// The plan, every key with its value.
 pub const PLAN: &str = "experiment.toml";
@@ -59,11 +59,6 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
 /// The folder of a run.
 pub fn of_run(dir: &Path, run: &str) -> PathBuf {
     dir.join(RUNS).join(run)
-}
-
-/// What is known of a run; `None` where it was never begun.
-pub fn run_file(dir: &Path, run: &str) -> Option<RunFile> {
-    read_json(&of_run(dir, run).join(RUN)).ok()
 }
 
 /// Puts what a run left aside; gives where.

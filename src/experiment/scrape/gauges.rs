@@ -123,11 +123,7 @@ mod tests {
             sglang:num_running_reqs_other 99\n";
         assert_eq!(
             gauges(page),
-            [
-                ("running", 7.0),
-                ("queued", 5.0),
-                ("token_usage", 0.375)
-            ]
+            [("running", 7.0), ("queued", 5.0), ("token_usage", 0.375)]
         );
     }
 }

@@ -185,8 +185,18 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     // SGLang stays, and serves nobody.
     let deaf = "echo \"[2026-11-22 10:00:46] ERROR:    [Errno 98] error while attempting to bind on address \
                 ('127.0.0.1', 1): address already in use\" >&2; exec sleep 1000";
-    let deaf = [ServerSpec::Started(CommandLine::new("sh", &["-c", deaf, "sh"]))];
-    let on_taken = sims(&["--port", &port.to_string()]);
+    let deaf = [ServerSpec::Started(CommandLine::new(
+        "sh",
+        &["-c", deaf, "sh"],
+    ))];
+    let on_taken = format!(
+        "exec {} sim --port {port}",
+        env!("CARGO_BIN_EXE_queuescope")
+    );
+    let on_taken = [ServerSpec::Started(CommandLine::new(
+        "sh",
+        &["-c", &on_taken],
+    ))];
     let said = "server-|unexpected argument '--no-such'|command: | sim |logs/server-|--help";
     for (wanted, pieces) in [
         (of(&|wanted| wanted.base_port = Some(port)), &*taken_port),
