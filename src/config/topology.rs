@@ -1,5 +1,7 @@
 //! What a config makes, as text: who sends to whom, what will be seen, and what looks wrong. Pure.
 
+use std::time::Duration;
+
 use crate::request::attempt::UpstreamKind;
 use crate::upstream::Address;
 
@@ -7,12 +9,10 @@ use super::check::Credentials;
 use super::proxy::{Config, StampsPolicy, Worker};
 use super::sections::SECTIONS;
 
-mod warnings;
-
 /// Draws a config that has been checked: its picture, what can be seen in this topology, and what can be used but is probably
 /// not what was meant.
 pub fn of(config: &Config, credentials: &Credentials) -> String {
-    let warnings = warnings::of(config, credentials).into_iter();
+    let warnings = warnings(config, credentials).into_iter();
     let warnings: String = warnings
         .map(|warning| format!("\nwarning: {warning}\n"))
         .collect();
@@ -63,44 +63,27 @@ fn what_is_at(config: &Config, address: &Address) -> String {
     }
 }
 
+/// A line for each way of a request.
 fn picture(config: &Config) -> String {
+    let front = config.listen;
+    let line = |to| format!("clients -> front {front} -> {}\n", what_is_at(config, to));
+    let mut text: String = config.upstream.iter().map(line).collect();
     if config.upstream.is_empty() {
-        let start = "a front elsewhere -> its router\n".to_owned();
-        return start + &hops(config.workers.iter(), true) + &to_router(config);
-    }
-    let start = format!("clients -> front {}", config.listen);
-    let width = start.chars().count();
-    let mut text = String::new();
-    for (at, upstream) in config.upstream.iter().enumerate() {
-        let start = if at == 0 { start.as_str() } else { "" };
-        let end = what_is_at(config, upstream);
-        text += &format!("{start:width$} -> {end}\n");
-    }
-    if !is_router(config) {
+        text += "a front elsewhere -> its router\n";
+    } else if !is_router(config) {
         return text;
-    }
-    if config.workers.is_empty() {
-        return text + "  router -> servers that it knows\n";
+    } else if config.workers.is_empty() {
+        return text + "router -> servers that it knows\n";
     }
     let is_through = |worker: &&Worker| !config.upstream.iter().any(|to| to.is_at(worker.listen));
-    text + &hops(config.workers.iter().filter(is_through), false) + &to_router(config)
-}
-
-/// What a router must be told.
-fn to_router(config: &Config) -> String {
-    let url = |worker: &Worker| format!(" http://{}", worker.listen);
-    let urls: String = config.workers.iter().map(url).collect();
-    format!("the router must be started with --worker-urls{urls}\n")
-}
-
-/// A router's ways over these hops; each line may begin with the router.
-fn hops<'a>(workers: impl Iterator<Item = &'a Worker>, repeats: bool) -> String {
-    let line = |(at, worker): (usize, &Worker)| {
-        let start = if at == 0 || repeats { "  router" } else { "" };
+    for worker in config.workers.iter().filter(is_through) {
         let (name, listen, server) = (&worker.name, worker.listen, worker.upstream.name());
-        format!("{start:8} -> hop {name} {listen} -> server {server}\n")
-    };
-    workers.enumerate().map(line).collect()
+        text += &format!("router -> hop {name} {listen} -> server {server}\n");
+    }
+    text += "the router must be started with --worker-urls";
+    let urls = config.workers.iter().map(|worker| worker.listen);
+    urls.for_each(|listen| text += &format!(" http://{listen}"));
+    text + "\n"
 }
 
 /// What the records will hold, and what they cannot.
@@ -128,16 +111,11 @@ fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
             "host: the upstream that answered",
         ],
     };
-    let (traces, logs) = (&config.engine.traces.listen, &config.engine.logs.path);
-    let traces = traces.map(|at| format!("from traces that servers send to {at}"));
-    let logs = logs.as_ref();
-    let logs = logs.map(|at| format!("from request logs in {}", at.display()));
-    let sources: Vec<String> = traces.into_iter().chain(logs).collect();
-    let engine = match sources.is_empty() {
-        true => "with SGLang's --enable-metrics, else empty; streams of the OpenAI endpoints need [engine.traces] or \
-                 [engine.logs] here"
-            .to_owned(),
-        false => format!("{}, and with SGLang's --enable-metrics", sources.join(" and ")),
+    let engine = match config.engine.is_on() {
+        true => "as servers tell by [engine], and with SGLang's --enable-metrics",
+        false => {
+            "with SGLang's --enable-metrics, else empty; streams of the OpenAI endpoints need [engine.traces] or [engine.logs] here"
+        }
     };
     let mut lines = seen.map(String::from).to_vec();
     lines.push(format!("queue, prefill and decode of the server: {engine}"));
@@ -145,4 +123,44 @@ fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
         lines.push("generators get no stamps: their own files have no router queue".into());
     }
     lines
+}
+
+/// After so much idleness SGLang closes a connection.
+const SGLANG_IDLE: Duration = Duration::from_secs(5);
+
+/// What can be used, but is probably not what was meant, a line each.
+fn warnings(config: &Config, credentials: &Credentials) -> Vec<String> {
+    let mut all = Vec::new();
+    if !config.admin.ip().is_loopback() && credentials.admin_token.is_none() {
+        all.push(format!(
+            "admin = \"{}\": other machines can reach it, and it names servers; listen on 127.0.0.1, or set admin_token",
+            config.admin
+        ));
+    }
+    if config.rules.upstream_idle_timeout_s.get() >= SGLANG_IDLE {
+        all.push(format!(
+            "upstream_idle_timeout_s = {}: SGLang closes idle connections after 5 s, and requests that run \
+             into that get a 502; 4 is right for it",
+            config.rules.upstream_idle_timeout_s.get().as_secs_f64()
+        ));
+    }
+    match config.rules.max_concurrent_requests.get() {
+        0 if !config.rules.queue_timeout_s.get().is_zero() => all.push(format!(
+            "queue_timeout_s = {}: nothing waits, as max_concurrent_requests is 0",
+            config.rules.queue_timeout_s.get().as_secs_f64()
+        )),
+        most if most > 0 && is_router(config) && !has_hops(config, credentials) => all.push(format!(
+            "max_concurrent_requests = {most}: what is beyond it waits in this front, no longer in the router, and without hops \
+             `queue_time_in_router` stays empty; add a [[worker]] for each server, or leave it to the router"
+        )),
+        _ => {}
+    }
+    if config.upstream.is_empty() && credentials.hop_secret.is_none() {
+        all.push(
+            "hop_secret: is not given, so the front will take off what these hops stamp and not use it; give the same \
+             to the front and here"
+                .into(),
+        );
+    }
+    all
 }

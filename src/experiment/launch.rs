@@ -60,7 +60,6 @@ impl Deployment {
         let spec = &spec.with_traces()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
-        let admin = spec.has_proxy().then(|| spec.port()).transpose()?;
         let mut deployment = Deployment {
             target: String::new(),
             servers: servers(spec)?,
@@ -71,9 +70,9 @@ impl Deployment {
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
         deployment.kept_caches = kept_caches(spec).await;
         let (upstream, router) = deployment.upstream(spec)?;
-        deployment.target = match admin {
-            Some(admin) => deployment.proxy(spec, &upstream, admin).await?,
-            None => upstream[0].clone(),
+        deployment.target = match spec.has_proxy() {
+            true => deployment.proxy(spec, &upstream).await?,
+            false => upstream[0].clone(),
         };
         if let Some(router) = router {
             let (count, url) = (deployment.servers.len(), &upstream[0]);
@@ -181,9 +180,8 @@ impl Deployment {
         &mut self,
         spec: &DeploymentSpec,
         upstream: &[String],
-        admin: SocketAddr,
     ) -> anyhow::Result<String> {
-        let front = spec.port()?;
+        let (front, admin) = (spec.port()?, spec.port()?);
         let hop = |server: &Server| {
             Some(Worker {
                 name: server.file.name.clone(),

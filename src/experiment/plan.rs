@@ -5,23 +5,21 @@ use std::collections::BTreeMap;
 use anyhow::{bail, ensure};
 use toml::{Table, Value};
 
-pub mod announcement;
 pub mod deploy;
 pub mod error;
-mod example;
 pub mod grid;
 pub mod keys;
-mod known;
 pub mod line;
 pub mod read;
-mod shown;
 
 use error::PlanError;
 use grid::Sweep;
 use keys::Kind;
-use line::Settings;
+use line::{KEYS, SIM, Settings, text};
 use read::Entry;
-use shown::{quoted, shown, told};
+
+use crate::config::sections::nearest;
+use crate::secret;
 
 /// A plan that can be run.
 #[derive(Clone, Debug)]
@@ -32,8 +30,6 @@ pub struct Plan {
     keys: Table,
     /// The keys that were given, by file or flag.
     pub given: Vec<String>,
-    /// What was changed in the built-in example to go with what was given.
-    pub notes: Vec<String>,
     runs: Vec<Run>,
 }
 
@@ -55,8 +51,7 @@ pub struct Run {
 /// What says of which kind a plan in a file is.
 const EXPERIMENT: &str = "experiment";
 /// Tables of further flags, by the program that gets them (of a pair's servers, by what they do).
-const TABLES: [&str; 7] = [
-    "traffic",
+const TABLES: [&str; 6] = [
     "sim",
     "sglang",
     "prefill",
@@ -64,6 +59,9 @@ const TABLES: [&str; 7] = [
     "sglang_router",
     "proxy",
 ];
+
+/// Keys of the built-in example that go with our own balancer alone: before another router the front's queue would pass for that one's.
+const OF_BUILTIN: [&str; 2] = ["hops", "proxy.max_concurrent_requests"];
 
 impl Plan {
     /// A plan of `given` keys, over those of the built-in `example` (none where a file was given).
@@ -75,14 +73,22 @@ impl Plan {
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, PlanError> {
-        let given = known::known(kind, given)?;
-        let (mut keys, notes) = example::fitted(known::known(kind, example)?, &given);
+        let given = known(kind, given)?;
+        let mut keys = known(kind, example)?;
+        let is = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
+        let is_other = ["sglang-router", "external", "none"]
+            .iter()
+            .any(|name| is("router", name));
+        let is_pair = given.contains_key("num_prefill");
+        if is_other || is_pair || is("find_max_rate", "true") || is("engine", "external") {
+            // What the example varies, and what is of our own balancer, does not go with that.
+            keys.retain(|key, value| !value.is_array() && !OF_BUILTIN.contains(&key));
+        }
         keys.extend(given.clone());
         let mut plan = Plan {
             kind,
             keys,
             given: given.keys().cloned().collect(),
-            notes,
             runs: Vec::new(),
         };
         plan.runs = plan.grid()?;
@@ -118,17 +124,15 @@ impl Plan {
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let told = told(&sweeps, varied);
-                let settings = self
-                    .settings(varied, repeat)
-                    .map_err(|error| match &told[..] {
-                        [] => error,
-                        told => {
-                            let label = grid::label(told);
-                            PlanError(format!("{error} (in the run with {label})"))
-                        }
-                    })?;
-                runs.push(Run::new(runs.len() + 1, told, repeat, settings));
+                let settings = self.settings(varied, repeat);
+                let settings = settings.map_err(|error| match &varied[..] {
+                    [] => error,
+                    varied => {
+                        let label = grid::label(varied);
+                        PlanError(format!("{error} (in the run with {label})"))
+                    }
+                })?;
+                runs.push(Run::new(runs.len() + 1, varied.clone(), repeat, settings));
             }
         }
         Ok(runs)
@@ -202,9 +206,6 @@ impl Plan {
 
     fn lines(&self, shown: fn(&str, &Value) -> Value) -> String {
         let mut text = format!("{EXPERIMENT} = \"{}\"\n\n# given\n", self.kind.name());
-        for note in &self.notes {
-            text.push_str(&format!("# {note}\n"));
-        }
         for (key, value) in &self.keys {
             text.push_str(&format!("{} = {}\n", quoted(key), shown(key, value)));
         }
@@ -249,7 +250,7 @@ impl Run {
 fn texts(all: &Table, name: &str) -> Vec<String> {
     let all = all.get(name).map(|value| values(name, value));
     let all = all.into_iter().flatten();
-    all.map(|value| line::text(&value)).collect()
+    all.map(|value| text(&value)).collect()
 }
 
 /// The values of a key that is varied, or the one that it has.
@@ -260,6 +261,114 @@ fn values(key: &str, value: &Value) -> Vec<Value> {
         // A list of one may be written without brackets.
         value if is_list && !value.is_array() => vec![Value::Array(vec![value.clone()])],
         value => vec![value.clone()],
+    }
+}
+
+/// The entries by their keys' own names, if all are known. What values mean is known with all of a run's.
+fn known(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, PlanError> {
+    let mut all = Table::new();
+    for (name, value) in entries {
+        if name == EXPERIMENT {
+            let name = kind.name();
+            if value.as_str() != Some(name) {
+                return Err(PlanError(format!(
+                    "{EXPERIMENT} = {value}: this is queuescope {name}; queuescope node and queuescope routing are two commands"
+                )));
+            }
+            continue;
+        }
+        check(kind, &name, &value)?;
+        if is_masked(&name, &value) {
+            let wrong = "is in place of a hidden value; give the value itself";
+            return Err(PlanError::of(&name, format!("{} {wrong}", secret::MASK)));
+        }
+        if all.contains_key(&name) {
+            return Err(PlanError::of(&name, "is given twice"));
+        }
+        all.insert(name, value);
+    }
+    Ok(all)
+}
+
+fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
+    let is_known = match name.split_once('.') {
+        Some(("sim", _)) => SIM.iter().any(|known| known == name),
+        Some((table, _)) => TABLES.contains(&table),
+        None => line::key(name).is_some(),
+    };
+    if !is_known {
+        return Err(unknown(kind, name, value));
+    }
+    match values(name, value).len() {
+        0 => Err(PlanError::of(name, "must not be an empty list")),
+        2.. if name == "repeats" => {
+            Err(PlanError::of(name, "must be one number: it is not varied"))
+        }
+        // It would be in the names of files.
+        2.. if shown(name, value) != *value => {
+            Err(PlanError::of(name, "must be one value: a secret is not varied"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
+    // It may have a line break in it.
+    let shown = name.escape_debug().to_string();
+    if TABLES.contains(&name) {
+        let right = format!("is a table; write [{name}] above its keys, or {name}.KEY = VALUE");
+        return PlanError::of(name, right);
+    }
+    if value.is_table() {
+        let right = format!("is no key and no table; tables are {}", TABLES.join(", "));
+        return PlanError::of(&shown, right);
+    }
+    let keys = KEYS.iter().map(|key| key.get_id().as_str());
+    let all = keys.chain(SIM.iter().map(String::as_str));
+    let right = match nearest(name, all) {
+        Some(near) => format!("{near} is one"),
+        None => format!("`queuescope {} --help-all` names all", kind.name()),
+    };
+    PlanError::of(&shown, format!("no such key; {right}"))
+}
+
+/// Whether it was copied from where a secret was not shown.
+fn is_masked(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().any(|value| is_masked(key, value)),
+        value => secret::is_masked(key, &text(value)),
+    }
+}
+
+/// A key as TOML has it; of a table's what comes behind its name is one word.
+fn quoted(key: &str) -> String {
+    let word = |word: &str| {
+        let line = Table::from_iter([(word.to_owned(), Value::from(true))]).to_string();
+        line.trim_end().trim_end_matches(" = true").to_owned()
+    };
+    match key.split_once('.') {
+        Some((table, rest)) => format!("{}.{}", word(table), word(rest)),
+        None => word(key),
+    }
+}
+
+/// A value without what may be secret.
+pub fn shown(key: &str, value: &Value) -> Value {
+    match value {
+        Value::Array(all) => all
+            .iter()
+            .map(|value| shown(key, value))
+            .collect::<Vec<_>>()
+            .into(),
+        value => {
+            let written = text(value);
+            let shown = secret::shown(key, &written);
+            if shown == written {
+                value.clone()
+            } else {
+                shown.into()
+            }
+        }
     }
 }
 

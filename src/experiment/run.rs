@@ -4,23 +4,24 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::clock::Clock;
 use crate::disk;
 use crate::report::files::{
-    EXPERIMENT, ExperimentFile, MaxRate, RUN, RUNS, RunFile, RunRef, RunState, Trial, TrialFile,
+    EXPERIMENT, ExperimentFile, MaxRate, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef, RunState,
+    Trial, TrialFile,
 };
 use crate::traffic::Stop;
 use crate::traffic::folder::{Folder, Made};
 use crate::units::count;
 
-pub mod folder;
 pub mod one;
 pub mod search;
 
 use super::plan::error::PlanError;
 use super::plan::{Plan, Run, grid};
-use folder::{FILES, PLAN};
 use one::{RunContext, RunEnd};
 use search::Search;
 
@@ -120,12 +121,12 @@ impl ExperimentRunner {
                 let lock = locked(&dir)?;
                 // What came since the first look, before the lock.
                 folder.check(&FILES)?;
-                folder::write_plan(&dir, &plan)?;
+                write_plan(&dir, &plan)?;
                 (dir, fresh, lock, note)
             }
             OutputDir::Resumed(dir) => {
                 let lock = locked(&dir)?;
-                let before = folder::read_json(&dir.join(EXPERIMENT)).unwrap_or(fresh);
+                let before = read_json(&dir.join(EXPERIMENT)).unwrap_or(fresh);
                 (dir, before, lock, None)
             }
         };
@@ -154,10 +155,10 @@ impl ExperimentRunner {
     fn write(&mut self) -> anyhow::Result<()> {
         let Finished { dir, file, .. } = &mut self.done;
         for run in &mut file.runs {
-            let left = folder::read_json(&dir.join(&run.dir).join(RUN));
+            let left = read_json(&dir.join(&run.dir).join(RUN));
             run.state = left.map_or(RunState::Planned, |left: RunFile| left.state);
         }
-        folder::write_json(&dir.join(EXPERIMENT), file)
+        write_json(&dir.join(EXPERIMENT), file)
     }
 
     /// Has `experiment.json` list a run.
@@ -200,7 +201,7 @@ impl ExperimentRunner {
             self.tell("  done before");
             end
         } else {
-            if let Some(aside) = folder::put_aside(&self.done.dir, &run.dir)? {
+            if let Some(aside) = put_aside(&self.done.dir, &run.dir)? {
                 let aside = aside.display();
                 self.tell(&format!("  was not done: what it left is in {aside}"));
             }
@@ -263,7 +264,7 @@ impl ExperimentRunner {
 
 /// The folder's lock, a file that nothing replaces: the system lets it go with this process, however that ends.
 fn locked(dir: &Path) -> anyhow::Result<File> {
-    let path = dir.join(folder::LOCK);
+    let path = dir.join(LOCK);
     let file = File::options()
         .create(true)
         .append(true)
@@ -337,3 +338,74 @@ pub fn begun(dir: &Path) -> anyhow::Result<String> {
         .into()
     })
 }
+
+/// The plan, every key with its value.
+const PLAN: &str = "experiment.toml";
+/// What an experiment writes into a folder that may be given; and rows, of a run or a demo.
+const FILES: [&str; 7] = [
+    PLAN,
+    RUNS,
+    "report.html",
+    "comparison.json",
+    "summary.csv",
+    ROWS,
+    PROXY_ROWS,
+];
+/// Where the files of runs go that are done again.
+const ASIDE: &str = "aside";
+/// What is locked while a process works on the folder.
+const LOCK: &str = ".lock";
+
+/// Writes the plan; where it holds a secret, for its owner alone.
+///
+/// # Errors
+/// What the system answers.
+fn write_plan(dir: &Path, plan: &Plan) -> anyhow::Result<()> {
+    let path = dir.join(PLAN);
+    disk::write(&path, plan.to_toml().as_bytes(), plan.holds_secret())
+        .with_context(|| path.display().to_string())
+}
+
+/// Replaces a file of JSON.
+///
+/// # Errors
+/// As [`write`].
+fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("JSON")?;
+    disk::replace(path, (text + "\n").as_bytes()).with_context(|| path.display().to_string())
+}
+
+/// Reads a file of JSON.
+///
+/// # Errors
+/// It is not there, or not what was expected.
+fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = disk::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
+}
+
+/// The folder of a run.
+fn of_run(dir: &Path, run: &str) -> PathBuf {
+    dir.join(RUNS).join(run)
+}
+
+/// Puts what a run left aside; gives where.
+///
+/// # Errors
+/// What the system answers.
+fn put_aside(dir: &Path, run: &str) -> anyhow::Result<Option<PathBuf>> {
+    let old = of_run(dir, run);
+    if !old.exists() {
+        return Ok(None);
+    }
+    let aside = dir.join(ASIDE);
+    std::fs::create_dir_all(&aside).with_context(|| aside.display().to_string())?;
+    let mut names = (1_u64..).map(|number| aside.join(format!("{run}-{number}")));
+    let free = names.find(|name| !name.exists());
+    let free = free.context("no name is free")?;
+    std::fs::rename(&old, &free).with_context(|| old.display().to_string())?;
+    Ok(Some(free))
+}
+
+#[cfg(test)]
+mod tests;

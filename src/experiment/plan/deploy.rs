@@ -20,8 +20,8 @@ use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
 
 /// The flag by which SGLang and the simulator are one of a pair.
 const MODE: &str = "disaggregation_mode";
-/// Keys that are flags of SGLang's by the same name.
-const OF_SGLANG: [&str; 9] = [
+/// Keys that are flags of SGLang's by the same name; those that the simulator has are its, too.
+const OF_SERVERS: [&str; 9] = [
     "model_path",
     "tp_size",
     "max_running_requests",
@@ -31,13 +31,6 @@ const OF_SGLANG: [&str; 9] = [
     "quantization",
     "enable_torch_compile",
     "enable_metrics",
-];
-/// Keys that are flags of the simulator's, and which.
-const OF_SIM: [(&str, &str); 4] = [
-    ("model_path", "model"),
-    ("max_running_requests", "max_running_requests"),
-    ("chunked_prefill_size", "chunked_prefill_size"),
-    ("schedule_conservativeness", "schedule_conservativeness"),
 ];
 
 /// Whether the settings of a run go together, as far as that shows before anything is started.
@@ -287,16 +280,18 @@ fn server_flags(
 ) -> Vec<String> {
     let keys = &settings.keys;
     let is_sglang = keys.engine == EngineName::Sglang;
-    let named = |(key, flag): &(&str, &str)| Some(((*flag).to_owned(), settings.get(key)?.clone()));
     let own = |flag: &str, value: Value| (flag.to_owned(), value);
     let mut all = Table::new();
+    let is_flag = |key: &&&str| is_sglang || line::SIM.contains(&format!("sim.{key}"));
+    let named = |key: &&str| Some(own(key, settings.get(key)?.clone()));
+    all.extend(OF_SERVERS.iter().filter(is_flag).filter_map(named));
     if is_sglang {
         // Each has GPUs of its own.
         let gpu = keys.gpu_id + number * keys.tp_size;
         all.extend([own("base_gpu_id", i64::from(gpu).into())]);
-        all.extend(OF_SGLANG.iter().filter_map(|key| named(&(key, key))));
     } else {
-        all.extend(OF_SIM.iter().filter_map(named));
+        let model = settings.get("model_path");
+        all.extend(model.map(|model| own("model", model.clone())));
         all.extend((!keys.enable_metrics).then(|| own("no_metrics", true.into())));
         if told(settings) == Some(Told::Traces) {
             all.extend([
@@ -342,14 +337,16 @@ pub fn without_effect(plan: &Plan, settings: &Settings) -> Vec<String> {
     };
     let is_idle = |name: &&String| {
         let key = line::key(name);
-        let table = name.split_once('.').map(|(table, _)| table);
-        let place = table.or_else(|| key?.get_help_heading());
-        let is_idle = place.is_some_and(|place| idle.contains(&place));
+        let place = match name.split_once('.') {
+            Some((table, _)) => Some(table),
+            None => key.and_then(|key| key.get_help_heading()),
+        };
         // A plan that was printed has all defaults in it.
         let default = key.and_then(|key| line::default_of(plan.kind, key));
-        is_idle && (default.is_none() || settings.get(name) != default.as_ref())
+        let is_default = default.is_some() && settings.get(name) == default.as_ref();
+        place.is_some_and(|place| idle.contains(&place)) && !is_default
     };
-    let engine = settings.text("engine").unwrap_or_default();
+    let engine = settings.keys.engine.name();
     let told = |name: &String| format!("{name} means nothing to engine {engine}");
     plan.given.iter().filter(is_idle).map(told).collect()
 }

@@ -16,7 +16,7 @@ use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunS
 use crate::table::join;
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
-use super::folder;
+use super::{of_run, read_json, write_json};
 
 /// What the runs of an experiment share.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl RunEnd {
     /// # Errors
     /// Its folder cannot be written.
     pub fn begin(dir: &Path, run: &Run) -> anyhow::Result<RunEnd> {
-        let dir = folder::of_run(dir, &run.dir);
+        let dir = of_run(dir, &run.dir);
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let file = RunFile {
             label: run.label.clone(),
@@ -67,8 +67,8 @@ impl RunEnd {
 
     /// What was left of a run that was begun earlier.
     pub fn left(dir: &Path, run: &Run) -> Option<RunEnd> {
-        let dir = folder::of_run(dir, &run.dir);
-        let file = folder::read_json(&dir.join(RUN)).ok()?;
+        let dir = of_run(dir, &run.dir);
+        let file = read_json(&dir.join(RUN)).ok()?;
         Some(RunEnd::read(dir, file))
     }
 
@@ -88,7 +88,7 @@ impl RunEnd {
 
     /// Its figures: its `summary.json` (docs/SUMMARY.md); null where it came to none.
     pub fn metrics(&self) -> Value {
-        folder::read_json(&self.dir.join(SUMMARY)).unwrap_or_default()
+        read_json(&self.dir.join(SUMMARY)).unwrap_or_default()
     }
 
     /// One of them, if it is there.
@@ -103,7 +103,7 @@ impl RunEnd {
     }
 
     fn write(&self) -> anyhow::Result<()> {
-        folder::write_json(&self.dir.join(RUN), &self.file)
+        write_json(&self.dir.join(RUN), &self.file)
     }
 }
 
