@@ -14,7 +14,7 @@ pub mod read;
 
 use error::PlanError;
 use grid::Sweep;
-use keys::Kind;
+use keys::{Kind, STARTED};
 use line::{KEYS, SIM, Settings, text};
 use read::Entry;
 
@@ -75,15 +75,16 @@ impl Plan {
     ) -> Result<Plan, PlanError> {
         let given = known(kind, given)?;
         let mut keys = known(kind, example)?;
-        let is = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
-        let is_other = ["sglang-router", "external", "none"]
-            .iter()
-            .any(|name| is("router", name));
-        let is_pair = given.contains_key("num_prefill");
-        if is_other || is_pair || is("find_max_rate", "true") || is("engine", "external") {
-            // What the example varies, and what is of our own balancer, does not go with that.
-            keys.retain(|key, value| !value.is_array() && !OF_BUILTIN.contains(&key));
-        }
+        let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
+        let is_other = given.contains_key("num_prefill")
+            || texts(&given, "router").iter().any(|name| name != "builtin");
+        let (is_search, is_external) = (has("find_max_rate", "true"), has("engine", "external"));
+        // What the example varies does not go with these, nor does what is of our own balancer with another router.
+        keys.retain(|key, value| {
+            let heading = line::key(key).and_then(|key| key.get_help_heading());
+            let is_out = is_search || is_other || (is_external && heading == Some(STARTED));
+            !(is_out && value.is_array()) && !(is_other && OF_BUILTIN.contains(&key))
+        });
         keys.extend(given.clone());
         let mut plan = Plan {
             kind,
@@ -305,9 +306,10 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
             Err(PlanError::of(name, "must be one number: it is not varied"))
         }
         // It would be in the names of files.
-        2.. if shown(name, value) != *value => {
-            Err(PlanError::of(name, "must be one value: a secret is not varied"))
-        }
+        2.. if shown(name, value) != *value => Err(PlanError::of(
+            name,
+            "must be one value: a secret is not varied",
+        )),
         _ => Ok(()),
     }
 }

@@ -170,11 +170,19 @@ fn the_examples_go_with_a_search_and_with_the_real_router() {
     assert_eq!(only(&given).keys.max_running_requests, 8);
     // Waits before a router would pass for its own.
     let outside = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
-    for given in ["router = 'sglang-router'", outside, search] {
+    for (given, limit) in [
+        ("router = 'sglang-router'", None),
+        (outside, None),
+        (search, Some("16")),
+    ] {
         let found = only(&of(Kind::Routing, given));
-        assert_eq!(found.text("proxy.max_concurrent_requests"), None);
+        let found_limit = found.text("proxy.max_concurrent_requests");
+        assert_eq!(found_limit.as_deref(), limit, "{given}");
         assert_eq!(found.keys.routing_policy, "cache_aware");
     }
+    // Policies can be compared before servers that run already, too.
+    let servers = "engine = 'external'\nservers = ['http://h:1', 'http://h:2']";
+    assert_eq!(of(Kind::Routing, servers).runs().len(), 4);
     let pair = "num_prefill = 1\nnum_decode = 1";
     assert_eq!(of(Kind::Routing, pair).runs().len(), 1);
     assert_eq!(of(Kind::Routing, "").runs().len(), 4);
