@@ -83,7 +83,8 @@ impl Plan {
         keys.retain(|key, value| {
             let heading = line::key(key).and_then(|key| key.get_help_heading());
             let is_out = is_search || is_other || (is_external && heading == Some(STARTED));
-            !(is_out && value.is_array()) && !(is_other && OF_BUILTIN.contains(&key))
+            let is_of_builtin = is_other && OF_BUILTIN.contains(&key);
+            !(is_out && value.is_array() || is_of_builtin)
         });
         keys.extend(given.clone());
         let mut plan = Plan {
