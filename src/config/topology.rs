@@ -86,7 +86,7 @@ fn picture(config: &Config) -> String {
     text + "\n"
 }
 
-/// What the records will hold, and what they cannot.
+/// What the records will hold, and what they cannot; where traces go.
 fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
     let seen = match (is_router(config), has_hops(config, credentials)) {
         _ if config.upstream.is_empty() => {
@@ -119,6 +119,15 @@ fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
     };
     let mut lines = seen.map(String::from).to_vec();
     lines.push(format!("queue, prefill and decode of the server: {engine}"));
+    let traces = &credentials.traces;
+    lines.push(match (&traces.settings, traces.off) {
+        (Some(settings), _) => format!("traces: {}", settings.target()),
+        (None, Some(off)) => format!("traces: none: {off} turns them off"),
+        (None, None) => {
+            "traces: none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT"
+                .into()
+        }
+    });
     if config.stamps == StampsPolicy::Never {
         lines.push("generators get no stamps: their own files have no router queue".into());
     }
