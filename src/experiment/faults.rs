@@ -1,4 +1,4 @@
-//! Servers killed on purpose while a run goes on: what was planned, done at its time, and written down once it had
+//! Faults done to servers on purpose while a run goes on: what was planned, done at its time, and written down once it had
 //! worked.
 
 use std::collections::BTreeSet;
@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
+use serde_json::json;
 use tokio::time::sleep;
 use toml::{Table, Value};
 
 use crate::clock::{Clock, Stamp};
+use crate::fault::Fault;
 use crate::report::files::FaultRow;
 use crate::units;
 
@@ -19,13 +21,32 @@ use super::launch::{DeploymentSpec, EngineName, Server};
 use super::plan::read::inline;
 use super::timed::TimedRows;
 
+/// Which servers are down when, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultPlan {
+    /// What is done to servers.
+    pub kind: FaultKind,
+    /// When, and to which.
+    pub schedule: Schedule,
+}
+
+/// The key `failure_kind`: what is done to a server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FaultKind {
+    /// Its process group is killed, and started again.
+    Kill,
+    /// Its hop injects this.
+    Hop(Fault),
+}
+
 /// The key `failure_schedule`, ascending in time: from so many seconds since the run began on these servers, counted from 0, are down,
-/// killed, and no others.
+/// and no others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule(Vec<(f64, BTreeSet<usize>)>);
 
-/// What is done to servers, as `faults.csv` says it.
-const KILL: &str = "kill";
+/// The kinds that need no further field, as an error lists them.
+const KINDS: &str = "must be \"kill\", \"refuse\", \"reset\" or \"stall\", or a table as the hop takes it, as in \
+    { kind = \"slow\", ms = 50 } (docs/FAULTS.md)";
 
 impl Schedule {
     /// Reads `{ 300 = [1, 2], 600 = [] }`: seconds since the run began, and the servers, counted from 1, that are down from
@@ -36,8 +57,7 @@ impl Schedule {
     pub fn parse(text: &str) -> Result<Schedule, String> {
         const RIGHT: &str = "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }; a time with a point goes in quotes";
         let wrong = |problem: &str| format!("{problem}; {RIGHT}");
-        let schedule = inline(text).and_then(|value| Table::try_from(value).ok());
-        let schedule = schedule.ok_or_else(|| wrong("is no table"))?;
+        let schedule = table(text).ok_or_else(|| wrong("is no table"))?;
         let mut phases: Vec<(f64, BTreeSet<usize>)> = Vec::new();
         for (at, servers) in &schedule {
             let seconds = units::seconds(at).filter(|at| at.is_finite() && *at >= 0.0);
@@ -57,34 +77,84 @@ impl Schedule {
         phases.sort_by(|a, b| a.0.total_cmp(&b.0));
         Ok(Schedule(phases))
     }
+}
+
+impl FaultKind {
+    /// Reads `kill`, the name of a fault, or a table of its fields.
+    ///
+    /// # Errors
+    /// What is wrong with it and what would be right.
+    pub fn parse(text: &str) -> Result<FaultKind, String> {
+        let json = match table(text) {
+            _ if text == "kill" => return Ok(FaultKind::Kill),
+            Some(table) => json!(table),
+            None => json!({ "kind": text }),
+        };
+        let fault = Fault::parse(json.to_string().as_bytes());
+        fault
+            .map(FaultKind::Hop)
+            .map_err(|wrong| format!("{wrong}; {KINDS}"))
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            FaultKind::Kill => "kill",
+            FaultKind::Hop(fault) => fault.kind.name(),
+        }
+    }
+}
+
+/// A table as TOML has it.
+fn table(text: &str) -> Option<Table> {
+    inline(text)?.try_into().ok()
+}
+
+impl FaultPlan {
+    /// Whether it is done by hops, which then must be there and take faults.
+    pub fn needs_hops(&self) -> bool {
+        matches!(self.kind, FaultKind::Hop(_))
+    }
 
     /// When the last change is, seconds since the run began.
     pub fn last(&self) -> f64 {
-        self.0.last().map_or(0.0, |(at, _)| *at)
+        self.schedule.0.last().map_or(0.0, |(at, _)| *at)
     }
 
     /// Whether it can be done to what `spec` starts.
     ///
     /// # Errors
-    /// What is wrong with it and what would be right.
+    /// The key, what is wrong with it and what would be right.
     pub fn check(&self, spec: &DeploymentSpec) -> anyhow::Result<()> {
         let count = spec.servers.len();
-        for (at, down) in &self.0 {
+        for (at, down) in &self.schedule.0 {
             if let Some(server) = down.iter().find(|server| **server >= count) {
                 let (server, servers) = (server + 1, units::count(count, "server"));
                 bail!("failure_schedule: {at} s: there is no server {server}, but {servers}");
             }
         }
         ensure!(
-            spec.engine != EngineName::External,
-            "failure_schedule: external servers cannot be killed; have their hops inject faults (docs/FAULTS.md)"
+            self.needs_hops() || spec.engine != EngineName::External,
+            "failure_kind = \"kill\": external servers cannot be killed; use \"refuse\", \"reset\" or \"stall\" at a hop"
         );
+        if self.needs_hops() {
+            ensure!(
+                spec.hops,
+                "failure_kind = \"{}\": it is done by hops, and there are none; give hops = true",
+                self.kind.name()
+            );
+            let mut keys = spec.proxy.keys();
+            if let Some(key) = keys.find(|key| key.starts_with("admin_token")) {
+                bail!(
+                    "proxy.{key}: the experiment asks its proxy for faults without one; leave it out"
+                );
+            }
+        }
         Ok(())
     }
 
     /// When one server goes down or up: seconds since the run began, and whether it is down from then on.
     fn changes(&self, server: usize) -> Vec<(f64, bool)> {
-        let phases = self.0.iter();
+        let phases = self.schedule.0.iter();
         let phases = phases.map(|(at, down)| (*at, down.contains(&server)));
         let mut changes: Vec<_> = iter::once((0.0, false)).chain(phases).collect();
         changes.dedup_by_key(|(_, is_down)| *is_down);
@@ -98,12 +168,12 @@ fn number(server: &Value) -> Option<usize> {
 }
 
 /// Does what is planned to a run's servers, and writes `file` as it goes. Ends when the last server that is up again answers;
-/// dropped, it does nothing more.
+/// dropped, it does nothing more: what hops inject then ends with the deployment.
 ///
 /// # Errors
 /// The file cannot be written, or something could not be done; what was done before is in the file.
 pub async fn run(
-    plan: &Schedule,
+    plan: &FaultPlan,
     servers: &[Server],
     began: Stamp,
     clock: &Clock,
@@ -118,7 +188,7 @@ pub async fn run(
 
 /// Does to one server what is planned.
 async fn one(
-    plan: &Schedule,
+    plan: &FaultPlan,
     server: &Server,
     number: usize,
     log: &TimedRows,
@@ -129,7 +199,7 @@ async fn one(
         let row = FaultRow {
             time: log.seconds(at),
             server: server.file.name.clone(),
-            kind: KILL.to_owned(),
+            kind: plan.kind.name().to_owned(),
             event: event.to_owned(),
         };
         log.write(&[row]).context("faults.csv")
@@ -138,9 +208,11 @@ async fn one(
         until(log, at).await;
         // Requests break while it is being done: a time taken afterwards would have them fail before the fault.
         let begun = log.clock.now();
-        match is_down {
-            true => server.kill().await?,
-            false => server.start()?,
+        match (&plan.kind, is_down) {
+            (FaultKind::Kill, true) => server.kill().await?,
+            (FaultKind::Kill, false) => server.start()?,
+            (FaultKind::Hop(fault), true) => server.set_fault(Some(fault)).await?,
+            (FaultKind::Hop(_), false) => server.set_fault(None).await?,
         }
         let event = if is_down { "down" } else { "up" };
         write(begun, event)?;

@@ -182,6 +182,8 @@ impl Deployment {
         upstream: &[String],
     ) -> anyhow::Result<String> {
         let (front, admin) = (spec.port()?, spec.port()?);
+        let servers = self.servers.iter_mut();
+        servers.for_each(|server| server.admin = Some(admin));
         let hop = |server: &Server| {
             Some(Worker {
                 name: server.file.name.clone(),
@@ -248,6 +250,7 @@ fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
             hop: free_if(spec.hops)?,
             bootstrap,
             access: spec.access.clone(),
+            admin: None,
             start_timeout: spec.start_timeout(),
         })
     };

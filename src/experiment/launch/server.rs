@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use bytes::Bytes;
 use http::Method;
 
+use crate::fault::Fault;
 use crate::report::files::ServerFile;
 
 use super::ask::{Access, Asked, until};
@@ -32,6 +33,8 @@ pub struct Server {
     /// `None`: an external one.
     pub(super) process: Option<Process>,
     pub(super) access: Access,
+    /// The proxy's admin listener, once there is one.
+    pub(super) admin: Option<SocketAddr>,
     pub(super) start_timeout: Duration,
 }
 
@@ -79,6 +82,26 @@ impl Server {
             let name = &self.file.name;
             anyhow!("{name}: {url} is not ready ({why}); start the server, or give its URL")
         })
+    }
+
+    /// Has its hop inject a fault; `None` takes it away.
+    ///
+    /// # Errors
+    /// It has no hop, or the hop does not take the fault.
+    pub async fn set_fault(&self, fault: Option<&Fault>) -> anyhow::Result<()> {
+        let name = &self.file.name;
+        let admin = self.admin.with_context(|| format!("{name} has no hop"))?;
+        let (method, body) = match fault {
+            Some(fault) => (Method::PUT, serde_json::to_vec(fault)?.into()),
+            None => (Method::DELETE, Bytes::new()),
+        };
+        let (url, path) = (format!("http://{admin}"), format!("/faults/{name}"));
+        let asked = Access::default().ask(&url, method, &path, body).await;
+        let (status, said) = asked.map_err(anyhow::Error::msg)?;
+        let said = String::from_utf8_lossy(&said);
+        let said = said.trim();
+        ensure!(status == 200, "the hop of {name} answers {status}: {said}");
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use super::Plan;
 use super::error::PlanError;
 use super::keys::{SGLANG, STARTED};
 use super::line::{self, Settings};
-use crate::experiment::faults::Schedule;
+use crate::experiment::faults::FaultPlan;
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
 };
@@ -81,8 +81,8 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         keys.enable_node_failures != Some(true) || keys.failure_schedule.is_some(),
         "enable_node_failures: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
     );
-    if let Some(schedule) = faults(settings) {
-        schedule.check(&spec)?;
+    if let Some(faults) = faults(settings) {
+        faults.check(&spec)?;
     }
     ensure!(
         !keys.find_max_rate || !settings.load.goodput.is_empty(),
@@ -153,13 +153,16 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
     };
     let router_flags = settings.table("sglang_router");
     let router_flags = router_flags.flat_map(|(key, value)| line::flags(key, value));
+    let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
     let mut spec = DeploymentSpec {
         engine: keys.engine,
         prefill: keys.num_prefill as usize * usize::from(keys.has_pairs()),
         traces: told(settings) == Some(Told::Traces),
         base_port: Some(keys.base_port).filter(|port| *port > 0),
         front: keys.front.unwrap_or(router != Router::None),
-        hops: keys.hops.unwrap_or(router == Router::SglangRouter),
+        hops: keys
+            .hops
+            .unwrap_or(needs_hops || router == Router::SglangRouter),
         router,
         policy: keys.routing_policy.clone(),
         router_program: keys.router_program.clone(),
@@ -192,6 +195,8 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         let own = ca.into_iter().chain(logs);
         let own = own.map(|(key, path)| (key.to_owned(), path.display().to_string().into()));
         spec.proxy.extend(own);
+        let takes_faults = needs_hops.then(|| ("fault_injection".to_owned(), true.into()));
+        spec.proxy.extend(takes_faults);
     }
     let given = settings.table("proxy");
     spec.proxy
@@ -240,11 +245,15 @@ pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
     (told(settings) == Some(Told::Logs)).then(|| dir.join(ENGINE_LOGS))
 }
 
-/// Which servers are killed on purpose; `None`: none.
-pub fn faults(settings: &Settings) -> Option<&Schedule> {
+/// What is done to servers on purpose; `None`: nothing.
+pub fn faults(settings: &Settings) -> Option<FaultPlan> {
     let keys = &settings.keys;
     let schedule = keys.failure_schedule.as_ref();
-    schedule.filter(|_| keys.enable_node_failures != Some(false))
+    let schedule = schedule.filter(|_| keys.enable_node_failures != Some(false))?;
+    Some(FaultPlan {
+        kind: keys.failure_kind.clone(),
+        schedule: schedule.clone(),
+    })
 }
 
 /// The generator's arguments of a run that sends to `url`, where `answers` (its `--upstream-kind`), and writes to `dir`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ArgAction::Set;
 
-use crate::experiment::faults::Schedule;
+use crate::experiment::faults::{FaultKind, Schedule};
 use crate::experiment::launch::{EngineName, Router};
 use crate::traffic;
 use crate::traffic::client::Target;
@@ -120,6 +120,9 @@ pub struct Keys {
     /// Servers that are down from so many seconds on: '{ 30 = [1, 2], 60 = [] }'
     #[arg(long, value_parser = Schedule::parse, help_heading = FAILURES)]
     pub failure_schedule: Option<Schedule>,
+    /// How they fail: kill (the process), or what a hop can do: refuse, reset, stall, slow, cut
+    #[arg(long, default_value = "kill", value_parser = FaultKind::parse, help_heading = FAILURES)]
+    pub failure_kind: FaultKind,
     /// Search the highest request rate that meets --goodput; begins at --request-rate, or 10
     #[arg(long, value_name = "BOOL", default_value = "false", action = Set, help_heading = SEARCH)]
     pub find_max_rate: bool,
