@@ -36,6 +36,10 @@ mod logging;
 #[command(name = "queuescope", version, max_term_width = 100)]
 #[command(propagate_version = true, disable_help_flag = true)]
 struct Cli {
+    /// How lines of the log are written
+    #[arg(long, global = true, hide_short_help = true, help_heading = "Log")]
+    #[arg(value_enum, value_name = "FORMAT", default_value = "text")]
+    log_format: logging::Format,
     #[command(flatten)]
     help: Help,
     #[command(subcommand)]
@@ -57,7 +61,7 @@ struct Help {
 /// An example a command, and what else its help ends in, below the command's name.
 const EXAMPLES: &str = include_str!("cli/examples.txt");
 /// The last line of each.
-const MORE: &str = "--help-all says more of each flag";
+const MORE: &str = "--help-all says more of each flag, and has that of all commands: --log-format";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -135,7 +139,7 @@ fn start(words: Vec<OsString>) -> ExitCode {
     };
     // What it runs is to have what it would have without it.
     if !matches!(cli.command, Command::EndWithParent { .. }) {
-        begin(matches!(cli.command, Command::Proxy(_)));
+        begin(matches!(cli.command, Command::Proxy(_)), cli.log_format);
     }
     exit_code(run(cli.command))
 }
@@ -178,12 +182,12 @@ fn exit_code(done: anyhow::Result<ExitCode>) -> ExitCode {
 
 /// What every process needs that opens connections: a log, many files, and that no stray signal ends it. News of the proxy are
 /// for its log; those of all else are few, and Pingora's are the demo's own affair.
-fn begin(is_proxy: bool) {
+fn begin(is_proxy: bool, format: logging::Format) {
     let filter = match is_proxy {
         true => "error,queuescope=info",
         false => "error,pingora_core::connectors=off,queuescope=warn",
     };
-    logging::start(filter);
+    logging::start(filter, format);
     if let Err(error) = ignore_signals(is_proxy) {
         log::warn!("signals that mean nothing here will end this process: {error}");
     }

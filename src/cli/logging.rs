@@ -12,6 +12,15 @@ use crate::clock::{Clock, NANOS, Stamp};
 use crate::serve::process::RELOAD;
 use crate::terminal;
 
+/// How lines are written.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Format {
+    /// For people: time, process, level, place and words
+    Text,
+    /// For machines: an object a line; the trace of a request is a field, trace_id
+    Json,
+}
+
 /// What is written at each place of the source.
 #[derive(Debug, Default)]
 struct RateLimiter(HashMap<(&'static str, u32), Minute>);
@@ -38,12 +47,16 @@ const MAX_WARNINGS_PER_MINUTE: u32 = 10;
 const MAX_INFO_PER_MINUTE: u32 = 100;
 
 /// Sends log lines to standard error: those of `filter`, unless `RUST_LOG` asks for others.
-pub(super) fn start(filter: &str) {
+pub(super) fn start(filter: &str, format: Format) {
     let pid = std::process::id();
     let inner = Builder::from_env(Env::default().default_filter_or(filter))
         .format(move |out, record| {
             let (time, level, target) = (out.timestamp(), record.level(), record.target());
             let words = record.args().to_string();
+            if let Format::Json = format {
+                let line = json(&time.to_string(), pid, level, target, &words);
+                return writeln!(out, "{line}");
+            }
             // Clients and servers are quoted in some.
             let words = terminal::one_line(&words);
             writeln!(out, "[{time} {pid} {level:<5} {target}] {words}")
@@ -59,6 +72,24 @@ pub(super) fn start(filter: &str) {
     if log::set_boxed_logger(logger).is_ok() {
         log::set_max_level(most);
     }
+}
+
+/// A line as an object.
+fn json(time: &str, pid: u32, level: Level, target: &str, message: &str) -> serde_json::Value {
+    let mut line = serde_json::json!({
+        "time": time,
+        "pid": pid,
+        "level": level.as_str(),
+        "target": target,
+        "message": message,
+    });
+    // The trace that the line names.
+    let named = message.rsplit_once("trace_id=");
+    let trace = named.and_then(|(_, rest)| rest.get(..32));
+    if let Some(trace) = trace.filter(|id| id.bytes().all(|c| c.is_ascii_hexdigit())) {
+        line["trace_id"] = trace.into();
+    }
+    line
 }
 
 impl Log for RateLimitedLogger {
@@ -171,5 +202,21 @@ mod tests {
         assert_eq!((shown(Level::Info), shown(Level::Debug)), (100, 1000));
         let fault = Record::builder().level(Level::Error).target(RELOAD).build();
         assert!((0..1000).all(|_| all.admit(&fault, Stamp::from_nanos(0)) == Some(0)));
+    }
+
+    #[test]
+    fn a_line_in_json_has_the_trace_as_a_field() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        for (message, expected) in [
+            (format!("it \"failed\"\n; trace_id={trace}"), Some(trace)),
+            ("trace_id=short".to_owned(), None),
+            ("none".to_owned(), None),
+        ] {
+            let line = json("now", 1, Level::Warn, "t", &message).to_string();
+            let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert!(!line.contains('\n'));
+            assert_eq!(read["message"], message.as_str());
+            assert_eq!(read.get("trace_id").and_then(|id| id.as_str()), expected);
+        }
     }
 }
