@@ -58,7 +58,10 @@ impl Config {
         // A process of hops only has no front.
         let front = (!self.upstream.is_empty()).then_some(self.listen);
         found.extend(loops(self, front).chain(clashes(self, front)));
-        let traces = or_default(&mut found, exporting(&self.otlp));
+        let traces = exporting(&self.otlp);
+        let traces = traces
+            .map_err(|wrong| found.extend(wrong))
+            .unwrap_or_default();
         let tls = self.tls();
         let tls = tls.map_err(|wrong| found.extend(wrong)).unwrap_or_default();
         let stamps_token = self.stamps_token.as_ref();
@@ -296,18 +299,33 @@ fn secret(
 /// All that exporting needs, the environment included.
 ///
 /// # Errors
-/// A key or variable that cannot be used.
-fn exporting(given: &Otlp) -> Result<Resolved, ConfigError> {
+/// The keys or variables that cannot be used.
+fn exporting(given: &Otlp) -> Result<Resolved, Vec<ConfigError>> {
     let env = |name: &str| std::env::var(name).ok();
-    let resolved = Settings::resolve(given, "queuescope", &env);
-    resolved.map_err(
-        |Wrong { name, problem }| match (&*name, &given.headers_file) {
+    let mut rest = given.clone();
+    let mut found = Vec::new();
+    loop {
+        let Wrong { name, problem } = match Settings::resolve(&rest, "queuescope", &env) {
+            Ok(resolved) if found.is_empty() => return Ok(resolved),
+            Ok(_) => return Err(found),
+            Err(wrong) => wrong,
+        };
+        found.push(match (&*name, &given.headers_file) {
             ("endpoint", _) => of_endpoint(&name, given.endpoint.as_deref(), problem),
             ("headers_file", Some(file)) => ConfigError::text(&name, file.display(), problem),
             // Any other value is in the words, or in the environment, where it may be secret.
             _ => ConfigError::new(&name, "…", problem),
-        },
-    )
+        });
+        // What else is wrong shows without it.
+        let file = match &*name {
+            "headers_file" => rest.headers_file.take(),
+            "ca" => rest.ca.take(),
+            _ => None,
+        };
+        if file.is_none() {
+            return Err(found);
+        }
+    }
 }
 
 /// The collector that servers' spans go on to: the one that is named, or `own`, that of our traces.

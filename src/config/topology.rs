@@ -1,5 +1,6 @@
 //! What a config makes, as text: who sends to whom, what will be seen, and what looks wrong. Pure.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::request::attempt::UpstreamKind;
@@ -171,5 +172,40 @@ fn warnings(config: &Config, credentials: &Credentials) -> Vec<String> {
                 .into(),
         );
     }
+    let workers = config.workers.iter();
+    all.extend(workers.flat_map(|worker| hop_warnings(config, worker)));
     all
+}
+
+/// The same of one hop.
+fn hop_warnings(config: &Config, worker: &Worker) -> impl Iterator<Item = String> {
+    let (name, listen) = (&worker.name, worker.listen);
+    let is_told = config.upstream.iter().any(|to| to.is_at(listen));
+    let is_idle = !is_router(config) && !is_told;
+    let idle = is_idle.then(|| {
+        format!(
+            "nothing sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
+        )
+    });
+    let is_shared = config.upstream.is_empty() && is_near(&worker.upstream);
+    let shared = (is_shared && worker.host.is_none()).then(|| {
+        format!(
+            "records call its server {}, as hops on other hosts may call theirs; give it a host, as in host = \"gpu1:30000\"",
+            worker.called()
+        )
+    });
+    let far = config.upstream.iter().find(|to| !is_near(to));
+    let far = far.filter(|_| is_router(config) && listen.ip().is_loopback());
+    let far = far.map(|router| {
+        let router = router.name();
+        format!("listens on {listen}, which a router at {router} cannot reach")
+    });
+    let all = [idle, shared, far].into_iter().flatten();
+    all.map(move |warning| format!("worker {name}: {warning}"))
+}
+
+/// Whether an address may be on this machine. A name may.
+fn is_near(address: &Address) -> bool {
+    let host = address.host().parse::<IpAddr>();
+    host.map_or(true, |ip| ip.is_loopback() || ip.is_unspecified())
 }
