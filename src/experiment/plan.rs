@@ -50,14 +50,16 @@ pub struct Run {
 
 /// What says of which kind a plan in a file is.
 const EXPERIMENT: &str = "experiment";
-/// Tables of further flags, by the program that gets them (of a pair's servers, by what they do).
-const TABLES: [&str; 6] = [
+/// Tables of further flags, by the program that gets them (of a pair's servers, by what they do); and of variables of servers'
+/// environments.
+const TABLES: [&str; 7] = [
     "sim",
     "sglang",
     "prefill",
     "decode",
     "sglang_router",
     "proxy",
+    "env",
 ];
 
 /// Keys of the built-in example that go with our own balancer alone: before another router the front's queue would pass for that one's.
@@ -301,6 +303,9 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
     if !is_known {
         return Err(unknown(kind, name, value));
     }
+    if let Some(variable) = name.strip_prefix("env.") {
+        check_variable(variable, value).map_err(|wrong| PlanError::of(name, wrong))?;
+    }
     match values(name, value).len() {
         0 => Err(PlanError::of(name, "must not be an empty list")),
         2.. if name == "repeats" => {
@@ -312,6 +317,30 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
             "must be one value: a secret is not varied",
         )),
         _ => Ok(()),
+    }
+}
+
+/// Whether a variable of the environment may stand in a plan: secrets may not, as its files are kept and shown.
+fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
+    const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if variable.is_empty() || !variable.chars().all(is_name) {
+        return Err("is no name of a variable, such as env.CUDA_VISIBLE_DEVICES");
+    }
+    let upper = variable.to_ascii_uppercase();
+    if upper
+        .split('_')
+        .any(|word| SECRET.split(' ').any(|secret| secret == word))
+    {
+        return Err(
+            "looks like a secret, which files of an experiment would show: leave it out and export it, servers inherit the \
+             environment",
+        );
+    }
+    let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
+    match values("", value).iter().all(is_plain) {
+        true => Ok(()),
+        false => Err("must be a text, a number, true or false"),
     }
 }
 

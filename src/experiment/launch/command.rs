@@ -6,19 +6,24 @@ use std::path::PathBuf;
 
 use crate::secret;
 
-/// A program and its arguments. Shown as a shell takes it.
+/// A program, its arguments, and variables of its environment beside ours. Shown as a shell takes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandLine {
     /// What is started.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
+    /// Names and values.
+    pub env: Vec<(String, String)>,
     /// So many arguments say what the program is, and stand before all others.
     lead: usize,
 }
 
 impl fmt::Display for CommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            write!(f, "{name}={} ", quoted(&secret::shown(name, value)))?;
+        }
         write!(f, "{}", quoted(&self.program.display().to_string()))?;
         let mut args = self.shown();
         args.try_for_each(|(arg, _)| write!(f, " {}", quoted(&arg)))
@@ -31,6 +36,7 @@ impl CommandLine {
         CommandLine {
             program: program.into(),
             args: args.iter().map(ToString::to_string).collect(),
+            env: Vec::new(),
             lead: args.len(),
         }
     }
@@ -70,7 +76,10 @@ impl CommandLine {
 
     /// What is not shown of it; no empty one, which would be found between all characters.
     pub(super) fn secrets(&self) -> Vec<&str> {
+        let env = self.env.iter();
+        let env = env.filter(|(name, value)| secret::shown(name, value) != *value);
         let all = self.shown().filter_map(|(_, secret)| secret);
+        let all = all.chain(env.map(|(_, value)| value.as_str()));
         all.filter(|secret| !secret.is_empty()).collect()
     }
 }
@@ -90,20 +99,30 @@ mod tests {
 
     #[test]
     fn secrets_of_a_command_are_not_shown() {
-        for (args, shown, secrets) in [
+        for (args, env, shown, secrets) in [
             (
                 &["--api-key", "S 1", "--model", "m", "--admin-api-key=S2"][..],
+                &[][..] as &[(&str, &str)],
                 "--api-key '***' --model m '--admin-api-key=***'",
-                &["S 1", "S2"][..],
+                ["S 1", "S2"],
             ),
             (
-                &["--api-key", "", "--token=", "--proxy", "http://me:S4@h"],
-                "--api-key '***' '--token=***' --proxy 'http://***@h'",
-                &["http://me:S4@h"],
+                &["--api-key", "", "--token="],
+                &[("MYTOKEN", "S3"), ("PROXY", "http://me:S4@h"), ("HOW", "x")],
+                "--api-key '***' '--token=***'",
+                ["S3", "http://me:S4@h"],
             ),
         ] {
-            let line = CommandLine::new("/my bin/a", args);
-            assert_eq!(line.to_string(), format!("'/my bin/a' {shown}"));
+            let mut line = CommandLine::new("/my bin/a", args);
+            line.env = env
+                .iter()
+                .map(|(n, v)| (n.to_string(), v.to_string()))
+                .collect();
+            let variables = match env {
+                [] => "",
+                _ => "MYTOKEN='***' PROXY='http://***@h' HOW=x ",
+            };
+            assert_eq!(line.to_string(), format!("{variables}'/my bin/a' {shown}"));
             assert_eq!(line.secrets(), secrets);
         }
     }
@@ -112,14 +131,15 @@ mod tests {
     fn a_command_is_shown_as_a_shell_takes_it() {
         let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
         let flags = ["--model", "it's a {model}"];
-        let line = CommandLine::new("/my bin/a", &["sim"]).with(flags).at(addr);
+        let mut line = CommandLine::new("/my bin/a", &["sim"]).with(flags).at(addr);
+        line.env = vec![("CUDA_VISIBLE_DEVICES".to_owned(), "0, 1".to_owned())];
         let shown = line.to_string();
         assert_eq!(
             shown,
-            r"'/my bin/a' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
+            r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/a' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
         );
         let echoed = std::process::Command::new("sh")
-            .args(["-c", &shown.replace("'/my bin/a'", "printf '%s|'")])
+            .args(["-c", &shown.replace(" '/my bin/a'", " printf '%s|'")])
             .output();
         let echoed = String::from_utf8(echoed.unwrap().stdout).unwrap();
         assert!(echoed.contains("|--model|it's a {model}|"), "{echoed}");

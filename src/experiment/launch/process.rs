@@ -123,6 +123,7 @@ impl Process {
             .args(&line.args)
             // What it said last is in the log, whatever ends it.
             .env("PYTHONUNBUFFERED", "1")
+            .envs(line.env.iter().map(|(name, value)| (name, value)))
             .env_remove("NOTIFY_SOCKET")
             .stdin(signals)
             .stdout(kept)

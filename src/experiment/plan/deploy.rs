@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::Plan;
 use super::error::PlanError;
 use super::keys::{SGLANG, STARTED};
-use super::line::{self, Settings};
+use super::line::{self, Settings, text};
 use crate::experiment::faults::FaultPlan;
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
@@ -70,6 +70,12 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         ensure!(
             keys.model_path.is_some(),
             "model_path: engine = \"sglang\" needs a model: a folder or a name on the hub"
+        );
+        let sharing = f64::from(keys.servers_per_gpu);
+        ensure!(
+            keys.mem_fraction_static * sharing <= 1.0,
+            "servers_per_gpu: mem_fraction_static must be below {:.2}, as {sharing} servers share a GPU's memory",
+            1.0 / sharing
         );
     }
     spec.check()?;
@@ -148,8 +154,12 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
             EngineName::Sglang => CommandLine::new(&keys.python, &["-m", "sglang.launch_server"]),
             _ => CommandLine::new(program, &["sim"]),
         };
-        let flags = server_flags(settings, (number, role), logs.as_deref());
-        ServerSpec::Started(line.with(flags))
+        let mut line = line.with(server_flags(settings, (number, role), logs.as_deref()));
+        let env = settings.table("env");
+        line.env = env
+            .map(|(name, value)| (name.to_owned(), text(value)))
+            .collect();
+        ServerSpec::Started(line)
     };
     let router_flags = settings.table("sglang_router");
     let router_flags = router_flags.flat_map(|(key, value)| line::flags(key, value));
@@ -295,8 +305,8 @@ fn server_flags(
     let named = |key: &&str| Some(own(key, settings.get(key)?.clone()));
     all.extend(OF_SERVERS.iter().filter(is_flag).filter_map(named));
     if is_sglang {
-        // Each has GPUs of its own.
-        let gpu = keys.gpu_id + number * keys.tp_size;
+        // Each has GPUs of its own, or shares them with so many.
+        let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
         all.extend([own("base_gpu_id", i64::from(gpu).into())]);
     } else {
         let model = settings.get("model_path");
@@ -342,7 +352,7 @@ pub fn without_effect(plan: &Plan, settings: &Settings) -> Vec<String> {
     let idle: &[&str] = match settings.keys.engine {
         EngineName::Sim => &[SGLANG, "sglang"],
         EngineName::Sglang => &["sim"],
-        EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode"],
+        EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode", "env"],
     };
     let is_idle = |name: &&String| {
         let key = line::key(name);

@@ -89,6 +89,9 @@ pub struct Keys {
     /// Servers to start that decode what those have prefilled
     #[arg(long, default_value = "0", value_parser = between(0_u32, 1024), help_heading = STARTED)]
     pub num_decode: u32,
+    /// Servers that share GPUs; each needs a mem_fraction_static of its own share, such as 0.4 for two
+    #[arg(long, default_value = "1", value_parser = between(1_u32, 64), help_heading = SGLANG)]
+    pub servers_per_gpu: u32,
     /// What shares requests out: queuescope's balancer, a sglang-router started here, or one that runs (--router-url)
     #[arg(long, value_enum, default_value = "none", help_heading = ROUTER)]
     pub router: Router,

@@ -195,21 +195,23 @@ fn a_chat_experiment_shows_the_servers_queue() {
 }
 
 /// As `conda run` does: a process that starts the server as its own child, and waits.
-const WRAPPER: &str = "#!/bin/sh\n$QUEUESCOPE sim \"$3\" \"$4\" \"$5\" \"$6\" &\nwait\n";
+const WRAPPER: &str = "#!/bin/sh\n\"$QUEUESCOPE\" sim \"$3\" \"$4\" \"$5\" \"$6\" &\nwait\n";
 
 #[test]
 fn a_server_behind_a_shell_ends_with_an_experiment_that_is_killed() {
     let program = env!("CARGO_BIN_EXE_queuescope");
-    let plan =
-        Planned::new("model_path = 'm'\nrequest_rate = 20\nnum_prompts = 400\npython = './python'");
+    let plan = Planned::new(&format!(
+        "env.QUEUESCOPE = '{program}'\nenv.HOW = 'a b'\nmodel_path = 'm'\nrequest_rate = 20\nnum_prompts = 400\n\
+         python = './python'"
+    ));
     let wrapper = plan.folder.path().join("python");
-    std::fs::write(&wrapper, WRAPPER.replace("$QUEUESCOPE", program)).unwrap();
+    std::fs::write(&wrapper, WRAPPER).unwrap();
     plan.executable("python");
     let process = plan.begin("node", &["--engine", "sglang"]);
     plan.until_loaded("01-run");
     let command = &plan.run_file("01-run").unwrap().processes[0].command;
-    let typed = "./python -m sglang.launch_server";
-    assert!(command.starts_with(typed), "{command}");
+    let typed = format!("HOW='a b' QUEUESCOPE={program} ./python -m sglang.launch_server");
+    assert!(command.starts_with(&typed), "{command}");
     end(process, Signal::SIGKILL);
     plan.assert_nothing_is_left();
 }
