@@ -111,7 +111,7 @@ impl Args {
 }
 
 /// The keys that are shown in any case.
-const SHOWN: [&str; 8] = [
+const SHOWN: [&str; 9] = [
     "engine",
     "servers",
     "num_gpus",
@@ -120,6 +120,7 @@ const SHOWN: [&str; 8] = [
     "num_prompts",
     "duration",
     "request_rate",
+    "preset",
 ];
 
 /// What will be done: the runs, and what varies.

@@ -14,7 +14,7 @@ pub mod read;
 
 use error::PlanError;
 use grid::Sweep;
-use keys::{Kind, STARTED};
+use keys::{Kind, PRESETS, STARTED};
 use line::{KEYS, SIM, Settings, text};
 use read::Entry;
 
@@ -75,7 +75,13 @@ impl Plan {
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, PlanError> {
-        let given = known(kind, given)?;
+        let mut given = known(kind, given)?;
+        let preset = texts(&given, "preset");
+        if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
+            for (key, value) in read::file(keys)? {
+                given.entry(key).or_insert(value);
+            }
+        }
         let mut keys = known(kind, example)?;
         let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
         let is_other = given.contains_key("num_prefill")
@@ -311,6 +317,7 @@ fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
         2.. if name == "repeats" => {
             Err(PlanError::of(name, "must be one number: it is not varied"))
         }
+        2.. if name == "preset" => Err(PlanError::of(name, "must be one name: it is not varied")),
         // It would be in the names of files.
         2.. if shown(name, value) != *value => Err(PlanError::of(
             name,

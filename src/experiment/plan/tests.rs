@@ -97,10 +97,30 @@ fn what_is_wrong_is_told_by_its_key_before_anything_starts() {
 }
 
 #[test]
+fn presets_stand_between_defaults_and_what_is_given() {
+    let settings = only(&node(
+        "preset = 'high-throughput'\nchunked_prefill_size = 1000",
+    ));
+    let keys = &settings.keys;
+    assert_eq!(
+        (keys.max_running_requests, keys.chunked_prefill_size),
+        (512, Some(1000))
+    );
+    // Of the built-in example they win.
+    let example = read::file("max_running_requests = [1, 2]\nrequest_rate = 3").unwrap();
+    let given = read::file("preset = 'low-latency'").unwrap();
+    let plan = Plan::new(Kind::Node, example, given).unwrap();
+    let settings = only(&plan);
+    assert_eq!(settings.keys.max_running_requests, 32);
+    assert_eq!(settings.load.request_rate, 3.0);
+}
+
+#[test]
 fn what_is_written_is_the_same_plan_again() {
     for text in [
         "",
         "request_rate = [5, inf]\nmax_running_requests = [8, 4]\nsim.decode_step_ms = 3.5\nmodel_path = \"a 'b'\"",
+        "preset = 'low-latency'\nchunked_prefill_size = 77\nrequest_rate = [1, 2]",
         "router = 'sglang-router'\nrouting_policy = ['random', 'cache_aware']\nfailure_schedule = { 3 = [1], 10 = [] }\n[sglang_router]\ncache-threshold = 0.5",
         "rate_curve = '0:5,60:50'",
     ] {
