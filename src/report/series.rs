@@ -6,6 +6,8 @@ pub const RECORDS: &str = "records";
 pub const METRICS: &str = "metrics";
 /// Tokens that the KV cache of a server holds, by the same.
 pub const POOL: &str = "max_total_num_tokens";
+/// The source of rows of a GPU.
+pub const GPU: &str = "gpu";
 /// In a batch: prefill or decode.
 pub const RUNNING: &str = "running";
 /// In the server queue.

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use super::ask::Access;
 use super::command::CommandLine;
 use crate::request::attempt::ServerRole;
-use crate::traffic::client::UpstreamKind;
+use crate::traffic::client::{Target, UpstreamKind};
 
 /// What serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -143,6 +143,13 @@ impl DeploymentSpec {
         }
     }
 
+    /// Whether servers use GPUs of this machine, as far as that shows.
+    pub fn has_gpus_here(&self) -> bool {
+        let is_here = |host: &str| ["localhost", "127.0.0.1", "::1"].contains(&host);
+        let is_here = |url| Target::parse(url).is_ok_and(|target| is_here(target.host()));
+        self.engine == EngineName::Sglang || self.running().any(is_here)
+    }
+
     /// Whether our proxy is part of it.
     pub fn has_proxy(&self) -> bool {
         self.front || self.hops || self.router == Router::Builtin
@@ -189,5 +196,35 @@ impl DeploymentSpec {
             ROUTER_POLICIES.join(", ")
         );
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_looked_for_where_servers_may_use_ours() {
+        let is_here = |engine, urls: &[&str]| {
+            let servers = urls
+                .iter()
+                .map(|url| ServerSpec::Running((*url).to_owned()));
+            let spec = DeploymentSpec {
+                engine,
+                servers: servers.collect(),
+                ..DeploymentSpec::default()
+            };
+            spec.has_gpus_here()
+        };
+        for (url, expected) in [
+            ("http://127.0.0.1:30000", true),
+            ("http://localhost:30000", true),
+            ("http://[::1]:30000", true),
+            ("http://gpu-server:30000", false),
+        ] {
+            let found = is_here(EngineName::External, &["http://10.0.0.1:30000", url]);
+            assert_eq!(found, expected, "{url}");
+        }
+        assert!(is_here(EngineName::Sglang, &[]) && !is_here(EngineName::Sim, &[]));
     }
 }

@@ -188,7 +188,9 @@ impl RunContext {
             true => &end.file.servers[..],
             false => &[],
         };
-        let mut scraper = Scraper::new(asked, spec.access.clone());
+        let is_asked = !asked.is_empty() && spec.has_gpus_here();
+        let smi = is_asked.then(|| router::in_path("nvidia-smi")).flatten();
+        let mut scraper = Scraper::new(asked, spec.access.clone(), smi);
         let sent = {
             let beside = self.beside(settings, &deployment.servers, &live, end, &mut scraper);
             tokio::select! {

@@ -1,4 +1,4 @@
-//! What is taken of a page in Prometheus's text format; how the gauges of several ranks become one value; pure.
+//! What is taken of a page in Prometheus's text format, and of `nvidia-smi`; how the gauges of several ranks become one value; pure.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +19,9 @@ const GAUGES: [Gauge; 6] = [
     ("sglang:cache_hit_rate", "cache_hit_rate", true),
     ("sglang:gen_throughput", "gen_throughput", false),
 ];
+
+/// Bytes of a mebibyte.
+const MIB: f64 = 1_048_576.0;
 
 /// What a page tells. Ranks of tensor and pipeline parallelism repeat one another: the highest of them counts. Of each priority's own
 /// the total alone counts.
@@ -41,6 +44,21 @@ pub(super) fn gauges(page: &str) -> Vec<(&'static str, f64)> {
         (metric, ranks.values().sum::<f64>() / count)
     };
     found.into_iter().map(gauge).collect()
+}
+
+/// What `nvidia-smi` tells in lines such as `0, 37, 1024`, of index, percent and mebibytes, as share and bytes of `gpu-0`; `[N/A]` where
+/// a GPU does not tell.
+pub(super) fn of_nvidia_smi(told: &str) -> Vec<(String, &'static str, f64)> {
+    let mut found = Vec::new();
+    for line in told.lines() {
+        let mut cells = line.split(',').map(str::trim);
+        let gpu = format!("gpu-{}", cells.next().unwrap_or_default());
+        for ((metric, factor), cell) in [("gpu_use", 0.01), ("gpu_memory", MIB)].iter().zip(cells) {
+            let value = cell.parse::<f64>().ok();
+            found.extend(value.map(|value| (gpu.clone(), *metric, value * factor)));
+        }
+    }
+    found
 }
 
 /// The samples of a page that are numbers; lines that are none are passed over.
@@ -125,5 +143,18 @@ mod tests {
             gauges(page),
             [("running", 7.0), ("queued", 5.0), ("token_usage", 0.375)]
         );
+    }
+
+    #[test]
+    fn lines_of_nvidia_smi() {
+        assert_eq!(
+            of_nvidia_smi("0, [N/A], 1\n1, 37, 2\n"),
+            [
+                ("gpu-0".to_owned(), "gpu_memory", MIB),
+                ("gpu-1".to_owned(), "gpu_use", 0.37),
+                ("gpu-1".to_owned(), "gpu_memory", 2.0 * MIB)
+            ]
+        );
+        assert_eq!(of_nvidia_smi("Unable to determine the device handle"), []);
     }
 }

@@ -1,3 +1,5 @@
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -62,13 +64,14 @@ fn server(name: &str, url: String) -> ServerFile {
 async fn scraped(
     servers: &[ServerFile],
     access: Access,
+    smi: Option<PathBuf>,
     seen: impl AsyncFnOnce(&Path),
 ) -> (Vec<SeriesRow>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let (clock, moving) = Clock::manual(Stamp::from_nanos(0));
     moving.advance(Duration::from_millis(2500));
     let began = Stamp::from_nanos(500_000_000);
-    let mut scraper = Scraper::new(servers, access);
+    let mut scraper = Scraper::new(servers, access, smi);
     let file = dir.path().join(SERIES);
     tokio::select! {
         biased;
@@ -99,7 +102,7 @@ async fn answers_are_written_as_they_come_with_their_time() {
             tokio::task::yield_now().await;
         }
     };
-    let (mut rows, notes) = scraped(&servers, Access::default(), both).await;
+    let (mut rows, notes) = scraped(&servers, Access::default(), None, both).await;
     rows.sort_by(|a, b| (&a.source, &a.metric).cmp(&(&b.source, &b.metric)));
     let seen = rows.iter();
     let seen: Vec<_> = seen
@@ -140,7 +143,7 @@ async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
         headers: Vec::new(),
     };
     let servers = [server("server-1", url)];
-    let (rows, notes) = scraped(&servers, access, has_row).await;
+    let (rows, notes) = scraped(&servers, access, None, has_row).await;
     assert_eq!((rows[0].value, notes.len()), (3.0, 0), "{notes:?}");
     let head = asked.recv().await.unwrap().to_lowercase();
     assert!(head.contains("authorization: bearer s3cret"), "{head}");
@@ -163,7 +166,7 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
             asked_silent.recv().await.unwrap();
         }
     };
-    let (rows, notes) = scraped(&servers, Access::default(), asked).await;
+    let (rows, notes) = scraped(&servers, Access::default(), None, asked).await;
     assert_eq!(rows, []);
     for (note, name, said) in [
         (&notes[0], "down: ", "failed, which leaves gaps (the last: "),
@@ -180,4 +183,45 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
     ] {
         assert!(note.starts_with(name) && note.contains(said), "{note}");
     }
+}
+
+/// A program in `dir` that stands for `nvidia-smi`.
+fn program(dir: &Path, script: &str) -> PathBuf {
+    let path = dir.join("nvidia-smi");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// No real GPU was there: a program that speaks as `nvidia-smi` does stands for it.
+#[tokio::test]
+async fn gpus_are_asked_each_second() {
+    let dir = tempfile::tempdir().unwrap();
+    let smi = program(dir.path(), "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'");
+    let (rows, notes) = scraped(&[], Access::default(), Some(smi.clone()), has_row).await;
+    let row = &rows[0];
+    let seen = (&*row.source, &*row.server, &*row.metric, row.value);
+    assert_eq!((row.time, seen), (2.0, ("gpu", "gpu-0", "gpu_use", 0.37)));
+    assert_eq!(notes, [""; 0]);
+    let flags = std::fs::read_to_string(smi.with_extension("flags")).unwrap();
+    assert!(flags.contains("utilization.gpu,memory.used"), "{flags}");
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_tell_is_spoken_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let fails = program(dir.path(), "echo . >> \"$0.done\"; exit 9");
+    // When it is asked the second time the first answer has been taken in.
+    let twice = async |_: &Path| {
+        let done = || std::fs::read(fails.with_extension("done")).unwrap_or_default();
+        while done().len() < 4 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let (rows, notes) = scraped(&[], Access::default(), Some(fails.clone()), twice).await;
+    assert_eq!(rows, []);
+    assert!(
+        notes[0].contains("(the last: exit status: 9); it has to report"),
+        "{notes:?}"
+    );
 }
