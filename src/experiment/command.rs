@@ -139,7 +139,10 @@ fn announcement(plan: &Plan) -> String {
             1 => String::new(),
             repeats => format!(", each setting {repeats} times with seeds of its own"),
         };
-        format!("{}{each}\n", count(plan.runs().len(), "run"))
+        let runs = count(plan.runs().len(), "run");
+        let about = about(plan.runs());
+        let about = about.unwrap_or_else(|| "for as long as the servers take".to_owned());
+        format!("{runs}{each}, {about}\n")
     };
     for Sweep { key, values } in plan.sweeps() {
         let values = values.iter().map(|value| line::text(&shown(&key, value)));
@@ -155,6 +158,26 @@ fn announcement(plan: &Plan) -> String {
         text.push_str(&format!("note: {note}\n"));
     }
     text
+}
+
+/// How long runs take, starts included, where their rates or durations say so.
+fn about(runs: &[Run]) -> Option<String> {
+    let seconds = |Run { settings, .. }: &Run| {
+        let load = &settings.load;
+        let is_sglang = settings.keys.engine == EngineName::Sglang;
+        let start = if is_sglang { 60.0 } else { 2.0 };
+        let rate = Some(load.request_rate).filter(|rate| rate.is_finite());
+        let count = load.num_prompts.or(load.duration.is_none().then_some(1000));
+        let by_rate = rate.zip(count).map(|(rate, count)| count as f64 / rate);
+        let duration = load.duration.map(|duration| duration.as_secs_f64());
+        let lasts = by_rate.into_iter().chain(duration).reduce(f64::min);
+        Some(start + lasts?)
+    };
+    Some(match runs.iter().map(seconds).sum::<Option<f64>>()? {
+        seconds @ ..90.0 => format!("about {seconds:.0} s"),
+        seconds @ ..5400.0 => format!("about {:.0} min", seconds / 60.0),
+        seconds => format!("about {:.1} h", seconds / 3600.0),
+    })
 }
 
 fn say(text: &str) {
