@@ -79,6 +79,9 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         );
     }
     spec.check()?;
+    if let Some(faults) = faults(settings) {
+        faults.check(&spec)?;
+    }
     check_proxy(&spec)?;
     if keys.engine == EngineName::Sim {
         check_sim(settings)?;
@@ -87,9 +90,6 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         keys.enable_node_failures != Some(true) || keys.failure_schedule.is_some(),
         "enable_node_failures: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
     );
-    if let Some(faults) = faults(settings) {
-        faults.check(&spec)?;
-    }
     ensure!(
         !keys.find_max_rate || !settings.load.goodput.is_empty(),
         "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"
