@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
 
 use crate::clock::Clock;
 use crate::config;
@@ -28,7 +30,6 @@ use crate::{disk, secret, serve, sim, terminal, traffic, whatif};
 
 mod health;
 mod logging;
-mod signals;
 
 /// Shows where every LLM request waits: client, router, server queue, prefill or decode.
 #[derive(Debug, Parser)]
@@ -187,12 +188,23 @@ fn begin(is_proxy: bool, format: logging::Format) {
         false => "error,pingora_core::connectors=off,queuescope=warn",
     };
     logging::start(filter, format);
-    if let Err(error) = signals::ignore(is_proxy) {
+    if let Err(error) = ignore_signals(is_proxy) {
         log::warn!("signals that mean nothing here will end this process: {error}");
     }
     if let Err(error) = allow_many_files() {
         log::warn!("cannot raise the limit on open files: {error}");
     }
+}
+
+/// From now on SIGXFSZ does nothing (a file has come to the limit of `ulimit -f`: writing it fails then, and whoever writes it says
+/// so), nor SIGUSR1, which often means "write your figures" or "open your log again"; nor, but to a proxy, SIGUSR2.
+fn ignore_signals(is_proxy: bool) -> std::io::Result<()> {
+    let usr2 = (!is_proxy).then_some(Signal::SIGUSR2);
+    let ignored = [Signal::SIGXFSZ, Signal::SIGUSR1].into_iter().chain(usr2);
+    for signal in ignored {
+        signal_hook::flag::register(signal as i32, Arc::default())?;
+    }
+    Ok(())
 }
 
 /// A request takes a socket, at the proxy two; the usual soft limit of 1024 is for programs that use `select`.

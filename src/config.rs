@@ -10,7 +10,6 @@ use self::read::Reading;
 
 pub mod args;
 pub mod check;
-mod otlp;
 pub mod proxy;
 mod read;
 pub mod sections;

@@ -4,5 +4,4 @@ pub mod admin;
 pub mod lifecycle;
 mod live;
 pub mod process;
-pub mod reload;
 pub mod start;

@@ -13,10 +13,9 @@ use crate::serve::process::RELOAD;
 use crate::terminal;
 
 /// How lines are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(super) enum Format {
     /// For people: time, process, level, place and words
-    #[default]
     Text,
     /// For machines: an object a line; the trace of a request is a field, trace_id
     Json,
@@ -54,18 +53,13 @@ pub(super) fn start(filter: &str, format: Format) {
         .format(move |out, record| {
             let (time, level, target) = (out.timestamp(), record.level(), record.target());
             let words = record.args().to_string();
-            match format {
-                // Clients and servers are quoted in some.
-                Format::Text => {
-                    let words = terminal::one_line(&words);
-                    writeln!(out, "[{time} {pid} {level:<5} {target}] {words}")
-                }
-                Format::Json => writeln!(
-                    out,
-                    "{}",
-                    json(&time.to_string(), pid, level, target, &words)
-                ),
+            if let Format::Json = format {
+                let line = json(&time.to_string(), pid, level, target, &words);
+                return writeln!(out, "{line}");
             }
+            // Clients and servers are quoted in some.
+            let words = terminal::one_line(&words);
+            writeln!(out, "[{time} {pid} {level:<5} {target}] {words}")
         })
         .build();
     let most = inner.filter();

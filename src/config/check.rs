@@ -1,22 +1,19 @@
 //! The check of what no key can tell by itself, and what is found beside the config.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::client::tls;
 use crate::config_error::ConfigError;
+use crate::engine::keys::Traces;
 use crate::secret::Secret;
-use crate::telemetry::otlp::settings::Settings;
-use crate::upstream::Trust;
+use crate::telemetry::otlp::settings::{Otlp, Settings, Wrong};
+use crate::upstream::{Address, Trust};
 
-use super::otlp;
 use super::proxy::{Config, StampsPolicy};
-
-mod addresses;
-mod paths;
-mod secrets;
 
 /// What a config names and does not hold.
 #[derive(Clone, Debug)]
@@ -57,34 +54,36 @@ impl Config {
             found.push(ConfigError::text("stamps", "token", problem));
         }
         found.extend(self.check_workers());
-        found.extend(addresses::check(self));
-        let traces = otlp::settings(&self.otlp);
+        // A process of hops only has no front.
+        let front = (!self.upstream.is_empty()).then_some(self.listen);
+        found.extend(loops(self, front).chain(clashes(self, front)));
+        let traces = exporting(&self.otlp);
         let traces = traces
             .map_err(|wrong| found.extend(wrong))
             .unwrap_or_default();
         let tls = self.tls();
         let tls = tls.map_err(|wrong| found.extend(wrong)).unwrap_or_default();
         let stamps_token = self.stamps_token.as_ref();
-        found.extend(secrets::read("stamps_token", stamps_token, None, "").err());
+        found.extend(secret("stamps_token", stamps_token, None, "").err());
         let (given, file) = (self.admin_token.as_ref(), self.admin_token_file.as_deref());
         let is_here = self.admin.ip().to_canonical().is_loopback();
         if self.fault_injection && given.is_none() && file.is_none() && !is_here {
             found.push(ConfigError::new("fault_injection", true, FAULTS_FOR_ALL));
         }
-        let admin_token = secrets::read("admin_token", given, file, "");
+        let admin_token = secret("admin_token", given, file, "");
         let (given, file) = (self.hop_secret.as_ref(), self.hop_secret_file.as_deref());
         let to_all = ", the same to the front and to its hops";
-        let hop_secret = secrets::read("hop_secret", given, file, to_all);
+        let hop_secret = secret("hop_secret", given, file, to_all);
         let mut credentials = Credentials {
             admin_token: or_default(&mut found, admin_token),
             hop_secret: or_default(&mut found, hop_secret),
             tls,
-            forward: or_default(&mut found, otlp::forward(&self.engine.traces, &traces)),
+            forward: or_default(&mut found, forward(&self.engine.traces, &traces)),
             traces,
             trust: None,
         };
-        found.extend(addresses::forward_loop(self, credentials.forward.as_ref()));
-        found.extend(paths::check(self));
+        found.extend(forward_loop(self, credentials.forward.as_ref()));
+        found.extend(paths(self));
         credentials.trust = or_default(&mut found, self.trust());
         match found.is_empty() {
             true => Ok(credentials),
@@ -151,4 +150,195 @@ impl Config {
 /// What could be read; what could not is found.
 fn or_default<T: Default>(found: &mut Vec<ConfigError>, read: Result<T, ConfigError>) -> T {
     read.map_err(|wrong| found.push(wrong)).unwrap_or_default()
+}
+
+/// A request that comes back to where it was would go round for ever, and the admin listener takes none.
+fn loops(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
+    let upstream = config.upstream.iter();
+    let upstream = upstream.map(|to| ("upstream".to_owned(), to, false));
+    let servers = config.workers.iter();
+    let servers = servers.map(|worker| (worker.key("upstream"), &worker.upstream, true));
+    let loops = move |(key, to, is_server): (String, &Address, bool)| {
+        let is_at = |listener: SocketAddr| to.is_at(listener);
+        // The front may send to our own hops, in a router's place.
+        let mut hops = config.workers.iter().map(|worker| worker.listen);
+        let comes_back = front.is_some_and(is_at) || (is_server && hops.any(is_at));
+        let what = match is_at(config.admin) {
+            true => "admin listener",
+            false if comes_back => "listener",
+            false => return None,
+        };
+        let problem = format!("is this proxy's own {what}; give the router's or server's address");
+        Some(ConfigError::text(&key, to.name(), problem))
+    };
+    upstream.chain(servers).filter_map(loops)
+}
+
+/// Spans that come back to where they came in would go round for ever.
+fn forward_loop(config: &Config, forward: Option<&Settings>) -> Option<ConfigError> {
+    let listen = config.engine.traces.listen?;
+    let uri: http::Uri = forward?.endpoint.parse().ok()?;
+    let to = Address::parse(uri.authority()?.as_str()).ok()?;
+    let problem = "is this proxy's own listener for servers' spans; give the collector's address, or \"none\"";
+    let wrong = || ConfigError::text("engine.traces: forward_to", to.name(), problem);
+    to.is_at(listen).then(wrong)
+}
+
+/// Only one listener can have an address.
+fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
+    let front = front.map(|front| ("listen".to_owned(), front)).into_iter();
+    let admin = std::iter::once(("admin".to_owned(), config.admin));
+    let workers = config.workers.iter();
+    let workers = workers.map(|worker| (worker.key("listen"), worker.listen));
+    let traces = config.engine.traces.listen.into_iter();
+    let traces = traces.map(|listen| ("engine.traces: listen".to_owned(), listen));
+    let all = front.chain(admin).chain(workers).chain(traces);
+    let mut earlier: Vec<(String, SocketAddr)> = Vec::new();
+    all.filter_map(move |(key, address)| {
+        let is_same = |(_, other): &&(String, _)| *other == address && address.port() != 0;
+        let other = earlier.iter().find(is_same);
+        let problem = |(other, _): &(String, _)| {
+            let problem = format!("`{other}` has this address too; give each its own");
+            ConfigError::text(&key, address, problem)
+        };
+        let clash = other.map(problem);
+        earlier.push((key, address));
+        clash
+    })
+}
+
+/// Paths that cannot be used.
+fn paths(config: &Config) -> Vec<ConfigError> {
+    let mut found = Vec::new();
+    if let Some(path) = config.records.as_deref() {
+        let folder = path.parent();
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+        let problem = match folder {
+            _ if path == "" => Some("is empty; give a path, or leave it out".into()),
+            Some(folder) => {
+                let folder = folder.display();
+                Some(format!("there is no folder {folder}; make it first"))
+            }
+            None if path.is_dir() => {
+                Some("is a folder; give a file in it, as in records.csv".into())
+            }
+            None => None,
+        };
+        let wrong = |problem: String| ConfigError::text("records", path.display(), problem);
+        found.extend(problem.map(wrong));
+    }
+    let logs = config.engine.logs.path.as_deref();
+    if let Some(logs) = logs.filter(|logs| *logs == "" || (logs.exists() && !logs.is_dir())) {
+        let problem = "is no folder; give that of the servers' --export-metrics-to-file-dir";
+        let path = logs.display();
+        found.push(ConfigError::text("engine.logs: path", path, problem));
+    }
+    found
+}
+
+/// Who sees what a hop signed, or may ask again and again, may try secrets until one fits: that many bytes cannot be
+/// tried.
+const LEAST: usize = 16;
+
+/// The secret `key`, or what the file under `key`_file holds; `to_whom` it is to be given, too.
+fn secret(
+    key: &str,
+    given: Option<&Secret>,
+    file: Option<&Path>,
+    to_whom: &str,
+) -> Result<Option<Secret>, ConfigError> {
+    let wrong =
+        |file: &Path, problem| ConfigError::text(&format!("{key}_file"), file.display(), problem);
+    let secret = match (given.cloned(), file) {
+        (Some(_), Some(file)) => {
+            let problem = format!("{key} is given too; give one of the two");
+            return Err(wrong(file, problem));
+        }
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(file);
+            let lacks =
+                |error: std::io::Error| format!("{error}; give a file that holds the secret alone");
+            let text = text.map_err(|error| wrong(file, lacks(error)))?;
+            let text = text.trim();
+            if text.contains('\n') {
+                let problem = "has several lines; give a file that holds the secret alone";
+                return Err(wrong(file, problem.into()));
+            }
+            Some(Secret::from(text))
+        }
+        (given, None) => given,
+    };
+    let Some(length @ ..LEAST) = secret.as_ref().map(|secret| secret.bytes().len()) else {
+        return Ok(secret);
+    };
+    let problem = format!(
+        "has {length} characters; give at least {LEAST}, as from `openssl rand -hex 32`{to_whom}"
+    );
+    Err(match file {
+        Some(file) => wrong(file, problem),
+        None => ConfigError::new(key, "***", problem),
+    })
+}
+
+/// All that exporting needs, the environment included.
+///
+/// # Errors
+/// The keys or variables that cannot be used.
+fn exporting(given: &Otlp) -> Result<Option<Settings>, Vec<ConfigError>> {
+    let env = |name: &str| std::env::var(name).ok();
+    let mut rest = given.clone();
+    let mut found = Vec::new();
+    loop {
+        let Wrong { name, problem } = match Settings::resolve(&rest, "queuescope", &env) {
+            Ok(resolved) if found.is_empty() => return Ok(resolved),
+            Ok(_) => return Err(found),
+            Err(wrong) => wrong,
+        };
+        found.push(match (&*name, &given.headers_file) {
+            ("endpoint", _) => of_endpoint(&name, given.endpoint.as_deref(), problem),
+            ("headers_file", Some(file)) => ConfigError::text(&name, file.display(), problem),
+            // Any other value is in the words, or in the environment, where it may be secret.
+            _ => ConfigError::new(&name, "…", problem),
+        });
+        // What else is wrong shows without it.
+        let file = match &*name {
+            "headers_file" => rest.headers_file.take(),
+            "ca" => rest.ca.take(),
+            _ => None,
+        };
+        if file.is_none() {
+            return Err(found);
+        }
+    }
+}
+
+/// The collector that servers' spans go on to: the one that is named, or `own`, that of our traces.
+///
+/// # Errors
+/// `forward_to` cannot be used.
+fn forward(traces: &Traces, own: &Option<Settings>) -> Result<Option<Settings>, ConfigError> {
+    let named = match traces.forward_to.as_deref() {
+        _ if traces.listen.is_none() => return Ok(None),
+        None => return Ok(own.clone()),
+        Some("none") => return Ok(None),
+        Some(named) => named,
+    };
+    // Headers of our own collector may be secret, and are for that one.
+    let given = Otlp {
+        endpoint: Some(named.to_owned()),
+        protocol: traces.forward_protocol,
+        ..Otlp::default()
+    };
+    let resolved = Settings::resolve(&given, "queuescope", &|_| None);
+    let wrong =
+        |Wrong { problem, .. }| of_endpoint("engine.traces: forward_to", Some(named), problem);
+    resolved.map_err(wrong)
+}
+
+/// A collector's URL that cannot be used, which is not shown if a part of it may be secret: a user, a query.
+fn of_endpoint(key: &str, url: Option<&str>, problem: String) -> ConfigError {
+    match url.filter(|url| !url.contains(['@', '?', '#'])) {
+        Some(url) => ConfigError::text(key, url, problem),
+        None => ConfigError::new(key, "…", problem),
+    }
 }

@@ -80,13 +80,11 @@ impl<'i> Reading<'i> {
             _ if path == "telemetry" && !is_list && !tables.is_empty() => {
                 return tables.iter().for_each(|(_, all)| self.table(path, all));
             }
-            _ if tables.is_empty() => match proxy.key(&path.replace('-', "_")) {
-                Some(_) => {
-                    self.key(proxy, at, path, value);
-                    format!("{path}: belongs under `[proxy]`; write that line above it")
-                }
-                None => proxy.unknown(path).0,
-            },
+            _ if tables.is_empty() && proxy.key(path).is_some() => {
+                self.key(proxy, at, path, value);
+                format!("{path}: belongs under `[proxy]`; write that line above it")
+            }
+            _ if tables.is_empty() => proxy.unknown(path).0,
             _ => {
                 let all = SECTIONS.each_ref().map(Place::header).join("`, `");
                 format!("unknown section `[{path}]`; there are `{all}`")

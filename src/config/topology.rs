@@ -1,31 +1,29 @@
 //! What a config makes, as text: who sends to whom, what will be seen, and what looks wrong. Pure.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
 use crate::request::attempt::UpstreamKind;
-use crate::telemetry::otlp::settings::{DISABLED, Settings};
+use crate::telemetry::otlp::settings::DISABLED;
 use crate::upstream::Address;
 
 use super::check::Credentials;
 use super::proxy::{Config, StampsPolicy, Worker};
 use super::sections::SECTIONS;
 
-mod warnings;
-
 /// Draws a config that has been checked: its picture, what can be seen in this topology, and what can be used but is probably
 /// not what was meant.
 pub fn of(config: &Config, credentials: &Credentials) -> String {
-    let warnings = warnings::of(config, credentials).into_iter();
+    let warnings = warnings(config, credentials).into_iter();
     let warnings: String = warnings
         .map(|warning| format!("\nwarning: {warning}\n"))
         .collect();
-    let (changes, settings) = (changes(config), settings(config, credentials));
     let seen: String = coverage(config, credentials)
         .iter()
         .map(|line| format!("  {line}\n"))
         .collect();
-    format!(
-        "{}{changes}\n{settings}\nseen:\n{seen}{warnings}",
-        picture(config)
-    )
+    let (picture, changes) = (picture(config), changes(config));
+    format!("{picture}{changes}\nseen:\n{seen}{warnings}")
 }
 
 /// The keys that are not as by default, as the file has them.
@@ -67,68 +65,30 @@ fn what_is_at(config: &Config, address: &Address) -> String {
     }
 }
 
+/// A line for each way of a request.
 fn picture(config: &Config) -> String {
+    let front = config.listen;
+    let line = |to| format!("clients -> front {front} -> {}\n", what_is_at(config, to));
+    let mut text: String = config.upstream.iter().map(line).collect();
     if config.upstream.is_empty() {
-        return "a front elsewhere -> its router\n".to_owned() + &hops(config.workers.iter(), true);
-    }
-    let start = format!("clients -> front {}", config.listen);
-    let width = start.chars().count();
-    let mut text = String::new();
-    for (at, upstream) in config.upstream.iter().enumerate() {
-        let start = if at == 0 { start.as_str() } else { "" };
-        let end = what_is_at(config, upstream);
-        text += &format!("{start:width$} -> {end}\n");
-    }
-    if !is_router(config) {
+        text += "a front elsewhere -> its router\n";
+    } else if !is_router(config) {
         return text;
-    }
-    if config.workers.is_empty() {
-        return text + "  router -> servers that it knows\n";
+    } else if config.workers.is_empty() {
+        return text + "router -> servers that it knows\n";
     }
     let is_through = |worker: &&Worker| !config.upstream.iter().any(|to| to.is_at(worker.listen));
-    text + &hops(config.workers.iter().filter(is_through), false)
-}
-
-/// A router's ways over these hops; each line may begin with the router.
-fn hops<'a>(workers: impl Iterator<Item = &'a Worker>, repeats: bool) -> String {
-    let line = |(at, worker): (usize, &Worker)| {
-        let start = if at == 0 || repeats { "  router" } else { "" };
+    for worker in config.workers.iter().filter(is_through) {
         let (name, listen, server) = (&worker.name, worker.listen, worker.upstream.name());
-        format!("{start:8} -> hop {name} {listen} -> server {server}\n")
-    };
-    workers.enumerate().map(line).collect()
-}
-
-/// What follows from several keys.
-fn settings(config: &Config, credentials: &Credentials) -> String {
-    let (admin, traces) = (config.admin, traces(credentials));
-    let records = match &config.records {
-        Some(path) => path.display().to_string(),
-        None => "none: requests are only counted".to_owned(),
-    };
-    let mut text =
-        format!("admin      http://{admin}\nrecords    {records}\ntraces     {traces}\n");
-    if is_router(config) && !config.workers.is_empty() {
-        text += "router     must be started with --worker-urls";
-        for worker in &config.workers {
-            text += &format!(" http://{}", worker.listen);
-        }
-        text.push('\n');
+        text += &format!("router -> hop {name} {listen} -> server {server}\n");
     }
-    text
+    text += "the router must be started with --worker-urls";
+    let urls = config.workers.iter().map(|worker| worker.listen);
+    urls.for_each(|listen| text += &format!(" http://{listen}"));
+    text + "\n"
 }
 
-fn traces(credentials: &Credentials) -> String {
-    let none = || {
-        format!(
-            "none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT (or {DISABLED} is true)"
-        )
-    };
-    let to = credentials.traces.as_ref();
-    to.map_or_else(none, Settings::target)
-}
-
-/// What the records will hold, and what they cannot.
+/// What the records will hold, and what they cannot; where traces go.
 fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
     let seen = match (is_router(config), has_hops(config, credentials)) {
         _ if config.upstream.is_empty() => {
@@ -153,21 +113,97 @@ fn coverage(config: &Config, credentials: &Credentials) -> Vec<String> {
             "host: the upstream that answered",
         ],
     };
-    let (traces, logs) = (&config.engine.traces.listen, &config.engine.logs.path);
-    let traces = traces.map(|at| format!("from traces that servers send to {at}"));
-    let logs = logs.as_ref();
-    let logs = logs.map(|at| format!("from request logs in {}", at.display()));
-    let sources: Vec<String> = traces.into_iter().chain(logs).collect();
-    let engine = match sources.is_empty() {
-        true => "with SGLang's --enable-metrics, else empty; streams of the OpenAI endpoints need [engine.traces] or \
-                 [engine.logs] here"
-            .to_owned(),
-        false => format!("{}, and with SGLang's --enable-metrics", sources.join(" and ")),
+    let engine = match config.engine.is_on() {
+        true => "as servers tell by [engine], and with SGLang's --enable-metrics",
+        false => {
+            "with SGLang's --enable-metrics, else empty; streams of the OpenAI endpoints need [engine.traces] or [engine.logs] here"
+        }
     };
     let mut lines = seen.map(String::from).to_vec();
     lines.push(format!("queue, prefill and decode of the server: {engine}"));
+    lines.push(match &credentials.traces {
+        Some(settings) => format!("traces: {}", settings.target()),
+        None => format!(
+            "traces: none: no endpoint in [telemetry.otlp], nor in OTEL_EXPORTER_OTLP_ENDPOINT (or {DISABLED} is true)"
+        ),
+    });
     if config.stamps == StampsPolicy::Never {
         lines.push("generators get no stamps: their own files have no router queue".into());
     }
     lines
+}
+
+/// After so much idleness SGLang closes a connection.
+const SGLANG_IDLE: Duration = Duration::from_secs(5);
+
+/// What can be used, but is probably not what was meant, a line each.
+fn warnings(config: &Config, credentials: &Credentials) -> Vec<String> {
+    let mut all = Vec::new();
+    if !config.admin.ip().is_loopback() && credentials.admin_token.is_none() {
+        all.push(format!(
+            "admin = \"{}\": other machines can reach it, and it names servers; listen on 127.0.0.1, or set admin_token",
+            config.admin
+        ));
+    }
+    if config.rules.upstream_idle_timeout_s.get() >= SGLANG_IDLE {
+        all.push(format!(
+            "upstream_idle_timeout_s = {}: SGLang closes idle connections after 5 s, and requests that run \
+             into that get a 502; 4 is right for it",
+            config.rules.upstream_idle_timeout_s.get().as_secs_f64()
+        ));
+    }
+    match config.rules.max_concurrent_requests.get() {
+        0 if !config.rules.queue_timeout_s.get().is_zero() => all.push(format!(
+            "queue_timeout_s = {}: nothing waits, as max_concurrent_requests is 0",
+            config.rules.queue_timeout_s.get().as_secs_f64()
+        )),
+        most if most > 0 && is_router(config) && !has_hops(config, credentials) => all.push(format!(
+            "max_concurrent_requests = {most}: what is beyond it waits in this front, no longer in the router, and without hops \
+             `queue_time_in_router` stays empty; add a [[worker]] for each server, or leave it to the router"
+        )),
+        _ => {}
+    }
+    if config.upstream.is_empty() && credentials.hop_secret.is_none() {
+        all.push(
+            "hop_secret: is not given, so the front will take off what these hops stamp and not use it; give the same \
+             to the front and here"
+                .into(),
+        );
+    }
+    let workers = config.workers.iter();
+    all.extend(workers.flat_map(|worker| hop_warnings(config, worker)));
+    all
+}
+
+/// The same of one hop.
+fn hop_warnings(config: &Config, worker: &Worker) -> impl Iterator<Item = String> {
+    let (name, listen) = (&worker.name, worker.listen);
+    let is_told = config.upstream.iter().any(|to| to.is_at(listen));
+    let is_idle = !is_router(config) && !is_told;
+    let idle = is_idle.then(|| {
+        format!(
+            "nothing sends to {listen}: upstream_kind is \"server\" and upstream does not name it"
+        )
+    });
+    let is_shared = config.upstream.is_empty() && is_near(&worker.upstream);
+    let shared = (is_shared && worker.host.is_none()).then(|| {
+        format!(
+            "records call its server {}, as hops on other hosts may call theirs; give it a host, as in host = \"gpu1:30000\"",
+            worker.called()
+        )
+    });
+    let far = config.upstream.iter().find(|to| !is_near(to));
+    let far = far.filter(|_| is_router(config) && listen.ip().is_loopback());
+    let far = far.map(|router| {
+        let router = router.name();
+        format!("listens on {listen}, which a router at {router} cannot reach")
+    });
+    let all = [idle, shared, far].into_iter().flatten();
+    all.map(move |warning| format!("worker {name}: {warning}"))
+}
+
+/// Whether an address may be on this machine. A name may.
+fn is_near(address: &Address) -> bool {
+    let host = address.host().parse::<IpAddr>();
+    host.map_or(true, |ip| ip.is_loopback() || ip.is_unspecified())
 }

@@ -5,15 +5,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use toml::Table;
 
+use super::launch::EngineName;
+use super::plan::deploy::without_effect;
 use super::plan::error::PlanError;
+use super::plan::grid::Sweep;
 use super::plan::keys::Kind;
-use super::plan::line::KeyFlags;
+use super::plan::line::{self, KeyFlags};
 use super::plan::read::{self, Entry};
-use super::plan::{Plan, announcement};
+use super::plan::{Plan, Run, shown};
 use super::run::one::RunEnd;
 use super::run::{self, Finished, OutputDir};
 use crate::clock::Clock;
 use crate::traffic::folder::Folder;
+use crate::units::count;
 use crate::{report, terminal, traffic};
 
 /// What they can be told. Any key may be given several values (`--request-rate 5,10,20`): then each is tried.
@@ -56,7 +60,7 @@ impl Args {
             say(&plan.to_text());
             return Ok(None);
         }
-        let announcement = announcement::announcement(&plan);
+        let announcement = announcement(&plan);
         say(&format!(
             "queuescope {}: {headline}\n{announcement}\n",
             kind.name()
@@ -104,6 +108,76 @@ impl Args {
         let headline = format!("{shown}; other keys: defaults (`--print-plan` lists them)");
         Ok((plan, headline))
     }
+}
+
+/// The keys that are shown in any case.
+const SHOWN: [&str; 9] = [
+    "engine",
+    "servers",
+    "num_gpus",
+    "router",
+    "dataset_name",
+    "num_prompts",
+    "duration",
+    "request_rate",
+    "preset",
+];
+
+/// What will be done: the runs, and what varies.
+fn announcement(plan: &Plan) -> String {
+    let Some(Run { settings, .. }) = plan.runs().first() else {
+        return String::new();
+    };
+    let keys = &settings.keys;
+    let mut text = if plan.is_search() {
+        let (share, goodput) = (keys.goodput_share * 100.0, settings.goodput().join(" "));
+        format!(
+            "search: the highest request rate at which {share} % of the requests keep {goodput}\n"
+        )
+    } else {
+        let each = match keys.repeats {
+            1 => String::new(),
+            repeats => format!(", each setting {repeats} times with seeds of its own"),
+        };
+        let runs = count(plan.runs().len(), "run");
+        let about = about(plan.runs());
+        let about = about.unwrap_or_else(|| "for as long as the servers take".to_owned());
+        format!("{runs}{each}, {about}\n")
+    };
+    for Sweep { key, values } in plan.sweeps() {
+        let values = values.iter().map(|value| line::text(&shown(&key, value)));
+        let values: Vec<String> = values.collect();
+        text.push_str(&format!("  {key} = {}\n", values.join(", ")));
+    }
+    let is_external = keys.engine == EngineName::External;
+    let is_shown = |key: &&&str| **key != "num_gpus" || !(is_external || keys.has_pairs());
+    let value = |key: &&str| Some(format!("{key} = {}", settings.text(key)?));
+    let pairs: Vec<String> = SHOWN.iter().filter(is_shown).filter_map(value).collect();
+    text.push_str(&format!("  {}\n", pairs.join(", ")));
+    for note in without_effect(plan, settings) {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+/// How long runs take, starts included, where their rates or durations say so.
+fn about(runs: &[Run]) -> Option<String> {
+    let seconds = |Run { settings, .. }: &Run| {
+        let load = &settings.load;
+        let is_sglang = settings.keys.engine == EngineName::Sglang;
+        let start = if is_sglang { 60.0 } else { 2.0 };
+        let rate = Some(load.request_rate).filter(|rate| rate.is_finite());
+        let count = load.num_prompts.or(load.duration.is_none().then_some(1000));
+        let by_rate = rate.zip(count).map(|(rate, count)| count as f64 / rate);
+        let duration = load.duration.map(|duration| duration.as_secs_f64());
+        let lasts = by_rate.into_iter().chain(duration).reduce(f64::min);
+        Some(start + lasts?)
+    };
+    Some(match runs.iter().map(seconds).sum::<Option<f64>>()? {
+        seconds @ ..90.0 => format!("about {seconds:.0} s"),
+        seconds @ ..5400.0 => format!("about {:.0} min", seconds / 60.0),
+        seconds => format!("about {:.1} h", seconds / 3600.0),
+    })
 }
 
 fn say(text: &str) {
@@ -174,3 +248,6 @@ fn text(finished: &Finished) -> String {
 pub fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<PlanError>() || error.downcast_ref().is_some_and(traffic::Error::is_usage)
 }
+
+#[cfg(test)]
+mod tests;

@@ -132,15 +132,23 @@ impl FaultPlan {
                 bail!("failure_schedule: {at} s: there is no server {server}, but {servers}");
             }
         }
-        let name = self.kind.name();
         ensure!(
             self.needs_hops() || spec.engine != EngineName::External,
             "failure_kind = \"kill\": external servers cannot be killed; use \"refuse\", \"reset\" or \"stall\" at a hop"
         );
-        ensure!(
-            !self.needs_hops() || (spec.hops && spec.fault_injection),
-            "failure_kind = \"{name}\": it is done by hops, and there are none; give hops = true"
-        );
+        if self.needs_hops() {
+            ensure!(
+                spec.hops,
+                "failure_kind = \"{}\": it is done by hops, and there are none; give hops = true",
+                self.kind.name()
+            );
+            let mut keys = spec.proxy.keys();
+            if let Some(key) = keys.find(|key| key.starts_with("admin_token")) {
+                bail!(
+                    "proxy.{key}: the experiment asks its proxy for faults without one; leave it out"
+                );
+            }
+        }
         Ok(())
     }
 

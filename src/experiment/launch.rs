@@ -60,10 +60,9 @@ impl Deployment {
         let spec = &spec.with_traces()?;
         let logs = spec.dir.join(LOGS);
         std::fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
-        let admin = spec.has_proxy().then(|| spec.port()).transpose()?;
         let mut deployment = Deployment {
             target: String::new(),
-            servers: servers(spec, admin)?,
+            servers: servers(spec)?,
             kept_caches: Vec::new(),
             others: Vec::new(),
         };
@@ -71,9 +70,9 @@ impl Deployment {
         // Before anything that asks servers of itself is there: a router's probe is a request under way.
         deployment.kept_caches = kept_caches(spec).await;
         let (upstream, router) = deployment.upstream(spec)?;
-        deployment.target = match admin {
-            Some(admin) => deployment.proxy(spec, &upstream, admin).await?,
-            None => upstream[0].clone(),
+        deployment.target = match spec.has_proxy() {
+            true => deployment.proxy(spec, &upstream).await?,
+            false => upstream[0].clone(),
         };
         if let Some(router) = router {
             let (count, url) = (deployment.servers.len(), &upstream[0]);
@@ -181,9 +180,10 @@ impl Deployment {
         &mut self,
         spec: &DeploymentSpec,
         upstream: &[String],
-        admin: SocketAddr,
     ) -> anyhow::Result<String> {
-        let front = spec.port()?;
+        let (front, admin) = (spec.port()?, spec.port()?);
+        let servers = self.servers.iter_mut();
+        servers.for_each(|server| server.admin = Some(admin));
         let hop = |server: &Server| {
             Some(Worker {
                 name: server.file.name.clone(),
@@ -218,7 +218,7 @@ impl Drop for Deployment {
 }
 
 /// The servers, not started.
-fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<Vec<Server>> {
+fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
     let free_if = |is_wanted: bool| is_wanted.then(|| spec.port()).transpose();
     let server = |(number, server): (usize, &ServerSpec)| {
         let name = spec.server_name(number);
@@ -250,7 +250,7 @@ fn servers(spec: &DeploymentSpec, admin: Option<SocketAddr>) -> anyhow::Result<V
             hop: free_if(spec.hops)?,
             bootstrap,
             access: spec.access.clone(),
-            admin,
+            admin: None,
             start_timeout: spec.start_timeout(),
         })
     };

@@ -5,24 +5,21 @@ use std::collections::BTreeMap;
 use anyhow::{bail, ensure};
 use toml::{Table, Value};
 
-pub mod announcement;
 pub mod deploy;
 pub mod error;
-mod example;
 pub mod grid;
 pub mod keys;
-mod known;
 pub mod line;
-pub mod presets;
 pub mod read;
-mod shown;
 
 use error::PlanError;
 use grid::Sweep;
-use keys::Kind;
-use line::Settings;
+use keys::{Kind, PRESETS, STARTED};
+use line::{KEYS, SIM, Settings, text};
 use read::Entry;
-use shown::{quoted, shown, told};
+
+use crate::config::sections::nearest;
+use crate::secret;
 
 /// A plan that can be run.
 #[derive(Clone, Debug)]
@@ -33,8 +30,6 @@ pub struct Plan {
     keys: Table,
     /// The keys that were given, by file or flag.
     pub given: Vec<String>,
-    /// What was changed in the built-in example to go with what was given.
-    pub notes: Vec<String>,
     runs: Vec<Run>,
 }
 
@@ -57,8 +52,7 @@ pub struct Run {
 const EXPERIMENT: &str = "experiment";
 /// Tables of further flags, by the program that gets them (of a pair's servers, by what they do); and of variables of servers'
 /// environments.
-const TABLES: [&str; 8] = [
-    "traffic",
+const TABLES: [&str; 7] = [
     "sim",
     "sglang",
     "prefill",
@@ -67,6 +61,9 @@ const TABLES: [&str; 8] = [
     "proxy",
     "env",
 ];
+
+/// Keys of the built-in example that go with our own balancer alone: before another router the front's queue would pass for that one's.
+const OF_BUILTIN: [&str; 2] = ["hops", "proxy.max_concurrent_requests"];
 
 impl Plan {
     /// A plan of `given` keys, over those of the built-in `example` (none where a file was given).
@@ -78,18 +75,30 @@ impl Plan {
         example: impl IntoIterator<Item = Entry>,
         given: impl IntoIterator<Item = Entry>,
     ) -> Result<Plan, PlanError> {
-        let mut given = known::known(kind, given)?;
-        let presets = texts(&given, "preset").into_iter();
-        for (key, value) in presets.flat_map(|name| presets::of(&name)) {
-            given.entry(key).or_insert(value);
+        let mut given = known(kind, given)?;
+        let preset = texts(&given, "preset");
+        if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| preset == [*name]) {
+            for (key, value) in read::file(keys)? {
+                given.entry(key).or_insert(value);
+            }
         }
-        let (mut keys, notes) = example::fitted(known::known(kind, example)?, &given);
+        let mut keys = known(kind, example)?;
+        let has = |key: &str, value: &str| texts(&given, key).iter().any(|text| text == value);
+        let is_other = given.contains_key("num_prefill")
+            || texts(&given, "router").iter().any(|name| name != "builtin");
+        let (is_search, is_external) = (has("find_max_rate", "true"), has("engine", "external"));
+        // What the example varies does not go with these, nor does what is of our own balancer with another router.
+        keys.retain(|key, value| {
+            let heading = line::key(key).and_then(|key| key.get_help_heading());
+            let is_out = is_search || is_other || (is_external && heading == Some(STARTED));
+            let is_of_builtin = is_other && OF_BUILTIN.contains(&key);
+            !(is_out && value.is_array() || is_of_builtin)
+        });
         keys.extend(given.clone());
         let mut plan = Plan {
             kind,
             keys,
             given: given.keys().cloned().collect(),
-            notes,
             runs: Vec::new(),
         };
         plan.runs = plan.grid()?;
@@ -125,17 +134,15 @@ impl Plan {
         let mut runs = Vec::new();
         for repeat in 0..repeats {
             for varied in &combinations {
-                let told = told(&sweeps, varied);
-                let settings = self
-                    .settings(varied, repeat)
-                    .map_err(|error| match &told[..] {
-                        [] => error,
-                        told => {
-                            let label = grid::label(told);
-                            PlanError(format!("{error} (in the run with {label})"))
-                        }
-                    })?;
-                runs.push(Run::new(runs.len() + 1, told, repeat, settings));
+                let settings = self.settings(varied, repeat);
+                let settings = settings.map_err(|error| match &varied[..] {
+                    [] => error,
+                    varied => {
+                        let label = grid::label(varied);
+                        PlanError(format!("{error} (in the run with {label})"))
+                    }
+                })?;
+                runs.push(Run::new(runs.len() + 1, varied.clone(), repeat, settings));
             }
         }
         Ok(runs)
@@ -209,9 +216,6 @@ impl Plan {
 
     fn lines(&self, shown: fn(&str, &Value) -> Value) -> String {
         let mut text = format!("{EXPERIMENT} = \"{}\"\n\n# given\n", self.kind.name());
-        for note in &self.notes {
-            text.push_str(&format!("# {note}\n"));
-        }
         for (key, value) in &self.keys {
             text.push_str(&format!("{} = {}\n", quoted(key), shown(key, value)));
         }
@@ -256,7 +260,7 @@ impl Run {
 fn texts(all: &Table, name: &str) -> Vec<String> {
     let all = all.get(name).map(|value| values(name, value));
     let all = all.into_iter().flatten();
-    all.map(|value| line::text(&value)).collect()
+    all.map(|value| text(&value)).collect()
 }
 
 /// The values of a key that is varied, or the one that it has.
@@ -267,6 +271,143 @@ fn values(key: &str, value: &Value) -> Vec<Value> {
         // A list of one may be written without brackets.
         value if is_list && !value.is_array() => vec![Value::Array(vec![value.clone()])],
         value => vec![value.clone()],
+    }
+}
+
+/// The entries by their keys' own names, if all are known. What values mean is known with all of a run's.
+fn known(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, PlanError> {
+    let mut all = Table::new();
+    for (name, value) in entries {
+        if name == EXPERIMENT {
+            let name = kind.name();
+            if value.as_str() != Some(name) {
+                return Err(PlanError(format!(
+                    "{EXPERIMENT} = {value}: this is queuescope {name}; queuescope node and queuescope routing are two commands"
+                )));
+            }
+            continue;
+        }
+        check(kind, &name, &value)?;
+        if is_masked(&name, &value) {
+            let wrong = "is in place of a hidden value; give the value itself";
+            return Err(PlanError::of(&name, format!("{} {wrong}", secret::MASK)));
+        }
+        if all.contains_key(&name) {
+            return Err(PlanError::of(&name, "is given twice"));
+        }
+        all.insert(name, value);
+    }
+    Ok(all)
+}
+
+fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
+    let is_known = match name.split_once('.') {
+        Some(("sim", _)) => SIM.iter().any(|known| known == name),
+        Some((table, _)) => TABLES.contains(&table),
+        None => line::key(name).is_some(),
+    };
+    if !is_known {
+        return Err(unknown(kind, name, value));
+    }
+    if let Some(variable) = name.strip_prefix("env.") {
+        check_variable(variable, value).map_err(|wrong| PlanError::of(name, wrong))?;
+    }
+    match values(name, value).len() {
+        0 => Err(PlanError::of(name, "must not be an empty list")),
+        2.. if name == "repeats" => {
+            Err(PlanError::of(name, "must be one number: it is not varied"))
+        }
+        2.. if name == "preset" => Err(PlanError::of(name, "must be one name: it is not varied")),
+        // It would be in the names of files.
+        2.. if shown(name, value) != *value => Err(PlanError::of(
+            name,
+            "must be one value: a secret is not varied",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a variable of the environment may stand in a plan: secrets may not, as its files are kept and shown.
+fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
+    const SECRET: &str = "TOKEN KEY APIKEY SECRET PASS PASSWORD PASSWD CREDENTIALS AUTH HEADERS";
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if variable.is_empty() || !variable.chars().all(is_name) {
+        return Err("is no name of a variable, such as env.CUDA_VISIBLE_DEVICES");
+    }
+    let upper = variable.to_ascii_uppercase();
+    if upper
+        .split('_')
+        .any(|word| SECRET.split(' ').any(|secret| secret == word))
+    {
+        return Err(
+            "looks like a secret, which files of an experiment would show: leave it out and export it, servers inherit the \
+             environment",
+        );
+    }
+    let is_plain = |value: &Value| !(value.is_array() || value.is_table() || value.is_datetime());
+    match values("", value).iter().all(is_plain) {
+        true => Ok(()),
+        false => Err("must be a text, a number, true or false"),
+    }
+}
+
+fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
+    // It may have a line break in it.
+    let shown = name.escape_debug().to_string();
+    if TABLES.contains(&name) {
+        let right = format!("is a table; write [{name}] above its keys, or {name}.KEY = VALUE");
+        return PlanError::of(name, right);
+    }
+    if value.is_table() {
+        let right = format!("is no key and no table; tables are {}", TABLES.join(", "));
+        return PlanError::of(&shown, right);
+    }
+    let keys = KEYS.iter().map(|key| key.get_id().as_str());
+    let all = keys.chain(SIM.iter().map(String::as_str));
+    let right = match nearest(name, all) {
+        Some(near) => format!("{near} is one"),
+        None => format!("`queuescope {} --help-all` names all", kind.name()),
+    };
+    PlanError::of(&shown, format!("no such key; {right}"))
+}
+
+/// Whether it was copied from where a secret was not shown.
+fn is_masked(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().any(|value| is_masked(key, value)),
+        value => secret::is_masked(key, &text(value)),
+    }
+}
+
+/// A key as TOML has it; of a table's what comes behind its name is one word.
+fn quoted(key: &str) -> String {
+    let word = |word: &str| {
+        let line = Table::from_iter([(word.to_owned(), Value::from(true))]).to_string();
+        line.trim_end().trim_end_matches(" = true").to_owned()
+    };
+    match key.split_once('.') {
+        Some((table, rest)) => format!("{}.{}", word(table), word(rest)),
+        None => word(key),
+    }
+}
+
+/// A value without what may be secret.
+pub fn shown(key: &str, value: &Value) -> Value {
+    match value {
+        Value::Array(all) => all
+            .iter()
+            .map(|value| shown(key, value))
+            .collect::<Vec<_>>()
+            .into(),
+        value => {
+            let written = text(value);
+            let shown = secret::shown(key, &written);
+            if shown == written {
+                value.clone()
+            } else {
+                shown.into()
+            }
+        }
     }
 }
 

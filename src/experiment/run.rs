@@ -4,23 +4,24 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::clock::Clock;
 use crate::disk;
 use crate::report::files::{
-    EXPERIMENT, ExperimentFile, MaxRate, RUNS, RunRef, RunState, Trial, TrialFile,
+    EXPERIMENT, ExperimentFile, MaxRate, PROXY_ROWS, ROWS, RUN, RUNS, RunFile, RunRef, RunState,
+    Trial, TrialFile,
 };
 use crate::traffic::Stop;
 use crate::traffic::folder::{Folder, Made};
 use crate::units::count;
 
-pub mod folder;
 pub mod one;
 pub mod search;
 
 use super::plan::error::PlanError;
-use super::plan::{Plan, Run, announcement, grid};
-use folder::{FILES, PLAN};
+use super::plan::{Plan, Run, grid};
 use one::{RunContext, RunEnd};
 use search::Search;
 
@@ -59,8 +60,6 @@ struct ExperimentRunner {
 
 /// The rate that a search begins at where none is given, requests a second.
 const FIRST_RATE: f64 = 10.0;
-/// Runs that may fail to start before the first that does: SGLang may take ten minutes for each.
-const MOST_FAILED_STARTS: usize = 2;
 
 /// Does all of a plan by the program `queuescope`, until it is done or stopped by a signal. `tell` hears how it goes, a line at a time.
 ///
@@ -76,16 +75,12 @@ pub async fn run(
     let stop = Stop::new();
     // That ends with the runtime.
     drop(stop.on_signals()?);
-    if let OutputDir::New(folder) = &to {
-        folder.check(&FILES)?;
-    }
-    // What is done needs nothing more.
-    let is_done = |run: &&Run| match &to {
-        OutputDir::New(_) => false,
-        OutputDir::Resumed(dir) => {
-            folder::run_file(dir, &run.dir).is_some_and(|file| file.state == RunState::Done)
-        }
+    let begun = match &to {
+        OutputDir::New(folder) => folder.check(&FILES).map(|()| None)?,
+        OutputDir::Resumed(dir) => Some(dir.clone()),
     };
+    // What is done needs nothing more.
+    let is_done = |run: &&Run| begun.as_ref().is_some_and(|dir| done(dir, run).is_some());
     let to_do = plan.runs().iter().filter(|run| !is_done(run));
     tokio::select! {
         found = one::preflight(to_do, &program) => found?,
@@ -98,10 +93,19 @@ pub async fn run(
         tell,
     };
     let mut runner = ExperimentRunner::begin(plan, to, context)?;
-    runner.all().await?;
+    match runner.plan.is_search() {
+        true => runner.search().await?,
+        false => runner.all().await?,
+    }
     runner.write()?;
     runner.done.signal = stop.is_stopped().then(|| stop.signal());
     Ok(runner.done)
+}
+
+/// What a run of an experiment in `dir` left, if it is done.
+fn done(dir: &Path, run: &Run) -> Option<RunEnd> {
+    let end = RunEnd::left(dir, run)?;
+    (end.file.state == RunState::Done).then_some(end)
 }
 
 impl ExperimentRunner {
@@ -117,12 +121,12 @@ impl ExperimentRunner {
                 let lock = locked(&dir)?;
                 // What came since the first look, before the lock.
                 folder.check(&FILES)?;
-                folder::write_plan(&dir, &plan)?;
+                write_plan(&dir, &plan)?;
                 (dir, fresh, lock, note)
             }
             OutputDir::Resumed(dir) => {
                 let lock = locked(&dir)?;
-                let before = folder::read_json(&dir.join(EXPERIMENT)).unwrap_or(fresh);
+                let before = read_json(&dir.join(EXPERIMENT)).unwrap_or(fresh);
                 (dir, before, lock, None)
             }
         };
@@ -147,75 +151,66 @@ impl ExperimentRunner {
         })
     }
 
-    fn write(&self) -> anyhow::Result<()> {
-        folder::write_json(&self.done.dir.join(EXPERIMENT), &self.done.file)
+    /// Says how far it came.
+    fn write(&mut self) -> anyhow::Result<()> {
+        let Finished { dir, file, .. } = &mut self.done;
+        for run in &mut file.runs {
+            let left = read_json(&dir.join(&run.dir).join(RUN));
+            run.state = left.map_or(RunState::Planned, |left: RunFile| left.state);
+        }
+        write_json(&dir.join(EXPERIMENT), file)
     }
 
-    async fn all(&mut self) -> anyhow::Result<()> {
-        if self.plan.is_search() {
-            return self.search().await;
-        }
-        let runs = self.plan.runs().to_vec();
-        self.done.file.runs = runs.iter().map(|run| self.planned(run)).collect();
-        self.write()?;
-        for (index, run) in runs.iter().enumerate() {
-            if self.context.stop.is_stopped() {
-                break;
-            }
-            let (number, all) = (index + 1, runs.len());
-            let has_started = self.done.runs.iter().any(RunEnd::has_started);
-            if index >= MOST_FAILED_STARTS && !has_started {
-                let left = count(all - index, "run");
-                let note =
-                    format!("not tried: {left}, as none of the first {index} could be started");
-                self.tell(&format!("  {note}"));
-                self.done.notes.push(note);
-                break;
-            }
-            let start_s = self.done.runs.iter().find_map(|end| end.file.start_s);
-            let time = announcement::left(&runs[index..], start_s);
-            self.tell(&format!(
-                "run {number} of {all}: {}; what is left takes {time}",
-                run.label
-            ));
-            self.one(index, run).await?;
-        }
-        Ok(())
-    }
-
-    /// A run as `experiment.json` has it before it is done; of one that was begun earlier, what it left.
-    fn planned(&self, run: &Run) -> RunRef {
-        let before = folder::run_file(&self.done.dir, &run.dir);
-        RunRef {
+    /// Has `experiment.json` list a run.
+    fn list(&mut self, run: &Run) {
+        self.done.file.runs.push(RunRef {
             dir: format!("{RUNS}/{}", run.dir),
             label: run.label.clone(),
             settings: grid::json(&run.varied),
             repeat: run.repeat,
-            state: before.map_or(RunState::Planned, |file| file.state),
+            state: RunState::Planned,
+        });
+    }
+
+    async fn all(&mut self) -> anyhow::Result<()> {
+        let runs = self.plan.runs().to_vec();
+        runs.iter().for_each(|run| self.list(run));
+        for (index, run) in runs.iter().enumerate() {
+            if self.context.stop.is_stopped() {
+                break;
+            }
+            // SGLang may take ten minutes for each.
+            let is_hopeless = self.done.runs.iter().all(|end| end.file.start_s.is_none());
+            if index == 2 && is_hopeless {
+                let left = count(runs.len() - index, "run");
+                let note = format!("not tried: {left}, as none of the first 2 could be started");
+                self.tell(&format!("  {note}"));
+                self.done.notes.push(note);
+                break;
+            }
+            let (number, all) = (index + 1, runs.len());
+            self.tell(&format!("run {number} of {all}: {}", run.label));
+            self.one(run).await?;
         }
+        Ok(())
     }
 
     /// Does a run, unless it is done already.
-    async fn one(&mut self, index: usize, run: &Run) -> anyhow::Result<RunEnd> {
-        let before = folder::run_file(&self.done.dir, &run.dir);
-        let done = before.filter(|file| file.state == RunState::Done);
-        let end = match done {
-            Some(file) => {
-                self.tell("  done before");
-                RunEnd::read(folder::of_run(&self.done.dir, &run.dir), file)
+    async fn one(&mut self, run: &Run) -> anyhow::Result<RunEnd> {
+        let end = if let Some(end) = done(&self.done.dir, run) {
+            self.tell("  done before");
+            end
+        } else {
+            if let Some(aside) = put_aside(&self.done.dir, &run.dir)? {
+                let aside = aside.display();
+                self.tell(&format!("  was not done: what it left is in {aside}"));
             }
-            None => {
-                if let Some(aside) = folder::put_aside(&self.done.dir, &run.dir)? {
-                    self.tell(&format!(
-                        "  was not done: what it left is in {}",
-                        aside.display()
-                    ));
-                }
-                self.state(index, RunState::Running)?;
-                self.context.run(&self.done.dir, run).await?
-            }
+            let mut end = RunEnd::begin(&self.done.dir, run)?;
+            self.write()?;
+            self.context.run(&run.settings, &mut end).await?;
+            end
         };
-        self.state(index, end.file.state)?;
+        self.write()?;
         if let (RunState::Failed, Some(error)) = (end.file.state, &end.file.error) {
             self.tell(&format!("  failed: {error}"));
         }
@@ -224,13 +219,6 @@ impl ExperimentRunner {
         }
         self.done.runs.push(end.clone());
         Ok(end)
-    }
-
-    fn state(&mut self, index: usize, state: RunState) -> anyhow::Result<()> {
-        if let Some(run) = self.done.file.runs.get_mut(index) {
-            run.state = state;
-        }
-        self.write()
     }
 
     /// Searches the highest rate that meets the objective.
@@ -246,13 +234,12 @@ impl ExperimentRunner {
         let mut search = Search::new(first, keys.rate_precision, found);
         self.done.file.keys = vec!["request_rate".to_owned()];
         while let Some(rate) = search.next() {
-            let number = self.done.file.runs.len() + 1;
+            let number = self.done.runs.len() + 1;
             let requests = search::requests(rate, keys.probe_s.as_secs_f64(), keys.goodput_share);
             let run = self.plan.trial(number, rate, requests)?;
             self.tell(&format!("trial {number}: {rate} requests a second"));
-            let planned = self.planned(&run);
-            self.done.file.runs.push(planned);
-            let end = self.one(number - 1, &run).await?;
+            self.list(&run);
+            let end = self.one(&run).await?;
             if self.context.stop.is_stopped() {
                 break;
             }
@@ -277,7 +264,7 @@ impl ExperimentRunner {
 
 /// The folder's lock, a file that nothing replaces: the system lets it go with this process, however that ends.
 fn locked(dir: &Path) -> anyhow::Result<File> {
-    let path = dir.join(folder::LOCK);
+    let path = dir.join(LOCK);
     let file = File::options()
         .create(true)
         .append(true)
@@ -309,16 +296,14 @@ fn tried(end: &RunEnd, rate: f64, share: f64) -> (TrialFile, String) {
         (false, true) => (Trial::Met, "met"),
         (false, false) => (Trial::Missed, "missed"),
     };
-    let words = format!(
-        "{word}: {good} of {all} requests kept the limits ({:.1} %)",
-        kept * 100.0
-    );
     let trial = TrialFile {
         rate,
         drawn: number("schedule_rate"),
         kept,
         result,
     };
+    let percent = kept * 100.0;
+    let words = format!("{word}: {good} of {all} requests kept the limits ({percent:.1} %)");
     (trial, words)
 }
 
@@ -353,3 +338,74 @@ pub fn begun(dir: &Path) -> anyhow::Result<String> {
         .into()
     })
 }
+
+/// The plan, every key with its value.
+const PLAN: &str = "experiment.toml";
+/// What an experiment writes into a folder that may be given; and rows, of a run or a demo.
+const FILES: [&str; 7] = [
+    PLAN,
+    RUNS,
+    "report.html",
+    "comparison.json",
+    "summary.csv",
+    ROWS,
+    PROXY_ROWS,
+];
+/// Where the files of runs go that are done again.
+const ASIDE: &str = "aside";
+/// What is locked while a process works on the folder.
+const LOCK: &str = ".lock";
+
+/// Writes the plan; where it holds a secret, for its owner alone.
+///
+/// # Errors
+/// What the system answers.
+fn write_plan(dir: &Path, plan: &Plan) -> anyhow::Result<()> {
+    let path = dir.join(PLAN);
+    disk::write(&path, plan.to_toml().as_bytes(), plan.holds_secret())
+        .with_context(|| path.display().to_string())
+}
+
+/// Replaces a file of JSON.
+///
+/// # Errors
+/// As [`write`].
+fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value).context("JSON")?;
+    disk::replace(path, (text + "\n").as_bytes()).with_context(|| path.display().to_string())
+}
+
+/// Reads a file of JSON.
+///
+/// # Errors
+/// It is not there, or not what was expected.
+fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = disk::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
+}
+
+/// The folder of a run.
+fn of_run(dir: &Path, run: &str) -> PathBuf {
+    dir.join(RUNS).join(run)
+}
+
+/// Puts what a run left aside; gives where.
+///
+/// # Errors
+/// What the system answers.
+fn put_aside(dir: &Path, run: &str) -> anyhow::Result<Option<PathBuf>> {
+    let old = of_run(dir, run);
+    if !old.exists() {
+        return Ok(None);
+    }
+    let aside = dir.join(ASIDE);
+    std::fs::create_dir_all(&aside).with_context(|| aside.display().to_string())?;
+    let mut names = (1_u64..).map(|number| aside.join(format!("{run}-{number}")));
+    let free = names.find(|name| !name.exists());
+    let free = free.context("no name is free")?;
+    std::fs::rename(&old, &free).with_context(|| old.display().to_string())?;
+    Ok(Some(free))
+}
+
+#[cfg(test)]
+mod tests;

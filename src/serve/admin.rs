@@ -1,18 +1,20 @@
 //! The admin listener: the live page, `/healthz`, `/readyz`, `/metrics` and, where it is turned on, `/faults`.
 
-mod access;
-
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
-    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
+    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
+use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -29,6 +31,7 @@ use crate::clock::NANOS;
 use crate::fault::Fault;
 use crate::fault::registry::Faults;
 use crate::proxy::shared::Shared;
+use crate::secret::Secret;
 
 use super::live;
 use super::start::Listeners;
@@ -186,11 +189,11 @@ async fn has_upstream(listeners: &Listeners) -> bool {
 fn refusal(path: &str, headers: &HeaderMap, listeners: &Listeners) -> Option<Answer> {
     match (path, &listeners.shared.admin_token) {
         ("/healthz" | "/readyz", _) => None,
-        (_, Some(token)) => (!access::is_allowed(headers, token)).then(unauthorized),
+        (_, Some(token)) => (!is_allowed(headers, token)).then(unauthorized),
         // Scrapers ask by any name of a service; what they get neither changes nor shows a request.
         ("/metrics", None) => None,
         (_, None) => {
-            let is_ours = access::is_our_name(headers, &listeners.shared.config.load().admin_hosts);
+            let is_ours = is_our_name(headers, &listeners.shared.config.load().admin_hosts);
             (!is_ours).then(misdirected)
         }
     }
@@ -313,3 +316,39 @@ fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
     }
     answer
 }
+
+/// Whether a request with these headers knows the token.
+fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
+    let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    let given = given.and_then(|given| std::str::from_utf8(given).ok());
+    let Some((scheme, given)) = given.and_then(|given| given.split_once(' ')) else {
+        return false;
+    };
+    match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => token.is(given.as_bytes()),
+        "basic" => {
+            let pair = BASE64_STANDARD.decode(given).unwrap_or_default();
+            let pair = String::from_utf8(pair).unwrap_or_default();
+            // The user's name says nothing.
+            let password = pair.split_once(':').map(|(_, password)| password);
+            password.is_some_and(|password| token.is(password.as_bytes()))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a request was sent to a name that nobody else can give us: localhost, an address, or one of `names`.
+fn is_our_name(headers: &HeaderMap, names: &[String]) -> bool {
+    let given = headers.get(HOST).map(|host| host.as_bytes());
+    let Some(given) = given.and_then(|host| Authority::try_from(host).ok()) else {
+        return false;
+    };
+    let host = given.host();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let mut ours = names.iter().map(String::as_str).chain(["localhost"]);
+    address.parse::<IpAddr>().is_ok() || ours.any(|name| name.eq_ignore_ascii_case(host))
+}
+
+#[cfg(test)]
+mod tests;

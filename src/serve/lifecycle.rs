@@ -14,7 +14,9 @@ use crate::client::phase::Phase;
 use crate::client::takeover::{Inherited, Other, Successor};
 use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
+use crate::config_error::ConfigError;
 use crate::engine::Engine;
+use crate::keys::Taken;
 use crate::proxy::shared::Shared;
 use crate::request::csv::Base;
 use crate::telemetry::prometheus::Metrics;
@@ -36,7 +38,6 @@ pub struct Proxy {
     also_open: watch::Sender<()>,
     /// The admin listener; who looks through the join tables; who sees how late tasks are run.
     background: [AbortHandle; 3],
-    addresses: Vec<(String, SocketAddr)>,
 }
 
 /// How long after the start of draining idle connections stay open, for requests already on their way.
@@ -97,10 +98,6 @@ impl Proxy {
         if !shared.joins.has_front() {
             log::info!("no upstream given: worker hops only, for a front elsewhere");
         }
-        let sockets = bound.iter().map(|bound| &bound.socket);
-        let sockets = sockets.chain([&admin]).chain(&traces);
-        let addresses = sockets.map(|socket| (socket.name.clone(), socket.address));
-        let addresses = addresses.collect();
         // What waits in a socket that is another process's too is taken only now that nothing can fail any more.
         for line in listeners.take_on(&config, bound) {
             log::info!("{line}");
@@ -130,15 +127,13 @@ impl Proxy {
             others: Mutex::new(std::iter::once(admin).chain(traces).collect()),
             shared,
             listeners,
-            addresses,
         })
     }
 
-    /// Where the first of the listeners is, as they were at the start, whose key begins so: `listen`, `worker NAME`, `admin`,
-    /// `engine.traces`.
+    /// Where the first of the listeners is whose key begins so: `listen`, `worker NAME`, `admin`, `engine.traces`.
     pub fn address(&self, key: &str) -> Option<SocketAddr> {
-        let mut all = self.addresses.iter();
-        all.find_map(|(name, address)| name.starts_with(key).then_some(*address))
+        let mut all = self.sockets().into_iter();
+        all.find_map(|socket| socket.name.starts_with(key).then_some(socket.address))
     }
 
     /// What it counts.
@@ -208,11 +203,14 @@ impl Proxy {
         }
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
         let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret().clone());
+        let started = Successor::start(program, &self.sockets(), hop_secret);
+        started.map_err(|why| format!("cannot start {}: {why}", program.display()))
+    }
+
+    fn sockets(&self) -> Vec<ListenSocket> {
         let running = self.listeners.running.lock();
         let running = running.iter().map(|running| running.socket.clone());
-        let sockets: Vec<_> = running.chain(self.others.lock().clone()).collect();
-        let started = Successor::start(program, &sockets, hop_secret);
-        started.map_err(|why| format!("cannot start {}: {why}", program.display()))
+        running.chain(self.others.lock().clone()).collect()
     }
 
     /// Accepts no more, since another process does, from the same sockets.
@@ -323,3 +321,72 @@ async fn sweep(shared: Arc<Shared>) {
         }
     }
 }
+
+impl Proxy {
+    /// Takes on what can change without a restart: upstreams, policy, workers, time limits, stamps. Requests
+    /// under way end as they began. A worker that is gone is accepted from no more, and its connections end with
+    /// their next response. Gives what has changed, in words.
+    ///
+    /// # Errors
+    /// Why it is refused, in words, each reason by itself; then nothing has changed.
+    pub async fn reload(&self, config: Config) -> Result<String, Vec<String>> {
+        let done = self.try_reload(config).await;
+        let result = if done.is_ok() { "applied" } else { "refused" };
+        self.metrics().reloads.with(&[result]).inc();
+        done
+    }
+
+    async fn try_reload(&self, config: Config) -> Result<String, Vec<String>> {
+        let wrong = |all: Vec<ConfigError>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let credentials = config.check().map_err(wrong)?;
+        let old = self.shared.config.load_full();
+        let changes = old.changes(&config);
+        let mut fixed = needs_restart(&old, &config);
+        // The file is the same, what it holds is not.
+        let is_new = |key: &str| !fixed.iter().any(|fixed| fixed.starts_with(key));
+        let admin_token =
+            is_new("admin_token") && credentials.admin_token != self.shared.admin_token;
+        let hop_secret = credentials.hop_secret.as_ref();
+        let hop_secret = is_new("hop_secret")
+            && hop_secret.is_some_and(|secret| secret != self.shared.hop_key.secret());
+        fixed.extend(admin_token.then_some("admin_token_file"));
+        fixed.extend(hop_secret.then_some("hop_secret_file"));
+        if !fixed.is_empty() {
+            let keys = fixed.join(", ");
+            let why = format!("{keys}: needs a restart to change; take it back, or restart");
+            return Err(vec![why]);
+        }
+        let running = self.listeners.running.lock().clone();
+        let (metrics, none) = (self.metrics(), &mut Inherited::default());
+        let bound = bind(&config, credentials.trust, &running, metrics, none).await;
+        let bound = bound.map_err(|wrong| vec![wrong.to_string()])?;
+        // From here on nothing can fail.
+        let keys: Vec<&str> = changes.into_iter().map(|(key, _)| key).collect();
+        let mut said = Vec::new();
+        said.extend((!keys.is_empty()).then(|| format!("changed {}", keys.join(", "))));
+        if let (Some(tls), Some(read)) = (&self.shared.tls, credentials.tls) {
+            tls.store(read);
+            said.push("certificate read again".to_owned());
+        }
+        said.extend(self.listeners.take_on(&config, bound));
+        if said.is_empty() {
+            return Ok("every key is as before".into());
+        }
+        Ok(said.join("; "))
+    }
+}
+
+/// The keys that differ, of those that are read only at the start.
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let changes = old.changes(new).into_iter();
+    let fixed = changes.filter(|(_, taken)| *taken == Taken::Restart);
+    let mut keys: Vec<&str> = fixed.map(|(key, _)| key).collect();
+    if old.upstream.is_empty() != new.upstream.is_empty() {
+        // A front comes or goes.
+        keys.push("upstream");
+    }
+    keys
+}
+
+#[cfg(test)]
+mod tests;

@@ -46,7 +46,7 @@ pub(super) struct Listeners {
     pub(super) shared: Arc<Shared>,
     /// One receiver a connection.
     pub(super) connections: Arc<watch::Sender<()>>,
-    pub(super) running: Arc<Mutex<Vec<Served>>>,
+    pub(super) running: Arc<Mutex<Vec<Arc<Served>>>>,
     /// Whether an upstream of theirs could be connected to, and when.
     pub(super) had_upstream: Arc<tokio::sync::Mutex<Option<(Stamp, bool)>>>,
 }
@@ -90,7 +90,7 @@ pub(super) fn listen(
 pub(super) async fn bind(
     config: &Config,
     trust: Option<Trust>,
-    running: &[(ListenSocket, Arc<Upstreams>)],
+    running: &[Arc<Served>],
     metrics: &Metrics,
     inherited: &mut Inherited,
 ) -> anyhow::Result<Vec<Bound>> {
@@ -103,20 +103,20 @@ pub(super) async fn bind(
                 (name.clone(), name + ": upstream")
             }
         };
-        let mut at_address = running
-            .iter()
-            .filter(|(socket, _)| socket.configured == address);
-        let same = at_address.clone().find(|(socket, _)| socket.name == name);
+        let at_address = running.iter().map(|running| (running, &running.socket));
+        let mut at_address = at_address.filter(|(_, socket)| socket.configured == address);
+        let same = at_address.clone().find(|(_, socket)| socket.name == name);
         // A worker that was renamed keeps its socket.
         let renamed = || at_address.find(|_| address.port() != 0);
         let socket = match same.or_else(renamed) {
-            Some((socket, _)) => ListenSocket {
+            Some((_, socket)) => ListenSocket {
                 name,
                 ..socket.clone()
             },
             None => listen(&name, address, inherited)?,
         };
-        let (before, metrics) = (same.map(|(_, all)| all.clone()), metrics.clone());
+        let before = same.map(|(running, _)| running.service.upstreams.load_full());
+        let metrics = metrics.clone();
         let means = Means {
             trust: trust.clone(),
             resolver: upstream::system,
@@ -150,30 +150,30 @@ impl Listeners {
         }
         let mut said = Vec::new();
         let mut running = self.running.lock();
-        let mut old: Vec<Option<Served>> = running.drain(..).map(Some).collect();
+        let old = std::mem::take(&mut *running);
         for one in bound {
             let (name, at, now) = (&one.socket.name, one.socket.address, one.upstreams.names());
             let to = now.join(", ");
-            let is_it = |old: &mut Served| {
-                let (old, new) = (&old.socket, &one.socket);
-                (&old.name, old.configured) == (&new.name, new.configured)
+            let is_it = |old: &&Arc<Served>| {
+                (&old.socket.name, old.socket.configured) == (name, one.socket.configured)
             };
-            let Some(kept) = old.iter_mut().find_map(|old| old.take_if(is_it)) else {
+            let Some(kept) = old.iter().find(is_it) else {
                 said.push(match (&one.role, &shared.tls) {
                     (Role::Hop(_), _) => format!("{name} on http://{at} to {to}"),
                     (Role::Front, None) => format!("front on http://{at} to {to}"),
                     (Role::Front, Some(_)) => format!("front on https://{at} to {to}"),
                 });
-                running.push(self.accept(one));
+                running.push(Arc::new(self.accept(one)));
                 continue;
             };
             if kept.service.upstreams.load().names() != now {
                 said.push(format!("{name} to {to}"));
             }
             kept.service.upstreams.store(one.upstreams);
-            running.push(kept);
+            running.push(kept.clone());
         }
-        let gone = old.iter().flatten();
+        let stays = |old: &Arc<Served>| running.iter().any(|one| Arc::ptr_eq(one, old));
+        let gone = old.iter().filter(|old| !stays(old));
         said.extend(gone.map(|gone| format!("{} gone", gone.socket.name)));
         said
     }

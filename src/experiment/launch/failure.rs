@@ -74,6 +74,8 @@ const KNOWN: [Known; 10] = [
     ),
 ];
 
+/// What a system says of a port that is another's.
+const IN_USE: &str = "address already in use";
 /// Lines of its log that are shown.
 const LINES: usize = 20;
 /// Bytes of its log that are looked at for a cause: SGLang says more than a screen after it.
@@ -106,6 +108,13 @@ pub(super) fn failure(
     };
     let log = log.display();
     anyhow!("{name} {happened}: {why}\n  command: {command}\n  log: {log}{tail}")
+}
+
+/// Whether a server has said that its port is another's, as uvicorn does, which need not end it.
+pub(super) fn cannot_listen(log: &Path, line: &CommandLine) -> bool {
+    let said = said(log, &line.to_string());
+    let mut lines = said.lines();
+    lines.any(|line| line.contains("attempting to bind on address") && line.contains(IN_USE))
 }
 
 /// What a process wrote to its log last, since it was started with `command` last.

@@ -19,11 +19,11 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::ask::{Asked, until};
 use super::command::CommandLine;
-use super::failure::failure;
+use super::failure::{cannot_listen, failure};
 use super::spec::DeploymentSpec;
 use crate::report::files::LOGS;
 use crate::terminal;
@@ -63,7 +63,7 @@ struct Keeper {
 
 /// How long a child may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(10);
-/// How often is looked whether a group is gone.
+/// How often is looked whether a group is gone; for what a log says a tenth as often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl Process {
@@ -145,9 +145,17 @@ impl Process {
         tokio::select! {
             biased;
             error = self.failed() => Err(error),
+            () = self.cannot_listen() => Err(self.failure("cannot serve", None)),
             asked = until(limit, ask) => {
                 asked.map_err(|why| self.failure(&format!("was not ready ({why})"), None))
             }
+        }
+    }
+
+    /// Waits until it says that it cannot have its port: SGLang goes on without serving then.
+    async fn cannot_listen(&self) {
+        while !cannot_listen(&self.log, &self.command) {
+            sleep(10 * LOOK_EVERY).await;
         }
     }
 

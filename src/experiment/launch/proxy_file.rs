@@ -46,10 +46,6 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
     if let Some(key) = OWN.iter().find(|key| spec.proxy.contains_key(**key)) {
         bail!("proxy.{key}: the experiment sets it; leave it out");
     }
-    let mut keys = spec.proxy.keys();
-    if let Some(key) = keys.find(|key| spec.fault_injection && key.starts_with("admin_token")) {
-        bail!("proxy.{key}: the experiment asks its proxy for faults without one; leave it out");
-    }
     if !spec.has_proxy() {
         ensure!(
             spec.proxy.is_empty(),
@@ -93,7 +89,6 @@ pub(super) fn text(
         "upstream": upstream,
         "upstream_kind": spec.upstream_kind(),
         "records": spec.dir.join(PROXY_ROWS).display().to_string(),
-        "fault_injection": spec.fault_injection,
         "metrics_label_sets": USUAL_LABEL_SETS.max(LABEL_SETS * hops.len()),
         // It is stopped when the load is over: what is open by then is nobody's.
         "drain_timeout_s": 5.0,

@@ -33,7 +33,7 @@ pub struct Server {
     /// `None`: an external one.
     pub(super) process: Option<Process>,
     pub(super) access: Access,
-    /// The proxy's admin listener, if there is a proxy.
+    /// The proxy's admin listener, once there is one.
     pub(super) admin: Option<SocketAddr>,
     pub(super) start_timeout: Duration,
 }
@@ -99,11 +99,8 @@ impl Server {
         let asked = Access::default().ask(&url, method, &path, body).await;
         let (status, said) = asked.map_err(anyhow::Error::msg)?;
         let said = String::from_utf8_lossy(&said);
-        ensure!(
-            status == 200,
-            "the hop of {name} answers {status}: {}",
-            said.trim()
-        );
+        let said = said.trim();
+        ensure!(status == 200, "the hop of {name} answers {status}: {said}");
         Ok(())
     }
 }

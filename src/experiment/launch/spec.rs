@@ -1,7 +1,6 @@
 //! What is to be started, and whether it can be. Pure.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -75,8 +74,6 @@ pub struct DeploymentSpec {
     pub front: bool,
     /// Whether a hop of our proxy stands before each server; only hops show when sglang-router sends on, and to whom.
     pub hops: bool,
-    /// Whether the hops take faults.
-    pub fault_injection: bool,
     /// Further keys of the proxy's config, which win over ours; those of its other sections have points in their names.
     pub proxy: BTreeMap<String, toml::Value>,
     /// How servers are asked.
@@ -148,7 +145,9 @@ impl DeploymentSpec {
 
     /// Whether servers use GPUs of this machine, as far as that shows.
     pub fn has_gpus_here(&self) -> bool {
-        self.engine == EngineName::Sglang || self.running().any(is_loopback)
+        let is_here = |host: &str| ["localhost", "127.0.0.1", "::1"].contains(&host);
+        let is_here = |url| Target::parse(url).is_ok_and(|target| is_here(target.host()));
+        self.engine == EngineName::Sglang || self.running().any(is_here)
     }
 
     /// Whether our proxy is part of it.
@@ -198,13 +197,6 @@ impl DeploymentSpec {
         );
         Ok(())
     }
-}
-
-fn is_loopback(url: &str) -> bool {
-    Target::parse(url).is_ok_and(|target| {
-        let host = target.host();
-        host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-    })
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
 
 /// The flag by which SGLang and the simulator are one of a pair.
 const MODE: &str = "disaggregation_mode";
-/// Keys that are flags of SGLang's by the same name.
-const OF_SGLANG: [&str; 9] = [
+/// Keys that are flags of SGLang's by the same name; those that the simulator has are its, too.
+const OF_SERVERS: [&str; 9] = [
     "model_path",
     "tp_size",
     "max_running_requests",
@@ -31,13 +31,6 @@ const OF_SGLANG: [&str; 9] = [
     "quantization",
     "enable_torch_compile",
     "enable_metrics",
-];
-/// Keys that are flags of the simulator's, and which.
-const OF_SIM: [(&str, &str); 4] = [
-    ("model_path", "model"),
-    ("max_running_requests", "max_running_requests"),
-    ("chunked_prefill_size", "chunked_prefill_size"),
-    ("schedule_conservativeness", "schedule_conservativeness"),
 ];
 
 /// Whether the settings of a run go together, as far as that shows before anything is started.
@@ -74,18 +67,21 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         "router = \"external\": needs router_url, such as http://127.0.0.1:30000"
     );
     if keys.engine == EngineName::Sglang {
-        let (share, sharing) = (keys.mem_fraction_static, f64::from(keys.servers_per_gpu));
         ensure!(
             keys.model_path.is_some(),
             "model_path: engine = \"sglang\" needs a model: a folder or a name on the hub"
         );
+        let sharing = f64::from(keys.servers_per_gpu);
         ensure!(
-            share * sharing <= 1.0,
+            keys.mem_fraction_static * sharing <= 1.0,
             "servers_per_gpu: mem_fraction_static must be below {:.2}, as {sharing} servers share a GPU's memory",
             1.0 / sharing
         );
     }
     spec.check()?;
+    if let Some(faults) = faults(settings) {
+        faults.check(&spec)?;
+    }
     check_proxy(&spec)?;
     if keys.engine == EngineName::Sim {
         check_sim(settings)?;
@@ -94,9 +90,6 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
         keys.enable_node_failures != Some(true) || keys.failure_schedule.is_some(),
         "enable_node_failures: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
     );
-    if let Some(faults) = faults(settings) {
-        faults.check(&spec)?;
-    }
     ensure!(
         !keys.find_max_rate || !settings.load.goodput.is_empty(),
         "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"
@@ -156,31 +149,30 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
     let (keys, load) = (&settings.keys, &settings.load);
     let logs = engine_logs(settings, dir);
     let router = keys.router;
-    let env = settings.table("env");
-    let env: Vec<_> = env
-        .map(|(name, value)| (name.to_owned(), text(value)))
-        .collect();
     let started = |number, role| {
         let line = match keys.engine {
             EngineName::Sglang => CommandLine::new(&keys.python, &["-m", "sglang.launch_server"]),
             _ => CommandLine::new(program, &["sim"]),
         };
         let mut line = line.with(server_flags(settings, (number, role), logs.as_deref()));
-        line.env.clone_from(&env);
+        let env = settings.table("env");
+        line.env = env
+            .map(|(name, value)| (name.to_owned(), text(value)))
+            .collect();
         ServerSpec::Started(line)
     };
     let router_flags = settings.table("sglang_router");
     let router_flags = router_flags.flat_map(|(key, value)| line::flags(key, value));
     let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
-    let is_real = router == Router::SglangRouter;
     let mut spec = DeploymentSpec {
         engine: keys.engine,
         prefill: keys.num_prefill as usize * usize::from(keys.has_pairs()),
-        traces: has_traces(settings),
+        traces: told(settings) == Some(Told::Traces),
         base_port: Some(keys.base_port).filter(|port| *port > 0),
         front: keys.front.unwrap_or(router != Router::None),
-        hops: keys.hops.unwrap_or(needs_hops || is_real),
-        fault_injection: needs_hops,
+        hops: keys
+            .hops
+            .unwrap_or(needs_hops || router == Router::SglangRouter),
         router,
         policy: keys.routing_policy.clone(),
         router_program: keys.router_program.clone(),
@@ -213,6 +205,8 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         let own = ca.into_iter().chain(logs);
         let own = own.map(|(key, path)| (key.to_owned(), path.display().to_string().into()));
         spec.proxy.extend(own);
+        let takes_faults = needs_hops.then(|| ("fault_injection".to_owned(), true.into()));
+        spec.proxy.extend(takes_faults);
     }
     let given = settings.table("proxy");
     spec.proxy
@@ -220,44 +214,45 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
     Ok(spec)
 }
 
-/// Where the servers of a run write what they know of each request, to be put into its rows: where these speak an API whose
-/// streams carry no times, and nobody has said how it is told otherwise.
-pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
-    let keys = &settings.keys;
-    let own = match keys.engine {
-        EngineName::Sim => "sim.",
-        EngineName::Sglang => "sglang.",
-        EngineName::External => return None,
-    };
-    if has_traces(settings) {
-        return None;
-    }
-    let is_untold = settings
-        .text("backend")
-        .is_some_and(|backend| backend != "sglang");
-    let is_said = settings.names().any(|key| {
-        let own = key.strip_prefix(own).map(|key| key.replace('-', "_"));
-        own.is_some_and(|key| key.starts_with("export_metrics_to_file") || key == "enable_trace")
-            || key == "engine_logs"
-            || key == "proxy.engine"
-            || key.starts_with("proxy.engine.")
-    });
-    (is_untold && keys.enable_metrics && !is_said).then(|| dir.join(ENGINE_LOGS))
+/// How servers that are started tell of requests beside their replies.
+#[derive(PartialEq)]
+enum Told {
+    /// By spans, to the proxy.
+    Traces,
+    /// By a line a request, to files.
+    Logs,
 }
 
-/// Whether servers that are started tell the proxy of requests by traces, and nobody has said where to: those of a pair, which
-/// tell of most waits in no other way. SGLang needs an extra for it, so it is asked.
-fn has_traces(settings: &Settings) -> bool {
+/// How they are to, where nobody has said it: those of a pair by traces, as most of its waits are told in no other way (SGLang needs an
+/// extra for it, so it is asked); others by logs where they speak an API whose streams carry no times.
+fn told(settings: &Settings) -> Option<Told> {
     let keys = &settings.keys;
-    let (own, unasked) = match keys.engine {
-        EngineName::Sim => ("sim.enable_trace", true),
-        EngineName::Sglang => ("sglang.enable_trace", false),
-        EngineName::External => return false,
+    let (own, by_default) = match keys.engine {
+        EngineName::Sim => ("sim", keys.has_pairs()),
+        EngineName::Sglang => ("sglang", false),
+        EngineName::External => return None,
     };
-    let is_on = (settings.get(own).and_then(Value::as_bool)).unwrap_or(unasked);
-    let is_said =
-        |key: &str| key.starts_with("proxy.engine") || key.ends_with(".otlp_traces_endpoint");
-    keys.has_pairs() && is_on && !settings.names().any(is_said)
+    let logs = format!("{own}.export_metrics_to_file");
+    let is_said = settings.names().any(|key| {
+        let key = key.replace('-', "_");
+        let is_listened = key == "engine_logs" || key.split('.').take(2).eq(["proxy", "engine"]);
+        is_listened || key.starts_with(&logs) || key.ends_with(".otlp_traces_endpoint")
+    });
+    let traces = settings.get(&format!("{own}.enable_trace"));
+    let backend = settings.text("backend");
+    let is_untold = backend.is_some_and(|backend| backend != "sglang") && keys.enable_metrics;
+    match traces.map(Value::as_bool) {
+        _ if is_said => None,
+        Some(Some(true)) if keys.has_pairs() => Some(Told::Traces),
+        None if by_default => Some(Told::Traces),
+        None if is_untold => Some(Told::Logs),
+        _ => None,
+    }
+}
+
+/// Where the servers of a run write what they know of each request, to be put into its rows.
+pub fn engine_logs(settings: &Settings, dir: &Path) -> Option<PathBuf> {
+    (told(settings) == Some(Told::Logs)).then(|| dir.join(ENGINE_LOGS))
 }
 
 /// What is done to servers on purpose; `None`: nothing.
@@ -304,18 +299,20 @@ fn server_flags(
 ) -> Vec<String> {
     let keys = &settings.keys;
     let is_sglang = keys.engine == EngineName::Sglang;
-    let named = |(key, flag): &(&str, &str)| Some(((*flag).to_owned(), settings.get(key)?.clone()));
     let own = |flag: &str, value: Value| (flag.to_owned(), value);
     let mut all = Table::new();
+    let is_flag = |key: &&&str| is_sglang || line::SIM.contains(&format!("sim.{key}"));
+    let named = |key: &&str| Some(own(key, settings.get(key)?.clone()));
+    all.extend(OF_SERVERS.iter().filter(is_flag).filter_map(named));
     if is_sglang {
         // Each has GPUs of its own, or shares them with so many.
         let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
         all.extend([own("base_gpu_id", i64::from(gpu).into())]);
-        all.extend(OF_SGLANG.iter().filter_map(|key| named(&(key, key))));
     } else {
-        all.extend(OF_SIM.iter().filter_map(named));
+        let model = settings.get("model_path");
+        all.extend(model.map(|model| own("model", model.clone())));
         all.extend((!keys.enable_metrics).then(|| own("no_metrics", true.into())));
-        if has_traces(settings) {
+        if told(settings) == Some(Told::Traces) {
             all.extend([
                 own("enable_trace", true.into()),
                 own("trace_level", 2.into()),
@@ -357,20 +354,18 @@ pub fn without_effect(plan: &Plan, settings: &Settings) -> Vec<String> {
         EngineName::Sglang => &["sim"],
         EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode", "env"],
     };
-    let is_instead = |name: &str| settings.keys.has_pairs() && name == "num_gpus";
     let is_idle = |name: &&String| {
         let key = line::key(name);
-        let table = name.split_once('.').map(|(table, _)| table);
-        let place = table.or_else(|| key?.get_help_heading());
-        let is_idle = place.is_some_and(|place| idle.contains(&place)) || is_instead(name);
+        let place = match name.split_once('.') {
+            Some((table, _)) => Some(table),
+            None => key.and_then(|key| key.get_help_heading()),
+        };
         // A plan that was printed has all defaults in it.
         let default = key.and_then(|key| line::default_of(plan.kind, key));
-        is_idle && (default.is_none() || settings.get(name) != default.as_ref())
+        let is_default = default.is_some() && settings.get(name) == default.as_ref();
+        place.is_some_and(|place| idle.contains(&place)) && !is_default
     };
-    let engine = settings.text("engine").unwrap_or_default();
-    let told = |name: &String| match is_instead(name) {
-        true => format!("{name} means nothing beside num_prefill and num_decode"),
-        false => format!("{name} means nothing to engine {engine}"),
-    };
+    let engine = settings.keys.engine.name();
+    let told = |name: &String| format!("{name} means nothing to engine {engine}");
     plan.given.iter().filter(is_idle).map(told).collect()
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::ArgAction::Set;
 
-use super::presets;
 use crate::experiment::faults::{FaultKind, Schedule};
 use crate::experiment::launch::{EngineName, Router};
 use crate::traffic;
@@ -31,6 +30,26 @@ const ROUTER: &str = "Router";
 const EXPERIMENT: &str = "Experiment";
 const FAILURES: &str = "Failures";
 const SEARCH: &str = "Highest rate";
+
+/// The key `preset`: names, and the keys that each sets; the advice of SGLang's own page on tuning (docs.sglang.io, "Hyperparameter
+/// Tuning") and of the manual.
+pub const PRESETS: [(&str, &str); 3] = [
+    // Large batches: room for many, taken in early, prompts in large pieces.
+    (
+        "high-throughput",
+        "max_running_requests = 512\nmem_fraction_static = 0.92\nchunked_prefill_size = 16384\nschedule_conservativeness = 0.3",
+    ),
+    // Small batches step faster; a prompt's small pieces hold the others' tokens up for less.
+    (
+        "low-latency",
+        "max_running_requests = 32\nchunked_prefill_size = 4096",
+    ),
+    // What the page says against running out of memory in decode, in both and in prefill.
+    (
+        "low-memory",
+        "max_running_requests = 64\nmem_fraction_static = 0.7\nchunked_prefill_size = 2048",
+    ),
+];
 
 /// All keys but the generator's own.
 #[derive(Clone, Debug, clap::Args)]
@@ -116,7 +135,7 @@ pub struct Keys {
     #[arg(long, value_name = "BOOL", default_value = "true", action = Set, help_heading = EXPERIMENT)]
     pub collect_per_node_metrics: bool,
     /// Values that suit an aim; keys that are given win
-    #[arg(long, value_parser = presets::NAMES, help_heading = EXPERIMENT)]
+    #[arg(long, value_parser = PRESETS.map(|(name, _)| name), help_heading = EXPERIMENT)]
     pub preset: Option<String>,
     /// Do each run so often, with seeds one apart
     #[arg(long, default_value = "1", value_parser = between(1_u32, 1000), help_heading = EXPERIMENT)]

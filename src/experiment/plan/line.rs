@@ -113,35 +113,28 @@ pub fn default_of(kind: Kind, key: &Arg) -> Option<Value> {
     }
 }
 
-/// What a key may have, and what it has where nothing is given: in a plan of this kind, and in the example.
-fn values(kind: Kind, example: &[Entry], key: &Arg) -> String {
+/// What a key may have, and what it has in a plan of this kind where nothing is given.
+fn values(kind: Kind, key: &Arg) -> String {
     let own = || Some(key.get_default_values().first()?.to_str()?.to_owned());
     let default = default_of(kind, key).map(|value| text(&value)).or_else(own);
     let default = default.filter(|_| !key.is_hide_default_value_set());
-    let given = example.iter().find(|(name, _)| key.get_id() == name);
-    let given = given.map(|(_, value)| value.to_string().replace(['[', ']', '"'], ""));
-    let given = given.filter(|given| Some(given) != default.as_ref());
     let mut names = key.get_possible_values();
     names.retain(|name| !name.is_hide_set() && name.get_name().parse::<bool>().is_err());
     let names: Vec<&str> = names.iter().map(|name| name.get_name()).collect();
     let names = Some(names.join(", ")).filter(|names| !names.is_empty());
     let told = |(what, value): (&str, Option<String>)| Some(format!(" [{what}: {}]", value?));
-    let all = [
-        ("default", default),
-        ("without FILE", given),
-        ("possible values", names),
-    ];
+    let all = [("default", default), ("possible values", names)];
     all.into_iter().filter_map(told).collect()
 }
 
 /// A key's flag of `queuescope node` and `queuescope routing`, which takes any words: what they mean is known with all others.
-fn any(kind: Kind, example: &[Entry], key: &'static Arg) -> Arg {
+fn any(kind: Kind, key: &'static Arg) -> Arg {
     let is_switch = !key.get_action().takes_values();
     let names = key.get_value_names().unwrap_or_default();
     let is_bool = is_switch || names.first().is_some_and(|name| name == "BOOL");
     let is_common = COMMON.split(' ').any(|name| key.get_id() == name);
     let heading = key.get_help_heading().filter(|_| is_own(key));
-    let values = values(kind, example, key);
+    let values = values(kind, key);
     let told = |help: &StyledStr| format!("{help}{values}");
     let arg = Arg::new(key.get_id()).long(key.get_long().unwrap_or_default());
     let help = key.get_help().cloned().unwrap_or_default();
@@ -231,8 +224,7 @@ impl Args for KeyFlags {
             "routing" => Kind::Routing,
             _ => Kind::Node,
         };
-        let example = read::file(kind.example()).unwrap_or_default();
-        command.args(KEYS.iter().map(|key| any(kind, &example, key)))
+        command.args(KEYS.iter().map(|key| any(kind, key)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {

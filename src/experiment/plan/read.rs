@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn entries_come_in_the_order_of_the_file() {
-        let text = "z = [1, 2]\na = 'x'\nsim.late = 1\n[traffic]\nq = true\nb = [inf]\n";
+        let text = "z = [1, 2]\na = 'x'\nsim.late = 1\n[proxy]\nq = true\nb = [inf]\n";
         let entries = file(text).unwrap();
         let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["z", "a", "sim.late", "traffic.q", "traffic.b"]);
+        assert_eq!(names, ["z", "a", "sim.late", "proxy.q", "proxy.b"]);
         let schedule = file("failure_schedule = { 30 = [1, 2], 60 = [] }").unwrap();
         assert!(schedule.len() == 1 && schedule[0].1.is_table());
     }

@@ -37,14 +37,13 @@ fn meant(kind: Kind, text: &str) -> String {
         });
         let logs = deploy::engine_logs(&run.settings, Path::new("/x"));
         format!(
-            "{}: {:?} {:?}, front {}, hops {}, faults {}, port {:?}, start {:?}{}\n  [proxy] {}\n  load: rate {}, {:?} prompts, \
+            "{}: {:?} {:?}, front {}, hops {}, port {:?}, start {:?}{}\n  [proxy] {}\n  load: rate {}, {:?} prompts, \
              seed {}, goals {:?}, headers {}, ca {:?}, logs {logs:?}\n",
             run.dir,
             found.router_name(),
             found.router_flags,
             found.front,
             found.hops,
-            found.fault_injection,
             found.base_port,
             found.start_timeout(),
             servers.collect::<String>(),
@@ -174,47 +173,37 @@ fn a_certificate_is_that_of_who_is_asked() {
 
 #[test]
 fn the_examples_go_with_a_search_and_with_the_real_router() {
-    let of = |kind: Kind, example: &str, given: &str| {
+    let of = |kind: Kind, given: &str| {
         let given = read::file(given).unwrap();
-        Plan::new(kind, read::file(example).unwrap(), given).unwrap()
+        Plan::new(kind, read::file(kind.example()).unwrap(), given).unwrap()
     };
     let search = "find_max_rate = true\ngoodput = ['ttft:500']";
-    let found = of(Kind::Node, Kind::Node.example(), search);
-    assert_eq!(
-        found.notes,
-        [
-            "max_running_requests = [8, 16, 64] of the example is left out: it does not go with what you gave"
-        ]
-    );
-    assert_eq!(only(&found).keys.max_running_requests, 256);
-    plan(Kind::Node, &found.to_toml()).unwrap();
-    // What is given is not touched.
-    let given = format!("{search}\nmax_running_requests = 8");
-    let given = of(Kind::Node, Kind::Node.example(), &given);
-    let running = only(&given).keys.max_running_requests;
-    assert_eq!((given.notes.len(), running), (0, 8));
-
-    let limit = |plan: &Plan| only(plan).text("proxy.max_concurrent_requests");
-    let routing = |given: &str| of(Kind::Routing, Kind::Routing.example(), given);
-    // Waits before a router would pass for its own.
-    assert_eq!(limit(&routing(search)).as_deref(), Some("16"));
-    let outside = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
-    for given in ["router = 'sglang-router'", outside] {
-        let found = routing(given);
-        assert_eq!((found.notes.len(), limit(&found)), (3, None));
-        assert_eq!(only(&found).keys.routing_policy, "cache_aware");
-    }
-    assert_eq!(routing("").runs().len(), 4);
-    assert!(routing("").notes.is_empty());
-
     // Servers that run already would be compared with themselves.
     let outside = "engine = 'external'\nservers = ['http://h:1']";
-    let found = of(Kind::Node, Kind::Node.example(), outside);
-    assert_eq!(
-        found.notes,
-        [
-            "max_running_requests = [8, 16, 64] of the example is left out: it does not go with what you gave"
-        ]
-    );
-    assert_eq!(found.runs().len(), 1);
+    for given in [search, outside] {
+        let found = of(Kind::Node, given);
+        assert_eq!(only(&found).keys.max_running_requests, 256, "{given}");
+        plan(Kind::Node, &found.to_toml()).unwrap();
+    }
+    // What is given is not touched.
+    let given = of(Kind::Node, &format!("{search}\nmax_running_requests = 8"));
+    assert_eq!(only(&given).keys.max_running_requests, 8);
+    // Waits before a router would pass for its own.
+    let outside = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
+    for (given, limit) in [
+        ("router = 'sglang-router'", None),
+        (outside, None),
+        (search, Some("16")),
+    ] {
+        let found = only(&of(Kind::Routing, given));
+        let found_limit = found.text("proxy.max_concurrent_requests");
+        assert_eq!(found_limit.as_deref(), limit, "{given}");
+        assert_eq!(found.keys.routing_policy, "cache_aware");
+    }
+    // Policies can be compared before servers that run already, too.
+    let servers = "engine = 'external'\nservers = ['http://h:1', 'http://h:2']";
+    assert_eq!(of(Kind::Routing, servers).runs().len(), 4);
+    let pair = "num_prefill = 1\nnum_decode = 1";
+    assert_eq!(of(Kind::Routing, pair).runs().len(), 1);
+    assert_eq!(of(Kind::Routing, "").runs().len(), 4);
 }

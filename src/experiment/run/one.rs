@@ -12,13 +12,11 @@ use crate::experiment::launch::{Deployment, DeploymentSpec, Router, Server, rout
 use crate::experiment::plan::line::Settings;
 use crate::experiment::plan::{Run, deploy, grid};
 use crate::experiment::scrape::Scraper;
-use crate::report::files::{
-    FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY, ServerFile,
-};
+use crate::report::files::{FAULTS, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile, RunState, SUMMARY};
 use crate::table::join;
 use crate::traffic::{self, FinishedRun, Live, Stop, Unfit};
 
-use super::folder;
+use super::{of_run, read_json, write_json};
 
 /// What the runs of an experiment share.
 #[derive(Debug)]
@@ -48,7 +46,33 @@ pub struct RunEnd {
 const DATA: [&str; 2] = ["dataset_name", "dataset_path"];
 
 impl RunEnd {
-    /// What an earlier run of this folder left.
+    /// Begins a run of the experiment in `dir`, whose own folder is not there yet.
+    ///
+    /// # Errors
+    /// Its folder cannot be written.
+    pub fn begin(dir: &Path, run: &Run) -> anyhow::Result<RunEnd> {
+        let dir = of_run(dir, &run.dir);
+        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        let file = RunFile {
+            label: run.label.clone(),
+            settings: grid::json(&run.varied),
+            repeat: run.repeat,
+            state: RunState::Running,
+            ..RunFile::default()
+        };
+        let end = RunEnd::read(dir, file);
+        end.write()?;
+        Ok(end)
+    }
+
+    /// What was left of a run that was begun earlier.
+    pub fn left(dir: &Path, run: &Run) -> Option<RunEnd> {
+        let dir = of_run(dir, &run.dir);
+        let file = read_json(&dir.join(RUN)).ok()?;
+        Some(RunEnd::read(dir, file))
+    }
+
+    /// One of whose summary nothing is known.
     pub fn read(dir: PathBuf, file: RunFile) -> RunEnd {
         RunEnd {
             dir,
@@ -64,17 +88,12 @@ impl RunEnd {
 
     /// Its figures: its `summary.json` (docs/SUMMARY.md); null where it came to none.
     pub fn metrics(&self) -> Value {
-        folder::read_json(&self.dir.join(SUMMARY)).unwrap_or_default()
+        read_json(&self.dir.join(SUMMARY)).unwrap_or_default()
     }
 
     /// One of them, if it is there.
     pub fn summary(&self, pointer: &str) -> Option<Value> {
         self.metrics().pointer(pointer).cloned()
-    }
-
-    /// Whether all that it needs was ready.
-    pub fn has_started(&self) -> bool {
-        self.file.start_s.is_some()
     }
 
     /// Whether its figures say nothing of the servers.
@@ -84,7 +103,7 @@ impl RunEnd {
     }
 
     fn write(&self) -> anyhow::Result<()> {
-        folder::write_json(&self.dir.join(RUN), &self.file)
+        write_json(&self.dir.join(RUN), &self.file)
     }
 }
 
@@ -103,23 +122,12 @@ fn tell_pairs(end: &mut RunEnd) {
 }
 
 impl RunContext {
-    /// Does a run of the experiment in `dir`, whose own folder is not there yet. What goes wrong is in its end.
+    /// Does a run that was begun. What goes wrong is in its end.
     ///
     /// # Errors
     /// Its folder cannot be written.
-    pub async fn run(&self, dir: &Path, run: &Run) -> anyhow::Result<RunEnd> {
-        let dir = folder::of_run(dir, &run.dir);
-        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-        let file = RunFile {
-            label: run.label.clone(),
-            settings: grid::json(&run.varied),
-            repeat: run.repeat,
-            state: RunState::Running,
-            ..RunFile::default()
-        };
-        let mut end = RunEnd::read(dir, file);
-        end.write()?;
-        match self.whole(&run.settings, &mut end).await {
+    pub async fn run(&self, settings: &Settings, end: &mut RunEnd) -> anyhow::Result<()> {
+        match self.whole(settings, end).await {
             Ok(state) => end.file.state = state,
             Err(error) => {
                 end.file.error = Some(format!("{error:#}"));
@@ -131,8 +139,7 @@ impl RunContext {
         }
         let sha = end.summary("/config/workload_sha256");
         end.file.workload_sha256 = sha.and_then(|sha| sha.as_str().map(str::to_owned));
-        end.write()?;
-        Ok(end)
+        end.write()
     }
 
     async fn whole(&self, settings: &Settings, end: &mut RunEnd) -> anyhow::Result<RunState> {
@@ -177,7 +184,13 @@ impl RunContext {
         let (live, stop) = (Arc::<Live>::default(), self.stop.child());
         let traffic = traffic::run_watched(&args, self.clock.clone(), live.clone(), stop.clone());
         tokio::pin!(traffic);
-        let mut scraper = scraper(settings, spec, &end.file.servers);
+        let asked = match settings.keys.collect_per_node_metrics {
+            true => &end.file.servers[..],
+            false => &[],
+        };
+        let is_asked = !asked.is_empty() && spec.has_gpus_here();
+        let smi = is_asked.then(|| router::in_path("nvidia-smi")).flatten();
+        let mut scraper = Scraper::new(asked, spec.access.clone(), smi);
         let sent = {
             let beside = self.beside(settings, &deployment.servers, &live, end, &mut scraper);
             tokio::select! {
@@ -260,16 +273,6 @@ impl RunContext {
         }
         Ok(RunState::Done)
     }
-}
-
-/// Who is asked during a run.
-fn scraper(settings: &Settings, spec: &DeploymentSpec, servers: &[ServerFile]) -> Scraper {
-    if !settings.keys.collect_per_node_metrics {
-        return Scraper::default();
-    }
-    let has_gpus = spec.has_gpus_here();
-    let smi = has_gpus.then(|| router::in_path("nvidia-smi")).flatten();
-    Scraper::new(servers, spec.access.clone(), smi)
 }
 
 /// Fails early if what none of the runs would find is missing: the router's program, or the data set, which is brought if need

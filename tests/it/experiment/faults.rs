@@ -70,7 +70,7 @@ async fn a_hop_does_it_to_servers_that_are_not_ours() {
         servers: running(&[format!("http://{}", sim.addr())]),
         router: Router::None,
         hops: true,
-        fault_injection: true,
+        proxy: [("fault_injection".to_owned(), true.into())].into(),
         ..spec(folder.path())
     };
     let deployment = Deployment::start(&wanted).await.unwrap();

@@ -76,7 +76,7 @@ const SECRETS: [&str; 3] = ["S3cretHeader", "S3cretTokenOfAdmin", "S3cretOfTheHo
 fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
     let [header, token, hops] = SECRETS;
     let lines = format!(
-        "{ONE}\nfront = true\nheader = [[\"x-key: {header}\"], [\"x-key: other\"]]\n\
+        "{ONE}\nfront = true\nheader = [\"x-key: {header}\"]\nmax_concurrency = [1, 2]\n\
          proxy.admin_token = \"{token}\"\nproxy.hop_secret = \"{hops}\""
     );
     let plan = Planned::new(&lines);
@@ -100,7 +100,7 @@ fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
     let done = plan.run("node", &[]);
     done.assert_status(&[0, 3]);
     // The second is done again by what the folder holds.
-    let file = plan.path("runs/02-header=_2/run.json");
+    let file = plan.path("runs/02-max_concurrency=2/run.json");
     let stopped = std::fs::read_to_string(&file)
         .unwrap()
         .replace("done", "stopped");

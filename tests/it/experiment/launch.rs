@@ -8,6 +8,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use queuescope::clock::Clock;
 use queuescope::experiment::launch::{
     CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
 };
@@ -21,6 +22,7 @@ use crate::support::assert_says;
 use crate::support::generator::sim;
 use crate::support::process::queuescope;
 use crate::support::router::free_port;
+use crate::support::wire::PATIENCE;
 
 #[tokio::test]
 async fn what_is_started_serves_each_request_and_its_rows_are_whole_when_it_has_stopped() {
@@ -182,6 +184,22 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         start_timeout: Some(std::time::Duration::from_secs(1)),
         ..serving(&external)
     };
+    // SGLang stays, and serves nobody.
+    let deaf = "echo \"[2026-11-22 10:00:46] ERROR:    [Errno 98] error while attempting to bind on address \
+                ('127.0.0.1', 1): address already in use\" >&2; exec sleep 1000";
+    let deaf = [ServerSpec::Started(CommandLine::new(
+        "sh",
+        &["-c", deaf, "sh"],
+    ))];
+    let on_taken = format!(
+        "exec {} sim --port {port}",
+        env!("CARGO_BIN_EXE_queuescope")
+    );
+    let on_taken = [ServerSpec::Started(CommandLine::new(
+        "sh",
+        &["-c", &on_taken],
+    ))];
+    let clock = Clock::system();
     let said = "server-|unexpected argument '--no-such'|command: | sim |logs/server-|--help";
     for (wanted, pieces) in [
         (of(&|wanted| wanted.base_port = Some(port)), &*taken_port),
@@ -194,10 +212,18 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
             serving(&no_module),
             "this Python has no SGLang|ModuleNotFoundError",
         ),
+        (serving(&deaf), "server-1 cannot serve: the port is in use"),
+        (
+            serving(&on_taken),
+            "ended (exit status: 1)|the port is in use (\"error: cannot listen on",
+        ),
         (no_router, "the router's program /no/smg is not there"),
         (too_soon, "server-1|is not ready|Connection refused"),
     ] {
+        let begun = clock.now();
         let error = format!("{:#}", Deployment::start(&wanted).await.unwrap_err());
+        let took = clock.now().since(begun);
+        assert!(took < PATIENCE.as_secs_f64() / 4.0, "{error}");
         for piece in pieces.split('|') {
             assert_says(&error, piece);
         }

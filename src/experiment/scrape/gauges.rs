@@ -7,18 +7,8 @@ use crate::report::series::{POOL, QUEUED, RUNNING};
 /// A sample: its name, labels as they are written, and value.
 struct Sample<'a>(&'a str, &'a str, f64);
 
-/// The GPU that it is of, if it is of one, metric and value.
-pub(super) type Told = (Option<String>, &'static str, f64);
-
 /// A gauge: its name, the series' metric, and whether that of several data-parallel ranks is their mean, not their sum.
 type Gauge = (&'static str, &'static str, bool);
-
-/// The share of time in which a GPU did anything, 0 to 1.
-const USE: &str = "gpu_use";
-/// Memory in use, bytes.
-const MEMORY: &str = "gpu_memory";
-/// Bytes of a mebibyte.
-const MIB: f64 = 1_048_576.0;
 
 /// What is taken of SGLang's page, whose `gen_throughput` is tokens a second.
 const GAUGES: [Gauge; 6] = [
@@ -30,9 +20,12 @@ const GAUGES: [Gauge; 6] = [
     ("sglang:gen_throughput", "gen_throughput", false),
 ];
 
+/// Bytes of a mebibyte.
+const MIB: f64 = 1_048_576.0;
+
 /// What a page tells. Ranks of tensor and pipeline parallelism repeat one another: the highest of them counts. Of each priority's own
 /// the total alone counts.
-pub(super) fn gauges(page: &str) -> Vec<Told> {
+pub(super) fn gauges(page: &str) -> Vec<(&'static str, f64)> {
     let mut found: BTreeMap<usize, BTreeMap<&str, f64>> = BTreeMap::new();
     for sample in samples(page) {
         // What some exporters make of the colon.
@@ -48,20 +41,21 @@ pub(super) fn gauges(page: &str) -> Vec<Told> {
     let gauge = |(place, ranks): (usize, BTreeMap<&str, f64>)| {
         let (_, metric, is_mean) = GAUGES[place];
         let count = if is_mean { ranks.len() as f64 } else { 1.0 };
-        (None, metric, ranks.values().sum::<f64>() / count)
+        (metric, ranks.values().sum::<f64>() / count)
     };
     found.into_iter().map(gauge).collect()
 }
 
-/// What `nvidia-smi` tells in lines such as `0, 37, 1024`, of index, percent and mebibytes; `[N/A]` where a GPU does not tell.
-pub(super) fn of_nvidia_smi(told: &str) -> Vec<Told> {
+/// What `nvidia-smi` tells in lines such as `0, 37, 1024`, of index, percent and mebibytes, as share and bytes of `gpu-0`; `[N/A]` where
+/// a GPU does not tell.
+pub(super) fn of_nvidia_smi(told: &str) -> Vec<(String, &'static str, f64)> {
     let mut found = Vec::new();
     for line in told.lines() {
         let mut cells = line.split(',').map(str::trim);
-        let index = cells.next().unwrap_or_default();
-        for ((metric, factor), cell) in [(USE, 0.01), (MEMORY, MIB)].into_iter().zip(cells) {
+        let gpu = format!("gpu-{}", cells.next().unwrap_or_default());
+        for ((metric, factor), cell) in [("gpu_use", 0.01), ("gpu_memory", MIB)].iter().zip(cells) {
             let value = cell.parse::<f64>().ok();
-            found.extend(value.map(|value| (Some(index.to_owned()), metric, value * factor)));
+            found.extend(value.map(|value| (gpu.clone(), *metric, value * factor)));
         }
     }
     found
@@ -108,7 +102,7 @@ mod tests {
     #[test]
     fn a_recorded_page_tells_all_six() {
         let page = include_str!("../../../tests/data/sglang-0.5.23/info_metrics.body");
-        let metrics = gauges(page).into_iter().map(|(_, metric, _)| metric);
+        let metrics = gauges(page).into_iter().map(|(metric, _)| metric);
         let metrics: Vec<&str> = metrics.collect();
         assert_eq!(
             metrics,
@@ -147,23 +141,18 @@ mod tests {
             sglang:num_running_reqs_other 99\n";
         assert_eq!(
             gauges(page),
-            [
-                (None, "running", 7.0),
-                (None, "queued", 5.0),
-                (None, "token_usage", 0.375)
-            ]
+            [("running", 7.0), ("queued", 5.0), ("token_usage", 0.375)]
         );
     }
 
     #[test]
     fn lines_of_nvidia_smi() {
-        let gpu = |index: &str| Some(index.to_owned());
         assert_eq!(
             of_nvidia_smi("0, [N/A], 1\n1, 37, 2\n"),
             [
-                (gpu("0"), MEMORY, MIB),
-                (gpu("1"), USE, 0.37),
-                (gpu("1"), MEMORY, 2.0 * MIB)
+                ("gpu-0".to_owned(), "gpu_memory", MIB),
+                ("gpu-1".to_owned(), "gpu_use", 0.37),
+                ("gpu-1".to_owned(), "gpu_memory", 2.0 * MIB)
             ]
         );
         assert_eq!(of_nvidia_smi("Unable to determine the device handle"), []);

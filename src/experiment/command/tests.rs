@@ -1,0 +1,50 @@
+//! A plan in words.
+
+use super::*;
+
+fn announced(text: &str) -> String {
+    let plan = Plan::new(Kind::Node, Vec::new(), read::file(text).unwrap()).unwrap();
+    announcement(&plan)
+}
+
+#[test]
+fn it_says_how_many_runs_how_long_and_what_varies() {
+    let text = announced(
+        "max_running_requests = [8, 16]\nrequest_rate = 10\nnum_prompts = 500\nrepeats = 2\ngpu_id = 1",
+    );
+    assert!(
+        text.starts_with("4 runs, each setting 2 times with seeds of its own, about 3 min\n"),
+        "{text}"
+    );
+    assert!(text.contains("  max_running_requests = 8, 16\n"), "{text}");
+    assert!(
+        text.contains("note: gpu_id means nothing to engine sim\n"),
+        "{text}"
+    );
+    assert!(!announced("gpu_id = 0\ntp_size = 1").contains("means nothing"));
+    let text = announced(
+        "engine = 'external'\nservers = ['http://h:1', 'http://h:2']\nrouter = 'builtin'",
+    );
+    assert!(!text.contains("num_gpus"), "{text}");
+    for (load, expected) in [
+        (
+            "request_rate = [5, inf]",
+            "2 runs, for as long as the servers take\n",
+        ),
+        ("request_rate = 10\nduration = 20", "1 run, about 22 s\n"),
+        (
+            "request_rate = 0.1\nengine = 'sglang'\nmodel_path = 'm'",
+            "1 run, about 2.8 h\n",
+        ),
+    ] {
+        let text = announced(load);
+        assert!(text.starts_with(expected), "{text}");
+    }
+    let text = announced("find_max_rate = true\ngoodput = ['ttft:500']");
+    assert!(
+        text.starts_with(
+            "search: the highest request rate at which 95 % of the requests keep ttft:500\n"
+        ),
+        "{text}"
+    );
+}
