@@ -164,6 +164,7 @@ impl Successor {
             .env(TAKES_OVER, "1")
             .env("LISTEN_FDS", sockets.len().to_string())
             .env_remove("LISTEN_PID")
+            .env_remove("LISTEN_FDS_FIRST_FD")
             .stdin(OwnedFd::from(its_end));
         let inherits = command.fd_mappings(inherits);
         inherits.map_err(|twice| io::Error::other(twice.to_string()))?;
