@@ -85,7 +85,7 @@ impl Failures {
                 outcome: records.first()?.outcome(),
                 last_seen,
                 requests: records.len() as u64,
-                waited: Summary::of(records.iter().filter_map(|record| waited(record))),
+                waited: Summary::of(records.iter().filter_map(waited)),
                 spent,
             })
         };
