@@ -25,7 +25,7 @@ use super::listener::ListenSocket;
 
 /// What a process gives to its successor, in one line of JSON besides the sockets.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct Handed {
     /// What each socket is for.
     listeners: Vec<String>,
     #[serde(serialize_with = "in_clear")]
@@ -39,13 +39,13 @@ pub struct Inherited {
     sockets: Vec<(String, TcpListener)>,
     /// What its hops and its front, which drain, know each other by.
     pub hop_secret: Option<Secret>,
-    /// That process.
-    pub predecessor: Option<Other>,
+    /// The line to it, for [`Line::over`].
+    pub predecessor: Option<StdUnixStream>,
 }
 
 /// The line to the other process.
 #[derive(Debug)]
-pub struct Other(UnixStream);
+pub struct Line(UnixStream);
 
 /// A process that was started to take over, and is not ready yet.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub struct Successor {
     process: Child,
     /// Of its process.
     pub id: u32,
-    line: Other,
+    line: Line,
 }
 
 /// Says to a process that it takes over.
@@ -68,7 +68,7 @@ fn in_clear<S: Serializer>(secret: &Option<Secret>, to: S) -> Result<S::Ok, S::E
 }
 
 impl Inherited {
-    /// What this process has inherited. Needs a runtime.
+    /// What this process has inherited. To be asked for once, while it has one thread: it takes the variables that say so away.
     ///
     /// # Errors
     /// It was not all there.
@@ -80,17 +80,20 @@ impl Inherited {
         let mut text = String::new();
         // All of it was written before this process was started.
         BufReader::new(&line).read_line(&mut text)?;
-        let told: Told = serde_json::from_str(&text)?;
+        let Handed {
+            listeners,
+            hop_secret,
+        } = serde_json::from_str(&text)?;
         let mut inherited = ListenFd::from_env();
         let mut sockets = Vec::new();
-        for (at, name) in told.listeners.into_iter().enumerate() {
+        for (at, name) in listeners.into_iter().enumerate() {
             let socket = inherited.take_tcp_listener(at)?;
             sockets.push((name, socket.ok_or(io::ErrorKind::NotFound)?));
         }
         Ok(Inherited {
             sockets,
-            hop_secret: told.hop_secret,
-            predecessor: Some(Other::new(line)?),
+            hop_secret,
+            predecessor: Some(line),
         })
     }
 
@@ -106,10 +109,14 @@ impl Inherited {
     }
 }
 
-impl Other {
-    fn new(line: StdUnixStream) -> io::Result<Other> {
-        line.set_nonblocking(true)?;
-        Ok(Other(UnixStream::from_std(line)?))
+impl Line {
+    /// Over this stream.
+    ///
+    /// # Errors
+    /// The runtime has no room for it.
+    pub fn over(stream: StdUnixStream) -> io::Result<Line> {
+        stream.set_nonblocking(true)?;
+        Ok(Line(UnixStream::from_std(stream)?))
     }
 
     /// Tells that this process accepts. It may be that nobody hears it any more.
@@ -144,11 +151,11 @@ impl Successor {
         hop_secret: Option<Secret>,
     ) -> io::Result<Successor> {
         let (line, its_end) = StdUnixStream::pair()?;
-        let told = Told {
+        let handed = Handed {
             listeners: sockets.iter().map(|socket| socket.name.clone()).collect(),
             hop_secret,
         };
-        let text = serde_json::to_string(&told)? + "\n";
+        let text = serde_json::to_string(&handed)? + "\n";
         (&line).write_all(text.as_bytes())?;
         let mut inherits = Vec::new();
         for (socket, child_fd) in sockets.iter().zip(FIRST..) {
@@ -172,7 +179,7 @@ impl Successor {
         Ok(Successor {
             id: process.id().unwrap_or_default(),
             process,
-            line: Other::new(line)?,
+            line: Line::over(line)?,
         })
     }
 
@@ -194,7 +201,7 @@ impl Successor {
     }
 
     /// The line to it, which is to be kept as long as this process lives.
-    pub fn into_line(self) -> Other {
+    pub fn into_line(self) -> Line {
         self.line
     }
 

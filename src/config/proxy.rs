@@ -79,7 +79,7 @@ Config {
     threads: Whole<1, 1024> = Whole::of::<2>(), Restart "--threads N" in "Running it";
     /// Requests whose rows may wait for the file; further rows are lost and counted.
     record_queue: Whole<1, 16_777_216> = Whole::of::<65_536>(), Restart "--record-queue N" in "Running it";
-    /// Label sets that a metric of /metrics has at most. Beyond them, new models, workers, servers and clocks show as
+    /// Label sets of a metric of /metrics. Beyond them, new models, workers, servers and clocks show as
     /// "other", so that nobody can fill Prometheus by inventing names. A worker takes about 10 of them (its stages): with
     /// more than 4 workers, take 12 a worker.
     metrics_label_sets: Whole<8, 4096> = Whole::of::<64>(), Restart "--metrics-label-sets N" in "Running it";

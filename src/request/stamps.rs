@@ -2,9 +2,10 @@
 //!
 //! Form: a JSON array of the members of [`Stamps`] in their order, stamps in epoch nanoseconds of the sender's clock, which the first
 //! names (a name of its own for each process, so that equal names mean one clock): `["4bf9",1795168579844124001,…,"127.0.0.1:30000",…]`.
-//! Those that lack at the end are unknown; one that this version does not know makes it refuse all, so new ones are added at the end.
+//! Those that lack at the end are unknown, and so are those of a later version: new ones are added at the end.
 
 use serde::Deserialize;
+use serde_json::Value;
 use serde_tuple::Serialize_tuple;
 
 use crate::clock::Stamp;
@@ -52,6 +53,9 @@ pub struct Stamps {
     pub hop: Option<Box<Stamps>>,
 }
 
+/// How many members there are.
+const MEMBERS: usize = 14;
+
 impl Stamps {
     /// The header's value.
     pub fn render(&self) -> String {
@@ -61,7 +65,13 @@ impl Stamps {
 
     /// Reads a header's value. `None` when it is none, or names no clock, since stamps of an unknown clock say nothing.
     pub fn parse(value: &str) -> Option<Stamps> {
-        let mut stamps: Stamps = serde_json::from_str(value).ok()?;
+        let of_a_later_version = || {
+            let mut all: Vec<Value> = serde_json::from_str(value).ok()?;
+            all.truncate(MEMBERS);
+            serde_json::from_value(all.into()).ok()
+        };
+        let strictly = serde_json::from_str(value).ok();
+        let mut stamps: Stamps = strictly.or_else(of_a_later_version)?;
         stamps.failed.truncate(MAX_FAILED);
         stamps.hop = stamps.hop.filter(|hop| !hop.clock.is_empty());
         Some(stamps).filter(|stamps| !stamps.clock.is_empty())
@@ -119,14 +129,19 @@ mod tests {
             r#"["a",4611686018427387904]"#,
             r#"["a",1,2,3,4,"h",1,false,false,"w",0]"#,
             r#"["a",1,2,3,4,"h",1,false,false,null,null,7,[],["b",9223372036854775808]]"#,
-            r#"["a",1,2,3,4,"h",1,false,false,null,null,7,[],null,"of a later version"]"#,
         ] {
             assert_eq!(Stamps::parse(wrong), None, "{wrong}");
         }
         let short = r#"["a",7,null,null,null,null,null,false,false,null,null,null,[],[""]]"#;
         let stamps = Stamps::parse(short).unwrap();
         assert_eq!((stamps.now, stamps.hop), (Some(Stamp::from_nanos(7)), None));
-        assert_eq!(Stamps::parse(r#"["a"]"#), Some(stamps_of("a")));
+        let later = r#"["a",null,null,null,null,null,null,false,false,null,null,null,[],null,"of a later version"]"#;
+        let last = r#"{"clock":"a","is_direct":false}"#;
+        for known in [r#"["a"]"#, later, last] {
+            assert_eq!(Stamps::parse(known), Some(stamps_of("a")), "{known}");
+        }
+        let members: Vec<Value> = serde_json::from_str(&Stamps::default().render()).unwrap();
+        assert_eq!(members.len(), MEMBERS);
         let many = vec!["h timeout 503 after 9223372036 s"; 2 * MAX_FAILED].join("; ");
         let stamps = Stamps {
             failed: told(&many).collect(),

@@ -11,14 +11,13 @@ use tokio::task::AbortHandle;
 
 use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
-use crate::client::takeover::{Inherited, Other, Successor};
+use crate::client::takeover::{Inherited, Line, Successor};
 use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
 use crate::config_error::ConfigError;
 use crate::engine::Engine;
 use crate::keys::Taken;
 use crate::proxy::shared::Shared;
-use crate::request::csv::Base;
 use crate::telemetry::prometheus::Metrics;
 use crate::telemetry::waits::JUDGED;
 use crate::units::count;
@@ -194,13 +193,6 @@ impl Proxy {
     /// Why it cannot be, in words.
     pub fn start_successor(&self, program: &Path) -> Result<Successor, String> {
         let config = self.shared.config.load();
-        if config.records.is_some() && config.time_base == Base::Run {
-            return Err(
-                "each process has a records file of its own, and with time_base = \"run\" each would count from its own start; \
-                 use time_base = \"epoch\""
-                    .into(),
-            );
-        }
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
         let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret().clone());
         let started = Successor::start(program, &self.sockets(), hop_secret);
@@ -230,7 +222,7 @@ impl Proxy {
     }
 
     /// This process has taken over from another one.
-    pub fn follows(&self, predecessor: Other) {
+    pub fn follows(&self, predecessor: Line) {
         let shared = self.shared.clone();
         shared.joins.shared_with_predecessor(None);
         let waiting = self.also_open.subscribe();

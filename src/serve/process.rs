@@ -10,9 +10,10 @@ use anyhow::Context as _;
 use futures_util::future::OptionFuture;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::client::takeover::{Inherited, Successor};
+use crate::client::takeover::{Inherited, Line, Successor};
 use crate::clock::Clock;
 use crate::config::proxy::Config;
+use crate::request::csv::Base;
 
 use super::lifecycle::Proxy;
 
@@ -52,6 +53,13 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
     // A new version will stand at the same path; by then this one's own is only "(deleted)".
     let program = std::env::current_exe()
         .unwrap_or_else(|_| std::env::args_os().next().unwrap_or_default().into());
+    let mut inherited = Inherited::take().context(START)?;
+    if inherited.predecessor.is_some() && config.records.is_some() && config.time_base == Base::Run
+    {
+        anyhow::bail!(
+            "time_base = \"run\": each process has a records file of its own, and would count from its own start after a restart; use \"epoch\""
+        );
+    }
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime
         .worker_threads(config.threads.get() as usize)
@@ -60,7 +68,6 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
         .context(START)?;
     let ran = runtime.block_on(async {
         let mut signals = Signals::new().context(START)?;
-        let mut inherited = Inherited::take().context(START)?;
         let proxy = tokio::select! {
             biased;
             proxy = Proxy::start_from(config, clock, &mut inherited) => proxy?,
@@ -72,7 +79,8 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
         let predecessor = inherited.predecessor.take();
         // Sockets that nothing here listens at must close with the other process's.
         drop(inherited);
-        if let Some(mut predecessor) = predecessor {
+        if let Some(predecessor) = predecessor {
+            let mut predecessor = Line::over(predecessor).context(START)?;
             predecessor.ready().await;
             log::info!("took over; the other process drains");
             proxy.follows(predecessor);
@@ -104,7 +112,8 @@ async fn serve(
     loop {
         let ready = OptionFuture::from(successor.as_mut().map(Successor::ready));
         let event = tokio::select! {
-            event = signals.next() => event,
+            // One that is ready has taken over, whatever else comes at that moment.
+            biased;
             Some(ready) = ready => match ready {
                 Ok(()) => return successor,
                 Err(why) => {
@@ -113,6 +122,7 @@ async fn serve(
                     continue;
                 }
             },
+            event = signals.next() => event,
         };
         match event {
             Event::End => {
