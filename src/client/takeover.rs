@@ -76,6 +76,14 @@ impl Inherited {
         if std::env::var_os(TAKES_OVER).is_none() {
             return Ok(Inherited::default());
         }
+        Inherited::of_predecessor().map_err(|why| {
+            let why =
+                format!("{TAKES_OVER} is set, but no proxy started this process ({why}): unset it");
+            io::Error::other(why)
+        })
+    }
+
+    fn of_predecessor() -> io::Result<Inherited> {
         let line = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let mut text = String::new();
         // All of it was written before this process was started.

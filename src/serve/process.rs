@@ -4,7 +4,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use futures_util::future::OptionFuture;
@@ -50,9 +50,7 @@ pub type Load<'a> = &'a dyn Fn() -> Result<Config, Vec<String>>;
 /// # Errors
 /// Why it could not start.
 pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
-    // A new version will stand at the same path; by then this one's own is only "(deleted)".
-    let program = std::env::current_exe()
-        .unwrap_or_else(|_| std::env::args_os().next().unwrap_or_default().into());
+    let program = program().context(START)?;
     let mut inherited = Inherited::take().context(START)?;
     if inherited.predecessor.is_some() && config.records.is_some() && config.time_base == Base::Run
     {
@@ -99,6 +97,16 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
     // A look-up of a name that was given up may still hold a thread.
     runtime.shutdown_background();
     ran
+}
+
+/// Where a new version will stand: the path that this one was started by, of which a part may be a symbolic link that is moved
+/// then; of one that was found otherwise its own. Asked for at the start: later its own is only "(deleted)".
+fn program() -> io::Result<PathBuf> {
+    let name = std::env::args_os().next().unwrap_or_default();
+    match name.as_bytes().contains(&b'/') {
+        true => std::path::absolute(name),
+        false => std::env::current_exe(),
+    }
 }
 
 /// Until a signal to end, or a successor that accepts.

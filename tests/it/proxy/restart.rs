@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
+use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
 use nix::fcntl::{OFlag, open};
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 
 use crate::support::clients::{Clients, server};
-use crate::support::process::{NOTIFY, Process};
+use crate::support::process::{NOTIFY, PROGRAM, Process};
 use crate::support::proxy::{all_rows, rows};
 use crate::support::upstream::{Gate, Step, Upstream, gated};
 use crate::support::wire::{Client, PATIENCE, until};
@@ -419,4 +420,27 @@ async fn a_listener_that_the_new_config_lacks_closes_while_the_old_process_drain
     let last = kept.ask("/generate", "", b"{}").await;
     assert_eq!(last.header("connection").unwrap(), "close");
     assert!(service.first.exit().await.success());
+}
+
+/// As releases are often laid out: a link leads to the present one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_in_the_programs_path_is_followed_anew() {
+    let upstream = server().await;
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let link = folder.path().join("current");
+    let place = std::path::Path::new(PROGRAM).parent().unwrap();
+    std::os::unix::fs::symlink(place, &link).unwrap();
+    let upstream = upstream.addr.to_string();
+    let command = Command::new(link.join("queuescope"));
+    let first = Process::by(command, folder.clone(), &["--upstream", &upstream]);
+    std::fs::remove_file(&link).unwrap();
+    let next = folder.path().join("next");
+    std::fs::create_dir(&next).unwrap();
+    std::fs::write(next.join("queuescope"), "#!/bin/sh\nexit 7\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(next.join("queuescope"), mode).unwrap();
+    std::os::unix::fs::symlink(&next, &link).unwrap();
+    first.signal(Signal::SIGUSR2);
+    first.says("the successor ended: exit status: 7");
+    assert!(answers(first.front).await);
 }
