@@ -1,5 +1,7 @@
 //! What is said of a process that ended, or was not ready in time: its command, its log's end, and the likely cause.
 
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -79,7 +81,7 @@ const IN_USE: &str = "address already in use";
 /// Lines of its log that are shown.
 const LINES: usize = 20;
 /// Bytes of its log that are looked at for a cause: SGLang says more than a screen after it.
-const LOOKED_AT: usize = 65_536;
+const LOOKED_AT: u64 = 65_536;
 /// Characters of a line that are shown with the cause.
 const SHOWN: usize = 200;
 
@@ -119,12 +121,21 @@ pub(super) fn cannot_listen(log: &Path, line: &CommandLine) -> bool {
 
 /// What a process wrote to its log last, since it was started with `command` last.
 fn said(log: &Path, command: &str) -> String {
-    let said = std::fs::read(log).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said[said.len().saturating_sub(LOOKED_AT)..]).into_owned();
+    let said = String::from_utf8_lossy(&tail(log).unwrap_or_default()).into_owned();
     match said.rsplit_once(&format!("$ {command}\n")) {
         Some((_, last)) => last.to_owned(),
         None => said,
     }
+}
+
+/// A log's last bytes: it may have grown large, and is looked at again and again.
+fn tail(log: &Path) -> io::Result<Vec<u8>> {
+    let mut log = File::open(log)?;
+    let end = log.metadata()?.len();
+    log.seek(SeekFrom::Start(end.saturating_sub(LOOKED_AT)))?;
+    let mut said = Vec::new();
+    log.take(LOOKED_AT).read_to_end(&mut said)?;
+    Ok(said)
 }
 
 /// The likely cause and what helps; `None` where nothing that is known was said.
@@ -149,6 +160,8 @@ fn cause(said: &str, status: Option<ExitStatus>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     /// What SGLang 0.5.23 on CPU, torch, transformers, the router 0.3.2 and our own programs said, and behind `= ` what is told of it; those
@@ -179,5 +192,18 @@ mod tests {
             "{killed}"
         );
         assert_eq!((by_signal(256), cause("", None)), (None, None));
+    }
+
+    #[test]
+    fn of_a_large_log_only_the_end_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.log");
+        let mut log = File::create(&path).unwrap();
+        // A hole, of more than memory holds.
+        log.set_len(1 << 42).unwrap();
+        log.seek(SeekFrom::End(0)).unwrap();
+        let said = "ERROR: attempting to bind on address ('127.0.0.1', 1): address already in use";
+        writeln!(log, "{said}").unwrap();
+        assert!(cannot_listen(&path, &CommandLine::new("x", &[])));
     }
 }

@@ -1,6 +1,7 @@
 //! What is to be started, and whether it can be. Pure.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -145,7 +146,8 @@ impl DeploymentSpec {
 
     /// Whether servers use GPUs of this machine, as far as that shows.
     pub fn has_gpus_here(&self) -> bool {
-        let is_here = |host: &str| ["localhost", "127.0.0.1", "::1"].contains(&host);
+        let is_loopback = |host: &str| host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        let is_here = |host: &str| host == "localhost" || is_loopback(host);
         let is_here = |url| Target::parse(url).is_ok_and(|target| is_here(target.host()));
         self.engine == EngineName::Sglang || self.running().any(is_here)
     }
@@ -219,6 +221,7 @@ mod tests {
         for (url, expected) in [
             ("http://127.0.0.1:30000", true),
             ("http://localhost:30000", true),
+            ("http://127.0.0.2:30000", true),
             ("http://[::1]:30000", true),
             ("http://gpu-server:30000", false),
         ] {

@@ -233,19 +233,21 @@ fn told(settings: &Settings) -> Option<Told> {
         EngineName::External => return None,
     };
     let logs = format!("{own}.export_metrics_to_file");
-    let is_said = settings.names().any(|key| {
-        let key = key.replace('-', "_");
-        let is_listened = key == "engine_logs" || key.split('.').take(2).eq(["proxy", "engine"]);
-        is_listened || key.starts_with(&logs) || key.ends_with(".otlp_traces_endpoint")
+    let names: Vec<String> = settings.names().map(|key| key.replace('-', "_")).collect();
+    let is_listened = names.iter().any(|key| {
+        key.split('.').take(2).eq(["proxy", "engine"]) || key.ends_with(".otlp_traces_endpoint")
     });
+    let has_logs = names
+        .iter()
+        .any(|key| key == "engine_logs" || key.starts_with(&logs));
     let traces = settings.get(&format!("{own}.enable_trace"));
     let backend = settings.text("backend");
     let is_untold = backend.is_some_and(|backend| backend != "sglang") && keys.enable_metrics;
     match traces.map(Value::as_bool) {
-        _ if is_said => None,
+        _ if is_listened => None,
         Some(Some(true)) if keys.has_pairs() => Some(Told::Traces),
         None if by_default => Some(Told::Traces),
-        None if is_untold => Some(Told::Logs),
+        None if is_untold && !has_logs => Some(Told::Logs),
         _ => None,
     }
 }
@@ -354,6 +356,7 @@ pub fn without_effect(plan: &Plan, settings: &Settings) -> Vec<String> {
         EngineName::Sglang => &["sim"],
         EngineName::External => &[STARTED, SGLANG, "sim", "sglang", "prefill", "decode", "env"],
     };
+    let is_instead = |name: &str| settings.keys.has_pairs() && name == "num_gpus";
     let is_idle = |name: &&String| {
         let key = line::key(name);
         let place = match name.split_once('.') {
@@ -363,9 +366,13 @@ pub fn without_effect(plan: &Plan, settings: &Settings) -> Vec<String> {
         // A plan that was printed has all defaults in it.
         let default = key.and_then(|key| line::default_of(plan.kind, key));
         let is_default = default.is_some() && settings.get(name) == default.as_ref();
-        place.is_some_and(|place| idle.contains(&place)) && !is_default
+        let is_idle = place.is_some_and(|place| idle.contains(&place)) || is_instead(name);
+        is_idle && !is_default
     };
     let engine = settings.keys.engine.name();
-    let told = |name: &String| format!("{name} means nothing to engine {engine}");
+    let told = |name: &String| match is_instead(name) {
+        true => format!("{name} means nothing beside num_prefill and num_decode"),
+        false => format!("{name} means nothing to engine {engine}"),
+    };
     plan.given.iter().filter(is_idle).map(told).collect()
 }

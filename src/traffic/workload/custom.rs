@@ -56,7 +56,7 @@ impl Format for Custom {
         self.0.push(Arc::new(Entry {
             input: Some(input),
             output: line.completion.map(|text| words(&text).max(1)),
-            data_id: id(line.id),
+            data_id: id(line.id)?,
             content,
             later: Later::Said(Vec::new()),
         }));

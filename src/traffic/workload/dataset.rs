@@ -95,12 +95,16 @@ impl Entry {
     }
 }
 
-/// An id as data sets have it, if it is one.
-pub(super) fn id(value: Value) -> Option<String> {
+/// An id as data sets have it, if there is one.
+///
+/// # Errors
+/// It is none.
+pub(super) fn id(value: Value) -> Result<Option<String>, String> {
     match value {
-        Value::Null => None,
-        Value::String(text) => Some(text),
-        other => Some(other.to_string()),
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text)),
+        Value::Number(number) => Ok(Some(number.to_string())),
+        _ => Err("`id` must be a string or number".to_owned()),
     }
 }
 

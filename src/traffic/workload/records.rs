@@ -11,9 +11,9 @@ use super::dataset::Dataset;
 pub trait Format {
     /// A record as it stands in the file.
     type Record: DeserializeOwned;
-    /// Whether it is CSV, with the members' names in its first line; else JSON.
-    fn is_csv(&self) -> bool {
-        false
+    /// The columns that CSV must have, by either name in its first line; `None`: it is JSON.
+    fn columns(&self) -> Option<&'static [[&'static str; 2]]> {
+        None
     }
 
     /// What is right.
@@ -34,11 +34,22 @@ pub trait Format {
 
 /// No line of a CSV file has more than some thousand bytes: a file of one endless line must not be held whole.
 const LONGEST_LINE: usize = 1 << 20;
+/// Nor must an endless record of JSON, which may hold a prompt of some million tokens.
+const LONGEST_RECORD: usize = 1 << 24;
 
 /// A text of JSON that counts its lines.
 struct Text<R> {
     file: BufReader<R>,
     line: u64,
+    /// Bytes of its record so far.
+    record: usize,
+}
+
+/// A text whose lines are not endless.
+struct Lines<R> {
+    file: R,
+    /// Bytes of its line so far.
+    line: usize,
 }
 
 /// Reads a data set.
@@ -46,9 +57,9 @@ struct Text<R> {
 /// # Errors
 /// What is wrong with the file, from the line on.
 pub fn read<F: Format>(file: impl Read, mut format: F) -> Result<(Dataset, String), String> {
-    let read = match format.is_csv() {
-        true => read_csv(file, &mut format),
-        false => read_json(file, &mut format),
+    let read = match format.columns() {
+        Some(columns) => read_csv(file, columns, &mut format),
+        None => read_json(file, &mut format),
     };
     read.map_err(|(line, what)| format!(", line {line}: {what}; {}", format.right()))?;
     format.finish().map_err(|what| format!(": {what}"))
@@ -61,25 +72,30 @@ fn read_json<F: Format>(file: impl Read, format: &mut F) -> Result<(), Wrong> {
     let mut text = Text {
         file: BufReader::with_capacity(1 << 16, file),
         line: 1,
+        record: 0,
     };
     let has_list = text.next()? == Some(b'[');
     if has_list {
         text.pass();
     }
-    let mut is_open = has_list;
+    // What a list has last: `[`, `,`, `]`, or a record.
+    let mut last = has_list.then_some(b'[');
     loop {
-        match text.next()? {
-            Some(b'{') if is_open == has_list => {}
-            Some(mark @ (b',' | b']')) if is_open => {
+        match (last, text.next()?) {
+            (None | Some(b'[' | b','), Some(b'{')) => {}
+            (Some(b'}'), Some(mark @ (b',' | b']'))) | (Some(b'['), Some(mark @ b']')) => {
                 text.pass();
-                is_open = mark == b',';
+                last = Some(mark);
                 continue;
             }
-            None if !is_open => return Ok(()),
-            None => return Err(text.wrong("is not JSON: the list does not end")),
-            Some(_) => return Err(text.wrong("is not JSON: must be an object, `{…}`")),
+            (None | Some(b']'), None) => return Ok(()),
+            (_, None) => return Err(text.wrong("is not JSON: the list does not end")),
+            (Some(b'}'), _) => return Err(text.wrong("is not JSON: expected `,` or `]`")),
+            _ => return Err(text.wrong("is not JSON: must be an object, `{…}`")),
         }
+        last = has_list.then_some(b'}');
         let line = text.line;
+        text.record = 0;
         let mut json = serde_json::Deserializer::from_reader(&mut text);
         let record = serde_path_to_error::deserialize(&mut json);
         let record = record.map_err(|error| (line, problem(&error)))?;
@@ -96,6 +112,7 @@ fn problem(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     let what = text.rsplit_once(" at line ");
     let what = what.map_or(&*text, |(what, _)| what);
     match (error.inner().is_data(), &*path) {
+        (false, _) if error.inner().is_io() => text,
         (false, _) => format!("is not JSON: {what}"),
         (true, ".") => what.to_owned(),
         (true, path) => format!("`{path}`: {what}"),
@@ -130,21 +147,47 @@ impl<R: Read> Read for Text<R> {
         let count = self.file.read(into)?;
         let read = into.get(..count).unwrap_or_default();
         self.line += memchr::memchr_iter(b'\n', read).count() as u64;
-        Ok(count)
+        self.record += count;
+        not_beyond(self.record, LONGEST_RECORD).map(|()| count)
     }
 }
 
-fn read_csv<F: Format>(file: impl Read, format: &mut F) -> Result<(), Wrong> {
-    let mut file = BufReader::with_capacity(LONGEST_LINE, file);
-    let start = file.fill_buf().map_err(|cause| (1, cause.to_string()))?;
-    if start.len() == LONGEST_LINE && !start.contains(&b'\n') {
-        return Err((1, format!("has more than {LONGEST_LINE} bytes")));
+impl<R: Read> Read for Lines<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(into)?;
+        let read = into.get(..count).unwrap_or_default();
+        self.line = match memchr::memrchr(b'\n', read) {
+            Some(end) => count - end,
+            None => self.line + count,
+        };
+        not_beyond(self.line, LONGEST_LINE).map(|()| count)
     }
+}
+
+fn not_beyond(length: usize, most: usize) -> io::Result<()> {
+    match length > most {
+        true => Err(io::Error::other(format!("has more than {most} bytes"))),
+        false => Ok(()),
+    }
+}
+
+fn read_csv<F: Format>(
+    file: impl Read,
+    columns: &[[&str; 2]],
+    format: &mut F,
+) -> Result<(), Wrong> {
+    let file = Lines { file, line: 0 };
     let mut rows = ReaderBuilder::new();
     // With `\r\n` its count of lines would lag behind.
     rows.terminator(Terminator::Any(b'\n')).trim(Trim::All);
     let mut rows = rows.flexible(true).from_reader(file);
     let names = rows.headers().map_err(|error| (1, error.to_string()))?;
+    if let Some(column) = columns
+        .iter()
+        .find(|column| !names.iter().any(|name| column.contains(&name)))
+    {
+        return Err((1, format!("has no column {}", column.join(" or "))));
+    }
     let (names, mut row) = (names.clone(), StringRecord::new());
     loop {
         let read = rows.read_record(&mut row);

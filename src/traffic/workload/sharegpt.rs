@@ -108,7 +108,7 @@ impl Sample {
         Some(Entry {
             input: Some(words(&text)),
             output: Some(output),
-            data_id: id(conversation.id),
+            data_id: id(conversation.id).unwrap_or_default(),
             content: Content::Text(text),
             later: Later::Said(turns.collect()),
         })

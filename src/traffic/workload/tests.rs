@@ -179,6 +179,11 @@ const WRONG: &str = r#"
 [{"prompt":"a"},NL | , line 2: is not JSON: the list does not end
 [ | , line 1: is not JSON
 [{"prompt":"a"}]] | , line 1: is not JSON: must be an object
+[{"prompt":"a"}NL{"prompt":"b"}] | , line 2: is not JSON: expected `,` or `]`
+[{"prompt":"a"},NL] | , line 2: is not JSON: must be an object
+[{"prompt":"a"}NL,,{"prompt":"a"}] | , line 2: is not JSON: must be an object
+[,{"prompt":"a"}] | , line 1: is not JSON: must be an object
+{"prompt":"a","id":[]} | , line 1: `id` must be a string or number
 [{"prompt":"a"}]NLx | , line 2: is not JSON: must be an object
 {"prompt":"a"}NLx | , line 2: is not JSON: must be an object
 3 | , line 1: is not JSON: must be an object

@@ -7,7 +7,6 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::clock::NANOS;
 
@@ -58,9 +57,8 @@ pub struct Trace {
 /// A line of a trace.
 #[derive(Debug, Deserialize)]
 pub struct Line {
-    /// JSON: milliseconds. CSV: seconds, or a date.
     #[serde(alias = "TIMESTAMP", alias = "Timestamp")]
-    timestamp: Value,
+    timestamp: Time,
     #[serde(alias = "ContextTokens", alias = "Request tokens")]
     input_length: u32,
     #[serde(alias = "GeneratedTokens", alias = "Response tokens")]
@@ -68,6 +66,22 @@ pub struct Line {
     #[serde(default)]
     hash_ids: Box<[u64]>,
 }
+
+/// When a request came.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a time must be a number, or in CSV a date")]
+enum Time {
+    /// JSON: milliseconds. CSV: seconds.
+    Number(f64),
+    Date(String),
+}
+
+/// The columns of CSV, Azure's name and BurstGPT's.
+const COLUMNS: [[&str; 2]; 3] = [
+    ["TIMESTAMP", "Timestamp"],
+    ["ContextTokens", "Request tokens"],
+    ["GeneratedTokens", "Response tokens"],
+];
 
 /// Tokens of a block of Mooncake's: prompts that name the same block have the same text there.
 const BLOCK_TOKENS: u64 = 512;
@@ -93,15 +107,15 @@ impl Trace {
 impl Format for Trace {
     type Record = Line;
 
-    fn is_csv(&self) -> bool {
-        self.is_csv
+    fn columns(&self) -> Option<&'static [[&'static str; 2]]> {
+        self.is_csv.then_some(&COLUMNS)
     }
 
     fn right(&self) -> &'static str {
         match self.is_csv {
             true => {
-                "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens (input_length) and \
-                 GeneratedTokens (output_length), or Timestamp (seconds), Request tokens and Response tokens"
+                "must be CSV with the columns TIMESTAMP (such as 2023-11-16 18:15:46.6805900), ContextTokens and \
+                 GeneratedTokens, or Timestamp (seconds), Request tokens and Response tokens"
             }
             false => {
                 "must be JSON lines of {\"timestamp\": ms, \"input_length\", \"output_length\", \"hash_ids\": […]}"
@@ -112,11 +126,15 @@ impl Format for Trace {
     fn take(&mut self, line: Line) -> Result<bool, String> {
         let unit = if self.is_csv { 1.0 } else { 1e3 };
         let at = match &line.timestamp {
-            Value::String(date) => of_date(date),
-            number => number.as_f64().and_then(|at| of_seconds(at / unit)),
+            Time::Date(date) => of_date(date).filter(|_| self.is_csv),
+            Time::Number(number) => of_seconds(number / unit),
+        };
+        let no_time = || match &line.timestamp {
+            Time::Date(date) => format!("`{date}` is no time"),
+            Time::Number(number) => format!("`{number:?}` is no time"),
         };
         let request = Request {
-            at_nanos: at.ok_or_else(|| format!("{} is no time", line.timestamp))?,
+            at_nanos: at.ok_or_else(no_time)?,
             input: line.input_length,
             output: line.output_length,
             blocks: line.hash_ids,

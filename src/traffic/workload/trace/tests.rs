@@ -1,4 +1,6 @@
-use super::super::records;
+use std::io::{Read as _, Write as _};
+
+use super::super::{records, source};
 use super::*;
 
 const MOONCAKE_LINES: &str = include_str!("../../../../tests/data/datasets/mooncake.jsonl");
@@ -121,16 +123,19 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
 /// Rows of a file of Azure's, or a whole one, and what is said of it; NL ends a line, GOOD is a line of Mooncake's.
 const WRONG: &str = r#"
 csv | 2023-11-16 18:15:46,1,2NLNL2023-11-16 18:15:46,1,xNL | , line 4: `GeneratedTokens`: `x`: invalid digit found in string; must be CSV with the columns
-csv | 46:68,1,2NL | , line 2: "46:68" is no time; must be
-csv | nan,1,2NL | , line 2: null is no time; must be
+csv | 46:68,1,2NL | , line 2: `46:68` is no time; must be
+csv | nan,1,2NL | , line 2: `NaN` is no time; must be
+csv | true,1,2NL | , line 2: a time must be a number, or in CSV a date; must be
 csv | 2023-11-16 18:15:46,1NL | , line 2: has no cell of the column GeneratedTokens; must be CSV
 csv | | : holds no request with a prompt and an answer
 csv | 1,4000000000,4NL | , line 2: a length of 4000000000 tokens; must be up to 10000000
-whole csv | Timestamp,Request tokensNL1,2NL | , line 2: missing field `output_length`; must be CSV with the columns TIMESTAMP (such
+whole csv | Timestamp,Request tokensNL1,2NL | , line 1: has no column GeneratedTokens or Response tokens; must be CSV with the columns TIMESTAMP (such
 mooncake | GOODNLNL{"timestamp": 1, "input_length": -2}NL | , line 3: `input_length`: invalid value: integer `-2`, expected u32; must be JSON lines of {"timestamp": ms,
 mooncake | {"timestamp": 1, "input_length": 2} | missing field `output_length`
 mooncake | [1NL | , line 1: is not JSON: must be an object
-mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | , line 1: 1e+30 is no time
+mooncake | {"timestamp": 1e30, "input_length": 2, "output_length": 3} | , line 1: `1e30` is no time; must be
+mooncake | {"timestamp": "2024-05-10 00:00:00", "input_length": 2, "output_length": 3} | , line 1: `2024-05-10 00:00:00` is no time; must be
+mooncake | {"timestamp": null, "input_length": 2, "output_length": 3} | , line 1: `timestamp`: a time must be a number, or in CSV a date; must be
 mooncake | | : holds no request
 mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a length of 4000000000 tokens; must be up to 10000000"#;
 
@@ -156,12 +161,26 @@ fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
 
 #[test]
 fn a_file_of_one_endless_line_is_not_held() {
-    let endless = std::io::repeat(b'a');
-    let told = records::read(endless, Trace::new(true, WHOLE)).unwrap_err();
-    assert!(
-        told.starts_with(", line 1: has more than 1048576 bytes"),
-        "{told}"
-    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("endless");
+    let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+    let record = "{\"timestamp\":1,\"input_length\":2,\"output_length\":3}\n";
+    for (is_csv, start, said) in [
+        (true, String::new(), "line 1: has more than 1048576 bytes"),
+        (true, head.to_owned(), "line 2: has more than 1048576 bytes"),
+        (
+            false,
+            format!("{record}{{\"x\":\""),
+            "line 2: has more than 16777216 bytes",
+        ),
+    ] {
+        let mut file = std::fs::File::create(&path).unwrap();
+        file.write_all(start.as_bytes()).unwrap();
+        let endless = std::io::repeat(b'a');
+        std::io::copy(&mut endless.take(17 << 20), &mut file).unwrap();
+        let told = source::read(&path, Trace::new(is_csv, WHOLE)).unwrap_err();
+        assert!(told.to_string().contains(said), "{told:.200}");
+    }
 }
 
 #[test]
