@@ -10,11 +10,9 @@ use toml::Value;
 use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
-use crate::report::figures::figures;
 use crate::report::load::Goal;
 use crate::report::outputs;
 use crate::report::reader::{Run, inputs, load};
-use crate::report::words::line_of;
 use crate::table;
 use crate::units::between;
 
@@ -232,10 +230,13 @@ impl<'a> Made<'a> {
         grid: &[Vec<Entry>],
     ) -> Result<Predicted<'a>, Error> {
         let is_said = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
+        let measured = Figures::of(load, &self.args.goodput);
+        let failed = run.table.firsts().filter(|row| !run.table.is_ok(*row));
+        let name = format!("measured: {}", load.name);
         let mut made = Predicted {
             notes: notes(load, !grid.iter().all(is_said)),
-            measured: Figures::of(load, &self.args.goodput),
-            line: line_of(&format!("measured: {}", load.name), &figures(run)),
+            line: measured.line(name, load, [load.requests.len(), failed.count()]),
+            measured,
             predictions: Vec::new(),
             not_found: Vec::new(),
             load,
@@ -263,16 +264,26 @@ impl<'a> Made<'a> {
     fn prediction(&self, load: &Load, (settings, servers, made, of): Served) -> Prediction {
         let errors = self.fit.may_be_off(&servers, load, &of);
         let note = self.far(&servers, &made);
-        let run = self.run_of(&settings, errors, note.as_ref(), &made);
+        let ok = made.seen().count();
+        let refused = made.requests.len() - ok;
+        let all = self.with_load(&settings, load);
+        let run = || self.run_of(&all, errors, note.as_ref(), &made);
         Prediction {
-            line: line_of(&run.name, &figures(&run)),
-            refused: made.requests.len() - made.seen().count(),
-            run: self.args.html.is_some().then_some(run),
+            run: self.args.html.is_some().then(run),
+            line: of.line(predicted(&all), &made, [ok, refused]),
+            refused,
             figures: of,
             settings,
             errors,
             note,
         }
+    }
+
+    /// The settings of a prediction: of several loads each has its own.
+    fn with_load(&self, settings: &[Entry], load: &Load) -> Vec<Entry> {
+        let load =
+            (self.args.loads.len() > 1).then(|| ("load".to_owned(), load.name.clone().into()));
+        load.into_iter().chain(settings.iter().cloned()).collect()
     }
 
     /// What is said of a prediction that is far from all that the rows of `--fit` tell of.
@@ -358,6 +369,11 @@ impl<'a> Made<'a> {
             goals.join(" ")
         )
     }
+}
+
+/// What a prediction is called.
+fn predicted(settings: &[Entry]) -> String {
+    format!("predicted: {}", grid::label(settings))
 }
 
 /// The lowest rate that is looked at, requests a second.

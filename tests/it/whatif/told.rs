@@ -87,6 +87,26 @@ fn predictions_for_programs_have_every_setting_of_the_grid() {
     assert!(predictions[0]["request_throughput"].is_f64());
 }
 
+/// The table has the figures that programs are given, and counts who is refused.
+#[test]
+fn the_table_has_the_figures_of_json() {
+    let load = file("slots16");
+    let set = ["--set", "max_total_tokens=600"];
+    let flags = [&[load.as_str()][..], &set].concat();
+    let (all, (shown, _)) = (told(&flags), run(&flags).unwrap());
+    let refused = &all["predictions"][0]["refused"];
+    assert!(refused.as_u64().unwrap() > 0);
+    for (name, of, failed) in [
+        ("measured: ", &all["loads"][0]["measured"], "0"),
+        ("predicted: ", &all["predictions"][0], &refused.to_string()),
+    ] {
+        let line = shown.lines().find(|line| line.starts_with(name)).unwrap();
+        let cells: Vec<&str> = line.split_whitespace().skip(3).collect();
+        let rate = format!("{:.2}", of["request_throughput"].as_f64().unwrap());
+        assert_eq!(cells[..2], [failed, &rate], "{shown}");
+    }
+}
+
 /// Flags, and what is said of them.
 const REFUSED: &str = "\
 --set slots | --set slots: must be KEY=VALUE
