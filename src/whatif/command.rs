@@ -126,6 +126,8 @@ struct Predicted<'a> {
 struct Made<'a> {
     args: &'a Args,
     fit: Fit,
+    /// Whether the loads are several, which their names tell apart.
+    are_several: bool,
     /// Why there are none.
     no_prediction: Option<String>,
     loads: Vec<Predicted<'a>>,
@@ -179,6 +181,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         no_prediction: fit.no_prediction(),
         args,
         fit,
+        are_several: loads.len() > 1,
         loads: Vec::new(),
     };
     for (run, load) in runs.iter().zip(&loads) {
@@ -281,8 +284,8 @@ impl<'a> Made<'a> {
 
     /// The settings of a prediction: of several loads each has its own.
     fn with_load(&self, settings: &[Entry], load: &Load) -> Vec<Entry> {
-        let load =
-            (self.args.loads.len() > 1).then(|| ("load".to_owned(), load.name.clone().into()));
+        let load = || ("load".to_owned(), load.name.clone().into());
+        let load = self.are_several.then(load);
         load.into_iter().chain(settings.iter().cloned()).collect()
     }
 
@@ -389,7 +392,7 @@ fn four_digits(rate: f64) -> Value {
 
 /// What the reader must know of a load.
 fn notes(load: &Load, needs_slots: bool) -> Vec<String> {
-    let mut notes = load.notes.clone();
+    let mut notes = Vec::new();
     if needs_slots && load.slots.iter().all(Option::is_none) {
         notes.push(
             "no request waited for a slot: how many the servers run at once is not known, and no limit is assumed; \
@@ -404,5 +407,6 @@ fn notes(load: &Load, needs_slots: bool) -> Vec<String> {
                 .to_owned(),
         );
     }
-    notes
+    let named = notes.iter().map(|note| format!("{}: {note}", load.name));
+    load.notes.iter().cloned().chain(named).collect()
 }

@@ -33,7 +33,7 @@ impl Made<'_> {
                 run.summary["goodput_goals_ms"] = goals.clone();
             }
         }
-        let load = (self.args.loads.len() > 1).then(|| "load".to_owned());
+        let load = self.are_several.then(|| "load".to_owned());
         let keys = load.into_iter();
         let mut keys: Vec<String> = keys
             .chain(sweeps.iter().map(|sweep| sweep.key.clone()))

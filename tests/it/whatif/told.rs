@@ -243,7 +243,8 @@ fn nothing_is_found_for_a_reason() {
     assert_eq!(failed.as_deref(), Some(none));
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["predictions"], serde_json::json!([]));
-    let said = serde_json::json!([{ "settings": {}, "reason": none }]);
+    let name = &shown["loads"][0]["name"];
+    let said = serde_json::json!([{ "load": name, "settings": {}, "reason": none }]);
     assert_eq!(shown["not_found"], said);
     let (shown, failed) = run(&[&[load.as_str()][..], &flags].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
@@ -297,6 +298,9 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
             assert_eq!(figure, &whole["predictions"][0][name], "{name}");
         }
     }
+    // One load has no need of its name, of however many files it is.
+    let (shown, _) = run(&[&[a.as_str(), b.as_str()][..], &set].concat()).unwrap();
+    assert!(shown.contains("predicted: rate=1.5 "), "{shown}");
     let hop = write("hop.csv", 1, "hop");
     for given in [&[hop.as_str()][..], &[a.as_str(), hop.as_str()]] {
         let error = run(&[given, &set].concat()).unwrap_err();
