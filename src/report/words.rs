@@ -351,7 +351,8 @@ pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
 pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts = summary.hosts.iter();
     let hosts: Vec<(String, &Group)> = hosts.map(|(host, group)| (named(host), group)).collect();
-    let all = summary.all.counts.requests;
+    let shown = hosts.iter().map(|(_, group)| group.counts.requests);
+    let all = shown.sum::<u64>() + summary.other_hosts.1 as u64;
     let row = |(host, group): (String, &Group)| {
         let share = Some(group.counts.requests as f64 / all as f64);
         let share = figure(share, |share| format!("{:.0} %", share * 100.0));
