@@ -130,6 +130,9 @@ impl Table {
         let columns = self.columns.iter_mut().zip(more.columns);
         columns.for_each(|(store, more)| store.append(more, self.len));
         let joint = self.len;
+        let left_out = more.left_out.into_iter();
+        self.left_out
+            .extend(left_out.map(|(row, clocks)| (row + joint, clocks)));
         self.len += more.len;
         self.firsts.extend(more.firsts);
         let first = self.begins_request(joint);

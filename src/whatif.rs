@@ -30,12 +30,12 @@ pub enum Error {
          give rows of servers that do both"
     )]
     Pairs(String),
-    /// A front's rows beside those of its hops.
+    /// A load of hops.
     #[error(
-        "{0} and {1}: rows of a front and of hops tell of the same requests: give those of one side, or put them together by \
-         `queuescope report --join` and give that folder"
+        "{0}: its rows are of worker hops, which do not tell when requests arrived: put them together with those of their front by \
+         `queuescope report --join`, and give that folder"
     )]
-    Sides(String, String),
+    Hops(String),
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),

@@ -73,7 +73,13 @@ pub fn believed(mut table: Table) -> Table {
         let read = impossible::believed(&table.request(first)).into_owned();
         for ((at, mut row), clocks) in rows.zip(read).zip(poor) {
             if is_wrong {
-                table.put_row(at, &row, |column| column.id != ColumnId::inconsistency);
+                // What a front or a hop stamped would come back on its own clock, which is no longer known: that stays as it was.
+                let side = row.timeline.side();
+                let is_engine = |origin| matches!(origin, Origin::Moment(of) if of.clock(side) == ClockOf::Engine);
+                table.put_row(at, &row, |column| {
+                    column.id != ColumnId::inconsistency
+                        && (column.unit != Unit::Time || is_engine(column.origin))
+                });
             }
             if !clocks.is_empty() {
                 let unknown = |clock| row.timeline.relate(clock, Relation::Unknown);
@@ -298,6 +304,41 @@ mod tests {
         assert_eq!(json["total_output_tokens"], json!(29 * 201));
         let unseen = with.all.spent.unseen_notes().join("; ");
         assert_says(&unseen, "it reported impossible times, which are left out");
+    }
+
+    /// Of a front or a hop that is 90 s off, no duration is believed; what it stamped does not come back on its own clock.
+    #[test]
+    fn times_of_a_clock_that_is_wrong_stay_on_that_of_the_row() {
+        for (clock, stamped, measured) in [
+            (
+                ClockOf::Hop,
+                ColumnId::router_send_time,
+                ColumnId::queue_time_in_router,
+            ),
+            (
+                ClockOf::Front,
+                ColumnId::arrival_time,
+                ColumnId::total_latency,
+            ),
+        ] {
+            let wrong = Offset {
+                nanos: 90_000 * MS,
+                error_nanos: 1000,
+            };
+            let sample = Sample::whole();
+            let row = sample.with(|row| {
+                row.timeline.relate(clock, Relation::Apart(wrong));
+                if clock == ClockOf::Front {
+                    row.timeline.hop_shares_front();
+                }
+            });
+            let mut table = Table::default();
+            table.push_row(&row.row());
+            let read = believed(table.clone());
+            assert!(table.number(measured, 0).is_some(), "{clock:?}");
+            assert_eq!(read.number(measured, 0), None, "{clock:?}");
+            assert_eq!(read.number(stamped, 0), table.number(stamped, 0));
+        }
     }
 
     /// Comparison, findings and charts read the table of a run; its figures are taken of the same.

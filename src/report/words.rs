@@ -306,7 +306,7 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     lines
 }
 
-/// A table of lines of [`line_of`].
+/// A table of lines of [`line`].
 pub fn runs_table(rows: Vec<Vec<String>>) -> Grid {
     Grid {
         heads: heads(&format!(
@@ -317,22 +317,32 @@ pub fn runs_table(rows: Vec<Vec<String>>) -> Grid {
     }
 }
 
-/// The line of a run.
-pub fn line_of(name: &str, summary: &Summary) -> Vec<String> {
-    let (run, all) = (&summary.run, &summary.all);
-    let rate = run.a_second(all.completed as f64);
-    let tokens = all.tokens.output;
-    let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
+/// The line of a run: how many went well and failed, how many a second; latencies in seconds; tokens a second.
+pub fn line(
+    name: String,
+    counts: [u64; 2],
+    rate: Option<f64>,
+    latencies: [Option<f64>; SHOWN.len()],
+    tokens: Option<f64>,
+) -> Vec<String> {
     let rate = figure(rate, |rate| format!("{rate:.2}"));
     let tokens = figure(tokens, |tokens| format!("{tokens:.0}"));
-    cells(name.to_owned(), all, rate, Some(tokens))
+    cells(name, counts, rate, latencies, Some(tokens))
 }
 
 /// The table of runs.
 pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
     let line = |told: &RunReport<'_>| {
         let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
-        line_of(&format!("{}{mark}", told.run.name), &told.summary)
+        let (run, all) = (&told.summary.run, &told.summary.all);
+        let tokens = all.tokens.output;
+        line(
+            format!("{}{mark}", told.run.name),
+            counts(all),
+            run.a_second(all.completed as f64),
+            latencies(all),
+            tokens.and_then(|tokens| run.a_second(tokens as f64)),
+        )
     };
     runs_table(runs.iter().map(line).collect())
 }
@@ -341,11 +351,12 @@ pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
 pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
     let hosts = summary.hosts.iter();
     let hosts: Vec<(String, &Group)> = hosts.map(|(host, group)| (named(host), group)).collect();
-    let all = summary.all.counts.requests;
+    let shown = hosts.iter().map(|(_, group)| group.counts.requests);
+    let all = shown.sum::<u64>() + summary.other_hosts.1 as u64;
     let row = |(host, group): (String, &Group)| {
         let share = Some(group.counts.requests as f64 / all as f64);
         let share = figure(share, |share| format!("{:.0} %", share * 100.0));
-        cells(host, group, share, None)
+        cells(host, counts(group), share, latencies(group), None)
     };
     Grid {
         heads: heads(&format!(
@@ -362,14 +373,25 @@ fn heads(heads: &str) -> Vec<String> {
 }
 
 /// A line of the figures of a run or a server: `third` stands before the latencies, `last` behind them.
-fn cells(name: String, group: &Group, third: String, last: Option<String>) -> Vec<String> {
-    let counts = [group.counts.ok(), group.counts.failed()].map(|count| count.to_string());
-    let latencies = SHOWN.iter().map(|(_, column, get)| {
-        let summary = group.latencies.get(*column);
-        figure(summary.map(get), duration)
-    });
+fn cells(
+    name: String,
+    counts: [u64; 2],
+    third: String,
+    latencies: [Option<f64>; SHOWN.len()],
+    last: Option<String>,
+) -> Vec<String> {
+    let counts = counts.map(|count| count.to_string());
+    let latencies = latencies.map(|of| figure(of, duration));
     let first = std::iter::once(name).chain(counts).chain([third]);
     first.chain(latencies).chain(last).collect()
+}
+
+fn counts(group: &Group) -> [u64; 2] {
+    [group.counts.ok(), group.counts.failed()]
+}
+
+fn latencies(group: &Group) -> [Option<f64>; SHOWN.len()] {
+    SHOWN.map(|(_, column, get)| group.latencies.get(column).map(get))
 }
 
 fn figure(value: Option<f64>, shown: impl Fn(f64) -> String) -> String {

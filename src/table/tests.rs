@@ -39,6 +39,16 @@ fn rows_of_a_request_are_told_from_requests_that_look_alike() {
 }
 
 #[test]
+fn rows_of_another_table_keep_what_was_left_out_of_them() {
+    let mut table = Table::default();
+    table.push([("req_id", Cell::Id("a"))]);
+    let mut more = table.clone();
+    more.left_out.insert(0, vec![ClockOf::Hop]);
+    table.append(more);
+    assert_eq!(table.left_out, HashMap::from([(1, vec![ClockOf::Hop])]));
+}
+
+#[test]
 fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

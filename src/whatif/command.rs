@@ -10,11 +10,9 @@ use toml::Value;
 use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
-use crate::report::figures::figures;
 use crate::report::load::Goal;
 use crate::report::outputs;
 use crate::report::reader::{Run, inputs, load};
-use crate::report::words::line_of;
 use crate::table;
 use crate::units::between;
 
@@ -128,6 +126,8 @@ struct Predicted<'a> {
 struct Made<'a> {
     args: &'a Args,
     fit: Fit,
+    /// Whether the loads are several, which their names tell apart.
+    are_several: bool,
     /// Why there are none.
     no_prediction: Option<String>,
     loads: Vec<Predicted<'a>>,
@@ -181,6 +181,7 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         no_prediction: fit.no_prediction(),
         args,
         fit,
+        are_several: loads.len() > 1,
         loads: Vec::new(),
     };
     for (run, load) in runs.iter().zip(&loads) {
@@ -232,10 +233,13 @@ impl<'a> Made<'a> {
         grid: &[Vec<Entry>],
     ) -> Result<Predicted<'a>, Error> {
         let is_said = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
+        let measured = Figures::of(load, &self.args.goodput);
+        let failed = run.table.firsts().filter(|row| !run.table.is_ok(*row));
+        let name = format!("measured: {}", load.name);
         let mut made = Predicted {
             notes: notes(load, !grid.iter().all(is_said)),
-            measured: Figures::of(load, &self.args.goodput),
-            line: line_of(&format!("measured: {}", load.name), &figures(run)),
+            line: measured.line(name, load, [load.requests.len(), failed.count()]),
+            measured,
             predictions: Vec::new(),
             not_found: Vec::new(),
             load,
@@ -263,16 +267,26 @@ impl<'a> Made<'a> {
     fn prediction(&self, load: &Load, (settings, servers, made, of): Served) -> Prediction {
         let errors = self.fit.may_be_off(&servers, load, &of);
         let note = self.far(&servers, &made);
-        let run = self.run_of(&settings, errors, note.as_ref(), &made);
+        let ok = made.seen().count();
+        let refused = made.requests.len() - ok;
+        let all = self.with_load(&settings, load);
+        let run = || self.run_of(&all, errors, note.as_ref(), &made);
         Prediction {
-            line: line_of(&run.name, &figures(&run)),
-            refused: made.requests.len() - made.seen().count(),
-            run: self.args.html.is_some().then_some(run),
+            run: self.args.html.is_some().then(run),
+            line: of.line(predicted(&all), &made, [ok, refused]),
+            refused,
             figures: of,
             settings,
             errors,
             note,
         }
+    }
+
+    /// The settings of a prediction: of several loads each has its own.
+    fn with_load(&self, settings: &[Entry], load: &Load) -> Vec<Entry> {
+        let load = || ("load".to_owned(), load.name.clone().into());
+        let load = self.are_several.then(load);
+        load.into_iter().chain(settings.iter().cloned()).collect()
     }
 
     /// What is said of a prediction that is far from all that the rows of `--fit` tell of.
@@ -360,6 +374,11 @@ impl<'a> Made<'a> {
     }
 }
 
+/// What a prediction is called.
+fn predicted(settings: &[Entry]) -> String {
+    format!("predicted: {}", grid::label(settings))
+}
+
 /// The lowest rate that is looked at, requests a second.
 fn least_rate(load: &Load) -> f64 {
     (load.rate() / MOST_SERVERS as f64).max(LEAST_RATE)
@@ -373,7 +392,7 @@ fn four_digits(rate: f64) -> Value {
 
 /// What the reader must know of a load.
 fn notes(load: &Load, needs_slots: bool) -> Vec<String> {
-    let mut notes = load.notes.clone();
+    let mut notes = Vec::new();
     if needs_slots && load.slots.iter().all(Option::is_none) {
         notes.push(
             "no request waited for a slot: how many the servers run at once is not known, and no limit is assumed; \
@@ -388,5 +407,6 @@ fn notes(load: &Load, needs_slots: bool) -> Vec<String> {
                 .to_owned(),
         );
     }
-    notes
+    let named = notes.iter().map(|note| format!("{}: {note}", load.name));
+    load.notes.iter().cloned().chain(named).collect()
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::report::load::Goal;
+use crate::report::words;
 use crate::stats::Summary;
 
 use super::load::{Load, Request, Times};
@@ -132,6 +133,20 @@ impl Figures {
             request_throughput: done / (last - first).max(1e-9),
             goodput_share: (!goals.is_empty()).then_some(of_all),
         }
+    }
+
+    /// It in the table of runs, with how many requests went well and failed.
+    pub fn line(&self, name: String, load: &Load, counts: [usize; 2]) -> Vec<String> {
+        let tokens = load.seen().map(|(request, _)| f64::from(request.output));
+        let tokens = tokens.sum::<f64>() / load.seen().count() as f64 * self.request_throughput;
+        let several = load.seen().filter(|(request, _)| request.output > 1);
+        let each = Summary::of(several.map(|(request, times)| TPOT(request, times)));
+        let [ttft, total, queue] = [self.ttft_ms, self.total_latency_ms, self.pure_queue_time_ms];
+        let each = each.map_or(f64::NAN, |each| each.p50 * 1e3);
+        let latencies = [ttft.p50, ttft.p99, total.p99, queue.p50, each].map(|ms| Some(ms / 1e3));
+        let counts = counts.map(|count| count as u64);
+        let rate = Some(self.request_throughput);
+        words::line(name, counts, rate, latencies, Some(tokens))
     }
 
     /// What is compared, in the order of [`COMPARED`].

@@ -66,7 +66,7 @@ const MOST: (usize, u64) = (2_000, 400_000);
 /// Runs of which each is a load: records of proxies of one time are those of one, whichever of them a request came through.
 ///
 /// # Errors
-/// Some are of a front and some of hops, which tell of the same requests.
+/// One cannot be read.
 pub fn together(runs: Vec<Run>) -> Result<Vec<Run>, Error> {
     let mut all: Vec<Run> = Vec::new();
     for run in runs {
@@ -74,15 +74,10 @@ pub fn together(runs: Vec<Run>) -> Result<Vec<Run>, Error> {
             let both = one.span().zip(run.span());
             both.is_some_and(|(one, other)| one.0 <= other.1 && other.0 <= one.1)
         };
-        let Some(one) = all.iter_mut().find(is_one) else {
-            all.push(run);
-            continue;
-        };
-        let sides = [&*one, &run].map(|run| run.table.text(ColumnId::seen_by, 0));
-        if sides[0] != sides[1] {
-            return Err(Error::Sides(one.name.clone(), run.name));
+        match all.iter_mut().find(is_one) {
+            Some(one) => one.take(run)?,
+            None => all.push(run),
         }
-        one.take(run)?;
     }
     Ok(all)
 }
@@ -91,9 +86,13 @@ impl Load {
     /// Of a run.
     ///
     /// # Errors
-    /// It is of pairs of servers.
+    /// It is of pairs of servers, or of worker hops.
     pub fn of(run: &Run) -> Result<Load, Error> {
         let table = &run.table;
+        let is_hop = |row| table.text(ColumnId::seen_by, row) == "hop";
+        if !table.is_empty() && (0..table.len()).all(is_hop) {
+            return Err(Error::Hops(run.name.clone()));
+        }
         if table.has(ColumnId::disaggregated) {
             return Err(Error::Pairs(run.name.clone()));
         }

@@ -1,9 +1,8 @@
 //! The kinds of findings: how much each matters, what it is called, what to do about it, and when it is found.
 
-use super::{ENOUGH, Finding, LEAST, Level, Seen, client, ends, failing, pair, servers, waiting};
+use super::{ENOUGH, Finding, Level, Seen, client, ends, failing, pair, servers, waiting};
 use crate::request::columns::ColumnId;
 use crate::request::timeline::Period;
-use crate::stats::waits::Cause;
 use crate::units::duration;
 
 /// What is found of a kind; it is given its level, title and advice, and may say more exactly what was found.
@@ -15,10 +14,6 @@ const QUEUE_SHARE: f64 = 1.0 / 3.0;
 const WAITING_SHARE: f64 = 0.1;
 /// A router only passes on: a tenth of the time is more than that.
 const ROUTER_SHARE: f64 = 0.1;
-/// Where so much of the waiting in the servers is for their slots, these are full; what helps then against the router's queue.
-const FULL: f64 = 0.5;
-const BEHIND: &str = "A higher limit of the router would only move this wait into the servers, whose slots are full: what helps \
-                      against the server queue helps here too.";
 /// On the way back it only passes on, too: seconds, and the share of the TTFT.
 const RETURN: f64 = 1e-3;
 const RETURN_SHARE: f64 = 0.05;
@@ -97,16 +92,8 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
          do not see these requests meanwhile.",
         |of, found| {
             let took = of.stage(Period::QUEUE_IN_ROUTER, ROUTER_SHARE)?;
-            let waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
-            let mut causes = of.why.shares().into_iter().filter(|_| waited);
-            let is_full = causes.any(|(cause, share)| cause == Cause::Slots && share >= FULL);
-            let advice = if is_full { BEHIND } else { &found.advice };
-            Some(Finding {
-                advice: advice.to_owned(),
-                ..found.saying(format!(
-                    "The router held a request {took} before it sent it on."
-                ))
-            })
+            let what = format!("The router held a request {took} before it sent it on.");
+            Some(waiting::behind_router(of, found.saying(what)))
         },
     ),
     (

@@ -3,10 +3,13 @@
 use crate::report::why::{Why, lopsided, words};
 use crate::stats::waits::Cause;
 
-use super::{Finding, upper};
+use super::{Finding, LEAST, Seen, upper};
 
 /// From this share of the waiting on a cause is named beside the main one: a fifth.
 const MUCH: f64 = 0.2;
+
+/// From this share of the waiting in servers on it is for their slots: a half.
+const FULL: f64 = 0.5;
 
 /// What tells when each request waited and ran.
 const UNTIMED: &str = "Start the servers with `--enable-metrics`; the times of streamed chat and completions, and of requests that were given \
@@ -42,6 +45,31 @@ pub fn causes(why: &Why, found: Finding, took: &str) -> Finding {
     Finding {
         advice,
         ..found.saying(what)
+    }
+}
+
+/// What helps against a wait in the router while the servers have no slot free either.
+pub fn behind_router(of: &Seen<'_>, found: Finding) -> Finding {
+    let waited = of.why.mean().is_some_and(|mean| mean >= LEAST);
+    let mut causes = of.why.shares().into_iter().filter(|_| waited);
+    let full = causes.find(|(cause, share)| *cause == Cause::Slots && *share >= FULL);
+    let Some((_, share)) = full else {
+        return found;
+    };
+    let advice = match of.has("server_queue") {
+        true => "What helps against the server queue helps here too.",
+        false => Cause::Slots.advice(),
+    };
+    Finding {
+        what: format!(
+            "{} Those that it had sent on waited in the servers, {:.0} % of that time while all slots were taken.",
+            found.what,
+            share * 100.0
+        ),
+        advice: format!(
+            "A higher limit of the router would only move this wait into the servers, whose slots are full. {advice}"
+        ),
+        ..found
     }
 }
 

@@ -42,7 +42,7 @@ impl Summary {
         let run = &self.run;
         let hosts = self.hosts.iter();
         let hosts = object(hosts.map(|(host, figures)| (host, group(figures, run))));
-        let of_the_run = json!({
+        let mut of_the_run = json!({
             "started_at": self.began.seconds(),
             "started_at_ns": self.began.nanos(),
             "duration": run.duration(),
@@ -56,6 +56,10 @@ impl Summary {
             "hosts": hosts,
             "goodput_goals_ms": goals_ms(&run.goodput),
         });
+        let (servers, requests) = self.other_hosts;
+        if servers > 0 {
+            of_the_run["other_hosts"] = json!({ "servers": servers, "requests": requests });
+        }
         joined([group(&self.all, run).into(), of_the_run]).into()
     }
 }

@@ -33,6 +33,8 @@ pub struct Summary {
     pub window: Option<Window>,
     /// By the server that served them, those with the most requests: [`HOSTS`] at most.
     pub hosts: BTreeMap<String, Group>,
+    /// How many servers there are beside these, and how many requests they had.
+    pub other_hosts: (usize, usize),
 }
 
 /// Servers that are told apart.
@@ -75,9 +77,12 @@ fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Requ
     let by_host = by_host.into_iter().filter_map(named);
     let mut by_host: Vec<(&str, Vec<Request>)> =
         by_host.filter(|(host, _)| !host.is_empty()).collect();
-    let inside = |of: &[Request]| of.iter().filter(|request| request.is_inside).count();
     by_host.sort_by_key(|(host, of)| (Reverse(inside(of)), *host));
     by_host
+}
+
+fn inside(of: &[Request]) -> usize {
+    of.iter().filter(|request| request.is_inside).count()
 }
 
 impl Summary {
@@ -116,8 +121,9 @@ impl Summary {
         }
         let figures = |all: &[Request], spent: &[Request]| group(table, &facts, all, spent);
         let mut by_host = by_host(table, &requests);
-        let others = by_host.split_off(by_host.len().min(HOSTS)).into_iter();
-        let others = others.flat_map(|(_, of)| of);
+        let others = by_host.split_off(by_host.len().min(HOSTS));
+        let other_hosts = (others.len(), others.iter().map(|(_, of)| inside(of)).sum());
+        let others = others.into_iter().flat_map(|(_, of)| of);
         let of_host = |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved = requests.iter().filter(is_unserved).copied();
@@ -134,6 +140,7 @@ impl Summary {
         }
         Summary {
             hosts,
+            other_hosts,
             all,
             whole: Counts::of(table, &requests),
             began: run.started,

@@ -73,6 +73,9 @@ impl Summary {
         blocks.push(Block::Figures(intervals(&self.all.latencies)));
         blocks.push(Block::Words(self.warnings()));
         blocks.extend((self.hosts.len() > 1).then(|| Block::Table(of_servers(self, named))));
+        let (servers, requests) = self.other_hosts;
+        let others = format!("{servers} more servers, with {requests} requests, are not shown.");
+        blocks.extend((servers > 0).then(|| Block::Words(vec![others])));
         blocks
     }
 

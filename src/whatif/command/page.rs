@@ -17,7 +17,7 @@ use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::whatif::figures::{Compared, TPOT, named};
 use crate::whatif::load::{Load, Request, Times};
 
-use super::Made;
+use super::{Made, predicted};
 
 impl Made<'_> {
     /// The loads and the predictions, as a report of an experiment shows its runs.
@@ -33,7 +33,7 @@ impl Made<'_> {
                 run.summary["goodput_goals_ms"] = goals.clone();
             }
         }
-        let load = (self.args.loads.len() > 1).then(|| "load".to_owned());
+        let load = self.are_several.then(|| "load".to_owned());
         let keys = load.into_iter();
         let mut keys: Vec<String> = keys
             .chain(sweeps.iter().map(|sweep| sweep.key.clone()))
@@ -64,15 +64,11 @@ impl Made<'_> {
         note: Option<&String>,
         made: &Load,
     ) -> Run {
-        // Of several loads each has its own.
-        let load =
-            (self.args.loads.len() > 1).then(|| ("load".to_owned(), made.name.clone().into()));
-        let all: Vec<Entry> = load.into_iter().chain(settings.iter().cloned()).collect();
-        let name = format!("predicted: {}", grid::label(&all));
+        let name = predicted(settings);
         let mut run = Run {
             file: Some(RunFile {
                 label: name.clone(),
-                settings: grid::json(&all),
+                settings: grid::json(settings),
                 state: RunState::Done,
                 ..RunFile::default()
             }),

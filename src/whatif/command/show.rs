@@ -47,9 +47,11 @@ impl Made<'_> {
         let predictions =
             all.flat_map(|of| of.predictions.iter().map(move |one| predicted(of, one)));
         let not_found = self.loads.iter().flat_map(|of| {
-            let reason = self.none_keeps(of.load);
+            let (of_load, reason) = (&of.load.name, self.none_keeps(of.load));
             let settings = of.not_found.iter();
-            settings.map(move |of| json!({ "settings": grid::json(of), "reason": reason }))
+            settings.map(
+                move |of| json!({ "load": of_load, "settings": grid::json(of), "reason": reason }),
+            )
         });
         json!({
             "fit": {
@@ -136,12 +138,13 @@ impl Made<'_> {
         for settings in &of.not_found {
             note(&format!(
                 "{}: {}",
-                grid::label(settings),
+                grid::label(&self.with_load(settings, of.load)),
                 self.none_keeps(of.load)
             ));
         }
         for prediction in &of.predictions {
-            let (label, refused) = (grid::label(&prediction.settings), prediction.refused);
+            let label = grid::label(&self.with_load(&prediction.settings, of.load));
+            let refused = prediction.refused;
             lines.push(kept(&prediction.line, prediction.figures.goodput_share));
             let [ttft_p50, ttft_p99, _, total_p99, _, throughput] = prediction.errors.map(percent);
             let [name, none] = ["  ±", ""].map(str::to_owned);

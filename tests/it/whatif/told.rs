@@ -87,6 +87,26 @@ fn predictions_for_programs_have_every_setting_of_the_grid() {
     assert!(predictions[0]["request_throughput"].is_f64());
 }
 
+/// The table has the figures that programs are given, and counts who is refused.
+#[test]
+fn the_table_has_the_figures_of_json() {
+    let load = file("slots16");
+    let set = ["--set", "max_total_tokens=600"];
+    let flags = [&[load.as_str()][..], &set].concat();
+    let (all, (shown, _)) = (told(&flags), run(&flags).unwrap());
+    let refused = &all["predictions"][0]["refused"];
+    assert!(refused.as_u64().unwrap() > 0);
+    for (name, of, failed) in [
+        ("measured: ", &all["loads"][0]["measured"], "0"),
+        ("predicted: ", &all["predictions"][0], &refused.to_string()),
+    ] {
+        let line = shown.lines().find(|line| line.starts_with(name)).unwrap();
+        let cells: Vec<&str> = line.split_whitespace().skip(3).collect();
+        let rate = format!("{:.2}", of["request_throughput"].as_f64().unwrap());
+        assert_eq!(cells[..2], [failed, &rate], "{shown}");
+    }
+}
+
 /// Flags, and what is said of them.
 const REFUSED: &str = "\
 --set slots | --set slots: must be KEY=VALUE
@@ -223,7 +243,8 @@ fn nothing_is_found_for_a_reason() {
     assert_eq!(failed.as_deref(), Some(none));
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["predictions"], serde_json::json!([]));
-    let said = serde_json::json!([{ "settings": {}, "reason": none }]);
+    let name = &shown["loads"][0]["name"];
+    let said = serde_json::json!([{ "load": name, "settings": {}, "reason": none }]);
     assert_eq!(shown["not_found"], said);
     let (shown, failed) = run(&[&[load.as_str()][..], &flags].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
@@ -260,6 +281,8 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
         for row in (0..rows.len()).filter(|row| row % 2 == odd) {
             let cells = COLUMNS.iter().map(|column| match column.id {
                 ColumnId::seen_by => Value::Text(side.into()),
+                // A hop does not know it.
+                ColumnId::arrival_time if side == "hop" => Value::Empty,
                 id => rows.value(id, row),
             });
             file.write_cells(cells).unwrap();
@@ -275,9 +298,17 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
             assert_eq!(figure, &whole["predictions"][0][name], "{name}");
         }
     }
+    // One load has no need of its name, of however many files it is.
+    let (shown, _) = run(&[&[a.as_str(), b.as_str()][..], &set].concat()).unwrap();
+    assert!(shown.contains("predicted: rate=1.5 "), "{shown}");
     let hop = write("hop.csv", 1, "hop");
-    let error = run(&[&[a.as_str(), hop.as_str()][..], &set].concat()).unwrap_err();
-    assert!(error.contains("report --join"), "{error}");
+    for given in [&[hop.as_str()][..], &[a.as_str(), hop.as_str()]] {
+        let error = run(&[given, &set].concat()).unwrap_err();
+        assert!(
+            error.starts_with("hop.csv: ") && error.contains("report --join"),
+            "{error}"
+        );
+    }
 }
 
 /// Rows of servers that were hardly busy do not tell what becomes of a queue; and the table is that of `queuescope routing`.

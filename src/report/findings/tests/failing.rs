@@ -87,6 +87,24 @@ fn a_router_before_full_servers_is_not_to_send_more() {
     assert_eq!((server.kind, router.kind), ("server_queue", "router_queue"));
     assert_says(&router.advice, "would only move this wait into the servers");
     assert!(!router.advice.contains("Raise the router"), "{router:?}");
+    assert_says(&router.what, "% of that time while all slots were taken.");
+    assert_says(&router.advice, "against the server queue helps here too");
+    // Where the server queue is not found, its advice stands here.
+    let mut why = Why::default();
+    why.sequences = 100;
+    why.causes.add(Cause::Slots, 100 * ms(20));
+    let short = run_of(
+        100,
+        with(
+            "WorkerArrival 150, WorkerForwarded 151, ServerCreated 155, QueueStart 156, \
+             QueueEnd 176, PrefillEnd 195, ServerFirstToken 200, FirstToken 210",
+        ),
+    );
+    let all = findings(&short, &RunReport::of(&short).summary, &[], &why);
+    let [router] = &all[..] else {
+        panic!("{all:#?}");
+    };
+    assert_says(&router.advice, Cause::Slots.advice());
 }
 
 #[test]
