@@ -67,8 +67,11 @@ const MOST: (usize, u64) = (2_000, 400_000);
 ///
 /// # Errors
 /// One cannot be read.
-pub fn together(runs: Vec<Run>) -> Result<Vec<Run>, Error> {
+pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
     let mut all: Vec<Run> = Vec::new();
+    // Else one that overlaps two would join the first of them alone.
+    let begun = |run: &Run| run.span().map_or(f64::NEG_INFINITY, |(begin, _)| begin);
+    runs.sort_by(|a, b| begun(a).total_cmp(&begun(b)));
     for run in runs {
         let is_one = |one: &&mut Run| {
             let both = one.span().zip(run.span());

@@ -274,11 +274,11 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
     // The same rows, as two proxies would have them, in files that begin at different times.
     let folder = tempfile::tempdir().unwrap();
     let rows = Table::read(Path::new(&load)).unwrap();
-    let write = |name: &str, odd: usize, side: &str| {
+    let write = |name: &str, is_in: &dyn Fn(usize) -> bool, side: &str| {
         let path = folder.path().join(name);
         let epoch = TimeBase::Since(Stamp::from_nanos(-1_795_000_000 * NANOS));
         let mut file = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
-        for row in (0..rows.len()).filter(|row| row % 2 == odd) {
+        for row in (0..rows.len()).filter(|row| is_in(*row)) {
             let cells = COLUMNS.iter().map(|column| match column.id {
                 ColumnId::seen_by => Value::Text(side.into()),
                 // A hop does not know it.
@@ -290,7 +290,8 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
         file.finish().unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let [a, b] = [("a.csv", 0), ("b.csv", 1)].map(|(name, odd)| write(name, odd, "front"));
+    let a = write("a.csv", &|row| row % 2 == 0, "front");
+    let b = write("b.csv", &|row| row % 2 == 1, "front");
     let merged = told(&[&[a.as_str(), b.as_str()][..], &set].concat());
     assert_eq!(merged["loads"][0]["name"], "a.csv + b.csv");
     for (name, figure) in merged["predictions"][0].as_object().unwrap() {
@@ -298,10 +299,16 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
             assert_eq!(figure, &whole["predictions"][0][name], "{name}");
         }
     }
+    // Whatever order they are given in: one that overlaps two others makes one of all.
+    let third = rows.len() / 3;
+    let early = write("early.csv", &|row| row % 2 == 0 && row < third, "front");
+    let late = write("late.csv", &|row| row % 2 == 0 && row > 2 * third, "front");
+    let three = told(&[&[late.as_str(), early.as_str(), b.as_str()][..], &set].concat());
+    assert_eq!(three["loads"].as_array().unwrap().len(), 1, "{three:#}");
     // One load has no need of its name, of however many files it is.
     let (shown, _) = run(&[&[a.as_str(), b.as_str()][..], &set].concat()).unwrap();
     assert!(shown.contains("predicted: rate=1.5 "), "{shown}");
-    let hop = write("hop.csv", 1, "hop");
+    let hop = write("hop.csv", &|row| row % 2 == 1, "hop");
     for given in [&[hop.as_str()][..], &[a.as_str(), hop.as_str()]] {
         let error = run(&[given, &set].concat()).unwrap_err();
         assert!(
