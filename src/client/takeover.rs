@@ -139,22 +139,13 @@ impl Line {
 }
 
 impl Successor {
-    /// Starts `program` with the arguments of this process, to take over these sockets, and what its hops sign with.
+    /// Starts `program` with these arguments, to take over these sockets, and what its hops sign with.
     ///
     /// # Errors
     /// Why it cannot be started.
     pub fn start(
         program: &Path,
-        sockets: &[ListenSocket],
-        hop_secret: Option<Secret>,
-    ) -> io::Result<Successor> {
-        let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-        Successor::with(program, &arguments, sockets, hop_secret)
-    }
-
-    fn with(
-        program: &Path,
-        arguments: &[impl AsRef<OsStr>],
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
         sockets: &[ListenSocket],
         hop_secret: Option<Secret>,
     ) -> io::Result<Successor> {
@@ -238,7 +229,7 @@ mod tests {
 
     fn start(script: &str) -> Successor {
         let secret = Some("sixteen bytes of it".into());
-        Successor::with(Path::new("/bin/sh"), &["-c", script], &sockets(), secret).unwrap()
+        Successor::start(Path::new("/bin/sh"), ["-c", script], &sockets(), secret).unwrap()
     }
 
     #[tokio::test]

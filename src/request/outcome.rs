@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use nix::errno::Errno;
+
 use super::names::names;
 
 names! {
@@ -79,8 +81,12 @@ pub enum End {
 /// What is said of a request that the generator gave up because its run was stopped.
 pub const GIVEN_UP: &str = "given up: the run was stopped";
 
-/// What connecting fails with for want of the generator's own: files (of the system, of the process), local ports. The numbers of Linux.
-pub const OWN_WANTS: [i32; 3] = [23, 24, 99];
+/// What connecting fails with for want of the generator's own: files (of the system, of the process), local ports.
+pub const OWN_WANTS: [i32; 3] = [
+    Errno::ENFILE as i32,
+    Errno::EMFILE as i32,
+    Errno::EADDRNOTAVAIL as i32,
+];
 
 /// What is judged of a response: the message, and the generation that it carries.
 #[derive(Clone, Debug, Default)]

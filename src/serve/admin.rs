@@ -317,7 +317,8 @@ fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
     answer
 }
 
-/// Whether a request with these headers knows the token.
+/// Whether a request with these headers knows the token: sent by a program (`Bearer`), or by a browser that asked its user for a
+/// password (`Basic`).
 fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
     let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|given| std::str::from_utf8(given).ok());
@@ -337,7 +338,8 @@ fn is_allowed(headers: &HeaderMap, token: &Secret) -> bool {
     }
 }
 
-/// Whether a request was sent to a name that nobody else can give us: localhost, an address, or one of `names`.
+/// Whether a request was sent to a name that nobody else can give us: localhost, an address, or one of `names`. Else a page of
+/// somebody else's in a browser may ask, whose name was turned to our address (DNS rebinding).
 fn is_our_name(headers: &HeaderMap, names: &[String]) -> bool {
     let given = headers.get(HOST).map(|host| host.as_bytes());
     let Some(given) = given.and_then(|host| Authority::try_from(host).ok()) else {

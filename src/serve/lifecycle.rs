@@ -187,6 +187,58 @@ impl Proxy {
         log::info!("ended: {total}");
     }
 
+    /// Takes on what can change without a restart: upstreams, policy, workers, time limits, stamps. Requests
+    /// under way end as they began. A worker that is gone is accepted from no more, and its connections end with
+    /// their next response. Gives what has changed, in words.
+    ///
+    /// # Errors
+    /// Why it is refused, in words, each reason by itself; then nothing has changed.
+    pub async fn reload(&self, config: Config) -> Result<String, Vec<String>> {
+        let done = self.try_reload(config).await;
+        let result = if done.is_ok() { "applied" } else { "refused" };
+        self.metrics().reloads.with(&[result]).inc();
+        done
+    }
+
+    async fn try_reload(&self, config: Config) -> Result<String, Vec<String>> {
+        let wrong = |all: Vec<ConfigError>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let credentials = config.check().map_err(wrong)?;
+        let old = self.shared.config.load_full();
+        let changes = old.changes(&config);
+        let mut fixed = needs_restart(&old, &config);
+        // The file is the same, what it holds is not.
+        let is_new = |key: &str| !fixed.iter().any(|fixed| fixed.starts_with(key));
+        let admin_token =
+            is_new("admin_token") && credentials.admin_token != self.shared.admin_token;
+        let hop_secret = credentials.hop_secret.as_ref();
+        let hop_secret = is_new("hop_secret")
+            && hop_secret.is_some_and(|secret| secret != self.shared.hop_key.secret());
+        fixed.extend(admin_token.then_some("admin_token_file"));
+        fixed.extend(hop_secret.then_some("hop_secret_file"));
+        if !fixed.is_empty() {
+            let keys = fixed.join(", ");
+            let why = format!("{keys}: needs a restart to change; take it back, or restart");
+            return Err(vec![why]);
+        }
+        let running = self.listeners.running.lock().clone();
+        let (metrics, none) = (self.metrics(), &mut Inherited::default());
+        let bound = bind(&config, credentials.trust, &running, metrics, none).await;
+        let bound = bound.map_err(|wrong| vec![wrong.to_string()])?;
+        // From here on nothing can fail.
+        let keys: Vec<&str> = changes.into_iter().map(|(key, _)| key).collect();
+        let mut said = Vec::new();
+        said.extend((!keys.is_empty()).then(|| format!("changed {}", keys.join(", "))));
+        if let (Some(tls), Some(read)) = (&self.shared.tls, credentials.tls) {
+            tls.store(read);
+            said.push("certificate read again".to_owned());
+        }
+        said.extend(self.listeners.take_on(&config, bound));
+        if said.is_empty() {
+            return Ok("every key is as before".into());
+        }
+        Ok(said.join("; "))
+    }
+
     /// Starts `program` with the arguments of this process, to take over every listening socket.
     ///
     /// # Errors
@@ -195,7 +247,8 @@ impl Proxy {
         let config = self.shared.config.load();
         let is_configured = config.hop_secret.is_some() || config.hop_secret_file.is_some();
         let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret().clone());
-        let started = Successor::start(program, &self.sockets(), hop_secret);
+        let arguments = std::env::args_os().skip(1);
+        let started = Successor::start(program, arguments, &self.sockets(), hop_secret);
         started.map_err(|why| format!("cannot start {}: {why}", program.display()))
     }
 
@@ -311,60 +364,6 @@ async fn sweep(shared: Arc<Shared>) {
                 log::error!("what requests waited for could not be counted");
             }
         }
-    }
-}
-
-impl Proxy {
-    /// Takes on what can change without a restart: upstreams, policy, workers, time limits, stamps. Requests
-    /// under way end as they began. A worker that is gone is accepted from no more, and its connections end with
-    /// their next response. Gives what has changed, in words.
-    ///
-    /// # Errors
-    /// Why it is refused, in words, each reason by itself; then nothing has changed.
-    pub async fn reload(&self, config: Config) -> Result<String, Vec<String>> {
-        let done = self.try_reload(config).await;
-        let result = if done.is_ok() { "applied" } else { "refused" };
-        self.metrics().reloads.with(&[result]).inc();
-        done
-    }
-
-    async fn try_reload(&self, config: Config) -> Result<String, Vec<String>> {
-        let wrong = |all: Vec<ConfigError>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let credentials = config.check().map_err(wrong)?;
-        let old = self.shared.config.load_full();
-        let changes = old.changes(&config);
-        let mut fixed = needs_restart(&old, &config);
-        // The file is the same, what it holds is not.
-        let is_new = |key: &str| !fixed.iter().any(|fixed| fixed.starts_with(key));
-        let admin_token =
-            is_new("admin_token") && credentials.admin_token != self.shared.admin_token;
-        let hop_secret = credentials.hop_secret.as_ref();
-        let hop_secret = is_new("hop_secret")
-            && hop_secret.is_some_and(|secret| secret != self.shared.hop_key.secret());
-        fixed.extend(admin_token.then_some("admin_token_file"));
-        fixed.extend(hop_secret.then_some("hop_secret_file"));
-        if !fixed.is_empty() {
-            let keys = fixed.join(", ");
-            let why = format!("{keys}: needs a restart to change; take it back, or restart");
-            return Err(vec![why]);
-        }
-        let running = self.listeners.running.lock().clone();
-        let (metrics, none) = (self.metrics(), &mut Inherited::default());
-        let bound = bind(&config, credentials.trust, &running, metrics, none).await;
-        let bound = bound.map_err(|wrong| vec![wrong.to_string()])?;
-        // From here on nothing can fail.
-        let keys: Vec<&str> = changes.into_iter().map(|(key, _)| key).collect();
-        let mut said = Vec::new();
-        said.extend((!keys.is_empty()).then(|| format!("changed {}", keys.join(", "))));
-        if let (Some(tls), Some(read)) = (&self.shared.tls, credentials.tls) {
-            tls.store(read);
-            said.push("certificate read again".to_owned());
-        }
-        said.extend(self.listeners.take_on(&config, bound));
-        if said.is_empty() {
-            return Ok("every key is as before".into());
-        }
-        Ok(said.join("; "))
     }
 }
 

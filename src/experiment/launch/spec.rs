@@ -146,10 +146,7 @@ impl DeploymentSpec {
 
     /// Whether servers use GPUs of this machine, as far as that shows.
     pub fn has_gpus_here(&self) -> bool {
-        let is_loopback = |host: &str| host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        let is_here = |host: &str| host == "localhost" || is_loopback(host);
-        let is_here = |url| Target::parse(url).is_ok_and(|target| is_here(target.host()));
-        self.engine == EngineName::Sglang || self.running().any(is_here)
+        self.engine == EngineName::Sglang || self.running().any(is_loopback)
     }
 
     /// Whether our proxy is part of it.
@@ -199,6 +196,13 @@ impl DeploymentSpec {
         );
         Ok(())
     }
+}
+
+fn is_loopback(url: &str) -> bool {
+    Target::parse(url).is_ok_and(|target| {
+        let host = target.host();
+        host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    })
 }
 
 #[cfg(test)]

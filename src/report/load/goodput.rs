@@ -78,9 +78,13 @@ impl Goal {
 impl Goodput {
     /// Of requests that went well; `None` without goals.
     pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
+        let known: Vec<(&Goal, Option<LatencyId>)> = goals
+            .iter()
+            .map(|goal| (goal, LatencyId::named(&goal.name)))
+            .collect();
         let kept: Vec<Option<bool>> = ok
             .iter()
-            .map(|request| kept(table, *request, goals))
+            .map(|request| kept(table, *request, &known))
             .collect();
         let count = |wanted| kept.iter().filter(|kept| **kept == wanted).count() as u64;
         (!goals.is_empty()).then(|| Goodput {
@@ -91,11 +95,11 @@ impl Goodput {
 }
 
 /// Whether every sequence of a request kept all goals; `None` when that cannot be known.
-fn kept(table: &Table, request: Request, goals: &[Goal]) -> Option<bool> {
+fn kept(table: &Table, request: Request, goals: &[(&Goal, Option<LatencyId>)]) -> Option<bool> {
     let mut all = Some(true);
     for row in request.rows() {
-        for Goal { name, most_ms } in goals {
-            match latency(table, row, name) {
+        for (Goal { name, most_ms }, id) in goals {
+            match latency(table, row, name, *id) {
                 Some(nanos) if nanos as f64 > most_ms * 1e6 => return Some(false),
                 Some(_) => {}
                 // One token has no time between tokens, and so keeps any goal for it.
@@ -107,10 +111,11 @@ fn kept(table: &Table, request: Request, goals: &[Goal]) -> Option<bool> {
     all
 }
 
-fn latency(table: &Table, row: usize, name: &str) -> Option<i64> {
+/// That of a goal of this name, looked up once for all rows where it is one of the summary's.
+fn latency(table: &Table, row: usize, name: &str, id: Option<LatencyId>) -> Option<i64> {
     match name {
         "ttft" => first_token(table, row),
         "e2el" => end_to_end(table, row),
-        name => LatencyId::named(name)?.nanos(table, row),
+        _ => id?.nanos(table, row),
     }
 }

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::report::believed::believed;
 use crate::report::sample::{Sample, at, ms};
 use crate::request::attempt::{Failed, shown};
 use crate::request::row::Row;
@@ -98,11 +99,7 @@ pub fn table(records: &[Row]) -> Table {
 impl Summary {
     /// Of records.
     pub fn of_records(records: &[Row], run: &RunFacts) -> Summary {
-        Summary::of_table(
-            &crate::report::believed::believed(table(records)),
-            run,
-            None,
-        )
+        Summary::of_table(&believed(table(records)), run, None)
     }
 }
 
@@ -218,27 +215,6 @@ fn each_server_has_its_own_figures() {
     assert_near(slower, "/avg_server_latency", 595.0);
     assert_near(slower, "/peak_concurrency", 1.0);
     assert_near(&hosts["127.0.0.1:30000"], "/outcomes/timeout", 1.0);
-}
-
-/// Of 50 and 51 requests that servers had; 49 had none.
-#[test]
-fn shares_of_servers_are_of_the_requests_that_any_had() {
-    let row = |n: i64| {
-        let host = match n {
-            0..50 => "first".to_owned(),
-            50..101 => n.to_string(),
-            _ => String::new(),
-        };
-        let none = host.is_empty();
-        let row = Sample::starting(n).host(&host);
-        row.with(|row| row.host = row.host.take().filter(|_| !none))
-            .open_row()
-    };
-    let rows: Vec<Row> = (0..150).map(row).collect();
-    let text = Summary::of_records(&rows, &run()).to_text();
-    let line = text.lines().find(|line| line.starts_with("first "));
-    assert_says(line.unwrap(), " 50 % ");
-    assert_says(&text, "2 more servers, with 2 requests, are not shown.");
 }
 
 #[test]

@@ -117,3 +117,24 @@ fn intervals_are_of_requests_in_the_order_of_their_arrival_whatever_server_they_
     assert_near(&json, "/latency/total_latency/ci95/p95/1", high);
     assert!(json["hosts"]["a:1"]["latency"]["total_latency"]["ci95"]["p99"].is_null());
 }
+
+/// Of 50 and 51 requests that servers had; 49 had none.
+#[test]
+fn shares_of_servers_are_of_the_requests_that_any_had() {
+    let row = |n: i64| {
+        let host = match n {
+            0..50 => "first".to_owned(),
+            50..101 => n.to_string(),
+            _ => String::new(),
+        };
+        let none = host.is_empty();
+        let row = Sample::starting(n).host(&host);
+        row.with(|row| row.host = row.host.take().filter(|_| !none))
+            .open_row()
+    };
+    let rows: Vec<Row> = (0..150).map(row).collect();
+    let text = Summary::of_records(&rows, &run()).to_text();
+    let line = text.lines().find(|line| line.starts_with("first "));
+    assert_says(line.unwrap(), " 50 % ");
+    assert_says(&text, "2 more servers, with 2 requests, are not shown.");
+}
