@@ -76,6 +76,7 @@ struct Watch {
 }
 
 impl Watch {
+    #[inline]
     fn over(observer: Observer, leg: Option<u64>) -> Box<Watch> {
         Box::new(Watch {
             observer,

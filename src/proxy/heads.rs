@@ -162,9 +162,10 @@ fn is_token(token: &[u8]) -> bool {
 /// The one value of a `Content-Length` that is there several times; `None` when it is as it should be. Pingora has
 /// refused those that differ.
 fn one_length(headers: &HeaderMap) -> Option<HeaderValue> {
-    let first = headers.get(CONTENT_LENGTH)?.as_bytes();
+    let mut values = headers.get_all(CONTENT_LENGTH).iter();
+    let first = values.next()?.as_bytes();
     let one = first.split(|byte| *byte == b',').next()?.trim_ascii();
-    let is_one = headers.get_all(CONTENT_LENGTH).iter().count() == 1 && one.len() == first.len();
+    let is_one = values.next().is_none() && one.len() == first.len();
     (!is_one).then(|| HeaderValue::from_bytes(one).ok())?
 }
 

@@ -102,20 +102,28 @@ fn seconds(nanos: i64, block: &mut Vec<u8>) {
     }
     let (nanos, second) = (nanos.unsigned_abs(), NANOS.unsigned_abs());
     let whole = nanos / second;
-    match whole {
-        0..10 => block.push(b'0' + whole as u8),
-        _ => block.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes()),
+    let mut text = *b"0000000000.000000000";
+    digits(nanos % second, &mut text[POINT..]);
+    text[POINT] = b'.';
+    if whole < 10 {
+        text[POINT - 1] += whole as u8;
+        return block.extend_from_slice(&text[POINT - 1..]);
     }
-    // Of 32 bits, which take a fraction of the time.
-    let mut part = (nanos % second) as u32;
-    let mut digits = *b".000000000";
-    for two in digits[2..].chunks_exact_mut(2).rev() {
-        two.copy_from_slice(&PAIRS[(part % 100) as usize]);
-        part /= 100;
-    }
-    digits[1] += part as u8;
-    block.extend_from_slice(&digits);
+    digits(whole, &mut text[..POINT]);
+    let zeros = text.iter().take_while(|digit| **digit == b'0').count();
+    block.extend_from_slice(&text[zeros..]);
 }
+
+/// Puts the last decimal digits of a number into an even number of places.
+fn digits(mut number: u64, places: &mut [u8]) {
+    for two in places.chunks_exact_mut(2).rev() {
+        two.copy_from_slice(&PAIRS[(number % 100) as usize]);
+        number /= 100;
+    }
+}
+
+/// Where the point stands behind the ten digits of the seconds, which hold all that nanoseconds of 64 bits do.
+const POINT: usize = 10;
 
 /// 00 to 99.
 const PAIRS: [[u8; 2]; 100] = {

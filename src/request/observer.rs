@@ -204,7 +204,7 @@ impl Observer {
         row.more.untold_sequences = parsed.untold_sequences;
         row.more.usage_prompt_tokens = parsed.usage_prompt_tokens;
         row.more.usage_completion_tokens = parsed.usage_completion_tokens;
-        self.into_rows(parsed)
+        Observer::rows(self.row, parsed)
     }
 
     /// What the response parsed, and what it showed of the generation's end.
@@ -246,7 +246,7 @@ impl Observer {
         row.model = asked.model;
     }
 
-    fn into_rows(mut self, mut parsed: ParsedBody) -> Vec<Row> {
+    fn rows(mut row: Row, mut parsed: ParsedBody) -> Vec<Row> {
         if parsed.sequences.is_empty() {
             parsed.sequences.push(SequenceWatch::default());
         }
@@ -257,24 +257,22 @@ impl Observer {
         let sequences = u32::try_from(told).unwrap_or(u32::MAX);
         let usage_cached = parsed.usage_cached_tokens.filter(|_| sequences == 1);
         // The first row has it for all of them.
-        let trace = std::mem::take(&mut self.row.more.trace);
-        let rows = std::iter::repeat_n(self.row, told);
+        let trace = std::mem::take(&mut row.more.trace);
+        let mut rows = Vec::with_capacity(told);
+        rows.extend((1..told).map(|_| row.clone()));
+        rows.push(row);
         let watched = parsed.sequences.into_iter().zip(0..);
-        let rows = watched
-            .filter(|(watch, index)| is_told(watch, *index))
-            .zip(rows)
-            .map(|((watch, index), mut row)| {
-                let is_leg = row.more.room.is_some() && !watch.has_prefilled();
-                let is_pair = is_leg || watch.is_decoded_elsewhere();
-                watch.put(&mut row);
-                if is_pair {
-                    row.timeline.pair(PrefillTimes::default());
-                }
-                row.cached_tokens = row.cached_tokens.or(usage_cached);
-                row.place(index, sequences);
-                row
-            });
-        let mut rows: Vec<Row> = rows.collect();
+        let watched = watched.filter(|(watch, index)| is_told(watch, *index));
+        for (row, (watch, index)) in rows.iter_mut().zip(watched) {
+            let is_leg = row.more.room.is_some() && !watch.has_prefilled();
+            let is_pair = is_leg || watch.is_decoded_elsewhere();
+            watch.put(row);
+            if is_pair {
+                row.timeline.pair(PrefillTimes::default());
+            }
+            row.cached_tokens = row.cached_tokens.or(usage_cached);
+            row.place(index, sequences);
+        }
         if let Some(first) = rows.first_mut() {
             first.more.trace = trace;
         }

@@ -56,11 +56,16 @@ pub struct Stamps {
 /// How many members there are.
 const MEMBERS: usize = 14;
 
+/// Room for what one process stamped, so that it is allocated once.
+const USUAL_BYTES: usize = 256;
+
 impl Stamps {
     /// The header's value.
     pub fn render(&self) -> String {
-        // Nothing in it can fail to be written.
-        serde_json::to_string(self).unwrap_or_default()
+        let mut text = Vec::with_capacity(USUAL_BYTES);
+        // Nothing in it can fail to be written, and JSON is UTF-8.
+        let _ = serde_json::to_writer(&mut text, self);
+        String::from_utf8(text).unwrap_or_default()
     }
 
     /// Reads a header's value. `None` when it is none, or names no clock, since stamps of an unknown clock say nothing.
