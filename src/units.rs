@@ -44,15 +44,41 @@ pub fn bytes(text: &str) -> Option<f64> {
 
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`. The pages' script (`duration` in `dom.js`) says the same.
 pub fn duration(seconds: f64) -> String {
-    let in_units = |a_second: f64| match seconds * a_second {
-        // What may be halfway between two is the larger, as in that script.
-        value if (value * 8.0).fract() == 0.0 => value * (1.0 + f64::EPSILON),
-        value => value,
+    let ([shown], unit) = durations([seconds]);
+    format!("{shown} {unit}")
+}
+
+/// Several of them in one unit, which is that of the largest that has an end: their numbers, and the unit.
+pub fn durations<const N: usize>(seconds: [f64; N]) -> ([String; N], &'static str) {
+    let sizes = seconds.iter().map(|of| of.abs());
+    let largest = sizes.filter(|of| of.is_finite()).fold(0.0, f64::max);
+    // Of several some may be small.
+    let in_seconds = if N == 1 { 0.0995 } else { 9.95 };
+    let (unit, a_second, digits) = match largest {
+        size if size >= in_seconds => ("s", 1.0, 2),
+        0.000_995.. => ("ms", 1e3, 1),
+        _ => ("µs", 1e6, 0),
     };
-    match seconds.abs() {
-        size if size >= 0.0995 => format!("{:.2} s", in_units(1.0)),
-        size if size >= 0.000_995 => format!("{:.1} ms", in_units(1e3)),
-        _ => format!("{:.0} µs", in_units(1e6)),
+    let shown = |of: f64| match of * a_second {
+        // What may be halfway between two is the larger, as in that script.
+        value if (value * 8.0).fract() == 0.0 => {
+            format!("{:.digits$}", value * (1.0 + f64::EPSILON))
+        }
+        value => format!("{value:.digits$}"),
+    };
+    (seconds.map(shown), unit)
+}
+
+/// Seconds as a table of milliseconds has them, with as many digits as are worth reading. What has no end is a dash.
+pub fn milliseconds(seconds: f64) -> String {
+    let ms = seconds * 1e3;
+    match ms.abs() {
+        size if !size.is_finite() => "-".to_owned(),
+        size if size >= 99.95 => format!("{ms:.1}"),
+        size if size >= 9.995 => format!("{ms:.2}"),
+        // A float's rounding makes a small negative of nothing: no "-0.000".
+        size if size < 0.0005 => "0.000".to_owned(),
+        _ => format!("{ms:.3}"),
     }
 }
 
@@ -134,6 +160,20 @@ mod tests {
         let read = ["2s", "7", "0.35s", "1001ms"].map(whole_ms);
         assert_eq!(read, [Ok(2000), Ok(7), Ok(350), Ok(1001)]);
         assert!(whole_ms("0.5").is_err());
+    }
+
+    #[test]
+    fn durations_that_are_compared_have_one_unit() {
+        for (seconds, shown, unit) in [
+            ([-0.031, -0.0412, 0.0216], ["-31.0", "-41.2", "21.6"], "ms"),
+            ([0.31, 0.0014, f64::INFINITY], ["310.0", "1.4", "inf"], "ms"),
+            ([10.0, 0.31, -1.0], ["10.00", "0.31", "-1.00"], "s"),
+            ([3.1e-5, 0.0, 4.1e-5], ["31", "0", "41"], "µs"),
+        ] {
+            assert_eq!(durations(seconds), (shown.map(str::to_owned), unit));
+        }
+        let in_ms = [-2.4e-7, -0.002, 0.0009, 1.5, f64::INFINITY].map(milliseconds);
+        assert_eq!(in_ms, ["0.000", "-2.000", "0.900", "1500.0", "-"]);
     }
 
     #[test]

@@ -176,7 +176,7 @@ pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<S
     (!text.is_empty()).then(|| mark + &text)
 }
 
-/// The same in Markdown, where the mark is a paragraph of its own.
+/// The same in Markdown, where a run's head and each of its tables have the mark.
 fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
     let text = match block {
         Block::Run { name, mark, known } => {
@@ -187,7 +187,10 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
         Block::Figures(said) if said.is_empty() => return None,
         Block::Figures(said) => format!("```text\n{}```\n", lines("", said)),
         Block::Words(said) => lines("- ", said),
-        Block::Table(grid) => grid.to_markdown(),
+        Block::Table(grid) => {
+            let mark = mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n"));
+            mark + &grid.to_markdown()
+        }
         Block::Findings(found) => {
             let line = |of: &Finding| {
                 let said = format!("**{}** {} {}", of.title, of.what, of.advice);
@@ -196,8 +199,7 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
             lines("- ", &found.iter().map(line).collect::<Vec<_>>())
         }
     };
-    let mark = mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n"));
-    (!text.is_empty()).then(|| mark + &text)
+    (!text.is_empty()).then_some(text)
 }
 
 /// What is to be known of a run before its figures are read; of what they are, where that is not said with them.

@@ -232,28 +232,17 @@ fn every_recording_ends_as_the_reviewed_table_says() {
 }
 
 #[test]
-fn whole_and_byte_by_byte_the_rows_are_the_same() {
-    for (recording, endpoint) in generation_requests() {
-        let body = recording.body();
-        let whole = rows(&observe(&recording, endpoint, &[(1.0, &body)]));
-        let bytes: Vec<(f64, &[u8])> = body.chunks(1).map(|byte| (1.0, byte)).collect();
-        assert_eq!(
-            rows(&observe(&recording, endpoint, &bytes)),
-            whole,
-            "{}",
-            recording.case
-        );
-    }
-}
-
-#[test]
-fn no_split_makes_a_recording_inconsistent() {
+fn by_bytes_the_rows_are_the_same_and_no_split_makes_them_inconsistent() {
     for (recording, endpoint) in generation_requests() {
         let body = recording.body();
         let inconsistent = |pieces: &[(f64, &[u8])]| {
             let rows = Row::ended(observe(&recording, endpoint, pieces)).into_iter();
             rows.filter_map(|row| row.inconsistency).collect::<String>()
         };
+        let whole = rows(&observe(&recording, endpoint, &[(1.0, &body)]));
+        let bytes: Vec<(f64, &[u8])> = body.chunks(1).map(|byte| (1.0, byte)).collect();
+        let by_bytes = rows(&observe(&recording, endpoint, &bytes));
+        assert_eq!(by_bytes, whole, "{}", recording.case);
         // A read for every byte: whatever two reads a split lets lie apart, these do too.
         let bytes = body.chunks(1).zip(0u32..);
         let bytes: Vec<(f64, &[u8])> = bytes.map(|(b, n)| (f64::from(n) / 1e3, b)).collect();

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::report::load::outcome_of;
+use crate::report::phases::{Episode, Phase};
 use crate::report::reader::Run;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
@@ -13,12 +14,16 @@ use crate::units;
 use crate::units::duration;
 
 use super::servers::ended;
-use super::{Finding, Seen};
+use super::{ENOUGH, Finding, Seen};
 
 /// Fewer of a server's requests than this say nothing of it: 1 of 100.
 const LEAST: f64 = 0.01;
 /// From this share of the run's time on it is said that a server served nothing at its end: a fifth.
 const SILENT: f64 = 0.2;
+
+/// Who takes so many times as long as any did before a fault, and so many seconds longer, waited for it.
+const SLOWER: f64 = 1.5;
+const LONG: f64 = 0.05;
 
 /// What became of the requests to a server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,6 +64,43 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         title: format!("{host} failed"),
         ..found.saying(format!("{what}."))
     })
+}
+
+/// Requests that took longer while a fault lasted than any before it. What failed is told by itself.
+pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let table = &of.run.table;
+    let totals = |phase: &Phase| -> Vec<f64> {
+        let is_in = |row: &usize| {
+            let at = table.number(ColumnId::arrival_time, *row);
+            at.is_some_and(|at| phase.from <= at && phase.to.is_none_or(|to| at < to))
+        };
+        let well = of
+            .run
+            .counted()
+            .filter(|row| table.is_ok(*row))
+            .filter(is_in);
+        let total = well.filter_map(|row| table.number(ColumnId::total_latency, row));
+        total.collect()
+    };
+    let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
+        let [before, mut during] = [0, 1].map(|at: usize| totals(&phases[at]));
+        let (fault, came) = (faults.first()?, during.len());
+        let usual = before.iter().copied().fold(0.0, f64::max);
+        during.retain(|total| *total >= SLOWER * usual && *total >= usual + LONG);
+        let longest = during.iter().copied().reduce(f64::max)?;
+        (before.len() as u64 >= ENOUGH).then(|| {
+            format!(
+                "While {} had the fault {}, {} of {came} requests took longer than any before it ({}): up to {}.",
+                fault.server,
+                fault.kind,
+                during.len(),
+                duration(usual),
+                duration(longest)
+            )
+        })
+    });
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| found.saying(said.join(" ")))
 }
 
 /// Servers that failed, by their hosts, and when the last request of all ended.

@@ -384,7 +384,11 @@ fn retractions_and_contradictions_are_told() {
         sample.with(move |record: &mut Row| record.num_retractions = Some(u64::from(n == 3)))
     };
     let finding = only(&run_of(100, retracted), "retractions");
-    assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
+    assert!(
+        finding.what.starts_with("1 request was"),
+        "{}",
+        finding.what
+    );
     // All four sequences of one request were.
     let batch = |sample: Sample, n: i64, _| {
         sample.with(move |record: &mut Row| {
@@ -394,7 +398,11 @@ fn retractions_and_contradictions_are_told() {
         })
     };
     let finding = only(&run_of(100, batch), "retractions");
-    assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
+    assert!(
+        finding.what.starts_with("1 request was"),
+        "{}",
+        finding.what
+    );
     let backwards = |sample, _, start| set(sample, start, &[(Moment::QueueStart, 120)]);
     let found = kinds(&run_of(100, backwards));
     assert_eq!(found, ["unseen", "nothing_found"]);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
+use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::table::window::Window;
@@ -31,7 +32,7 @@ pub struct Summary {
     pub whole: Counts,
     /// What the figures are of, where that was looked at.
     pub window: Option<Window>,
-    /// By the server that served them, those with the most requests: [`HOSTS`] at most.
+    /// By the server that served them or was the last to fail them, those with the most requests: [`HOSTS`] at most.
     pub hosts: BTreeMap<String, Group>,
     /// How many servers there are beside these, and how many requests they had.
     pub other_hosts: (usize, usize),
@@ -65,19 +66,40 @@ pub struct Group {
     pub left_out: u64,
 }
 
-/// Requests by the server that served them, those that served most first; without those that none served.
-fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Request>)> {
-    let mut by_host = vec![Vec::new(); table.codes(ColumnId::host)];
+/// Requests by the server that served them, or was the last to fail them, those with the most first; without those of which that is not
+/// known.
+fn by_host(table: &Table, requests: &[Request]) -> Vec<(String, Vec<Request>)> {
+    let mut by_code = vec![Vec::new(); table.codes(ColumnId::host)];
     for request in requests {
-        if let Some(of) = by_host.get_mut(table.code(ColumnId::host, request.row())) {
+        if let Some(of) = by_code.get_mut(table.code(ColumnId::host, request.row())) {
             of.push(*request);
         }
     }
-    let named = |of: Vec<Request>| Some((table.text(ColumnId::host, of.first()?.row()), of));
-    let by_host = by_host.into_iter().filter_map(named);
-    let mut by_host: Vec<(&str, Vec<Request>)> =
-        by_host.filter(|(host, _)| !host.is_empty()).collect();
-    by_host.sort_by_key(|(host, of)| (Reverse(inside(of)), *host));
+    let (mut by_host, mut of_worker) = (BTreeMap::new(), BTreeMap::new());
+    let mut unserved = Vec::new();
+    for of in by_code {
+        let text = |column| of.first().map_or("", |of| table.text(column, of.row()));
+        match text(ColumnId::host) {
+            "" => unserved = of,
+            host => {
+                of_worker.insert(text(ColumnId::worker), host);
+                by_host.insert(host.to_owned(), of);
+            }
+        }
+    }
+    for request in unserved.into_iter().filter(|of| !of.is_ok) {
+        let attempts = told(table.text(ColumnId::failed_attempts, request.row()));
+        if let Some(failed) = attempts.last() {
+            // Of one that was never sent on the hop alone is told.
+            let host = of_worker.get(&*failed.host).map(|host| (*host).to_owned());
+            let of = by_host
+                .entry(host.unwrap_or(failed.host))
+                .or_insert_with(Vec::new);
+            of.push(request);
+        }
+    }
+    let mut by_host: Vec<(String, Vec<Request>)> = by_host.into_iter().collect();
+    by_host.sort_by_key(|(_, of)| Reverse(inside(of)));
     by_host
 }
 
@@ -124,7 +146,7 @@ impl Summary {
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let other_hosts = (others.len(), others.iter().map(|(_, of)| inside(of)).sum());
         let others = others.into_iter().flat_map(|(_, of)| of);
-        let of_host = |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figures(of, of));
+        let of_host = |(host, of): &(String, Vec<Request>)| (host.clone(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved = requests.iter().filter(is_unserved).copied();
         let untold: Vec<Request> = unserved.chain(others).collect();

@@ -15,6 +15,7 @@ struct Sent {
     ttft: Option<f64>,
     end: Option<f64>,
     has_no_hop: bool,
+    has_no_host: bool,
     failed_attempts: String,
 }
 
@@ -29,6 +30,11 @@ fn sent(at: f64, server: usize, ttft: Option<f64>) -> Sent {
 
 /// What is said of requests to two servers.
 fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
+    told_of(2, sent, faults)
+}
+
+/// What is said of requests to so many servers.
+fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
     let mut table = Table::default();
     for (n, request) in sent.iter().enumerate() {
         let id = format!("x-{n}");
@@ -37,7 +43,7 @@ fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
             None => ("False", "upstream_died"),
         };
         let attempts = request.failed_attempts.as_str();
-        let is_named = attempts.is_empty() || request.ttft.is_some();
+        let is_named = attempts.is_empty() && !request.has_no_host || request.ttft.is_some();
         let number = |column, value: Option<f64>| Some((column, Cell::Number(value?)));
         let cells = [
             Some(("req_id", Cell::Id(&id))),
@@ -54,11 +60,15 @@ fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
         ];
         table.push(cells.into_iter().flatten());
     }
-    let servers = HOSTS.iter().zip(SERVERS).map(|(host, name)| ServerFile {
-        name: name.to_owned(),
-        host: (*host).to_owned(),
-        ..ServerFile::default()
-    });
+    let servers = HOSTS
+        .iter()
+        .zip(SERVERS)
+        .take(servers)
+        .map(|(host, name)| ServerFile {
+            name: name.to_owned(),
+            host: (*host).to_owned(),
+            ..ServerFile::default()
+        });
     episodes(&table, faults, &servers.collect::<Vec<_>>())
 }
 
@@ -277,4 +287,16 @@ fn traffic_that_never_leaves_or_never_comes() {
     assert_eq!(gap.left.said, "no request came while it was down");
     let elsewhere = left(&|n, is_down| Some(sent(n as f64, usize::from(is_down), Some(0.1))));
     assert_eq!(elsewhere.left.said, AT_ONCE);
+    // Who timed out while the server stood still has no host: where it was nobody knows, unless there is but one server.
+    let nowhere = |n: usize, is_down: bool| Sent {
+        has_no_host: is_down,
+        ..sent(n as f64, 0, (!is_down).then_some(0.1))
+    };
+    let stalled = left(&|n, is_down| Some(nowhere(n, is_down)));
+    assert_says(&stalled.left.said, "unknown: of 10 later requests no row");
+    let all: Vec<Sent> = (0..100)
+        .map(|n| nowhere(n, (11..21).contains(&n)))
+        .collect();
+    let only = told_of(1, &all, &faults).remove(0).faults.remove(0);
+    assert_says(&only.left.said, "it is the only server");
 }

@@ -29,6 +29,32 @@ fn a_server_that_failed_is_named_first() {
     assert!(!super::kinds(&run).contains(&"server_failed"));
 }
 
+/// Ten requests come while b:1 is held; every other one of them, or none, lasts until it is let go.
+#[test]
+fn a_fault_that_requests_waited_for_is_named() {
+    let stalled = |is_held: fn(i64) -> bool| {
+        let mut run = run_of(100, |sample, n, start| match n {
+            60..70 if is_held(n) => set(sample, start, &moments("LastToken 1990, Finish 2000")),
+            _ => sample,
+        });
+        let fault = |time, event: &str| FaultRow {
+            time,
+            server: "b".to_owned(),
+            kind: "stall".to_owned(),
+            event: event.to_owned(),
+        };
+        run.faults = vec![fault(2.2, "down"), fault(2.59, "up")];
+        run
+    };
+    let finding = only(&stalled(|n| n % 2 == 1), "fault");
+    assert_eq!(
+        finding.what,
+        "While b had the fault stall, 5 of 10 requests took longer than any before it (0.50 s): up to 2.00 s."
+    );
+    assert_eq!(finding.level, Level::Limit);
+    only(&stalled(|_| false), "fine");
+}
+
 #[test]
 fn what_a_refused_connection_means_is_said() {
     // By the proxy, and by the generator.
