@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::json;
+
 use crate::request::columns::ColumnId;
 use crate::terminal::one_line;
 
 use super::compare::Difference;
-use super::files::Trial;
+use super::files::plain;
 use super::findings::Finding;
 use super::grid::Grid;
 use super::load::{Group, Summary};
@@ -298,11 +300,7 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
             .drawn
             .map_or(String::new(), |drawn| format!("{drawn:.2}"));
         let (rate, kept) = (trial.rate, trial.kept * 100.0);
-        let result = match trial.result {
-            Trial::Met => "met",
-            Trial::Missed => "missed",
-            Trial::Invalid => "invalid",
-        };
+        let result = plain(&json!(trial.result));
         format!("  {rate:>8.2} {drawn:>8}  {kept:>5.1} % kept them  {result}")
     }));
     lines

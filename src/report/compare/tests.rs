@@ -1,9 +1,9 @@
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::report::files::{RunFile, RunState};
+use crate::report::files::{RunFile, RunState, plain};
 use crate::report::load::tests::assert_says;
 use crate::report::reader::{Loaded, Run};
 use crate::table::{Cell, Table};
@@ -230,7 +230,7 @@ fn run(policy: &str, repeat: u32, values: &[Option<f64>]) -> Run {
 
 /// A run with the same value in several columns; every `step`-th place is there.
 fn run_of(
-    settings: serde_json::Value,
+    settings: Value,
     repeat: u32,
     columns: &[&'static str],
     step: usize,
@@ -239,32 +239,22 @@ fn run_of(
     let mut table = Table::default();
     for (place, value) in values.iter().enumerate() {
         let id = format!("x-{}", place * step);
-        let mut cells = vec![
+        let outcome = if value.is_some() { "ok" } else { "timeout" };
+        let of_column = |column: &&'static str| Some((*column, Cell::Number((*value)?)));
+        let cells = [
             ("req_id", Cell::Id(&id)),
             ("scheduled_time", Cell::Number(place as f64 / 8.0)),
-            (
-                "success",
-                Cell::Word(if value.is_some() { "True" } else { "False" }),
-            ),
-            (
-                "outcome",
-                Cell::Word(if value.is_some() { "ok" } else { "timeout" }),
-            ),
+            ("outcome", Cell::Word(outcome)),
         ];
-        for column in columns {
-            cells.extend(value.map(|value| (*column, Cell::Number(value))));
-        }
-        table.push(cells);
+        let known = columns.iter().filter_map(of_column);
+        table.push(cells.into_iter().chain(known));
     }
     let settings = settings.as_object().unwrap().clone();
-    let mut words = settings.iter().map(|(key, value)| {
-        let word = value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned);
-        format!("{key}={word}")
-    });
+    let first = settings.iter().next();
     Run {
-        name: words.next().unwrap_or_default(),
+        name: first.map_or(String::new(), |(key, value)| {
+            format!("{key}={}", plain(value))
+        }),
         file: Some(RunFile {
             settings,
             repeat,
@@ -408,7 +398,7 @@ fn failed_requests_are_compared_by_themselves_and_count_where_they_have_no_value
 
 #[test]
 fn a_group_names_what_varies_with_its_key() {
-    let names = |key: &str, all: [serde_json::Value; 3]| {
+    let names = |key: &str, all: [Value; 3]| {
         let runs = all.into_iter().map(|value| {
             let settings = json!({ "router": "builtin", key: value });
             run_of(settings, 0, &["ttft"], 1, &values(0.0, 1))

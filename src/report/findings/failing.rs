@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::report::load::outcome_of;
-use crate::report::phases::{Episode, Phase};
+use crate::report::phases::{Episode, FaultOf};
 use crate::report::reader::Run;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
@@ -69,33 +69,26 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 /// Requests that took longer while a fault lasted than any before it. What failed is told by itself.
 pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
-    let totals = |phase: &Phase| -> Vec<f64> {
-        let is_in = |row: &usize| {
-            let at = table.number(ColumnId::arrival_time, *row);
-            at.is_some_and(|at| phase.from <= at && phase.to.is_none_or(|to| at < to))
-        };
-        let well = of
-            .run
-            .counted()
-            .filter(|row| table.is_ok(*row))
-            .filter(is_in);
-        let total = well.filter_map(|row| table.number(ColumnId::total_latency, row));
-        total.collect()
+    let total = |row| {
+        let at = table.number(ColumnId::arrival_time, row)?;
+        Some((at, table.number(ColumnId::total_latency, row)?))
     };
+    let well = of.run.counted().filter(|row| table.is_ok(*row));
+    let well: Vec<(f64, f64)> = well.filter_map(total).collect();
     let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
-        let [before, mut during] = [0, 1].map(|at: usize| totals(&phases[at]));
-        let (fault, came) = (faults.first()?, during.len());
+        let [before, mut during] = [0, 1].map(|at: usize| {
+            let (from, to) = (phases[at].from, phases[at].to.unwrap_or(f64::INFINITY));
+            let came = well.iter().filter(|(at, _)| from <= *at && *at < to);
+            came.map(|(_, total)| *total).collect::<Vec<f64>>()
+        });
+        let (FaultOf { server, kind, .. }, came) = (faults.first()?, during.len());
         let usual = before.iter().copied().fold(0.0, f64::max);
         during.retain(|total| *total >= SLOWER * usual && *total >= usual + LONG);
         let longest = during.iter().copied().reduce(f64::max)?;
+        let (count, [usual, longest]) = (during.len(), [usual, longest].map(duration));
         (before.len() as u64 >= ENOUGH).then(|| {
             format!(
-                "While {} had the fault {}, {} of {came} requests took longer than any before it ({}): up to {}.",
-                fault.server,
-                fault.kind,
-                during.len(),
-                duration(usual),
-                duration(longest)
+                "While {server} had the fault {kind}, {count} of {came} requests took longer than any before it ({usual}): up to {longest}."
             )
         })
     });

@@ -1,7 +1,8 @@
 //! The figures of a run, taken of its rows.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
@@ -68,37 +69,29 @@ pub struct Group {
 
 /// Requests by the server that served them, or was the last to fail them, those with the most first; without those of which that is not
 /// known.
-fn by_host(table: &Table, requests: &[Request]) -> Vec<(String, Vec<Request>)> {
-    let mut by_code = vec![Vec::new(); table.codes(ColumnId::host)];
+fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec<Request>)> {
+    let text = |column, of: &Request| table.text(column, of.row());
+    let hosts = requests
+        .iter()
+        .map(|of| (text(ColumnId::worker, of), text(ColumnId::host, of)));
+    let hosts: HashMap<&str, &str> = hosts.filter(|(_, host)| !host.is_empty()).collect();
+    let mut by_host: BTreeMap<Cow<'a, str>, Vec<Request>> = BTreeMap::new();
     for request in requests {
-        if let Some(of) = by_code.get_mut(table.code(ColumnId::host, request.row())) {
-            of.push(*request);
-        }
+        let host = match text(ColumnId::host, request) {
+            "" if request.is_ok => continue,
+            "" => match told(text(ColumnId::failed_attempts, request)).last() {
+                // A hop tells its own name of what it never sent on.
+                Some(failed) => match hosts.get(&*failed.host) {
+                    Some(host) => Cow::Borrowed(*host),
+                    None => failed.host.into(),
+                },
+                None => continue,
+            },
+            host => host.into(),
+        };
+        by_host.entry(host).or_default().push(*request);
     }
-    let (mut by_host, mut of_worker) = (BTreeMap::new(), BTreeMap::new());
-    let mut unserved = Vec::new();
-    for of in by_code {
-        let text = |column| of.first().map_or("", |of| table.text(column, of.row()));
-        match text(ColumnId::host) {
-            "" => unserved = of,
-            host => {
-                of_worker.insert(text(ColumnId::worker), host);
-                by_host.insert(host.to_owned(), of);
-            }
-        }
-    }
-    for request in unserved.into_iter().filter(|of| !of.is_ok) {
-        let attempts = told(table.text(ColumnId::failed_attempts, request.row()));
-        if let Some(failed) = attempts.last() {
-            // Of one that was never sent on the hop alone is told.
-            let host = of_worker.get(&*failed.host).map(|host| (*host).to_owned());
-            let of = by_host
-                .entry(host.unwrap_or(failed.host))
-                .or_insert_with(Vec::new);
-            of.push(request);
-        }
-    }
-    let mut by_host: Vec<(String, Vec<Request>)> = by_host.into_iter().collect();
+    let mut by_host: Vec<_> = by_host.into_iter().collect();
     by_host.sort_by_key(|(_, of)| Reverse(inside(of)));
     by_host
 }
@@ -146,7 +139,8 @@ impl Summary {
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let other_hosts = (others.len(), others.iter().map(|(_, of)| inside(of)).sum());
         let others = others.into_iter().flat_map(|(_, of)| of);
-        let of_host = |(host, of): &(String, Vec<Request>)| (host.clone(), figures(of, of));
+        let of_host =
+            |(host, of): &(Cow<'_, str>, Vec<Request>)| (host.to_string(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved = requests.iter().filter(is_unserved).copied();
         let untold: Vec<Request> = unserved.chain(others).collect();

@@ -80,14 +80,27 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
         (Value::Null, "DEGRADED", &["shard 1/2 has no verdict"]),
     ] {
         let root = tempfile::tempdir().unwrap();
-        let [first, second] = two(root.path(), |second| match grade.as_str() {
-            None => second["verdict"] = Value::Null,
-            Some(grade) => *second = told("1/2", grade),
+        let [first, second] = two(root.path(), |second| {
+            match grade.as_str() {
+                None => second["verdict"] = Value::Null,
+                Some(grade) => *second = told("1/2", grade),
+            }
+            second["warnings"] = json!(["a warning"]);
         });
         let summary = merged(&[second, first], &root.path().join("out"));
         assert_judged(&summary, expected, said);
-        assert_eq!(summary["requests"], 6);
+        for (member, of_all) in [
+            ("requests", json!(6)),
+            ("scheduled", json!(6)),
+            ("duration", json!(2.0)),
+            ("offered_rate", json!(20.0)),
+            ("started_at_ns", json!(BEGAN)),
+            ("warnings", json!(["shard 1/2: a warning"])),
+        ] {
+            assert_eq!(summary[member], of_all, "{member}");
+        }
         assert_eq!(summary["config"][WORKLOAD], "abc");
+        assert_eq!(summary["config"]["shard"], Value::Null);
     }
 }
 

@@ -168,9 +168,9 @@ fn a_request_that_a_hop_broke_was_sent_there() {
     };
     let left = |requests: &[Sent], kind: &str| {
         let mut faults = kill();
-        for fault in &mut faults {
-            fault.kind = kind.to_owned();
-        }
+        faults
+            .iter_mut()
+            .for_each(|fault| fault.kind = kind.to_owned());
         only(requests, &faults).left
     };
     assert_after(&left(&broken_by("server-1"), "reset"), 0.8);
@@ -179,9 +179,9 @@ fn a_request_that_a_hop_broke_was_sent_there() {
     assert_says(&left(&broken_by("server-1"), "refuse").said, UNKNOWN);
     // Without a hop a refused connection is in no row.
     let mut without = killed();
-    for request in &mut without {
-        request.has_no_hop = true;
-    }
+    without
+        .iter_mut()
+        .for_each(|request| request.has_no_hop = true);
     without.retain(|request| request.ttft.is_some());
     assert_says(&left(&without, "kill").said, UNKNOWN);
 }
@@ -190,12 +190,10 @@ fn a_request_that_a_hop_broke_was_sent_there() {
 fn a_server_that_serves_before_it_is_seen_to_be_ready_was_left_all_the_same() {
     let mut requests = killed();
     // Up at 58 s, seen at 60 s, used since 59 s.
-    for request in requests
+    let served = requests
         .iter_mut()
-        .filter(|of| (59.0..60.0).contains(&of.at))
-    {
-        request.server = 0;
-    }
+        .filter(|of| (59.0..60.0).contains(&of.at));
+    served.for_each(|request| request.server = 0);
     assert_after(&only(&requests, &kill()).left, 0.8);
 }
 
@@ -241,12 +239,7 @@ fn faults_that_overlap_are_one_episode_and_others_are_not() {
         fault(80.0, 2, "ready"),
     ];
     let found = told(&killed(), &faults);
-    let ends = |episode: &Episode| {
-        episode
-            .phases
-            .each_ref()
-            .map(|phase| (phase.from, phase.to))
-    };
+    let ends = |of: &Episode| of.phases.each_ref().map(|phase| (phase.from, phase.to));
     let shape: Vec<_> = found.iter().map(|of| (of.faults.len(), ends(of))).collect();
     // What is after one is before the next.
     let first = [(0.0, Some(30.0)), (30.0, Some(45.0)), (45.0, Some(70.0))];

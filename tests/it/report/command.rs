@@ -6,7 +6,6 @@ use std::process::Stdio;
 
 use queuescope::report::reader;
 use queuescope::request::columns::ColumnId;
-use queuescope::table::join;
 use serde_json::Value;
 
 use crate::support::assert_says;
@@ -172,39 +171,25 @@ async fn shards_merged_are_the_run_that_one_would_have_made() {
     };
     assert_eq!(ids("merged"), ids("whole"));
     let told = json(&at("merged").join("summary.json"));
-    assert_eq!(
-        (&told["requests"], &told["completed"]),
-        (&30.into(), &30.into())
-    );
-    assert_eq!(told["scheduled"], 30);
-    assert_eq!(told["merged_from"].as_array().unwrap().len(), 3);
+    let counts = ["requests", "completed", "scheduled"].map(|name| &told[name]);
+    assert_eq!(counts, [30; 3]);
+    let lists = ["merged_from", "machines"].map(|name| told[name].as_array().map(Vec::len));
+    assert_eq!(lists, [Some(3); 2]);
     // Arrivals go up, and count from the first shard's beginning.
     let loaded = reader::load(&[at("merged")]).unwrap();
     let arrivals = loaded.runs[0].table.numbers(ColumnId::arrival_time);
     assert!(arrivals.is_sorted(), "{arrivals:?}");
 
-    for (args, said) in [
-        (vec![&a, &b, &a], "each of one run's shards is given once"),
-        (
-            vec![&a, &path("whole")],
-            "no shard: the run was made without --shard",
-        ),
+    let (whole, out) = (path("whole"), path("refused"));
+    let head = ["report", "--merge", "--output-dir", &out, &a];
+    for (more, said) in [
+        (&[&*b, &a][..], "each of one run's shards is given once"),
+        (&[&whole], "no shard: the run was made without --shard"),
     ] {
-        let out = path("refused");
-        let args = args.into_iter().map(String::as_str);
-        let head = ["report", "--merge", "--output-dir", &out];
-        let refused = run_aside(queuescope(
-            &head.into_iter().chain(args).collect::<Vec<_>>(),
-        ))
-        .await;
+        let refused = run_aside(queuescope(&[&head, more].concat())).await;
         assert_eq!(refused.code, Some(2), "{refused:?}");
-        assert!(refused.err.contains(said), "{refused:?}");
+        assert_says(&refused.err, said);
     }
-    let partly = path("partly");
-    let text = report(&["--merge", "--output-dir", &partly, &a, &c])
-        .await
-        .out;
-    assert!(text.contains("shards 1/3 are missing"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -253,12 +238,20 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("blind.csv"), front_lines.join("\n") + "\n").unwrap();
     std::fs::write(at("hop.csv"), hop_lines.join("\n") + "\n").unwrap();
-    let joined = join::join(&[at("blind.csv"), at("hop.csv")], &at("joined.csv")).unwrap();
-    let said =
-        "28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id";
-    let lacks = "2 requests of the front that no hop has a row of: 2 ok";
-    assert_eq!(joined.notes[..2], [said, lacks]);
-    for row in &all_rows(&at("joined.csv")) {
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let (blind_file, hop_file, out) = (path("blind.csv"), path("hop.csv"), path("joined"));
+    let text = report(&["--join", "--output-dir", &out, &blind_file, &hop_file])
+        .await
+        .out;
+    for said in [
+        "note: 28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id\n",
+        "note: 2 requests of the front that no hop has a row of: 2 ok\n",
+        "note: clocks of hops are known to ± ",
+        "30 requests in ",
+    ] {
+        assert_says(&text, said);
+    }
+    for row in &all_rows(&at("joined/requests.csv")) {
         let (blind, hop) = (&blind[&row["req_id"]], &seen[&row["req_id"]]);
         for column in ["total_latency", "arrival_time", "trace_id", "tpot"] {
             assert_eq!(row[column], blind[column], "{column}");
@@ -284,12 +277,14 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
             assert!(apart <= error, "{column}: {apart} > {error}: {row:?}");
         }
     }
-    // What was joined reads as any run does.
-    let loaded = reader::load(&[at("joined.csv")]).unwrap();
-    assert_eq!(loaded.runs[0].table.len(), 30);
-    let error = join::join(&[at("hop.csv"), at("blind.csv")], &at("no.csv")).unwrap_err();
-    assert!(
-        error.to_string().contains("takes the front's file first"),
-        "{error}"
-    );
+    let wrong = [
+        "report",
+        "--join",
+        "--output-dir",
+        &path("no"),
+        &hop_file,
+        &blind_file,
+    ];
+    let wrong = run_aside(queuescope(&wrong)).await;
+    assert_says(&wrong.err, "takes the front's file first");
 }
