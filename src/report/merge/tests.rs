@@ -156,7 +156,10 @@ fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
         (&summary["requests"], &summary["scheduled"]),
         (&5.into(), &6.into())
     );
-    assert_says(&summary["warnings"].to_string(), "1 rows cannot be read");
+    assert_says(
+        &summary["warnings"].to_string(),
+        "1 of 6 rows cannot be read",
+    );
     // Killed before its first rows reached the disk; and before it began.
     fs::write(killed.join("requests.partial.csv"), "").unwrap();
     assert_eq!(merged(&dirs, &root.path().join("early"))["requests"], 3);

@@ -7,8 +7,10 @@ use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, Serie
 use crate::report::load::tests::assert_says;
 use crate::report::reader::{Loaded, Run};
 use crate::report::runs::Report;
+use crate::report::sample::Sample;
 use crate::report::words::{of_servers, to_markdown, to_text};
 use crate::request::outcome::GIVEN_UP;
+use crate::request::timeline::Moment;
 use crate::table::{Cell, Table};
 
 /// What would leave the place it is put in.
@@ -18,32 +20,12 @@ const NASTY: &str =
 /// A run of so many requests with all that a page shows, its words taken from outside.
 fn run_of(requests: u32) -> Run {
     let mut table = Table::default();
-    for n in 0..requests {
-        let start = f64::from(n) * 0.01;
-        let id = format!("{NASTY}-{n}");
-        let wait = f64::from(n % 97) * 1e-3;
-        let number = |after: f64| Cell::Number(start + after);
-        table.push([
-            ("req_id", Cell::Id(id.as_str())),
-            ("success", Cell::Word("True")),
-            ("outcome", Cell::Word("ok")),
-            ("host", Cell::Word(NASTY)),
-            ("endpoint", Cell::Word("/generate")),
-            ("scheduled_time", number(0.0)),
-            ("sent_time", number(1e-4)),
-            ("arrival_time", number(1e-4)),
-            ("router_send_time", number(1e-4)),
-            ("server_created_time", number(1e-3)),
-            ("queue_time_start", number(2e-3)),
-            ("queue_time_end", number(2e-3 + wait)),
-            ("server_first_token_time", number(0.1 + wait)),
-            ("first_token_time", number(0.11 + wait)),
-            ("finish_time", number(0.3 + wait)),
-            ("end_time", number(0.3 + wait)),
-            ("ttft", Cell::Number(0.1 + wait)),
-            ("total_latency", Cell::Number(0.3 + wait)),
-            ("pure_queue_time", Cell::Number(wait)),
-        ]);
+    for n in 0..i64::from(requests) {
+        let sample = Sample::starting(n * 10).host(NASTY);
+        let sample = sample.without(&[Moment::WorkerArrival, Moment::WorkerForwarded]);
+        let sample = sample.at(Moment::QueueEnd, n * 10 + 20 + n % 97);
+        let named = sample.with(|row| row.req_id = Some(format!("{NASTY}-{n}")));
+        table.push_row(&named.row());
     }
     let series = (0..requests).map(|n| SeriesRow {
         time: f64::from(n) * 0.01,

@@ -155,10 +155,8 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
         let mut table = Table::default();
         let at = |name: &'static str, value| (name, Cell::Number(value));
         let host = ("host", Cell::Word("a:1"));
-        let first = [(0.0, 0.0, 4.0); 4].into_iter();
-        for (queued, started, ended) in
-            first.chain([(5.0, 5.0, 9.0), (5.0, 5.0, 9.0), (5.0, 8.0, 9.0)])
-        {
+        let later = [(5.0, 5.0, 9.0), (5.0, 5.0, 9.0), (5.0, 8.0, 9.0)];
+        for (queued, started, ended) in [(0.0, 0.0, 4.0); 4].into_iter().chain(later) {
             table.push([
                 host,
                 ("clock_state", Cell::Word(clock)),
@@ -177,13 +175,9 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
             table,
             ..Run::default()
         });
-        let of = |cause| seconds(why.causes.of(cause));
-        (
-            of(Cause::NotSeen),
-            of(Cause::Unknown),
-            why.untimed,
-            why.by_nobody,
-        )
+        let [others, unknown] =
+            [Cause::NotSeen, Cause::Unknown].map(|of| seconds(why.causes.of(of)));
+        (others, unknown, why.untimed, why.by_nobody)
     };
     assert_eq!(run("offset", &[]), (3.0, 0.0, 0, 3.0));
     let ended = ("end_time", Cell::Number(8.5));
