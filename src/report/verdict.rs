@@ -26,6 +26,7 @@ pub struct Verdict {
     pub reasons: Vec<String>,
 }
 
+#[expect(clippy::derivable_impls, reason = "`names!` takes no default")]
 impl Default for Grade {
     fn default() -> Grade {
         Grade::Valid

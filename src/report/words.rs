@@ -11,7 +11,7 @@ use super::compare::Difference;
 use super::files::plain;
 use super::findings::Finding;
 use super::grid::Grid;
-use super::load::{Group, Summary};
+use super::load::{Figure, Group, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
 use super::why::tables::tables;
@@ -47,8 +47,6 @@ const SHOWN: [(&str, ColumnId, Figure); 5] = [
     ("server queue p50", ColumnId::pure_queue_time, |s| s.p50),
     ("per token p50", ColumnId::tpot, |s| s.p50),
 ];
-
-type Figure = fn(&crate::stats::Summary) -> f64;
 
 /// Metrics of which it is also said that no difference to the first setting can be shown.
 const ALWAYS: [ColumnId; 3] = [
@@ -190,8 +188,7 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
         Block::Figures(said) => format!("```text\n{}```\n", lines("", said)),
         Block::Words(said) => lines("- ", said),
         Block::Table(grid) => {
-            let mark = mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n"));
-            mark + &grid.to_markdown()
+            mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n")) + &grid.to_markdown()
         }
         Block::Findings(found) => {
             let line = |of: &Finding| {

@@ -22,8 +22,7 @@ const LEAST: f64 = 0.01;
 const SILENT: f64 = 0.2;
 
 /// Who takes so many times as long as any did before a fault, and so many seconds longer, waited for it.
-const SLOWER: f64 = 1.5;
-const LONG: f64 = 0.05;
+const LONGER: (f64, f64) = (1.5, 0.05);
 
 /// What became of the requests to a server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,7 +82,7 @@ pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         });
         let (FaultOf { server, kind, .. }, came) = (faults.first()?, during.len());
         let usual = before.iter().copied().fold(0.0, f64::max);
-        during.retain(|total| *total >= SLOWER * usual && *total >= usual + LONG);
+        during.retain(|total| *total >= usual * LONGER.0 && *total >= usual + LONGER.1);
         let longest = during.iter().copied().reduce(f64::max)?;
         let (count, [usual, longest]) = (during.len(), [usual, longest].map(duration));
         (before.len() as u64 >= ENOUGH).then(|| {
