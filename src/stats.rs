@@ -164,10 +164,4 @@ mod tests {
             assert!(!figure.is_finite(), "{summary:?}");
         }
     }
-
-    #[test]
-    fn one_value_is_all_its_quantiles() {
-        let summary = Summary::of([3.5]).unwrap();
-        assert_eq!((summary.p50, summary.p999, summary.std), (3.5, 3.5, 0.0));
-    }
 }

@@ -44,15 +44,41 @@ pub fn bytes(text: &str) -> Option<f64> {
 
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`. The pages' script (`duration` in `dom.js`) says the same.
 pub fn duration(seconds: f64) -> String {
-    let in_units = |a_second: f64| match seconds * a_second {
-        // What may be halfway between two is the larger, as in that script.
-        value if (value * 8.0).fract() == 0.0 => value * (1.0 + f64::EPSILON),
-        value => value,
+    let ([shown], unit) = durations([seconds]);
+    format!("{shown} {unit}")
+}
+
+/// Several of them in one unit, which is that of the largest that has an end: their numbers, and the unit.
+pub fn durations<const N: usize>(seconds: [f64; N]) -> ([String; N], &'static str) {
+    let sizes = seconds.iter().map(|of| of.abs());
+    let largest = sizes.filter(|of| of.is_finite()).fold(0.0, f64::max);
+    // Of several some may be small.
+    let in_seconds = if N == 1 { 0.0995 } else { 9.95 };
+    let (unit, a_second, digits) = match largest {
+        size if size >= in_seconds => ("s", 1.0, 2),
+        0.000_995.. => ("ms", 1e3, 1),
+        _ => ("µs", 1e6, 0),
     };
-    match seconds.abs() {
-        size if size >= 0.0995 => format!("{:.2} s", in_units(1.0)),
-        size if size >= 0.000_995 => format!("{:.1} ms", in_units(1e3)),
-        _ => format!("{:.0} µs", in_units(1e6)),
+    let shown = |of: f64| match of * a_second {
+        // What may be halfway between two is the larger, as in that script.
+        value if (value * 8.0).fract() == 0.0 => {
+            format!("{:.digits$}", value * (1.0 + f64::EPSILON))
+        }
+        value => format!("{value:.digits$}"),
+    };
+    (seconds.map(shown), unit)
+}
+
+/// Seconds as a table of milliseconds has them, with as many digits as are worth reading. What has no end is a dash.
+pub fn milliseconds(seconds: f64) -> String {
+    let ms = seconds * 1e3;
+    match ms.abs() {
+        size if !size.is_finite() => "-".to_owned(),
+        size if size >= 99.95 => format!("{ms:.1}"),
+        size if size >= 9.995 => format!("{ms:.2}"),
+        // A float's rounding makes a small negative of nothing: no "-0.000".
+        size if size < 0.0005 => "0.000".to_owned(),
+        _ => format!("{ms:.3}"),
     }
 }
 
@@ -90,17 +116,6 @@ pub fn time(unit: f64, low: f64, high: f64) -> impl Fn(&str) -> Result<f64, Stri
     }
 }
 
-/// The same of whole milliseconds.
-pub fn whole_ms(text: &str) -> Result<u32, String> {
-    let read = time(MS, 0.0, f64::from(u32::MAX))(text)?;
-    // 0.35 s are 349.99999999999994 ms.
-    let whole = read.round();
-    match (read - whole).abs() < 1e-6 {
-        true => Ok(whole as u32),
-        false => Err("must be whole milliseconds".to_owned()),
-    }
-}
-
 /// So many of these: `1 request`, `2 requests`.
 pub fn count(number: impl Display, one: &str) -> String {
     let number = number.to_string();
@@ -131,9 +146,20 @@ mod tests {
         for wrong in ["2s", "-1ms", "x", "nan", ""] {
             assert!(ms(wrong).unwrap_err().contains("from 0 to 1000"), "{wrong}");
         }
-        let read = ["2s", "7", "0.35s", "1001ms"].map(whole_ms);
-        assert_eq!(read, [Ok(2000), Ok(7), Ok(350), Ok(1001)]);
-        assert!(whole_ms("0.5").is_err());
+    }
+
+    #[test]
+    fn durations_that_are_compared_have_one_unit() {
+        for (seconds, shown, unit) in [
+            ([-0.031, -0.0412, 0.0216], ["-31.0", "-41.2", "21.6"], "ms"),
+            ([0.31, 0.0014, f64::INFINITY], ["310.0", "1.4", "inf"], "ms"),
+            ([10.0, 0.31, -1.0], ["10.00", "0.31", "-1.00"], "s"),
+            ([3.1e-5, 0.0, 4.1e-5], ["31", "0", "41"], "µs"),
+        ] {
+            assert_eq!(durations(seconds), (shown.map(str::to_owned), unit));
+        }
+        let in_ms = [-2.4e-7, -0.002, 0.0009, 1.5, f64::INFINITY].map(milliseconds);
+        assert_eq!(in_ms, ["0.000", "-2.000", "0.900", "1500.0", "-"]);
     }
 
     #[test]
@@ -144,31 +170,23 @@ mod tests {
 
     #[test]
     fn a_number_has_a_unit_or_none() {
-        for (text, number) in [
-            ("90", Some(90.0)),
-            ("1e3", Some(1000.0)),
-            ("inf", Some(f64::INFINITY)),
-            ("90s", Some(90.0)),
-            ("1.5 s", Some(1.5)),
-            ("250ms", Some(0.25)),
-            ("2min", Some(120.0)),
-            ("1h", Some(3600.0)),
-            ("-1s", Some(-1.0)),
-            ("s", None),
-            ("2ns", Some(2e-9)),
-            ("5m", None),
-            ("5 MiB", None),
-            ("", None),
-        ] {
-            assert_eq!(seconds(text), number, "{text}");
+        let right = [
+            ("90", 90.0),
+            ("1e3", 1000.0),
+            ("inf", f64::INFINITY),
+            ("90s", 90.0),
+            ("1.5 s", 1.5),
+            ("250ms", 0.25),
+            ("2min", 120.0),
+            ("1h", 3600.0),
+            ("-1s", -1.0),
+            ("2ns", 2e-9),
+        ];
+        for (text, number) in right {
+            assert_eq!(seconds(text), Some(number), "{text}");
         }
-        for (text, number) in [
-            ("64KiB", Some(65_536.0)),
-            ("1.5GB", Some(1.5e9)),
-            ("7", Some(7.0)),
-            ("7s", None),
-        ] {
-            assert_eq!(bytes(text), number, "{text}");
-        }
+        assert_eq!(["s", "5m", "5 MiB", ""].map(seconds), [None; 4]);
+        let sizes = ["64KiB", "1.5GB", "7", "7s"].map(bytes);
+        assert_eq!(sizes, [Some(65_536.0), Some(1.5e9), Some(7.0), None]);
     }
 }

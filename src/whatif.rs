@@ -36,6 +36,12 @@ pub enum Error {
          `queuescope report --join`, and give that folder"
     )]
     Hops(String),
+    /// A load whose requests are there already.
+    #[error(
+        "{0}: most of its requests are also in {1}: the load would be doubled; give each once, and of proxies behind each other \
+         only what the first recorded"
+    )]
+    Twice(String, String),
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),

@@ -159,7 +159,6 @@ mod tests {
     use crate::report::load::tests::{assert_says, run};
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
-    use crate::request::csv;
     use crate::request::row::Row;
     use crate::request::timeline::{Moment, Relation};
     use serde_json::json;
@@ -216,62 +215,47 @@ mod tests {
     #[test]
     fn a_row_of_107_within_107_enters_no_mean_and_is_counted() {
         let mut rows = many();
-        let (count, mean) = network(&summary(&rows));
-        assert_eq!(count, 200);
+        // No row is left out for being small.
+        let whole = summary(&rows);
+        let (count, mean) = network(&whole);
+        assert!(count == 200 && (mean - 1.0).abs() < 1e-6, "{count} {mean}");
+        assert!(!whole.to_text().contains("left out"));
         // Within its error, and above it by a hair.
         rows.insert(0, row(300, 107.0, 107.0));
         rows.insert(1, row(301, 107.1, 107.0));
         let with = summary(&rows);
         assert_eq!(network(&with), (200, mean));
         let json = with.to_json();
-        assert_eq!(json["left_out_clock_error"], json!(2));
-        assert_eq!(
-            json["hosts"]["127.0.0.1:30000"]["left_out_clock_error"],
-            json!(2)
-        );
-        assert_eq!(
-            json["latency"]["total_latency"]["count"],
-            json!(202),
-            "one clock's stays"
-        );
-        assert_eq!(json["latency"]["ttft_observed"]["count"], json!(202));
-        let parts = json["time_spent"]["parts"].as_array().unwrap();
-        let network = parts
-            .iter()
-            .find(|part| part["stage"] == "network")
-            .unwrap();
-        assert_eq!(network["requests"], json!(200));
-        let text = with.to_text();
-        assert_says(
-            &text,
-            "note: 2 requests are left out of what was measured with two clocks",
-        );
+        for (pointer, expected) in [
+            ("/left_out_clock_error", 2),
+            ("/hosts/127.0.0.1:30000/left_out_clock_error", 2),
+            // One clock's stays.
+            ("/latency/total_latency/count", 202),
+            ("/latency/ttft_observed/count", 202),
+        ] {
+            assert_eq!(json.pointer(pointer), Some(&json!(expected)), "{pointer}");
+        }
+        let mut parts = json["time_spent"]["parts"].as_array().unwrap().iter();
+        let part = parts.find(|part| part["stage"] == "network").unwrap();
+        assert_eq!(part["requests"], json!(200));
+        let said = "note: 2 requests are left out of what was measured with two clocks";
+        assert_says(&with.to_text(), said);
     }
 
     #[test]
-    fn no_row_is_left_out_for_being_small() {
-        let rows = many();
-        let whole = summary(&rows);
-        assert_eq!(whole.to_json()["left_out_clock_error"], json!(0));
-        let (count, mean) = network(&whole);
-        assert_eq!(count, 200);
-        assert!((mean - 1.0).abs() < 1e-6, "{mean}");
-        assert!(!whole.to_text().contains("left out"));
-    }
-
-    #[test]
-    fn a_long_way_that_its_error_does_not_reach_stays() {
-        let mut rows = many();
-        rows.extend((0..20).map(|n| row(300 + n, 107.0, 11.0)));
-        let (count, _) = network(&summary(&rows));
-        assert_eq!(count, 220);
-    }
-
-    #[test]
-    fn where_all_are_alike_none_is_left_out() {
-        let wide: Vec<Row> = (0..5).map(|n| row(n, 40.0, 50.0)).collect();
-        assert_eq!(network(&summary(&wide)).0, 5);
-        assert_eq!(network(&summary(&[row(0, 107.0, 107.0)])).0, 1);
+    fn a_clock_is_poor_beside_what_is_usual_and_what_it_is_for() {
+        let alike = |count, way, error| (0..count).map(|n| row(300 + n, way, error)).collect();
+        for (what, rows, count) in [
+            (
+                "a long way that its error does not reach",
+                [many(), alike(20, 107.0, 11.0)].concat(),
+                220,
+            ),
+            ("all are alike", alike(5, 40.0, 50.0), 5),
+            ("there is but one", alike(1, 107.0, 107.0), 1),
+        ] {
+            assert_eq!(network(&summary(&rows)).0, count, "{what}");
+        }
     }
 
     #[test]
@@ -338,41 +322,6 @@ mod tests {
             assert!(table.number(measured, 0).is_some(), "{clock:?}");
             assert_eq!(read.number(measured, 0), None, "{clock:?}");
             assert_eq!(read.number(stamped, 0), table.number(stamped, 0));
-        }
-    }
-
-    /// Comparison, findings and charts read the table of a run; its figures are taken of the same.
-    #[test]
-    fn all_that_is_said_of_a_run_is_of_the_same_cells() {
-        let mut rows: Vec<Row> = (0..20).map(|n| Sample::starting(n).open_row()).collect();
-        rows.push(
-            Sample::starting(900)
-                .at(Moment::QueueStart, -60_000)
-                .open_row(),
-        );
-        rows.extend(many());
-        rows.push(row(300, 107.0, 107.0));
-        let mut text = Vec::new();
-        csv::header(&mut text);
-        for row in crate::request::sample::rows(&rows) {
-            csv::row(&row, csv::TimeBase::Epoch, &mut text);
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("records.csv");
-        std::fs::write(&path, text).unwrap();
-        let loaded = crate::report::reader::load(&[path]).unwrap();
-        let run = &loaded.runs[0];
-        let latencies = crate::report::figures::figures(run).all.latencies;
-        for column in [
-            ColumnId::pure_queue_time,
-            ColumnId::network_time,
-            ColumnId::ttft,
-        ] {
-            let cells = run.table.numbers(column);
-            let known = cells.iter().filter(|cell| cell.is_finite()).count() as u64;
-            let counted = latencies.get(column).unwrap().count;
-            assert_eq!(known, counted, "{column:?}");
-            assert!(column == ColumnId::ttft || known < rows.len() as u64);
         }
     }
 }

@@ -19,7 +19,7 @@ pub use counts::{Counts, FailedAttempt, Tally, Tokens, is_given_up, outcome_of};
 pub use failures::{Failures, Kind};
 pub use flow::{Flow, InServer, OverTime};
 pub use goodput::{Goal, Goodput};
-pub use json::goals_ms;
+pub use json::{Figure, goals_ms};
 pub use latency::{Latencies, Latency, LatencyId};
 pub use run::RunFacts;
 pub use spent::{PartSpent, TimeSpent};

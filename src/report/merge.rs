@@ -209,8 +209,10 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
 }
 
 fn warnings(shards: &[Shard]) -> Vec<String> {
-    let broken = shards.iter().map(|shard| shard.broken).sum::<u64>();
-    let left_out = format!("{broken} rows cannot be read and are left out");
+    let broken: u64 = shards.iter().map(|of| of.broken).sum();
+    let rows = |of: &Shard| of.broken + of.run.table.len() as u64;
+    let all: u64 = shards.iter().map(rows).sum();
+    let left_out = format!("{broken} of {all} rows cannot be read and are left out");
     let mut warnings: Vec<String> = (broken > 0).then_some(left_out).into_iter().collect();
     for shard in shards {
         let own = shard.run.warnings();

@@ -116,9 +116,8 @@ pub fn episodes(table: &Table, faults: &[FaultRow], servers: &[ServerFile]) -> V
         // Those that the next fault broke are its own.
         let after = to.map_or(Vec::new(), |to| arrivals.parted(to, next).0);
         for fault in &mut faults {
-            let host = servers.iter().find(|server| server.name == fault.server);
-            let host = host.map_or(fault.server.as_str(), |server| &server.host);
-            arrivals.sent_to(host, &fault.server).tell(fault, &arrivals);
+            let sent = arrivals.sent_to(&fault.server, servers);
+            sent.tell(fault, &arrivals);
         }
         episodes.push(Episode {
             faults,

@@ -383,15 +383,27 @@ fn name_of(path: &Path) -> String {
     )
 }
 
-/// Runs that have one name get their folders' as well, and a number where those are the same too.
+/// Runs that have one name get as much of their folders' paths as tells them apart, and a number where those are the same.
 fn tell_apart(runs: &mut [Run]) {
-    let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
+    let place = |run: &Run| {
+        let dir = run.dir.canonicalize().unwrap_or_else(|_| run.dir.clone());
+        (run.name.clone(), dir)
+    };
+    let places: Vec<(String, PathBuf)> = runs.iter().map(place).collect();
     let mut known: HashMap<String, u32> = HashMap::new();
-    for run in runs {
-        let folder = name_of(&run.dir);
-        let alike = names.iter().filter(|name| **name == run.name);
-        if alike.count() > 1 && folder != run.name {
-            run.name = format!("{} ({folder})", run.name);
+    for (run, (name, dir)) in runs.iter_mut().zip(&places) {
+        let alike = places.iter().filter(|of| of.0 == *name && of.1 != *dir);
+        let alike: Vec<&Path> = alike.map(|of| of.1.as_path()).collect();
+        let is_own = |end: &&Path| !alike.iter().any(|other| other.ends_with(end));
+        let parts: Vec<_> = dir.components().collect();
+        let ends = (0..parts.len())
+            .rev()
+            .map(|from| parts[from..].iter().collect::<PathBuf>());
+        if let Some(end) = ends
+            .filter(|_| !alike.is_empty())
+            .find(|end| is_own(&end.as_path()))
+        {
+            run.name = format!("{name} ({})", one_line(&end.to_string_lossy()));
         }
         let number = known.entry(run.name.clone()).or_default();
         *number += 1;

@@ -2,17 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How far a run's figures can be believed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Grade {
-    /// The load was the one asked for, and its answers were seen in time.
-    #[default]
-    Valid,
-    /// Something was off that shows in some figures.
-    Degraded,
-    /// The figures are not those of the server.
-    Invalid,
+use crate::request::names::names;
+
+names! {
+    /// How far a run's figures can be believed.
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum Grade {
+        /// The load was the one asked for, and its answers were seen in time.
+        Valid = "VALID",
+        /// Something was off that shows in some figures.
+        Degraded = "DEGRADED",
+        /// The figures are not those of the server.
+        Invalid = "INVALID",
+    }
 }
 
 /// What is said of a run's figures.
@@ -24,14 +26,10 @@ pub struct Verdict {
     pub reasons: Vec<String>,
 }
 
-impl Grade {
-    /// `VALID`, `DEGRADED`, `INVALID`: as in `summary.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Grade::Valid => "VALID",
-            Grade::Degraded => "DEGRADED",
-            Grade::Invalid => "INVALID",
-        }
+#[expect(clippy::derivable_impls, reason = "`names!` takes no default")]
+impl Default for Grade {
+    fn default() -> Grade {
+        Grade::Valid
     }
 }
 

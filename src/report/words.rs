@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::json;
+
 use crate::request::columns::ColumnId;
 use crate::terminal::one_line;
 
 use super::compare::Difference;
-use super::files::Trial;
+use super::files::plain;
 use super::findings::Finding;
 use super::grid::Grid;
-use super::load::{Group, Summary};
+use super::load::{Figure, Group, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
 use super::why::tables::tables;
@@ -45,8 +47,6 @@ const SHOWN: [(&str, ColumnId, Figure); 5] = [
     ("server queue p50", ColumnId::pure_queue_time, |s| s.p50),
     ("per token p50", ColumnId::tpot, |s| s.p50),
 ];
-
-type Figure = fn(&crate::stats::Summary) -> f64;
 
 /// Metrics of which it is also said that no difference to the first setting can be shown.
 const ALWAYS: [ColumnId; 3] = [
@@ -176,7 +176,7 @@ pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<S
     (!text.is_empty()).then(|| mark + &text)
 }
 
-/// The same in Markdown, where the mark is a paragraph of its own.
+/// The same in Markdown, where a run's head and each of its tables have the mark.
 fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
     let text = match block {
         Block::Run { name, mark, known } => {
@@ -187,7 +187,9 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
         Block::Figures(said) if said.is_empty() => return None,
         Block::Figures(said) => format!("```text\n{}```\n", lines("", said)),
         Block::Words(said) => lines("- ", said),
-        Block::Table(grid) => grid.to_markdown(),
+        Block::Table(grid) => {
+            mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n")) + &grid.to_markdown()
+        }
         Block::Findings(found) => {
             let line = |of: &Finding| {
                 let said = format!("**{}** {} {}", of.title, of.what, of.advice);
@@ -196,8 +198,7 @@ fn markdown(block: &Block, mark: Option<&str>) -> Option<String> {
             lines("- ", &found.iter().map(line).collect::<Vec<_>>())
         }
     };
-    let mark = mark.map_or(String::new(), |mark| format!("**[{mark}]**\n\n"));
-    (!text.is_empty()).then(|| mark + &text)
+    (!text.is_empty()).then_some(text)
 }
 
 /// What is to be known of a run before its figures are read; of what they are, where that is not said with them.
@@ -296,11 +297,7 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
             .drawn
             .map_or(String::new(), |drawn| format!("{drawn:.2}"));
         let (rate, kept) = (trial.rate, trial.kept * 100.0);
-        let result = match trial.result {
-            Trial::Met => "met",
-            Trial::Missed => "missed",
-            Trial::Invalid => "invalid",
-        };
+        let result = plain(&json!(trial.result));
         format!("  {rate:>8.2} {drawn:>8}  {kept:>5.1} % kept them  {result}")
     }));
     lines

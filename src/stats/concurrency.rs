@@ -178,16 +178,6 @@ mod tests {
     }
 
     #[test]
-    fn touching_intervals_do_not_overlap() {
-        let window = Window {
-            whole: interval(0, 10),
-            bucket: 10,
-        };
-        let got = Concurrency::of([interval(5, 10), interval(0, 5)], &window);
-        assert_eq!((got.peak, got.mean), (1, 1.0));
-    }
-
-    #[test]
     fn a_union_holds_what_any_holds_and_is_apart() {
         let all = [(5, 9), (0, 2), (1, 3), (3, 4), (7, 8), (12, 11), (6, 6)];
         let all = all.map(|(start, end)| interval(start, end));

@@ -269,11 +269,11 @@ impl<'a> Made<'a> {
         let note = self.far(&servers, &made);
         let ok = made.seen().count();
         let refused = made.requests.len() - ok;
-        let all = self.with_load(&settings, load);
-        let run = || self.run_of(&all, errors, note.as_ref(), &made);
+        let name = format!("predicted: {}", self.label(&settings, load));
+        let run = || self.run_of(&name, &settings, errors, note.as_ref(), &made);
         Prediction {
             run: self.args.html.is_some().then(run),
-            line: of.line(predicted(&all), &made, [ok, refused]),
+            line: of.line(name, &made, [ok, refused]),
             refused,
             figures: of,
             settings,
@@ -282,11 +282,13 @@ impl<'a> Made<'a> {
         }
     }
 
-    /// The settings of a prediction: of several loads each has its own.
-    fn with_load(&self, settings: &[Entry], load: &Load) -> Vec<Entry> {
-        let load = || ("load".to_owned(), load.name.clone().into());
-        let load = self.are_several.then(load);
-        load.into_iter().chain(settings.iter().cloned()).collect()
+    /// What tells a prediction from the others: its settings, behind the name of its load where there are several.
+    fn label(&self, settings: &[Entry], load: &Load) -> String {
+        match (self.are_several, settings) {
+            (false, _) => grid::label(settings),
+            (true, []) => load.name.clone(),
+            (true, _) => format!("{}: {}", load.name, grid::label(settings)),
+        }
     }
 
     /// What is said of a prediction that is far from all that the rows of `--fit` tell of.
@@ -372,11 +374,6 @@ impl<'a> Made<'a> {
             goals.join(" ")
         )
     }
-}
-
-/// What a prediction is called.
-fn predicted(settings: &[Entry]) -> String {
-    format!("predicted: {}", grid::label(settings))
 }
 
 /// The lowest rate that is looked at, requests a second.

@@ -1,5 +1,7 @@
 //! What there was to serve and when, as the rows of a run tell it, and what became of it.
 
+use std::collections::HashMap;
+
 use crate::report::reader::Run;
 use crate::report::why::Why;
 use crate::request::columns::ColumnId;
@@ -78,11 +80,38 @@ pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
             both.is_some_and(|(one, other)| one.0 <= other.1 && other.0 <= one.1)
         };
         match all.iter_mut().find(is_one) {
+            Some(one) if is_doubled(one, &run) => {
+                return Err(Error::Twice(run.name, one.name.clone()));
+            }
             Some(one) => one.take(run)?,
             None => all.push(run),
         }
     }
     Ok(all)
+}
+
+/// Whether half or more of the requests of one of two runs are in both: of one id that no other has there, at one time.
+fn is_doubled(one: &Run, other: &Run) -> bool {
+    let spans = |run: &Run| {
+        let (table, epoch) = (&run.table, run.epoch.unwrap_or(0.0));
+        let mut spans: HashMap<String, Option<(f64, f64)>> = HashMap::new();
+        for row in table.firsts() {
+            let at = |column| Some(epoch + table.number(column, row)?);
+            let end = at(ColumnId::end_time).or_else(|| at(ColumnId::finish_time));
+            let span = at(ColumnId::arrival_time).zip(end);
+            let known = spans.entry(table.text(ColumnId::req_id, row).to_owned());
+            known.and_modify(|known| *known = None).or_insert(span);
+        }
+        spans
+    };
+    let (one, other) = (spans(one), spans(other));
+    let is_both = |(id, span): &(&String, &Option<(f64, f64)>)| {
+        let other = other.get(*id).copied().flatten();
+        let both = span.zip(other);
+        both.is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1)
+    };
+    let both = one.iter().filter(is_both).count();
+    both > 0 && both * 2 >= one.len().min(other.len())
 }
 
 impl Load {

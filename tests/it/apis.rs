@@ -109,21 +109,12 @@ fn streams_of_typed_events_end_by_their_own_event() {
     let cancelled = r#"{"type":"response.cancelled","response":{"id":"r"}}"#;
     let no = r#"{"type":"error","code":null,"message":"no","param":null}"#;
     let (responses, messages) = (Endpoint::Responses, Endpoint::Messages);
+    let wordless = "an error without a message";
     for (endpoint, events, outcome, error) in [
         (responses, &[text][..], "upstream_died", "without its end"),
         (responses, &[text, failed], "server_error", "oom"),
-        (
-            responses,
-            &[text, unsaid],
-            "server_error",
-            "an error without a message",
-        ),
-        (
-            responses,
-            &[text, cancelled],
-            "engine_abort",
-            "the engine aborted it",
-        ),
+        (responses, &[text, unsaid], "server_error", wordless),
+        (responses, &[text, cancelled], "engine_abort", "aborted it"),
         (responses, &[no], "server_error", "no"),
         (messages, &[block], "upstream_died", "without its end"),
         (messages, &[block, stop], "ok", ""),

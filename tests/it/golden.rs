@@ -3,7 +3,7 @@
 use opentelemetry::InstrumentationScope;
 use queuescope::clock::Stamp;
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
+use queuescope::request::observer::Observer;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{Moment, Side};
 use queuescope::telemetry::counted::Counted;
@@ -12,6 +12,7 @@ use queuescope::telemetry::otlp::spans;
 use queuescope::telemetry::prometheus::Metrics;
 
 use crate::support::docs::assert_file;
+use crate::support::observed::exchange;
 use crate::support::recordings::{self, Recording};
 
 const SENT: i64 = 1_795_168_000_000_000_000;
@@ -36,19 +37,14 @@ fn observed(recording: &Recording, endpoint: Endpoint) -> Vec<Row> {
     let row = observer.row_mut();
     row.trace_id = Some(format!("{:032x}", 0xab_u128 << 64 | 7));
     row.host = Some("10.0.0.7:30000".into());
-    observer.request_body(&recording.request_body);
-    let kind = recording.header("content-type");
-    observer.response_head(recording.status, kind, false, at(MS));
-    let mut last = MS;
-    for (seconds, piece) in &recording.pieces {
-        observer.response_body(piece, at(*seconds), 0);
-        last = *seconds;
-    }
-    let end = match recording.client_aborted {
-        true => End::ClientGone,
-        false => End::Complete,
-    };
-    Row::ended(observer.finish(end, at(last + MS)))
+    let last = recording.pieces.last().map_or(MS, |(seconds, _)| *seconds);
+    Row::ended(exchange(
+        observer,
+        recording,
+        MS,
+        &recording.pieces,
+        last + MS,
+    ))
 }
 
 /// Holds what is said now to the file of that name.

@@ -17,6 +17,7 @@ use queuescope::table::cells::RowWriter;
 use serde_json::Value;
 
 use crate::support::docs::assert_file;
+use crate::support::observed::exchange;
 use crate::support::recordings::{self, Recording};
 
 use self::said::{EventInFile, said};
@@ -59,25 +60,14 @@ fn stamp(t: f64) -> Stamp {
 }
 
 /// The records of a recording whose body is fed in `pieces`.
-fn observe(recording: &Recording, endpoint: Endpoint, pieces: &[(f64, &[u8])]) -> Vec<Row> {
+fn observe<B: AsRef<[u8]>>(
+    recording: &Recording,
+    endpoint: Endpoint,
+    pieces: &[(f64, B)],
+) -> Vec<Row> {
     let mut observer = Observer::new(Side::Front, endpoint, recording.case.clone());
     observer.timeline_mut().set(Moment::Arrival, stamp(0.0));
-    observer.request_body(&recording.request_body);
-    let content_type = recording.header("content-type");
-    observer.response_head(recording.status, content_type, false, stamp(0.0));
-    for (at, piece) in pieces {
-        observer.response_body(piece, stamp(*at), 0);
-    }
-    let end = match recording.client_aborted {
-        true => End::ClientGone,
-        false => End::Complete,
-    };
-    observer.finish(end, stamp(0.0))
-}
-
-fn as_read(recording: &Recording) -> Vec<(f64, &[u8])> {
-    let pieces = recording.pieces.iter();
-    pieces.map(|(at, bytes)| (*at, bytes.as_slice())).collect()
+    exchange(observer, recording, 0.0, pieces, 0.0)
 }
 
 /// Every cell of every row, in words.
@@ -191,7 +181,7 @@ fn check_row(recording: &Recording, record: &Row, events: &[&EventInFile]) {
 fn every_recording_gives_the_rows_that_its_bytes_say() {
     let mut sequences = 0;
     for (recording, endpoint) in generation_requests() {
-        let records = observe(&recording, endpoint, &as_read(&recording));
+        let records = observe(&recording, endpoint, &recording.pieces);
         let said = said(&recording);
         let most = said.iter().map(|s| s.index + 1).max().unwrap_or(1);
         assert_eq!(records.len(), most, "{}", recording.case);
@@ -211,7 +201,7 @@ fn every_recording_gives_the_rows_that_its_bytes_say() {
 fn every_recording_ends_as_the_reviewed_table_says() {
     let mut not_ok = 0;
     for (recording, endpoint) in generation_requests() {
-        let row = &observe(&recording, endpoint, &as_read(&recording))[0];
+        let row = &observe(&recording, endpoint, &recording.pieces)[0];
         let error = row.error.as_deref().unwrap_or_default();
         let case = recording.case.as_str();
         let told = NOT_OK.lines().map(|line| Vec::from_iter(line.split(" | ")));
@@ -232,28 +222,17 @@ fn every_recording_ends_as_the_reviewed_table_says() {
 }
 
 #[test]
-fn whole_and_byte_by_byte_the_rows_are_the_same() {
-    for (recording, endpoint) in generation_requests() {
-        let body = recording.body();
-        let whole = rows(&observe(&recording, endpoint, &[(1.0, &body)]));
-        let bytes: Vec<(f64, &[u8])> = body.chunks(1).map(|byte| (1.0, byte)).collect();
-        assert_eq!(
-            rows(&observe(&recording, endpoint, &bytes)),
-            whole,
-            "{}",
-            recording.case
-        );
-    }
-}
-
-#[test]
-fn no_split_makes_a_recording_inconsistent() {
+fn by_bytes_the_rows_are_the_same_and_no_split_makes_them_inconsistent() {
     for (recording, endpoint) in generation_requests() {
         let body = recording.body();
         let inconsistent = |pieces: &[(f64, &[u8])]| {
             let rows = Row::ended(observe(&recording, endpoint, pieces)).into_iter();
             rows.filter_map(|row| row.inconsistency).collect::<String>()
         };
+        let whole = rows(&observe(&recording, endpoint, &[(1.0, &body)]));
+        let bytes: Vec<(f64, &[u8])> = body.chunks(1).map(|byte| (1.0, byte)).collect();
+        let by_bytes = rows(&observe(&recording, endpoint, &bytes));
+        assert_eq!(by_bytes, whole, "{}", recording.case);
         // A read for every byte: whatever two reads a split lets lie apart, these do too.
         let bytes = body.chunks(1).zip(0u32..);
         let bytes: Vec<(f64, &[u8])> = bytes.map(|(b, n)| (f64::from(n) / 1e3, b)).collect();
@@ -363,7 +342,7 @@ fn the_rows_are_as_they_were() {
         }
     };
     for (recording, endpoint) in generation_requests() {
-        let mut records = observe(&recording, endpoint, &as_read(&recording));
+        let mut records = observe(&recording, endpoint, &recording.pieces);
         write(&records);
         for record in &mut records {
             if let Some(created) = record.timeline.raw(Moment::ServerCreated) {

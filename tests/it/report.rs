@@ -5,11 +5,12 @@ mod golden;
 mod made;
 mod outputs;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use queuescope::clock::Clock;
 use queuescope::experiment::probe::{Args, Probed, probe};
-use queuescope::request::timeline::{Moment, Period};
+use queuescope::request::timeline::Period;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use queuescope::traffic::client::{Target, TlsArgs, UpstreamKind};
@@ -21,6 +22,7 @@ use crate::support::generator;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::proxy::Front;
 
+/// A server that makes a token each millisecond.
 fn sim(change: impl FnOnce(&mut Config)) -> Sim {
     generator::sim(|config| {
         config.profile.decode_step_ms = 1.0;
@@ -28,14 +30,11 @@ fn sim(change: impl FnOnce(&mut Config)) -> Sim {
     })
 }
 
-async fn probed(url: &str, upstream_kind: UpstreamKind) -> Probed {
-    probed_by(Backend::Sglang, url, upstream_kind).await
-}
-
-async fn probed_by(backend: Backend, url: &str, upstream_kind: UpstreamKind) -> Probed {
+/// What a probe that went well says.
+async fn probed(backend: Backend, addr: SocketAddr, upstream_kind: UpstreamKind) -> Probed {
     let args = Args {
         backend,
-        target: Target::parse(url).expect("a good URL"),
+        target: Target::parse(&format!("http://{addr}")).unwrap(),
         upstream_kind,
         model: None,
         input_len: 64,
@@ -43,18 +42,19 @@ async fn probed_by(backend: Backend, url: &str, upstream_kind: UpstreamKind) -> 
         api_key: None,
         tls: TlsArgs::default(),
         otlp: OtlpArgs::default(),
-        request_timeout_s: std::time::Duration::from_secs(30),
+        request_timeout_s: Duration::from_secs(30),
         json: false,
     };
-    probe(&args, Clock::system()).await.expect("an answer")
+    let probed = probe(&args, Clock::system()).await.unwrap();
+    assert_eq!(probed.wrong, None, "{}", probed.text);
+    probed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_shows_all() {
+async fn a_server_shows_all_that_it_tells_and_the_switch_for_what_it_does_not() {
     // Engine clocks are not ours: this one is an hour ahead.
-    let sim = sim(|config| config.clock_skew_s = 3600.0);
-    let probed = probed(&format!("http://{}", sim.addr()), UpstreamKind::Server).await;
-    assert_eq!(probed.wrong, None, "{}", probed.text);
+    let whole = sim(|config| config.clock_skew_s = 3600.0);
+    let shown = probed(Backend::Sglang, whole.addr(), UpstreamKind::Server).await;
     for said in [
         "/generate: ok, status 200, served by 127.0.0.1:",
         "\nserver queue ",
@@ -63,108 +63,74 @@ async fn a_server_shows_all() {
         "the server's clock is 3600.00 s ahead of ours, within ",
         "\ntimestamps are consistent\n",
     ] {
-        assert_says(&probed.text, said);
+        assert_says(&shown.text, said);
     }
-    assert!(!probed.text.contains("--enable-metrics"), "{}", probed.text);
-    assert!(
-        probed
-            .text
-            .lines()
-            .filter(|line| line.contains('█'))
-            .all(|l| l.chars().count() <= 100)
-    );
-}
+    assert!(!shown.text.contains("--enable-metrics"), "{}", shown.text);
+    let bars = shown.text.lines().filter(|line| line.contains('█'));
+    assert!(bars.into_iter().all(|line| line.chars().count() <= 100));
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_metrics_is_told_the_switch() {
-    let sim = sim(|config| config.metrics = false);
-    let probed = probed(&format!("http://{}", sim.addr()), UpstreamKind::Server).await;
-    assert_eq!(probed.wrong, None, "{}", probed.text);
-    assert!(probed.text.contains("--enable-metrics"), "{}", probed.text);
-    assert!(
-        probed.text.contains("unseen in the server"),
-        "{}",
-        probed.text
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_openai_stream_is_told_where_its_timings_are() {
-    let sim = sim(|_| {});
+    let quiet = sim(|config| config.metrics = false);
+    let shown = probed(Backend::Sglang, quiet.addr(), UpstreamKind::Server).await;
+    assert_says(&shown.text, "--enable-metrics");
+    assert_says(&shown.text, "unseen in the server");
     for backend in [Backend::SglangOai, Backend::SglangOaiChat] {
-        let url = format!("http://{}", sim.addr());
-        let probed = probed_by(backend, &url, UpstreamKind::Server).await;
-        assert_eq!(probed.wrong, None, "{}", probed.text);
-        assert_eq!(probed.record.endpoint(), backend.endpoint());
-        assert!(probed.text.contains("--engine-traces"), "{}", probed.text);
+        let shown = probed(backend, whole.addr(), UpstreamKind::Server).await;
+        assert_eq!(shown.record.endpoint(), backend.endpoint());
+        assert_says(&shown.text, "--engine-traces");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stands_between_without_a_hop_is_named() {
-    let sim = sim(|_| {});
-    let front = Front::start(sim.addr()).await;
-    let probed = probed(&format!("http://{}", front.addr()), UpstreamKind::Router).await;
-    assert_eq!(probed.wrong, None, "{}", probed.text);
+async fn what_stands_between_is_named_without_a_hop_and_measured_with_one() {
+    let sim = sim(|config| config.clock_skew_s = -5.0);
+    let blind = Front::start(sim.addr()).await;
+    let shown = probed(Backend::Sglang, blind.addr(), UpstreamKind::Router).await;
     for said in [
         // Nobody knows whose clock the engine's moments are on, so both ways to and from it are one.
         "\nrouter queue+network+return\n   ",
         "the router's part was not measured: no worker hop",
         "the server's clock could not be compared with ours",
     ] {
-        assert_says(&probed.text, said);
+        assert_says(&shown.text, said);
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn through_front_and_hop_nothing_is_missing() {
-    let sim = sim(|config| config.clock_skew_s = -5.0);
-    let server = sim.addr().to_string();
     let hop = Front::hop(sim.addr()).await;
     let front = Front::start(hop.hop_addr()).await;
-    let probed = probed(&format!("http://{}", front.addr()), UpstreamKind::Router).await;
-    assert_eq!(probed.wrong, None, "{}", probed.text);
-    assert!(!probed.text.contains("not measured"), "{}", probed.text);
-    assert_eq!(probed.record.host.as_deref(), Some(server.as_str()));
-    let timeline = &probed.record.timeline;
-    assert!(timeline.raw(Moment::WorkerArrival).is_some());
-    assert!(
-        timeline
-            .nanos(Period::QUEUE_IN_ROUTER)
-            .is_some_and(|nanos| nanos > 0)
-    );
+    let shown = probed(Backend::Sglang, front.addr(), UpstreamKind::Router).await;
+    assert!(!shown.text.contains("not measured"), "{}", shown.text);
+    let server = sim.addr().to_string();
+    assert_eq!(shown.record.host.as_deref(), Some(server.as_str()));
+    let in_router = shown.record.timeline.nanos(Period::QUEUE_IN_ROUTER);
+    assert!(in_router.is_some_and(|nanos| nanos > 0), "{in_router:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_exit_status_says_how_it_went() {
     let sim = sim(|_| {});
-    let run = |url: String| {
+    let run = |url: String, status| {
         let Done { code, out, err } = run(queuescope(&["probe", &url]));
-        (code, out, err)
+        assert_eq!(code, Some(status), "{out}{err}");
+        (out, err)
     };
-    let (code, out, _) = run(format!("http://{}", sim.addr()));
-    assert_eq!(code, Some(0), "{out}");
-    assert!(out.contains("timestamps are consistent"), "{out}");
-
+    let (out, _) = run(format!("http://{}", sim.addr()), 0);
+    assert_says(&out, "timestamps are consistent");
     // A path below the API's that the server does not have.
-    let (code, out, _) = run(format!("http://{}/nowhere", sim.addr()));
-    assert_eq!(code, Some(1), "{out}");
-    assert!(out.contains("the request failed: client_error"), "{out}");
-
+    let (out, _) = run(format!("http://{}/nowhere", sim.addr()), 1);
+    assert_says(&out, "the request failed: client_error");
     let free = TcpListener::bind("127.0.0.1:0")
-        .expect("a port")
+        .unwrap()
         .local_addr()
-        .expect("its number");
-    let (code, _, err) = run(format!("http://{free}"));
-    assert_eq!(code, Some(1), "{err}");
-    assert!(
-        err.starts_with(&format!("error: cannot reach http://{free}")),
-        "{err}"
-    );
-    assert_eq!(err.lines().count(), 1, "{err}");
-
-    let (code, _, err) = run("localhost:30000".to_owned());
-    assert_eq!(code, Some(2), "{err}");
-    assert!(err.contains("must be like http://127.0.0.1:30000"), "{err}");
-    assert_eq!(err.lines().count(), 1, "{err}");
+        .unwrap();
+    let unreached = format!("error: cannot reach http://{free}");
+    for (url, status, said) in [
+        (format!("http://{free}"), 1, &*unreached),
+        (
+            "localhost:30000".to_owned(),
+            2,
+            "must be like http://127.0.0.1:30000",
+        ),
+    ] {
+        let (_, err) = run(url, status);
+        assert_says(&err, said);
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
 }

@@ -8,7 +8,9 @@ use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::support::assert_says;
 use crate::support::generator::flags;
+use crate::support::process::{queuescope, run};
 use crate::support::upstream::Upstream;
 
 const COLUMNS: u16 = 80;
@@ -28,10 +30,7 @@ fn stopped_on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, 
     };
     let pair = openpty(&size, None).unwrap();
     let mut reader = std::fs::File::from(pair.master);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_queuescope"))
-        .args(line)
-        .env_remove("COLUMNS")
-        .env("NO_COLOR", "1")
+    let mut child = command(line)
         .env("TERM", "dumb")
         .stdin(Stdio::null())
         .stdout(pair.slave.try_clone().unwrap())
@@ -46,18 +45,11 @@ fn stopped_on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, 
     let mut is_stopped = false;
     while let Ok(count @ 1..) = reader.read(&mut piece) {
         shown.extend_from_slice(&piece[..count]);
-        let has = |text: &str| {
-            shown
-                .windows(text.len())
-                .any(|piece| piece == text.as_bytes())
-        };
-        if !is_stopped && stop_at.is_some_and(has) {
+        let so_far = String::from_utf8_lossy(&shown);
+        if !is_stopped && stop_at.is_some_and(|text| so_far.contains(text)) {
             is_stopped = true;
-            kill(
-                Pid::from_raw(child.id().try_into().unwrap()),
-                Signal::SIGINT,
-            )
-            .unwrap();
+            let pid = Pid::from_raw(child.id().try_into().unwrap());
+            kill(pid, Signal::SIGINT).unwrap();
         }
     }
     let code = child.wait().unwrap().code();
@@ -74,15 +66,15 @@ fn without_bar(shown: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+fn command(line: &[&str]) -> Command {
+    let mut command = queuescope(line);
+    command.env_remove("COLUMNS").env("NO_COLOR", "1");
+    command
+}
+
 fn through_a_pipe(line: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_queuescope"));
-    let done = command
-        .args(line)
-        .env_remove("COLUMNS")
-        .env("NO_COLOR", "1")
-        .output()
-        .unwrap();
-    String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
+    let done = run(command(line));
+    done.out + &done.err
 }
 
 fn assert_fits(shown: &str) {
@@ -146,9 +138,9 @@ fn a_drawn_config_and_an_error_fit_and_lose_no_word() {
 fn the_demo_fits_and_its_table_is_whole() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("demo");
-    let line = ["demo", "--num-prompts", "30", "--request-rate", "200"];
-    let line = [&line[..], &["--output-dir", dir.to_str().unwrap()]].concat();
-    let (code, shown) = on_a_terminal(&line);
+    let dir = dir.display();
+    let line = format!("demo --num-prompts 30 --request-rate 200 --output-dir {dir}");
+    let (code, shown) = on_a_terminal(&flags(&line));
     // A busy machine sends too late: INVALID.
     assert!(matches!(code, Some(0 | 3)), "{shown}");
     assert_fits(&shown);
@@ -162,10 +154,9 @@ fn the_demo_fits_and_its_table_is_whole() {
         .lines()
         .skip_while(|line| !line.starts_with("$ queuescope traffic"));
     let command: Vec<&str> = command.take_while(|line| !line.is_empty()).collect();
-    let (last, others) = command.split_last().unwrap();
-    assert!(!others.is_empty() && !last.ends_with('\\'), "{command:?}");
+    let go_on = command.iter().position(|line| !line.ends_with(" \\"));
     assert!(
-        others.iter().all(|line| line.ends_with(" \\")),
+        command.len() > 1 && go_on == Some(command.len() - 1),
         "{command:?}"
     );
 }
@@ -177,24 +168,20 @@ fn what_a_run_says_on_its_way_fits() {
     // It takes connections, and answers nothing.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", server.local_addr().unwrap());
-    let line = ["traffic", "--base-url", &url, "--request-rate", "100"];
-    let line = [
-        &line[..],
-        &["--num-prompts", "500", "--dataset-name", "random"],
-    ]
-    .concat();
-    let line = [&line[..], &["--drain-timeout-s", "0.2"]].concat();
-    let line = [&line[..], &["--output-dir", dir.to_str().unwrap()]].concat();
-    let (code, shown) = stopped_on_a_terminal(&line, Some("rows go to"));
+    let line = format!(
+        "traffic --base-url {url} --request-rate 100 --num-prompts 500 --dataset-name random --drain-timeout-s 0.2 \
+         --output-dir {}",
+        dir.display()
+    );
+    let (code, shown) = stopped_on_a_terminal(&flags(&line), Some("rows go to"));
     assert_eq!(code, Some(130), "{shown}");
     assert_fits(&shown);
     let said = words(&shown).join(" ");
-    for piece in [
-        "; rows go to ",
+    assert_says(&said, "; rows go to ");
+    assert_says(
+        &said,
         "stopping: no further request is sent; waiting up to 0.2 s for ",
-    ] {
-        assert!(said.contains(piece), "{piece}: {shown}");
-    }
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

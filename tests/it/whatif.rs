@@ -14,6 +14,10 @@ use queuescope::whatif::fit::Fit;
 use queuescope::whatif::load::{Load, Request};
 use queuescope::whatif::replay::{Deployment, Model};
 use queuescope::whatif::settings::{deployment, sweeps};
+use serde_json::{Value, json};
+
+use crate::support::assert_says;
+use crate::support::generator::flags;
 
 mod h200;
 mod told;
@@ -48,6 +52,18 @@ fn run(flags: &[&str]) -> Result<(String, Option<String>), String> {
     let flags = Flags::try_parse_from([&["whatif"], flags].concat());
     let args = flags.map_err(|error| error.to_string())?.args;
     command::run(&args).map_err(|error| error.to_string())
+}
+
+/// What is said, in words, of loads under flags; it must go well.
+fn said(loads: &[&str], line: &str) -> String {
+    let (said, refused) = run(&[loads, &flags(line)].concat()).unwrap();
+    assert_eq!(refused, None);
+    said
+}
+
+/// The same for programs.
+fn told(loads: &[&str], line: &str) -> Value {
+    serde_json::from_str(&said(loads, &format!("{line} --json"))).unwrap()
 }
 
 #[test]
@@ -193,20 +209,8 @@ fn a_policy_chooses_when_requests_arrive() {
 #[test]
 fn what_saturation_may_be_off_by_is_told() {
     let [load, more] = ["2048-64-rate10", "2048-64-rate5"].map(file);
-    let goal = [
-        "--goodput",
-        "ttft:100",
-        "--json",
-        "--set",
-        "rate=0.5,1.5",
-        "--set",
-        "max_running_requests=32",
-        "--fit",
-    ];
-    let flags = [&[load.as_str()], &goal[..], &[load.as_str(), more.as_str()]].concat();
-    let (shown, refused) = run(&flags).unwrap();
-    assert_eq!(refused, None);
-    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let line = "--goodput ttft:100 --set rate=0.5,1.5 --set max_running_requests=32 --fit";
+    let shown = told(&[&load], &format!("{line} {load} {more}"));
     let off = |at: usize| {
         shown["predictions"][at]["error"]["ttft_ms.p50"]
             .as_f64()
@@ -226,16 +230,11 @@ fn what_saturation_may_be_off_by_is_told() {
 #[test]
 fn predictions_hold_together() {
     let load = file("two-servers");
-    let json = |flags: &[&str]| -> serde_json::Value {
-        let (shown, refused) =
-            run(&[&[load.as_str(), "--format", "json"], flags].concat()).unwrap();
-        assert_eq!(refused, None);
-        serde_json::from_str::<serde_json::Value>(&shown).unwrap()["predictions"].take()
-    };
-    let made = json(&["--set", "num_gpus=1,2,3"]);
+    let predicted = |line: &str| told(&[&load], line)["predictions"].take();
+    let made = predicted("--set num_gpus=1,2,3");
     let p50 = |at: usize| made[at]["total_latency_ms"]["p50"].as_f64().unwrap();
     assert!(p50(0) > p50(1) && p50(1) >= p50(2), "{made}");
-    let made = json(&["--set", "max_total_tokens=10", "--goodput", "ttft:100000"]);
+    let made = predicted("--set max_total_tokens=10 --goodput ttft:100000");
     assert_eq!(made[0]["refused"], 300);
     assert_eq!(made[0]["goodput_share"], 0.0);
     // Of no request there is no latency.
@@ -246,43 +245,6 @@ fn predictions_hold_together() {
     }
 }
 
-#[test]
-fn what_rows_were_made_of_is_learnt_of_them() {
-    let mut model = Model {
-        way_in: 0.001,
-        way_back: 0.001,
-        ..Model::default()
-    };
-    let truth = &mut model.profile;
-    truth.prefill_floor_ms *= 1.5;
-    truth.prefill_stall_ms *= 1.5;
-    truth.prefill_tokens_per_s /= 2.2;
-    truth.decode_step_ms *= 3.0;
-    truth.decode_launch_ms *= 2.5;
-    truth.decode_context_ns *= 4.0;
-    let truth = truth.clone();
-    let fit = Fit::of(&[simulated(&model, 2.0), simulated(&model, 5.0)]).unwrap();
-    for learnt in &fit.learnt {
-        let [low, high] = learnt.bounds;
-        assert!(low < learnt.value && learnt.value < high, "{learnt:?}");
-        let was = match learnt.name {
-            "prefill_floor_ms" => truth.prefill_floor_ms,
-            "prefill_tokens_per_s" => truth.prefill_tokens_per_s,
-            "decode_step_ms" => truth.decode_step_ms,
-            // The others stand in for each other, as far as these rows tell.
-            _ => continue,
-        };
-        let off = (learnt.value / was).ln().abs();
-        assert!(off < 0.15 && low < was && was < high, "{learnt:?}: {was}");
-    }
-    // A rate that it was not learnt of.
-    let kept_back = simulated(&model, 8.0);
-    let replayed = fit.replay(&kept_back);
-    for (at, error) in replayed.errors().into_iter().enumerate() {
-        assert!(error.abs() < 0.2, "{at}: {replayed:?}");
-    }
-}
-
 /// A file of the rows of 16 slots, each so many seconds late, with one column more.
 fn rewritten(late: impl Fn(usize) -> f64, more: [&str; 2]) -> tempfile::TempDir {
     let Run { table, .. } = reader::load(&[file("slots16").into()])
@@ -290,28 +252,27 @@ fn rewritten(late: impl Fn(usize) -> f64, more: [&str; 2]) -> tempfile::TempDir 
         .runs
         .remove(0);
     let folder = tempfile::tempdir().unwrap();
-    let mut text = format!(
-        "req_id,success,host,actual_prompt_tokens,actual_output_tokens,arrival_time,server_created_time,queue_time_start,\
-         queue_time_end,server_first_token_time,finish_time,outcome,pure_queue_time,{}\n",
-        more[0]
-    );
+    // Those that are late have a number.
+    let columns = [
+        (ColumnId::actual_prompt_tokens, 0.0),
+        (ColumnId::actual_output_tokens, 0.0),
+        (ColumnId::arrival_time, 0.0),
+        (ColumnId::server_created_time, 0.0),
+        (ColumnId::queue_time_start, 0.0),
+        (ColumnId::queue_time_end, 1.0),
+        (ColumnId::server_first_token_time, 1.0),
+        (ColumnId::finish_time, 1.0),
+        (ColumnId::pure_queue_time, 1.0),
+    ];
+    let names = columns.map(|(column, _)| column.column().name).join(",");
+    let mut text = format!("req_id,success,outcome,host,{names},{}\n", more[0]);
     for row in 0..table.len() {
-        let at = |column| table.number(column, row).unwrap();
-        let late = late(row);
-        let _ = writeln!(
-            text,
-            "{row},True,a,{},{},{},{},{},{},{},{},ok,{},{}",
-            at(ColumnId::actual_prompt_tokens),
-            at(ColumnId::actual_output_tokens),
-            at(ColumnId::arrival_time),
-            at(ColumnId::server_created_time),
-            at(ColumnId::queue_time_start),
-            at(ColumnId::queue_time_end) + late,
-            at(ColumnId::server_first_token_time) + late,
-            at(ColumnId::finish_time) + late,
-            at(ColumnId::pure_queue_time) + late,
-            if row == 7 { more[1] } else { "" },
-        );
+        let cells = columns.map(|(column, is_late)| {
+            let cell = table.number(column, row).unwrap() + is_late * late(row);
+            cell.to_string()
+        });
+        let last = if row == 7 { more[1] } else { "" };
+        let _ = writeln!(text, "{row},True,ok,a,{},{last}", cells.join(","));
     }
     std::fs::write(folder.path().join("rows.csv"), text).unwrap();
     folder
@@ -324,11 +285,9 @@ fn an_engine_that_explains_nothing_predicts_nothing() {
     let path = folder.path().join("rows.csv");
     let (shown, refused) = run(&[path.to_str().unwrap(), "--format", "json"]).unwrap();
     let refused = refused.unwrap();
-    assert!(
-        refused.starts_with("no prediction is to be had") && refused.contains("more than 20 %"),
-        "{refused}"
-    );
-    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_says(&refused, "no prediction is to be had");
+    assert_says(&refused, "more than 20 %");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["no_prediction"], refused);
-    assert_eq!(shown["predictions"], serde_json::json!([]));
+    assert_eq!(shown["predictions"], json!([]));
 }

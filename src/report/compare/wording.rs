@@ -1,6 +1,7 @@
 //! A difference in a sentence.
 
 use super::{Difference, Statistic};
+use crate::units::durations;
 
 impl Difference {
     /// Who beats whom, on what and by how much, or what is known where no difference can be shown; and what became of
@@ -74,20 +75,15 @@ impl Difference {
         said
     }
 
-    /// A value and its bounds in one unit: `31 ms [22, 41]`; of the share that failed, `1.20 % of all [0.90, 1.50]`.
+    /// A value and its bounds in one unit: `31.0 ms [21.6, 41.2]`; of the share that failed, `1.20 % of all [0.90, 1.50]`.
     fn range(&self, values: [f64; 3]) -> String {
-        let finite = values.iter().filter(|value| value.is_finite());
-        let largest = finite.fold(0.0_f64, |most, value| most.max(value.abs()));
-        let (unit, factor, digits) = match largest {
-            _ if self.metric.is_none() => ("% of all", 100.0, 2),
-            9.95.. => ("s", 1.0, usize::from(largest < 99.5)),
-            0.000_995.. => ("ms", 1e3, usize::from(largest < 0.009_95)),
-            _ => ("µs", 1e6, usize::from(largest < 9.95e-6)),
+        let (shown, unit) = match self.metric {
+            None => (values.map(|of| format!("{:.2}", of * 100.0)), "% of all"),
+            Some(_) => durations(values),
         };
-        let [value, low, high] = values.map(|value| {
-            let shown = format!("{:.digits$}", value * factor);
+        let [value, low, high] = shown.map(|shown| {
             match shown.contains(|digit| matches!(digit, '1'..='9')) {
-                _ if value.is_infinite() => "no end".to_owned(),
+                _ if shown.ends_with("inf") => "no end".to_owned(),
                 true => shown.replace('-', "−"),
                 // A minus before nothing but zeros says nothing.
                 false => shown.replace('-', ""),

@@ -96,7 +96,11 @@ pub fn retractions(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let retracted = of.run.counted().filter(is_retracted).count();
     (retracted > 0).then(|| {
         found.saying(format!(
-            "{retracted} requests were taken out of a batch again to make room for others, and waited a second time."
+            "{} taken out of a batch again to make room for others, and waited a second time.",
+            match retracted {
+                1 => "1 request was".to_owned(),
+                many => format!("{many} requests were"),
+            }
         ))
     })
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::report::load::outcome_of;
+use crate::report::phases::{Episode, FaultOf};
 use crate::report::reader::Run;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
@@ -13,12 +14,15 @@ use crate::units;
 use crate::units::duration;
 
 use super::servers::ended;
-use super::{Finding, Seen};
+use super::{ENOUGH, Finding, Seen};
 
 /// Fewer of a server's requests than this say nothing of it: 1 of 100.
 const LEAST: f64 = 0.01;
 /// From this share of the run's time on it is said that a server served nothing at its end: a fifth.
 const SILENT: f64 = 0.2;
+
+/// Who takes so many times as long as any did before a fault, and so many seconds longer, waited for it.
+const LONGER: (f64, f64) = (1.5, 0.05);
 
 /// What became of the requests to a server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,6 +63,36 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         title: format!("{host} failed"),
         ..found.saying(format!("{what}."))
     })
+}
+
+/// Requests that took longer while a fault lasted than any before it. What failed is told by itself.
+pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
+    let table = &of.run.table;
+    let total = |row| {
+        let at = table.number(ColumnId::arrival_time, row)?;
+        Some((at, table.number(ColumnId::total_latency, row)?))
+    };
+    let well = of.run.counted().filter(|row| table.is_ok(*row));
+    let well: Vec<(f64, f64)> = well.filter_map(total).collect();
+    let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
+        let [before, mut during] = [0, 1].map(|at: usize| {
+            let (from, to) = (phases[at].from, phases[at].to.unwrap_or(f64::INFINITY));
+            let came = well.iter().filter(|(at, _)| from <= *at && *at < to);
+            came.map(|(_, total)| *total).collect::<Vec<f64>>()
+        });
+        let (FaultOf { server, kind, .. }, came) = (faults.first()?, during.len());
+        let usual = before.iter().copied().fold(0.0, f64::max);
+        during.retain(|total| *total >= usual * LONGER.0 && *total >= usual + LONGER.1);
+        let longest = during.iter().copied().reduce(f64::max)?;
+        let (count, [usual, longest]) = (during.len(), [usual, longest].map(duration));
+        (before.len() as u64 >= ENOUGH).then(|| {
+            format!(
+                "While {server} had the fault {kind}, {count} of {came} requests took longer than any before it ({usual}): up to {longest}."
+            )
+        })
+    });
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| found.saying(said.join(" ")))
 }
 
 /// Servers that failed, by their hosts, and when the last request of all ended.

@@ -23,7 +23,7 @@ const PREFILL_SHARE: f64 = 0.4;
 const DECODE_SHARE: f64 = 0.7;
 
 /// Kind, level, title, advice (empty: there is nothing to do), rule. Those at the end are found where nothing before them is.
-pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
+pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
     (
         "verdict",
         Level::Problem,
@@ -55,13 +55,20 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 20] = [
         ends::failures,
     ),
     (
+        "fault",
+        Level::Limit,
+        "A fault that was done on purpose made requests wait",
+        "The table of faults shows what each fault cost.",
+        failing::waited_for_fault,
+    ),
+    (
         "server_queue",
         Level::Limit,
         "Requests wait in the server queue",
         "Raise `max_running_requests` or add servers.",
         |of, found| {
             let took = of.stage(Period::PURE_QUEUE, QUEUE_SHARE)?;
-            Some(waiting::causes(of.why, found, &took))
+            Some(waiting::causes(of, found, &took))
         },
     ),
     ("pair", Level::Limit, "", "", |of, found| {

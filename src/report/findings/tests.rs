@@ -129,14 +129,9 @@ fn queued(sample: Sample, start: i64) -> Sample {
 fn findings_are_of_the_requests_that_the_figures_are_of() {
     // a:1 has had a warm-up of 200 requests, which the window leaves out.
     let of = |sample: Sample, n: i64, start| {
-        let sample = set(
-            sample,
-            start,
-            &[(Moment::QueueEnd, if n < 200 { 180 } else { 22 })],
-        );
-        let sample = sample.with(|record| {
-            record.num_retractions = Some(u64::from(n < 210));
-        });
+        let wait = if n < 200 { 180 } else { 22 };
+        let sample = set(sample, start, &[(Moment::QueueEnd, wait)]);
+        let sample = sample.with(|record| record.num_retractions = Some(u64::from(n < 210)));
         sample.host(if n < 200 || n % 2 == 0 { "a:1" } else { "b:1" })
     };
     let mut run = run_of(400, of);
@@ -144,7 +139,7 @@ fn findings_are_of_the_requests_that_the_figures_are_of() {
     let window = json!({ "from_s": 7.4, "to_s": 20.0, "left_out_first": 200, "left_out_last": 0, "rule": "asked" });
     run.summary = json!({ "window": window });
     let finding = only(&run, "retractions");
-    assert!(finding.what.starts_with("10 requests"), "{}", finding.what);
+    assert_says(&finding.what, "10 requests were");
 }
 
 #[test]
@@ -198,11 +193,8 @@ fn first_tokens_that_the_router_held_back_are_told() {
         })
     };
     let finding = only(&held(40), "router_return");
-    assert_says(&finding.what, "40.0 ms on its way back");
-    assert_says(
-        &finding.what,
-        "(p50 40.0 ms, p99 40.0 ms): 19 % of the TTFT.",
-    );
+    let said = "40.0 ms on its way back through the router on average (p50 40.0 ms, p99 40.0 ms): 19 % of the TTFT.";
+    assert_says(&finding.what, said);
     // Of 209 ms to the first token.
     assert_eq!(kinds(&held(10)), ["fine"]);
 }
@@ -227,10 +219,8 @@ fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
         })
     };
     let finding = only(&share(14), "imbalance");
-    assert_says(
-        &finding.what,
-        "a:1 had 140 requests, b:1 60; an equal share is 100.",
-    );
+    let said = "a:1 had 140 requests, b:1 60; an equal share is 100.";
+    assert_says(&finding.what, said);
     only(&share(11), "fine");
     let mut disturbed = share(14);
     disturbed.faults = vec![FaultRow::default()];
@@ -272,66 +262,56 @@ fn timed_out(sample: Sample, start: i64) -> Sample {
         .ended(Outcome::Timeout, "late")
 }
 
+/// A run of which every so many-th request gets no token, with what else is different of it.
+fn failing(count: i64, nth: i64, change: impl Fn(Sample) -> Sample) -> Run {
+    run_of(count, |sample, n, start| match n % nth {
+        7 => change(timed_out(sample, start)),
+        _ => sample,
+    })
+}
+
 #[test]
 fn failures_are_told_with_where_they_were() {
-    let every = |nth: i64| {
-        move |sample, n: i64, start| {
-            if n % nth == 7 {
-                timed_out(sample, start)
-            } else {
-                sample
-            }
-        }
-    };
-    let finding = only(&run_of(100, every(20)), "failures");
+    let mut disturbed = failing(100, 20, |sample| sample);
+    let finding = only(&disturbed, "failures");
     assert_eq!(finding.level, Level::Problem);
     assert_eq!(finding.title, "5 of 100 requests failed (5.0 %)");
-    assert_says(
-        &finding.what,
-        "5 timeout, last seen in the server, before its first token",
-    );
+    let said = "5 timeout, last seen in the server, before its first token";
+    assert_says(&finding.what, said);
     assert_says(&finding.advice, "--request-timeout-s");
-    let few = only(&run_of(300, every(200)), "failures");
-    assert_eq!(few.level, Level::Limit);
+    disturbed.faults = vec![FaultRow::default()];
+    assert_says(&only(&disturbed, "failures").advice, "on purpose");
+    let few = failing(300, 200, |sample| sample);
+    assert_eq!(only(&few, "failures").level, Level::Limit);
+}
+
+#[test]
+fn what_helps_against_503_depends_on_who_had_no_room() {
     let sent = [
         Moment::Forwarded,
         Moment::WorkerArrival,
         Moment::WorkerForwarded,
     ];
-    let refused = run_of(100, |sample, n, start| match n % 20 {
-        7 => timed_out(sample, start)
-            .without(&sent)
-            .ended(Outcome::Rejected, "503"),
-        _ => sample,
-    });
-    let advice = only(&refused, "failures").advice;
-    assert_says(&advice, "`max_concurrent_requests`");
-    assert_says(&advice, "`queue_timeout_s`");
-    let mut disturbed = run_of(100, every(20));
-    disturbed.faults = vec![FaultRow::default()];
-    assert!(only(&disturbed, "failures").advice.contains("on purpose"));
-}
-
-#[test]
-fn what_helps_against_503_depends_on_who_had_no_room() {
-    let refused = |error: &'static str| {
-        let change = move |sample: Sample, n: i64, start| match n % 20 {
-            7 => timed_out(sample, start).ended(Outcome::Rejected, error),
-            _ => sample,
-        };
-        only(&run_of(100, change), "failures").advice
-    };
-    // smg 1.13.0, sglang-router 0.3.2, SGLang.
-    for without_server in [
-        "503 No available servers: No decode workers available. Please check if decode servers are configured and healthy.",
-        "503 No available workers (all circuits open or unhealthy)",
+    // smg 1.13.0, sglang-router 0.3.2, SGLang, and the proxy itself.
+    for (error, unsent, said) in [
+        (
+            "503 No available servers: No decode workers available. Please check if decode servers are configured and healthy.",
+            &[][..],
+            "took no server for alive",
+        ),
+        (
+            "503 No available workers (all circuits open or unhealthy)",
+            &[],
+            "took no server for alive",
+        ),
+        ("503 The request queue is full.", &[], "A queue was full"),
+        ("503", &sent, "`max_concurrent_requests`"),
+        ("503", &sent, "`queue_timeout_s`"),
     ] {
-        assert_says(&refused(without_server), "took no server for alive");
+        let refused = |sample: Sample| sample.without(unsent).ended(Outcome::Rejected, error);
+        let advice = only(&failing(100, 20, refused), "failures").advice;
+        assert_says(&advice, said);
     }
-    assert_says(
-        &refused("503 The request queue is full."),
-        "A queue was full",
-    );
 }
 
 #[test]
@@ -384,7 +364,11 @@ fn retractions_and_contradictions_are_told() {
         sample.with(move |record: &mut Row| record.num_retractions = Some(u64::from(n == 3)))
     };
     let finding = only(&run_of(100, retracted), "retractions");
-    assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
+    assert!(
+        finding.what.starts_with("1 request was"),
+        "{}",
+        finding.what
+    );
     // All four sequences of one request were.
     let batch = |sample: Sample, n: i64, _| {
         sample.with(move |record: &mut Row| {
@@ -394,7 +378,11 @@ fn retractions_and_contradictions_are_told() {
         })
     };
     let finding = only(&run_of(100, batch), "retractions");
-    assert!(finding.what.starts_with("1 requests"), "{}", finding.what);
+    assert!(
+        finding.what.starts_with("1 request was"),
+        "{}",
+        finding.what
+    );
     let backwards = |sample, _, start| set(sample, start, &[(Moment::QueueStart, 120)]);
     let found = kinds(&run_of(100, backwards));
     assert_eq!(found, ["unseen", "nothing_found"]);

@@ -16,7 +16,8 @@ const UNTIMED: &str = "Start the servers with `--enable-metrics`; the times of s
                        up, come by traces (`--enable-trace`, and `--engine-traces` of the proxy).";
 
 /// What most of the waiting was for, and what else much of it, and what helps against each.
-pub fn causes(why: &Why, found: Finding, took: &str) -> Finding {
+pub fn causes(of: &Seen<'_>, found: Finding, took: &str) -> Finding {
+    let why = of.why;
     let waited = format!("A request waited {took} for a place in a batch.");
     let shares = why.shares();
     let Some(((main, share), others)) = shares.split_first() else {
@@ -40,7 +41,10 @@ pub fn causes(why: &Why, found: Finding, took: &str) -> Finding {
             " Who had the server is not known while requests were there of which it told no times ({} in the rows).",
             why.untimed
         );
-        advice = format!("{UNTIMED} {advice}");
+        // Those that a fault on purpose broke no switch would tell of.
+        if of.run.faults.is_empty() {
+            advice = format!("{UNTIMED} {advice}");
+        }
     }
     Finding {
         advice,

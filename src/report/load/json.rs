@@ -14,7 +14,8 @@ use super::spent::TimeSpent;
 use super::summary::{Group, Summary};
 
 type Object = Map<String, Value>;
-type Figure = fn(&stats::Summary) -> f64;
+/// A figure of a sample.
+pub type Figure = fn(&stats::Summary) -> f64;
 
 /// What is said of a sample. Those that bench_serving has stand first.
 const FIGURES: [(&str, Figure); 8] = [

@@ -1,10 +1,12 @@
 //! The figures of a run, taken of its rows.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::resume_unwind;
 
 use crate::clock::Stamp;
+use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
 use crate::table::window::Window;
@@ -31,7 +33,7 @@ pub struct Summary {
     pub whole: Counts,
     /// What the figures are of, where that was looked at.
     pub window: Option<Window>,
-    /// By the server that served them, those with the most requests: [`HOSTS`] at most.
+    /// By the server that served them or was the last to fail them, those with the most requests: [`HOSTS`] at most.
     pub hosts: BTreeMap<String, Group>,
     /// How many servers there are beside these, and how many requests they had.
     pub other_hosts: (usize, usize),
@@ -65,19 +67,32 @@ pub struct Group {
     pub left_out: u64,
 }
 
-/// Requests by the server that served them, those that served most first; without those that none served.
-fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(&'a str, Vec<Request>)> {
-    let mut by_host = vec![Vec::new(); table.codes(ColumnId::host)];
+/// Requests by the server that served them, or was the last to fail them, those with the most first; without those of which that is not
+/// known.
+fn by_host<'a>(table: &'a Table, requests: &[Request]) -> Vec<(Cow<'a, str>, Vec<Request>)> {
+    let text = |column, of: &Request| table.text(column, of.row());
+    let hosts = requests
+        .iter()
+        .map(|of| (text(ColumnId::worker, of), text(ColumnId::host, of)));
+    let hosts: HashMap<&str, &str> = hosts.filter(|(_, host)| !host.is_empty()).collect();
+    let mut by_host: BTreeMap<Cow<'a, str>, Vec<Request>> = BTreeMap::new();
     for request in requests {
-        if let Some(of) = by_host.get_mut(table.code(ColumnId::host, request.row())) {
-            of.push(*request);
-        }
+        let host = match text(ColumnId::host, request) {
+            "" if request.is_ok => continue,
+            "" => match told(text(ColumnId::failed_attempts, request)).last() {
+                // A hop tells its own name of what it never sent on.
+                Some(failed) => match hosts.get(&*failed.host) {
+                    Some(host) => Cow::Borrowed(*host),
+                    None => failed.host.into(),
+                },
+                None => continue,
+            },
+            host => host.into(),
+        };
+        by_host.entry(host).or_default().push(*request);
     }
-    let named = |of: Vec<Request>| Some((table.text(ColumnId::host, of.first()?.row()), of));
-    let by_host = by_host.into_iter().filter_map(named);
-    let mut by_host: Vec<(&str, Vec<Request>)> =
-        by_host.filter(|(host, _)| !host.is_empty()).collect();
-    by_host.sort_by_key(|(host, of)| (Reverse(inside(of)), *host));
+    let mut by_host: Vec<_> = by_host.into_iter().collect();
+    by_host.sort_by_key(|(_, of)| Reverse(inside(of)));
     by_host
 }
 
@@ -124,7 +139,8 @@ impl Summary {
         let others = by_host.split_off(by_host.len().min(HOSTS));
         let other_hosts = (others.len(), others.iter().map(|(_, of)| inside(of)).sum());
         let others = others.into_iter().flat_map(|(_, of)| of);
-        let of_host = |(host, of): &(&str, Vec<Request>)| ((*host).to_owned(), figures(of, of));
+        let of_host =
+            |(host, of): &(Cow<'_, str>, Vec<Request>)| (host.to_string(), figures(of, of));
         let is_unserved = |of: &&Request| table.text(ColumnId::host, of.row()).is_empty();
         let unserved = requests.iter().filter(is_unserved).copied();
         let untold: Vec<Request> = unserved.chain(others).collect();

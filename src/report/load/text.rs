@@ -6,7 +6,7 @@ use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::wait::OF_PAIR;
 use crate::stats;
-use crate::units::duration;
+use crate::units::{duration, milliseconds};
 
 use super::counts::most_frequent;
 use super::flow::InServer;
@@ -315,7 +315,7 @@ fn table(summary: &Summary) -> Option<Grid> {
 
 fn row(latency: LatencyId, summary: Option<&stats::Summary>) -> Vec<String> {
     let figures = match summary {
-        Some(s) => [s.mean, s.p50, s.p95, s.p99].map(ms),
+        Some(s) => [s.mean, s.p50, s.p95, s.p99].map(milliseconds),
         None => ["-"; 4].map(str::to_owned),
     };
     let count = summary.map_or(0, |summary| summary.count);
@@ -339,7 +339,7 @@ fn intervals(latencies: &Latencies) -> Vec<String> {
         return known.first().map(|_| none.to_owned()).into_iter().collect();
     }
     let within = |(name, found): (&str, Option<(f64, f64)>)| match found {
-        Some((low, high)) => format!("{name} [{}, {}]", ms(low), ms(high)),
+        Some((low, high)) => format!("{name} [{}, {}]", milliseconds(low), milliseconds(high)),
         None => format!("{name} too few"),
     };
     let line = |of: &&Latency| {
@@ -349,19 +349,6 @@ fn intervals(latencies: &Latencies) -> Vec<String> {
     };
     let head = std::iter::once("95 % intervals, ms".to_owned());
     head.chain(known.iter().map(line)).collect()
-}
-
-/// Milliseconds, with as many digits as are worth reading. What has no end is a dash.
-fn ms(seconds: f64) -> String {
-    let ms = seconds * 1e3;
-    match ms.abs() {
-        size if !size.is_finite() => "-".to_owned(),
-        size if size >= 99.95 => format!("{ms:.1}"),
-        size if size >= 9.995 => format!("{ms:.2}"),
-        // A float's rounding makes a small negative of nothing: no "-0.000".
-        size if size < 0.0005 => "0.000".to_owned(),
-        _ => format!("{ms:.3}"),
-    }
 }
 
 /// Words of a count, where there are any.

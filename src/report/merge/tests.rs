@@ -4,6 +4,7 @@ use crate::request::columns::ColumnId;
 use std::fs;
 
 use super::*;
+use crate::report::load::tests::assert_says;
 use crate::report::reader;
 use crate::report::sample::{Sample, at};
 use crate::request::csv;
@@ -53,35 +54,53 @@ fn merged(dirs: &[PathBuf], out: &Path) -> Value {
     run.summary
 }
 
-fn reasons(summary: &Value) -> String {
-    summary["verdict"]["reasons"].to_string()
+/// Two shards of a schedule, of which the second's summary may be another.
+fn two(root: &Path, change: impl FnOnce(&mut Value)) -> [PathBuf; 2] {
+    let mut second = told("1/2", "VALID");
+    change(&mut second);
+    let first = shard(root, 0, &told("0/2", "VALID"));
+    [first, shard(root, 1, &second)]
+}
+
+/// A summary of this grade, whose reasons say all of this.
+#[track_caller]
+fn assert_judged(summary: &Value, grade: &str, said: &[&str]) {
+    assert_eq!(summary["verdict"]["grade"], grade, "{summary}");
+    let reasons = summary["verdict"]["reasons"].to_string();
+    said.iter().for_each(|said| assert_says(&reasons, said));
+    assert_eq!(reasons == "[]", said.is_empty(), "{reasons}");
 }
 
 #[test]
 fn a_run_is_as_good_as_the_worst_of_its_shards() {
-    for (grade, expected) in [
-        ("VALID", "VALID"),
-        ("DEGRADED", "DEGRADED"),
-        ("INVALID", "INVALID"),
-        ("", "DEGRADED"),
+    for (grade, expected, said) in [
+        (json!("VALID"), "VALID", &[][..]),
+        (json!("DEGRADED"), "DEGRADED", &["shard 1/2: late"]),
+        (json!("INVALID"), "INVALID", &["shard 1/2: late"]),
+        (Value::Null, "DEGRADED", &["shard 1/2 has no verdict"]),
     ] {
         let root = tempfile::tempdir().unwrap();
-        let mut second = told("1/2", grade);
-        if grade.is_empty() {
-            second["verdict"] = Value::Null;
-        }
-        let first = shard(root.path(), 0, &told("0/2", "VALID"));
-        let second = shard(root.path(), 1, &second);
+        let [first, second] = two(root.path(), |second| {
+            match grade.as_str() {
+                None => second["verdict"] = Value::Null,
+                Some(grade) => *second = told("1/2", grade),
+            }
+            second["warnings"] = json!(["a warning"]);
+        });
         let summary = merged(&[second, first], &root.path().join("out"));
-        assert_eq!(summary["verdict"]["grade"], expected, "{grade}");
-        let reasons = reasons(&summary);
-        assert_eq!(reasons == "[]", grade == "VALID", "{reasons}");
-        assert!(
-            grade == "VALID" || reasons.contains("shard 1/2"),
-            "{reasons}"
-        );
-        assert_eq!(summary["requests"], 6);
+        assert_judged(&summary, expected, said);
+        for (member, of_all) in [
+            ("requests", json!(6)),
+            ("scheduled", json!(6)),
+            ("duration", json!(2.0)),
+            ("offered_rate", json!(20.0)),
+            ("started_at_ns", json!(BEGAN)),
+            ("warnings", json!(["shard 1/2: a warning"])),
+        ] {
+            assert_eq!(summary[member], of_all, "{member}");
+        }
         assert_eq!(summary["config"][WORKLOAD], "abc");
+        assert_eq!(summary["config"]["shard"], Value::Null);
     }
 }
 
@@ -98,87 +117,77 @@ fn shards_that_are_not_the_whole_load_at_its_times_make_an_invalid_run() {
         shard(root.path(), 1, &late),
     ];
     let summary = merged(&dirs, &root.path().join("out"));
-    assert_eq!(summary["verdict"]["grade"], "INVALID");
-    let reasons = reasons(&summary);
-    for said in [
+    let said = [
         "shards 2/3 are missing",
         "began 0.200 s apart",
         "shard 0/3 has no verdict",
-    ] {
-        assert!(reasons.contains(said), "{reasons}");
-    }
+    ];
+    assert_judged(&summary, "INVALID", &said);
     assert_eq!(summary["warnings"], json!([]), "they are said once");
+
+    let dirs = two(root.path(), |second| second["requests"] = 3.into());
+    for left in [&[1, 5][..], &[]] {
+        fs::write(dirs[1].join(ROWS), rows(left)).unwrap();
+        let summary = merged(&dirs, &root.path().join(format!("out-{}", left.len())));
+        let said = format!("shard 1/2 has rows of {} of its 3 requests", left.len());
+        assert_judged(&summary, "INVALID", &[&said]);
+    }
 }
 
 #[test]
 fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
     let root = tempfile::tempdir().unwrap();
-    let whole = shard(root.path(), 0, &told("0/2", "VALID"));
-    let killed = shard(root.path(), 1, &told("1/2", "VALID"));
+    let dirs = two(root.path(), |_| ());
+    let [_, killed] = &dirs;
     for name in [SUMMARY, ROWS] {
         fs::remove_file(killed.join(name)).unwrap();
     }
-    let begun = json!({
-        "started_at_ns": BEGAN, "offered_rate": 10.0, "scheduled": 3, "config": { "shard": "1/2", "seed": 1 },
-    });
+    let mut begun = told("1/2", "VALID");
+    begun["verdict"] = Value::Null;
+    begun["config"][WORKLOAD] = Value::Null;
     fs::write(killed.join("begun.json"), begun.to_string()).unwrap();
     // In the order in which they ended, the last cut by the kill.
     let mut partial = rows(&[5, 1, 3]);
     partial.truncate(partial.len() - 3);
     fs::write(killed.join("requests.partial.csv"), partial).unwrap();
-    let summary = merged(&[whole.clone(), killed.clone()], &root.path().join("out"));
-    assert_eq!(summary["verdict"]["grade"], "INVALID");
-    let reasons = reasons(&summary);
-    assert!(reasons.contains("shard 1/2 was cut short"), "{reasons}");
+    let summary = merged(&dirs, &root.path().join("out"));
+    assert_judged(&summary, "INVALID", &["shard 1/2 was cut short"]);
     assert_eq!(
         (&summary["requests"], &summary["scheduled"]),
         (&5.into(), &6.into())
     );
-    let warnings = summary["warnings"].to_string();
-    assert!(warnings.contains("1 rows cannot be read"), "{warnings}");
+    assert_says(
+        &summary["warnings"].to_string(),
+        "1 of 6 rows cannot be read",
+    );
     // Killed before its first rows reached the disk; and before it began.
     fs::write(killed.join("requests.partial.csv"), "").unwrap();
-    let dirs = [whole, killed.clone()];
     assert_eq!(merged(&dirs, &root.path().join("early"))["requests"], 3);
     fs::remove_file(killed.join("begun.json")).unwrap();
-    let file = [root.path().join("s0").join(ROWS)];
-    let error = merge(&file, &root.path().join("never")).unwrap_err();
-    let said = "is a file; --merge takes the folders of the shards";
-    assert!(error.to_string().ends_with(said), "{error}");
-    let error = merge(&dirs, &root.path().join("never")).unwrap_err();
-    assert!(
-        error.to_string().contains("Leave this folder out"),
-        "{error}"
-    );
+    assert_says(&refused(&dirs, root.path()), "Leave this folder out");
+}
+
+/// Why these make no run.
+fn refused(dirs: &[PathBuf], root: &Path) -> String {
+    merge(dirs, &root.join("never")).unwrap_err().to_string()
 }
 
 #[test]
-fn a_shard_without_rows_of_all_its_requests_is_named() {
+fn what_are_no_shards_of_one_schedule_makes_no_run() {
     let root = tempfile::tempdir().unwrap();
-    let mut counted = told("1/2", "VALID");
-    counted["requests"] = 3.into();
-    let dirs = [
-        shard(root.path(), 0, &told("0/2", "VALID")),
-        shard(root.path(), 1, &counted),
-    ];
-    for (left, said) in [
-        (&[1, 5][..], "shard 1/2 has rows of 2 of its 3 requests"),
-        (&[], "shard 1/2 has rows of 0 of its 3 requests"),
-    ] {
-        fs::write(dirs[1].join(ROWS), rows(left)).unwrap();
-        let summary = merged(&dirs, &root.path().join(format!("out-{}", left.len())));
-        assert_eq!(summary["verdict"]["grade"], "INVALID");
-        assert!(reasons(&summary).contains(said), "{summary}");
-    }
+    let dirs = two(root.path(), |second| {
+        second["config"][WORKLOAD] = "def".into()
+    });
+    let said = "config.workload_sha256 is \"def\"";
+    assert_says(&refused(&dirs, root.path()), said);
+    let said = "is a file; --merge takes the folders of the shards";
+    assert_says(&refused(&[dirs[0].join(ROWS)], root.path()), said);
 }
 
 #[test]
 fn a_merging_that_fails_leaves_nothing_in_the_way_of_the_next() {
     let root = tempfile::tempdir().unwrap();
-    let dirs = [
-        shard(root.path(), 0, &told("0/2", "VALID")),
-        shard(root.path(), 1, &told("1/2", "VALID")),
-    ];
+    let dirs = two(root.path(), |_| ());
     let out = root.path().join("out");
     // In the way of the rows.
     fs::create_dir_all(out.join("summary.json/x")).unwrap();
@@ -186,22 +195,4 @@ fn a_merging_that_fails_leaves_nothing_in_the_way_of_the_next() {
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
     fs::remove_dir_all(out.join("summary.json")).unwrap();
     assert_eq!(merged(&dirs, &out)["requests"], 6);
-}
-
-#[test]
-fn shards_that_sent_parts_of_different_requests_make_no_run() {
-    let root = tempfile::tempdir().unwrap();
-    let mut other = told("1/2", "VALID");
-    other["config"][WORKLOAD] = "def".into();
-    let dirs = [
-        shard(root.path(), 0, &told("0/2", "VALID")),
-        shard(root.path(), 1, &other),
-    ];
-    let error = merge(&dirs, &root.path().join("out")).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("config.workload_sha256 is \"def\""),
-        "{error}"
-    );
 }

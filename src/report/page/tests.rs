@@ -7,8 +7,10 @@ use crate::report::files::{ExperimentFile, FaultRow, ProcessFile, RunFile, Serie
 use crate::report::load::tests::assert_says;
 use crate::report::reader::{Loaded, Run};
 use crate::report::runs::Report;
-use crate::report::words::{of_runs, of_servers, to_markdown, to_text};
+use crate::report::sample::Sample;
+use crate::report::words::{of_servers, to_markdown, to_text};
 use crate::request::outcome::GIVEN_UP;
+use crate::request::timeline::Moment;
 use crate::table::{Cell, Table};
 
 /// What would leave the place it is put in.
@@ -18,32 +20,12 @@ const NASTY: &str =
 /// A run of so many requests with all that a page shows, its words taken from outside.
 fn run_of(requests: u32) -> Run {
     let mut table = Table::default();
-    for n in 0..requests {
-        let start = f64::from(n) * 0.01;
-        let id = format!("{NASTY}-{n}");
-        let wait = f64::from(n % 97) * 1e-3;
-        let number = |after: f64| Cell::Number(start + after);
-        table.push([
-            ("req_id", Cell::Id(id.as_str())),
-            ("success", Cell::Word("True")),
-            ("outcome", Cell::Word("ok")),
-            ("host", Cell::Word(NASTY)),
-            ("endpoint", Cell::Word("/generate")),
-            ("scheduled_time", number(0.0)),
-            ("sent_time", number(1e-4)),
-            ("arrival_time", number(1e-4)),
-            ("router_send_time", number(1e-4)),
-            ("server_created_time", number(1e-3)),
-            ("queue_time_start", number(2e-3)),
-            ("queue_time_end", number(2e-3 + wait)),
-            ("server_first_token_time", number(0.1 + wait)),
-            ("first_token_time", number(0.11 + wait)),
-            ("finish_time", number(0.3 + wait)),
-            ("end_time", number(0.3 + wait)),
-            ("ttft", Cell::Number(0.1 + wait)),
-            ("total_latency", Cell::Number(0.3 + wait)),
-            ("pure_queue_time", Cell::Number(wait)),
-        ]);
+    for n in 0..i64::from(requests) {
+        let sample = Sample::starting(n * 10).host(NASTY);
+        let sample = sample.without(&[Moment::WorkerArrival, Moment::WorkerForwarded]);
+        let sample = sample.at(Moment::QueueEnd, n * 10 + 20 + n % 97);
+        let named = sample.with(|row| row.req_id = Some(format!("{NASTY}-{n}")));
+        table.push_row(&named.row());
     }
     let series = (0..requests).map(|n| SeriesRow {
         time: f64::from(n) * 0.01,
@@ -84,23 +66,12 @@ fn run_of(requests: u32) -> Run {
 }
 
 fn page_of(runs: Vec<Run>) -> String {
-    let experiment = ExperimentFile {
+    let experiment = Some(ExperimentFile {
         kind: NASTY.to_owned(),
         keys: vec![NASTY.to_owned()],
         ..ExperimentFile::default()
-    };
-    let loaded = Loaded {
-        experiment: Some(experiment),
-        runs,
-    };
-    render(&Report::of(&loaded))
-}
-
-fn loaded(runs: Vec<Run>) -> Loaded {
-    Loaded {
-        experiment: None,
-        runs,
-    }
+    });
+    render(&Report::of(&Loaded { experiment, runs }))
 }
 
 /// The data in a page.
@@ -111,19 +82,15 @@ fn data_of(page: &str) -> Value {
 }
 
 #[test]
-fn words_from_outside_stay_data() {
+fn words_from_outside_stay_data_and_nothing_is_loaded() {
     let page = page_of(vec![run_of(50)]);
+    let own = page.replace(CHARTS, "");
     let data = data_of(&page);
     let whole = NASTY.replace(['\u{2028}', '\u{202e}', '\u{2066}'], "");
     let name = data["runs"][0]["run"].as_str().unwrap();
     assert_eq!(name, format!("{whole}\\x2028\\x202e\\x2066"));
     // What would turn the order of what is read is spelt out, also where it stands in the source.
-    assert!(
-        !page
-            .replace(CHARTS, "")
-            .contains(['\u{202e}', '\u{2066}', '\u{2028}'])
-    );
-    let own = page.replace(CHARTS, "");
+    assert!(!own.contains(['\u{202e}', '\u{2066}', '\u{2028}']));
     assert_eq!(own.matches("<script").count(), 3);
     assert_eq!(own.matches("</script").count(), 3);
     assert!(!own.contains("alert('1')</script>"));
@@ -139,28 +106,18 @@ fn words_from_outside_stay_data() {
         assert!(!SCRIPTS.concat().contains(way), "{way}");
     }
     assert!(!own.contains("{{"), "a mark was left");
-}
-
-#[test]
-fn nothing_is_loaded_from_anywhere() {
-    let page = page_of(vec![run_of(50)]);
+    // And nothing is loaded from anywhere.
     assert!(page.contains("default-src 'none'; script-src 'nonce-"));
-    let own = page.replace(CHARTS, "");
     for load in "http: https: //cdn src= @import fetch( XMLHttpRequest url(".split(' ') {
         assert!(!own.contains(load), "{load}");
     }
     // Its own links are to places in it, and the empty icon.
-    let links = own
-        .split("href=\"")
-        .skip(1)
-        .map(|link| link.split('"').next().unwrap());
-    assert!(
-        links
-            .clone()
-            .all(|link| link.starts_with('#') || link == "data:,"),
-        "{:?}",
-        links.collect::<Vec<_>>()
-    );
+    for link in own.split("href=\"").skip(1) {
+        assert!(
+            link.starts_with('#') || link.starts_with("data:,\""),
+            "{link}"
+        );
+    }
 }
 
 #[test]
@@ -173,18 +130,13 @@ fn a_page_is_bounded_whatever_the_run() {
 }
 
 #[test]
-fn marks_stay_with_runs_and_stages_add_up() {
-    let data = data_of(&page_of(vec![run_of(300), run_of(600)]));
-    assert_eq!(data["runs"][1]["mark"], "INVALID");
-    assert_eq!(data["runs"][0]["findings"][0]["level"], "problem");
-    // Stages that were seen add up to the request.
+fn the_stages_of_a_request_add_up() {
+    let data = data_of(&page_of(vec![run_of(300)]));
     let request = &data["runs"][0]["waterfall"]["requests"][0];
     let parts = request["parts"].as_array().unwrap().iter();
     let sum: f64 = parts.map(|part| part[1].as_f64().unwrap()).sum();
-    assert!(
-        (sum - request["total"].as_f64().unwrap()).abs() < 1e-4,
-        "{request}"
-    );
+    let apart = sum - request["total"].as_f64().unwrap();
+    assert!(apart.abs() < 1e-4, "{request}");
 }
 
 #[test]
@@ -226,10 +178,14 @@ fn requests_that_were_given_up_have_not_failed() {
 
 #[test]
 fn where_nothing_was_counted_no_share_is_shown() {
-    let mut run = windowed();
-    run.summary["window"]["from_s"] = 100.0.into();
-    run.summary["window"]["to_s"] = 101.0.into();
-    let loaded = loaded(vec![run]);
+    let mut run = run_of(200);
+    run.summary["window"] = json!({
+        "from_s": 100.0, "to_s": 101.0, "left_out_first": 50, "left_out_last": 50, "rule": "asked",
+    });
+    let loaded = Loaded {
+        runs: vec![run],
+        ..Loaded::default()
+    };
     let report = Report::of(&loaded);
     for said in [to_text(&report, None), to_markdown(&report)] {
         assert!(!said.contains("NaN"), "{said}");
@@ -264,128 +220,6 @@ fn waiting_in_a_router_is_in_the_picture() {
 fn an_experiment_without_a_run_has_a_page() {
     let data = data_of(&page_of(Vec::new()));
     assert_eq!(data["runs"], json!([]));
-}
-
-/// A run in a window of 1 s, whose requests take longer to end than to come.
-fn windowed() -> Run {
-    let window = json!({
-        "from_s": 0.5, "to_s": 1.5, "left_out_first": 50, "left_out_last": 50, "rule": "asked",
-    });
-    let faults = ["down", "up"]
-        .into_iter()
-        .zip([0.6, 0.7])
-        .map(|(event, time)| FaultRow {
-            time,
-            server: "server-1".to_owned(),
-            kind: "kill".to_owned(),
-            event: event.to_owned(),
-        });
-    let told = |source: &str, value| SeriesRow {
-        time: 1.0,
-        source: source.to_owned(),
-        server: "server-1".to_owned(),
-        metric: "running".to_owned(),
-        value,
-    };
-    Run {
-        name: "run".to_owned(),
-        summary: json!({ "window": window, "warnings": ["a warning of the run"] }),
-        faults: faults.collect(),
-        series: vec![told("records", 3.0), told("metrics", 4.0)],
-        file: None,
-        notes: Vec::new(),
-        ..run_of(200)
-    }
-}
-
-#[test]
-fn markdown_says_all_that_the_terminal_says() {
-    let loaded = loaded(vec![windowed()]);
-    let report = Report::of(&loaded);
-    let (text, markdown) = (to_text(&report, None), to_markdown(&report));
-    for said in [
-        "requests that arrived from 0.50 s to 1.50 s (asked): 50 before and 50 after",
-        "note: a warning of the run",
-        "server-1 kill",
-    ] {
-        assert!(text.contains(said), "{said} is not in\n{text}");
-        assert!(markdown.contains(said), "{said} is not in\n{markdown}");
-    }
-}
-
-#[test]
-fn a_rate_of_a_run_is_one_wherever_it_stands() {
-    let data = data_of(&page_of(vec![windowed()]));
-    let rate = data["runs"][0]["summary"]["completed_rate"]
-        .as_f64()
-        .unwrap();
-    let loaded = loaded(vec![windowed()]);
-    let report = Report::of(&loaded);
-    let told = &report.runs;
-    let table = of_runs(told);
-    assert_eq!(table.heads[3], "req/s");
-    assert_eq!(table.rows[0][3], format!("{rate:.2}"));
-    let text = told[0].summary.to_text();
-    assert_says(&text, &format!("completed {rate:.2}\n"));
-    // Other requests ended in the window than arrived in it.
-    assert_ne!(rate, told[0].summary.all.counts.ok() as f64);
-}
-
-#[test]
-fn what_the_generator_could_not_send_is_not_laid_on_the_servers() {
-    let found = crate::report::files::MaxRate {
-        goodput: vec!["ttft:500".to_owned()],
-        share: 0.99,
-        met: Some(40.0),
-        missed: None,
-        invalid: Some(50.0),
-        trials: Vec::new(),
-    };
-    let experiment = ExperimentFile {
-        max_rate: Some(found),
-        ..ExperimentFile::default()
-    };
-    let loaded = Loaded {
-        experiment: Some(experiment),
-        runs: Vec::new(),
-    };
-    let data = data_of(&render(&Report::of(&loaded)));
-    let said = data["max_rate"].as_str().unwrap();
-    assert_says(
-        said,
-        "50.00 requests/s is more than this machine's generator could send",
-    );
-}
-
-#[test]
-fn of_many_servers_the_busiest_are_told_apart() {
-    let mut run = run_of(0);
-    for n in 0..3_000_u32 {
-        let id = format!("r-{n}");
-        let host = format!("h{}:1", if n < 500 { n % 50 } else { n });
-        let number = |after: f64| Cell::Number(f64::from(n) * 0.01 + after);
-        run.table.push([
-            ("req_id", Cell::Id(id.as_str())),
-            ("outcome", Cell::Word("ok")),
-            ("host", Cell::Word(host.as_str())),
-            ("arrival_time", number(0.0)),
-            ("finish_time", number(0.3)),
-        ]);
-    }
-    (run.file, run.summary) = (None, Value::Null);
-    let page = page_of(vec![run.clone()]);
-    let summary = data_of(&page)["runs"][0]["summary"].clone();
-    assert_eq!(summary["hosts"].as_object().unwrap().len(), 50);
-    assert_eq!(summary["hosts"]["h0:1"]["requests"], json!(10));
-    assert!(page.len() - CHARTS.len() < 500_000, "{}", page.len());
-    let loaded = loaded(vec![run]);
-    let report = Report::of(&loaded);
-    let told = &report.runs;
-    let table = of_servers(&told[0].summary, str::to_owned);
-    assert_eq!(table.rows.len(), 50);
-    let text = told[0].summary.to_text();
-    // A proxy's file knows of no schedule.
-    assert_says(&text, "requests/s    arrived 100.00, completed");
 }
 
 /// Values at which the unit or the rounding changes, and some between.

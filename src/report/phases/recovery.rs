@@ -1,6 +1,7 @@
 //! When traffic left a server that was down, and when it was served by it again.
 
 use super::{Arrivals, FaultOf, Outcome};
+use crate::report::files::ServerFile;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
 use crate::units::duration;
@@ -10,6 +11,10 @@ pub(super) struct Sent {
     sendings: Vec<Sending>,
     /// Whether a hop before the server told of any: without one, a connection that was refused is in no row.
     is_by_hop: bool,
+    /// When requests arrived that were sent to a server of which nobody told.
+    untold: Vec<f64>,
+    /// Whether there is another server.
+    has_others: bool,
 }
 
 /// A sending of a request to a server.
@@ -38,12 +43,16 @@ impl Outcome {
 }
 
 impl Arrivals<'_> {
-    /// When requests were sent to a server, and whether it answered well. Rows name it by its host, or by its hop.
-    pub(super) fn sent_to(&self, host: &str, server: &str) -> Sent {
+    /// When requests were sent to one of these servers, and whether it answered well. Rows name it by its host, or by its hop.
+    pub(super) fn sent_to(&self, server: &str, servers: &[ServerFile]) -> Sent {
+        let file = servers.iter().find(|of| of.name == server);
+        let host = file.map_or(server, |file| &file.host);
         let table = self.table;
         let mut sent = Sent {
             sendings: Vec::new(),
             is_by_hop: false,
+            untold: Vec::new(),
+            has_others: servers.len() != 1,
         };
         for &(arrival, row) in &self.rows {
             let mut failed = told(table.text(ColumnId::failed_attempts, row));
@@ -60,6 +69,11 @@ impl Arrivals<'_> {
                 // When it was tried there is not told: not before it arrived.
                 (arrival, false)
             } else {
+                let is_ours = matches!(table.text(ColumnId::ended_in, row), "client" | "proxy");
+                let is_told = !table.text(ColumnId::failed_attempts, row).is_empty();
+                if hosts == ["", ""] && !is_told && !is_ours {
+                    sent.untold.push(arrival);
+                }
                 continue;
             };
             sent.sendings.push(Sending { at, arrival, is_ok });
@@ -99,6 +113,9 @@ impl Sent {
     }
 
     fn left(&self, fault: &FaultOf, all: &Arrivals<'_>) -> Outcome {
+        if !self.has_others {
+            return Outcome::none("it is the only server: traffic had nowhere else to go");
+        }
         // A hop that refuses reads nothing, so it knows of no request.
         if fault.kind == "refuse" {
             let why = "when traffic moved away is unknown: a refused connection is in no row";
@@ -114,12 +131,24 @@ impl Sent {
         let Some((last_came, _)) = all.between(fault.down, Some(until)).last() else {
             return Outcome::none("no request came while it was down");
         };
+        let is_meanwhile = |at: &f64| (fault.down..until).contains(at);
         let mut sendings = self.sendings.iter();
-        match sendings.rfind(|sending| (fault.down..until).contains(&sending.at)) {
-            None => Outcome::none("no request was sent there while it was down"),
+        let last = sendings.rfind(|sending| is_meanwhile(&sending.at));
+        let known = last.map_or(f64::NEG_INFINITY, |last| last.arrival);
+        let untold = self
+            .untold
+            .iter()
+            .filter(|at| is_meanwhile(at) && **at > known);
+        match (last, untold.count()) {
+            (_, untold @ 1..) => Outcome::none(format!(
+                "when traffic moved away is unknown: of {untold} later requests no row tells which server had them"
+            )),
+            (None, _) => Outcome::none("no request was sent there while it was down"),
             // Nobody came after it who could have been sent elsewhere.
-            Some(last) if last.arrival >= *last_came => Outcome::none("traffic did not leave it"),
-            Some(last) => Outcome::after(last.at - fault.down, |after| {
+            (Some(last), _) if last.arrival >= *last_came => {
+                Outcome::none("traffic did not leave it")
+            }
+            (Some(last), _) => Outcome::after(last.at - fault.down, |after| {
                 format!("traffic left it within {after}")
             }),
         }

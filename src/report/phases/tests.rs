@@ -15,6 +15,7 @@ struct Sent {
     ttft: Option<f64>,
     end: Option<f64>,
     has_no_hop: bool,
+    has_no_host: bool,
     failed_attempts: String,
 }
 
@@ -29,6 +30,11 @@ fn sent(at: f64, server: usize, ttft: Option<f64>) -> Sent {
 
 /// What is said of requests to two servers.
 fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
+    told_of(2, sent, faults)
+}
+
+/// What is said of requests to so many servers.
+fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
     let mut table = Table::default();
     for (n, request) in sent.iter().enumerate() {
         let id = format!("x-{n}");
@@ -37,7 +43,7 @@ fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
             None => ("False", "upstream_died"),
         };
         let attempts = request.failed_attempts.as_str();
-        let is_named = attempts.is_empty() || request.ttft.is_some();
+        let is_named = attempts.is_empty() && !request.has_no_host || request.ttft.is_some();
         let number = |column, value: Option<f64>| Some((column, Cell::Number(value?)));
         let cells = [
             Some(("req_id", Cell::Id(&id))),
@@ -54,11 +60,15 @@ fn told(sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
         ];
         table.push(cells.into_iter().flatten());
     }
-    let servers = HOSTS.iter().zip(SERVERS).map(|(host, name)| ServerFile {
-        name: name.to_owned(),
-        host: (*host).to_owned(),
-        ..ServerFile::default()
-    });
+    let servers = HOSTS
+        .iter()
+        .zip(SERVERS)
+        .take(servers)
+        .map(|(host, name)| ServerFile {
+            name: name.to_owned(),
+            host: (*host).to_owned(),
+            ..ServerFile::default()
+        });
     episodes(&table, faults, &servers.collect::<Vec<_>>())
 }
 
@@ -158,9 +168,9 @@ fn a_request_that_a_hop_broke_was_sent_there() {
     };
     let left = |requests: &[Sent], kind: &str| {
         let mut faults = kill();
-        for fault in &mut faults {
-            fault.kind = kind.to_owned();
-        }
+        faults
+            .iter_mut()
+            .for_each(|fault| fault.kind = kind.to_owned());
         only(requests, &faults).left
     };
     assert_after(&left(&broken_by("server-1"), "reset"), 0.8);
@@ -169,9 +179,9 @@ fn a_request_that_a_hop_broke_was_sent_there() {
     assert_says(&left(&broken_by("server-1"), "refuse").said, UNKNOWN);
     // Without a hop a refused connection is in no row.
     let mut without = killed();
-    for request in &mut without {
-        request.has_no_hop = true;
-    }
+    without
+        .iter_mut()
+        .for_each(|request| request.has_no_hop = true);
     without.retain(|request| request.ttft.is_some());
     assert_says(&left(&without, "kill").said, UNKNOWN);
 }
@@ -180,12 +190,10 @@ fn a_request_that_a_hop_broke_was_sent_there() {
 fn a_server_that_serves_before_it_is_seen_to_be_ready_was_left_all_the_same() {
     let mut requests = killed();
     // Up at 58 s, seen at 60 s, used since 59 s.
-    for request in requests
+    let served = requests
         .iter_mut()
-        .filter(|of| (59.0..60.0).contains(&of.at))
-    {
-        request.server = 0;
-    }
+        .filter(|of| (59.0..60.0).contains(&of.at));
+    served.for_each(|request| request.server = 0);
     assert_after(&only(&requests, &kill()).left, 0.8);
 }
 
@@ -231,12 +239,7 @@ fn faults_that_overlap_are_one_episode_and_others_are_not() {
         fault(80.0, 2, "ready"),
     ];
     let found = told(&killed(), &faults);
-    let ends = |episode: &Episode| {
-        episode
-            .phases
-            .each_ref()
-            .map(|phase| (phase.from, phase.to))
-    };
+    let ends = |of: &Episode| of.phases.each_ref().map(|phase| (phase.from, phase.to));
     let shape: Vec<_> = found.iter().map(|of| (of.faults.len(), ends(of))).collect();
     // What is after one is before the next.
     let first = [(0.0, Some(30.0)), (30.0, Some(45.0)), (45.0, Some(70.0))];
@@ -277,4 +280,16 @@ fn traffic_that_never_leaves_or_never_comes() {
     assert_eq!(gap.left.said, "no request came while it was down");
     let elsewhere = left(&|n, is_down| Some(sent(n as f64, usize::from(is_down), Some(0.1))));
     assert_eq!(elsewhere.left.said, AT_ONCE);
+    // Who timed out while the server stood still has no host: where it was nobody knows, unless there is but one server.
+    let nowhere = |n: usize, is_down: bool| Sent {
+        has_no_host: is_down,
+        ..sent(n as f64, 0, (!is_down).then_some(0.1))
+    };
+    let stalled = left(&|n, is_down| Some(nowhere(n, is_down)));
+    assert_says(&stalled.left.said, "unknown: of 10 later requests no row");
+    let all: Vec<Sent> = (0..100)
+        .map(|n| nowhere(n, (11..21).contains(&n)))
+        .collect();
+    let only = told_of(1, &all, &faults).remove(0).faults.remove(0);
+    assert_says(&only.left.said, "it is the only server");
 }

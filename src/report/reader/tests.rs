@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::report::files::{RunRef, RunState};
+use crate::report::load::tests::assert_says;
 use crate::report::sample::{Sample, at};
 use crate::request::columns::COLUMNS;
 use crate::request::csv;
@@ -34,6 +35,11 @@ fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
+/// The only run of what is given.
+fn read(given: PathBuf) -> Run {
+    load(&[given]).unwrap().runs.remove(0)
+}
+
 fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
     bytes
         .split_inclusive(|byte| *byte == b'\n')
@@ -52,15 +58,18 @@ fn rows_that_cannot_be_read_are_named_and_the_others_are_read() {
     lines[7] = text(&lines[7]).replace('\n', ",1\n").into();
     // Another cut in a cell with an open quote must not swallow the row behind it.
     lines[8] = b"qs-7,False,\"no ans\n".to_vec();
+    // Nor does one that is too long.
+    lines[9] = text(&lines[9])
+        .replacen("True,", &format!("True,{}", "a,".repeat(1_500_000)), 1)
+        .into();
     let last = lines.last_mut().unwrap();
     last.truncate(last.len() - 1);
     write(folder.path(), "requests.csv", lines.concat());
-    let loaded = load(&[folder.path().to_owned()]).unwrap();
-    let run = &loaded.runs[0];
-    assert_eq!(run.table.len(), 6);
+    let run = read(folder.path().to_owned());
+    assert_eq!(run.table.len(), 5);
     let note = &run.notes[0];
     for said in [
-        "6 of 12 rows cannot be read and are left out: ",
+        "7 of 12 rows cannot be read and are left out: ",
         "requests.csv line 3: ",
         " \"soon\" is no number; ",
         &format!("line 5: the row is cut off: 2 of {} cells; ", COLUMNS.len()),
@@ -76,30 +85,25 @@ fn a_packed_file_of_which_the_end_is_missing_is_read_as_far_as_it_goes() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut packed, &of_run(2000)).unwrap();
     let packed = packed.finish().unwrap();
-    let read = |length: usize| {
-        let path = write(folder.path(), "a.csv.gz", &packed[..length]);
-        load(&[path]).map(|mut loaded| loaded.runs.remove(0))
-    };
-    let whole = read(packed.len()).unwrap();
+    let named = |name: &str, bytes: &[u8]| write(folder.path(), name, bytes);
+    let whole = read(named("a.csv.gz", &packed));
     assert_eq!((whole.table.len(), whole.notes.len()), (2000, 0));
-    // Whatever the files are called.
-    let named = |name: &str, text: &[u8]| {
-        let path = write(folder.path(), name, text);
-        load(&[path]).unwrap().runs[0].table.len()
-    };
-    assert_eq!(named("packed.csv", &packed), 2000);
-    assert_eq!(named("plain.csv.gz", &of_run(3)), 3);
-    let cut = read(packed.len() / 2).unwrap();
+    // Whatever the files are called; and where only the last sum is missing, all rows are there.
+    for (name, bytes, rows) in [
+        ("packed.csv", &packed[..], 2000),
+        ("plain.csv.gz", &of_run(3), 3),
+        ("unsummed.csv.gz", &packed[..packed.len() - 1], 2000),
+    ] {
+        assert_eq!(read(named(name, bytes)).table.len(), rows, "{name}");
+    }
+    let cut = read(named("cut.csv.gz", &packed[..packed.len() / 2]));
     let rows = cut.table.len();
     assert!((500..1500).contains(&rows), "{rows}");
-    let said = format!("a.csv.gz is cut off behind line {}: ", rows + 1);
+    let said = format!("cut.csv.gz is cut off behind line {}: ", rows + 1);
     assert!(cut.notes[0].starts_with(&said), "{:?}", cut.notes);
-    // Only its last sum is missing: all rows are there.
-    let rows = read(packed.len() - 1).unwrap().table.len();
-    assert_eq!(rows, 2000);
     for length in [0, 3, 40] {
-        let error = read(length).unwrap_err().to_string();
-        assert!(error.contains("cut off within its first line"), "{error}");
+        let error = load(&[named("none.csv.gz", &packed[..length])]).unwrap_err();
+        assert_says(&error.to_string(), "cut off within its first line");
     }
 }
 
@@ -138,7 +142,7 @@ fn what_is_no_file_of_rows_is_said_to_be_none() {
     assert!(none.contains("not one request was recorded"), "{none}");
     // Of a run's folder it is still known that there was one.
     write(&empty, "requests.csv", of_run(0));
-    let run = load(&[empty]).unwrap().runs.remove(0);
+    let run = read(empty);
     assert_eq!(run.notes, ["no row: not one request was recorded"]);
 }
 
@@ -147,7 +151,7 @@ fn columns_of_another_version_are_left_out_and_said() {
     let folder = tempfile::tempdir().unwrap();
     let text = "\u{feff}req_id,mood,arrival_time,success\r\nx-4,good,1.5,True\r\n";
     let path = write(folder.path(), "other.csv", text);
-    let run = load(&[path]).unwrap().runs.remove(0);
+    let run = read(path);
     assert_eq!(
         run.notes,
         ["columns that this version does not know are left out: mood"]
@@ -168,14 +172,14 @@ fn times_count_from_the_run_whatever_the_file_counts_from() {
         ..RunFile::default()
     };
     write(&dir, RUN, serde_json::to_string(&file).unwrap());
-    let run = load(&[dir]).unwrap().runs.remove(0);
+    let run = read(dir);
     let arrival = run.table.numbers(ColumnId::arrival_time);
     // The file's run began 2.5 s before the first request was scheduled, which arrived 2 ms later.
     assert_eq!(arrival, [2.502, 2.602, 2.702]);
 
     // Without a run: from the second of the first arrival.
     let path = write(folder.path(), "proxy.csv", &epoch);
-    let run = load(&[path]).unwrap().runs.remove(0);
+    let run = read(path);
     assert_eq!(
         run.table.numbers(ColumnId::arrival_time),
         [0.002, 0.102, 0.202]
@@ -194,7 +198,7 @@ fn times_of_different_bases_are_never_put_together() {
     // Within one file, too: such rows are told as broken.
     let mixed = [run, lines(&epoch).remove(1)].concat();
     let path = write(folder.path(), "mixed.csv", mixed);
-    let run = load(&[path]).unwrap().runs.remove(0);
+    let run = read(path);
     assert_eq!(run.table.len(), 2);
     let said = "line 4: arrival_time 1795000000.002000000 counts from the Unix epoch";
     assert!(run.notes[0].contains(said), "{:?}", run.notes);
@@ -211,7 +215,7 @@ fn files_that_were_rotated_away_are_read_with_the_last() {
     write(folder.path(), "p.csv.20261120T144800Z.10", part(4, 5));
     write(folder.path(), "p.csv.20261120T144800Z.2", "");
     write(folder.path(), "p.csv.bak", "no rows");
-    let run = load(&[path]).unwrap().runs.remove(0);
+    let run = read(path);
     let arrival = run.table.numbers(ColumnId::arrival_time);
     assert_eq!(arrival, [0.002, 0.102, 0.202, 0.302, 0.402]);
     assert_eq!(
@@ -223,10 +227,8 @@ fn files_that_were_rotated_away_are_read_with_the_last() {
 #[test]
 fn what_a_pattern_of_the_shell_names_is_read_once() {
     let folder = tempfile::tempdir().unwrap();
-    let all = lines(&rows(&records(5), csv::TimeBase::Epoch));
-    let part = |from: usize, to: usize| [all[0].clone(), all[from..to].concat()].concat();
-    let path = write(folder.path(), "p.csv", part(3, 6));
-    let older = write(folder.path(), "p.csv.20261120T144800Z", part(1, 3));
+    let path = write(folder.path(), "p.csv", of_run(3));
+    let older = write(folder.path(), "p.csv.20261120T144800Z", of_run(2));
     let count = |given: &[PathBuf]| {
         let loaded = load(given).unwrap();
         let rows = loaded.runs.iter().map(|run| run.table.len());
@@ -240,14 +242,21 @@ fn what_a_pattern_of_the_shell_names_is_read_once() {
 }
 
 #[test]
-fn an_outcome_that_is_not_known_breaks_its_row() {
+fn what_breaks_a_row_is_said() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "req_id,arrival_time,outcome\na,1,ok\nb,2,great\n";
-    let path = write(folder.path(), "p.csv", text);
-    let run = load(&[path]).unwrap().runs.remove(0);
-    assert_eq!(run.table.len(), 1);
-    let said = "line 3: outcome \"great\" is none that this version knows";
-    assert!(run.notes[0].contains(said), "{:?}", run.notes);
+    let long = format!("{},2,ok", "b".repeat(3_000_000));
+    for (row, said) in [
+        (
+            "b,2,great",
+            "line 3: outcome \"great\" is none that this version knows",
+        ),
+        (&long, "line 3: the row is longer than 1 MiB"),
+    ] {
+        let text = format!("req_id,arrival_time,outcome\na,1,ok\n{row}\n");
+        let run = read(write(folder.path(), "p.csv", text));
+        assert_eq!(run.table.len(), 1);
+        assert_says(&run.notes[0], said);
+    }
 }
 
 #[test]
@@ -257,7 +266,7 @@ fn a_run_that_was_killed_is_told_as_far_as_it_came() {
     cut.truncate(cut.len() - 20);
     write(folder.path(), "requests.partial.csv", cut);
     write(folder.path(), "begun.json", r#"{ "scheduled": 6 }"#);
-    let run = load(&[folder.path().to_owned()]).unwrap().runs.remove(0);
+    let run = read(folder.path().to_owned());
     assert!(run.is_partial);
     assert_eq!((run.table.len(), run.scheduled()), (3, Some(6)));
     assert!(run.notes[0].starts_with("unfinished: 3 of 6 requests had ended"));
@@ -295,23 +304,11 @@ fn an_experiment_is_its_runs_as_far_as_they_came() {
     // The third has a file without a row, the fourth was never begun.
     assert_eq!(names, ["policy=a (01)", "policy=a (01-r2)", "policy=b"]);
     assert!(loaded.runs[2].notes[0].contains("the file is empty"));
-}
-
-#[test]
-fn a_line_that_is_too_long_is_one_broken_row() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut lines = lines(&of_run(4));
-    let long = String::from_utf8(lines[2].clone()).unwrap();
-    lines[2] = long
-        .replacen("True,", &format!("True,{}", "a,".repeat(1_500_000)), 1)
-        .into();
-    lines[3] = b"qs-2,True\n".to_vec();
-    write(folder.path(), "requests.csv", lines.concat());
-    let run = load(&[folder.path().to_owned()]).unwrap().runs.remove(0);
-    assert_eq!(run.table.len(), 2);
-    let said = "2 of 4 rows cannot be read and are left out: requests.csv line 3: the row is longer than 1 MiB; requests.csv \
-        line 4: the row is cut off";
-    assert!(run.notes[0].starts_with(said), "{:?}", run.notes);
+    // Of two experiments.
+    let other = folder.path().join("other/runs/01");
+    write(&other, "requests.csv", of_run(2));
+    let loaded = load(&[folder.path().join("runs/01"), other]).unwrap();
+    assert_eq!(loaded.runs[1].name, "01 (other/runs/01)");
 }
 
 #[test]
@@ -320,7 +317,7 @@ fn rows_of_small_files_that_cannot_be_read_are_counted() {
     write(folder.path(), "requests.csv", of_run(4));
     let faults = "time,server,kind,event\nsoon,server-1,kill,down\n1.5,server-1,kill,up\n";
     write(folder.path(), "faults.csv", faults);
-    let run = load(&[folder.path().to_owned()]).unwrap().runs.remove(0);
+    let run = read(folder.path().to_owned());
     assert_eq!(run.faults.len(), 1);
     assert_eq!(
         run.notes,

@@ -1,7 +1,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::request::cell::Value;
+use crate::report::files::{ProcessFile, RunFile, SeriesRow};
+use crate::request::cell;
 use crate::request::columns::COLUMNS;
 use crate::request::stages::Spent;
 use crate::request::timeline::STAGES;
@@ -72,18 +73,13 @@ fn a_request_is_told_what_it_waited_for_and_who_held_it_up() {
         "{said}"
     );
     // Of requests of which nobody knows the length it is not said, nor are they counted to the long ones.
-    let unknown: Vec<groups::Group> = why
-        .groups
-        .iter()
-        .cloned()
-        .map(|mut group| {
-            if group.by == "prompt" && !group.name.starts_with("up to") {
-                group.name = "unknown".to_owned();
-            }
-            group
-        })
-        .collect();
-    assert!(lopsided(&unknown).is_none_or(|(by, _)| by != "prompt"));
+    let mut unknown = why.groups.clone();
+    unknown.retain(|of| of.by == "prompt");
+    let long = unknown
+        .iter_mut()
+        .filter(|of| !of.name.starts_with("up to"));
+    long.for_each(|of| of.name = "unknown".to_owned());
+    assert_eq!(lopsided(&unknown), None);
     // Where all are alike nothing is to be said of any.
     why.groups.retain(|group| group.name.starts_with("up to"));
     assert_eq!(lopsided(&why.groups), None);
@@ -119,60 +115,37 @@ fn where_nobody_waited_there_is_no_table() {
     assert!(tables::tables(&Why::of(&Run::default())).is_empty());
 }
 
-/// Runs of a real server.
-const REAL: [&str; 7] = [
-    "mixed-102to1024-25to256-rate8",
-    "random-128-512-rate6",
-    "random-2048-64-rate10",
-    "random-2048-64-rate5",
-    "random-512-128-slots16-rate12",
-    "shared-prefix-1536-128-96-rate12",
-    "two-servers-round_robin-rate12",
-];
-
 #[test]
 fn parts_add_up_to_the_whole_in_every_file_of_rows() {
-    let mut waiting = 0;
-    for name in [
-        "rows",
-        "golden/report/h200",
-        "golden/report/joined-requests",
-        "golden/report/merged-requests",
-    ]
-    .map(|name| format!("{name}.csv"))
-    .into_iter()
-    .chain(REAL.map(|name| format!("h200/rows/{name}.csv.gz")))
-    {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let table = Table::read(&root.join("tests/data").join(&name)).unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let made = ["rows", "golden/report/h200"];
+    let made = made.map(|name| data.join(format!("{name}.csv")));
+    let real = std::fs::read_dir(data.join("h200/rows")).unwrap();
+    let real: Vec<_> = real.map(|entry| entry.unwrap().path()).collect();
+    assert!(real.len() >= 7, "{real:?}");
+    for path in made.iter().chain(&real) {
+        let table = Table::read(path).unwrap();
         let run = Run {
             table,
             ..Run::default()
         };
         let why = Why::of(&run);
-        waiting += usize::from(why.waited() > 0);
         adds_up(&why, &run.table);
-        if name.starts_with("h200") {
-            // But for that of 16 slots these never ran as many as they could: each waited for the batch under way.
-            let slots: Vec<u32> = why
-                .servers
-                .iter()
-                .filter_map(Server::slots)
-                .map(|of| of.0)
-                .collect();
-            let (cause, share) = why.shares()[0];
-            let expected = match name.contains("slots16") {
-                true => (Cause::Slots, vec![16]),
-                false => (Cause::Prefill, vec![]),
-            };
-            assert!(
-                (cause, slots) == expected && share >= 0.95,
-                "{name}: {cause:?} {share}"
-            );
-        }
         assert!(why.to_json(&run.table)["sequences"].as_u64() == Some(why.sequences));
+        if !real.contains(path) {
+            continue;
+        }
+        // But for that of 16 slots these never ran as many as they could: each waited for the batch under way.
+        let slots = why.servers.iter().filter_map(Server::slots);
+        let slots: Vec<u32> = slots.map(|of| of.0).collect();
+        let expected = match path.display().to_string().contains("slots16") {
+            true => (Cause::Slots, vec![16]),
+            false => (Cause::Prefill, vec![]),
+        };
+        let (cause, share) = why.shares()[0];
+        assert_eq!((cause, slots), expected, "{}", path.display());
+        assert!(share >= 0.95, "{}: {share}", path.display());
     }
-    assert!(waiting >= 7, "{waiting}");
 }
 
 /// Four of ours ran at once on this server; later only two do while one waits, and one more of ours that nobody told of is there.
@@ -182,10 +155,8 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
         let mut table = Table::default();
         let at = |name: &'static str, value| (name, Cell::Number(value));
         let host = ("host", Cell::Word("a:1"));
-        let first = [(0.0, 0.0, 4.0); 4].into_iter();
-        for (queued, started, ended) in
-            first.chain([(5.0, 5.0, 9.0), (5.0, 5.0, 9.0), (5.0, 8.0, 9.0)])
-        {
+        let later = [(5.0, 5.0, 9.0), (5.0, 5.0, 9.0), (5.0, 8.0, 9.0)];
+        for (queued, started, ended) in [(0.0, 0.0, 4.0); 4].into_iter().chain(later) {
             table.push([
                 host,
                 ("clock_state", Cell::Word(clock)),
@@ -204,36 +175,48 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
             table,
             ..Run::default()
         });
-        let of = |cause| seconds(why.causes.of(cause));
-        (
-            of(Cause::NotSeen),
-            of(Cause::Unknown),
-            why.untimed,
-            why.by_nobody,
-        )
+        let [others, unknown] =
+            [Cause::NotSeen, Cause::Unknown].map(|of| seconds(why.causes.of(of)));
+        (others, unknown, why.untimed, why.by_nobody)
     };
     assert_eq!(run("offset", &[]), (3.0, 0.0, 0, 3.0));
     let ended = ("end_time", Cell::Number(8.5));
-    assert_eq!(run("offset", &[ended]), (1.0, 2.0, 1, 3.0));
-    // Where it was nobody knows; nor where its end is, nor how far the server's clock is from ours.
-    assert_eq!(
-        run("offset", &[ended, ("host", Cell::Word(""))]),
-        (1.0, 2.0, 1, 3.0)
-    );
-    assert_eq!(
-        run("offset", &[("unread", Cell::Word("background"))]),
-        (1.0, 2.0, 1, 3.0)
-    );
-    assert_eq!(run("raw", &[ended]), (0.0, 3.0, 1, 3.0));
-    // It was elsewhere, or nowhere.
-    assert_eq!(
-        run("offset", &[ended, ("host", Cell::Word("b:1"))]),
-        (3.0, 0.0, 1, 3.0)
-    );
-    assert_eq!(
-        run("offset", &[ended, ("ended_in", Cell::Word("proxy"))]),
-        (3.0, 0.0, 0, 3.0)
-    );
+    let word = |column, word| [ended, (column, Cell::Word(word))];
+    for (what, clock, row, told) in [
+        ("it was here", "offset", &[ended][..], (1.0, 2.0, 1, 3.0)),
+        (
+            "where it was nobody knows",
+            "offset",
+            &word("host", ""),
+            (1.0, 2.0, 1, 3.0),
+        ),
+        (
+            "nor its end",
+            "offset",
+            &word("unread", "background"),
+            (1.0, 2.0, 1, 3.0),
+        ),
+        (
+            "nor how far the clock is",
+            "raw",
+            &[ended],
+            (0.0, 3.0, 1, 3.0),
+        ),
+        (
+            "it was elsewhere",
+            "offset",
+            &word("host", "b:1"),
+            (3.0, 0.0, 1, 3.0),
+        ),
+        (
+            "or nowhere",
+            "offset",
+            &word("ended_in", "proxy"),
+            (3.0, 0.0, 0, 3.0),
+        ),
+    ] {
+        assert_eq!(run(clock, row), told, "{what}");
+    }
 }
 
 #[test]
@@ -245,7 +228,7 @@ fn tenants_are_told_apart() {
             .iter()
             .map(|column| (column.id, run.table.value(column.id, row)));
         let tenant = if row < 1 { "a" } else { "b" };
-        let labels = Value::Text(format!("x-team=t; x-tenant={tenant}").into());
+        let labels = cell::Value::Text(format!("x-team=t; x-tenant={tenant}").into());
         let labels = [(ColumnId::labels, labels)];
         table.push_cells(cells.chain(labels));
     }
@@ -288,37 +271,39 @@ fn tenants_are_told_apart() {
 #[test]
 fn limits_that_a_file_tells_are_used_and_their_source_is_told() {
     let mut run = run();
-    let row = |metric: &str, value| crate::report::files::SeriesRow {
+    run.series = vec![SeriesRow {
         time: 1.0,
         source: "metrics".into(),
         server: "a:1".into(),
-        metric: metric.into(),
-        value,
+        metric: "max_total_num_tokens".into(),
+        value: 16_384.0,
+    }];
+    let told = |run: &Run| {
+        let server = Why::of(run).to_json(&run.table)["servers"][0].take();
+        ["slots", "slots_source", "pool_tokens", "pool_source"].map(|key| server[key].clone())
     };
-    run.series = vec![row("max_total_num_tokens", 16_384.0)];
-    let told = |run: &Run| Why::of(run).to_json(&run.table)["servers"][0].clone();
-    let by_metrics = told(&run);
-    assert_eq!(
-        (&by_metrics["pool_tokens"], &by_metrics["pool_source"]),
-        (&json!(16_384), &json!("its /metrics"))
-    );
-    assert_eq!(by_metrics["slots_source"], "found in the rows");
-    let command = "sglang serve --max-running-requests 2 --max-total-tokens 200000".into();
-    let (name, log) = ("a:1".into(), String::new());
-    let processes = vec![crate::report::files::ProcessFile { name, command, log }];
-    run.file = Some(crate::report::files::RunFile {
-        processes,
-        ..Default::default()
+    let known = [
+        json!(2),
+        json!("found in the rows"),
+        json!(16_384),
+        json!("its /metrics"),
+    ];
+    assert_eq!(told(&run), known);
+    run.file = Some(RunFile {
+        processes: vec![ProcessFile {
+            name: "a:1".into(),
+            command: "sglang serve --max-running-requests 2 --max-total-tokens 200000".into(),
+            ..ProcessFile::default()
+        }],
+        ..RunFile::default()
     });
-    let by_command = told(&run);
-    assert_eq!(
-        (&by_command["pool_tokens"], &by_command["pool_source"]),
-        (&json!(200_000), &json!("its command"))
-    );
-    assert_eq!(
-        (&by_command["slots"], &by_command["slots_source"]),
-        (&json!(2), &json!("its command"))
-    );
+    let known = [
+        json!(2),
+        json!("its command"),
+        json!(200_000),
+        json!("its command"),
+    ];
+    assert_eq!(told(&run), known);
 }
 
 proptest::proptest! {

@@ -220,15 +220,19 @@ fn waiting_for_traffic_from_elsewhere_is_not_laid_on_what_is_seen() {
     }
 }
 
-#[test]
-fn a_wait_is_laid_on_those_who_ran_by_hand() {
-    let stay = |queued, started, ended| Stay {
+/// Milliseconds.
+fn stay(queued: i64, started: i64, ended: i64) -> Stay {
+    Stay {
         queued: queued * MS,
         started: started * MS,
         first: started * MS,
         ended: ended * MS,
         ..Stay::default()
-    };
+    }
+}
+
+#[test]
+fn a_wait_is_laid_on_those_who_ran_by_hand() {
     // One waits while nobody runs, then 0 and 1 run; 2 waits for both, from 30 on for 1 and 3.
     let stays = [
         stay(0, 10, 30),
@@ -263,57 +267,6 @@ fn a_wait_is_laid_on_those_who_ran_by_hand() {
     assert_eq!(waits.causes(&stays[0]).of(Cause::Down), 10 * MS);
     assert_eq!(waits.causes(&stays[2]).of(Cause::Down), 5 * MS);
     adds_up(&stays, &waits);
-}
-
-/// A server of four slots of which two are seen: others have the rest, unless one of ours was there that told nothing.
-#[test]
-fn where_a_request_without_times_was_others_are_not_blamed() {
-    let stay = |queued: i64, started: i64, ended: i64| Stay {
-        queued: queued * MS,
-        started: started * MS,
-        first: started * MS,
-        ended: ended * MS,
-        ..Stay::default()
-    };
-    // At first it runs four; later two wait for two.
-    let first = [0, 0, 0, 0].map(|at| stay(at, at, 4_000));
-    let later = [
-        (5_000, 5_000, 9_000),
-        (5_000, 5_000, 9_000),
-        (5_100, 8_100, 9_000),
-        (9_500, 12_500, 13_000),
-    ];
-    let later = later.map(|(queued, started, ended)| stay(queued, started, ended));
-    let stays = [&first[..], &later].concat();
-    let waits = |untimed: &[(i64, i64)]| {
-        let untimed = untimed.iter().map(|(start, end)| Interval {
-            start: start.saturating_mul(MS),
-            end: end.saturating_mul(MS),
-        });
-        let known = Known {
-            slots: Some(4),
-            untimed: Interval::union(untimed.collect()),
-            ..Known::default()
-        };
-        let waits = Waits::of(&stays, &known);
-        adds_up(&stays, &waits);
-        let causes = |at: usize| {
-            [Cause::NotSeen, Cause::Unknown].map(|of| waits.causes(&stays[at]).of(of) / MS)
-        };
-        let held: f64 = stays.iter().map(|stay| waits.held_up(stay)).sum();
-        (causes(6), causes(7), held.round(), waits.by_nobody.round())
-    };
-    // Whoever has it, nobody of these is to blame.
-    assert_eq!(waits(&[]), ([3_000, 0], [3_000, 0], 0.0, 6.0));
-    // Of the first of two waits the last two seconds, of the other all but half a second at its end.
-    let there = [(6_100, 8_000), (7_000, 9_200), (9_400, 12_000)];
-    assert_eq!(waits(&there), ([1_000, 2_000], [500, 2_500], 0.0, 6.0));
-    assert_eq!(
-        waits(&[(i64::MIN, i64::MAX)]),
-        ([0, 3_000], [0, 3_000], 0.0, 6.0)
-    );
-    // When none of them waited it does not matter.
-    assert_eq!(waits(&[(4_100, 4_900), (20_000, 30_000)]), waits(&[]));
 }
 
 proptest! {

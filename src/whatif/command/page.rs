@@ -17,7 +17,7 @@ use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::whatif::figures::{Compared, TPOT, named};
 use crate::whatif::load::{Load, Request, Times};
 
-use super::{Made, predicted};
+use super::Made;
 
 impl Made<'_> {
     /// The loads and the predictions, as a report of an experiment shows its runs.
@@ -59,20 +59,24 @@ impl Made<'_> {
     /// What becomes of a load's requests, as a run.
     pub fn run_of(
         &self,
+        name: &str,
         settings: &[Entry],
         errors: Compared,
         note: Option<&String>,
         made: &Load,
     ) -> Run {
-        let name = predicted(settings);
+        let mut settings = grid::json(settings);
+        if self.are_several {
+            settings.insert("load".to_owned(), made.name.as_str().into());
+        }
         let mut run = Run {
             file: Some(RunFile {
-                label: name.clone(),
-                settings: grid::json(settings),
+                label: name.to_owned(),
+                settings,
                 state: RunState::Done,
                 ..RunFile::default()
             }),
-            name,
+            name: name.to_owned(),
             off: named(errors),
             notes: std::iter::once("predicted, not measured".to_owned())
                 .chain(note.cloned())

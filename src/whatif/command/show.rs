@@ -138,12 +138,12 @@ impl Made<'_> {
         for settings in &of.not_found {
             note(&format!(
                 "{}: {}",
-                grid::label(&self.with_load(settings, of.load)),
+                self.label(settings, of.load),
                 self.none_keeps(of.load)
             ));
         }
         for prediction in &of.predictions {
-            let label = grid::label(&self.with_load(&prediction.settings, of.load));
+            let label = self.label(&prediction.settings, of.load);
             let refused = prediction.refused;
             lines.push(kept(&prediction.line, prediction.figures.goodput_share));
             let [ttft_p50, ttft_p99, _, total_p99, _, throughput] = prediction.errors.map(percent);

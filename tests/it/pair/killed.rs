@@ -106,13 +106,12 @@ impl Killed {
             error = failed.read_to_close().await;
         }
         let own = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}";
-        client
-            .send(if self.is_passed_on {
-                error
-            } else {
-                own.to_vec()
-            })
-            .await;
+        let answer = if self.is_passed_on {
+            error
+        } else {
+            own.to_vec()
+        };
+        client.send(answer).await;
         assert!(client.is_closed().await);
     }
 }
@@ -177,6 +176,12 @@ impl Pair {
     }
 }
 
+/// Asks a front once; the status, and the row.
+async fn asked(front: Front) -> (u16, Row) {
+    let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
+    (answer.await.status(), front.only_row().await)
+}
+
 const ASKS: &str =
     "x-request-id: a\r\ntraceparent: 00-000000000000000000000000000000aa-00000000000000bb-01\r\n";
 
@@ -185,10 +190,9 @@ async fn each_sending_is_one_attempt_and_both_servers_are_named() {
     for given in Killed::all() {
         let (pair, router, workers) = Pair::routed(given).await;
         let front = Front::with(&[router], |config| config.workers = workers).await;
-        let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
-        let status = answer.await.status();
+        let (status, row) = asked(front).await;
         assert_eq!(status, if given.is_passed_on { 502 } else { 503 });
-        pair.check(given, &front.only_row().await);
+        pair.check(given, &row);
     }
 }
 
@@ -205,9 +209,8 @@ async fn a_leg_that_a_fault_ends_is_of_its_sending() {
     let admin = front.proxy.address("admin").unwrap();
     let set = ask(admin, "PUT", "/faults/w0", "", r#"{"kind":"reset"}"#).await;
     assert_eq!(set.status(), 200, "{}", set.text());
-    let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
-    assert_eq!(answer.await.status(), 503);
-    let row = front.only_row().await;
+    let (status, row) = asked(front).await;
+    assert_eq!(status, 503);
     let (attempts, decode) = (SENDINGS.to_string(), pair.alive.addr.to_string());
     let cells = [
         ("attempts", &*attempts),
@@ -226,9 +229,8 @@ async fn what_the_router_refuses_was_in_the_router() {
     let answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}";
     let router = Upstream::always(answer).await;
     let front = Front::with(&[router.addr], |config| config.workers = workers).await;
-    let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
-    assert_eq!(answer.await.status(), 503);
-    let row = front.only_row().await;
+    let (status, row) = asked(front).await;
+    assert_eq!(status, 503);
     let cells = [
         ("outcome", "rejected"),
         ("ended_in", "router"),
@@ -251,15 +253,13 @@ async fn without_a_front_each_sending_has_one_row() {
         assert_eq!(rooms, ["1", "2", "3"], "{given:?}: {rows:#?}");
         let [prefill, decode] = given.in_order(pair.killed, pair.alive.addr);
         for row in &rows {
-            let is_refused = given.refuses && !given.prefilled;
-            let decode = if is_refused {
-                String::new()
-            } else {
-                decode.to_string()
+            let host = match given.refuses && !given.prefilled {
+                true => String::new(),
+                false => decode.to_string(),
             };
             assert_cells(
                 row,
-                [("host", &decode), ("prefill_host", &prefill.to_string())],
+                [("host", &host), ("prefill_host", &prefill.to_string())],
             );
             if given.prefilled {
                 pair.check_error(given, row);

@@ -6,9 +6,9 @@ use std::process::Stdio;
 
 use queuescope::report::reader;
 use queuescope::request::columns::ColumnId;
-use queuescope::table::join;
 use serde_json::Value;
 
+use crate::support::assert_says;
 use crate::support::generator::{self, flags};
 use crate::support::process::{Done, queuescope, run_aside};
 use crate::support::proxy::{Front, Row, all_rows, number, workers};
@@ -55,8 +55,19 @@ fn differing(path: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
     }
 }
 
+/// Figures of a run's report that its summary has otherwise.
+async fn not_alike(dir: &Path) -> Vec<String> {
+    let shown = report(&[dir.to_str().unwrap(), "--format", "json"]).await;
+    let found: Value = serde_json::from_str(&shown.out).unwrap();
+    let (told, mut out) = (json(&dir.join("summary.json")), Vec::new());
+    differing("", &told, &found["runs"][0]["summary"], &mut out);
+    // No column tells when the engine was done.
+    out.retain(|leaf| !leaf.contains("running"));
+    out
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_report_has_the_figures_of_the_summary_in_every_format() {
+async fn a_report_has_the_figures_of_the_summary() {
     let sim = generator::sim(|config| config.profile.max_running_requests = 2);
     let url = format!("http://{}", sim.addr());
     let folder = tempfile::tempdir().unwrap();
@@ -64,50 +75,19 @@ async fn a_report_has_the_figures_of_the_summary_in_every_format() {
     let more = "--num-prompts 40 --request-rate 80 --upstream-kind server --goodput ttft:50";
     traffic(&url, &dir, more).await;
     let path = dir.to_str().unwrap();
-    let told = json(&dir.join("summary.json"));
-    let found: Value =
-        serde_json::from_str(&report(&[path, "--format", "json"]).await.out).unwrap();
+    assert_eq!(not_alike(&dir).await, [""; 0]);
     assert!(!dir.join("report.html").exists(), "only beside words");
-    let mut out = Vec::new();
-    differing("", &told, &found["runs"][0]["summary"], &mut out);
-    // No column tells when the engine was done.
-    out.retain(|leaf| !leaf.contains("running"));
-    assert_eq!(out, [""; 0]);
 
-    let text = report(&[path]).await.out;
-    assert!(text.contains("40 requests in "), "{text}");
-
-    // Of a window: its requests, in its time.
+    // Of a window: its requests, in its time. Words come with a page.
     let part = folder.path().join("part");
     let edges = format!("{more} --leave-out-first 0.1 --leave-out-last 0.1");
     traffic(&url, &part, &edges).await;
-    let of_part = json(&part.join("summary.json"));
-    let shown = report(&[part.to_str().unwrap(), "--format", "json"]).await;
-    let found: Value = serde_json::from_str(&shown.out).unwrap();
-    differing("", &of_part, &found["runs"][0]["summary"], &mut out);
-    out.retain(|leaf| !leaf.contains("running"));
-    assert_eq!(out, [""; 0]);
+    assert_eq!(not_alike(&part).await, [""; 0]);
     let text = report(&[part.to_str().unwrap()]).await.out;
-    assert!(text.contains("figures are of the "), "{text}");
-    assert!(text.contains("report.html"), "{text}");
-    let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
-    assert!(page.contains("<html"), "a page");
-    let sheet = report(&[path, "--format", "csv"]).await.out;
-    let mut rows = csv::Reader::from_reader(sheet.as_bytes());
-    let names = rows.headers().unwrap().clone();
-    let row = rows.records().next().unwrap().unwrap();
-    let cell = |name: &str| &row[names.iter().position(|known| known == name).unwrap()];
-    assert_eq!(cell("completed"), "40");
-    // A number read from JSON may differ in its last digit.
-    let p99 = cell("latency.ttft.p99").parse::<f64>().unwrap();
-    let wanted = told["latency"]["ttft"]["p99"].as_f64().unwrap();
-    assert!((p99 - wanted).abs() < 1e-9, "{p99} {wanted}");
-    let markdown = report(&[path, "--format", "markdown"]).await.out;
-    assert!(markdown.contains("| TTFT, from send | 40 | "), "{markdown}");
-    let parquet = folder.path().join("rows.parquet");
-    let written = ["--format", "parquet", "--output", parquet.to_str().unwrap()];
-    report(&[&[path], &written[..]].concat()).await;
-    assert!(std::fs::read(&parquet).unwrap().starts_with(b"PAR1"));
+    assert_says(&text, "figures are of the ");
+    assert_says(&text, "report.html");
+    let page = std::fs::read_to_string(part.join("report.html")).unwrap();
+    assert_says(&page, "<html");
     let refused = run_aside(queuescope(&["report", path, "--format", "parquet"])).await;
     assert_eq!(refused.code, Some(2), "{refused:?}");
 }
@@ -135,12 +115,13 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     child.kill().unwrap();
     child.wait().unwrap();
     let text = report(&[path]).await.out;
-    assert!(text.contains("UNFINISHED: run"), "{text}");
-    assert!(text.contains(" of 100000 requests had ended"), "{text}");
-    assert!(
-        text.contains("[UNFINISHED]"),
-        "every block has the mark: {text}"
-    );
+    for said in [
+        "UNFINISHED: run",
+        "[UNFINISHED]",
+        " of 100000 requests had ended",
+    ] {
+        assert_says(&text, said);
+    }
     // It knew its settings when it began.
     let text = report(&["--format", "json", path]).await.out;
     let told: Value = serde_json::from_str(&text).unwrap();
@@ -150,7 +131,7 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     let merged = folder.path().join("merged");
     let out = merged.to_str().unwrap();
     let text = report(&["--merge", "--output-dir", out, path]).await.out;
-    assert!(text.contains("INVALID: merged"), "{text}");
+    assert_says(&text, "INVALID: merged");
     for said in ["shards 0/2 are missing", "shard 1/2 was cut short"] {
         assert_eq!(text.matches(said).count(), 1, "said once: {text}");
     }
@@ -158,8 +139,10 @@ async fn a_run_that_was_killed_is_reported_as_far_as_it_came() {
     assert!(!text.contains("Nothing is wrong"), "{text}");
     let text = report(&["--format", "markdown", out]).await.out;
     let (_, of_run) = text.split_once("## merged (INVALID)").unwrap();
-    // Headline and latencies; a handful of rows may have no findings.
-    assert!(of_run.matches("**[INVALID]**").count() >= 2, "{text}");
+    // Each table has the mark, and nothing else has it.
+    let count = |what: &str| of_run.matches(what).count();
+    assert_eq!(count("**[INVALID]**\n\n|"), count("| :-- |"), "{text}");
+    assert_eq!(count("**[INVALID]**"), count("| :-- |"), "{text}");
     assert_eq!(text.matches("shards 0/2 are missing").count(), 1, "{text}");
     let summary = json(&merged.join("summary.json"));
     assert_eq!(summary["verdict"]["grade"], "INVALID");
@@ -188,39 +171,25 @@ async fn shards_merged_are_the_run_that_one_would_have_made() {
     };
     assert_eq!(ids("merged"), ids("whole"));
     let told = json(&at("merged").join("summary.json"));
-    assert_eq!(
-        (&told["requests"], &told["completed"]),
-        (&30.into(), &30.into())
-    );
-    assert_eq!(told["scheduled"], 30);
-    assert_eq!(told["merged_from"].as_array().unwrap().len(), 3);
+    let counts = ["requests", "completed", "scheduled"].map(|name| &told[name]);
+    assert_eq!(counts, [30; 3]);
+    let lists = ["merged_from", "machines"].map(|name| told[name].as_array().map(Vec::len));
+    assert_eq!(lists, [Some(3); 2]);
     // Arrivals go up, and count from the first shard's beginning.
     let loaded = reader::load(&[at("merged")]).unwrap();
     let arrivals = loaded.runs[0].table.numbers(ColumnId::arrival_time);
     assert!(arrivals.is_sorted(), "{arrivals:?}");
 
-    for (args, said) in [
-        (vec![&a, &b, &a], "each of one run's shards is given once"),
-        (
-            vec![&a, &path("whole")],
-            "no shard: the run was made without --shard",
-        ),
+    let (whole, out) = (path("whole"), path("refused"));
+    let head = ["report", "--merge", "--output-dir", &out, &a];
+    for (more, said) in [
+        (&[&*b, &a][..], "each of one run's shards is given once"),
+        (&[&whole], "no shard: the run was made without --shard"),
     ] {
-        let out = path("refused");
-        let args = args.into_iter().map(String::as_str);
-        let head = ["report", "--merge", "--output-dir", &out];
-        let refused = run_aside(queuescope(
-            &head.into_iter().chain(args).collect::<Vec<_>>(),
-        ))
-        .await;
+        let refused = run_aside(queuescope(&[&head, more].concat())).await;
         assert_eq!(refused.code, Some(2), "{refused:?}");
-        assert!(refused.err.contains(said), "{refused:?}");
+        assert_says(&refused.err, said);
     }
-    let partly = path("partly");
-    let text = report(&["--merge", "--output-dir", &partly, &a, &c])
-        .await
-        .out;
-    assert!(text.contains("shards 1/3 are missing"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -257,36 +226,38 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
             .iter()
             .any(|line| line.starts_with(&format!("{},", row["req_id"])))
     };
-    let missing: Vec<&String> = blind
-        .values()
-        .filter(|row| !is_kept(row))
-        .map(|row| &row["req_id"])
-        .collect();
-    let spanless = blind.values().find(|row| is_kept(row)).unwrap();
+    let (kept, missing): (Vec<&Row>, Vec<&Row>) = blind.values().partition(|row| is_kept(row));
     for line in &mut front_lines {
-        *line = line.replace(&spanless["span_id"], "0000000000000001");
+        *line = line.replace(&kept[0]["span_id"], "0000000000000001");
     }
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("blind.csv"), front_lines.join("\n") + "\n").unwrap();
     std::fs::write(at("hop.csv"), hop_lines.join("\n") + "\n").unwrap();
-    let joined = join::join(&[at("blind.csv"), at("hop.csv")], &at("joined.csv")).unwrap();
-    let said =
-        "28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id";
-    let lacks = "2 requests of the front that no hop has a row of: 2 ok";
-    assert_eq!(joined.notes[..2], [said, lacks]);
-    for row in &all_rows(&at("joined.csv")) {
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let (blind_file, hop_file, out) = (path("blind.csv"), path("hop.csv"), path("joined"));
+    let text = report(&["--join", "--output-dir", &out, &blind_file, &hop_file])
+        .await
+        .out;
+    for said in [
+        "note: 28 attempts at 28 of 30 requests joined: 27 by the front's span, 1 by the request's id\n",
+        "note: 2 requests of the front that no hop has a row of: 2 ok\n",
+        "note: clocks of hops are known to ± ",
+        "30 requests in ",
+    ] {
+        assert_says(&text, said);
+    }
+    for row in &all_rows(&at("joined/requests.csv")) {
         let (blind, hop) = (&blind[&row["req_id"]], &seen[&row["req_id"]]);
         for column in ["total_latency", "arrival_time", "trace_id", "tpot"] {
             assert_eq!(row[column], blind[column], "{column}");
         }
-        if missing.contains(&&row["req_id"]) {
+        if missing.iter().any(|of| of["req_id"] == row["req_id"]) {
             assert_eq!(row["router_send_time"], "");
             continue;
         }
-        assert_eq!(
-            (&row["host"], &row["worker"]),
-            (&hop["host"], &hop["worker"])
-        );
+        for column in ["host", "worker"] {
+            assert_eq!(row[column], hop[column], "{column}");
+        }
         // Both are in the test's process: their clocks are one.
         let error = number(row, "hop_clock_offset_error") + 1e-6;
         let sent = number(hop, "router_send_time");
@@ -300,12 +271,14 @@ async fn hops_of_another_process_are_joined_as_if_the_front_had_known_them() {
             assert!(apart <= error, "{column}: {apart} > {error}: {row:?}");
         }
     }
-    // What was joined reads as any run does.
-    let loaded = reader::load(&[at("joined.csv")]).unwrap();
-    assert_eq!(loaded.runs[0].table.len(), 30);
-    let error = join::join(&[at("hop.csv"), at("blind.csv")], &at("no.csv")).unwrap_err();
-    assert!(
-        error.to_string().contains("takes the front's file first"),
-        "{error}"
-    );
+    let wrong = [
+        "report",
+        "--join",
+        "--output-dir",
+        &path("no"),
+        &hop_file,
+        &blind_file,
+    ];
+    let wrong = run_aside(queuescope(&wrong)).await;
+    assert_says(&wrong.err, "takes the front's file first");
 }

@@ -1,7 +1,7 @@
 //! What `queuescope report` says of fixed rows, in every format: `tests/data/golden/report/`, written anew with `UPDATE=1`.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use queuescope::report::command::{Args, Format, run};
 use serde_json::{Value, json};
@@ -17,15 +17,15 @@ fn summary() -> Value {
         "verdict": { "grade": "VALID", "reasons": [] }, "warnings": [] })
 }
 
-/// What the report says, with the folder's own name out of it.
-fn said(folder: &Path, format: Format, dirs: &[&str], change: impl FnOnce(&mut Args)) -> String {
-    let mut args = Args {
+/// What the report says, with the folder's own name out of it; its page goes there, if anywhere.
+fn said(folder: &Path, format: Format, dirs: &[&str], html: Option<PathBuf>) -> String {
+    let args = Args {
         dirs: dirs.iter().map(|dir| folder.join(dir)).collect(),
         format,
-        no_html: true,
+        no_html: html.is_none(),
+        html,
         ..Args::default()
     };
-    change(&mut args);
     let reported = run(&args, None).unwrap();
     reported.replace(folder.to_str().unwrap(), "DIR")
 }
@@ -51,10 +51,8 @@ fn squeezed(value: &mut Value) {
 fn page(name: &str, folder: &Path, dirs: &[&str]) {
     let pages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pages");
     std::fs::create_dir_all(&pages).unwrap();
-    let json = said(folder, Format::Json, dirs, |args| {
-        args.no_html = false;
-        args.html = Some(pages.join(format!("{name}.html")));
-    });
+    let html = pages.join(format!("{name}.html"));
+    let json = said(folder, Format::Json, dirs, Some(html));
     put(&pages, &format!("{name}.json"), &json);
 }
 
@@ -66,7 +64,7 @@ fn all_formats(name: &str, folder: &Path, dirs: &[&str]) {
         (Format::Csv, "csv"),
         (Format::Json, "json"),
     ] {
-        let mut said = said(folder, format, dirs, |_| {});
+        let mut said = said(folder, format, dirs, None);
         if format == Format::Json {
             let mut value: Value = serde_json::from_str(&said).unwrap();
             squeezed(&mut value);
@@ -149,10 +147,8 @@ fn an_experiment_of_a_grid() {
         (Format::Markdown, "md"),
         (Format::Csv, "csv"),
     ] {
-        pinned(
-            &format!("grid.{end}"),
-            &said(folder.path(), format, &["grid"], |_| {}),
-        );
+        let said = said(folder.path(), format, &["grid"], None);
+        pinned(&format!("grid.{end}"), &said);
     }
     let made: Value =
         serde_json::from_slice(&std::fs::read(dir.join("comparison.json")).unwrap()).unwrap();
@@ -251,95 +247,4 @@ fn hostile_text_makes_nothing_on_a_page() {
     }
     put(folder.path(), "hostile.csv", &text);
     page("hostile", folder.path(), &["hostile.csv"]);
-}
-
-#[test]
-fn shards_are_merged() {
-    let folder = tempfile::tempdir().unwrap();
-    for shard in 0..2 {
-        let dir = folder.path().join(format!("s{shard}"));
-        std::fs::create_dir(&dir).unwrap();
-        let rows = std::fs::read_to_string(Path::new(GOLDEN).join("h200.csv")).unwrap();
-        let (header, rows) = rows.split_once('\n').unwrap();
-        let own = rows
-            .lines()
-            .enumerate()
-            .filter(|(n, _)| n % 2 == shard)
-            .map(|(_, row)| format!("{row}\n"));
-        put(
-            &dir,
-            "requests.csv",
-            &format!("{header}\n{}", own.collect::<String>()),
-        );
-        let summary = json!({ "duration": 4.0, "scheduled": 20, "offered_rate": 6.0, "started_at_ns": 1_795_000_000_000_000_000_i64 + 50_000_000 * shard as i64,
-            "config": { "shard": format!("{shard}/2"), "workload_sha256": "abc", "request_rate": 12.0 }, "machine": { "cores": 2 },
-            "goodput_goals_ms": {}, "warnings": ["of a shard"], "verdict": { "grade": if shard == 0 { "VALID" } else { "DEGRADED" }, "reasons": if shard == 0 { vec![] } else { vec!["late"] } } });
-        put(&dir, "summary.json", &summary.to_string());
-    }
-    let out = folder.path().join("merged");
-    let text = said(folder.path(), Format::Text, &["s1", "s0"], |args| {
-        args.merge = true;
-        args.output_dir = Some(out.clone());
-    });
-    pinned("merged.txt", &text);
-    for name in ["requests.csv", "summary.json"] {
-        let text = std::fs::read_to_string(out.join(name)).unwrap();
-        pinned(
-            &format!("merged-{name}"),
-            &text.replace(folder.path().to_str().unwrap(), "DIR"),
-        );
-    }
-}
-
-#[test]
-fn a_front_and_its_hops_are_joined() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut front = "req_id,success,error,arrival_time,forwarded_time,response_head_time,first_token_time,finish_time,end_time,total_latency,\
-        outcome,status,attempts,seen_by,process,span_id,ttft_observed,endpoint,stream\n".to_owned();
-    let mut hop = "req_id,success,error,host,arrival_time,router_send_time,worker_forwarded_time,server_created_time,queue_time_start,queue_time_end,\
-        server_first_token_time,response_head_time,first_token_time,finish_time,end_time,elapsed,outcome,status,attempts,seen_by,worker,process,\
-        parent_span_id,clock_offset,clock_offset_error,clock_state,timing_source,worker_longest_gap,endpoint,stream\n".to_owned();
-    for n in 0..12 {
-        let at = 1_795_000_000.0 + 0.2 * f64::from(n);
-        writeln!(front, "j-{n},True,,{at:.9},{:.9},{:.9},{:.9},{:.9},{:.9},0.900000000,ok,200,1,front,p1,a{n:015x},0.500000000,/generate,True",
-            at + 0.01, at + 0.3, at + 0.5, at + 0.9, at + 0.9).unwrap();
-        // Its clock is 2 s behind.
-        let at = at - 2.0;
-        if n == 5 {
-            writeln!(hop, "j-{n},False,\"down, alas\",10.0.0.2:1,{0:.9},{0:.9},,,,,,,,,{1:.9},0.010000000,server_error,500,1,hop,w2,h1,a{n:015x},,,,,,/generate,True", at + 0.02, at + 0.03).unwrap();
-        }
-        let cells = [
-            0.03, 0.03, 0.031, 0.032, 0.05, 0.1, 0.4, 0.25, 0.45, 0.85, 0.85,
-        ]
-        .map(|more| format!("{:.9}", at + more));
-        let parent = if n == 7 {
-            "ffff".to_owned()
-        } else {
-            format!("a{n:015x}")
-        };
-        writeln!(hop, "j-{n},True,,10.0.0.1:1,{},0.820000000,ok,200,1,hop,w1,h1,{parent},0.000100000,0.000200000,offset,meta_info,0.070000000,/generate,True", cells.join(",")).unwrap();
-    }
-    writeln!(
-        hop,
-        "x,True,,10.0.0.1:1{}ok,200,1,hop,w1,h1,ee,,,,,,,",
-        ",".repeat(13)
-    )
-    .unwrap();
-    put(folder.path(), "front.csv", &front);
-    put(folder.path(), "hop.csv", &hop);
-    let out = folder.path().join("joined");
-    let text = said(
-        folder.path(),
-        Format::Text,
-        &["front.csv", "hop.csv"],
-        |args| {
-            args.join = true;
-            args.output_dir = Some(out.clone());
-        },
-    );
-    pinned("joined.txt", &text);
-    pinned(
-        "joined-requests.csv",
-        &std::fs::read_to_string(out.join("requests.csv")).unwrap(),
-    );
 }

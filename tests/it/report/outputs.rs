@@ -2,10 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use queuescope::request::columns::COLUMNS;
 
+use crate::support::assert_says;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::wire::until;
 
@@ -23,52 +26,45 @@ fn report(dir: &Path, args: &[&str]) -> Done {
     run(command)
 }
 
+/// A folder with these files, in folders of their own.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    folder
+}
+
 /// It is refused in one line that holds `why`, and all of `dir` is as it was.
 fn refused(dir: &Path, args: &[&str], why: &str) {
     let all = || {
-        let mut all = Vec::new();
-        let mut folders = vec![dir.to_owned()];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                match path.is_dir() {
-                    true => folders.push(path),
-                    false => all.push((
-                        path.clone(),
-                        path.is_file()
-                            .then(|| std::fs::read(path))
-                            .map(Result::unwrap),
-                    )),
-                }
-            }
-        }
-        all.sort();
-        all
+        let script = "find . -ls | sort; find . -type f -exec sha256sum {} + | sort";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(dir);
+        run(command).out
     };
     let before = all();
     let done = report(dir, args);
     done.assert_status(&[2]);
-    assert!(done.err.contains(why), "{args:?}: {}", done.err);
+    assert_says(&done.err, why);
     assert_eq!(done.err.lines().count(), 1, "{}", done.err);
-    assert!(before == all(), "{args:?} left another folder");
+    assert_eq!(before, all(), "{args:?} left another folder");
 }
 
 #[test]
 fn an_output_that_is_an_input_by_any_name_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder(&[
+        ("r.csv", &rows()),
+        ("r.csv.20261120T144800Z", &rows()),
+        ("run/requests.csv", &rows()),
+        ("run/series.csv", "time,source,server,metric,value\n"),
+        ("run/summary.json", "{}"),
+    ]);
     let dir = folder.path();
-    std::fs::write(dir.join("r.csv"), rows()).unwrap();
-    std::fs::write(dir.join("r.csv.20261120T144800Z"), rows()).unwrap();
     std::fs::hard_link(dir.join("r.csv"), dir.join("hard")).unwrap();
     std::os::unix::fs::symlink("r.csv", dir.join("soft")).unwrap();
-    std::fs::create_dir(dir.join("run")).unwrap();
-    std::fs::write(dir.join("run/requests.csv"), rows()).unwrap();
-    std::fs::write(
-        dir.join("run/series.csv"),
-        "time,source,server,metric,value\n",
-    )
-    .unwrap();
-    std::fs::write(dir.join("run/summary.json"), "{}").unwrap();
     let same = "is the same file as ";
     let long = dir.join("r.csv");
     for name in [
@@ -89,26 +85,17 @@ fn an_output_that_is_an_input_by_any_name_is_refused() {
     }
     for name in ["requests.csv", "series.csv", "summary.json"] {
         let name = format!("run/{name}");
-        refused(
-            dir,
-            &["run", "--force", "--no-html", "--output", &name],
-            same,
-        );
+        let args = ["run", "--force", "--no-html", "--output", &name];
+        refused(dir, &args, same);
     }
-    refused(
-        dir,
-        &["r.csv", "--output", "x", "--html", "./x"],
-        "two outputs",
-    );
+    let twice = ["r.csv", "--output", "x", "--html", "./x"];
+    refused(dir, &twice, "two outputs");
 }
 
 #[test]
 fn what_is_anothers_is_replaced_by_force_alone_and_a_report_at_once() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder(&[("run/requests.csv", &rows()), ("mine", "my thesis")]);
     let dir = folder.path();
-    std::fs::create_dir(dir.join("run")).unwrap();
-    std::fs::write(dir.join("run/requests.csv"), rows()).unwrap();
-    std::fs::write(dir.join("mine"), "my thesis").unwrap();
     std::fs::set_permissions(dir.join("mine"), std::fs::Permissions::from_mode(0o640)).unwrap();
     let why = "is no report that queuescope wrote";
     for flags in [
@@ -149,11 +136,8 @@ fn what_is_anothers_is_replaced_by_force_alone_and_a_report_at_once() {
 
 #[test]
 fn what_is_no_file_is_refused_at_once() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder(&[("run/requests.csv", &rows()), ("r.csv", &rows())]);
     let dir = folder.path();
-    std::fs::write(dir.join("r.csv"), rows()).unwrap();
-    std::fs::create_dir(dir.join("run")).unwrap();
-    std::fs::write(dir.join("run/requests.csv"), rows()).unwrap();
     for name in ["pipe", "run/summary.json"] {
         let made = std::process::Command::new("mkfifo")
             .arg(dir.join(name))
@@ -166,30 +150,27 @@ fn what_is_no_file_is_refused_at_once() {
     refused(dir, &["run"], why);
     refused(dir, &["r.csv", "--output", "pipe"], why);
     refused(dir, &["r.csv", "--html", "pipe", "--force"], why);
-    refused(
-        dir,
-        &["--join", "--output-dir", "new", "pipe", "r.csv"],
-        why,
-    );
+    let join = ["--join", "--output-dir", "new", "pipe", "r.csv"];
+    refused(dir, &join, why);
     refused(dir, &["r.csv", "--output", "/dev/null"], "is a device");
     refused(dir, &["/dev/null"], "is a device");
 }
 
 #[test]
 fn what_cannot_be_reported_on_is_refused_and_leaves_no_folder() {
-    let folder = tempfile::tempdir().unwrap();
+    let files = [
+        ("r.csv", &*rows()),
+        ("head.csv", HEAD),
+        ("run/requests.csv", HEAD),
+    ];
+    let folder = folder(&files);
     let dir = folder.path();
-    std::fs::write(dir.join("r.csv"), rows()).unwrap();
-    std::fs::write(dir.join("head.csv"), HEAD).unwrap();
     refused(dir, &["head.csv"], "not one request was recorded; must");
     let parquet = ["head.csv", "--format", "parquet", "--output", "x"];
     refused(dir, &parquet, "nothing to write: no request has a row");
     let join = ["--join", "--output-dir", "out", "r.csv", "r.csv"];
-    refused(
-        dir,
-        &join,
-        "--join takes the front's file first and then those of its hops, at least one",
-    );
+    let why = "--join takes the front's file first and then those of its hops, at least one";
+    refused(dir, &join, why);
     let merge = ["--merge", "--output-dir", "out", "r.csv"];
     refused(dir, &merge, "--merge takes the folders of the shards");
     let alone = report(dir, &["r.csv", "--output-dir", "out"]);
@@ -197,8 +178,6 @@ fn what_cannot_be_reported_on_is_refused_and_leaves_no_folder() {
     assert!(alone.err.contains("--merge|--join"), "{}", alone.err);
     assert!(!dir.join("out").exists());
     // A run of no request still is one.
-    std::fs::create_dir(dir.join("run")).unwrap();
-    std::fs::write(dir.join("run/requests.csv"), HEAD).unwrap();
     let run = report(dir, &["run"]);
     run.assert_status(&[0]);
     assert!(run.out.contains("No request ended"), "{}", run.out);
@@ -206,10 +185,8 @@ fn what_cannot_be_reported_on_is_refused_and_leaves_no_folder() {
 
 #[test]
 fn a_folder_called_as_a_formula_is_none_in_a_sheet() {
-    let folder = tempfile::tempdir().unwrap();
     let name = "=cmd|' C calc'!A1";
-    std::fs::create_dir(folder.path().join(name)).unwrap();
-    std::fs::write(folder.path().join(name).join("requests.csv"), rows()).unwrap();
+    let folder = folder(&[(&format!("{name}/requests.csv"), &rows())]);
     let done = report(folder.path(), &[name, "--format", "csv"]);
     done.assert_status(&[0]);
     let mut sheet = csv::Reader::from_reader(done.out.as_bytes());
@@ -225,14 +202,18 @@ fn a_folder_called_as_a_formula_is_none_in_a_sheet() {
 
 #[test]
 fn a_merging_takes_nothing_of_anothers() {
-    let folder = tempfile::tempdir().unwrap();
+    // All columns.
+    let names = COLUMNS.iter().map(|column| column.name);
+    let header = names.collect::<Vec<_>>().join(",") + "\n";
+    let folder = folder(&[
+        ("s0/requests.csv", &header),
+        (
+            "s0/summary.json",
+            r#"{"config":{"shard":"0/1"},"started_at_ns":1795000000000000000}"#,
+        ),
+        ("out/.merging/thesis", "mine"),
+    ]);
     let dir = folder.path();
-    std::fs::create_dir_all(dir.join("s0")).unwrap();
-    std::fs::write(dir.join("s0/requests.csv"), columns()).unwrap();
-    let summary = "{\"config\":{\"shard\":\"0/1\"},\"started_at_ns\":1795000000000000000}";
-    std::fs::write(dir.join("s0/summary.json"), summary).unwrap();
-    std::fs::create_dir_all(dir.join("out/.merging")).unwrap();
-    std::fs::write(dir.join("out/.merging/thesis"), "mine").unwrap();
     let done = report(dir, &["--merge", "--output-dir", "out", "s0"]);
     done.assert_status(&[0]);
     let kept = std::fs::read_to_string(dir.join("out/.merging/thesis"));
@@ -248,36 +229,18 @@ fn a_merging_takes_nothing_of_anothers() {
     );
 }
 
-/// The header of rows with every column.
-fn columns() -> String {
-    let names = queuescope::request::columns::COLUMNS.iter();
-    names
-        .map(|column| column.name)
-        .collect::<Vec<_>>()
-        .join(",")
-        + "\n"
-}
-
 #[tokio::test]
 async fn ctrl_c_ends_a_report_at_once_and_leaves_what_was() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path();
     // Enough for many seconds.
-    std::fs::write(
-        dir.join("r.csv"),
-        HEAD.to_owned() + &rows()[HEAD.len()..].repeat(20_000),
-    )
-    .unwrap();
-    std::fs::write(dir.join("out"), "").unwrap();
+    let many = HEAD.to_owned() + &rows()[HEAD.len()..].repeat(20_000);
+    let folder = folder(&[("r.csv", &many), ("out", "")]);
+    let dir = folder.path();
     let args = ["report", "r.csv", "--format", "parquet", "--output", "out"];
     let mut child = queuescope(&args).current_dir(dir).spawn().unwrap();
     until("a draft", || std::fs::read_dir(dir).unwrap().count() == 3).await;
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(std::fs::read(dir.join("out")).unwrap(), b"");
-    assert_eq!(
-        std::fs::read_dir(dir).unwrap().count(),
-        2,
-        "no draft is left"
-    );
+    let left = std::fs::read_dir(dir).unwrap().count();
+    assert_eq!(left, 2, "no draft is left");
 }

@@ -37,6 +37,29 @@ pub fn at_once(endpoint: Endpoint, kind: &str, body: &str) -> Vec<Row> {
     in_pieces(begun(endpoint, kind), [(0, body)], End::Complete)
 }
 
+/// The records of a recorded exchange by a front that read the head of the response so many seconds after [`AT`], its body in these
+/// pieces, and then saw its end.
+pub fn exchange<B: AsRef<[u8]>>(
+    mut observer: Observer,
+    recording: &Recording,
+    head: f64,
+    pieces: &[(f64, B)],
+    end: f64,
+) -> Vec<Row> {
+    let at = |seconds| AT.plus_seconds(seconds);
+    observer.request_body(&recording.request_body);
+    let kind = recording.header("content-type");
+    observer.response_head(recording.status, kind, false, at(head));
+    for (seconds, piece) in pieces {
+        observer.response_body(piece.as_ref(), at(*seconds), 0);
+    }
+    let how = match recording.client_aborted {
+        true => End::ClientGone,
+        false => End::Complete,
+    };
+    observer.finish(how, at(end))
+}
+
 /// The records of a recorded response, its pieces so many nanoseconds apart.
 pub fn recorded(recording: &Recording, apart: i64) -> Vec<Row> {
     let endpoint = Endpoint::from_path(&recording.path).unwrap();

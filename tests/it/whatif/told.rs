@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use queuescope::clock::{NANOS, Stamp};
-use queuescope::request::cell::Value;
+use queuescope::request::cell;
 use queuescope::request::columns::{COLUMNS, ColumnId};
 use queuescope::request::csv::TimeBase;
 use queuescope::table::Table;
 use queuescope::table::cells::RowWriter;
+use serde_json::{Value, json};
 
-use super::{file, rewritten, run};
+use super::{file, rewritten, run, said, told};
 use crate::support::generator::flags;
-use crate::support::table;
+use crate::support::{assert_says, table};
 
 #[test]
 fn what_is_read_is_not_written_over() {
@@ -39,36 +40,19 @@ fn what_is_read_is_not_written_over() {
 }
 
 #[test]
-fn predictions_for_programs_have_every_setting_of_the_grid() {
-    let load = file("slots16");
-    let flags = [
-        load.as_str(),
-        "--set",
-        "num_gpus=1,2",
-        "--set",
-        "rate=1.5",
-        "--json",
-    ];
-    let (shown, refused) = run(&flags).unwrap();
-    assert_eq!(refused, None);
-    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
-    assert!(
-        shown["validation"][0]["file"]
-            .as_str()
-            .unwrap()
-            .contains("slots16")
-    );
+fn predictions_have_every_setting_of_the_grid() {
+    let shown = told(&[&file("slots16")], "--set num_gpus=1,2 --set rate=1.5");
+    assert_says(&shown["validation"][0]["file"].to_string(), "slots16");
     let step = &shown["fit"]["parameters"]["decode_step_ms"];
     assert!(step["low"].as_f64() < step["value"].as_f64());
     let predictions = shown["predictions"].as_array().unwrap();
-    let settings: Vec<_> = predictions.iter().map(|one| &one["settings"]).collect();
+    let settings: Vec<_> = predictions
+        .iter()
+        .map(|one| one["settings"].clone())
+        .collect();
     assert_eq!(
-        settings[0],
-        &serde_json::json!({"num_gpus": 1, "rate": 1.5})
-    );
-    assert_eq!(
-        settings[1],
-        &serde_json::json!({"num_gpus": 2, "rate": 1.5})
+        settings,
+        [1, 2].map(|servers| json!({"num_gpus": servers, "rate": 1.5}))
     );
     let queue = |at: usize| {
         predictions[at]["pure_queue_time_ms"]["mean"]
@@ -77,23 +61,17 @@ fn predictions_for_programs_have_every_setting_of_the_grid() {
     };
     assert!(queue(0) > 300.0 && queue(1) < 20.0, "{shown:#}");
     for latency in ["ttft_ms", "total_latency_ms", "pure_queue_time_ms"] {
-        for figure in ["mean", "p50", "p99"] {
-            assert!(
-                predictions[0][latency][figure].is_f64(),
-                "{latency} {figure}"
-            );
-        }
+        let figures = ["mean", "p50", "p99"].map(|figure| &predictions[0][latency][figure]);
+        assert!(figures.iter().all(|figure| figure.is_f64()), "{latency}");
     }
-    assert!(predictions[0]["request_throughput"].is_f64());
 }
 
 /// The table has the figures that programs are given, and counts who is refused.
 #[test]
 fn the_table_has_the_figures_of_json() {
     let load = file("slots16");
-    let set = ["--set", "max_total_tokens=600"];
-    let flags = [&[load.as_str()][..], &set].concat();
-    let (all, (shown, _)) = (told(&flags), run(&flags).unwrap());
+    let small = "--set max_total_tokens=600";
+    let (all, shown) = (told(&[&load], small), said(&[&load], small));
     let refused = &all["predictions"][0]["refused"];
     assert!(refused.as_u64().unwrap() > 0);
     for (name, of, failed) in [
@@ -106,7 +84,6 @@ fn the_table_has_the_figures_of_json() {
         assert_eq!(cells[..2], [failed, &rate], "{shown}");
     }
 }
-
 /// Flags, and what is said of them.
 const REFUSED: &str = "\
 --set slots | --set slots: must be KEY=VALUE
@@ -146,10 +123,12 @@ fn what_cannot_be_predicted_is_named() {
 fn rows_that_are_left_out_and_pairs_are_told() {
     let folder = rewritten(|_| 0.0, ["cached_tokens", "many"]);
     let path = folder.path().join("rows.csv");
-    let goal = ["--goodput", "ttft:200", "--set", "rate=2"];
-    let (shown, _) = run(&[&[path.to_str().unwrap()][..], &goal].concat()).unwrap();
-    let note = "note: rows.csv: 1 of 240 rows cannot be read and are left out: ";
-    assert!(shown.contains(note), "{shown}");
+    let goal = "--goodput ttft:200 --set rate=2";
+    let shown = said(&[path.to_str().unwrap()], goal);
+    assert_says(
+        &shown,
+        "note: rows.csv: 1 of 240 rows cannot be read and are left out: ",
+    );
     // The share of those that keep the goal is measured, and predicted.
     let kept = shown.lines().filter(|line| {
         let is_one = line.starts_with("measured: ") || line.starts_with("predicted: ");
@@ -159,34 +138,20 @@ fn rows_that_are_left_out_and_pairs_are_told() {
     let folder = rewritten(|_| 0.0, ["disaggregated", "True"]);
     let path = folder.path().join("rows.csv");
     let error = run(&[path.to_str().unwrap()]).unwrap_err();
-    assert!(
-        error.starts_with("rows.csv: ") && error.contains("pairs are not predicted"),
-        "{error}"
-    );
+    assert_says(&error, "rows.csv: ");
+    assert_says(&error, "pairs are not predicted");
 }
 
 #[test]
 fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
     let load = file("slots16");
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
     let found = |what: &str, set: &str| {
-        let page = tempfile::tempdir().unwrap();
-        let page = page.path().join("page.html");
-        let flags = [
-            load.as_str(),
-            "--find",
-            what,
-            "--goodput",
-            "ttft:200",
-            "--set",
-            set,
-            "--format",
-            "json",
-            "--html",
-            page.to_str().unwrap(),
-        ];
-        let (shown, refused) = run(&flags).unwrap();
-        assert_eq!(refused, None);
-        let page = std::fs::read_to_string(page).unwrap();
+        let html = page.display();
+        let line = format!("--find {what} --goodput ttft:200 --set {set} --force --html {html}");
+        let shown = told(&[&load], &line);
+        let page = std::fs::read_to_string(&page).unwrap();
         for said in [
             "predicted, not measured",
             r#""kind":"what-if""#,
@@ -195,7 +160,7 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
             assert!(page.contains(said), "{said}");
         }
         assert!(!page.contains("was not measured: no worker hop"));
-        serde_json::from_str::<serde_json::Value>(&shown).unwrap()
+        shown
     };
     let shown = found("servers", "rate=2");
     let one = &shown["predictions"][0];
@@ -211,26 +176,18 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
 #[test]
 fn a_prediction_far_from_what_was_measured_has_a_note() {
     let load = file("slots16");
-    let flags = ["--set", "rate=1,3", "--set", "max_running_requests=16,64"];
-    let (shown, _) = run(&[&[load.as_str(), "--json"][..], &flags].concat()).unwrap();
-    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
-    let most = shown["fit"]["most_running"].as_u64().unwrap();
+    let line = "--set rate=1,3 --set max_running_requests=16,64";
+    let all = told(&[&load], line);
+    let most = all["fit"]["most_running"].as_u64().unwrap();
     assert!((16..25).contains(&most), "{most}");
-    for prediction in shown["predictions"].as_array().unwrap() {
-        let is_far =
-            prediction["settings"] == serde_json::json!({"max_running_requests": 64, "rate": 3});
-        let note = prediction["note"].as_str().unwrap_or_default();
-        assert_eq!(
-            note.contains(&format!("at most {most} did in the rows of --fit")),
-            is_far,
-            "{prediction}"
-        );
+    let note = format!("at most {most} did in the rows of --fit");
+    for prediction in all["predictions"].as_array().unwrap() {
+        let is_far = prediction["settings"] == json!({"max_running_requests": 64, "rate": 3});
+        let has_note = prediction["note"].to_string().contains(&note);
+        assert_eq!(has_note, is_far, "{prediction}");
     }
-    let (shown, _) = run(&[&[load.as_str()][..], &flags].concat()).unwrap();
-    let noted = shown
-        .lines()
-        .filter(|line| line.starts_with("note: ") && line.contains("requests run at once"));
-    assert_eq!(noted.count(), 1, "{shown}");
+    let shown = said(&[&load], line);
+    assert_eq!(shown.matches("requests run at once").count(), 1, "{shown}");
 }
 
 /// What is not found is said with its reason, and is no success, in words as in JSON.
@@ -241,36 +198,32 @@ fn nothing_is_found_for_a_reason() {
     let none = "no number of servers up to 1024 keeps ttft:0.001 in 95.0 % of the requests";
     let (shown, failed) = run(&[&[load.as_str(), "--json"][..], &flags].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
-    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
-    assert_eq!(shown["predictions"], serde_json::json!([]));
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["predictions"], json!([]));
     let name = &shown["loads"][0]["name"];
-    let said = serde_json::json!([{ "load": name, "settings": {}, "reason": none }]);
+    let said = json!([{ "load": name, "settings": {}, "reason": none }]);
     assert_eq!(shown["not_found"], said);
     let (shown, failed) = run(&[&[load.as_str()][..], &flags].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
     assert!(shown.contains(none), "{shown}");
 }
 
-fn told(flags: &[&str]) -> serde_json::Value {
-    let (shown, refused) = run(&[flags, &["--json"]].concat()).unwrap();
-    assert_eq!(refused, None);
-    serde_json::from_str(&shown).unwrap()
-}
-
 /// Several loads are predicted each by itself, but what several proxies recorded at one time came to the same servers.
 #[test]
 fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
     let (load, other) = (file("slots16"), file("shared"));
-    let set = ["--set", "rate=1.5", "--fit", &load];
-    let whole = told(&[&[load.as_str()][..], &set].concat());
-    let both = told(&[&[load.as_str(), other.as_str()][..], &set].concat());
-    let names = |told: &serde_json::Value| -> Vec<String> {
+    let set = format!("--set rate=1.5 --fit {load}");
+    let (whole, both) = (told(&[&load], &set), told(&[&load, &other], &set));
+    let names = |told: &Value| -> Vec<String> {
         let all = told["predictions"].as_array().unwrap().iter();
         all.map(|of| of["load"].to_string()).collect()
     };
     assert_eq!(both["loads"].as_array().unwrap().len(), 2);
     assert_eq!(names(&both).len(), 2, "{both:#}");
     assert_eq!(both["predictions"][0], whole["predictions"][0]);
+    let shown = said(&[&load, &other], &set);
+    let name = both["loads"][1]["name"].as_str().unwrap();
+    assert_says(&shown, &format!("\npredicted: {name}: rate=1.5 "));
     // The same rows, as two proxies would have them, in files that begin at different times.
     let folder = tempfile::tempdir().unwrap();
     let rows = Table::read(Path::new(&load)).unwrap();
@@ -280,9 +233,9 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
         let mut file = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
         for row in (0..rows.len()).filter(|row| is_in(*row)) {
             let cells = COLUMNS.iter().map(|column| match column.id {
-                ColumnId::seen_by => Value::Text(side.into()),
+                ColumnId::seen_by => cell::Value::Text(side.into()),
                 // A hop does not know it.
-                ColumnId::arrival_time if side == "hop" => Value::Empty,
+                ColumnId::arrival_time if side == "hop" => cell::Value::Empty,
                 id => rows.value(id, row),
             });
             file.write_cells(cells).unwrap();
@@ -292,29 +245,35 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
     };
     let a = write("a.csv", &|row| row % 2 == 0, "front");
     let b = write("b.csv", &|row| row % 2 == 1, "front");
-    let merged = told(&[&[a.as_str(), b.as_str()][..], &set].concat());
+    let merged = told(&[&a, &b], &set);
     assert_eq!(merged["loads"][0]["name"], "a.csv + b.csv");
     for (name, figure) in merged["predictions"][0].as_object().unwrap() {
         if name != "load" {
             assert_eq!(figure, &whole["predictions"][0][name], "{name}");
         }
     }
+    // What is there already doubles nothing in silence: a copy, a link, requests that a proxy behind another had too.
+    let copy = folder.path().join("copy.csv");
+    std::fs::hard_link(&a, &copy).unwrap();
+    let later = write("behind.csv", &|row| row % 4 == 0, "front");
+    for twice in [copy.to_str().unwrap(), &later] {
+        let error = run(&[&[a.as_str(), twice][..], &flags(&set)].concat()).unwrap_err();
+        let both = error.contains("a.csv") && error.contains(twice.rsplit('/').next().unwrap());
+        assert!(both && error.contains("would be doubled"), "{error}");
+    }
     // Whatever order they are given in: one that overlaps two others makes one of all.
     let third = rows.len() / 3;
     let early = write("early.csv", &|row| row % 2 == 0 && row < third, "front");
     let late = write("late.csv", &|row| row % 2 == 0 && row > 2 * third, "front");
-    let three = told(&[&[late.as_str(), early.as_str(), b.as_str()][..], &set].concat());
+    let three = told(&[&late, &early, &b], &set);
     assert_eq!(three["loads"].as_array().unwrap().len(), 1, "{three:#}");
     // One load has no need of its name, of however many files it is.
-    let (shown, _) = run(&[&[a.as_str(), b.as_str()][..], &set].concat()).unwrap();
-    assert!(shown.contains("predicted: rate=1.5 "), "{shown}");
+    assert_says(&said(&[&a, &b], &set), "predicted: rate=1.5 ");
     let hop = write("hop.csv", &|row| row % 2 == 1, "hop");
     for given in [&[hop.as_str()][..], &[a.as_str(), hop.as_str()]] {
-        let error = run(&[given, &set].concat()).unwrap_err();
-        assert!(
-            error.starts_with("hop.csv: ") && error.contains("report --join"),
-            "{error}"
-        );
+        let error = run(&[given, &flags(&set)].concat()).unwrap_err();
+        assert_says(&error, "hop.csv: ");
+        assert_says(&error, "report --join");
     }
 }
 
@@ -322,22 +281,25 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
 #[test]
 fn a_quiet_load_that_is_pushed_to_saturation_has_a_note() {
     let load = file("2048-64-rate5");
-    let flags = ["--set", "max_running_requests=8", "--set", "rate=1,4"];
-    let flags = [&[load.as_str()][..], &flags].concat();
-    let all = told(&flags);
+    let line = "--set max_running_requests=8 --set rate=1,4";
+    let all = told(&[&load], line);
     let notes = |at: usize| all["predictions"][at]["note"].as_str();
     assert_eq!(notes(0), None);
     assert!(notes(1).unwrap().contains("± is too narrow"), "{all:#}");
-    let (shown, _) = run(&flags).unwrap();
-    let noted = shown.lines().filter(|line| {
-        line.starts_with("note: ") && line.contains("rate=4: ") && line.contains("too narrow")
-    });
-    assert_eq!(noted.count(), 1, "{shown}");
-    let head = shown
-        .lines()
-        .find(|line| line.starts_with("run  "))
-        .unwrap();
-    let heads: Vec<&str> = head.split("  ").filter(|head| !head.is_empty()).collect();
+    let shown = said(&[&load], line);
+    let is_note = |line: &&str| line.starts_with("note: ") && line.contains("rate=4: ");
+    let noted = shown.lines().filter(is_note);
+    assert_eq!(
+        noted.filter(|line| line.contains("too narrow")).count(),
+        1,
+        "{shown}"
+    );
+    let head = shown.lines().find(|line| line.starts_with("run  "));
+    let heads: Vec<&str> = head
+        .unwrap()
+        .split("  ")
+        .filter(|head| !head.is_empty())
+        .collect();
     let of_runs = ["ok", "failed", "req/s", "TTFT p50", "TTFT p99", "total p99"];
     for head in of_runs {
         assert!(heads.iter().any(|of| of.trim() == head), "{heads:?}");

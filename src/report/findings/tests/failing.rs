@@ -19,14 +19,38 @@ fn a_server_that_failed_is_named_first() {
     let kinds: Vec<&str> = all.iter().map(|of| of.kind).collect();
     assert_eq!(kinds, ["server_failed", "failures"]);
     assert_eq!(all[0].title, "b:1 failed");
-    assert_says(
-        &all[0].what,
-        "4 attempts at it broke off; it served nothing after 4.",
-    );
+    let said = "4 attempts at it broke off; it served nothing after 4.";
+    assert_says(&all[0].what, said);
     assert_eq!(all[1].advice, "See the server that failed.");
     // What was done on purpose is told with the faults.
     run.faults = vec![FaultRow::default()];
     assert!(!super::kinds(&run).contains(&"server_failed"));
+}
+
+/// Ten requests come while b:1 is held; every other one of them, or none, lasts until it is let go.
+#[test]
+fn a_fault_that_requests_waited_for_is_named() {
+    let stalled = |is_held: fn(i64) -> bool| {
+        let mut run = run_of(100, |sample, n, start| match n {
+            60..70 if is_held(n) => set(sample, start, &moments("LastToken 1990, Finish 2000")),
+            _ => sample,
+        });
+        let fault = |time, event: &str| FaultRow {
+            time,
+            server: "b".to_owned(),
+            kind: "stall".to_owned(),
+            event: event.to_owned(),
+        };
+        run.faults = vec![fault(2.2, "down"), fault(2.59, "up")];
+        run
+    };
+    let finding = only(&stalled(|n| n % 2 == 1), "fault");
+    assert_eq!(
+        finding.what,
+        "While b had the fault stall, 5 of 10 requests took longer than any before it (0.50 s): up to 2.00 s."
+    );
+    assert_eq!(finding.level, Level::Limit);
+    only(&stalled(|_| false), "fine");
 }
 
 #[test]
@@ -39,10 +63,7 @@ fn what_a_refused_connection_means_is_said() {
             "connect to b:1: Connection refused (os error 111)",
         ),
     ] {
-        let refused = run_of(100, |sample, n, start| match n % 10 {
-            9 => timed_out(sample, start).host("").ended(outcome, error),
-            _ => sample,
-        });
+        let refused = failing(100, 10, |sample| sample.host("").ended(outcome, error));
         let first = found(&refused).remove(0);
         assert_eq!(first.title, "b:1 failed");
         assert_eq!(first.what, "10 attempts could not connect to it.");
@@ -50,17 +71,12 @@ fn what_a_refused_connection_means_is_said() {
     }
     // The generator's own want of files says nothing of a server.
     let error = "connect to b:1: Too many open files (os error 24)";
-    let unsent = run_of(100, |sample, n, start| match n % 10 {
-        9 => timed_out(sample, start)
-            .host("")
-            .ended(Outcome::ConnectError, error),
-        _ => sample,
-    });
+    let unsent = |sample: Sample| sample.host("").ended(Outcome::ConnectError, error);
+    let unsent = failing(100, 10, unsent);
     assert!(!super::kinds(&unsent).contains(&"server_failed"));
     // One of very many says nothing of a server.
-    let one = run_of(500, |sample, n, start| match n {
-        7 => timed_out(sample, start).ended(Outcome::UpstreamDied, "cut off"),
-        _ => sample,
+    let one = failing(500, 500, |sample| {
+        sample.ended(Outcome::UpstreamDied, "cut off")
     });
     assert_eq!(only(&one, "failures").level, Level::Limit);
 }

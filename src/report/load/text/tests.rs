@@ -65,14 +65,6 @@ fn what_runs_at_once_is_told_as_an_upper_limit() {
     assert_says(&text, "running 0.4 (peak about 2)");
 }
 
-#[test]
-fn nothing_has_no_sign() {
-    assert_eq!(ms(-2.4e-7), "0.000");
-    assert_eq!(ms(-0.002), "-2.000");
-    assert_eq!(ms(0.0009), "0.900");
-    assert_eq!(ms(1.5), "1500.0");
-}
-
 /// Each takes one more millisecond than the one three places before.
 fn records(count: i64) -> Vec<Row> {
     let one = |index: i64| {

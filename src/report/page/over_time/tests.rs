@@ -41,15 +41,11 @@ fn run(columns: &[&str], rows: &[(&str, &[f64])]) -> Run {
         ];
         table.push(words.into_iter().chain(numbers));
     }
-    let server = |n: u32| ServerFile {
+    let servers = [1, 2].map(|n| ServerFile {
         name: format!("server-{n}"),
         host: format!("127.0.0.1:3000{n}"),
         ..ServerFile::default()
-    };
-    let file = RunFile {
-        servers: (1..3).map(server).collect(),
-        ..RunFile::default()
-    };
+    });
     // What older runs wrote is counted anew.
     let older = SeriesRow {
         source: "records".to_owned(),
@@ -59,7 +55,10 @@ fn run(columns: &[&str], rows: &[(&str, &[f64])]) -> Run {
     };
     Run {
         table,
-        file: Some(file),
+        file: Some(RunFile {
+            servers: servers.into(),
+            ..RunFile::default()
+        }),
         series: vec![older],
         ..Run::default()
     }
@@ -82,13 +81,15 @@ fn two_requests_by_hand() {
             ("127.0.0.1:30002", &[0.5, 0.5, 0.5, 0.5, 2.5, 2.5]),
         ],
     );
-    assert_eq!(values(&two, "", "waiting"), [0.5, 0.0, 0.0, 0.0, 0.0]);
-    assert_eq!(values(&two, "", "queued"), [0.5, 0.5, 0.0, 0.0, 0.0]);
-    let first = values(&two, "server-1", "running");
-    assert_eq!(first, [0.0, 0.5, 1.0, 0.5, 0.0]);
-    let second = values(&two, "server-2", "running");
-    assert_eq!(second, [0.0, 1.0, 1.0, 1.0, 1.0]);
-    assert_eq!(values(&two, "", "running"), [0.0, 1.5, 2.0, 1.5, 1.0]);
-    assert_eq!(values(&two, "", "concurrency"), [1.0, 2.0, 2.0, 1.5, 1.0]);
-    assert_eq!(values(&two, "", "unknown"), Vec::<f64>::new());
+    for (server, metric, halves) in [
+        ("", "waiting", &[0.5, 0.0, 0.0, 0.0, 0.0][..]),
+        ("", "queued", &[0.5, 0.5, 0.0, 0.0, 0.0]),
+        ("server-1", "running", &[0.0, 0.5, 1.0, 0.5, 0.0]),
+        ("server-2", "running", &[0.0, 1.0, 1.0, 1.0, 1.0]),
+        ("", "running", &[0.0, 1.5, 2.0, 1.5, 1.0]),
+        ("", "concurrency", &[1.0, 2.0, 2.0, 1.5, 1.0]),
+        ("", "unknown", &[]),
+    ] {
+        assert_eq!(values(&two, server, metric), halves, "{metric} {server}");
+    }
 }
