@@ -245,6 +245,43 @@ fn predictions_hold_together() {
     }
 }
 
+#[test]
+fn what_rows_were_made_of_is_learnt_of_them() {
+    let mut model = Model {
+        way_in: 0.001,
+        way_back: 0.001,
+        ..Model::default()
+    };
+    let truth = &mut model.profile;
+    truth.prefill_floor_ms *= 1.5;
+    truth.prefill_stall_ms *= 1.5;
+    truth.prefill_tokens_per_s /= 2.2;
+    truth.decode_step_ms *= 3.0;
+    truth.decode_launch_ms *= 2.5;
+    truth.decode_context_ns *= 4.0;
+    let truth = truth.clone();
+    let fit = Fit::of(&[simulated(&model, 2.0), simulated(&model, 5.0)]).unwrap();
+    for learnt in &fit.learnt {
+        let [low, high] = learnt.bounds;
+        assert!(low < learnt.value && learnt.value < high, "{learnt:?}");
+        let was = match learnt.name {
+            "prefill_floor_ms" => truth.prefill_floor_ms,
+            "prefill_tokens_per_s" => truth.prefill_tokens_per_s,
+            "decode_step_ms" => truth.decode_step_ms,
+            // The others stand in for each other, as far as these rows tell.
+            _ => continue,
+        };
+        let off = (learnt.value / was).ln().abs();
+        assert!(off < 0.15 && low < was && was < high, "{learnt:?}: {was}");
+    }
+    // A rate that it was not learnt of.
+    let kept_back = simulated(&model, 8.0);
+    let replayed = fit.replay(&kept_back);
+    for (at, error) in replayed.errors().into_iter().enumerate() {
+        assert!(error.abs() < 0.2, "{at}: {replayed:?}");
+    }
+}
+
 /// A file of the rows of 16 slots, each so many seconds late, with one column more.
 fn rewritten(late: impl Fn(usize) -> f64, more: [&str; 2]) -> tempfile::TempDir {
     let Run { table, .. } = reader::load(&[file("slots16").into()])

@@ -127,6 +127,14 @@ fn a_page_is_bounded_whatever_the_run() {
     assert!(large < small + small / 5, "{small} {large}");
     let many = page_of((0..40).map(|_| run_of(150)).collect());
     assert!(many.len() < 5_000_000, "{}", many.len());
+    let mut servers = run_of(0);
+    for n in 0..3_000 {
+        let sample = Sample::starting(n * 10).host(&format!("h{n}:1"));
+        servers.table.push_row(&sample.row());
+    }
+    (servers.file, servers.summary) = (None, Value::Null);
+    let servers = page_of(vec![servers]).len() - CHARTS.len();
+    assert!(servers < 2_000_000, "{servers}");
 }
 
 #[test]
