@@ -105,6 +105,11 @@ impl Inherited {
         })
     }
 
+    /// Where those that nobody has claimed listen.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.sockets.iter().filter_map(|(_, at)| at.local_addr().ok())
+    }
+
     /// The socket that listens at this address; of those that any port would do for, the one of this name.
     pub fn claim(&mut self, name: &str, configured: SocketAddr) -> Option<TcpListener> {
         let is_it = |(of, socket): &(String, TcpListener)| {

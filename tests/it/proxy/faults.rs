@@ -214,6 +214,9 @@ async fn a_stall_holds_requests_for_its_time_or_until_it_is_taken_away() {
     let held: Vec<_> = held.collect();
     until("all are held", || hops.injected("stall") == 4).await;
     assert_eq!(hops.server.seen().len(), 1, "nothing was sent on");
+    let admin = hops.front.proxy.address("admin").unwrap();
+    let shown = get(admin, "/faults").await.json();
+    assert_eq!(shown["workers"]["w0"]["under_way"], 3, "{shown}");
     hops.clear().await;
     for held in held {
         assert_eq!(held.await.unwrap(), 200);

@@ -112,6 +112,9 @@ async fn without_file_descriptors_it_says_so_and_goes_on() {
     assert_eq!(answer.json()["error"]["type"], "proxy_error");
     let said = process.says("cannot open a connection to 127.0.0.1:");
     assert!(said.contains(limit), "{said}");
+    process.signal(Signal::SIGUSR2);
+    let said = process.says("SIGUSR2: cannot start");
+    assert!(said.contains(limit), "{said}");
     drop(others);
     // Those who wait in the backlog are accepted first, and found gone.
     let mut answers = Vec::new();

@@ -220,20 +220,24 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let right = |more: &str| config(upstream.addr, upstream.addr, more);
-    for wrong in [
-        right("threads = 0"),
+    let worker = |listen: &str| {
+        let keys = format!("listen = \"{listen}\"\nupstream = \"http://{taken}\"");
+        right("") + "[[worker]]\nname = \"v\"\n" + &keys
+    };
+    let everywhere = format!("0.0.0.0:{}", first.hops[0].port());
+    for (wrong, why) in [
+        (right("threads = 0"), "threads = 0"),
         // Its rows would count from its own start.
-        right("time_base = \"run\""),
-        // It fails after it has the listeners.
-        right("")
-            + &format!(
-                "[[worker]]\nname = \"v\"\nlisten = \"{taken}\"\nupstream = \"http://{taken}\""
-            ),
+        (right("time_base = \"run\""), "time_base"),
+        // These fail after they have the listeners.
+        (worker(&taken.to_string()), "is another process there?"),
+        (worker(&everywhere), "only by a stop and a start"),
     ] {
         assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
         service.write_config(&wrong);
         service.signal(Signal::SIGUSR2);
-        first.says("error: ");
+        let said = first.says("error: ");
+        assert!(said.contains(why), "{said}");
         first.says("the successor ended: exit status: ");
         let response = kept.ask("/generate", "", b"{}").await;
         assert_eq!(response.header("connection").unwrap(), "keep-alive");
