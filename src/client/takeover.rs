@@ -107,7 +107,9 @@ impl Inherited {
 
     /// Where those that nobody has claimed listen.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.sockets.iter().filter_map(|(_, at)| at.local_addr().ok())
+        self.sockets
+            .iter()
+            .filter_map(|(_, at)| at.local_addr().ok())
     }
 
     /// The socket that listens at this address; of those that any port would do for, the one of this name.
@@ -255,12 +257,6 @@ mod tests {
         drop(line);
         let ended = tokio::time::timeout(Duration::from_secs(60), process.wait());
         assert!(ended.await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_successor_that_ends_before_it_is_ready_is_told() {
-        let ended = start("exit 3").ready().await;
-        assert_eq!(ended, Err("the successor ended: exit status: 3".into()));
     }
 
     #[tokio::test]

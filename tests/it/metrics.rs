@@ -115,6 +115,7 @@ async fn histograms_hold_what_the_rows_say() {
             "phase=\"streaming\",worker=\"w1\"",
         ),
         ("queuescope_joins_total", "by=\"nothing\""),
+        ("queuescope_passed_through_total", "endpoint=\"other\""),
     ] {
         let key = format!("{family}{{{label}}}");
         assert_eq!(idle.get(&key), Some(&0.0), "{key} {idle:?}");

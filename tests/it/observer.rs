@@ -23,10 +23,6 @@ fn records(kind: &str, body: &str, end: End) -> Vec<Row> {
     in_pieces(generate(kind), [(0, body)], end)
 }
 
-fn outcome(content_type: &str, body: &str, end: End) -> Outcome {
-    records(content_type, body, end)[0].outcome()
-}
-
 fn event(index: usize, tokens: u64) -> String {
     format!(
         "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"i{index}\",\"finish_reason\":null,\
@@ -95,7 +91,16 @@ fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_i
         (End::Timeout("silent".to_owned()), Outcome::Timeout),
         (End::Shutdown, Outcome::ProxyError),
     ] {
-        assert_eq!(outcome(STREAM, &cut, end.clone()), expected, "{end:?}");
+        let row = &records(STREAM, &cut, end.clone())[0];
+        let whole = (row.message_whole, row.generation_whole);
+        let is_whole = Some(end == End::Complete);
+        assert_eq!(
+            (row.outcome(), whole),
+            (expected, (is_whole, Some(false))),
+            "{end:?}"
+        );
+        let error = row.error.as_deref().unwrap_or_default();
+        assert!(!error.contains("after"), "{error}");
     }
 }
 

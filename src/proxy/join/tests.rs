@@ -139,32 +139,6 @@ fn who_stands_for_the_request_depends_on_what_answered() {
 }
 
 #[test]
-fn a_router_that_loses_the_span_leaves_the_request_id() {
-    let tables = tables(true);
-    let kept = tables.open("kept", &[100]);
-    let lost = tables.open("lost", &[200]);
-    // One that keeps spans takes the id from no other.
-    assert!(is_joined(&tables.arrive(11, Some(100), Some("kept"))));
-    end(
-        &tables.arrive(1, Some(999), Some("lost")),
-        Some(503),
-        Outcome::Rejected,
-    );
-    tables.arrive(2, Some(998), Some("lost"));
-    lost.answered(span(2));
-    let closed = tables.joins.close(&lost, at(3));
-    assert_eq!((closed.count, closed.others.len()), (2, 1));
-    assert_eq!(closed.last.unwrap().span, span(2));
-    assert_eq!(
-        (tables.counted("span"), tables.counted("request_id")),
-        (1, 2)
-    );
-    assert_eq!(tables.joins.close(&kept, at(3)).count, 1);
-    tables.joins.sweep(at(100));
-    assert_eq!(tables.held(), [0; 5]);
-}
-
-#[test]
 fn requests_that_share_their_id_are_never_told_apart_by_it() {
     let tables = tables(true);
     // With spans each goes to its own.

@@ -1,7 +1,5 @@
 //! It changes nothing on the way, and holds nothing back.
 
-use std::time::Duration;
-
 use queuescope::request::endpoint::Endpoint;
 
 use crate::support::assert_says;
@@ -109,37 +107,6 @@ async fn slow_readers_get_the_same_bytes() {
     while let Some(done) = readers.join_next().await {
         done.unwrap();
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stalled_reader_shows_as_client_stall_and_presses_back() {
-    const PIECES: usize = 400;
-    let piece = "data: {\"text\":\"".to_owned() + &"x".repeat(60_000) + "\"}\n\n";
-    let framed = chunk(&piece);
-    let upstream = Upstream::start(move |_, _| {
-        let mut steps = vec![Step::Send(stream_head())];
-        steps.extend((0..PIECES).map(|_| Step::Send(framed.clone())));
-        steps.push(Step::Send(chunk("data: [DONE]\n\n")));
-        steps.push(Step::Send(chunk("")));
-        steps
-    })
-    .await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = Client::with_small_buffer(front.addr()).await;
-    client
-        .post("/generate", "", br#"{"text":"a","stream":true}"#)
-        .await;
-    // 24 MB do not fit into the buffers on the way, and the proxy keeps none: the server must wait.
-    assert!(upstream.stands_still().await < PIECES);
-    let response = client.response().await;
-    assert!(response.whole);
-    assert_eq!(
-        response.body.len(),
-        PIECES * piece.len() + "data: [DONE]\n\n".len()
-    );
-    let row = front.only_row().await;
-    let stall: f64 = row["client_stall"].parse().unwrap();
-    assert!(stall > 0.0, "{row:?}");
 }
 
 /// Bodies as real encoders write them; nothing here can read them, and nothing must.
@@ -256,44 +223,6 @@ async fn what_was_read_is_written_at_once() {
     after_first.open();
     let row = front.only_row().await;
     assert_eq!(row["endpoint"], "/generate");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request_bodies_pass_in_every_framing() {
-    let upstream = Upstream::start(|_, request| {
-        let length = request.body.len();
-        vec![Step::Send(
-            format!(
-                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{length}",
-                length.to_string().len()
-            )
-            .into_bytes(),
-        )]
-    })
-    .await;
-    let front = Front::start(upstream.addr).await;
-    let large: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
-    let mut client = front.client().await;
-    assert_eq!(
-        client.ask("/v1/embeddings", "", &large).await.body,
-        b"3000000"
-    );
-    // The same connection, chunked in odd pieces.
-    let mut framed =
-        b"POST /v1/embeddings HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
-    for piece in large.chunks(77_777) {
-        framed.extend(chunk(piece));
-    }
-    framed.extend(chunk(""));
-    client.send(framed).await;
-    assert_eq!(client.response().await.body, b"3000000");
-    // No body at all, and a head in two pieces.
-    client.send("POST /v1/embeddings HTTP/1.1\r\nho").await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    client.send("st: h\r\n\r\n").await;
-    assert_eq!(client.response().await.body, b"0");
-    let seen = upstream.seen();
-    assert!(seen[0].body == large && seen[1].body == large);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

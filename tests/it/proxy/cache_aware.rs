@@ -12,9 +12,8 @@ use queuescope::upstream::Policy;
 use crate::support::http2::Http2;
 use crate::support::proxy::{Front, Row, assert_cells, assert_outcome};
 use crate::support::upstream::{Step, Upstream, refusing};
-use crate::support::wire::{Client, Response, chunk, post, until};
+use crate::support::wire::{Client, Response, post, post_chunked, until};
 
-const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\n";
 /// Pingora's buffer for resending, and what is read of a body whose prompt is not known.
 const HOLDS: usize = 64 * 1024;
 const MOST: usize = 32 * 1024;
@@ -58,14 +57,6 @@ fn body(lead: &str, length: usize) -> Vec<u8> {
     body
 }
 
-/// In chunks of so many bytes.
-fn chunked(body: &[u8], size: usize) -> Vec<u8> {
-    let mut all = format!("{HEAD}transfer-encoding: chunked\r\n\r\n").into_bytes();
-    body.chunks(size).for_each(|piece| all.extend(chunk(piece)));
-    all.extend(chunk(""));
-    all
-}
-
 fn assert_passed(servers: &[Upstream; 2], response: &Response, body: &[u8], case: &str) {
     assert_eq!(response.status(), 200, "{case}");
     let last = servers.iter().filter_map(|server| server.seen().pop());
@@ -98,9 +89,9 @@ async fn bodies_pass_unchanged_whatever_their_size_and_framing() {
             let mut client = front.client().await;
             for (way, bytes) in [
                 ("length", post("/generate", "", &body)),
-                ("one chunk", chunked(&body, usize::MAX)),
-                ("chunks", chunked(&body, 1000)),
-                ("large chunks", chunked(&body, 20_000)),
+                ("one chunk", post_chunked("/generate", &body, usize::MAX)),
+                ("chunks", post_chunked("/generate", &body, 1000)),
+                ("large chunks", post_chunked("/generate", &body, 20_000)),
             ] {
                 let case = format!("{size} bytes, {way}, lead {at}");
                 client.send(&bytes).await;
@@ -136,7 +127,7 @@ async fn what_comes_in_pieces_passes_unchanged() {
     };
     for (size, bytes) in [
         (1_447, post("/generate", "", &body)),
-        (7_001, chunked(&body, 3_333)),
+        (7_001, post_chunked("/generate", &body, 3_333)),
         (60_000, long(20_000)),
         (60_000, long(40_000)),
     ] {
@@ -274,7 +265,9 @@ async fn limits_on_bodies_hold_while_the_prompt_is_read() {
         config.limits.client_body_timeout_s = 0.3.try_into().unwrap();
     })
     .await;
-    let mut large = front.sent(chunked(&body("", 1_200), 600)).await;
+    let mut large = front
+        .sent(post_chunked("/generate", &body("", 1_200), 600))
+        .await;
     assert_eq!(large.response().await.status(), 413);
     let mut silent = front
         .sent(&post("/generate", "", &body("", 500))[..300])
@@ -352,7 +345,7 @@ async fn requests_behind_one_that_is_read_ahead_have_their_turn() {
     let [first, second, last] = bodies.each_ref();
     let all = [
         post("/generate", "", first),
-        chunked(second, 100),
+        post_chunked("/generate", second, 100),
         post("/generate", "connection: close\r\n", last),
     ];
     let mut client = front.sent(all.concat()).await;

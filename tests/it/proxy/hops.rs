@@ -345,8 +345,17 @@ async fn signed(hop: &Front, id: &str) -> String {
 async fn what_a_hop_said_of_one_request_says_nothing_of_another() {
     let server = Upstream::ok().await;
     let hop = Front::hop(server.addr).await;
-    for (said_of, is_believed) in [("mine", true), ("another", false)] {
-        let value = signed(&hop, said_of).await;
+    let as_it_is: fn(String) -> String = |value| value;
+    for (said_of, changed, is_believed) in [
+        ("mine", as_it_is, true),
+        ("another", as_it_is, false),
+        ("mine", |value| value.replacen("0", "1", 1), false),
+        ("mine", |value| value[..value.len() - 2].to_owned(), false),
+        ("mine", |value| value + "00", false),
+        ("mine", |value| value.replace("mac=", "mac=é"), false),
+        ("mine", |value| value[..value.len() - 64].to_owned(), false),
+    ] {
+        let value = changed(signed(&hop, said_of).await);
         // Beside a forged one, which must not hide it.
         let both = format!("{FORGED}\r\nx-queuescope-hop: {value}");
         let router = Upstream::always(answer_with(&both)).await;

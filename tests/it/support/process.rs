@@ -39,13 +39,6 @@ impl Process {
         Process::before(upstream, limited(ulimit), extra)
     }
 
-    /// The same with variables.
-    pub fn with_env(env: &[(&str, &str)], upstream: SocketAddr, extra: &[&str]) -> Process {
-        let mut command = Command::new(PROGRAM);
-        command.envs(env.iter().copied());
-        Process::before(upstream, command, extra)
-    }
-
     fn before(upstream: SocketAddr, command: Command, extra: &[&str]) -> Process {
         let upstream = format!("http://{upstream}");
         let args = [&["--upstream", &upstream], extra].concat();
