@@ -19,7 +19,7 @@ fn extras() -> Vec<Vec<u8>> {
         b"\n".to_vec(),
         b"\r\n".to_vec(),
         PIPELINED.to_vec(),
-        post("/generate", "", &vec![b'x'; 400_000]),
+        post("/generate", "", &vec![b'x'; 100_000]),
     ]
 }
 

@@ -5,9 +5,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::HeaderMap;
-use queuescope::config::proxy::Config;
-use queuescope::proxy::shared::UpstreamKind;
-use queuescope::upstream::Policy;
 
 use crate::support::http2::Http2;
 use crate::support::proxy::{Front, Row, assert_cells, assert_outcome};
@@ -18,13 +15,9 @@ use crate::support::wire::{Client, Response, post, post_chunked, until};
 const HOLDS: usize = 64 * 1024;
 const MOST: usize = 32 * 1024;
 
-async fn front(upstream: &[SocketAddr], change: impl FnOnce(&mut Config)) -> Front {
-    Front::with(upstream, |config| {
-        config.rules.policy = Policy::CacheAware;
-        config.upstream_kind = UpstreamKind::Server;
-        change(config);
-    })
-    .await
+async fn front(upstream: &[SocketAddr], policy: &str, keys: &str) -> Front {
+    let keys = format!("policy = \"{policy}\"\nupstream_kind = \"server\"\n{keys}");
+    Front::keyed(upstream, &keys).await
 }
 
 /// Two servers that answer at once.
@@ -34,7 +27,8 @@ async fn servers() -> [Upstream; 2] {
 }
 
 async fn two(servers: &[Upstream; 2]) -> Front {
-    front(&servers.each_ref().map(|server| server.addr), |_| {}).await
+    let addrs = servers.each_ref().map(|server| server.addr);
+    front(&addrs, "cache_aware", "").await
 }
 
 /// Bytes that either has read.
@@ -259,12 +253,9 @@ async fn a_client_that_leaves_before_it_has_asked_leaves_one_row_and_nothing_els
 async fn limits_on_bodies_hold_while_the_prompt_is_read() {
     let servers = servers().await;
     let addrs = servers.each_ref().map(|server| server.addr);
-    let front = front(&addrs, |config| {
-        config.limits.request_body_max_bytes = 1_000.try_into().unwrap();
-        config.limits.client_read_timeout_s = 0.1.try_into().unwrap();
-        config.limits.client_body_timeout_s = 0.3.try_into().unwrap();
-    })
-    .await;
+    let limits =
+        "request_body_max_bytes = 1000\nclient_read_timeout_s = 0.1\nclient_body_timeout_s = 0.3";
+    let front = front(&addrs, "cache_aware", limits).await;
     let mut large = front
         .sent(post_chunked("/generate", &body("", 1_200), 600))
         .await;
@@ -313,10 +304,8 @@ async fn the_next_upstream_gets_all_of_it_when_one_refuses_or_breaks() {
     let breaking = Upstream::start(|_, _| vec![Step::Reset]).await;
     let body = body("", 20_000);
     for (other, breaks) in [(refusing().await, false), (breaking.addr, true)] {
-        let front = front(&[other, healthy.addr], |config| {
-            config.rules.resend_broken = true
-        })
-        .await;
+        let both = [other, healthy.addr];
+        let front = front(&both, "cache_aware", "resend_broken = true").await;
         let before = healthy.seen().len();
         // Until the other one has been chosen first.
         let tried = || {
@@ -399,9 +388,9 @@ async fn prompts_that_begin_alike_go_to_one_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_policies_do_not_wait_for_the_prompt() {
     let servers = servers().await;
-    for (policy, upstreams) in [(Policy::ShortestQueue, 2), (Policy::CacheAware, 1)] {
+    for (policy, upstreams) in [("shortest_queue", 2), ("cache_aware", 1)] {
         let addrs = servers.each_ref().map(|server| server.addr);
-        let front = front(&addrs[..upstreams], |config| config.rules.policy = policy).await;
+        let front = front(&addrs[..upstreams], policy, "").await;
         let before = received(&servers);
         let all = post("/generate", "", &body("", 900));
         let mut client: Client = front.client().await;

@@ -84,36 +84,6 @@ async fn a_body_that_no_server_takes_comes_to_no_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hop_shows_when_the_router_sent_and_who_served() {
-    let server = Upstream::start(|_, _| [begun(), done()].concat()).await;
-    let chain = chain(server.addr).await;
-    let (front, router) = (chain.front, chain.router);
-    let response = front
-        .ask("/generate", "x-request-id: mine\r\n", b"{\"stream\":true}")
-        .await;
-    assert!(response.whole);
-    assert_none_of_ours(&response.head);
-    let seen = server.seen();
-    assert_eq!(seen[0].header("x-request-id").unwrap(), "mine");
-    // Each process on the way is a span of the one trace.
-    let [at_router, at_server] =
-        [&router.seen()[0], &seen[0]].map(|seen| seen.header("traceparent").unwrap());
-    let part = |parent: &str, at| parent.split('-').nth(at).unwrap().to_owned();
-    assert_eq!(part(&at_router, 1), part(&at_server, 1));
-    assert_ne!(part(&at_router, 2), part(&at_server, 2));
-    let row = front.only_row().await;
-    assert_outcome(&row, "ok", "");
-    assert_eq!(row["host"], server.addr.to_string());
-    let order = ["arrival_time", "router_send_time", "first_token_time"];
-    assert!(
-        order.map(|column| number(&row, column)).is_sorted(),
-        "{row:?}"
-    );
-    assert!(number(&row, "queue_time_in_router") >= 0.0);
-    assert_eq!(row["inconsistency"], "");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hop_passes_what_a_router_asks_at_registration() {
     let server = Upstream::start(|_, request| {
         let body = request.head.lines().next().unwrap().to_owned();

@@ -130,3 +130,18 @@ async fn who_leaves_or_stops_with_a_whole_answer_keeps_its_outcome() {
         assert_outcome(&front.only_row().await, "client_error", "413");
     }
 }
+
+/// Nothing is read of a server while a body is being written to it, as in Pingora itself, which waits without an end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answer_of_a_server_that_reads_no_more_is_there_once_writing_to_it_is_given_up() {
+    let answer = "HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}";
+    let front = Front::keyed(&[hasty(answer).await], "upstream_write_timeout_s = 0.3").await;
+    let body = vec![b'x'; 64 << 20];
+    let length = body.len();
+    let head = format!("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n");
+    let mut client = front.sent(head).await;
+    assert!(client.send_until_still(&body).await < length);
+    assert_eq!(client.response().await.status(), 413);
+    drop(client);
+    assert_outcome(&front.only_row().await, "client_error", "413");
+}

@@ -220,18 +220,19 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let right = |more: &str| config(upstream.addr, upstream.addr, more);
-    let worker = |listen: &str| {
-        let keys = format!("listen = \"{listen}\"\nupstream = \"http://{taken}\"");
-        right("") + "[[worker]]\nname = \"v\"\n" + &keys
-    };
+    let other =
+        format!("[[worker]]\nname = \"v\"\nlisten = \"{taken}\"\nupstream = \"http://{taken}\"");
     let everywhere = format!("0.0.0.0:{}", first.hops[0].port());
     for (wrong, why) in [
         (right("threads = 0"), "threads = 0"),
         // Its rows would count from its own start.
         (right("time_base = \"run\""), "time_base"),
         // These fail after they have the listeners.
-        (worker(&taken.to_string()), "is another process there?"),
-        (worker(&everywhere), "only by a stop and a start"),
+        (right("") + &other, "is another process there?"),
+        (
+            right("").replace("127.0.0.1:0", &everywhere),
+            "only by a stop and a start",
+        ),
     ] {
         assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
         service.write_config(&wrong);
