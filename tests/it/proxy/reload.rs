@@ -159,8 +159,15 @@ async fn a_renamed_worker_keeps_its_socket() {
     let said = reloaded(&process);
     assert_says(&said, "worker new on");
     assert_says(&said, "worker old gone");
-    let mut client = Client::connect(listen.parse().unwrap()).await;
+    let addr: SocketAddr = listen.parse().unwrap();
+    let mut client = Client::connect(addr).await;
     assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    let everywhere = format!("0.0.0.0:{}", addr.port());
+    file.write(
+        &upstream(&[server.addr]),
+        &[("new", &everywhere, server.addr)],
+    );
+    assert_says(&reloaded(&process), "only by a stop and a start");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

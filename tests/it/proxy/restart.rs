@@ -220,8 +220,10 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let right = |more: &str| config(upstream.addr, upstream.addr, more);
-    let other =
-        format!("[[worker]]\nname = \"v\"\nlisten = \"{taken}\"\nupstream = \"http://{taken}\"");
+    let other = format!(
+        "[[worker]]\nname = \"v\"\nlisten = \"{taken}\"\nupstream = \"http://{}\"",
+        upstream.addr
+    );
     let everywhere = format!("0.0.0.0:{}", first.hops[0].port());
     for (wrong, why) in [
         (right("threads = 0"), "threads = 0"),
