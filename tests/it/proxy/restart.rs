@@ -185,18 +185,34 @@ async fn ends(stream: &mut Client) {
 async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let gate = Gate::new();
     let upstream = gated(&gate).await;
-    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let addr = upstream.addr;
+    let worker = format!(
+        "\n[[worker]]\nname = \"v\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://{addr}\"\n"
+    );
+    let both = config(addr, addr, "") + &worker;
+    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &both);
     let front = service.first.front;
+    let [stays, gone] = service.first.hops[..] else {
+        panic!("two hops")
+    };
     let mut stream = stream(front).await;
-    let mut idle = Client::connect(front).await;
-    assert!(idle.ask("/generate", "", b"{}").await.whole);
+    let mut idle = [Client::connect(front).await, Client::connect(gone).await];
+    for idle in &mut idle {
+        assert!(idle.ask("/generate", "", b"{}").await.whole);
+    }
+    service.write_config(&config(addr, addr, ""));
     let old = service.restart();
     service.first.says("handed over: 1 request ");
-    // The idle connection has one more request; then it closes, as its response says.
-    let last = idle.ask("/generate", "", b"{}").await;
-    assert_eq!((last.status(), last.whole), (200, true));
-    assert_eq!(last.header("connection").unwrap(), "close");
-    assert!(idle.is_closed().await);
+    let refuses = || std::net::TcpStream::connect(gone).is_err();
+    until("the listener that is no more asked for closes", refuses).await;
+    assert!(answers(stays).await);
+    // An idle connection has one more request; then it closes, as its response says.
+    for idle in &mut idle {
+        let last = idle.ask("/generate", "", b"{}").await;
+        assert_eq!((last.status(), last.whole), (200, true));
+        assert_eq!(last.header("connection").unwrap(), "close");
+        assert!(idle.is_closed().await);
+    }
     assert_eq!(service.first.ready().await, 200, "the new one's answer");
     // They are the new one's.
     kill(old, Signal::SIGHUP).unwrap();
@@ -391,31 +407,6 @@ async fn a_successor_becomes_the_main_process() {
     assert!(answers(service.first.front).await, "it has the listeners");
     service.signal(Signal::SIGTERM);
     assert_eq!(hears(), "STOPPING=1");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_that_the_new_config_lacks_closes_while_the_old_process_drains() {
-    let upstream = server().await;
-    let addr = upstream.addr;
-    let worker = format!(
-        "\n[[worker]]\nname = \"v\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://{addr}\"\n"
-    );
-    let both = config(addr, addr, "") + &worker;
-    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &both);
-    let [stays, gone] = service.first.hops[..] else {
-        panic!("two hops")
-    };
-    let mut kept = Client::connect(gone).await;
-    assert!(kept.ask("/generate", "", b"{}").await.whole);
-    service.write_config(&config(addr, addr, ""));
-    service.restart();
-    let refuses = || std::net::TcpStream::connect(gone).is_err();
-    until("the listener closes", refuses).await;
-    assert!(answers(stays).await);
-    // Its connection is still there, and has one more request.
-    let last = kept.ask("/generate", "", b"{}").await;
-    assert_eq!(last.header("connection").unwrap(), "close");
-    assert!(service.first.exit().await.success());
 }
 
 /// As releases are often laid out: a link leads to the present one.
