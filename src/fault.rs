@@ -73,6 +73,11 @@ impl Fault {
         drawn < self.probability
     }
 
+    /// Whether it holds requests until it is removed or their clients give up.
+    pub fn holds_on(&self) -> bool {
+        self.kind == Kind::Stall && self.ms.is_none()
+    }
+
     /// How long a piece of `bytes` is held back.
     pub fn delay(&self, bytes: usize) -> Option<Duration> {
         if self.kind != Kind::Slow || bytes == 0 {

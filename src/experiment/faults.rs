@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use toml::{Table, Value};
 
 use crate::clock::{Clock, Stamp};
-use crate::fault::{Fault, Kind};
+use crate::fault::Fault;
 use crate::report::files::FaultRow;
 use crate::units;
 
@@ -158,7 +158,7 @@ impl FaultPlan {
             return None;
         };
         let (at, down) = self.schedule.0.last()?;
-        let is_never_lifted = fault.kind == Kind::Stall && fault.ms.is_none() && !down.is_empty();
+        let is_never_lifted = fault.holds_on() && !down.is_empty();
         is_never_lifted.then(|| {
             format!(
                 "failure_schedule: what is stalled at {at} s is held until the generator gives it up (request_timeout_s); \

@@ -210,10 +210,21 @@ async fn a_reload_that_is_refused_changes_nothing() {
             "{why}"
         );
     }
+    // A line a fault, each time that it is asked.
+    file.write(&format!("{other}\nthreads = 0\nname = \"w0\""), &[]);
+    for _ in 0..6 {
+        process.signal(Signal::SIGHUP);
+        for told in [
+            "threads = 0: must be from 1 to 1024",
+            "name: belongs under `[[worker]]`",
+        ] {
+            assert_says(&process.says("reload refused, nothing has changed: "), told);
+        }
+    }
     let refused = process
         .metric("queuescope_reloads_total{result=\"refused\"}")
         .await;
-    assert_eq!(refused, 5);
+    assert_eq!(refused, 5 + 6);
     assert!(two.seen().is_empty());
     // The flags of the command line stand over the file, then as now: it listens where it did.
     file.write(&format!("{other}\nlisten = \"127.0.0.1:1\""), &[]);
