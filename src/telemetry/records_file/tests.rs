@@ -94,6 +94,23 @@ fn ids(path: &Path) -> Vec<String> {
 }
 
 #[test]
+fn records_that_lie_there_are_moved_aside_whatever_their_version() {
+    let folder = Folder::new(Rotation::default());
+    let torn = "req_id,of,another,version\n1,2,3,4\n5,6";
+    std::fs::write(folder.path(), torn).unwrap();
+    for id in ["a", "b"] {
+        let mut sink = folder.sink();
+        assert_eq!(ids(folder.path()), [""; 0]);
+        sink.write(&folder.line(id)).unwrap();
+        sink.close();
+    }
+    let theirs = folder.folder.path().join("r.csv.20261120T144800Z");
+    assert_eq!(std::fs::read_to_string(&theirs).unwrap(), torn);
+    std::fs::remove_file(theirs).unwrap();
+    folder.has("r.csv: b, r.csv.20261120T144800Z.1: a");
+}
+
+#[test]
 fn a_file_that_was_moved_or_removed_is_begun_anew() {
     let folder = Folder::new(Rotation::default());
     let mut sink = folder.sink();
