@@ -55,52 +55,37 @@ fn sequences_beyond_the_limit_are_said() {
 
 #[test]
 fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_is() {
-    let whole = format!("{}data: [DONE]\n\n", event(0, 1));
-    for (end, of_part) in [
-        (End::Complete, Outcome::Ok),
-        (End::ClientGone, Outcome::Ok),
-        (
-            End::UpstreamDied("closed".to_owned()),
-            Outcome::UpstreamDied,
-        ),
-        (End::Timeout("silent".to_owned()), Outcome::Timeout),
-        (End::Shutdown, Outcome::ProxyError),
+    let cut = event(0, 1);
+    let whole = format!("{cut}data: [DONE]\n\n");
+    let died = End::UpstreamDied("closed".to_owned());
+    let silent = End::Timeout("silent".to_owned());
+    for (end, of_part, of_cut) in [
+        (End::Complete, Outcome::Ok, Outcome::UpstreamDied),
+        (End::ClientGone, Outcome::Ok, Outcome::ClientAbort),
+        (died, Outcome::UpstreamDied, Outcome::UpstreamDied),
+        (silent, Outcome::Timeout, Outcome::Timeout),
+        (End::Shutdown, Outcome::ProxyError, Outcome::ProxyError),
     ] {
-        let row = &records(STREAM, &whole, end.clone())[0];
-        assert_eq!(row.outcome(), of_part, "{end:?}");
-        let error = row.error.as_deref().unwrap_or_default();
-        let says = error.contains("after the generation's end");
-        assert_eq!(says, of_part != Outcome::Ok, "{error}");
-        assert_eq!(row.message_whole, Some(end == End::Complete));
-        assert_eq!(row.generation_whole, Some(true));
+        let is_whole = Some(end == End::Complete);
+        for (body, outcome, generation) in [(&whole, of_part, true), (&cut, of_cut, false)] {
+            let row = &records(STREAM, body, end.clone())[0];
+            assert_eq!(row.outcome(), outcome, "{end:?}");
+            let error = row.error.as_deref().unwrap_or_default();
+            let is_after = generation && outcome != Outcome::Ok;
+            assert_eq!(
+                error.contains("after the generation's end"),
+                is_after,
+                "{error}"
+            );
+            let parts = (row.message_whole, row.generation_whole);
+            assert_eq!(parts, (is_whole, Some(generation)), "{end:?}");
+        }
         let mut observer = generate(STREAM);
         observer.response_body(whole.as_bytes(), AT, 0);
         observer.response_end(AT);
         let row = &observer.finish(end.clone(), AT)[0];
-        assert_eq!(row.outcome(), Outcome::Ok, "{end:?}");
-        assert_eq!(row.message_whole, Some(true), "{end:?}");
-    }
-    let cut = event(0, 1);
-    for (end, expected) in [
-        (End::Complete, Outcome::UpstreamDied),
-        (End::ClientGone, Outcome::ClientAbort),
-        (
-            End::UpstreamDied("closed".to_owned()),
-            Outcome::UpstreamDied,
-        ),
-        (End::Timeout("silent".to_owned()), Outcome::Timeout),
-        (End::Shutdown, Outcome::ProxyError),
-    ] {
-        let row = &records(STREAM, &cut, end.clone())[0];
-        let whole = (row.message_whole, row.generation_whole);
-        let is_whole = Some(end == End::Complete);
-        assert_eq!(
-            (row.outcome(), whole),
-            (expected, (is_whole, Some(false))),
-            "{end:?}"
-        );
-        let error = row.error.as_deref().unwrap_or_default();
-        assert!(!error.contains("after"), "{error}");
+        let ended = (row.outcome(), row.message_whole);
+        assert_eq!(ended, (Outcome::Ok, Some(true)), "{end:?}");
     }
 }
 
@@ -144,6 +129,11 @@ const INSIDE: &str = r#"
 {"error":{"message":"m","code":null}} | stream | server_error
 {"error":"m"} | stream | server_error
 SMG_STREAM_ERROR | stream | upstream_died
+{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"abort","message":"m"}}} | stream | engine_abort
+{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"abort","message":"m","status_code":null}}} | stream | engine_abort
+{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"abort","message":"m","status_code":400}}} | stream | client_error
+{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"abort","message":"m","status_code":503}}} | stream | rejected
+{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"abort","message":"m","status_code":500}}} | stream | server_error
 {"object":"error","message":"m","code":500} | application/json | server_error
 {"text":"a","message":"be well","meta_info":{"id":"i"}} | application/json | ok
 {"text":"a","meta_info":{"id":"i" | application/json | upstream_died
@@ -167,6 +157,10 @@ fn an_error_is_no_success_inside_a_200_either() {
         assert_eq!(row.outcome().name(), expected, "{body}");
         let error = row.error.as_deref().unwrap_or_default();
         assert!(kind != STREAM || error.contains('m'), "{body}: {error}");
+        assert!(
+            !body.contains("abort") || row.generation_whole == Some(false),
+            "{body}"
+        );
     }
 }
 
@@ -240,28 +234,6 @@ fn usage_speaks_of_a_sequence_only_where_nothing_better_does() {
     assert_eq!(tokens(told), [(Some(3), Some(2))]);
     let both = format!("{},{}", plain(0), plain(1));
     assert_eq!(tokens(&both), [(None, None), (None, None)]);
-}
-
-#[test]
-fn an_abort_is_judged_by_its_code() {
-    for (code, expected) in [
-        ("", Outcome::EngineAbort),
-        (",\"status_code\":null", Outcome::EngineAbort),
-        (",\"status_code\":400", Outcome::ClientError),
-        (",\"status_code\":503", Outcome::Rejected),
-        (",\"status_code\":500", Outcome::ServerError),
-    ] {
-        let body = format!(
-            "data: {{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"finish_reason\":\
-             {{\"type\":\"abort\",\"message\":\"m\"{code}}}}}}}\n\ndata: [DONE]\n\n"
-        );
-        let row = &records(STREAM, &body, End::Complete)[0];
-        assert_eq!(row.outcome(), expected, "{code}");
-        let error = row.error.as_deref().unwrap_or_default();
-        assert!(error.contains('m'), "{error}");
-        let whole = (row.message_whole, row.generation_whole);
-        assert_eq!(whole, (Some(true), Some(false)), "{code}");
-    }
 }
 
 #[test]
