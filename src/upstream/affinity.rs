@@ -55,10 +55,13 @@ mod tests {
         (by, candidates.iter().map(|c| c.index).collect())
     }
 
+    /// Candidates, what decides, and who is left.
+    type Case = (&'static [(usize, usize)], ChosenBy, &'static [usize]);
+
     #[test]
     fn the_longest_that_is_known_decides_while_queues_are_even() {
         use ChosenBy::{Imbalance, Load, Prefix};
-        let cases: [(&[(usize, usize)], ChosenBy, &[usize]); 8] = [
+        let cases: [Case; 8] = [
             // More than the share must be known.
             (&[(0, 0), (0, 4)], Prefix, &[1]),
             (&[(0, 0), (0, 3)], Load, &[0, 1]),
