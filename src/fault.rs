@@ -73,6 +73,11 @@ impl Fault {
         drawn < self.probability
     }
 
+    /// Whether it holds requests until it is removed or their clients give up.
+    pub fn holds_on(&self) -> bool {
+        self.kind == Kind::Stall && self.ms.is_none()
+    }
+
     /// How long a piece of `bytes` is held back.
     pub fn delay(&self, bytes: usize) -> Option<Duration> {
         if self.kind != Kind::Slow || bytes == 0 {
@@ -201,36 +206,5 @@ mod tests {
             ..fault(3)
         };
         assert!((0..10_000).all(|n| sure.takes(n)));
-    }
-
-    #[test]
-    fn a_cut_comes_where_it_was_asked_for() {
-        let cut = |after_bytes, after_pieces| Fault {
-            after_bytes,
-            after_pieces,
-            ..parse(r#"{"kind":"cut","after_ms":1}"#).unwrap()
-        };
-        assert_eq!(cut(Some(10), None).cuts(0, 0, 9), None);
-        assert_eq!(cut(Some(10), None).cuts(0, 0, 10), Some(10));
-        assert_eq!(cut(Some(10), None).cuts(4, 1, 10), Some(6));
-        assert_eq!(cut(Some(0), None).cuts(0, 0, 5), Some(0));
-        assert_eq!(cut(None, Some(2)).cuts(5, 0, 5), None);
-        assert_eq!(cut(None, Some(2)).cuts(5, 1, 5), Some(5));
-        assert_eq!(cut(None, Some(0)).cuts(0, 0, 5), Some(0));
-        assert_eq!(cut(None, None).cuts(0, 0, 5), None);
-    }
-
-    #[test]
-    fn a_slow_response_is_slow_by_piece_and_by_rate() {
-        let slow = |ms, bytes_per_s: Option<u64>| Fault {
-            ms,
-            bytes_per_s: bytes_per_s.and_then(NonZeroU64::new),
-            ..parse(r#"{"kind":"slow","ms":1}"#).unwrap()
-        };
-        let ms = Duration::from_millis;
-        assert_eq!(slow(Some(20), None).delay(1000), Some(ms(20)));
-        assert_eq!(slow(None, Some(1000)).delay(500), Some(ms(500)));
-        assert_eq!(slow(Some(20), Some(1000)).delay(500), Some(ms(520)));
-        assert_eq!(slow(Some(20), None).delay(0), None);
     }
 }

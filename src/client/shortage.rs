@@ -27,7 +27,7 @@ pub async fn accept_failed(whose: &str, error: &io::Error) {
 }
 
 /// What helps against a system error, to follow its text; empty where unknown.
-fn remedy(error: &io::Error) -> String {
+pub fn remedy(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => {
             let limit = getrlimit(Resource::RLIMIT_NOFILE);

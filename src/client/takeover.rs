@@ -14,7 +14,7 @@ use std::path::Path;
 use command_fds::{CommandFdExt, FdMapping};
 use listenfd::ListenFd;
 use rustix::process::{Pid, Signal, kill_process};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -24,12 +24,12 @@ use crate::secret::Secret;
 use super::listener::ListenSocket;
 
 /// What a process gives to its successor, in one line of JSON besides the sockets.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Handed {
     /// What each socket is for.
     listeners: Vec<String>,
-    #[serde(serialize_with = "in_clear")]
-    hop_secret: Option<Secret>,
+    /// In clear: it goes to a process of our own.
+    hop_secret: Option<String>,
 }
 
 /// What a process has of the one before it; nothing, where there is none.
@@ -60,12 +60,6 @@ pub struct Successor {
 const TAKES_OVER: &str = "QUEUESCOPE_TAKES_OVER";
 /// As sd_listen_fds(3) has it.
 const FIRST: i32 = 3;
-
-/// It goes to a process of our own.
-fn in_clear<S: Serializer>(secret: &Option<Secret>, to: S) -> Result<S::Ok, S::Error> {
-    let text = secret.as_ref().map(|s| String::from_utf8_lossy(s.bytes()));
-    text.serialize(to)
-}
 
 impl Inherited {
     /// What this process has inherited. To be asked for once, while it has one thread: it takes the variables that say so away.
@@ -100,9 +94,16 @@ impl Inherited {
         }
         Ok(Inherited {
             sockets,
-            hop_secret,
+            hop_secret: hop_secret.map(|secret| secret.as_str().into()),
             predecessor: Some(line),
         })
+    }
+
+    /// Where those that nobody has claimed listen.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.sockets
+            .iter()
+            .filter_map(|(_, at)| at.local_addr().ok())
     }
 
     /// The socket that listens at this address; of those that any port would do for, the one of this name.
@@ -150,6 +151,7 @@ impl Successor {
         hop_secret: Option<Secret>,
     ) -> io::Result<Successor> {
         let (line, its_end) = StdUnixStream::pair()?;
+        let hop_secret = hop_secret.map(|s| String::from_utf8_lossy(s.bytes()).into_owned());
         let handed = Handed {
             listeners: sockets.iter().map(|socket| socket.name.clone()).collect(),
             hop_secret,
@@ -250,12 +252,6 @@ mod tests {
         drop(line);
         let ended = tokio::time::timeout(Duration::from_secs(60), process.wait());
         assert!(ended.await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_successor_that_ends_before_it_is_ready_is_told() {
-        let ended = start("exit 3").ready().await;
-        assert_eq!(ended, Err("the successor ended: exit status: 3".into()));
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use anyhow::Context;
 use toml::Table;
 
 use super::launch::EngineName;
-use super::plan::deploy::without_effect;
+use super::plan::deploy::{self, without_effect};
 use super::plan::error::PlanError;
 use super::plan::grid::Sweep;
 use super::plan::keys::Kind;
@@ -154,7 +154,8 @@ fn announcement(plan: &Plan) -> String {
     let value = |key: &&str| Some(format!("{key} = {}", settings.text(key)?));
     let pairs: Vec<String> = SHOWN.iter().filter(is_shown).filter_map(value).collect();
     text.push_str(&format!("  {}\n", pairs.join(", ")));
-    for note in without_effect(plan, settings) {
+    let of_faults = deploy::faults(settings).and_then(|faults| faults.note());
+    for note in without_effect(plan, settings).into_iter().chain(of_faults) {
         text.push_str(&format!("note: {note}\n"));
     }
     text

@@ -53,6 +53,8 @@ struct Target {
     is_smi: bool,
     asked: u64,
     failed: u64,
+    /// It was there to be asked, if only once.
+    has_answered: bool,
     /// Why the last that failed did.
     last: String,
 }
@@ -66,6 +68,7 @@ impl Scraper {
             is_smi,
             asked: 0,
             failed: 0,
+            has_answered: false,
             last: String::new(),
         };
         let page = |server: &ServerFile| {
@@ -149,19 +152,23 @@ impl Target {
         let (asked, failed) = (self.asked, self.failed);
         let (name, place, last) = (&self.name, &self.place, &self.last);
         let remedy = match self.is_smi {
-            true => "it has to report utilization.gpu and memory.used",
-            false => "start the server with --enable-metrics",
+            true => "; it has to report utilization.gpu and memory.used",
+            // One that was down, or has told its figures, says nothing of how it was started.
+            false if self.has_answered && failed == asked => {
+                "; start the server with --enable-metrics"
+            }
+            false => "",
         };
         (failed > 0).then(|| {
             format!(
-                "{name}: {failed} of {asked} scrapes of {place} failed, which leaves gaps (the last: {last}); {remedy}"
+                "{name}: {failed} of {asked} scrapes of {place} failed, which leaves gaps (the last: {last}){remedy}"
             )
         })
     }
 
     /// What is told: of which server or GPU, metric and value.
     async fn told(
-        &self,
+        &mut self,
         access: &Access,
         client: &mut Option<Client>,
     ) -> Result<Vec<(String, &'static str, f64)>, String> {
@@ -178,7 +185,9 @@ impl Target {
             Some(client) => client,
             None => client.insert(access.client(&self.place).await?),
         };
-        match client.ask(Method::GET, "", Bytes::new()).await? {
+        let answer = client.ask(Method::GET, "", Bytes::new()).await?;
+        self.has_answered = true;
+        match answer {
             (200, page) => {
                 let told = gauges(&String::from_utf8_lossy(&page)).into_iter();
                 let told = told.map(|(metric, value)| (self.name.clone(), metric, value));

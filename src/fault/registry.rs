@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -31,8 +31,8 @@ struct ActiveFault {
     fault: Fault,
     chances: u64,
     injected: u64,
-    /// Gone with the fault: then its receivers see that it is removed.
-    #[serde(skip)]
+    /// Gone with the fault: then its receivers, the requests that it is being done to, see that it is removed.
+    #[serde(rename = "under_way", serialize_with = "receivers")]
     in_force: watch::Sender<()>,
 }
 
@@ -76,6 +76,11 @@ pub struct Injected {
     in_force: watch::Receiver<()>,
     log: Arc<Mutex<Log>>,
     clock: Clock,
+}
+
+/// How many requests the fault holds, slows or is to cut.
+fn receivers<S: Serializer>(in_force: &watch::Sender<()>, to: S) -> Result<S::Ok, S::Error> {
+    in_force.receiver_count().serialize(to)
 }
 
 /// Entries kept; older ones are dropped and counted.

@@ -137,41 +137,6 @@ mod tests {
     const SPAN: &str = "00f067aa0ba902b7";
 
     #[test]
-    fn a_valid_parent_keeps_its_trace_and_flags() {
-        for (text, flags) in [
-            (format!("00-{ID}-{SPAN}-00"), 0),
-            (format!("00-{ID}-{SPAN}-03"), 3),
-            (format!("cc-{ID}-{SPAN}-01-what-comes"), 1),
-        ] {
-            let trace = Trace::parse(&text).unwrap();
-            assert_eq!((&*trace.id_text(), trace.flags), (ID, flags));
-            assert_eq!(trace.parent, SpanId::parse(SPAN));
-            let (one, two) = (new_span_id(), new_span_id());
-            assert_ne!(one, two);
-            let child = Trace::parse(&trace.with_parent(one)).unwrap();
-            assert_eq!((child.id, child.flags), (trace.id, trace.flags));
-            assert_eq!(child.parent, Some(one));
-        }
-    }
-
-    #[test]
-    fn an_invalid_parent_is_none() {
-        for text in [
-            String::new(),
-            format!("00-{ID}-{SPAN}"),
-            format!("00-{ID}-{SPAN}-01-more"),
-            format!("ff-{ID}-{SPAN}-01"),
-            format!("00-{}-{SPAN}-01", "0".repeat(32)),
-            format!("00-{ID}-{}-01", "0".repeat(16)),
-            format!("00-{}-{SPAN}-01", ID.to_uppercase()),
-            format!("00-{}-{SPAN}-01", &ID[1..]),
-        ] {
-            assert_eq!(Trace::parse(&text), None, "{text}");
-        }
-        assert!(Trace::parse(&Trace::random().with_parent(new_span_id())).is_some());
-    }
-
-    #[test]
     fn whether_a_trace_is_sampled_is_open_where_a_proxy_of_ours_began_it() {
         let decided = |flags: &str, state: &str| {
             let mut headers = HeaderMap::new();

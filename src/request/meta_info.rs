@@ -231,17 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_pair_is_the_first_batch_and_what_came_before_it() {
-        let fields = [
-            (Field::ForwardEntryTime, "1795168579.5"),
-            (Field::QueueTime, "0.25"),
-        ];
-        let (start, end) = timings(&fields).queue(None).unwrap();
-        assert_eq!(end.nanos(), 1_795_168_579_500_000_000);
-        assert_eq!(end.nanos_since(start), 250_000_000);
-    }
-
-    #[test]
     fn a_retraction_parts_the_pair() {
         for name in [Field::NumRetractions, Field::TotalRetractions] {
             let queue = |time| {

@@ -256,7 +256,11 @@ async fn faults(request: Request<Incoming>, worker: &str, faults: &Faults) -> An
             };
             match Fault::parse(&body.to_bytes()) {
                 Ok(fault) => {
-                    log::warn!("worker {worker}: fault {fault:?}");
+                    let lasts = match fault.holds_on() {
+                        true => "; it holds requests until it is removed or their clients leave",
+                        false => "",
+                    };
+                    log::warn!("worker {worker}: fault {fault:?}{lasts}");
                     faults.set(worker, Some(fault));
                     json(&faults.shown())
                 }

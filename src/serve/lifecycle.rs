@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 
 use crate::client::listener::ListenSocket;
 use crate::client::phase::Phase;
+use crate::client::shortage;
 use crate::client::takeover::{Inherited, Line, Successor};
 use crate::clock::{Clock, NANOS};
 use crate::config::proxy::Config;
@@ -75,9 +76,9 @@ impl Proxy {
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let trust = credentials.trust.clone();
         let bound = bind(&config, trust, &[], &metrics, inherited).await?;
-        let admin = listen("admin", config.admin, inherited)?;
+        let admin = listen("admin", config.admin, inherited, &[])?;
         let traces = config.engine.traces.listen;
-        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited));
+        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited, &[]));
         let traces = traces.transpose()?;
         // Last of what can fail: it moves aside what lies where the records go.
         let shared = Arc::new(shared(
@@ -249,7 +250,10 @@ impl Proxy {
         let hop_secret = (!is_configured).then(|| self.shared.hop_key.secret().clone());
         let arguments = std::env::args_os().skip(1);
         let started = Successor::start(program, arguments, &self.sockets(), hop_secret);
-        started.map_err(|why| format!("cannot start {}: {why}", program.display()))
+        started.map_err(|why| {
+            let helps = shortage::remedy(&why);
+            format!("cannot start {}: {why}{helps}", program.display())
+        })
     }
 
     fn sockets(&self) -> Vec<ListenSocket> {

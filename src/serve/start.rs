@@ -69,17 +69,24 @@ pub(super) fn listen(
     name: &str,
     address: SocketAddr,
     inherited: &mut Inherited,
+    running: &[Arc<Served>],
 ) -> anyhow::Result<ListenSocket> {
     let claimed = inherited.claim(name, address);
+    let running = running.iter().map(|running| running.socket.address);
+    let mut ours = running.chain(inherited.addresses());
+    let same_port = ours.find(|at| at.port() == address.port());
     let listen = if name.starts_with("worker") {
         ": listen"
     } else {
         ""
     };
     let wrong = |why: io::Error| {
-        let right = match why.kind() {
-            io::ErrorKind::AddrNotAvailable => "give an address of this machine",
-            _ => "is another process there? Give a free address",
+        let right = match (why.kind(), same_port) {
+            (io::ErrorKind::AddrNotAvailable, _) => "give an address of this machine".into(),
+            (io::ErrorKind::AddrInUse, Some(at)) => format!(
+                "this proxy listens on {at}, and can change to another address of that port only by a stop and a start"
+            ),
+            _ => "is another process there? Give a free address".into(),
         };
         anyhow!("{name}{listen} = \"{address}\": {why}; {right}")
     };
@@ -113,7 +120,7 @@ pub(super) async fn bind(
                 name,
                 ..socket.clone()
             },
-            None => listen(&name, address, inherited)?,
+            None => listen(&name, address, inherited, running)?,
         };
         let before = same.map(|(running, _)| running.service.upstreams.load_full());
         let metrics = metrics.clone();

@@ -228,32 +228,4 @@ mod tests {
         left.sort();
         assert_eq!(contents(left), ["12", "11"]);
     }
-
-    #[test]
-    fn what_is_due() {
-        let file = |len: u64, since: Option<i64>| (len, since.map(at));
-        let by_size = Rotation {
-            bytes: 1000,
-            ..Rotation::default()
-        };
-        let by_age = Rotation {
-            age_nanos: 60 * NANOS,
-            ..Rotation::default()
-        };
-        for (rotation, file, adding, due) in [
-            (by_size, file(900, None), 100, false),
-            (by_size, file(900, None), 101, true),
-            // A file without rows is not rotated, however long the rows are.
-            (by_size, file(300, None), 10_000, false),
-            (by_size, file(0, None), 10_000, false),
-            (by_age, file(900, Some(41)), 1, false),
-            (by_age, file(900, Some(40)), 1, true),
-            (by_age, file(900, None), 1 << 40, false),
-            (Rotation::default(), file(1 << 40, Some(0)), 1 << 40, false),
-        ] {
-            let (len, since) = file;
-            let is_due = rotation.is_due(len, since, 300, adding, at(100));
-            assert_eq!(is_due, due, "{rotation:?} {file:?} {adding}");
-        }
-    }
 }

@@ -55,28 +55,26 @@ mod tests {
         (by, candidates.iter().map(|c| c.index).collect())
     }
 
-    #[test]
-    fn more_than_the_share_must_be_known() {
-        assert_eq!(narrowed(&[(0, 0), (0, 4)]), (ChosenBy::Prefix, vec![1]));
-        assert_eq!(narrowed(&[(0, 0), (0, 3)]), (ChosenBy::Load, vec![0, 1]));
-        assert_eq!(narrowed(&[]), (ChosenBy::Load, vec![]));
-    }
+    /// Candidates, what decides, and who is left.
+    type Case = (&'static [(usize, usize)], ChosenBy, &'static [usize]);
 
     #[test]
-    fn the_longest_is_taken_and_all_that_have_it() {
-        let of = [(0, 5), (2, 9), (0, 0), (1, 9)];
-        assert_eq!(narrowed(&of), (ChosenBy::Prefix, vec![1, 3]));
-    }
-
-    #[test]
-    fn uneven_queues_go_before_the_prompt_by_both_limits() {
-        assert_eq!(
-            narrowed(&[(9, 9), (0, 0)]),
-            (ChosenBy::Imbalance, vec![0, 1])
-        );
-        assert_eq!(narrowed(&[(8, 9), (0, 0)]).0, ChosenBy::Prefix);
-        // 9 ahead, but not 1.5 times as long.
-        assert_eq!(narrowed(&[(27, 9), (18, 0)]).0, ChosenBy::Prefix);
-        assert_eq!(narrowed(&[(28, 9), (18, 0)]).0, ChosenBy::Imbalance);
+    fn the_longest_that_is_known_decides_while_queues_are_even() {
+        use ChosenBy::{Imbalance, Load, Prefix};
+        let cases: [Case; 8] = [
+            // More than the share must be known.
+            (&[(0, 0), (0, 4)], Prefix, &[1]),
+            (&[(0, 0), (0, 3)], Load, &[0, 1]),
+            (&[], Load, &[]),
+            (&[(0, 5), (2, 9), (0, 0), (1, 9)], Prefix, &[1, 3]),
+            // Uneven queues go before the prompt, by both limits: 9 ahead may be less than 1.5 times as long.
+            (&[(9, 9), (0, 0)], Imbalance, &[0, 1]),
+            (&[(8, 9), (0, 0)], Prefix, &[0]),
+            (&[(27, 9), (18, 0)], Prefix, &[0]),
+            (&[(28, 9), (18, 0)], Imbalance, &[0, 1]),
+        ];
+        for (of, by, left) in cases {
+            assert_eq!(narrowed(of), (by, left.to_vec()), "{of:?}");
+        }
     }
 }

@@ -151,23 +151,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn they_are_closed_after_their_time() {
-        let idle = Idle::new(10);
-        let mut first = put(&idle, 1);
-        tokio::time::sleep(IDLE / 2).await;
-        let (mut second, began) = (put(&idle, 2), Instant::now());
-        assert!(is_closed(&mut first).await);
-        assert_eq!(began.elapsed(), IDLE / 2);
-        assert!(is_closed(&mut second).await);
-        assert_eq!(began.elapsed(), IDLE);
-        // And again when there is one anew.
-        tokio::time::sleep(IDLE).await;
-        let mut third = put(&idle, 1);
-        assert!(is_closed(&mut third).await);
-        assert!(idle.kept.lock().all.is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn beyond_the_limit_the_oldest_is_closed() {
         let idle = Idle::new(2);
         let mut first = put(&idle, 1);

@@ -156,31 +156,30 @@ mod tests {
     }
 
     #[test]
-    fn random_is_even_and_blind() {
-        for share in shares(Policy::Random, &[0, 9, 3]) {
-            assert!(is_about(share, 1.0 / 3.0), "{share}");
-        }
-    }
-
-    #[test]
-    fn the_shortest_queue_is_chosen_and_ties_are_even() {
-        let shares = shares(Policy::ShortestQueue, &[2, 1, 5, 1, 1]);
-        assert_eq!((shares[0], shares[2]), (0, 0));
-        for index in [1, 3, 4] {
-            assert!(is_about(shares[index], 1.0 / 3.0), "{shares:?}");
-        }
-    }
-
-    #[test]
-    fn power_of_two_is_the_shorter_of_two() {
-        // Of the six pairs the longest queue wins none, the next one, the next two, the shortest three.
-        let shares = shares(Policy::PowerOfTwo, &[1, 2, 3, 4]);
-        for (share, wins) in shares.iter().zip([3.0, 2.0, 1.0, 0.0]) {
-            assert!(is_about(*share, wins / 6.0), "{shares:?}");
-        }
-        let ties = self::shares(Policy::PowerOfTwo, &[4, 4, 4]);
-        for share in ties {
-            assert!(is_about(share, 1.0 / 3.0), "{share}");
+    fn each_policy_gives_the_shares_that_are_right_for_it() {
+        let third = 1.0 / 3.0;
+        let cases: [(Policy, &[usize], &[f64]); 4] = [
+            (Policy::Random, &[0, 9, 3], &[third; 3]),
+            (
+                Policy::ShortestQueue,
+                &[2, 1, 5, 1, 1],
+                &[0.0, third, 0.0, third, third],
+            ),
+            // Of the six pairs the longest queue wins none, the next one, the next two, the shortest three.
+            (
+                Policy::PowerOfTwo,
+                &[1, 2, 3, 4],
+                &[0.5, third, 1.0 / 6.0, 0.0],
+            ),
+            (Policy::PowerOfTwo, &[4, 4, 4], &[third; 3]),
+        ];
+        for (policy, in_flight, chances) in cases {
+            let shares = shares(policy, in_flight);
+            let mut all = shares.iter().zip(chances);
+            assert!(
+                all.all(|(share, chance)| is_about(*share, *chance)),
+                "{policy:?}: {shares:?}"
+            );
         }
     }
 }

@@ -1,18 +1,14 @@
-//! Dashboards and rules: every name in them is one that somebody has, and every query of theirs finds data in a real
-//! Prometheus that scrapes a demo.
+//! Dashboards and rules: every query of theirs finds data in a real Prometheus that scrapes a demo.
 
 mod live;
 mod meaning;
 mod queries;
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use queuescope::telemetry::prometheus::METRICS;
-
 use crate::support::process::run;
-use queries::{dashboards, metrics_in, panels};
+use queries::{dashboards, panels};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -21,71 +17,6 @@ fn root() -> &'static Path {
 fn read(path: &str) -> String {
     let found = std::fs::read_to_string(root().join(path));
     found.unwrap_or_else(|error| panic!("{path}: {error}"))
-}
-
-/// The names that a scrape's text tells the types of.
-fn typed_names(scrape: &str) -> impl Iterator<Item = String> {
-    let types = scrape
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE "));
-    types
-        .filter_map(|line| line.split(' ').next())
-        .map(str::to_owned)
-}
-
-/// Every metric that a query may name: ours, SGLang's and the routers' as recorded, those that rules make.
-fn known() -> BTreeSet<String> {
-    let rules = read("deploy/prometheus/recording-rules.yml");
-    let made = rules.lines().filter_map(|line| line.split_once("record: "));
-    let ours = METRICS.iter();
-    let mut known: BTreeSet<String> = ours.map(|metric| metric.name.to_owned()).collect();
-    known.extend(made.map(|(_, name)| name.to_owned()));
-    for scrape in [
-        "tests/data/sglang-0.5.23/info_metrics.body",
-        "tests/data/smg/metrics-1.13.0.txt",
-        "tests/data/smg/metrics-0.3.2.txt",
-    ] {
-        known.extend(typed_names(&read(scrape)));
-    }
-    known.insert("up".to_owned());
-    known
-}
-
-/// The name without what Prometheus adds to a histogram's.
-fn family<'a>(known: &BTreeSet<String>, name: &'a str) -> &'a str {
-    let parts = ["_bucket", "_sum", "_count"];
-    let bare = parts.iter().find_map(|part| name.strip_suffix(part));
-    bare.filter(|bare| known.contains(*bare)).unwrap_or(name)
-}
-
-#[test]
-fn every_metric_in_dashboards_and_rules_is_one_that_is_there() {
-    let known = known();
-    assert!(known.len() > 100, "{known:?}");
-    let mut texts: Vec<(String, String)> = Vec::new();
-    for (name, board) in dashboards() {
-        texts.extend(queries::all(&board).map(|query| (name.clone(), query)));
-    }
-    for rules in ["recording-rules.yml", "alert-rules.yml"] {
-        let text = read(&format!("deploy/prometheus/{rules}"));
-        texts.extend(queries::of_rules(&text).map(|query| (rules.to_owned(), query)));
-    }
-    let mut used = BTreeSet::new();
-    for (place, query) in &texts {
-        let names = metrics_in(query);
-        assert!(!names.is_empty(), "{place}: no metric in {query}");
-        for name in names {
-            let family = family(&known, &name).to_owned();
-            assert!(
-                known.contains(&family),
-                "{place}: nobody has {name}: {query}"
-            );
-            used.insert(family);
-        }
-    }
-    for ours in ["queuescope_", "gen_ai_", "sglang:", "smg_", "process_"] {
-        assert!(used.iter().any(|name| name.starts_with(ours)), "{ours}");
-    }
 }
 
 #[test]

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::process::Process;
 use crate::support::proxy::{Front, rows};
 use crate::support::upstream::Upstream;
-use crate::support::wire::{Reader, json_response, post, until};
+use crate::support::wire::{Client, json_response, post, until};
 
 /// A front to `upstream` with its records in `folder`. Small files: there is a rotation every fifty rows or so.
 fn start(upstream: SocketAddr, folder: &Arc<TempDir>) -> Process {
@@ -35,22 +35,16 @@ type Answered = Arc<Mutex<BTreeSet<String>>>;
 
 /// Sends requests one after another until the other side is gone, or `limit` are answered.
 async fn keep_asking(front: SocketAddr, name: String, limit: usize, answered: Answered) {
-    let Ok(mut stream) = TcpStream::connect(front).await else {
+    let Ok(stream) = TcpStream::connect(front).await else {
         return;
     };
+    let mut client = Client::from_stream(stream);
     for n in 0..limit {
         let id = format!("{name}-{n}");
         let request = post("/generate", &format!("x-request-id: {id}\r\n"), b"{}");
-        if stream.write_all(&request).await.is_err() {
+        let sent = client.stream.write_all(&request).await;
+        if sent.is_err() || !client.response().await.whole {
             return;
-        }
-        let mut reader = Reader::default();
-        let mut buffer = vec![0; 4096];
-        while !reader.is_whole(usize::MAX) {
-            match stream.read(&mut buffer).await {
-                Ok(read) if read > 0 => reader.feed(&buffer[..read]),
-                _ => return,
-            }
         }
         answered.lock().unwrap().insert(id);
     }

@@ -21,6 +21,22 @@ fn servers_go_down_and_up_as_the_schedule_lists_them() {
 }
 
 #[test]
+fn a_stall_that_is_never_lifted_is_spoken_of() {
+    for (schedule, kind, is_never) in [
+        ("{ 1 = [1], 5 = [2] }", "stall", true),
+        ("{ 1 = [1], 5 = [] }", "stall", false),
+        ("{ 5 = [1] }", "{ kind = \"stall\", ms = 50 }", false),
+        ("{ 5 = [1] }", "reset", false),
+        ("{ 5 = [1] }", "kill", false),
+    ] {
+        let note = plan(schedule, kind).note();
+        assert_eq!(note.is_some(), is_never, "{schedule} {kind}");
+        let says = |note: String| note.contains("stalled at 5 s") && note.contains("35 = []");
+        assert!(note.is_none_or(says));
+    }
+}
+
+#[test]
 fn a_hops_fault_is_as_the_hop_takes_it() {
     let slow = plan(
         "{ 1 = [1] }",

@@ -168,6 +168,7 @@ async fn a_server_that_is_down_leaves_a_gap_and_is_spoken_of() {
     };
     let (rows, notes) = scraped(&servers, Access::default(), None, asked).await;
     assert_eq!(rows, []);
+    assert!(!notes[0].contains("--enable-metrics"), "{}", notes[0]);
     for (note, name, said) in [
         (&notes[0], "down: ", "failed, which leaves gaps (the last: "),
         (

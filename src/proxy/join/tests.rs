@@ -86,27 +86,11 @@ fn is_joined(attempt: &HopAttempt) -> bool {
 }
 
 #[test]
-fn retries_join_by_the_span_and_the_answer_is_set_apart() {
+fn what_comes_after_the_end_is_counted_and_in_no_row() {
     let tables = tables(true);
     let request = tables.open("id", &[100]);
-    let [first, second, third] = [1, 2, 3].map(|n| tables.arrive(n, Some(100), Some("id")));
-    assert!(!first.needs_row && !second.needs_row && !third.needs_row);
-    end(&first, Some(503), Outcome::Rejected);
-    end(&second, None, Outcome::UpstreamDied);
-    end(&third, Some(200), Outcome::Ok);
-    request.answered(span(3));
-    let (count, failed) = request.so_far();
-    assert_eq!((count, failed.len()), (3, 2));
-    let closed = tables.joins.close(&request, at(3));
-    assert_eq!(closed.count, 3);
-    assert_eq!(closed.last.unwrap().host, "server:3");
-    let failed = closed.others.iter().map(|f| (f.host.as_str(), f.outcome));
-    let expected = [
-        ("server:1", Some(Outcome::Rejected)),
-        ("server:2", Some(Outcome::UpstreamDied)),
-    ];
-    assert!(failed.eq(expected));
-    assert_eq!(tables.counted("span"), 3);
+    tables.arrive(1, Some(100), Some("id"));
+    tables.joins.close(&request, at(3));
     // One that comes later still is counted, and in no row.
     tables.joins.sweep(at(50));
     assert!(!tables.arrive(4, Some(100), Some("id")).needs_row);
@@ -136,32 +120,6 @@ fn who_stands_for_the_request_depends_on_what_answered() {
         let count = failed as u32 + 1;
         assert_eq!((closed.others.len(), closed.count), (failed, count));
     }
-}
-
-#[test]
-fn a_router_that_loses_the_span_leaves_the_request_id() {
-    let tables = tables(true);
-    let kept = tables.open("kept", &[100]);
-    let lost = tables.open("lost", &[200]);
-    // One that keeps spans takes the id from no other.
-    assert!(is_joined(&tables.arrive(11, Some(100), Some("kept"))));
-    end(
-        &tables.arrive(1, Some(999), Some("lost")),
-        Some(503),
-        Outcome::Rejected,
-    );
-    tables.arrive(2, Some(998), Some("lost"));
-    lost.answered(span(2));
-    let closed = tables.joins.close(&lost, at(3));
-    assert_eq!((closed.count, closed.others.len()), (2, 1));
-    assert_eq!(closed.last.unwrap().span, span(2));
-    assert_eq!(
-        (tables.counted("span"), tables.counted("request_id")),
-        (1, 2)
-    );
-    assert_eq!(tables.joins.close(&kept, at(3)).count, 1);
-    tables.joins.sweep(at(100));
-    assert_eq!(tables.held(), [0; 5]);
 }
 
 #[test]

@@ -146,40 +146,6 @@ fn names_are_as_prometheus_wants_them() {
 }
 
 #[test]
-fn what_is_counted_is_shown() {
-    let metrics = Metrics::new().unwrap();
-    let mut first = metrics.request_began();
-    let second = metrics.request_began();
-    first.enter(Progress::Waiting);
-    drop(second);
-    metrics.request_ended(&Counted::of(&rows(&[row(
-        Endpoint::Chat,
-        Outcome::ClientAbort,
-    )])));
-    metrics.rows_lost.with(&["write"]).inc_by(3);
-    metrics.clone().broken_heads.with(&[]).inc();
-    let shown = shown(&metrics);
-    for (name, value) in [
-        (
-            r#"queuescope_requests_total{endpoint="/v1/chat/completions",outcome="client_abort",worker="w0"}"#,
-            1.0,
-        ),
-        (r#"queuescope_rows_lost_total{reason="write"}"#, 3.0),
-        ("queuescope_broken_heads_total", 1.0),
-        (r#"queuescope_in_flight{phase="receiving"}"#, 0.0),
-        (r#"queuescope_in_flight{phase="waiting"}"#, 1.0),
-        (r#"queuescope_in_flight{phase="streaming"}"#, 0.0),
-        (r#"queuescope_passed_through_total{endpoint="other"}"#, 0.0),
-        (
-            r#"queuescope_ended_in_total{outcome="client_abort",stage="decode"}"#,
-            1.0,
-        ),
-    ] {
-        assert_eq!(shown.get(name), Some(&value), "{name}\n{shown:#?}");
-    }
-}
-
-#[test]
 fn bounds_are_those_of_sglang() {
     let recorded = concat!(
         env!("CARGO_MANIFEST_DIR"),

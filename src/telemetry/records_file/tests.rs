@@ -5,9 +5,8 @@ use super::*;
 use crate::clock::{ManualClock, NANOS};
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
-use crate::request::row::{Row, Rows};
+use crate::request::row::Row;
 use crate::request::timeline::{Moment, Side};
-use crate::telemetry::recorder::Recorder;
 
 const START: i64 = 1_795_186_080 * NANOS;
 
@@ -92,6 +91,23 @@ fn ids(path: &Path) -> Vec<String> {
             line.split(',').next().unwrap().into()
         })
         .collect()
+}
+
+#[test]
+fn records_that_lie_there_are_moved_aside_whatever_their_version() {
+    let folder = Folder::new(Rotation::default());
+    let torn = "req_id,of,another,version\n1,2,3,4\n5,6";
+    std::fs::write(folder.path(), torn).unwrap();
+    for id in ["a", "b"] {
+        let mut sink = folder.sink();
+        assert_eq!(ids(folder.path()), [""; 0]);
+        sink.write(&folder.line(id)).unwrap();
+        sink.close();
+    }
+    let theirs = folder.folder.path().join("r.csv.20261120T144800Z");
+    assert_eq!(std::fs::read_to_string(&theirs).unwrap(), torn);
+    std::fs::remove_file(theirs).unwrap();
+    folder.has("r.csv: b, r.csv.20261120T144800Z.1: a");
 }
 
 #[test]
@@ -273,51 +289,4 @@ fn files_without_a_row_push_out_none_that_have_some() {
     let files = folder.files();
     let rows: Vec<&String> = files.values().flatten().collect();
     assert_eq!(rows, ["b", "c"]);
-}
-
-/// Several writers as processes have them that were given the same path.
-#[test]
-fn writers_in_parallel_lose_and_double_nothing() {
-    const WRITERS: usize = 3;
-    const ROWS: usize = 1500;
-    let mut folder = Folder::new(Rotation::default());
-    folder.file.clock = Clock::system();
-    folder.file.rotation.bytes = 30_000;
-    let writer = |writer: usize| {
-        for part in 0..5 {
-            // It ends, and another follows it.
-            let recorder =
-                Recorder::start(folder.file.clone(), ROWS, folder.metrics.clone()).unwrap();
-            for n in 0..ROWS / 5 {
-                let id = format!("{writer}-{part}-{n}");
-                let observer = Observer::new(Side::Front, Endpoint::Generate, id);
-                let now = folder.file.clock.now();
-                let observed = observer.finish(End::Complete, now);
-                recorder.record(Rows::from(Row::ended(observed)));
-                if n % 40 == writer {
-                    std::thread::yield_now();
-                }
-            }
-            recorder.close();
-        }
-    };
-    std::thread::scope(|scope| {
-        for n in 0..WRITERS {
-            scope.spawn(move || writer(n));
-        }
-    });
-    let files = folder.files();
-    let mut all: Vec<String> = files.values().flatten().cloned().collect();
-    assert_eq!(all.len(), WRITERS * ROWS);
-    all.sort();
-    all.dedup();
-    assert_eq!(all.len(), WRITERS * ROWS, "a row stands twice");
-    for (name, ids) in &files {
-        let one = |id: &String| id.split('-').take(2).collect::<String>();
-        let of: std::collections::BTreeSet<_> = ids.iter().map(one).collect();
-        assert!(of.len() <= 1, "{name} has rows of {of:?}");
-    }
-    let text = folder.metrics.text();
-    let rotations = format!("queuescope_records_rotations_total {}", files.len() - 1);
-    assert!(text.lines().any(|line| line == rotations), "{text}");
 }

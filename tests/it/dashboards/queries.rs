@@ -1,7 +1,5 @@
 //! The queries of dashboards and rules, as they are sent.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::{read, root};
@@ -40,63 +38,6 @@ pub fn all(board: &Value) -> impl Iterator<Item = String> {
         Some(format!("group by ({label}) ({metric}{{{label}!=\"\"}})"))
     });
     queries.chain(variables)
-}
-
-/// The expressions of a file of rules, each in one line.
-pub fn of_rules(yaml: &str) -> impl Iterator<Item = String> {
-    let parts = yaml.split("expr: ").skip(1);
-    parts.map(|part| {
-        // A folded one goes on while lines are deeper than their key.
-        let mut lines = part.lines();
-        let first = lines.next().unwrap().trim();
-        let folded = lines.take_while(|line| line.starts_with("          "));
-        match first {
-            ">-" => folded.map(str::trim).collect::<Vec<_>>().join(" "),
-            one => one.to_owned(),
-        }
-    })
-}
-
-/// The metrics that a query names: words that are no function, label, keyword nor text.
-pub fn metrics_in(query: &str) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    let is_word = |c: char| c.is_ascii_alphanumeric() || "_:$".contains(c);
-    let mut rest = without_labels(query);
-    while let Some(start) = rest.find(is_word) {
-        let tail = rest[start..].to_owned();
-        let end = tail.find(|c| !is_word(c)).unwrap_or(tail.len());
-        let (word, after) = tail.split_at(end);
-        let is_keyword = word == "group_left";
-        let is_name = !is_keyword && (word.contains(['_', ':']) || word == "up");
-        if is_name && !after.trim_start().starts_with('(') && !word.starts_with('$') {
-            names.insert(word.to_owned());
-        }
-        rest = after.to_owned();
-    }
-    names
-}
-
-/// The query without texts, `{…}`, `[…]` and the lists behind `by`.
-fn without_labels(query: &str) -> String {
-    let plain: Vec<&str> = query.split('"').step_by(2).collect();
-    let query = plain.concat();
-    let mut text = String::new();
-    let mut rest = query.as_str();
-    while let Some(at) = rest.find(['{', '[']) {
-        let close = if rest[at..].starts_with('{') {
-            '}'
-        } else {
-            ']'
-        };
-        text.push_str(&rest[..at]);
-        rest = rest[at..].split_once(close).unwrap().1;
-    }
-    text.push_str(rest);
-    while let Some(at) = text.find(" by (") {
-        let end = at + text[at..].find(')').unwrap();
-        text.replace_range(at..=end, " ");
-    }
-    text
 }
 
 /// Picks what never happens in the demo: an alert that asks for it is asked for all.

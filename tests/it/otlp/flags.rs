@@ -1,7 +1,6 @@
 //! Which traces are kept, and what goes upstream.
 
 use queuescope::telemetry::otlp::settings::Protocol;
-use queuescope::telemetry::otlp::settings::UpstreamFlag;
 
 use crate::support::collector::{Collector, SERVER};
 use crate::support::proxy::Front;
@@ -17,25 +16,10 @@ async fn ask(front: &Front, extra: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_collector_the_configs_ratio_decides_on_the_flag() {
-    let upstream = Upstream::ok().await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.otlp.upstream_flag = Some(UpstreamFlag::Ratio);
-        config.otlp.ratio = 0.0;
-    })
-    .await;
-    ask(&front, "").await;
-    let sent = upstream.seen()[0].header("traceparent").unwrap();
-    assert!(sent.ends_with("-00"), "{sent}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_no_span_of_ours_stays_below_its_clients() {
     let upstream = Upstream::ok().await;
-    let front = Front::with(&[upstream.addr], |config| {
-        config.otlp.upstream_flag = Some(UpstreamFlag::Never);
-    })
-    .await;
+    let keys = "[telemetry.otlp]\nupstream_flag = \"never\"";
+    let front = Front::keyed(&[upstream.addr], keys).await;
     let mut client = front.client().await;
     for trace in [
         format!("traceparent: 00-{ID}-{PARENT}-01\r\n"),

@@ -7,18 +7,19 @@ use crate::support::proxy::Front;
 use crate::support::upstream::{Upstream, refusing};
 use crate::support::wire::{json_response, until};
 
-use super::{export_to, url};
+use super::url;
 
 const REQUESTS: u64 = 40;
 
-/// A front that gives each export a second.
-async fn front(upstream: &Upstream, endpoint: &str, protocol: Protocol) -> Front {
-    Front::with(&[upstream.addr], |config| {
-        export_to(config, endpoint, protocol);
-        config.otlp.timeout_s = 1.0.try_into().unwrap();
-        config.otlp.queue = 8.try_into().unwrap();
-    })
-    .await
+/// Limits of one that gives each export a second.
+const QUICK: &str = "delay_s = 0.01\ntimeout_s = 1\nqueue = 8";
+
+/// A front that exports to `endpoint` within these limits; those of an hour are longer than the test.
+async fn front(upstream: &Upstream, endpoint: &str, protocol: Protocol, limits: &str) -> Front {
+    let protocol = protocol.name();
+    let keys =
+        format!("[telemetry.otlp]\nendpoint = \"{endpoint}\"\nprotocol = \"{protocol}\"\n{limits}");
+    Front::keyed(&[upstream.addr], &keys).await
 }
 
 async fn ask(front: &Front, many: u64) {
@@ -64,7 +65,7 @@ async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_it
         (Mood::Takes, nonsense.addr, Protocol::Grpc, ""),
     ] {
         collector.set(mood);
-        let front = front(&upstream, &url(place), protocol).await;
+        let front = front(&upstream, &url(place), protocol, QUICK).await;
         ask(&front, REQUESTS).await;
         until("each to be counted", || lost(&front) == REQUESTS).await;
         if !reason.is_empty() {
@@ -88,7 +89,7 @@ async fn no_request_fails_for_a_collector_and_each_lost_trace_is_counted_with_it
 async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
     let collector = Collector::start().await;
     let upstream = Upstream::ok().await;
-    let front = front(&upstream, &url(collector.grpc), Protocol::Grpc).await;
+    let front = front(&upstream, &url(collector.grpc), Protocol::Grpc, QUICK).await;
     collector.set(Mood::Refuses);
     ask(&front, 3).await;
     until("the loss", || lost(&front) == 3).await;
@@ -103,37 +104,24 @@ async fn a_collector_that_is_back_gets_what_comes_from_then_on() {
 async fn at_its_end_a_process_sends_what_waits_and_waits_for_no_dead_collector() {
     let collector = Collector::start().await;
     let upstream = Upstream::ok().await;
-    let patient = async |endpoint: String| {
-        Front::with(&[upstream.addr], |config| {
-            export_to(config, &endpoint, Protocol::Grpc);
-            // Longer than the test.
-            config.otlp.delay_s = 3600.0.try_into().unwrap();
-            config.otlp.timeout_s = 3600.0.try_into().unwrap();
-        })
-        .await
-    };
-    let front = patient(url(collector.grpc)).await;
-    ask(&front, 5).await;
-    assert_eq!(front.rows().await.len(), 5);
+    let (to, limits) = (url(collector.grpc), "delay_s = 3600\ntimeout_s = 3600");
+    let one = self::front(&upstream, &to, Protocol::Grpc, limits).await;
+    ask(&one, 5).await;
+    assert_eq!(one.rows().await.len(), 5);
     assert_eq!(collector.traces(), 5);
     collector.set(Mood::Holds);
-    let front = patient(url(collector.grpc)).await;
-    ask(&front, 5).await;
-    front.proxy.drain().await;
-    assert_eq!(dropped(&front, "shutdown"), 5);
+    let one = self::front(&upstream, &to, Protocol::Grpc, limits).await;
+    ask(&one, 5).await;
+    one.proxy.drain().await;
+    assert_eq!(dropped(&one, "shutdown"), 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_small_queue_waits_for_no_delay() {
     let collector = Collector::start().await;
     let upstream = Upstream::ok().await;
-    let front = Front::with(&[upstream.addr], |config| {
-        export_to(config, &url(collector.grpc), Protocol::Grpc);
-        // Longer than the test.
-        config.otlp.delay_s = 3600.0.try_into().unwrap();
-        config.otlp.queue = 3.try_into().unwrap();
-    })
-    .await;
+    let limits = "delay_s = 3600\nqueue = 3";
+    let front = front(&upstream, &url(collector.grpc), Protocol::Grpc, limits).await;
     ask(&front, 3).await;
     until("the traces", || collector.traces() == 3).await;
 }
@@ -143,12 +131,8 @@ async fn what_waits_is_bounded() {
     let collector = Collector::start().await;
     collector.set(Mood::Holds);
     let upstream = Upstream::ok().await;
-    let front = Front::with(&[upstream.addr], |config| {
-        export_to(config, &url(collector.grpc), Protocol::Grpc);
-        config.otlp.timeout_s = 3600.0.try_into().unwrap();
-        config.otlp.queue = 8.try_into().unwrap();
-    })
-    .await;
+    let limits = "delay_s = 0.01\ntimeout_s = 3600\nqueue = 8";
+    let front = front(&upstream, &url(collector.grpc), Protocol::Grpc, limits).await;
     ask(&front, 300).await;
     until("all to be known of", || {
         // A batch on its way, and the queue.

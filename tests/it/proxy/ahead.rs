@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::proxy::{Front, assert_outcome};
 use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Client, json_response, post, stream_head, until};
+use crate::support::wire::{Client, json_response, post, post_chunked, stream_head, until};
 
 use super::tls::{connect, secure};
 
@@ -87,36 +87,16 @@ async fn a_client_that_sent_more_is_seen_to_leave() {
 async fn more_than_is_kept_is_not_read_at_once_and_a_reset_is_seen() {
     let upstream = silent(true).await;
     let front = Front::start(upstream.addr).await;
-    let client = front.asked("/generate", "", b"{}").await;
+    let mut client = front.asked("/generate", "", b"{}").await;
     until("the request", || upstream.seen().len() == 1).await;
-    let (mut sent, mut still) = (0, 0);
-    while still < 20 {
-        match client.stream.try_write(&[b'x'; 65_536]) {
-            Ok(written) => (sent, still) = (sent + written, 0),
-            Err(_) => {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-                still += 1;
-            }
-        }
-        assert!(sent < 64_000_000, "all is read");
-    }
+    let more = vec![b'x'; 64 << 20];
+    assert!(
+        client.send_until_still(&more).await < more.len(),
+        "all is read"
+    );
     client.reset();
     until("the upstream let go", || upstream.gone() == 1).await;
     assert_outcome(&front.only_row().await, "client_abort", "client");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_close_behind_more_than_is_kept_is_seen_too() {
-    let upstream = silent(true).await;
-    let front = Front::keyed(&[upstream.addr], "max_connections = 2").await;
-    for turn in 0..3 {
-        let mut client = front.asked("/generate", "", b"{}").await;
-        until("the request", || upstream.seen().len() > turn).await;
-        client.send(vec![b'x'; 400_000]).await;
-        drop(client);
-        until("the upstream let go", || upstream.gone() > turn).await;
-    }
-    assert_all_left(front, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -193,10 +173,14 @@ async fn requests_sent_ahead_have_their_turn() {
     .await;
     let front = Front::start(upstream.addr).await;
     let mut client = front.client().await;
-    let all: Vec<u8> = bodies
-        .iter()
-        .flat_map(|body| post("/generate", "", body))
-        .collect();
+    let [first, second, third, last] = &bodies;
+    let all = [
+        post("/generate", "", first),
+        post("/generate", "", second),
+        post_chunked("/generate", third, 77_777),
+        post("/generate", "", last),
+    ];
+    let all = all.concat();
     let (mut reads, mut writes) = client.stream.split();
     let answers = async {
         let mut all = Vec::new();

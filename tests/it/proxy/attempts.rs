@@ -20,6 +20,8 @@ pub async fn chain(
     (front, router)
 }
 
+type Edit = fn(&str) -> String;
+
 async fn refusing_with_503() -> Upstream {
     Upstream::always(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}".to_vec()).await
 }
@@ -39,7 +41,10 @@ fn with_its_own_trace(head: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retried_request_is_one_row_of_the_attempt_that_answered() {
-    for edit in [unchanged, with_its_own_trace] {
+    for (edit, by) in [
+        (unchanged as Edit, "span"),
+        (with_its_own_trace, "request_id"),
+    ] {
         let servers = [
             refusing_with_503().await,
             Upstream::playing(vec![Step::Reset]).await,
@@ -57,6 +62,8 @@ async fn a_retried_request_is_one_row_of_the_attempt_that_answered() {
         let stamps = response.header("x-queuescope-stamps").unwrap();
         let stamps = Stamps::parse(&stamps).unwrap();
         assert_eq!((stamps.attempts, stamps.failed.len()), (Some(3), 2));
+        let joins = format!("queuescope_joins_total{{by=\"{by}\"}} ");
+        assert_eq!(front.counter(&joins), 3);
         let row = front.only_row().await;
         assert_outcome(&row, "ok", "");
         assert_cells(&row, [("attempts", "3"), ("worker", "w2")]);

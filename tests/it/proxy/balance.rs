@@ -6,11 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use queuescope::clock::Clock;
-use queuescope::config::proxy::Config;
-use queuescope::proxy::shared::UpstreamKind;
 use queuescope::sim::config::Config as SimConfig;
 use queuescope::sim::server::Sim;
-use queuescope::upstream::Policy;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
@@ -18,15 +15,11 @@ use crate::support::assert_says;
 use crate::support::process::Process;
 use crate::support::proxy::{Front, Row, assert_outcome};
 use crate::support::upstream::{Gate, Step, Upstream, refusing};
-use crate::support::wire::{Client, chunk, json_response, stream_head, until};
+use crate::support::wire::{Client, chunk, stream_head, until};
 
-async fn front(upstream: &[SocketAddr], policy: Policy, change: impl FnOnce(&mut Config)) -> Front {
-    Front::with(upstream, |config| {
-        config.rules.policy = policy;
-        config.upstream_kind = UpstreamKind::Server;
-        change(config);
-    })
-    .await
+async fn front(upstream: &[SocketAddr], policy: &str, keys: &str) -> Front {
+    let keys = format!("policy = \"{policy}\"\nupstream_kind = \"server\"\n{keys}");
+    Front::keyed(upstream, &keys).await
 }
 
 /// The value of an upstream's metric.
@@ -39,8 +32,7 @@ fn metric(front: &Front, name: &str, upstream: SocketAddr) -> u64 {
 /// A server that answers when the gate is open.
 async fn gated(gate: &Gate) -> Upstream {
     let gate = gate.clone();
-    Upstream::start(move |_, _| vec![Step::Gate(gate.clone()), Step::Send(json_response("{}"))])
-        .await
+    Upstream::start(move |_, _| vec![Step::Gate(gate.clone()), Step::ok()]).await
 }
 
 /// A client with a request under way.
@@ -94,7 +86,7 @@ async fn crowd(front: SocketAddr, requests: usize, at: impl Fn(usize) + Clone + 
 async fn turns_are_even_and_hosts_are_those_of_the_servers_logs() {
     let sims = [sim(0), sim(0), sim(0)];
     let addrs: Vec<SocketAddr> = sims.iter().map(Sim::addr).collect();
-    let front = front(&addrs, Policy::RoundRobin, |_| {}).await;
+    let front = front(&addrs, "round_robin", "").await;
     crowd(front.addr(), 300, |_| {}).await;
     let rows = front.rows().await;
     assert_eq!(rows.len(), 300);
@@ -111,18 +103,18 @@ async fn turns_are_even_and_hosts_are_those_of_the_servers_logs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shortest_queue_gets_the_next_request() {
-    for policy in [Policy::ShortestQueue, Policy::PowerOfTwo] {
+    for policy in ["shortest_queue", "power_of_two"] {
         let gates = [Gate::new(), Gate::new()];
         let servers = [gated(&gates[0]).await, gated(&gates[1]).await];
         let addrs = servers.each_ref().map(|server| server.addr);
-        let front = front(&addrs, policy, |_| {}).await;
+        let front = front(&addrs, policy, "").await;
         let mut clients = Vec::new();
         for _ in 0..10 {
             clients.push(asking(&front).await);
         }
         let seen = |n: usize| servers[n].seen().len();
         until("all ten", || seen(0) + seen(1) == 10).await;
-        assert_eq!((seen(0), seen(1)), (5, 5), "{policy:?}");
+        assert_eq!((seen(0), seen(1)), (5, 5), "{policy}");
         assert!(
             addrs
                 .iter()
@@ -150,14 +142,11 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
     let gate = Gate::new();
     let held = gate.clone();
     let server = Upstream::start(move |_, seen| match seen.header("x-do").as_deref() {
-        Some("wait") => vec![Step::Gate(held.clone()), Step::Send(json_response("{}"))],
-        _ => vec![Step::Send(json_response("{}"))],
+        Some("wait") => vec![Step::Gate(held.clone()), Step::ok()],
+        _ => vec![Step::ok()],
     })
     .await;
-    let front = front(&[server.addr], Policy::RoundRobin, |config| {
-        config.rules.max_concurrent_requests = 1.try_into().unwrap();
-    })
-    .await;
+    let front = front(&[server.addr], "round_robin", "max_concurrent_requests = 1").await;
     let in_flight = |count: i64| front.proxy.metrics().in_flight() == count;
     let mut clients = Vec::new();
     for (id, count) in ["a", "b", "c", "d", "e"].into_iter().zip(1..) {
@@ -205,10 +194,11 @@ async fn beyond_the_limit_requests_wait_in_the_front_in_order() {
 async fn who_waits_for_too_long_in_the_front_is_refused() {
     let gate = Gate::new();
     let server = gated(&gate).await;
-    let front = front(&[server.addr], Policy::RoundRobin, |config| {
-        config.rules.max_concurrent_requests = 1.try_into().unwrap();
-        config.rules.queue_timeout_s = 0.05.try_into().unwrap();
-    })
+    let front = front(
+        &[server.addr],
+        "round_robin",
+        "max_concurrent_requests = 1\nqueue_timeout_s = 0.05",
+    )
     .await;
     let mut first = asking(&front).await;
     until("it is sent on", || server.seen().len() == 1).await;
@@ -236,13 +226,13 @@ async fn whatever_ends_a_request_it_is_in_flight_no_more() {
             Some("wait") => vec![Step::Gate(never.clone())],
             Some("reset") => vec![Step::Reset],
             Some("cut") => vec![Step::Send(stream_head()), Step::Reset],
-            _ => vec![Step::Send(json_response("{}"))],
+            _ => vec![Step::ok()],
         })
         .await
     };
     let refusing = refusing().await;
     let addrs = [server.addr, refusing];
-    let front = front(&addrs, Policy::RoundRobin, |_| {}).await;
+    let front = front(&addrs, "round_robin", "").await;
     for what in ["reset", "cut", "answer"] {
         let mut client = front.client().await;
         let header = format!("x-do: {what}\r\n");
@@ -268,9 +258,11 @@ async fn one_that_refuses_is_left_out_and_comes_back() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let away = socket.local_addr().unwrap();
-    let front = front(&[away, healthy.addr], Policy::RoundRobin, |config| {
-        config.rules.upstream_out_s = 0.05.try_into().unwrap();
-    })
+    let front = front(
+        &[away, healthy.addr],
+        "round_robin",
+        "upstream_out_s = 0.05",
+    )
     .await;
     let ask = async |times: usize| {
         let mut client = front.client().await;
@@ -289,7 +281,7 @@ async fn one_that_refuses_is_left_out_and_comes_back() {
     );
     assert_eq!(metric(&front, "healthy", away), 0);
     assert_eq!(metric(&front, "healthy", healthy.addr), 1);
-    let answer = |_: usize, _: &_| vec![Step::Send(json_response("{}"))];
+    let answer = |_: usize, _: &_| vec![Step::ok()];
     let back = Upstream::on(socket.listen(64).unwrap(), answer);
     until("the probe", || metric(&front, "healthy", away) == 1).await;
     ask(40).await;
@@ -309,10 +301,7 @@ async fn when_all_are_out_they_are_tried_all_the_same() {
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         socket.local_addr().unwrap()
     });
-    let front = front(&addrs, Policy::ShortestQueue, |config| {
-        config.rules.upstream_out_s = 3600.0.try_into().unwrap()
-    })
-    .await;
+    let front = front(&addrs, "shortest_queue", "upstream_out_s = 3600.0").await;
     for failures in 1..=3 {
         let mut client = asking(&front).await;
         assert_eq!(client.response().await.status(), 502);
@@ -323,7 +312,7 @@ async fn when_all_are_out_they_are_tried_all_the_same() {
     }
     // The first request that one takes brings it back, an hour before the probe.
     let [first, _second] = sockets;
-    let answer = |_: usize, _: &_| vec![Step::Send(json_response("{}"))];
+    let answer = |_: usize, _: &_| vec![Step::ok()];
     let _back = Upstream::on(first.listen(64).unwrap(), answer);
     let mut client = asking(&front).await;
     assert_eq!(client.response().await.status(), 200);
@@ -340,9 +329,11 @@ async fn a_server_that_goes_away_costs_only_what_it_had() {
     let going = hold.local_addr().unwrap().as_socket().unwrap();
     let staying = sim(0);
     let gone = Arc::new(sim(going.port()));
-    let front = front(&[staying.addr(), going], Policy::ShortestQueue, |config| {
-        config.rules.upstream_out_s = 0.02.try_into().unwrap();
-    })
+    let front = front(
+        &[staying.addr(), going],
+        "shortest_queue",
+        "upstream_out_s = 0.02",
+    )
     .await;
     let leaving = gone.clone();
     let addr = front.addr();
@@ -384,14 +375,10 @@ async fn a_server_that_goes_away_costs_only_what_it_had() {
 }
 
 /// One request to a server that does these, and then to one that answers: status, what the second saw, the row.
-async fn resent(
-    steps: Vec<Step>,
-    body: &[u8],
-    change: impl FnOnce(&mut Config),
-) -> (u16, Vec<Vec<u8>>, Row) {
+async fn resent(steps: Vec<Step>, body: &[u8], keys: &str) -> (u16, Vec<Vec<u8>>, Row) {
     let breaking = Upstream::start(move |_, _| steps.clone()).await;
     let healthy = Upstream::ok().await;
-    let front = front(&[breaking.addr, healthy.addr], Policy::RoundRobin, change).await;
+    let front = front(&[breaking.addr, healthy.addr], "round_robin", keys).await;
     let response = front.ask("/generate", "", body).await;
     let seen = healthy.seen().into_iter().map(|seen| seen.body).collect();
     let row = front.only_row().await;
@@ -404,11 +391,11 @@ async fn resent(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_request_is_sent_again_only_where_that_is_asked_for() {
     for steps in [vec![Step::Reset], vec![Step::Close]] {
-        let (status, seen, row) = resent(steps.clone(), b"{}", |_| {}).await;
+        let (status, seen, row) = resent(steps.clone(), b"{}", "").await;
         assert_eq!((status, seen.len()), (502, 0));
         assert_outcome(&row, "upstream_died", "");
         let body = vec![b' '; 60_000];
-        let asked = |config: &mut Config| config.rules.resend_broken = true;
+        let asked = "resend_broken = true";
         let (status, seen, row) = resent(steps.clone(), &body, asked).await;
         assert_eq!((status, seen), (200, vec![body]));
         assert_outcome(&row, "ok", "");
@@ -426,7 +413,7 @@ async fn nothing_is_sent_again_after_the_first_byte_of_an_answer() {
     let went_on = b"HTTP/1.1 100 Continue\r\n\r\n".to_vec();
     for first in [begun, stream_head(), went_on] {
         let steps = vec![Step::Send(first), Step::Close];
-        let (_, seen, row) = resent(steps, b"{}", |config| config.rules.resend_broken = true).await;
+        let (_, seen, row) = resent(steps, b"{}", "resend_broken = true").await;
         assert!(seen.is_empty());
         assert_outcome(&row, "upstream_died", "");
         assert_eq!(row["attempts"], "1");
@@ -438,7 +425,7 @@ async fn a_get_over_a_connection_that_was_closing_is_sent_again_and_a_post_is_no
     for (method, status, attempts) in [("GET", 200, 3), ("POST", 502, 2)] {
         let server = Upstream::start(|n, _| match n {
             1 => vec![Step::Close],
-            _ => vec![Step::Send(json_response("{}"))],
+            _ => vec![Step::ok()],
         })
         .await;
         let front = Front::start(server.addr).await;

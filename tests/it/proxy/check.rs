@@ -2,12 +2,9 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::Arc;
-
-use nix::sys::signal::Signal;
 
 use crate::support::docs::assert_file;
-use crate::support::process::{Process, queuescope, run};
+use crate::support::process::{queuescope, run};
 
 /// What a command line says, in a folder of its own that holds this config.
 fn said(config: &str, line: &str) -> String {
@@ -75,37 +72,4 @@ fn completions_and_man_pages_come_of_the_same_definitions() {
         "{}",
         absent.err
     );
-}
-
-/// Five faults, as a newcomer makes them.
-const FIVE: &str = "[proxy]\nlisten = 8800\nupstream = \"http://127.0.0.1:30000\"\nthreads = 0\n\
-                    name = \"w0\"\n[worker]\nname = \"w0\"\nlisten = \"127.0.0.1:9000\"\n\
-                    upstream = \"127.0.0.1:30000\"\n";
-const TOLD: [&str; 5] = [
-    "line 2: listen = 8800: must be text in quotes, as in listen = \"127.0.0.1:8800\"",
-    "line 3: upstream = \"http://127.0.0.1:30000\": must be a list of texts in quotes, as in upstream = \
-     [\"http://127.0.0.1:30000\"]",
-    "line 4: threads = 0: must be from 1 to 1024",
-    "line 5: name: belongs under `[[worker]]`",
-    "line 6: [worker]: write `[[worker]]`",
-];
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_tells_every_fault_too_and_changes_nothing() {
-    let folder = Arc::new(tempfile::tempdir().unwrap());
-    let file = folder.path().join("c.toml");
-    std::fs::write(&file, "[proxy]\nupstream = [\"127.0.0.1:1\"]\n").unwrap();
-    let config = file.display().to_string();
-    let process = Process::in_folder(folder.clone(), &["--config", &config]);
-    std::fs::write(&file, FIVE).unwrap();
-    process.signal(Signal::SIGHUP);
-    // A line a fault, each time that it is asked.
-    for _ in 0..3 {
-        for told in TOLD {
-            let said = process.says("reload refused, nothing has changed: ");
-            assert!(said.ends_with(told), "{told}: {said}");
-        }
-        process.signal(Signal::SIGHUP);
-    }
-    assert_eq!(process.ready().await, 200);
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use queuescope::clock::Clock;
-use queuescope::proxy::shared::UpstreamKind;
 
 use crate::support::proxy::{Front, Row, answering, assert_cells, assert_outcome, number, playing};
-use crate::support::upstream::{EVENT, Gate, Step, Upstream, begun, done, refusing};
+use crate::support::table;
+use crate::support::upstream::{EVENT, Step, Upstream, begun, done, endless, refusing};
 use crate::support::wire::{Client, Response, chunk, post, until};
 
 const STREAM: &[u8] = br#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
@@ -83,7 +83,7 @@ fn steps(word: &str) -> Vec<Step> {
 }
 
 /// What the response to a request that was read to its end must be like.
-fn assert_response(response: &Response, streams: bool, [outcome, _, status, _]: [&str; 4]) {
+fn assert_response(response: &Response, streams: bool, outcome: &str, status: &str) {
     assert_eq!(response.status().to_string(), status);
     let is_ours = match status {
         "502" => "bad_gateway",
@@ -107,35 +107,21 @@ fn assert_response(response: &Response, streams: bool, [outcome, _, status, _]: 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_ends_it_is_told_where_it_was() {
-    for line in ENDINGS.lines() {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [kind, does, then, ending @ ..] = &cells[..] else {
-            panic!("{line}")
-        };
-        let [outcome, ended_in, status, error] = ending.try_into().unwrap();
-        let (streams, ending) = (
-            does.starts_with("begins"),
-            [outcome, ended_in, status, error],
-        );
+    for [kind, does, then, outcome, ended_in, status, error] in table(ENDINGS) {
+        let streams = does.starts_with("begins");
         let upstream = Upstream::playing(does.split(' ').flat_map(steps).collect()).await;
-        let front = Front::with(&[upstream.addr], |config| {
-            if *kind == "server" {
-                config.upstream_kind = UpstreamKind::Server;
-            }
-            if *then == "reads" {
-                config.rules.upstream_read_timeout_s = 1.0.try_into().unwrap();
-            }
-        })
-        .await;
+        let silence = if then == "reads" { 1 } else { 1800 };
+        let keys = format!("upstream_kind = \"{kind}\"\nupstream_read_timeout_s = {silence}");
+        let front = Front::keyed(&[upstream.addr], &keys).await;
         let mut client = front.asked("/generate", "", STREAM).await;
-        if *then == "reads" {
-            assert_response(&client.response().await, streams, ending);
+        if then == "reads" {
+            assert_response(&client.response().await, streams, outcome, status);
         } else {
             until("the request", || upstream.seen().len() == 1).await;
             if streams {
                 client.read_until(|reader| !reader.body.is_empty()).await;
             }
-            match *then {
+            match then {
                 "resets" => client.reset(),
                 _ => drop(client),
             }
@@ -147,7 +133,7 @@ async fn whoever_ends_it_is_told_where_it_was() {
         assert_ended(&row, outcome, ended_in);
         assert_outcome(&row, outcome, error);
         assert_cells(&row, [("attempts", "1"), ("status", status)]);
-        if *kind == "server" {
+        if kind == "server" {
             assert_eq!(row["host"], upstream.addr.to_string(), "answered or not");
         }
         assert_eq!(
@@ -190,10 +176,7 @@ async fn a_client_that_leaves_during_its_upload() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_while_it_reads_nothing() {
-    let mut steps = streaming(Vec::new());
-    steps.extend((0..300).map(|_| Step::Send(chunk("x".repeat(60_000)))));
-    steps.push(Step::Silence);
-    let (upstream, front) = playing(steps, "").await;
+    let (upstream, front) = playing(endless(), "").await;
     let mut client = Client::with_small_buffer(front.addr()).await;
     client.post("/generate", "", STREAM).await;
     assert!(upstream.stands_still().await < 300);
@@ -225,8 +208,6 @@ async fn a_refused_connection_is_a_502() {
     assert_eq!(response.header("content-type").unwrap(), "application/json");
     assert_eq!(response.header("x-request-id").unwrap(), "mine");
     let error = &response.json()["error"];
-    assert_eq!(error["code"], 502);
-    assert_eq!(error["type"], "bad_gateway");
     assert_eq!(error["param"], serde_json::Value::Null);
     assert!(error["message"].as_str().unwrap().contains("refused"));
     let row = front.only_row().await;
@@ -269,28 +250,6 @@ async fn a_stream_needs_its_own_end_however_the_message_ends() {
     let (response, row) = one(vec![Step::Send(answer.into_bytes()), Step::Close]).await;
     assert!(response.whole && response.body.ends_with(b"[DONE]\n\n"));
     assert_outcome(&row, "ok", "");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_off_leaves_a_record_for_each_request_in_flight() {
-    let never = Gate::new();
-    let (_upstream, front) = playing(streaming(vec![Step::Gate(never.clone())]), "").await;
-    let mut clients = Vec::new();
-    for _ in 0..5 {
-        let mut client = front.asked("/generate", "", STREAM).await;
-        client.read_until(|reader| !reader.body.is_empty()).await;
-        clients.push(client);
-    }
-    front.proxy.abort().await;
-    for client in &mut clients {
-        assert!(client.is_closed().await);
-    }
-    let rows = front.rows().await;
-    assert_eq!(rows.len(), 5);
-    for row in &rows {
-        assert_outcome(row, "proxy_error", "shut down");
-        assert_ne!(row["first_token_time"], "");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

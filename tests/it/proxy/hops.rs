@@ -8,7 +8,7 @@ use queuescope::request::stamps::Stamps;
 use crate::support::proxy::{Front, Row, assert_cells, assert_outcome, number, playing, workers};
 use crate::support::router::free_port;
 use crate::support::upstream::{Step, Upstream, begun, done, refusing};
-use crate::support::wire::{Client, headers, json_response, until};
+use crate::support::wire::{Client, headers, json_response};
 
 /// A hop before `server`, a router before the hop, and a front before the router.
 struct Chain {
@@ -81,36 +81,6 @@ async fn a_body_that_no_server_takes_comes_to_no_limit() {
     assert_eq!(hop.counter("queuescope_client_limits_total"), 0);
     drop(client);
     assert_outcome(&hop.only_row().await, "proxy_error", "refused");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hop_shows_when_the_router_sent_and_who_served() {
-    let server = Upstream::start(|_, _| [begun(), done()].concat()).await;
-    let chain = chain(server.addr).await;
-    let (front, router) = (chain.front, chain.router);
-    let response = front
-        .ask("/generate", "x-request-id: mine\r\n", b"{\"stream\":true}")
-        .await;
-    assert!(response.whole);
-    assert_none_of_ours(&response.head);
-    let seen = server.seen();
-    assert_eq!(seen[0].header("x-request-id").unwrap(), "mine");
-    // Each process on the way is a span of the one trace.
-    let [at_router, at_server] =
-        [&router.seen()[0], &seen[0]].map(|seen| seen.header("traceparent").unwrap());
-    let part = |parent: &str, at| parent.split('-').nth(at).unwrap().to_owned();
-    assert_eq!(part(&at_router, 1), part(&at_server, 1));
-    assert_ne!(part(&at_router, 2), part(&at_server, 2));
-    let row = front.only_row().await;
-    assert_outcome(&row, "ok", "");
-    assert_eq!(row["host"], server.addr.to_string());
-    let order = ["arrival_time", "router_send_time", "first_token_time"];
-    assert!(
-        order.map(|column| number(&row, column)).is_sorted(),
-        "{row:?}"
-    );
-    assert!(number(&row, "queue_time_in_router") >= 0.0);
-    assert_eq!(row["inconsistency"], "");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -304,93 +274,111 @@ fn assert_no_hop(row: &Row) {
     assert_outcome(row, "ok", "");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stamps_in_a_hops_name_are_not_believed() {
-    let mac = "0".repeat(64);
-    for value in [
-        FORGED.to_owned(),
-        format!("{FORGED};mac={mac}"),
-        r#"["evil",-9223372036854775808]"#.to_owned(),
-        String::new(),
-    ] {
-        let router = Upstream::always(answer_with(&value)).await;
-        let front = Front::start(router.addr).await;
-        let response = front
-            .ask("/generate", "x-queuescope-stamps: 1\r\n", b"{}")
-            .await;
-        assert_eq!(response.header("x-queuescope-hop"), None);
-        let stamps = response.header("x-queuescope-stamps").unwrap();
-        assert!(
-            !stamps.contains("evil") && stamps.ends_with("null]"),
-            "{stamps}"
-        );
-        let refused = || front.counter("queuescope_hop_stamps_refused_total ");
-        until("the refusal is counted", || refused() == 1).await;
-        assert_no_hop(&front.only_row().await);
-    }
-}
-
-/// What the hop of `hop` signs for a request with this id.
-async fn signed(hop: &Front, id: &str) -> String {
+/// What a hop with this secret signs for a request with this id.
+async fn signed(server: SocketAddr, secret: Option<&str>, id: &str) -> String {
+    let hop = Front::with(&[server], |config| {
+        config.workers = workers(&[server]);
+        config.hop_secret = secret.map(Into::into);
+    })
+    .await;
     let mut client = Client::connect(hop.hop_addr()).await;
     let id = format!("x-request-id: {id}\r\n");
-    client
-        .ask("/generate", &id, b"{}")
-        .await
-        .header("x-queuescope-hop")
-        .unwrap()
+    let response = client.ask("/generate", &id, b"{}").await;
+    response.header("x-queuescope-hop").unwrap()
 }
 
+/// The secrets of hop and front, the request that the hop speaks of, what becomes of its word on the way, and whether it is believed.
+type Word = (
+    Option<&'static str>,
+    Option<&'static str>,
+    &'static str,
+    fn(String) -> String,
+    bool,
+);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_hop_said_of_one_request_says_nothing_of_another() {
+async fn only_what_a_hop_of_ours_said_of_this_request_is_believed() {
+    const OURS: Option<&str> = Some("the secret of the front");
+    const THEIRS: Option<&str> = Some("some other long secret");
+    let cases: [Word; 14] = [
+        (None, None, "mine", |value| value, true),
+        (OURS, OURS, "mine", |value| value, true),
+        (THEIRS, OURS, "mine", |value| value, false),
+        (None, OURS, "mine", |value| value, false),
+        (THEIRS, None, "mine", |value| value, false),
+        (None, None, "another", |value| value, false),
+        (
+            None,
+            None,
+            "mine",
+            |value| value.replacen("0", "1", 1),
+            false,
+        ),
+        (
+            None,
+            None,
+            "mine",
+            |value| value[..value.len() - 2].to_owned(),
+            false,
+        ),
+        (None, None, "mine", |value| value + "00", false),
+        (
+            None,
+            None,
+            "mine",
+            |value| value.replace("mac=", "mac=é"),
+            false,
+        ),
+        (
+            None,
+            None,
+            "mine",
+            |value| value[..value.len() - 64].to_owned(),
+            false,
+        ),
+        (
+            None,
+            None,
+            "mine",
+            |_| format!("{FORGED};mac={}", "0".repeat(64)),
+            false,
+        ),
+        (
+            None,
+            None,
+            "mine",
+            |_| r#"["evil",-9223372036854775808]"#.to_owned(),
+            false,
+        ),
+        (None, None, "mine", |_| String::new(), false),
+    ];
     let server = Upstream::ok().await;
-    let hop = Front::hop(server.addr).await;
-    for (said_of, is_believed) in [("mine", true), ("another", false)] {
-        let value = signed(&hop, said_of).await;
+    for (number, (of_hop, of_front, said_of, changed, is_believed)) in (0..).zip(cases) {
+        let value = changed(signed(server.addr, of_hop, said_of).await);
         // Beside a forged one, which must not hide it.
         let both = format!("{FORGED}\r\nx-queuescope-hop: {value}");
         let router = Upstream::always(answer_with(&both)).await;
-        let front = Front::start(router.addr).await;
-        assert_eq!(
-            front
-                .ask("/generate", "x-request-id: mine\r\n", b"{}")
-                .await
-                .header("x-queuescope-hop"),
-            None
-        );
-        let row = front.only_row().await;
-        match is_believed {
-            true => assert_eq!(row["worker"], "w0", "{row:?}"),
-            false => assert_no_hop(&row),
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hop_elsewhere_is_believed_by_a_front_with_its_secret() {
-    let server = Upstream::ok().await;
-    let (ours, theirs) = ("the secret of the front", "some other long secret");
-    for (of_hop, of_front, is_believed) in [
-        (Some(ours), Some(ours), true),
-        (Some(theirs), Some(ours), false),
-        (None, Some(ours), false),
-        (Some(theirs), None, false),
-    ] {
-        // Each of the two has the key of its config, as if it were a process of its own.
-        let hop = Front::with(&[server.addr], |config| {
-            config.workers = workers(&[server.addr]);
-            config.hop_secret = of_hop.map(Into::into);
-        })
-        .await;
-        let router = Upstream::relay(hop.hop_addr()).await;
         let front = Front::with(&[router.addr], |config| {
             config.hop_secret = of_front.map(Into::into);
         })
         .await;
-        front.ask("/generate", "", b"{}").await;
+        let asks = "x-request-id: mine\r\nx-queuescope-stamps: 1\r\n";
+        let response = front.ask("/generate", asks, b"{}").await;
+        assert_eq!(response.header("x-queuescope-hop"), None, "{number}");
+        let stamps = response.header("x-queuescope-stamps").unwrap();
+        let has_hop = !stamps.ends_with("null]");
+        assert_eq!(
+            (has_hop, stamps.contains("evil")),
+            (is_believed, false),
+            "{number}: {stamps}"
+        );
+        let refused = u64::from(!is_believed);
+        front
+            .counts("queuescope_hop_stamps_refused_total ", refused)
+            .await;
         let row = front.only_row().await;
         match is_believed {
-            true => assert_eq!(row["host"], server.addr.to_string()),
+            true => assert_eq!(row["host"], server.addr.to_string(), "{number}"),
             false => assert_no_hop(&row),
         }
     }

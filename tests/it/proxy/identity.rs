@@ -73,7 +73,20 @@ async fn a_valid_trace_goes_on_with_a_span_of_the_attempt_and_another_is_replace
         "tracestate: a=1\r\nTraceState: b=2\r\n",
     );
     let mut spans = std::collections::BTreeSet::from([PARENT.to_owned()]);
-    for (extra, is_kept, state) in [
+    let broken = [
+        format!("00-{ID}-{PARENT}"),
+        format!("00-{ID}-{PARENT}-01-more"),
+        format!("ff-{ID}-{PARENT}-01"),
+        format!("00-{ID}-{}-01", "0".repeat(16)),
+        format!("00-{}-{PARENT}-01", ID.to_uppercase()),
+        format!("00-{}-{PARENT}-01", &ID[1..]),
+        "nonsense".to_owned(),
+    ];
+    let broken = broken.map(|parent| (format!("traceparent: {parent}\r\n{two}"), false, began));
+    // What a later version appends is its to know.
+    let later = format!("traceparent: cc-{ID}-{PARENT}-00-what-comes\r\n");
+    let cases = [
+        (later, true, None),
         (
             parent(ID, "00") + "tracestate: a=1,b=2\r\n",
             true,
@@ -82,10 +95,10 @@ async fn a_valid_trace_goes_on_with_a_span_of_the_attempt_and_another_is_replace
         (parent(ID, "00") + "tracestate: a=1\r\n", true, Some("a=1")),
         (String::new(), false, began),
         (two.to_owned(), false, began),
-        (format!("traceparent: nonsense\r\n{two}"), false, began),
         (parent(&zero, "01"), false, began),
         (parent(ID, "01") + &parent(ID, "01"), false, began),
-    ] {
+    ];
+    for (extra, is_kept, state) in cases.into_iter().chain(broken) {
         let (upstream, front) = answering("").await;
         ask(&front, &extra).await;
         let [version, trace, span, flags] = parts(&upstream);

@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::support::proxy::Front;
-use crate::support::wire::{Client, json_response};
+use crate::support::wire::json_response;
 
 const IMAGE: usize = 64 << 20;
 /// What sockets may hold on two hops, and no more: the proxy itself keeps nothing.
@@ -44,21 +44,6 @@ async fn digest(mut stream: TcpStream, length: usize, may: oneshot::Receiver<()>
     digest.finish().as_ref().to_vec()
 }
 
-/// Writes what the sockets take until nothing has gone out for a while; how much that was.
-async fn write_until_still(client: &mut Client, bytes: &[u8]) -> usize {
-    let (mut sent, mut still) = (0, 0);
-    while still < 40 && sent < bytes.len() {
-        match client.stream.try_write(&bytes[sent..]) {
-            Ok(written) => (sent, still) = (sent + written, 0),
-            Err(_) => {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-                still += 1;
-            }
-        }
-    }
-    sent
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_image_of_64_mib_passes_as_it_comes_and_what_surrounds_it_is_read() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -79,7 +64,7 @@ async fn an_image_of_64_mib_passes_as_it_comes_and_what_surrounds_it_is_read() {
          content-length: {length}\r\n\r\n"
     );
     client.send(head.as_bytes()).await;
-    let sent = write_until_still(&mut client, &body).await;
+    let sent = client.send_until_still(&body).await;
     assert!(sent < HELD, "{sent} bytes went out though nobody read them");
     let_read.send(()).unwrap();
     client.send(&body[sent..]).await;

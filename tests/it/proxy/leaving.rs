@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::http2::Http2;
 use crate::support::proxy::{Front, assert_outcome, playing};
-use crate::support::upstream::Step;
+use crate::support::upstream::{Gate, Step};
 use crate::support::wire::until;
 
 /// A listener whose queue is full: it answers no further connection.
@@ -95,8 +95,8 @@ async fn a_stream_of_http2_that_waits_for_its_turn_may_leave() {
     assert_eq!(upstream.seen().len(), 1);
 }
 
-/// A server that answers each head at once, and reads nothing more.
-async fn hasty(answer: &'static str) -> std::net::SocketAddr {
+/// A server that answers each head, once it may, and reads nothing more.
+async fn hasty(answer: &'static str, may: Gate) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -106,6 +106,7 @@ async fn hasty(answer: &'static str) -> std::net::SocketAddr {
             while !read.windows(4).any(|end| end == b"\r\n\r\n") {
                 stream.read_buf(&mut read).await.unwrap();
             }
+            may.passed().await;
             stream.write_all(answer.as_bytes()).await.unwrap();
             kept.push(stream);
         }
@@ -118,8 +119,11 @@ const HALF: &str = "POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 100000
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_or_stops_with_a_whole_answer_keeps_its_outcome() {
     let answer = "HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}";
+    let gate = Gate::new();
+    gate.open();
     for leaves in [true, false] {
-        let front = Front::keyed(&[hasty(answer).await], "client_read_timeout_s = 0.3").await;
+        let server = hasty(answer, gate.clone()).await;
+        let front = Front::keyed(&[server], "client_read_timeout_s = 0.3").await;
         let mut client = front.sent(HALF).await;
         assert_eq!(client.response().await.status(), 413);
         if !leaves {
@@ -129,4 +133,22 @@ async fn who_leaves_or_stops_with_a_whole_answer_keeps_its_outcome() {
         drop(client);
         assert_outcome(&front.only_row().await, "client_error", "413");
     }
+}
+
+/// Nothing is read of a server while a body is being written to it, as in Pingora itself, which waits without an end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answer_of_a_server_that_reads_no_more_is_there_once_writing_to_it_is_given_up() {
+    let answer = "HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}";
+    let gate = Gate::new();
+    let server = hasty(answer, gate.clone()).await;
+    let front = Front::keyed(&[server], "upstream_write_timeout_s = 3").await;
+    let body = vec![b'x'; 64 << 20];
+    let length = body.len();
+    let head = format!("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n");
+    let mut client = front.sent(head).await;
+    assert!(client.send_until_still(&body).await < length);
+    gate.open();
+    assert_eq!(client.response().await.status(), 413);
+    drop(client);
+    assert_outcome(&front.only_row().await, "client_error", "413");
 }

@@ -6,7 +6,7 @@ use queuescope::proxy::shared::ServerRole;
 use queuescope::request::columns::COLUMNS;
 use serde_json::{Value, json};
 
-use crate::support::admin::{ask, get};
+use crate::support::admin::get;
 use crate::support::generator::sim;
 use crate::support::proxy::{Front, Row, answering, known_workers, rows, workers};
 use crate::support::upstream::{Gate, Step, Upstream, begun, done};
@@ -249,11 +249,6 @@ async fn hostile_names_are_strings_and_thousands_of_requests_do_not_pile_up() {
     assert_eq!(answer.header("x-content-type-options").unwrap(), "nosniff");
     assert_eq!(answer.json()["bar"]["model"], model);
     assert!(!get(admin, "/").await.text().contains("onerror"));
-    for gone in "1 0 3001 -1 x 99999999999999999999 1/2 ".split(' ') {
-        let path = format!("/requests/{gone}.json");
-        assert_eq!(get(admin, &path).await.status(), 404, "{gone}");
-    }
-    assert_eq!(get(admin, "/live.json?after=x").await.status(), 400);
     let ahead = get(admin, "/live.json?after=18446744073709551615").await;
     assert_eq!(ahead.json()["requests"], json!([]));
 }
@@ -359,29 +354,4 @@ async fn the_page_needs_nothing_else_and_runs_its_own_script_only() {
     ] {
         assert!(!text.contains(other), "{other}");
     }
-    let (_, script) = text
-        .split_once(&format!("<script type=\"module\" nonce=\"{nonce}\">"))
-        .unwrap();
-    let (script, _) = script.split_once("</script>").unwrap();
-    let file = tempfile::Builder::new().suffix(".mjs").tempfile().unwrap();
-    std::fs::write(file.path(), script).unwrap();
-    // Where there is no Node, a browser says it.
-    let node = std::process::Command::new("node")
-        .arg("--check")
-        .arg(file.path())
-        .output();
-    if let Ok(checked) = node {
-        assert!(
-            checked.status.success(),
-            "{}",
-            String::from_utf8_lossy(&checked.stderr)
-        );
-    }
-    assert_eq!(ask(admin, "POST", "/", "", "").await.status(), 405);
-    assert_eq!(
-        ask(admin, "DELETE", "/requests/1.json", "", "")
-            .await
-            .status(),
-        405
-    );
 }

@@ -1,6 +1,7 @@
 //! A proxy as a process on a machine: what it says, stray signals, and the limits that the system sets.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -24,36 +25,24 @@ fn count(lines: &[String], piece: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn start_and_end_are_told_with_the_process_in_each_line() {
     let upstream = Upstream::ok().await;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Arc::new(tempfile::tempdir().unwrap());
     let config = folder.path().join("c.toml");
     std::fs::write(&config, "[proxy]\n").unwrap();
     let config = config.display().to_string();
-    let (child, lines) = crate::support::process::spawn(
-        folder.path(),
-        &[
-            "--config",
-            &config,
-            "--upstream",
-            &upstream.addr.to_string(),
-        ],
-    );
-    let said = std::iter::from_fn(|| lines.recv_timeout(PATIENCE).ok());
-    let mut said: Vec<String> = said
-        .take_while(|line| !line.contains("admin on http://"))
-        .collect();
-    let front = said.last().unwrap();
-    let front = front.split("front on http://").nth(1).unwrap();
-    let front = front.split(' ').next().unwrap().parse().unwrap();
-    let mut client = Client::connect(front).await;
+    let args = [
+        "--config",
+        &config,
+        "--upstream",
+        &upstream.addr.to_string(),
+    ];
+    let mut process = Process::in_folder(folder, &args);
+    let mut client = Client::connect(process.front).await;
     for path in ["/generate", "/generate", "/v1/models"] {
         client.ask(path, "", b"{}").await;
     }
-    let pid = Pid::from_raw(child.id().try_into().unwrap());
-    let mut child = child;
-    kill(pid, Signal::SIGTERM).unwrap();
-    assert!(child.wait().unwrap().success());
-    said.extend(lines.iter());
-    let records = folder.path().join("records.csv");
+    drop(client);
+    let (pid, records) = (process.child.id(), process.records());
+    let said = [process.begun.clone(), last_lines(&mut process).await].concat();
     let version = env!("CARGO_PKG_VERSION");
     let begins = format!(
         "queuescope {version} begins, process {pid}: config {config}, records {}",
@@ -62,12 +51,8 @@ async fn start_and_end_are_told_with_the_process_in_each_line() {
     assert!(said[0].ends_with(&begins), "{said:#?}");
     let ended = "ended: served 2 requests, passed 1 others through, wrote 2 rows, lost 0";
     assert!(said.last().unwrap().ends_with(ended), "{said:#?}");
-    let with_pid = |line: &&String| line.split(' ').nth(1) == Some(&pid.to_string());
-    assert_eq!(
-        said.iter().filter(with_pid).count(),
-        said.len(),
-        "{said:#?}"
-    );
+    let with_pid = |line: &String| line.split(' ').nth(1) == Some(&pid.to_string());
+    assert!(said.iter().all(with_pid), "{said:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -111,6 +96,9 @@ async fn without_file_descriptors_it_says_so_and_goes_on() {
     assert_eq!(answer.status(), 500);
     assert_eq!(answer.json()["error"]["type"], "proxy_error");
     let said = process.says("cannot open a connection to 127.0.0.1:");
+    assert!(said.contains(limit), "{said}");
+    process.signal(Signal::SIGUSR2);
+    let said = process.says("SIGUSR2: cannot start");
     assert!(said.contains(limit), "{said}");
     drop(others);
     // Those who wait in the backlog are accepted first, and found gone.
@@ -178,15 +166,15 @@ impl Other {
         kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// Soft and hard, as the system tells them.
-    fn file_limits(&self) -> (String, String) {
+    /// It may have as many files open as the system lets it.
+    fn may_have_many_files(&self) {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.0.id())).unwrap();
         let line = limits
             .lines()
             .find(|line| line.starts_with("Max open files"));
         let mut words = line.unwrap().split_whitespace().skip(3);
-        let mut word = || words.next().unwrap().to_owned();
-        (word(), word())
+        let (soft, hard) = (words.next().unwrap(), words.next().unwrap());
+        assert!(soft == hard && soft != "128", "{soft} {hard}");
     }
 }
 
@@ -224,8 +212,7 @@ async fn stray_signals_end_no_process_and_every_process_may_have_many_files() {
     let said = lines_of(sim.0.stdout.take().unwrap());
     let line = said.recv_timeout(PATIENCE).unwrap();
     assert!(line.contains("listening"), "{line}");
-    let (soft, hard) = sim.file_limits();
-    assert!(soft == hard && soft != "128", "{soft} {hard}");
+    sim.may_have_many_files();
     heeds_only_the_end(sim);
 
     let silent = Upstream::start(|_, _| vec![crate::support::upstream::Step::Silence]).await;
@@ -235,7 +222,6 @@ async fn stray_signals_end_no_process_and_every_process_may_have_many_files() {
     let args = ["traffic", "--base-url", &url, "--output-dir", &dir];
     let traffic = Other::start(limited("-S -n 128"), &args);
     until("it sends", || !silent.seen().is_empty()).await;
-    let (soft, hard) = traffic.file_limits();
-    assert!(soft == hard && soft != "128", "{soft} {hard}");
+    traffic.may_have_many_files();
     heeds_only_the_end(traffic);
 }

@@ -1,56 +1,21 @@
 //! What only a loop of our own can get right: errors after a passed `100 Continue`, refusals with our own words, what is
 //! read ahead.
 
-use crate::support::proxy::{Front, answering};
+use crate::support::proxy::{Front, answering, playing};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{chunk, stream_head};
 
-const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\n";
-
-/// A server that says `100 Continue` to a head, and then does what it is told once the body has come.
-async fn impatient(body: &'static [u8], then: Option<&'static [u8]>) -> std::net::SocketAddr {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut read = Vec::new();
-                while !read.ends_with(b"\r\n\r\n") {
-                    stream.read_buf(&mut read).await.unwrap();
-                }
-                stream.write_all(CONTINUE).await.unwrap();
-                while !read.windows(body.len()).any(|part| part == body) {
-                    if stream.read_buf(&mut read).await.unwrap_or(0) == 0 {
-                        return;
-                    }
-                }
-                if let Some(then) = then {
-                    stream.write_all(then).await.unwrap();
-                } else {
-                    // Silent until we are left.
-                    while stream.read_buf(&mut read).await.unwrap_or(0) > 0 {}
-                }
-            });
-        }
-    });
-    addr
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_after_100_continue_is_still_answered() {
     for (then, body, status) in [
-        (Some(&b""[..]), &b"{}"[..], 502),
-        (None, b"{}", 504),
-        (None, b"{            }", 413),
+        (Step::Close, &b"{}"[..], 502),
+        (Step::Silence, b"{}", 504),
+        (Step::Silence, b"{            }", 413),
     ] {
-        let addr = impatient(b"}", then).await;
-        let front = Front::keyed(
-            &[addr],
-            "upstream_read_timeout_s = 0.3\nrequest_body_max_bytes = 10",
-        )
-        .await;
+        let limits = "upstream_read_timeout_s = 0.3\nrequest_body_max_bytes = 10";
+        let (_upstream, front) = playing(vec![then], limits).await;
         let mut client = front
             .sent(format!("{HEAD}transfer-encoding: chunked\r\n\r\n"))
             .await;

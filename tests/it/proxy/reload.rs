@@ -159,8 +159,15 @@ async fn a_renamed_worker_keeps_its_socket() {
     let said = reloaded(&process);
     assert_says(&said, "worker new on");
     assert_says(&said, "worker old gone");
-    let mut client = Client::connect(listen.parse().unwrap()).await;
+    let addr: SocketAddr = listen.parse().unwrap();
+    let mut client = Client::connect(addr).await;
     assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
+    let everywhere = format!("0.0.0.0:{}", addr.port());
+    file.write(
+        &upstream(&[server.addr]),
+        &[("new", &everywhere, server.addr)],
+    );
+    assert_says(&reloaded(&process), "only by a stop and a start");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -203,10 +210,21 @@ async fn a_reload_that_is_refused_changes_nothing() {
             "{why}"
         );
     }
+    // A line a fault, each time that it is asked.
+    file.write(&format!("{other}\nthreads = 0\nname = \"w0\""), &[]);
+    for _ in 0..6 {
+        process.signal(Signal::SIGHUP);
+        for told in [
+            "threads = 0: must be from 1 to 1024",
+            "name: belongs under `[[worker]]`",
+        ] {
+            assert_says(&process.says("reload refused, nothing has changed: "), told);
+        }
+    }
     let refused = process
         .metric("queuescope_reloads_total{result=\"refused\"}")
         .await;
-    assert_eq!(refused, 5);
+    assert_eq!(refused, 5 + 6);
     assert!(two.seen().is_empty());
     // The flags of the command line stand over the file, then as now: it listens where it did.
     file.write(&format!("{other}\nlisten = \"127.0.0.1:1\""), &[]);
@@ -214,7 +232,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
 }
 
 #[tokio::test]
-async fn limits_and_stamps_are_those_of_the_last_reload() {
+async fn limits_are_those_of_the_last_reload() {
     let upstream = Upstream::start(|_, request| {
         if request.body.ends_with(b"1}") {
             return vec![Step::Silence];
@@ -224,27 +242,15 @@ async fn limits_and_stamps_are_those_of_the_last_reload() {
     .await;
     let front = Front::start(upstream.addr).await;
     let mut client = front.client().await;
-    let ask = "x-queuescope-stamps: 1\r\n";
-    let response = client.ask("/generate", ask, b"{}").await;
-    assert!(
-        response.header("x-queuescope-stamps").is_some(),
-        "{response:?}"
-    );
     let mut new = Config {
-        stamps: StampsPolicy::Never,
         records: Some(front.records()),
         ..config(&[upstream.addr])
     };
     new.rules.upstream_read_timeout_s = 1.0.try_into().unwrap();
     let said = front.proxy.reload(new.clone()).await.unwrap();
-    assert_eq!(said, "changed stamps, upstream_read_timeout_s");
+    assert_eq!(said, "changed upstream_read_timeout_s");
     let said = front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(said, "every key is as before");
-    let response = client.ask("/generate", ask, b"{}").await;
-    assert!(
-        response.header("x-queuescope-stamps").is_none(),
-        "{response:?}"
-    );
     assert_eq!(
         client.ask("/generate", "", b"{\"x\":1}").await.status(),
         504

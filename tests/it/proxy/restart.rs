@@ -185,18 +185,34 @@ async fn ends(stream: &mut Client) {
 async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let gate = Gate::new();
     let upstream = gated(&gate).await;
-    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let addr = upstream.addr;
+    let worker = format!(
+        "\n[[worker]]\nname = \"v\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://{addr}\"\n"
+    );
+    let both = config(addr, addr, "") + &worker;
+    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &both);
     let front = service.first.front;
+    let [stays, gone] = service.first.hops[..] else {
+        panic!("two hops")
+    };
     let mut stream = stream(front).await;
-    let mut idle = Client::connect(front).await;
-    assert!(idle.ask("/generate", "", b"{}").await.whole);
+    let mut idle = [Client::connect(front).await, Client::connect(gone).await];
+    for idle in &mut idle {
+        assert!(idle.ask("/generate", "", b"{}").await.whole);
+    }
+    service.write_config(&config(addr, addr, ""));
     let old = service.restart();
     service.first.says("handed over: 1 request ");
-    // The idle connection has one more request; then it closes, as its response says.
-    let last = idle.ask("/generate", "", b"{}").await;
-    assert_eq!((last.status(), last.whole), (200, true));
-    assert_eq!(last.header("connection").unwrap(), "close");
-    assert!(idle.is_closed().await);
+    let refuses = || std::net::TcpStream::connect(gone).is_err();
+    until("the listener that is no more asked for closes", refuses).await;
+    assert!(answers(stays).await);
+    // An idle connection has one more request; then it closes, as its response says.
+    for idle in &mut idle {
+        let last = idle.ask("/generate", "", b"{}").await;
+        assert_eq!((last.status(), last.whole), (200, true));
+        assert_eq!(last.header("connection").unwrap(), "close");
+        assert!(idle.is_closed().await);
+    }
     assert_eq!(service.first.ready().await, 200, "the new one's answer");
     // They are the new one's.
     kill(old, Signal::SIGHUP).unwrap();
@@ -220,20 +236,27 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let right = |more: &str| config(upstream.addr, upstream.addr, more);
-    for wrong in [
-        right("threads = 0"),
+    let other = format!(
+        "[[worker]]\nname = \"v\"\nlisten = \"{taken}\"\nupstream = \"http://{}\"",
+        upstream.addr
+    );
+    let everywhere = format!("0.0.0.0:{}", first.hops[0].port());
+    for (wrong, why) in [
+        (right("threads = 0"), "threads = 0"),
         // Its rows would count from its own start.
-        right("time_base = \"run\""),
-        // It fails after it has the listeners.
-        right("")
-            + &format!(
-                "[[worker]]\nname = \"v\"\nlisten = \"{taken}\"\nupstream = \"http://{taken}\""
-            ),
+        (right("time_base = \"run\""), "time_base"),
+        // These fail after they have the listeners.
+        (right("") + &other, "is another process there?"),
+        (
+            right("").replace("127.0.0.1:0", &everywhere),
+            "only by a stop and a start",
+        ),
     ] {
         assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
         service.write_config(&wrong);
         service.signal(Signal::SIGUSR2);
-        first.says("error: ");
+        let said = first.says("error: ");
+        assert!(said.contains(why), "{said}");
         first.says("the successor ended: exit status: ");
         let response = kept.ask("/generate", "", b"{}").await;
         assert_eq!(response.header("connection").unwrap(), "keep-alive");
@@ -290,20 +313,6 @@ async fn a_successor_that_hangs_holds_up_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigterm_after_a_takeover_closes_idle_connections() {
-    let upstream = server().await;
-    let mut service = Service::start(upstream.addr, upstream.addr, "");
-    let mut idle = Client::connect(service.first.front).await;
-    assert!(idle.ask("/generate", "", b"{}").await.whole);
-    let old = service.restart();
-    service.first.says("handed over");
-    kill(old, Signal::SIGTERM).unwrap();
-    assert!(idle.is_closed().await);
-    assert!(service.first.exit().await.success());
-    assert!(answers(service.first.front).await);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_has_handed_over_holds_no_address() {
     let gate = Gate::new();
     let upstream = gated(&gate).await;
@@ -329,12 +338,14 @@ async fn a_process_that_has_handed_over_holds_no_address() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_not_after_sigterm() {
+async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_after_sigterm() {
     let gate = Gate::new();
     let upstream = gated(&gate).await;
     let mut service = Service::start(upstream.addr, upstream.addr, "drain_timeout_s = 0");
     let front = service.first.front;
     let _streams = [stream(front).await, stream(front).await];
+    let mut idle = Client::connect(front).await;
+    assert!(idle.ask("/generate", "", b"{}").await.whole);
     let old = service.restart();
     service.first.says("handed over: 2 requests");
     // Far longer than no time at all.
@@ -343,6 +354,7 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_not_after_sig
     }
     kill(old, Signal::SIGTERM).unwrap();
     service.first.says("draining: 2 requests");
+    assert!(idle.is_closed().await);
     service.first.says("still open after drain_timeout_s");
     assert!(service.first.exit().await.success());
 }
@@ -395,31 +407,6 @@ async fn a_successor_becomes_the_main_process() {
     assert!(answers(service.first.front).await, "it has the listeners");
     service.signal(Signal::SIGTERM);
     assert_eq!(hears(), "STOPPING=1");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_that_the_new_config_lacks_closes_while_the_old_process_drains() {
-    let upstream = server().await;
-    let addr = upstream.addr;
-    let worker = format!(
-        "\n[[worker]]\nname = \"v\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://{addr}\"\n"
-    );
-    let both = config(addr, addr, "") + &worker;
-    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &both);
-    let [stays, gone] = service.first.hops[..] else {
-        panic!("two hops")
-    };
-    let mut kept = Client::connect(gone).await;
-    assert!(kept.ask("/generate", "", b"{}").await.whole);
-    service.write_config(&config(addr, addr, ""));
-    service.restart();
-    let refuses = || std::net::TcpStream::connect(gone).is_err();
-    until("the listener closes", refuses).await;
-    assert!(answers(stays).await);
-    // Its connection is still there, and has one more request.
-    let last = kept.ask("/generate", "", b"{}").await;
-    assert_eq!(last.header("connection").unwrap(), "close");
-    assert!(service.first.exit().await.success());
 }
 
 /// As releases are often laid out: a link leads to the present one.

@@ -306,16 +306,14 @@ async fn connections_beyond_the_limit_are_turned_away() {
 /// A process of hops only faces whoever sends to it: there the limits are the hops'.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hops_alone_hold_their_clients_to_the_limits() {
-    let body = "x".repeat(3_000_000);
     for has_front in [false, true] {
-        let upstream = Upstream::always(json_response(&body)).await;
+        let upstream = Upstream::ok().await;
         let addr = upstream.addr;
         let front = Front::with(&[addr], |config| {
             config.upstream.truncate(usize::from(has_front));
             config.workers = vec![format!("w=127.0.0.1:0={addr}").parse().unwrap()];
             config.limits.request_head_max_bytes = 1000.try_into().unwrap();
             config.limits.request_body_max_bytes = 1000.try_into().unwrap();
-            config.limits.client_stall_timeout_s = 0.1.try_into().unwrap();
             config.limits.max_connections = 2.try_into().unwrap();
         })
         .await;
@@ -347,35 +345,11 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
         }
         assert_eq!(counted("connections") > 0, !has_front);
         drop(inside);
-        if has_front {
-            continue;
+        if !has_front {
+            let rows = front.rows().await;
+            assert_eq!(rows.len(), 3);
+            rows.iter()
+                .for_each(|row| assert_outcome(row, "client_error", "4"));
         }
-        // One that takes nothing, once there is room for it.
-        let mut client = Client::with_small_buffer(hop).await;
-        for _ in 0..1000 {
-            client.post("/generate", "", b"{}").await;
-            if !is_answered_503(&client).await {
-                break;
-            }
-            client = Client::with_small_buffer(hop).await;
-        }
-        until("it is given up", || counted("stall") == 1).await;
-        drop(client);
-        let rows = front.rows().await;
-        let outcomes: Vec<&str> = rows.iter().map(|row| row["outcome"].as_str()).collect();
-        assert_eq!(
-            outcomes,
-            ["client_error", "client_error", "client_error", "timeout"]
-        );
-    }
-}
-
-/// Whether a connection was turned away; one that was not has begun a 200.
-async fn is_answered_503(client: &Client) -> bool {
-    let mut status = [0; 12];
-    let peeked = tokio::time::timeout(Duration::from_secs(10), client.stream.peek(&mut status));
-    match peeked.await {
-        Ok(Ok(_)) => status[9] == b'5',
-        _ => true,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use crate::support::assert_says;
 use crate::support::process::{self, Done, queuescope};
 
 /// Runs `queuescope proxy`, and gives its exit code and what it says but for news.
@@ -15,44 +16,29 @@ fn run(args: &[&str]) -> (i32, String) {
 }
 
 /// What stops a start names the place, the value and what would be right.
-fn assert_line(run: (i32, String), code: i32, pieces: &[&str]) {
-    let (status, stderr) = run;
-    assert_eq!(status, code, "{stderr}");
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
-    assert!(!stderr.contains("panicked") && !stderr.contains("backtrace"));
-    for piece in pieces {
-        assert!(stderr.contains(piece), "`{piece}` is not in: {stderr}");
-    }
-}
-
-const UP: [&str; 2] = ["--upstream", "127.0.0.1:1"];
-
 #[test]
 fn what_only_a_start_can_find_is_told_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
-    let start = |args: &[&str]| run(&[&UP[..], args].concat());
-    let free = "127.0.0.1:0";
-    assert_line(
-        start(&["--listen", &addr, "--admin", free]),
-        1,
-        &["listen", &addr, "in use"],
-    );
-    assert_line(
-        start(&["--listen", free, "--admin", &addr]),
-        1,
-        &["admin", &addr, "in use"],
-    );
-    let worker = format!("w0={addr}=127.0.0.1:1");
-    let (code, line) = start(&["--listen", free, "--admin", free, "--worker", &worker]);
-    assert_line((code, line), 1, &["worker w0", &addr, "in use"]);
-    let host = [
-        "--upstream",
-        "no-such-host.invalid:1",
-        "--listen",
-        free,
-        "--admin",
-        free,
-    ];
-    assert_line(start(&host), 1, &["upstream", "no-such-host.invalid:1"]);
+    let (up, free, nowhere) = ("127.0.0.1:1", "127.0.0.1:0", "no-such-host.invalid:1");
+    let worker = format!("w0={addr}={up}");
+    let start = |upstream: &str, listen: &str, admin: &str, more: &[&str]| {
+        let args = ["--upstream", upstream, "--listen", listen, "--admin", admin];
+        run(&[&args, more].concat())
+    };
+    for ((code, said), pieces) in [
+        (start(up, &addr, free, &[]), ["listen", &addr, "in use"]),
+        (start(up, free, &addr, &[]), ["admin", &addr, "in use"]),
+        (
+            start(up, free, free, &["--worker", &worker]),
+            ["worker w0", &addr, "in use"],
+        ),
+        (start(nowhere, free, free, &[]), ["upstream", nowhere, ""]),
+    ] {
+        assert_eq!((code, said.trim_end().lines().count()), (1, 1), "{said}");
+        assert!(!said.contains("panicked") && !said.contains("backtrace"));
+        pieces
+            .into_iter()
+            .for_each(|piece| assert_says(&said, piece));
+    }
 }

@@ -71,34 +71,18 @@ impl Http2 {
         }
     }
 
-    /// Sends any request with its whole body. Gives the response's head, and its body if that came whole; `None` where the
-    /// stream was refused.
-    pub async fn exchange(
-        &mut self,
-        request: Request<()>,
-        body: &[u8],
-    ) -> Option<(http::response::Parts, Option<Vec<u8>>)> {
+    /// Sends any request with its whole body; `None` where the stream was refused.
+    pub async fn exchange(&mut self, request: Request<()>, body: &[u8]) -> Option<Answer> {
         self.requests = self.requests.clone().ready().await.ok()?;
         let (response, mut stream) = self.requests.send_request(request, body.is_empty()).ok()?;
         if !body.is_empty() {
             let _ = stream.send_data(Bytes::copy_from_slice(body), true);
         }
-        let response = tokio::time::timeout(PATIENCE, response).await.unwrap();
-        let (head, mut stream) = response.ok()?.into_parts();
-        let mut body = Some(Vec::new());
-        while let Some(piece) = tokio::time::timeout(PATIENCE, stream.data()).await.unwrap() {
-            match (piece, &mut body) {
-                (Ok(piece), Some(body)) => {
-                    stream.flow_control().release_capacity(piece.len()).unwrap();
-                    body.extend_from_slice(&piece);
-                }
-                _ => {
-                    body = None;
-                    break;
-                }
-            }
-        }
-        Some((head, body))
+        let call = Call {
+            response,
+            body: stream,
+        };
+        Some(Answer::of(call.head().await.ok()?).await)
     }
 
     pub async fn post(&mut self, path: &str, body: &[u8]) -> Call {
@@ -128,7 +112,18 @@ impl Call {
 
     /// The whole response.
     pub async fn answer(self) -> Answer {
-        let response = self.head().await.unwrap();
+        Answer::of(self.head().await.unwrap()).await
+    }
+
+    /// Takes the request back.
+    pub fn reset(mut self) {
+        self.body.send_reset(h2::Reason::CANCEL);
+    }
+}
+
+impl Answer {
+    /// Of a response whose body is read to its end.
+    async fn of(response: http::Response<RecvStream>) -> Answer {
         let (head, mut stream) = response.into_parts();
         let (mut body, mut broken) = (Vec::new(), None);
         while let Some(piece) = tokio::time::timeout(PATIENCE, stream.data()).await.unwrap() {
@@ -149,10 +144,5 @@ impl Call {
             body,
             broken,
         }
-    }
-
-    /// Takes the request back.
-    pub fn reset(mut self) {
-        self.body.send_reset(h2::Reason::CANCEL);
     }
 }

@@ -19,6 +19,8 @@ use super::wire::{PATIENCE, until_async};
 pub struct Process {
     pub child: Child,
     pub lines: Receiver<String>,
+    /// What it said until it told where it listens.
+    pub begun: Vec<String>,
     pub front: SocketAddr,
     pub hops: Vec<SocketAddr>,
     pub admin: SocketAddr,
@@ -39,13 +41,6 @@ impl Process {
         Process::before(upstream, limited(ulimit), extra)
     }
 
-    /// The same with variables.
-    pub fn with_env(env: &[(&str, &str)], upstream: SocketAddr, extra: &[&str]) -> Process {
-        let mut command = Command::new(PROGRAM);
-        command.envs(env.iter().copied());
-        Process::before(upstream, command, extra)
-    }
-
     fn before(upstream: SocketAddr, command: Command, extra: &[&str]) -> Process {
         let upstream = format!("http://{upstream}");
         let args = [&["--upstream", &upstream], extra].concat();
@@ -60,9 +55,19 @@ impl Process {
     /// One in `folder` by a command of the caller's. Of one that has hops alone `front` is nowhere.
     pub fn by(command: Command, folder: Arc<TempDir>, args: &[&str]) -> Process {
         let (child, lines) = spawn_by(command, folder.path(), args);
-        let mut process = Process::not_yet(child, lines, folder);
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut process = Process {
+            child,
+            lines,
+            begun: Vec::new(),
+            front: nowhere,
+            hops: Vec::new(),
+            admin: nowhere,
+            folder,
+        };
         loop {
             let line = process.lines.recv_timeout(PATIENCE).expect("its listeners");
+            process.begun.push(line.clone());
             let Some((what, rest)) = line.split_once(" on http://") else {
                 continue;
             };
@@ -75,19 +80,6 @@ impl Process {
             if process.admin.port() > 0 {
                 return process;
             }
-        }
-    }
-
-    /// A process that has not said where it listens.
-    pub fn not_yet(child: Child, lines: Receiver<String>, folder: Arc<TempDir>) -> Process {
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        Process {
-            child,
-            lines,
-            front: nowhere,
-            hops: Vec::new(),
-            admin: nowhere,
-            folder,
         }
     }
 
@@ -208,10 +200,6 @@ pub fn limited(ulimit: &str) -> Command {
 }
 
 /// Starts one, and gives the lines that it says.
-pub fn spawn(folder: &Path, args: &[impl AsRef<OsStr>]) -> (Child, Receiver<String>) {
-    spawn_by(Command::new(PROGRAM), folder, args)
-}
-
 fn spawn_by(
     mut command: Command,
     folder: &Path,

@@ -151,6 +151,21 @@ impl Client {
         }
     }
 
+    /// Sends what the sockets on the way take, until nothing has gone out for a while; how much that was.
+    pub async fn send_until_still(&mut self, bytes: &[u8]) -> usize {
+        let (mut sent, mut still) = (0, 0);
+        while still < 40 && sent < bytes.len() {
+            match self.stream.try_write(&bytes[sent..]) {
+                Ok(written) => (sent, still) = (sent + written, 0),
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    still += 1;
+                }
+            }
+        }
+        sent
+    }
+
     /// Leaves with a reset, as a killed process may.
     pub fn reset(self) {
         let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
@@ -264,6 +279,15 @@ pub fn post(path: &str, extra: &str, body: &[u8]) -> Vec<u8> {
     let head =
         format!("POST {path} HTTP/1.1\r\nhost: h\r\n{extra}content-length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
+}
+
+/// The same with its body in chunks of so many bytes.
+pub fn post_chunked(path: &str, body: &[u8], size: usize) -> Vec<u8> {
+    let head = format!("POST {path} HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n");
+    let mut all = head.into_bytes();
+    body.chunks(size).for_each(|piece| all.extend(chunk(piece)));
+    all.extend(chunk(""));
+    all
 }
 
 /// A whole response with a JSON body.

@@ -21,44 +21,6 @@ fn legs_that_no_front_takes_are_one_row() {
     }
 }
 
-/// The server that prefills is down: the router sends to both, leaves decode's leg at the other's error, and sends again. Each sending
-/// is told once, by the leg that failed by itself, whether the router answers for itself or passes that error on.
-#[test]
-fn what_was_sent_again_to_a_pair_is_told_once_by_the_leg_that_failed() {
-    for passes_on in [false, true] {
-        let tables = tables(true);
-        let request = tables.open("id", &[100]);
-        for room in 1..=3 {
-            for (number, role) in [(1, ServerRole::Decode), (0, ServerRole::Prefill)] {
-                let leg = tables.arrive(room * 10 + number, Some(100), None);
-                (leg.told.lock().room, leg.told.lock().role) = (Some(room), Some(role));
-                match role {
-                    ServerRole::Prefill => end(&leg, Some(502), Outcome::ProxyError),
-                    ServerRole::Decode => end(&leg, Some(200), Outcome::ClientAbort),
-                }
-            }
-        }
-        let (count, failed) = request.so_far();
-        let hosts = |failed: &[Failed]| -> Vec<String> {
-            failed.iter().map(|failed| failed.host.clone()).collect()
-        };
-        let prefill = ["server:10", "server:20", "server:30"];
-        assert_eq!(
-            (count, hosts(&failed)),
-            (3, prefill.map(str::to_owned).into())
-        );
-        if passes_on {
-            request.answered(span(30));
-        }
-        let closed = tables.joins.close(&request, at(3));
-        let leg = closed.leg.unwrap().lock().span;
-        assert_eq!((closed.last.unwrap().span, leg), (span(31), span(30)));
-        assert_eq!((closed.count, closed.is_named), (3, false));
-        assert_eq!(hosts(&closed.failed), prefill[..2]);
-        assert_eq!(closed.others.len(), 4, "each has a span of its own");
-    }
-}
-
 /// One that a prefill server refused at once waits for the leg that decodes, and is no row beside that one's.
 #[test]
 fn a_refused_leg_is_no_row_of_its_own_though_it_came_first() {

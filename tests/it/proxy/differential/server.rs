@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::support::http2::Answer;
 use crate::support::listening::Listening;
 
 use super::cases::{answer, table};
@@ -117,15 +118,16 @@ impl Message {
         }
     }
 
-    pub fn of_http2((head, body): (http::response::Parts, Option<Vec<u8>>)) -> Message {
-        let fields = head.headers.iter();
+    pub fn of_http2(answer: Answer) -> Message {
+        let whole = answer.broken.is_none();
+        let fields = answer.headers.iter();
         let fields =
             fields.map(|(k, v)| (k.to_string(), String::from_utf8_lossy(v.as_bytes()).into()));
         let mut message = Message {
-            line: format!("HTTP/2 {}", head.status.as_u16()),
+            line: format!("HTTP/2 {}", answer.status),
             fields: fields.collect(),
-            whole: body.is_some(),
-            body: body.unwrap_or_default(),
+            whole,
+            body: if whole { answer.body } else { Vec::new() },
         };
         message.fields.sort();
         message
