@@ -115,6 +115,31 @@ async fn bodies_pass_unchanged_whatever_their_size_and_framing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_pass_behind_one_that_is_read_ahead_and_with_long_heads() {
+    let servers = servers().await;
+    let front = two(&servers).await;
+    let bodies = [body("", 900), body("\"a\":1,", 900), body("", 40_000)];
+    let [first, second, last] = bodies.each_ref();
+    let long = format!("connection: close\r\nx-long: {}\r\n", "l".repeat(40_000));
+    let all = [
+        post("/generate", "", first),
+        post_chunked("/generate", second, 100),
+        post("/generate", &long, last),
+    ];
+    let answers = front.sent(all.concat()).await.read_to_close().await;
+    let answers = String::from_utf8(answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 3, "{answers}");
+    let seen: Vec<_> = servers.iter().flat_map(Upstream::seen).collect();
+    for body in &bodies {
+        assert!(seen.iter().any(|seen| seen.body == *body));
+    }
+    assert_eq!(
+        (choices(&front, "unread"), front.rows().await.len()),
+        (0, 3)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http2_bodies_pass_unchanged() {
     let servers = servers().await;
     let front = two(&servers).await;
@@ -131,7 +156,8 @@ async fn http2_bodies_pass_unchanged() {
         call.body
             .send_data(body[30..].to_vec().into(), false)
             .unwrap();
-        call.body.send_data(Vec::new().into(), true).unwrap();
+        let trailers = HeaderMap::from_iter([(http::header::ETAG, "1".parse().unwrap())]);
+        call.body.send_trailers(trailers).unwrap();
         assert_eq!(call.answer().await.status, 200);
         let same = servers.iter().flat_map(Upstream::seen);
         assert_eq!(same.filter(|seen| seen.body == body).count(), 2, "{size}");
@@ -139,9 +165,15 @@ async fn http2_bodies_pass_unchanged() {
     // No body at all.
     let call = client.post("/generate", b"").await;
     assert_eq!(call.answer().await.status, 200);
+    // Nor all of its prompt.
+    let left = client
+        .begin("/generate", HeaderMap::new(), b"{\"text\":\"", true)
+        .await;
+    until("the request", || front.proxy.metrics().in_flight() == 1).await;
+    drop(left);
     let rows = front.rows().await;
-    assert_eq!(rows.len(), 2 * sizes.len() + 1);
-    rows.iter().for_each(|row| assert_outcome(row, "ok", ""));
+    let gone = rows.iter().filter(|row| row["outcome"] == "client_abort");
+    assert_eq!((rows.len(), gone.count()), (2 * sizes.len() + 2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
