@@ -42,6 +42,22 @@ pub fn bytes(text: &str) -> Option<f64> {
     with_unit(text, &SIZES)
 }
 
+/// How much a second: of `5`, `5/s`, `300/min`, `inf`.
+pub fn per_second(text: &str) -> Option<f64> {
+    let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
+    let (_, seconds) = TIMES.iter().find(|(name, _)| *name == unit.trim())?;
+    Some(number.trim().parse::<f64>().ok()? / seconds)
+}
+
+/// Reads a rate from `low` to `high` a second.
+pub fn rate(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let rate = per_second(text).filter(|rate| (low..=high).contains(rate));
+        let right = "or one with its unit, such as 300/min";
+        rate.ok_or_else(|| format!("must be a number from {low} to {high} a second, {right}"))
+    }
+}
+
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`. The pages' script (`duration` in `dom.js`) says the same.
 pub fn duration(seconds: f64) -> String {
     let in_units = |a_second: f64| match seconds * a_second {
@@ -90,17 +106,6 @@ pub fn time(unit: f64, low: f64, high: f64) -> impl Fn(&str) -> Result<f64, Stri
     }
 }
 
-/// The same of whole milliseconds.
-pub fn whole_ms(text: &str) -> Result<u32, String> {
-    let read = time(MS, 0.0, f64::from(u32::MAX))(text)?;
-    // 0.35 s are 349.99999999999994 ms.
-    let whole = read.round();
-    match (read - whole).abs() < 1e-6 {
-        true => Ok(whole as u32),
-        false => Err("must be whole milliseconds".to_owned()),
-    }
-}
-
 /// So many of these: `1 request`, `2 requests`.
 pub fn count(number: impl Display, one: &str) -> String {
     let number = number.to_string();
@@ -131,9 +136,6 @@ mod tests {
         for wrong in ["2s", "-1ms", "x", "nan", ""] {
             assert!(ms(wrong).unwrap_err().contains("from 0 to 1000"), "{wrong}");
         }
-        let read = ["2s", "7", "0.35s", "1001ms"].map(whole_ms);
-        assert_eq!(read, [Ok(2000), Ok(7), Ok(350), Ok(1001)]);
-        assert!(whole_ms("0.5").is_err());
     }
 
     #[test]
@@ -169,6 +171,17 @@ mod tests {
             ("7s", None),
         ] {
             assert_eq!(bytes(text), number, "{text}");
+        }
+        for (text, number) in [
+            ("5", Some(5.0)),
+            ("5/s", Some(5.0)),
+            ("300 / min", Some(5.0)),
+            ("2/ms", Some(2000.0)),
+            ("inf", Some(f64::INFINITY)),
+            ("5s", None),
+            ("5/x", None),
+        ] {
+            assert_eq!(per_second(text), number, "{text}");
         }
     }
 }

@@ -187,10 +187,11 @@ impl Successor {
     /// # Errors
     /// It has ended before: how.
     pub async fn ready(&mut self) -> Result<(), String> {
-        let said = self.line.0.read_u8().await;
-        let ended = match said {
-            Ok(_) => self.process.try_wait().transpose(),
-            Err(_) => Some(self.process.wait().await),
+        // What it has started may hold the line after it has ended.
+        let ended = tokio::select! {
+            biased;
+            Ok(_) = self.line.0.read_u8() => self.process.try_wait().transpose(),
+            ended = self.process.wait() => Some(ended),
         };
         match ended {
             None => Ok(()),
@@ -254,8 +255,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_successor_that_ends_before_it_is_ready_is_told() {
-        let ended = start("exit 3").ready().await;
-        assert_eq!(ended, Err("the successor ended: exit status: 3".into()));
+        // The second leaves one behind that holds the line, until this process lets go of it.
+        for script in ["exit 3", "exec 3<&0; cat <&3 >/dev/null & exit 3"] {
+            let mut successor = start(script);
+            let ended = tokio::time::timeout(Duration::from_secs(60), successor.ready());
+            let told = Err("the successor ended: exit status: 3".into());
+            assert_eq!(ended.await, Ok(told), "{script}");
+        }
     }
 
     #[tokio::test]
