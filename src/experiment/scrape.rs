@@ -188,6 +188,3 @@ impl Target {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

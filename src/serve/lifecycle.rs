@@ -378,6 +378,3 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     }
     keys
 }
-
-#[cfg(test)]
-mod tests;
