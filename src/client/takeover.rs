@@ -1,7 +1,8 @@
 //! A new process takes the listening sockets over from the one that started it, and none of them is ever closed.
 //!
 //! It inherits them, and its standard input is a line to the old process: there it reads what each socket is for, and writes
-//! a byte once it accepts; then the old one stops accepting. The line's end tells each that the other has ended.
+//! a byte once it accepts; then the old one stops accepting. The line's end tells each that the other has ended; before it
+//! accepts, the end of the new process does, as what that has started may hold the line.
 //! docs/dev/decisions/0016 tells why it is done so.
 
 use std::ffi::OsStr;
