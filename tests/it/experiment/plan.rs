@@ -57,7 +57,8 @@ fn plans_and_helps_are_shown_as_they_were() {
         assert_shown(&[command, "--help"], &format!("{command}.help.txt"));
     }
     assert_shown(&["demo", "--help"], "demo.help.txt");
-    let flags = "routing --print-plan --router sglang-router --preset low-latency --seed 3,4 \
+    // Flags vary as they were typed: the last fastest.
+    let flags = "routing --print-plan --router sglang-router --preset low-latency --vocab-size 90,80 --seed 3,4 \
                  --request-rate 5,inf --goodput ttft:5 --goodput e2el:9 --set sim.decode_step_ms=8 --set env.A=b";
     let args: Vec<&str> = flags.split_whitespace().collect();
     assert_shown(&args, "flags.plan.toml");
