@@ -296,7 +296,7 @@ fn run_traffic(args: &traffic::Args) -> anyhow::Result<ExitCode> {
         terminal::complain(&format!("warning: {INSECURE}\n"));
     }
     let outcome = traffic::run(args, Clock::system())?;
-    terminal::say(&outcome.to_text(), terminal::width());
+    terminal::tell(&outcome.to_text());
     ended(outcome)
 }
 
@@ -374,8 +374,7 @@ fn run_proxy(args: &config::args::Args) -> anyhow::Result<ExitCode> {
 fn run_check(args: &config::args::Args) -> ExitCode {
     match config::load(args.config.as_deref(), args) {
         Ok((config, credentials)) => {
-            let text = topology::of(&config, &credentials);
-            terminal::say(&text, terminal::width());
+            terminal::tell(&topology::of(&config, &credentials));
             ExitCode::SUCCESS
         }
         Err(faults) => report_all(faults),
@@ -385,7 +384,7 @@ fn run_check(args: &config::args::Args) -> ExitCode {
 fn run_probe(args: &probe::Args) -> anyhow::Result<ExitCode> {
     let probe = probe::probe(args, Clock::system());
     let probed = tokio::runtime::Runtime::new()?.block_on(probe)?;
-    terminal::say(&probed.text, terminal::width());
+    terminal::tell(&probed.text);
     terminal::put_results(&format!("{:#}\n", probed.record.to_json()));
     Ok(match probed.wrong {
         None => ExitCode::SUCCESS,

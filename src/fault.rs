@@ -111,6 +111,23 @@ impl Fault {
         let fault: Fault = read.map_err(|error| {
             format!("{error}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
         })?;
+        fault.checked()
+    }
+
+    /// Reads the table that a plan has for a fault.
+    ///
+    /// # Errors
+    /// As [`Fault::parse`].
+    pub fn of(table: toml::Table) -> Result<Fault, String> {
+        let read = serde_path_to_error::deserialize(table);
+        let wrong = |error: serde_path_to_error::Error<toml::de::Error>| {
+            format!("{}: {}", error.path(), error.inner().message())
+        };
+        Fault::checked(read.map_err(wrong)?)
+    }
+
+    fn checked(self) -> Result<Fault, String> {
+        let fault = self;
         let probability = fault.probability;
         if !(probability > 0.0 && probability <= 1.0) {
             return Err(format!(

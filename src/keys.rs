@@ -20,7 +20,7 @@ pub struct Key {
     /// Its name in the file.
     pub name: &'static str,
     /// What it is, in lines.
-    pub help: &'static [&'static str],
+    pub help: Lines,
     /// When a change of it is taken on.
     pub taken: Taken,
     /// `--flag VALUE` or `-f --flag VALUE`, where it has one.
@@ -33,9 +33,23 @@ pub struct Key {
 
 /// The keys of a section: its own, and those of each room that has some in it.
 pub type AllKeys = &'static [&'static [Key]];
+/// A text, by its lines.
+pub type Lines = &'static [&'static str];
 
 /// A section of the config.
 pub trait Section {
+    /// What it is.
+    fn about(&self) -> Lines;
+
+    /// All keys that stand in it, in the order of the file.
+    fn keys(&self) -> AllKeys;
+
+    /// Whether a key is one of them.
+    fn has(&self, key: &str) -> bool {
+        let mut all = self.keys().iter().copied().flatten();
+        all.any(|own| own.name == key)
+    }
+
     /// Reads a key's value.
     ///
     /// # Errors
@@ -46,8 +60,8 @@ pub trait Section {
     fn get(&self, key: &str) -> Option<Value>;
 }
 
-/// Makes a section of a table with a line a key, those of other rooms whose keys stand in it, and the parts that are sections of their
-/// own in the file.
+/// Makes a section of a table with a line a key, those of other rooms whose keys stand in it (some for tests alone), and the parts
+/// that are sections of their own in the file.
 macro_rules! keys {
     (@read $value:ident) => { serde::Deserialize::deserialize($value) };
     (@read $value:ident $read:path) => { $read($value) };
@@ -58,13 +72,13 @@ macro_rules! keys {
     ($(#[doc = $about:literal])* $section:ident {
         $($(#[doc = $help:literal])* $key:ident: $kind:ty $(as $read:path)? = $default:expr,
             $taken:ident $($flag:literal)? $(in $heading:literal)? $(like $example:expr)?;)*
-    } $(with { $($(#[$of_about:meta])* $of:ident: $of_kind:ident;)* })?
+    } $(with { $($(#[doc = $of_about:literal])* $of:ident: $of_kind:ident $(if $cfg:ident)?;)* })?
     $(and { $($(#[$part_about:meta])* $part:ident: $part_kind:ty = $part_name:literal, $part_taken:ident;)* })?) => {
         $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $section {
             $($(#[doc = $help])* pub $key: $kind,)*
-            $($($(#[$of_about])* pub $of: $of_kind,)*)?
+            $($($(#[doc = $of_about])* $(#[cfg($cfg)])? pub $of: $of_kind,)*)?
             $($($(#[$part_about])* pub $part: $part_kind,)*)?
         }
 
@@ -72,16 +86,13 @@ macro_rules! keys {
             fn default() -> $section {
                 $section {
                     $($key: $default,)*
-                    $($($of: Default::default(),)*)?
+                    $($($(#[cfg($cfg)])? $of: Default::default(),)*)?
                     $($($part: Default::default(),)*)?
                 }
             }
         }
 
         impl $section {
-            /// What it is, in lines.
-            pub const ABOUT: &'static [&'static str] = &[$($about),*];
-
             /// Its own keys, in the order of the file.
             pub const OWN: &'static [$crate::keys::Key] = &[$($crate::keys::Key {
                 name: stringify!($key),
@@ -92,9 +103,6 @@ macro_rules! keys {
                 example: || $crate::keys::keys!(@example $($example)?),
             },)*];
 
-            /// All keys that stand in it, in the order of the file.
-            pub const KEYS: $crate::keys::AllKeys = &[$section::OWN, $($($of_kind::OWN,)*)?];
-
             /// The keys and parts in which `new` differs, and when each is taken on.
             pub fn changes(&self, new: &$section) -> Vec<(&'static str, $crate::keys::Taken)> {
                 let all = [
@@ -102,16 +110,24 @@ macro_rules! keys {
                     $($((self.$part != new.$part, $part_name, $crate::keys::Taken::$part_taken),)*)?
                 ];
                 let changed = all.into_iter().filter(|(differs, ..)| *differs);
-                let changed = changed.map(|(_, key, taken)| (key, taken));
-                changed$($(.chain(self.$of.changes(&new.$of)))*)?.collect()
+                let own: Vec<_> = changed.map(|(_, key, taken)| (key, taken)).collect();
+                [own, $($($(#[cfg($cfg)])? self.$of.changes(&new.$of),)*)?].concat()
             }
         }
 
         impl $crate::keys::Section for $section {
+            fn about(&self) -> $crate::keys::Lines {
+                &[$($about),*]
+            }
+
+            fn keys(&self) -> $crate::keys::AllKeys {
+                &[$section::OWN, $($($(#[cfg($cfg)])? $of_kind::OWN,)*)?]
+            }
+
             fn set(&mut self, key: &str, value: toml::Value) -> Result<(), toml::de::Error> {
                 match key {
                     $(stringify!($key) => self.$key = $crate::keys::keys!(@read value $($read)?)?,)*
-                    $($(_ if $of_kind::OWN.iter().any(|of| of.name == key) => self.$of.set(key, value)?,)*)?
+                    $($($(#[cfg($cfg)])? _ if self.$of.has(key) => self.$of.set(key, value)?,)*)?
                     _ => {}
                 }
                 Ok(())
@@ -120,7 +136,8 @@ macro_rules! keys {
             fn get(&self, key: &str) -> Option<toml::Value> {
                 match key {
                     $(stringify!($key) => toml::Value::try_from(&self.$key).ok(),)*
-                    _ => None$($(.or_else(|| self.$of.get(key)))*)?,
+                    $($($(#[cfg($cfg)])? _ if self.$of.has(key) => self.$of.get(key),)*)?
+                    _ => None,
                 }
             }
         }

@@ -57,6 +57,11 @@ pub fn say(text: &str, width: Option<usize>) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
+/// The same, in lines that fit the terminal.
+pub fn tell(text: &str) {
+    say(text, width());
+}
+
 /// Prints to standard output what programs read, JSON or CSV: as it stands, or on a terminal as `shown` spells it.
 pub fn put(text: &str, shown: fn(&str) -> Cow<'_, str>) {
     let mut out = std::io::stdout();

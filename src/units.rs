@@ -42,6 +42,22 @@ pub fn bytes(text: &str) -> Option<f64> {
     with_unit(text, &SIZES)
 }
 
+/// How much a second: of `5`, `5/s`, `300/min`, `inf`.
+pub fn per_second(text: &str) -> Option<f64> {
+    let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
+    let (_, seconds) = TIMES.iter().find(|(name, _)| *name == unit.trim())?;
+    Some(number.trim().parse::<f64>().ok()? / seconds)
+}
+
+/// Reads a rate from `low` to `high` a second.
+pub fn rate(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let rate = per_second(text).filter(|rate| (low..=high).contains(rate));
+        let right = "or one with its unit, such as 300/min";
+        rate.ok_or_else(|| format!("must be a number from {low} to {high} a second, {right}"))
+    }
+}
+
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`. The pages' script (`duration` in `dom.js`) says the same.
 pub fn duration(seconds: f64) -> String {
     let ([shown], unit) = durations([seconds]);
@@ -188,5 +204,16 @@ mod tests {
         assert_eq!(["s", "5m", "5 MiB", ""].map(seconds), [None; 4]);
         let sizes = ["64KiB", "1.5GB", "7", "7s"].map(bytes);
         assert_eq!(sizes, [Some(65_536.0), Some(1.5e9), Some(7.0), None]);
+        for (text, number) in [
+            ("5", Some(5.0)),
+            ("5/s", Some(5.0)),
+            ("300 / min", Some(5.0)),
+            ("2/ms", Some(2000.0)),
+            ("inf", Some(f64::INFINITY)),
+            ("5s", None),
+            ("5/x", None),
+        ] {
+            assert_eq!(per_second(text), number, "{text}");
+        }
     }
 }

@@ -69,34 +69,3 @@ fn the_example_of_every_command_is_one_that_it_takes() {
         taken(line);
     }
 }
-
-#[test]
-fn a_short_flag_is_its_long_one() {
-    let short = [
-        ("-u", "--base-url"),
-        ("-r", "--request-rate"),
-        ("-n", "--num-prompts"),
-        ("-o", "--output-dir"),
-        ("-c", "--config"),
-    ];
-    for line in [
-        "traffic -u http://127.0.0.1:1 -r 5 -n 7 -o there",
-        "demo -r 5 -n 7 -o there",
-        "node -r 5,10 -n 7 -o there",
-        "routing -r 5 -n 7,8 -o there",
-        "proxy -c there -u http://127.0.0.1:1 -u http://127.0.0.1:2",
-        "check -c there -u http://127.0.0.1:1",
-    ] {
-        let long = line.split(' ').map(|word| {
-            let flag = short.iter().find(|(short, _)| *short == word);
-            match flag.map_or(word, |(_, long)| *long) {
-                "--base-url" if !line.starts_with("traffic") => "--upstream",
-                word => word,
-            }
-        });
-        let long = long.collect::<Vec<&str>>().join(" ");
-        assert_ne!(long, line);
-        let [short, long] = [line, &long].map(|line| taken(&format!("queuescope {line}")));
-        assert_eq!(format!("{short:?}"), format!("{long:?}"));
-    }
-}

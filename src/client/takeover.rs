@@ -1,7 +1,8 @@
 //! A new process takes the listening sockets over from the one that started it, and none of them is ever closed.
 //!
 //! It inherits them, and its standard input is a line to the old process: there it reads what each socket is for, and writes
-//! a byte once it accepts; then the old one stops accepting. The line's end tells each that the other has ended.
+//! a byte once it accepts; then the old one stops accepting. The line's end tells each that the other has ended; before it
+//! accepts, the end of the new process does, as what that has started may hold the line.
 //! docs/dev/decisions/0016 tells why it is done so.
 
 use std::ffi::OsStr;
@@ -189,10 +190,11 @@ impl Successor {
     /// # Errors
     /// It has ended before: how.
     pub async fn ready(&mut self) -> Result<(), String> {
-        let said = self.line.0.read_u8().await;
-        let ended = match said {
-            Ok(_) => self.process.try_wait().transpose(),
-            Err(_) => Some(self.process.wait().await),
+        // What it has started may hold the line after it has ended.
+        let ended = tokio::select! {
+            biased;
+            Ok(_) = self.line.0.read_u8() => self.process.try_wait().transpose(),
+            ended = self.process.wait() => Some(ended),
         };
         match ended {
             None => Ok(()),
@@ -252,6 +254,17 @@ mod tests {
         drop(line);
         let ended = tokio::time::timeout(Duration::from_secs(60), process.wait());
         assert!(ended.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_successor_that_ends_before_it_is_ready_is_told() {
+        // The second leaves one behind that holds the line, until this process lets go of it.
+        for script in ["exit 3", "exec 3<&0; cat <&3 >/dev/null & exit 3"] {
+            let mut successor = start(script);
+            let ended = tokio::time::timeout(Duration::from_secs(60), successor.ready());
+            let told = Err("the successor ended: exit status: 3".into());
+            assert_eq!(ended.await, Ok(told), "{script}");
+        }
     }
 
     #[tokio::test]

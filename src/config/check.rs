@@ -1,6 +1,6 @@
 //! The check of what no key can tell by itself, and what is found beside the config.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -184,6 +184,14 @@ fn forward_loop(config: &Config, forward: Option<&Settings>) -> Option<ConfigErr
     to.is_at(listen).then(wrong)
 }
 
+/// Whether two listeners cannot be had at once: one at every address of a family has all of its port (`::` those of IPv4 too).
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let (first, second) = (one.ip().to_canonical(), other.ip().to_canonical());
+    let has = |all: IpAddr, ip: IpAddr| all.is_unspecified() && (all.is_ipv6() || ip.is_ipv4());
+    let is_shared = first == second || has(first, second) || has(second, first);
+    is_shared && one.port() == other.port() && one.port() != 0
+}
+
 /// Only one listener can have an address.
 fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = ConfigError> {
     let front = front.map(|front| ("listen".to_owned(), front)).into_iter();
@@ -195,10 +203,13 @@ fn clashes(config: &Config, front: Option<SocketAddr>) -> impl Iterator<Item = C
     let all = front.chain(admin).chain(workers).chain(traces);
     let mut earlier: Vec<(String, SocketAddr)> = Vec::new();
     all.filter_map(move |(key, address)| {
-        let is_same = |(_, other): &&(String, _)| *other == address && address.port() != 0;
-        let other = earlier.iter().find(is_same);
-        let problem = |(other, _): &(String, _)| {
-            let problem = format!("`{other}` has this address too; give each its own");
+        let other = earlier.iter().find(|(_, at)| overlap(*at, address));
+        let problem = |(other, at): &(String, SocketAddr)| {
+            let by = match *at == address {
+                true => String::new(),
+                false => format!(", as {at}"),
+            };
+            let problem = format!("`{other}` has this address too{by}; give each its own");
             ConfigError::text(&key, address, problem)
         };
         let clash = other.map(problem);

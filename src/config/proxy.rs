@@ -17,6 +17,9 @@ use crate::secret::Secret;
 use crate::telemetry::otlp::settings::Otlp;
 use crate::upstream::{Address, Rules};
 
+#[cfg(test)]
+use super::tests::New;
+
 keys! {
 /// The `[proxy]` section, and all others below it.
 Config {
@@ -94,6 +97,8 @@ Config {
     rules: Rules;
     /// The limits on clients.
     limits: Limits;
+    /// A key that only tests have.
+    new: New if test;
 } and {
     /// Traces: `[telemetry.otlp]` in the file.
     otlp: Otlp = "telemetry.otlp", Restart;

@@ -2,9 +2,7 @@
 
 use toml::Value;
 
-use crate::engine::keys::{Keys as Engine, Logs, Traces};
-use crate::keys::{AllKeys, Key, Section};
-use crate::telemetry::otlp::settings::Otlp;
+use crate::keys::{Key, Lines, Section};
 use crate::units;
 
 use super::proxy::{Config, Worker};
@@ -14,51 +12,35 @@ use super::proxy::{Config, Worker};
 pub struct Place {
     /// Its name, without brackets.
     pub name: &'static str,
-    /// What it is, in lines.
-    pub about: Lines,
-    keys: AllKeys,
     part: Part,
 }
 
 type Part = fn(&mut Config) -> Option<&mut dyn Section>;
-type Lines = &'static [&'static str];
 type Read = fn(&str) -> Option<f64>;
 
-const fn place(name: &'static str, about: Lines, keys: AllKeys, part: Part) -> Place {
-    Place {
-        name,
-        about,
-        keys,
-        part,
-    }
+const fn place(name: &'static str, part: Part) -> Place {
+    Place { name, part }
 }
 
 /// All of them, in the order of the file.
 pub static SECTIONS: [Place; 6] = [
-    place("proxy", &[], Config::KEYS, |config| Some(config)),
-    place("worker", Worker::ABOUT, Worker::KEYS, |config| {
-        Some(config.workers.last_mut()?)
-    }),
-    place("telemetry.otlp", Otlp::ABOUT, Otlp::KEYS, |config| {
-        Some(&mut config.otlp)
-    }),
-    place("engine", Engine::ABOUT, Engine::KEYS, |config| {
-        Some(&mut config.engine)
-    }),
-    place("engine.traces", Traces::ABOUT, Traces::KEYS, |config| {
-        Some(&mut config.engine.traces)
-    }),
-    place("engine.logs", Logs::ABOUT, Logs::KEYS, |config| {
-        Some(&mut config.engine.logs)
-    }),
+    place("proxy", |config| Some(config)),
+    place("worker", |config| Some(config.workers.last_mut()?)),
+    place("telemetry.otlp", |config| Some(&mut config.otlp)),
+    place("engine", |config| Some(&mut config.engine)),
+    place("engine.traces", |config| Some(&mut config.engine.traces)),
+    place("engine.logs", |config| Some(&mut config.engine.logs)),
 ];
 
-/// The ends of keys that also take a text with a unit, what reads it, and how much makes one of the key's own unit.
-const UNITS: [(&str, Read, f64); 4] = [
-    ("_s", units::seconds, 1.0),
-    ("_hours", units::seconds, 3600.0),
-    ("_bytes", units::bytes, 1.0),
-    ("_mb", units::bytes, 1e6),
+/// A unit of keys: how their names end, what reads a text with any unit, how much makes one of theirs, what they take, and such
+/// a text.
+type Unit = (&'static str, Read, f64, &'static str, &'static str);
+
+const UNITS: [Unit; 4] = [
+    ("_s", units::seconds, 1.0, "number of seconds", "250ms"),
+    ("_hours", units::seconds, 3600.0, "number of hours", "90min"),
+    ("_bytes", units::bytes, 1.0, "whole number", "64KiB"),
+    ("_mb", units::bytes, 1e6, "number of MB", "1.5GB"),
 ];
 
 /// Characters of a value that are shown.
@@ -81,9 +63,19 @@ impl Place {
         SECTIONS.iter().find(|place| place.name == near)
     }
 
+    /// What it is. `[proxy]` is what it is named for.
+    pub fn about(&self) -> Lines {
+        let of = |part: &mut dyn Section| part.about();
+        match self.name {
+            "proxy" => &[],
+            _ => (self.part)(&mut fresh()).map_or(&[], of),
+        }
+    }
+
     /// Its keys, in the order of the file.
     pub fn keys(&self) -> impl Iterator<Item = &'static Key> + use<> {
-        self.keys.iter().copied().flatten()
+        let all = (self.part)(&mut fresh()).map_or(&[][..], |part| part.keys());
+        all.iter().copied().flatten()
     }
 
     /// The key of this name.
@@ -142,9 +134,8 @@ impl Place {
 
     /// A text with a unit as the number that it is; a number in quotes has none.
     fn in_its_unit(&self, key: &str, value: Value) -> Value {
-        let unit = UNITS.iter().find(|(end, ..)| key.ends_with(end));
         let text = value.as_str().filter(|text| text.parse::<f64>().is_err());
-        let (Some((_, read, one)), Some(text)) = (unit, text) else {
+        let (Some((_, read, one, ..)), Some(text)) = (unit(key), text) else {
             return value;
         };
         match (read(text).map(|number| number / one), self.example(key)) {
@@ -161,15 +152,14 @@ impl Place {
         let Some(example) = self.example(key) else {
             return "has a value that cannot be used".to_owned();
         };
+        let of_unit = |(.., of, text): &Unit| format!("a {of}, or a text such as \"{text}\"");
+        let of_unit = unit(key).map(of_unit);
         let kind = match &example {
             Value::Array(_) => "a list of texts in quotes",
             Value::String(_) => "text in quotes",
             Value::Boolean(_) => "true or false",
-            Value::Float(_) if key.ends_with("_s") => {
-                "a number of seconds, or a text such as \"250ms\""
-            }
-            Value::Float(_) => "a number",
-            _ if key.ends_with("_bytes") => "a whole number, or a text such as \"64KiB\"",
+            Value::Float(_) => of_unit.as_deref().unwrap_or("a number"),
+            _ if key.ends_with("_bytes") => of_unit.as_deref().unwrap_or_default(),
             // What is below all of them is told the range.
             _ => match self.problem(key, i64::MIN.into()) {
                 Some(range) => &range.replacen("must be", "a whole number,", 1),
@@ -197,6 +187,11 @@ impl Place {
         };
         (wrong, near)
     }
+}
+
+/// The unit of a key, if its name has one.
+fn unit(key: &str) -> Option<&'static Unit> {
+    UNITS.iter().find(|(end, ..)| key.ends_with(end))
 }
 
 /// How the header of a section is written.

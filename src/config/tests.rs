@@ -8,74 +8,20 @@ use super::proxy::Config;
 use super::read::Reading;
 use super::sections::{Place, SECTIONS};
 use super::topology;
-use crate::keys::{Section, Taken, keys};
+use crate::keys::values::Whole;
+use crate::keys::{Taken, keys};
 
 keys! {
-/// A section that has one line.
-Line {
+/// A section of another room, in that of the proxy.
+New {
     /// So many of them.
-    most: u64 = 7, Reload "--most N" in "Limits" like 9;
-}}
-
-keys! {
-/// A section with the keys of another room.
-Both {
-    /// How many.
-    fewest: u64 = 1, Restart;
-} with {
-    /// Of the other.
-    line: Line;
+    newest: Whole<1, 9> = Whole::of::<7>(), Reload "--newest N" in "Limits" like 9;
 }}
 
 #[derive(clap::Parser)]
 struct CommandLine {
     #[command(flatten)]
     args: Args,
-}
-
-#[test]
-fn a_line_makes_default_help_flag_example_and_what_a_reload_takes() {
-    let [[key]] = Line::KEYS else {
-        panic!("one line, one key")
-    };
-    let told = (key.name, key.help, key.flag, key.heading, key.taken);
-    assert_eq!(
-        told,
-        (
-            "most",
-            &[" So many of them."][..],
-            Some("--most N"),
-            Some("Limits"),
-            Taken::Reload
-        )
-    );
-    assert_eq!(Line::ABOUT, [" A section that has one line."]);
-    let (mut line, old) = (Line::default(), Line::default());
-    assert_eq!((line.most, line.get("most")), (7, Some(7.into())));
-    assert_eq!((key.example)(), Some(9.into()));
-    line.set("most", 8.into()).unwrap();
-    assert_eq!(old.changes(&line), [("most", Taken::Reload)]);
-    assert!(line.set("most", "x".into()).is_err() && line.most == 8);
-}
-
-#[test]
-fn keys_of_another_room_stand_in_a_section_as_its_own_do() {
-    assert_eq!(Both::ABOUT.len(), 1);
-    let mut both = Both::default();
-    let names = Both::KEYS
-        .iter()
-        .flat_map(|of| of.iter().map(|key| key.name));
-    assert_eq!(names.collect::<Vec<_>>(), ["fewest", "most"]);
-    both.set("most", 8.into()).unwrap();
-    both.set("fewest", 2.into()).unwrap();
-    assert_eq!((both.line.most, both.fewest), (8, 2));
-    assert_eq!(both.get("most"), Some(8.into()));
-    let changes = Both::default().changes(&both);
-    assert_eq!(
-        changes,
-        [("fewest", Taken::Restart), ("most", Taken::Reload)]
-    );
-    assert!(both.set("most", "x".into()).is_err());
 }
 
 /// Another value of the same kind that the key takes, if there is one.
@@ -106,13 +52,14 @@ fn other(place: &Place, key: &str) -> Option<Value> {
     all.find(|value| default.as_ref() != Some(value) && place.problem(key, value.clone()).is_none())
 }
 
-/// Whatever stands in a table of keys is in the file, the flags, the help, what `check` draws, and what a reload sees.
+/// Whatever stands in a table of keys is in the file, the flags, the help, what `check` draws, and what a reload sees: also a new
+/// line, of which nothing else is written anywhere.
 #[test]
 fn every_line_is_found_in_file_flag_help_check_and_reload() {
     let help = <CommandLine as clap::CommandFactory>::command()
         .render_long_help()
         .to_string();
-    let mut flags = 0;
+    let mut flags = Vec::new();
     for place in SECTIONS.iter().filter(|place| !place.is_list()) {
         for key in place.keys() {
             let value = other(place, key.name).unwrap_or_else(|| panic!("{}", key.name));
@@ -133,7 +80,7 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
             else {
                 continue;
             };
-            flags += 1;
+            flags.push(flag);
             assert!(
                 help.contains(&format!("{flag} <")) || help.contains(&format!("{flag}[=")),
                 "{flag}"
@@ -154,5 +101,23 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
             );
         }
     }
-    assert!(flags > 30, "{flags}");
+    assert!(flags.len() > 30 && flags.contains(&"--newest"), "{flags:?}");
+    let (mut config, proxy) = (Config::default(), &SECTIONS[0]);
+    let wrong = proxy.set(&mut config, "newest", "x".into()).unwrap_err();
+    assert_eq!(
+        wrong,
+        "must be a whole number, from 1 to 9, as in newest = 9"
+    );
+    let new = Config {
+        new: New {
+            newest: Whole::of::<8>(),
+        },
+        ..config.clone()
+    };
+    assert_eq!(config.changes(&new), [("newest", Taken::Reload)]);
+    assert_eq!(
+        help.matches("--newest <N>\n          So many of them [default: 7]")
+            .count(),
+        1
+    );
 }

@@ -57,11 +57,11 @@ impl Args {
     pub fn run(&self, kind: Kind) -> anyhow::Result<Option<Finished>> {
         let (plan, headline) = self.plan(kind)?;
         if self.print_plan {
-            say(&plan.to_text());
+            terminal::tell(&plan.to_text());
             return Ok(None);
         }
         let announcement = announcement(&plan);
-        say(&format!(
+        terminal::tell(&format!(
             "queuescope {}: {headline}\n{announcement}\n",
             kind.name()
         ));
@@ -70,8 +70,8 @@ impl Args {
         let program = std::env::current_exe().context("the program's own file")?;
         let tell = |line: &str| terminal::complain(&format!("{line}\n"));
         let (finished, reported) = done(plan, to, program, tell)?;
-        say(reported.as_deref().unwrap_or_default());
-        say(&text(&finished));
+        terminal::tell(reported.as_deref().unwrap_or_default());
+        terminal::tell(&text(&finished));
         reported.context("no report was made; `queuescope report` makes it")?;
         Ok(Some(finished))
     }
@@ -179,10 +179,6 @@ fn about(runs: &[Run]) -> Option<String> {
         seconds @ ..5400.0 => format!("about {:.0} min", seconds / 60.0),
         seconds => format!("about {:.1} h", seconds / 3600.0),
     })
-}
-
-fn say(text: &str) {
-    terminal::say(text, terminal::width());
 }
 
 /// The folder that is given, else a new one.

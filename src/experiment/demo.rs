@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
             html: Some(dir.join(PAGE)),
             ..Default::default()
         };
-        say(&match report::command::run(&asked, terminal::width()) {
+        terminal::tell(&match report::command::run(&asked, terminal::width()) {
             Ok(told) if outcome.verdict.grade == Grade::Valid => told,
             Ok(told) => format!("{told}\n{}", outcome.verdict.to_text(&outcome.evidence)),
             // Where no request came through, the generator knows why.
@@ -85,15 +85,11 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
         let report = format!("$ queuescope report {shown}/{RECORDS} \\\n    --html {shown}/{PAGE}");
         let guide = guide(&dir);
-        say(&format!(
+        terminal::tell(&format!(
             "\nWhat ran:\n\n{commands}\n\n{report}\n\n{guide}\n{note}"
         ));
         Ok(outcome)
     })
-}
-
-fn say(text: &str) {
-    terminal::say(text, terminal::width());
 }
 
 /// Simulated servers that tell the proxy of their requests by traces, each with a hop before it. The front is their router: it

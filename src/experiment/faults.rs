@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
-use serde_json::json;
 use tokio::time::sleep;
 use toml::{Table, Value};
 
 use crate::clock::{Clock, Stamp};
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use crate::report::files::FaultRow;
 use crate::units;
 
@@ -44,9 +43,9 @@ pub enum FaultKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule(Vec<(f64, BTreeSet<usize>)>);
 
-/// The kinds that need no further field, as an error lists them.
-const KINDS: &str = "must be \"kill\", \"refuse\", \"reset\" or \"stall\", or a table as the hop takes it, as in \
-    { kind = \"slow\", ms = 50 } (docs/FAULTS.md)";
+/// What a kind may be, as an error lists it.
+const KINDS: &str = "must be kill, refuse, reset or stall, or a table with what else a hop is to know, as in \
+    { kind = \"slow\", ms = 50 } or { kind = \"cut\", after_bytes = 1000 } (docs/FAULTS.md)";
 
 impl Schedule {
     /// Reads `{ 300 = [1, 2], 600 = [] }`: seconds since the run began, and the servers, counted from 1, that are down from
@@ -85,15 +84,16 @@ impl FaultKind {
     /// # Errors
     /// What is wrong with it and what would be right.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
-        let json = match table(text) {
+        let fault = match table(text) {
             _ if text == "kill" => return Ok(FaultKind::Kill),
-            Some(table) => json!(table),
-            None => json!({ "kind": text }),
+            Some(table) => Fault::of(table),
+            None if Kind::named(text).is_none() => return Err(KINDS.to_owned()),
+            None => {
+                let fault = Fault::of([("kind".to_owned(), text.into())].into_iter().collect());
+                fault.map_err(|wrong| format!("{wrong}; {KINDS}"))
+            }
         };
-        let fault = Fault::parse(json.to_string().as_bytes());
-        fault
-            .map(FaultKind::Hop)
-            .map_err(|wrong| format!("{wrong}; {KINDS}"))
+        fault.map(FaultKind::Hop)
     }
 
     fn name(&self) -> &str {

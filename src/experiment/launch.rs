@@ -31,7 +31,7 @@ pub use server::Server;
 pub use spec::{DeploymentSpec, EngineName, ROUTER_POLICIES, Router, ServerSpec};
 
 use process::Process;
-use proxy_file::Worker;
+use proxy_file::Hop;
 
 /// What runs. Dropping it kills what was started, and waits until it is gone: also what is under way when a start is given up.
 #[derive(Debug)]
@@ -117,9 +117,8 @@ impl Deployment {
         for process in self.others.iter().rev() {
             process.stop().await;
         }
-        let servers = self.servers.iter();
-        let servers = servers.filter_map(|server| server.process.as_ref());
-        join_all(servers.map(Process::stop)).await;
+        // To those that have ended it is nothing.
+        join_all(self.all().map(Process::stop)).await;
     }
 
     /// Starts the servers and waits until all of them are ready, or one is not.
@@ -184,15 +183,8 @@ impl Deployment {
         let (front, admin) = (spec.port()?, spec.port()?);
         let servers = self.servers.iter_mut();
         servers.for_each(|server| server.admin = Some(admin));
-        let hop = |server: &Server| {
-            Some(Worker {
-                name: server.file.name.clone(),
-                listen: server.hop?,
-                upstream: server.file.url.clone(),
-                role: server.file.role,
-            })
-        };
-        let hops: Vec<Worker> = self.servers.iter().filter_map(hop).collect();
+        let hop = |server: &Server| Some((server.hop?, server.file.url.clone()));
+        let hops: Vec<Hop> = self.servers.iter().filter_map(hop).collect();
         let path = spec.dir.join(PROXY_CONFIG);
         let text = proxy_file::text(spec, front, admin, upstream, &hops)?;
         // It may hold secrets.

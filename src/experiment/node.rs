@@ -80,34 +80,3 @@ impl Keys for NodeConfig {
         (&self.more, self.output_dir.as_deref())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::experiment::plan::{Plan, read};
-
-    /// That its defaults are a plan's is held in `routing.rs`, whose config has all of it.
-    #[test]
-    fn further_keys_win_and_are_varied() {
-        let more = toml::from_str("max_running_requests = [1, 2]\nnum_prompts = 7").unwrap();
-        let config = NodeConfig {
-            more,
-            ..NodeConfig::default()
-        };
-        let keys = config.keys().unwrap();
-        let plan = Plan::new(Kind::Node, Vec::new(), keys).unwrap();
-        assert_eq!(plan.runs().len(), 2);
-        assert_eq!(plan.runs()[0].settings.load.num_prompts, Some(7));
-    }
-
-    #[test]
-    fn the_examples_are_plans_that_vary_what_they_say() {
-        for (kind, key) in [
-            (Kind::Node, "max_running_requests"),
-            (Kind::Routing, "routing_policy"),
-        ] {
-            let plan = Plan::new(kind, read::file(kind.example()).unwrap(), Vec::new()).unwrap();
-            assert_eq!(plan.sweeps()[0].key, key);
-        }
-    }
-}

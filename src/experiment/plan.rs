@@ -334,11 +334,8 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
     if variable.is_empty() || !variable.chars().all(is_name) {
         return Err("is no name of a variable, such as env.CUDA_VISIBLE_DEVICES");
     }
-    let upper = variable.to_ascii_uppercase();
-    if upper
-        .split('_')
-        .any(|word| SECRET.split(' ').any(|secret| secret == word))
-    {
+    let is_secret = |word: &str| SECRET.split(' ').any(|secret| secret == word);
+    if variable.to_ascii_uppercase().split('_').any(is_secret) {
         return Err(
             "looks like a secret, which files of an experiment would show: leave it out and export it, servers inherit the \
              environment",

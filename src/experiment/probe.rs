@@ -95,12 +95,8 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     });
     let wrong = wrong(&record);
     let url = format!("{}{}", args.target, args.backend.endpoint().path());
-    let mut text = text(
-        &record,
-        &url,
-        terminal::width().unwrap_or(WIDTH),
-        wrong.as_deref(),
-    );
+    let width = terminal::width().unwrap_or(WIDTH);
+    let mut text = text(&record, &url, width, wrong.as_deref());
     text.extend(engine(&record).map(|line| format!("\n{line}\n")));
     if let Some(unsent) = unsent
         && let Some(note) = unsent.await?

@@ -104,35 +104,33 @@ pub async fn run(
 
 /// What a run of an experiment in `dir` left, if it is done.
 fn done(dir: &Path, run: &Run) -> Option<RunEnd> {
-    let end = RunEnd::left(dir, run)?;
-    (end.file.state == RunState::Done).then_some(end)
+    let dir = of_run(dir, &run.dir);
+    let file: RunFile = read_json(&dir.join(RUN)).ok()?;
+    (file.state == RunState::Done).then(|| RunEnd::read(dir, file))
 }
 
 impl ExperimentRunner {
     fn begin(plan: Plan, to: OutputDir, context: RunContext) -> anyhow::Result<Self> {
         let now = context.clock.now();
-        let fresh = ExperimentFile {
-            began: now.seconds(),
-            ..ExperimentFile::default()
-        };
-        let (dir, before, lock, note) = match to {
+        let (dir, began, lock, note) = match to {
             OutputDir::New(folder) => {
                 let Made { dir, note } = folder.make(&[], now)?;
                 let lock = locked(&dir)?;
                 // What came since the first look, before the lock.
                 folder.check(&FILES)?;
                 write_plan(&dir, &plan)?;
-                (dir, fresh, lock, note)
+                (dir, now.seconds(), lock, note)
             }
             OutputDir::Resumed(dir) => {
                 let lock = locked(&dir)?;
-                let before = read_json(&dir.join(EXPERIMENT)).unwrap_or(fresh);
-                (dir, before, lock, None)
+                let began = |before: ExperimentFile| before.began;
+                let began = read_json(&dir.join(EXPERIMENT)).map_or(now.seconds(), began);
+                (dir, began, lock, None)
             }
         };
         let file = ExperimentFile {
             kind: plan.kind.name().to_owned(),
-            began: before.began,
+            began,
             keys: plan.sweeps().into_iter().map(|sweep| sweep.key).collect(),
             ..ExperimentFile::default()
         };

@@ -197,6 +197,3 @@ impl Target {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

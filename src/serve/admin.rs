@@ -355,6 +355,3 @@ fn is_our_name(headers: &HeaderMap, names: &[String]) -> bool {
     let mut ours = names.iter().map(String::as_str).chain(["localhost"]);
     address.parse::<IpAddr>().is_ok() || ours.any(|name| name.eq_ignore_ascii_case(host))
 }
-
-#[cfg(test)]
-mod tests;

@@ -382,6 +382,3 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     }
     keys
 }
-
-#[cfg(test)]
-mod tests;

@@ -17,23 +17,17 @@ use crate::request::csv::Base;
 
 use super::lifecycle::Proxy;
 
-/// The signals that a proxy heeds.
+/// The signals that a proxy heeds; each waits until it is asked for.
 struct Signals {
-    term: Signal,
-    int: Signal,
+    end: End,
+    /// Reload.
     hup: Signal,
+    /// Start the successor.
     usr2: Signal,
 }
 
-/// What came first.
-enum Event {
-    /// SIGTERM or SIGINT.
-    End,
-    /// SIGHUP.
-    Reload,
-    /// SIGUSR2: start the successor.
-    Upgrade,
-}
+/// SIGTERM and SIGINT.
+struct End(Signal, Signal);
 
 /// What the system has not for a start, in an error's first words.
 const START: &str = "cannot start";
@@ -69,7 +63,7 @@ pub fn run(load: Load<'_>, config: Config, clock: Clock) -> anyhow::Result<()> {
         let proxy = tokio::select! {
             biased;
             proxy = Proxy::start_from(config, clock, &mut inherited) => proxy?,
-            () = signals.end() => {
+            () = signals.end.recv() => {
                 log::info!("ended before it served");
                 return Ok(());
             }
@@ -119,7 +113,7 @@ async fn serve(
     let mut successor: Option<Successor> = None;
     loop {
         let ready = OptionFuture::from(successor.as_mut().map(Successor::ready));
-        let event = tokio::select! {
+        tokio::select! {
             // One that is ready has taken over, whatever else comes at that moment.
             biased;
             Some(ready) = ready => match ready {
@@ -127,19 +121,15 @@ async fn serve(
                 Err(why) => {
                     log::warn!("{why}; this process goes on");
                     successor = None;
-                    continue;
                 }
             },
-            event = signals.next() => event,
-        };
-        match event {
-            Event::End => {
+            () = signals.end.recv() => {
                 if let Some(successor) = successor {
                     successor.end();
                 }
                 return None;
             }
-            Event::Reload => {
+            _ = signals.hup.recv() => {
                 if let Some(successor) = successor.take() {
                     log::warn!("the config is read again: the successor is ended; start it again");
                     successor.end();
@@ -148,10 +138,10 @@ async fn serve(
                 // SIGUSR2 that come meanwhile are heeded after it.
                 tokio::select! {
                     () = reload(load, proxy) => {}
-                    () = signals.end() => return None,
+                    () = signals.end.recv() => return None,
                 }
             }
-            Event::Upgrade => match &successor {
+            _ = signals.usr2.recv() => match &successor {
                 Some(successor) => {
                     let id = successor.id;
                     log::warn!("SIGUSR2: process {id} is starting already; end it if it hangs");
@@ -195,7 +185,7 @@ async fn reload(load: Load<'_>, proxy: &Proxy) {
 async fn drain(proxy: &Proxy, signals: &mut Signals) {
     tokio::select! {
         () = proxy.drain() => {}
-        () = signals.end() => proxy.abort().await,
+        () = signals.end.recv() => proxy.abort().await,
     }
 }
 
@@ -211,7 +201,7 @@ async fn finish(proxy: &Proxy, successor: Successor, signals: &mut Signals) {
     proxy.hand_over();
     tokio::select! {
         () = proxy.finish_requests() => {}
-        () = signals.end() => drain(proxy, signals).await,
+        () = signals.end.recv() => drain(proxy, signals).await,
     }
 }
 
@@ -233,27 +223,21 @@ fn notify(state: &str) {
 impl Signals {
     fn new() -> io::Result<Signals> {
         Ok(Signals {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
+            end: End(
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+            ),
             hup: signal(SignalKind::hangup())?,
             usr2: signal(SignalKind::user_defined2())?,
         })
     }
+}
 
-    async fn next(&mut self) -> Event {
+impl End {
+    async fn recv(&mut self) {
         tokio::select! {
-            _ = self.term.recv() => Event::End,
-            _ = self.int.recv() => Event::End,
-            _ = self.hup.recv() => Event::Reload,
-            _ = self.usr2.recv() => Event::Upgrade,
-        }
-    }
-
-    /// Waits for SIGTERM or SIGINT. The others wait for [`Signals::next`].
-    async fn end(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
         }
     }
 }
@@ -270,9 +254,9 @@ mod tests {
         // As `serve` waits while it reloads.
         tokio::select! {
             biased;
-            () = signals.end() => panic!("no signal to end came"),
+            () = signals.end.recv() => panic!("no signal to end came"),
             _ = witness.recv() => {}
         }
-        assert!(matches!(signals.next().await, Event::Reload));
+        assert_eq!(signals.hup.recv().await, Some(()));
     }
 }

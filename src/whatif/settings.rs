@@ -9,7 +9,7 @@ use crate::experiment::plan::grid::Sweep;
 use crate::experiment::plan::line::{key_of, text, usage};
 use crate::experiment::plan::read::{Entry, flag};
 use crate::sim::engine::Profile;
-use crate::units::between;
+use crate::units::{between, rate};
 use crate::upstream::policy::Policy;
 
 use super::Error;
@@ -36,7 +36,7 @@ struct Changed {
     #[arg(long, value_parser = between(0.001, 1000.0))]
     rate: Option<f64>,
     /// Requests a second.
-    #[arg(long, value_parser = between(LEAST_RATE, MOST_RATE), conflicts_with = "rate")]
+    #[arg(long, value_parser = rate(LEAST_RATE, MOST_RATE), conflicts_with = "rate")]
     request_rate: Option<f64>,
     /// Servers.
     #[arg(long, value_parser = between(1, MOST_SERVERS))]

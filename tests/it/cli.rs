@@ -62,30 +62,6 @@ fn a_help_has_three_lengths_that_each_end_in_an_example() {
     }
 }
 
-/// Values of a flag of which a command's help says what holds without it.
-fn default<'a>(help: &'a str, flag: &str) -> &'a str {
-    let (_, from) = help.split_once(&format!("--{flag} <VALUE>")).unwrap();
-    let (_, from) = from.split_once("[default: ").unwrap();
-    from.split_once(']').unwrap().0
-}
-
-#[test]
-fn defaults_are_those_of_the_command() {
-    for (name, gpus, router) in [("node", "1", "none"), ("routing", "4", "builtin")] {
-        let help = help(&format!("{name} --help-all"));
-        assert_eq!(default(&help, "num-gpus"), gpus);
-        assert_eq!(default(&help, "router"), router);
-        // Of a plan that says nothing of them.
-        let folder = tempfile::tempdir().unwrap();
-        let plan = folder.path().join("plan.toml");
-        std::fs::write(&plan, "seed = 3\n").unwrap();
-        let shown = run(queuescope(&[name, plan.to_str().unwrap(), "--print-plan"]));
-        let said = |key: &str| shown.out.contains(&format!("\n{key}\n"));
-        assert!(said(&format!("num_gpus = {gpus}")), "{}", shown.out);
-        assert!(said(&format!("router = \"{router}\"")), "{}", shown.out);
-    }
-}
-
 /// What a program reads of a command that was told `--json`.
 async fn results(line: &str) -> (Value, Done) {
     let words: Vec<&str> = line.split(' ').collect();

@@ -1,8 +1,8 @@
 //! `queuescope demo`, as a newcomer types it.
 
 use std::path::Path;
-use std::process::Command;
 
+use crate::support::assert_says;
 use crate::support::process::{Done, queuescope, run};
 use crate::support::proxy::{Row, number, rows};
 
@@ -33,63 +33,51 @@ fn assert_whole(folder: &Path, dir: &str, shown: &str) {
     assert!(lines("traffic/summary.json") > 100);
 }
 
+/// 20 of the 30 are sent on at once, and 8 run: others wait in the router, and others again in the server queues. Nothing is hidden,
+/// and each demo has a folder of its own.
 #[test]
-fn it_shows_where_the_requests_waited_and_each_has_a_folder_of_its_own() {
+fn it_shows_the_routers_queue_and_the_servers_apart() {
     let folder = tempfile::tempdir().unwrap();
-    let mut dirs = Vec::new();
+    let mut dirs: Vec<String> = Vec::new();
     for _ in 0..2 {
         let (code, shown, said) = demo(folder.path(), &SHORT);
         assert!([0, INVALID].contains(&code), "{said}");
-        assert!(shown.contains("30 requests in"), "{shown}");
-        assert!(shown.contains("30 ok (100.0 %)"), "{shown}");
-        assert!(shown.contains("was spent"), "{shown}");
-        let latest = std::fs::read_link(folder.path().join("results/demo/latest")).unwrap();
-        dirs.push(format!("results/demo/{}", latest.display()));
-        for dir in &dirs {
-            let shown = if Some(dir) == dirs.last() {
-                shown.clone()
-            } else {
-                shown.replace(dirs.last().unwrap(), dir)
-            };
-            assert_whole(folder.path(), dir, &shown);
+        // The answer comes first.
+        assert!(shown.starts_with("Of "), "{shown}");
+        for piece in ["30 requests in", "30 ok (100.0 %)", "was spent"] {
+            assert_says(&shown, piece);
         }
+        for piece in [
+            "in the router queue",
+            "in the server queue",
+            "\nrouter queue ",
+            "\nserver queue ",
+        ] {
+            let (at, table) = (shown.find(piece), shown.find("\nms, ok"));
+            assert!(at.is_some() && at < table, "{piece}: {shown}");
+        }
+        assert!(!shown.contains("unseen"), "{shown}");
+        let latest = std::fs::read_link(folder.path().join("results/demo/latest")).unwrap();
+        let dir = format!("results/demo/{}", latest.display());
+        assert_whole(folder.path(), &dir, &shown);
+        assert_waits_are_told(&folder.path().join(&dir).join("proxy.csv"));
+        // Those before stay.
+        assert!(!dirs.contains(&dir) && dirs.iter().all(|dir| folder.path().join(dir).is_dir()));
+        dirs.push(dir);
     }
-    assert_ne!(dirs[0], dirs[1]);
 }
 
-/// 20 of the 30 are sent on at once, and 8 run: others wait in the router, and others again in the server queues.
-#[test]
-fn it_shows_the_routers_queue_and_the_servers_apart_and_hides_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("demo");
-    let flags = [&SHORT[..], &["--output-dir", "demo"]].concat();
-    let (code, shown, said) = demo(folder.path(), &flags);
-    assert!([0, INVALID].contains(&code), "{said}");
-    // The answer comes first.
-    assert!(shown.starts_with("Of "), "{shown}");
-    for piece in [
-        "in the router queue",
-        "in the server queue",
-        "\nrouter queue ",
-        "\nserver queue ",
-    ] {
-        let (at, table) = (shown.find(piece), shown.find("\nms, ok"));
-        assert!(at.is_some() && at < table, "{piece}: {shown}");
-    }
-    assert!(!shown.contains("unseen"), "{shown}");
-    let rows = rows(&dir.join("proxy.csv"));
+fn assert_waits_are_told(path: &Path) {
+    let rows = rows(path);
     // A machine that is held up for seconds loses what came too late.
     let told = rows.iter().filter(|row| row["timing_source"] == "trace");
     assert!(told.count() >= 28, "{rows:?}");
-    let waited = |column: &str| {
+    let seen = rows.iter().filter(|row| !row["prefill_time"].is_empty());
+    for column in ["queue_time_in_router", "pure_queue_time"] {
         let longer = |row: &&Row| {
             !row[column].is_empty() && number(row, column) > number(row, "prefill_time")
         };
-        let seen = rows.iter().filter(|row| !row["prefill_time"].is_empty());
-        seen.filter(longer).count()
-    };
-    for column in ["queue_time_in_router", "pure_queue_time"] {
-        assert!(waited(column) >= 5, "{column}: {shown}");
+        assert!(seen.clone().filter(longer).count() >= 5, "{column}");
     }
 }
 
@@ -129,15 +117,12 @@ fn nobody_who_reads_is_no_reason_to_fail() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let done = Command::new(env!("CARGO_BIN_EXE_queuescope"))
-        .args(["demo", "--num-prompts", "10", "--request-rate", "200"])
-        .arg("--output-dir")
-        .arg(folder.path())
-        .stdout(writer)
-        .output()
-        .unwrap();
-    let said = String::from_utf8(done.stderr).unwrap();
-    let code = done.status.code().unwrap();
+    let mut command = queuescope(&["demo", "-n", "10", "-r", "200", "-o"]);
+    command.arg(folder.path()).stdout(writer);
+    let Done {
+        code, err: said, ..
+    } = run(command);
+    let code = code.unwrap();
     assert!([0, INVALID].contains(&code), "{said}");
     assert_eq!(said.contains("error"), code == INVALID, "{said}");
     let rows = std::fs::read_to_string(folder.path().join("proxy.csv")).unwrap();

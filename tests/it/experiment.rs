@@ -8,6 +8,7 @@ mod launch;
 mod pair;
 mod plan;
 mod resume;
+mod scrape;
 mod search;
 mod servers;
 mod started;

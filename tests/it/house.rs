@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use queuescope::config;
 use queuescope::config::args::Args;
 use queuescope::config::proxy;
 use queuescope::config::sections::SECTIONS;
-use queuescope::telemetry::metric::Kind;
+use queuescope::telemetry::metric::{Kind, Metric};
 use queuescope::telemetry::prometheus::METRICS;
 
 use crate::support::docs::assert_file;
@@ -19,7 +19,9 @@ mod columns;
 mod source;
 mod words;
 
-use columns::{columns_markdown, moments_markdown, outcomes_markdown, stages_markdown};
+use columns::{
+    code, columns_markdown, markdown, moments_markdown, outcomes_markdown, stages_markdown,
+};
 use source::{Source, sources, uses};
 
 fn root() -> &'static Path {
@@ -40,7 +42,7 @@ fn config_toml(head: &str) -> String {
         let off = |is_off: bool| if is_off { "#" } else { "" };
         text += &format!(
             "{}{}{}\n",
-            comment(place.about),
+            comment(place.about()),
             off(is_example),
             place.header()
         );
@@ -94,21 +96,25 @@ struct Flags {
 }
 
 fn metrics_markdown() -> String {
-    let mut text = "| metric | kind | unit | labels | what it is and how to read it |\n|---|---|---|---|---|\n".to_owned();
-    for metric in &METRICS {
-        let (name, kind, unit) = (metric.name, metric.kind.name(), metric.unit());
-        let labels: Vec<String> = metric
-            .labels
-            .iter()
-            .map(|label| format!("`{label}`"))
-            .collect();
-        let help = metric.help;
-        text += &format!(
-            "| `{name}` | {kind} | {unit} | {} | {help} |\n",
-            labels.join(", ")
-        );
-    }
-    text
+    let heads = [
+        "metric",
+        "kind",
+        "unit",
+        "labels",
+        "what it is and how to read it",
+    ];
+    let row = |metric: &Metric| {
+        let labels: Vec<String> = metric.labels.iter().map(|label| code(label)).collect();
+        let (kind, unit) = (metric.kind.name().to_owned(), metric.unit().to_string());
+        [
+            code(metric.name),
+            kind,
+            unit,
+            labels.join(", "),
+            metric.help.to_owned(),
+        ]
+    };
+    markdown(heads, METRICS.iter().map(row))
 }
 
 fn buckets_markdown() -> String {
@@ -117,19 +123,19 @@ fn buckets_markdown() -> String {
         let Kind::Histogram(bounds) = metric.kind else {
             continue;
         };
-        let name = format!("`{}`", metric.name);
         match all.iter_mut().find(|(known, _)| *known == bounds) {
-            Some((_, names)) => names.push(name),
-            None => all.push((bounds, vec![name])),
+            Some((_, names)) => names.push(code(metric.name)),
+            None => all.push((bounds, vec![code(metric.name)])),
         }
     }
-    let mut text =
-        "| histograms | upper bounds of their buckets, seconds |\n|---|---|\n".to_owned();
-    for (bounds, names) in all {
+    let rows = all.into_iter().map(|(bounds, names)| {
         let bounds: Vec<String> = bounds.iter().map(ToString::to_string).collect();
-        text += &format!("| {} | {} |\n", names.join(", "), bounds.join(" "));
-    }
-    text
+        [names.join(", "), bounds.join(" ")]
+    });
+    markdown(
+        ["histograms", "upper bounds of their buckets, seconds"],
+        rows,
+    )
 }
 
 /// The page's words stand in the page; each table stands between two comments.
@@ -226,36 +232,24 @@ fn files_use_each_other_in_no_circle() {
             reach.extend(&beyond);
         }
     }
-    let circle_of = |file| -> Vec<&str> {
-        let others = reached[file].iter().copied();
-        others
-            .filter(|other| reached[other].contains(file))
-            .collect()
-    };
-    let circles: BTreeSet<Vec<&str>> = uses
-        .keys()
-        .map(circle_of)
-        .filter(|c| !c.is_empty())
-        .collect();
-    let drawn = circles.iter().map(|circle| {
-        let arrows = circle.iter().map(|file| {
-            let inside = uses[file].iter().filter(|to| circle.contains(to));
-            format!(
-                "  {file} uses {}\n",
-                inside.copied().collect::<Vec<_>>().join(", ")
-            )
-        });
+    let circles = uses
+        .iter()
+        .filter(|(file, _)| reached[*file].contains(*file));
+    // Of each what leads back to it.
+    let drawn = circles.map(|(file, used)| {
+        let back = used
+            .iter()
+            .filter(|to| *to == file || reached[*to].contains(file));
         format!(
-            "a circle of {} files:\n{}",
-            circle.len(),
-            arrows.collect::<String>()
+            "{file} uses {}",
+            back.copied().collect::<Vec<_>>().join(", ")
         )
     });
-    assert!(circles.is_empty(), "\n{}", drawn.collect::<String>());
+    assert_eq!(drawn.collect::<Vec<_>>(), [""; 0]);
 }
 
 /// Every file under `folder` with one of these endings.
-fn texts(folder: &Path, endings: &[&str], found: &mut Vec<std::path::PathBuf>) {
+fn texts(folder: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let ending = path.extension().and_then(|ending| ending.to_str());
@@ -297,17 +291,13 @@ fn pages_that_comments_and_scripts_name_are_there() {
             let is_page = name.ends_with(".md") && name.len() > 3;
             assert!(!is_page || known.contains(name), "{reader:?} names {word}");
             // Of a decision its number is enough.
-            let is_there = |path: &std::path::PathBuf| {
-                path.strip_prefix(root())
-                    .unwrap()
-                    .to_str()
-                    .unwrap()
-                    .starts_with(word)
+            let is_there = |path: &PathBuf| {
+                let path = path.strip_prefix(root()).unwrap();
+                path.to_str().unwrap().starts_with(word)
             };
+            let is_known = root().join(word).exists() || pages.iter().any(is_there);
             assert!(
-                !word.starts_with("docs/")
-                    || root().join(word).exists()
-                    || pages.iter().any(is_there),
+                !word.starts_with("docs/") || is_known,
                 "{reader:?} names {word}"
             );
         }

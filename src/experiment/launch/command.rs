@@ -97,49 +97,47 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
+    fn line(env: &[(&str, &str)], args: &[&str]) -> CommandLine {
+        let env = env.iter().map(|(n, v)| (n.to_string(), v.to_string()));
+        CommandLine {
+            env: env.collect(),
+            ..CommandLine::new("/my bin/a", args)
+        }
+    }
+
     #[test]
     fn secrets_of_a_command_are_not_shown() {
-        for (args, env, shown, secrets) in [
-            (
-                &["--api-key", "S 1", "--model", "m", "--admin-api-key=S2"][..],
-                &[][..] as &[(&str, &str)],
-                "--api-key '***' --model m '--admin-api-key=***'",
-                ["S 1", "S2"],
-            ),
-            (
-                &["--api-key", "", "--token="],
-                &[("MYTOKEN", "S3"), ("PROXY", "http://me:S4@h"), ("HOW", "x")],
-                "--api-key '***' '--token=***'",
-                ["S3", "http://me:S4@h"],
-            ),
-        ] {
-            let mut line = CommandLine::new("/my bin/a", args);
-            line.env = env
-                .iter()
-                .map(|(n, v)| (n.to_string(), v.to_string()))
-                .collect();
-            let variables = match env {
-                [] => "",
-                _ => "MYTOKEN='***' PROXY='http://***@h' HOW=x ",
-            };
-            assert_eq!(line.to_string(), format!("{variables}'/my bin/a' {shown}"));
-            assert_eq!(line.secrets(), secrets);
-        }
+        let env = [("MYTOKEN", "S3"), ("PROXY", "http://me:S4@h"), ("HOW", "x")];
+        let flags = ["--api-key", "S 1", "--model", "m", "--admin-api-key=S2"];
+        let all = line(&env, &flags);
+        assert_eq!(
+            all.to_string(),
+            "MYTOKEN='***' PROXY='http://***@h' HOW=x '/my bin/a' --api-key '***' --model m '--admin-api-key=***'"
+        );
+        assert_eq!(all.secrets(), ["S 1", "S2", "S3", "http://me:S4@h"]);
+        let empty = line(&[], &["--api-key", "", "--token="]);
+        assert_eq!(
+            empty.to_string(),
+            "'/my bin/a' --api-key '***' '--token=***'"
+        );
+        assert_eq!(empty.secrets(), [""; 0]);
     }
 
     #[test]
     fn a_command_is_shown_as_a_shell_takes_it() {
         let addr = SocketAddr::from(([127, 0, 0, 1], 30001));
-        let flags = ["--model", "it's a {model}"];
-        let mut line = CommandLine::new("/my bin/a", &["sim"]).with(flags).at(addr);
-        line.env = vec![("CUDA_VISIBLE_DEVICES".to_owned(), "0, 1".to_owned())];
-        let shown = line.to_string();
+        let line = line(&[("CUDA_VISIBLE_DEVICES", "0, 1")], &["sim"]);
+        let shown = line
+            .with(["--model", "it's a {model}"])
+            .at(addr)
+            .to_string();
         assert_eq!(
             shown,
             r"CUDA_VISIBLE_DEVICES='0, 1' '/my bin/a' sim --host 127.0.0.1 --port 30001 --model 'it'\''s a {model}'"
         );
+        let echoed = shown.replace(" '/my bin/a'", " printf '%s|'");
         let echoed = std::process::Command::new("sh")
-            .args(["-c", &shown.replace(" '/my bin/a'", " printf '%s|'")])
+            .args(["-c", &echoed])
             .output();
         let echoed = String::from_utf8(echoed.unwrap().stdout).unwrap();
         assert!(echoed.contains("|--model|it's a {model}|"), "{echoed}");

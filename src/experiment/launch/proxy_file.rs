@@ -3,28 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{anyhow, bail, ensure};
-use serde::Serialize;
 use serde_json::json;
 use toml::{Table, Value};
 
 use crate::config;
 use crate::report::files::PROXY_ROWS;
-use crate::request::attempt::ServerRole;
 
 use super::spec::{DeploymentSpec, Router};
 
-/// A hop of a run's proxy.
-#[derive(Debug, Serialize)]
-pub(super) struct Worker {
-    /// Its server's.
-    pub(super) name: String,
-    pub(super) listen: SocketAddr,
-    /// The server.
-    pub(super) upstream: String,
-    /// What it does of a request, if it is one of a pair.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) role: Option<ServerRole>,
-}
+/// Where a hop listens, and the URL of its server.
+pub(super) type Hop = (SocketAddr, String);
 
 /// Label sets of metrics for each worker: docs say 12 a worker.
 const LABEL_SETS: usize = 16;
@@ -54,14 +42,8 @@ pub fn check(spec: &DeploymentSpec) -> anyhow::Result<()> {
         return Ok(());
     }
     let upstream = "http://server.invalid:1".to_owned();
-    let worker = |number: usize| Worker {
-        name: format!("server-{number}"),
-        listen: ANY,
-        upstream: upstream.clone(),
-        role: None,
-    };
     let hops = if spec.hops { spec.servers.len() } else { 0 };
-    let hops: Vec<Worker> = (0..hops).map(worker).collect();
+    let hops = vec![(ANY, upstream.clone()); hops];
     let text = text(spec, ANY, ANY, std::slice::from_ref(&upstream), &hops);
     let text = text.map_err(|error| anyhow!("[proxy] {error}"))?;
     match config::wrong(&text).first() {
@@ -81,7 +63,7 @@ pub(super) fn text(
     front: SocketAddr,
     admin: SocketAddr,
     upstream: &[String],
-    hops: &[Worker],
+    hops: &[Hop],
 ) -> anyhow::Result<String> {
     let mut proxy = Table::try_from(json!({
         "listen": front,
@@ -105,8 +87,17 @@ pub(super) fn text(
         put(table, key, value.clone());
     }
     file.insert("proxy".to_owned(), proxy.into());
+    let worker = |(number, (listen, upstream)): (usize, &Hop)| {
+        let name = spec.server_name(number);
+        let mut worker = json!({ "name": name, "listen": listen, "upstream": upstream });
+        if let Some(role) = spec.role(number) {
+            worker["role"] = json!(role);
+        }
+        worker
+    };
     if !hops.is_empty() {
-        file.insert("worker".to_owned(), Value::try_from(hops)?);
+        let workers: Vec<_> = hops.iter().enumerate().map(worker).collect();
+        file.insert("worker".to_owned(), Value::try_from(workers)?);
     }
     Ok(toml::to_string(&file)?)
 }

@@ -211,27 +211,22 @@ mod tests {
 
     #[test]
     fn gpus_are_looked_for_where_servers_may_use_ours() {
-        let is_here = |engine, urls: &[&str]| {
-            let servers = urls
-                .iter()
-                .map(|url| ServerSpec::Running((*url).to_owned()));
+        for (engine, url, expected) in [
+            (EngineName::External, "http://127.0.0.1:30000", true),
+            (EngineName::External, "http://localhost:30000", true),
+            (EngineName::External, "http://127.0.0.2:30000", true),
+            (EngineName::External, "http://[::1]:30000", true),
+            (EngineName::External, "http://gpu-server:30000", false),
+            (EngineName::Sglang, "http://10.0.0.1:30000", true),
+            (EngineName::Sim, "http://10.0.0.1:30000", false),
+        ] {
+            let servers = ["http://10.0.0.1:30000", url].map(str::to_owned);
             let spec = DeploymentSpec {
                 engine,
-                servers: servers.collect(),
+                servers: servers.map(ServerSpec::Running).to_vec(),
                 ..DeploymentSpec::default()
             };
-            spec.has_gpus_here()
-        };
-        for (url, expected) in [
-            ("http://127.0.0.1:30000", true),
-            ("http://localhost:30000", true),
-            ("http://127.0.0.2:30000", true),
-            ("http://[::1]:30000", true),
-            ("http://gpu-server:30000", false),
-        ] {
-            let found = is_here(EngineName::External, &["http://10.0.0.1:30000", url]);
-            assert_eq!(found, expected, "{url}");
+            assert_eq!(spec.has_gpus_here(), expected, "{engine:?} {url}");
         }
-        assert!(is_here(EngineName::Sglang, &[]) && !is_here(EngineName::Sim, &[]));
     }
 }

@@ -301,46 +301,47 @@ fn server_flags(
 ) -> Vec<String> {
     let keys = &settings.keys;
     let is_sglang = keys.engine == EngineName::Sglang;
-    let own = |flag: &str, value: Value| (flag.to_owned(), value);
     let mut all = Table::new();
     let is_flag = |key: &&&str| is_sglang || line::SIM.contains(&format!("sim.{key}"));
-    let named = |key: &&str| Some(own(key, settings.get(key)?.clone()));
+    let named = |key: &&str| Some(((*key).to_owned(), settings.get(key)?.clone()));
     all.extend(OF_SERVERS.iter().filter(is_flag).filter_map(named));
+    let mut own = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
     if is_sglang {
         // Each has GPUs of its own, or shares them with so many.
         let gpu = keys.gpu_id + number / keys.servers_per_gpu * keys.tp_size;
-        all.extend([own("base_gpu_id", i64::from(gpu).into())]);
+        own("base_gpu_id", i64::from(gpu).into());
     } else {
-        let model = settings.get("model_path");
-        all.extend(model.map(|model| own("model", model.clone())));
-        all.extend((!keys.enable_metrics).then(|| own("no_metrics", true.into())));
+        if let Some(model) = settings.get("model_path") {
+            own("model", model.clone());
+        }
+        // A flag that is off is none.
+        own("no_metrics", (!keys.enable_metrics).into());
         if told(settings) == Some(Told::Traces) {
-            all.extend([
-                own("enable_trace", true.into()),
-                own("trace_level", 2.into()),
-            ]);
+            own("enable_trace", true.into());
+            own("trace_level", 2.into());
         }
     }
-    all.extend(role.map(|role| own(MODE, role.name().into())));
+    if let Some(role) = role {
+        own(MODE, role.name().into());
+    }
     let table = if is_sglang { "sglang" } else { "sim" };
     for table in [table].into_iter().chain(role.map(ServerRole::name)) {
         let given = settings.table(table);
-        all.extend(given.map(|(key, value)| own(key, value.clone())));
+        all.extend(given.map(|(key, value)| (key.to_owned(), value.clone())));
     }
     if let Some(logs) = logs {
-        let folder = logs.display().to_string();
         let is_said = |key: &String| key.replace('-', "_").starts_with("log_requests");
         let is_unsaid = is_sglang && !all.keys().any(is_said);
-        all.extend([
-            own("export_metrics_to_file", true.into()),
-            own("export_metrics_to_file_dir", folder.into()),
-        ]);
+        let mut own = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
+        own("export_metrics_to_file", true.into());
+        own(
+            "export_metrics_to_file_dir",
+            logs.display().to_string().into(),
+        );
         if is_unsaid {
             // Without the prompt.
-            all.extend([
-                own("log_requests", true.into()),
-                own("log_requests_level", 0.into()),
-            ]);
+            own("log_requests", true.into());
+            own("log_requests_level", 0.into());
         }
     }
     let flags = all.iter();

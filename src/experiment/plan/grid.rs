@@ -94,31 +94,6 @@ fn json_of(value: &Value) -> serde_json::Value {
 mod tests {
     use super::*;
 
-    fn sweep(key: &str, values: &[i64]) -> Sweep {
-        let values = values.iter().copied().map(Value::Integer).collect();
-        let key = key.to_owned();
-        Sweep { key, values }
-    }
-
-    #[test]
-    fn the_last_key_changes_fastest() {
-        let all = combinations(&[sweep("b", &[2, 1]), sweep("a", &[5, 6, 7])], 1).unwrap();
-        let labels: Vec<String> = all.iter().map(|entries| label(entries)).collect();
-        assert_eq!(
-            labels,
-            [
-                "b=2,a=5", "b=2,a=6", "b=2,a=7", "b=1,a=5", "b=1,a=6", "b=1,a=7"
-            ]
-        );
-        assert_eq!(combinations(&[], 1).unwrap(), [Vec::<Entry>::new()]);
-        let many: Vec<i64> = (0..60).collect();
-        let error = combinations(&[sweep("a", &many), sweep("b", &many)], 1).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "a, b and repeats: make 3600 runs; 2000 are the most"
-        );
-    }
-
     #[test]
     fn folders_are_numbered_and_plain() {
         assert_eq!(

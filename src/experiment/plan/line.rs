@@ -352,25 +352,3 @@ pub fn usage(error: &clap::Error, table: &str) -> PlanError {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_vary_as_they_were_typed() {
-        let line = "x --request-rate 5,inf --num-gpus=2 --routing-policy random --routing-policy round_robin --flush-cache \
-                    --goodput ttft:500 --goodput e2el:5000 --enable-metrics=false";
-        let command = KeyFlags::augment_args(Command::new("x"));
-        let matches = command.get_matches_from(line.split_whitespace());
-        let entries = KeyFlags::from_arg_matches(&matches).unwrap().0;
-        let lines = entries
-            .iter()
-            .map(|(key, value)| format!("{key} = {value}\n"));
-        assert_eq!(
-            lines.collect::<String>(),
-            "request_rate = [5, inf]\nnum_gpus = 2\nrouting_policy = [\"random\", \"round_robin\"]\nflush_cache = true\n\
-             goodput = [\"ttft:500\", \"e2el:5000\"]\nenable_metrics = false\n"
-        );
-    }
-}

@@ -90,16 +90,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_come_in_the_order_of_the_file() {
-        let text = "z = [1, 2]\na = 'x'\nsim.late = 1\n[proxy]\nq = true\nb = [inf]\n";
-        let entries = file(text).unwrap();
-        let names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["z", "a", "sim.late", "proxy.q", "proxy.b"]);
-        let schedule = file("failure_schedule = { 30 = [1, 2], 60 = [] }").unwrap();
-        assert!(schedule.len() == 1 && schedule[0].1.is_table());
-    }
-
-    #[test]
     fn words_of_flags_are_values_or_lists_of_them() {
         for (words, is_own, read) in [
             (&["32"][..], true, "32"),

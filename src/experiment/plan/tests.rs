@@ -106,13 +106,6 @@ fn presets_stand_between_defaults_and_what_is_given() {
         (keys.max_running_requests, keys.chunked_prefill_size),
         (512, Some(1000))
     );
-    // Of the built-in example they win.
-    let example = read::file("max_running_requests = [1, 2]\nrequest_rate = 3").unwrap();
-    let given = read::file("preset = 'low-latency'").unwrap();
-    let plan = Plan::new(Kind::Node, example, given).unwrap();
-    let settings = only(&plan);
-    assert_eq!(settings.keys.max_running_requests, 32);
-    assert_eq!(settings.load.request_rate, 3.0);
 }
 
 #[test]
@@ -123,6 +116,8 @@ fn what_is_written_is_the_same_plan_again() {
         "preset = 'low-latency'\nchunked_prefill_size = 77\nrequest_rate = [1, 2]",
         "router = 'sglang-router'\nrouting_policy = ['random', 'cache_aware']\nfailure_schedule = { 3 = [1], 10 = [] }\n[sglang_router]\ncache-threshold = 0.5",
         "rate_curve = '0:5,60:50'",
+        // Any key.
+        "engine = 'sglang'\nmodel_path = 'm'\nsglang.'a b' = 1\nsglang.'c.d' = 2\nsglang.'' = 3\nsglang.\"e\\nf\" = 5",
     ] {
         let before = plan(Kind::Routing, text).unwrap();
         let after = plan(Kind::Routing, &before.to_toml()).unwrap();
@@ -136,21 +131,6 @@ fn what_is_written_is_the_same_plan_again() {
         let settings = &after.runs()[0].settings;
         assert_eq!(deploy::without_effect(&after, settings), [""; 0]);
     }
-}
-
-#[test]
-fn any_key_is_written_so_that_it_is_read_again() {
-    let flags = [
-        "sglang.a b=1",
-        "sglang.c.d=2",
-        "sglang.=3",
-        "sglang.e\nf=5",
-        "sim.decode_step_ms=4",
-    ];
-    let given = flags.map(|flag| read::assignment(flag).unwrap());
-    let plan = Plan::new(Kind::Node, Vec::new(), given.to_vec()).unwrap();
-    let again = Plan::new(Kind::Node, Vec::new(), read::file(&plan.to_toml()).unwrap()).unwrap();
-    assert!(again.keys.into_iter().take(5).eq(given));
 }
 
 #[test]
@@ -172,38 +152,42 @@ fn a_certificate_is_that_of_who_is_asked() {
 }
 
 #[test]
-fn the_examples_go_with_a_search_and_with_the_real_router() {
-    let of = |kind: Kind, given: &str| {
-        let given = read::file(given).unwrap();
-        Plan::new(kind, read::file(kind.example()).unwrap(), given).unwrap()
-    };
+fn what_the_examples_vary_goes_with_what_is_given() {
     let search = "find_max_rate = true\ngoodput = ['ttft:500']";
-    // Servers that run already would be compared with themselves.
-    let outside = "engine = 'external'\nservers = ['http://h:1']";
-    for given in [search, outside] {
-        let found = of(Kind::Node, given);
-        assert_eq!(only(&found).keys.max_running_requests, 256, "{given}");
-        plan(Kind::Node, &found.to_toml()).unwrap();
-    }
-    // What is given is not touched.
-    let given = of(Kind::Node, &format!("{search}\nmax_running_requests = 8"));
-    assert_eq!(only(&given).keys.max_running_requests, 8);
-    // Waits before a router would pass for its own.
-    let outside = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
-    for (given, limit) in [
-        ("router = 'sglang-router'", None),
-        (outside, None),
-        (search, Some("16")),
-    ] {
-        let found = only(&of(Kind::Routing, given));
-        let found_limit = found.text("proxy.max_concurrent_requests");
-        assert_eq!(found_limit.as_deref(), limit, "{given}");
-        assert_eq!(found.keys.routing_policy, "cache_aware");
-    }
-    // Policies can be compared before servers that run already, too.
+    let narrow_search = format!("{search}\nmax_running_requests = 8");
+    let server = "engine = 'external'\nservers = ['http://h:1']";
     let servers = "engine = 'external'\nservers = ['http://h:1', 'http://h:2']";
-    assert_eq!(of(Kind::Routing, servers).runs().len(), 4);
-    let pair = "num_prefill = 1\nnum_decode = 1";
-    assert_eq!(of(Kind::Routing, pair).runs().len(), 1);
-    assert_eq!(of(Kind::Routing, "").runs().len(), 4);
+    let router = "engine = 'external'\nrouter = 'external'\nrouter_url = 'http://h:1'";
+    // Runs, how many requests a server runs, and our balancer sends on.
+    for (kind, given, expected) in [
+        (Kind::Node, "", (3, 8, None)),
+        (Kind::Node, search, (1, 256, None)),
+        // Servers that run already would be compared with themselves.
+        (Kind::Node, server, (1, 256, None)),
+        // What is given is not touched.
+        (Kind::Node, &narrow_search, (1, 8, None)),
+        (Kind::Node, "preset = 'low-latency'", (1, 32, None)),
+        (Kind::Routing, "", (4, 4, Some("16"))),
+        (Kind::Routing, search, (1, 4, Some("16"))),
+        // Waits before a router would pass for its own.
+        (Kind::Routing, "router = 'sglang-router'", (1, 4, None)),
+        (Kind::Routing, router, (1, 4, None)),
+        (
+            Kind::Routing,
+            "num_prefill = 1\nnum_decode = 1",
+            (1, 4, None),
+        ),
+        // Policies can be compared before servers that run already, too.
+        (Kind::Routing, servers, (4, 4, Some("16"))),
+    ] {
+        let example = read::file(kind.example()).unwrap();
+        let found = Plan::new(kind, example, read::file(given).unwrap()).unwrap();
+        let settings = &found.runs()[0].settings;
+        let limit = settings.text("proxy.max_concurrent_requests");
+        let running = settings.keys.max_running_requests;
+        let seen = (found.runs().len(), running, limit.as_deref());
+        assert_eq!(seen, expected, "{given}");
+        assert_eq!(settings.keys.routing_policy, "cache_aware", "{given}");
+        plan(kind, &found.to_toml()).unwrap();
+    }
 }

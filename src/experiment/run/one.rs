@@ -65,13 +65,6 @@ impl RunEnd {
         Ok(end)
     }
 
-    /// What was left of a run that was begun earlier.
-    pub fn left(dir: &Path, run: &Run) -> Option<RunEnd> {
-        let dir = of_run(dir, &run.dir);
-        let file = read_json(&dir.join(RUN)).ok()?;
-        Some(RunEnd::read(dir, file))
-    }
-
     /// One of whose summary nothing is known.
     pub fn read(dir: PathBuf, file: RunFile) -> RunEnd {
         RunEnd {

@@ -2,7 +2,7 @@
 
 use crate::clock::NANOS;
 use crate::sim::flags;
-use crate::units::{MS, NS, US, at_least, between, time};
+use crate::units::{MS, NS, US, at_least, between, rate, time};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/dev/CALIBRATION.md has the figures.
@@ -59,7 +59,7 @@ pub struct Profile {
     #[arg(long, value_name = "MS", default_value_t = 9.0, value_parser = time(MS, 0.0, 1e6))]
     pub prefill_stall_ms: f64,
     /// Prompt tokens prefilled in a second
-    #[arg(long, value_name = "RATE", default_value_t = 43_400.0, value_parser = between(1e-3, 1e12))]
+    #[arg(long, value_name = "RATE", default_value_t = 43_400.0, value_parser = rate(1e-3, 1e12))]
     pub prefill_tokens_per_s: f64,
     /// What each token before it adds to a prompt token's prefill, nanoseconds
     #[arg(long, value_name = "NS", default_value_t = 2.03, value_parser = time(NS, 0.0, 1e9))]

@@ -10,9 +10,9 @@ use crate::clock::Stamp;
 use crate::traffic::client::OWN_HEADERS;
 use crate::units::{self, between};
 
-/// Requests a second.
+/// Requests a second, or in another unit of time.
 pub fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| *rate > 0.0);
+    let rate = units::per_second(text).filter(|rate| *rate > 0.0);
     rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
 }
 

@@ -10,6 +10,8 @@ use nix::unistd::Pid;
 use queuescope::report::files::RunState;
 
 use super::started::{Planned, end, until};
+use crate::support::assert_says;
+use crate::support::generator::flags;
 use crate::support::process::{lines_of, queuescope, run};
 use crate::support::wire::PATIENCE;
 
@@ -29,15 +31,17 @@ fn all(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
+fn pipe(path: &Path) {
+    let made = std::process::Command::new("mkfifo").arg(path).status();
+    assert!(made.unwrap().success());
+}
+
 #[test]
 fn a_pipe_in_the_folder_is_not_waited_for() {
     for name in ["experiment.json", "experiment.toml"] {
         let plan = Planned::new(ONE);
         std::fs::create_dir_all(plan.path("")).unwrap();
-        let made = std::process::Command::new("mkfifo")
-            .arg(plan.path(name))
-            .status();
-        assert!(made.unwrap().success());
+        pipe(&plan.path(name));
         plan.run("node", &[]).assert_status(&[2]);
     }
 }
@@ -55,9 +59,7 @@ fn a_folder_with_runs_of_anothers_is_left_alone() {
         std::fs::write(path, text).unwrap();
     }
     let before = all(&plan.path(""));
-    let told = plan.run("node", &[]);
-    told.assert_status(&[2]);
-    assert!(told.err.contains(": holds runs already"), "{}", told.err);
+    plan.run("node", &[]).assert_refused(": holds runs already");
     assert_eq!(all(&plan.path("")), before);
     // `aside` alone is in nobody's way.
     std::fs::remove_dir_all(plan.path("runs")).unwrap();
@@ -82,21 +84,12 @@ fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
     let plan = Planned::new(&lines);
     let shown = plan.run("node", &["--print-plan"]);
     shown.assert_status(&[0]);
-    assert!(shown.out.contains("x-key:***"), "{}", shown.out);
+    assert_says(&shown.out, "x-key:***");
     // What was shown is no plan.
     let copy = plan.folder.path().join("copy.toml");
     std::fs::write(&copy, &shown.out).unwrap();
-    let told = run(queuescope(&[
-        "node",
-        copy.to_str().unwrap(),
-        "--print-plan",
-    ]));
-    told.assert_status(&[2]);
-    assert!(
-        told.err.contains("*** is in place of a hidden value"),
-        "{}",
-        told.err
-    );
+    let told = run(queuescope(&["node", copy.to_str().unwrap()]));
+    told.assert_refused("*** is in place of a hidden value");
     let done = plan.run("node", &[]);
     done.assert_status(&[0, 3]);
     // The second is done again by what the folder holds.
@@ -171,11 +164,8 @@ fn ctrl_c_ends_a_report_on_what_is_done() {
     process.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = process.spawn().unwrap();
     let lines = lines_of(child.stderr.take().unwrap());
-    while !lines
-        .recv_timeout(PATIENCE)
-        .unwrap()
-        .contains("done before")
-    {}
+    let next = || lines.recv_timeout(PATIENCE).unwrap();
+    while !next().contains("done before") {}
     let pid = Pid::from_raw(child.id().try_into().unwrap());
     let mut status = None;
     // One may come while there is still an experiment to stop.
@@ -190,45 +180,26 @@ fn ctrl_c_ends_a_report_on_what_is_done() {
 
 /// The status of a generator that reads a pipe into which nobody writes, and gets a SIGINT.
 fn interrupted(command: &str, plan: &Planned) -> Option<i32> {
-    let pipe = plan.folder.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.unwrap().success());
-    let args = match command {
-        "traffic" => vec![
-            "traffic",
-            "--dataset-name",
-            "sharegpt",
-            "--dataset-path",
-            "pipe",
-        ],
-        _ => vec![
-            command,
-            "plan.toml",
-            "--dataset-name",
-            "sharegpt",
-            "--dataset-path",
-            "pipe",
-        ],
-    };
-    let mut process = queuescope(&args);
+    let path = plan.folder.path().join("pipe");
+    pipe(&path);
+    let line = format!("{command} --dataset-name sharegpt --dataset-path pipe");
+    let mut process = queuescope(&flags(&line));
     process.current_dir(plan.folder.path());
     process.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = process.spawn().unwrap();
     let lines = lines_of(child.stderr.take().unwrap());
     // Opened to be written, it is known to be read.
-    let writer = std::fs::File::options().write(true).open(&pipe).unwrap();
+    let writer = std::fs::File::options().write(true).open(&path).unwrap();
     let code = end(child, Signal::SIGINT);
     drop(writer);
-    while !matches!(
-        lines.recv_timeout(PATIENCE),
-        Err(RecvTimeoutError::Disconnected)
-    ) {}
+    // No child of its holds them open.
+    while lines.recv_timeout(PATIENCE) != Err(RecvTimeoutError::Disconnected) {}
     code
 }
 
 #[test]
 fn ctrl_c_ends_the_reading_of_a_data_set() {
-    for command in ["traffic", "node"] {
+    for command in ["traffic", "node plan.toml"] {
         let plan = Planned::new(ONE);
         assert_eq!(interrupted(command, &plan), Some(130), "{command}");
     }

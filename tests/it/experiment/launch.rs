@@ -13,7 +13,6 @@ use queuescope::experiment::launch::{
     CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
 };
 use queuescope::request::columns::ColumnId;
-use queuescope::table::Table;
 
 use super::deployed::{
     assert_nothing_is_left, hosts, left, routed, running, send, sglang, sims, spec, words,
@@ -23,60 +22,6 @@ use crate::support::generator::sim;
 use crate::support::process::queuescope;
 use crate::support::router::free_port;
 use crate::support::wire::PATIENCE;
-
-#[tokio::test]
-async fn what_is_started_serves_each_request_and_its_rows_are_whole_when_it_has_stopped() {
-    let base = free_port().port();
-    for (port, router, hops) in [
-        (Some(base), Router::None, false),
-        (None, Router::Builtin, false),
-        (None, Router::Builtin, true),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let is_alone = router == Router::None;
-        let wanted = DeploymentSpec {
-            base_port: port,
-            servers: sims(&[])[usize::from(is_alone)..].to_vec(),
-            front: !is_alone,
-            router,
-            hops,
-            ..spec(folder.path())
-        };
-        let name = wanted.router_name();
-        let deployment = Deployment::start(&wanted).await.unwrap();
-        let hosts = hosts(&deployment);
-        let processes = deployment.processes();
-        let names: Vec<_> = processes.iter().map(|process| &*process.name).collect();
-        if is_alone {
-            let host = format!("127.0.0.1:{base}");
-            assert_eq!(deployment.target, format!("http://{host}"));
-            assert_eq!((hosts.first(), name), (Some(&host), None));
-            assert_eq!(names, ["server-1"]);
-        } else {
-            assert_eq!(name.unwrap(), "builtin round_robin");
-            assert_eq!(names, ["server-1", "server-2", "proxy"]);
-        }
-        assert_eq!(left(folder.path()).len(), names.len());
-        let log = std::fs::read_to_string(folder.path().join(&processes[0].log)).unwrap();
-        assert!(
-            log.starts_with(&format!("$ {}\n", processes[0].command)),
-            "{log}"
-        );
-        let kind = if hops { "router" } else { "server" };
-        let flags = format!("--num-prompts 20 --upstream-kind {kind}");
-        let table = send(&deployment, &folder, "run", &flags).await;
-        assert_eq!((table.len(), words(&table, "outcome").len()), (20, 1));
-        assert_eq!(words(&table, "host"), hosts, "hops: {hops}");
-        let sent = table.numbers(ColumnId::router_send_time);
-        assert!(sent.iter().all(|at| at.is_finite()), "hops: {hops}");
-        deployment.stop().await;
-        assert_nothing_is_left(folder.path(), &hosts);
-        if !is_alone {
-            let proxy = Table::read(&folder.path().join("proxy.csv")).unwrap();
-            assert_eq!((proxy.len(), words(&proxy, "host")), (20, hosts));
-        }
-    }
-}
 
 #[tokio::test]
 async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_does() {
@@ -159,62 +104,60 @@ fn a_keeper_ends_as_what_it_keeps_when_nothing_of_its_group_is_left() {
     }
 }
 
+/// SGLang stays, and serves nobody.
+const DEAF: &str = "echo \"[2026-11-22 10:00:46] ERROR:    [Errno 98] error while attempting to bind on address \
+    ('127.0.0.1', 1): address already in use\" >&2; exec sleep 1000";
+
 #[tokio::test]
 async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let taken = TcpListener::bind(free_port()).unwrap();
     let port = taken.local_addr().unwrap().port();
-    let no_flag = sims(&["--no-such"]);
-    let python = sglang("/no/such/python", Vec::new());
-    let no_module = sglang("python3", Vec::new());
-    let external = running(&[format!("http://127.0.0.1:{}", free_port().port())]);
-    let of = |change: &dyn Fn(&mut DeploymentSpec)| {
-        let mut wanted = spec(dir);
-        change(&mut wanted);
-        wanted
+    let serving = |servers: Vec<ServerSpec>| DeploymentSpec {
+        servers,
+        ..spec(dir)
     };
-    let serving = |servers: &[ServerSpec]| of(&|wanted| wanted.servers = servers.to_vec());
-    let taken_port = format!("port {port} cannot be had|Address already in use|base_port");
+    let sh = |script: &str| {
+        let line = CommandLine::new("sh", &["-c", script, "sh"]);
+        serving(vec![ServerSpec::Started(line)])
+    };
+    // Of two servers the second's.
+    let on_taken_port = DeploymentSpec {
+        base_port: Some(port - 1),
+        ..spec(dir)
+    };
     let no_router = DeploymentSpec {
         router_program: Some("/no/smg".into()),
         ..routed("random", dir)
     };
+    let nobody = format!("http://127.0.0.1:{}", free_port().port());
     let too_soon = DeploymentSpec {
         start_timeout: Some(std::time::Duration::from_secs(1)),
-        ..serving(&external)
+        ..serving(running(&[nobody]))
     };
-    // SGLang stays, and serves nobody.
-    let deaf = "echo \"[2026-11-22 10:00:46] ERROR:    [Errno 98] error while attempting to bind on address \
-                ('127.0.0.1', 1): address already in use\" >&2; exec sleep 1000";
-    let deaf = [ServerSpec::Started(CommandLine::new(
-        "sh",
-        &["-c", deaf, "sh"],
-    ))];
-    let on_taken = format!(
-        "exec {} sim --port {port}",
-        env!("CARGO_BIN_EXE_queuescope")
-    );
-    let on_taken = [ServerSpec::Started(CommandLine::new(
-        "sh",
-        &["-c", &on_taken],
-    ))];
+    let program = env!("CARGO_BIN_EXE_queuescope");
     let clock = Clock::system();
-    let said = "server-|unexpected argument '--no-such'|command: | sim |logs/server-|--help";
     for (wanted, pieces) in [
-        (of(&|wanted| wanted.base_port = Some(port)), &*taken_port),
-        (serving(&no_flag), said),
         (
-            serving(&python),
+            on_taken_port,
+            "cannot be had|Address already in use|base_port",
+        ),
+        (
+            serving(sims(&["--no-such"])),
+            "server-|unexpected argument '--no-such'|command: | sim |logs/server-|--help",
+        ),
+        (
+            serving(sglang("/no/such/python", Vec::new())),
             "the program is not there|/no/such/python -m sglang.launch_server",
         ),
         (
-            serving(&no_module),
+            serving(sglang("python3", Vec::new())),
             "this Python has no SGLang|ModuleNotFoundError",
         ),
-        (serving(&deaf), "server-1 cannot serve: the port is in use"),
+        (sh(DEAF), "server-1 cannot serve: the port is in use"),
         (
-            serving(&on_taken),
+            sh(&format!("exec {program} sim --port {port}")),
             "ended (exit status: 1)|the port is in use (\"error: cannot listen on",
         ),
         (no_router, "the router's program /no/smg is not there"),
@@ -224,10 +167,13 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         let error = format!("{:#}", Deployment::start(&wanted).await.unwrap_err());
         let took = clock.now().since(begun);
         assert!(took < PATIENCE.as_secs_f64() / 4.0, "{error}");
-        for piece in pieces.split('|') {
-            assert_says(&error, piece);
-        }
+        pieces
+            .split('|')
+            .for_each(|piece| assert_says(&error, piece));
         assert_eq!(left(dir), [""; 0], "{error}");
+        // What is known before is told before anything is started.
+        let log = dir.join("logs/server-1.log");
+        assert!(wanted.base_port.is_none() || !log.exists(), "{error}");
     }
 }
 
@@ -236,23 +182,17 @@ async fn an_end_that_nobody_wanted_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let deployment = Deployment::start(&spec(folder.path())).await.unwrap();
     let command = &deployment.processes()[1].command;
-    let pid = std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .find_map(|process| {
-            let said = std::fs::read(process.path().join("cmdline")).ok()?;
-            let said = String::from_utf8_lossy(&said).replace('\0', " ");
-            (said.trim() == command).then(|| process.file_name().to_str().unwrap().parse().unwrap())
-        });
+    let mut all = std::fs::read_dir("/proc").unwrap().flatten();
+    let pid = all.find_map(|process| {
+        let said = std::fs::read(process.path().join("cmdline")).ok()?;
+        let said = String::from_utf8_lossy(&said).replace('\0', " ");
+        (said.trim() == command).then(|| process.file_name().to_str().unwrap().parse().unwrap())
+    });
     kill(Pid::from_raw(pid.unwrap()), Signal::SIGKILL).unwrap();
     let error = deployment.ended().await.to_string();
-    for piece in [
-        "server-2 ended (signal: 9",
-        "it was killed, mostly by the system",
-        "logs/server-2.log",
-    ] {
-        assert!(error.contains(piece), "{error}");
-    }
+    assert_says(&error, "server-2 ended (signal: 9");
+    assert_says(&error, "it was killed, mostly by the system");
+    assert_says(&error, "logs/server-2.log");
     // Ended on purpose is no news.
     for server in &deployment.servers {
         server.kill().await.unwrap();

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream;
 use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use queuescope::report::reader;
 use queuescope::report::runs::RunReport;
 use queuescope::request::columns::ColumnId;
 use queuescope::request::stages::Breakdown;
 use queuescope::table::Table;
-use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::deployed::{spec, words};
@@ -99,36 +99,25 @@ fn killed_decode_server(which: Which) {
     assert_eq!((&*prefill.name, &*decode.name), ("prefill-1", "decode-1"));
     let faults = std::fs::read_to_string(run.dir.join("faults.csv")).unwrap();
     assert!(faults.contains(",decode-1,kill,down"), "{faults}");
-    let (good, bad): (Vec<usize>, Vec<usize>) =
-        (0..200).partition(|row| run.table.text(ColumnId::outcome, *row) == "ok");
+    let text = |column, row: usize| run.table.text(column, row);
+    let is_good = |row: &usize| text(ColumnId::outcome, *row) == "ok";
+    let (good, bad): (Vec<usize>, Vec<usize>) = (0..200).partition(is_good);
     assert!(!good.is_empty() && !bad.is_empty(), "{}", good.len());
     for row in &good {
-        let hosts =
-            [ColumnId::prefill_host, ColumnId::host].map(|column| run.table.text(column, *row));
+        let hosts = [ColumnId::prefill_host, ColumnId::host].map(|column| text(column, *row));
         assert_eq!(hosts, [&prefill.host, &decode.host]);
     }
     // The last half second's spans died with it.
-    let told = |row: &&usize| {
-        run.table
-            .number(ColumnId::decode_bootstrap_time, **row)
-            .is_some()
-    };
-    assert!(good.iter().filter(told).count() >= 20, "{}", good.len());
+    let waited = |row: &&usize| run.table.number(ColumnId::decode_bootstrap_time, **row);
+    let told = good.iter().filter(|row| waited(row).is_some()).count();
+    assert!(told >= 20, "{told} of {}", good.len());
     // Without a decode server the router refuses what comes.
     let rows = Table::read(&run.dir.join("proxy.csv")).unwrap();
-    let refused = (0..rows.len()).filter(|row| {
-        rows.text(ColumnId::error, *row).contains("No available")
-            || rows.text(ColumnId::ended_in, *row) == "router"
-    });
-    let refused: Vec<usize> = refused.collect();
-    assert!(refused.len() >= 20, "{which:?}: {}", refused.len());
-    for row in refused {
-        assert_eq!(
-            rows.text(ColumnId::ended_in, row),
-            "router",
-            "{}",
-            rows.text(ColumnId::error, row)
-        );
+    let refused = (0..rows.len()).filter(|row| rows.text(ColumnId::ended_in, *row) == "router");
+    assert!(refused.count() >= 20, "{which:?}");
+    let is_unavailable = |row: &usize| rows.text(ColumnId::error, *row).contains("No available");
+    for row in (0..rows.len()).filter(is_unavailable) {
+        assert_eq!(rows.text(ColumnId::ended_in, row), "router", "{which:?}");
     }
     plan.assert_nothing_is_left();
 }
@@ -166,12 +155,9 @@ const WAITS: [(&str, &str); 3] = [
 
 /// So many requests at once, none of which leaves.
 async fn burst(front: SocketAddr) {
-    let mut clients = JoinSet::new();
-    for number in 0..BURST {
-        clients.spawn(timeout(PATIENCE, one(front, number * 40 + 1)));
-    }
-    while let Some(ended) = clients.join_next().await {
-        ended.unwrap().unwrap();
+    let all = (0..BURST).map(|number| timeout(PATIENCE, one(front, number * 40 + 1)));
+    for ended in join_all(all).await {
+        ended.unwrap();
     }
 }
 
@@ -272,32 +258,16 @@ async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() 
         let spec = pair_of(which, &modes, flags, folder.path());
         let deployment = Deployment::start(&spec).await.unwrap();
         let front = front_of(&deployment);
-        let next = Arc::new(AtomicUsize::new(0));
-        let mut clients = JoinSet::new();
-        for _ in 0..24 {
-            let next = next.clone();
-            clients.spawn(async move {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= REQUESTS {
-                        return;
-                    }
-                    timeout(PATIENCE, one(front, number)).await.unwrap();
-                }
-            });
-        }
-        while next.load(Ordering::Relaxed) < REQUESTS / 2 {
-            sleep(Duration::from_millis(5)).await;
-        }
-        deployment.servers[0].kill().await.unwrap();
-        while let Some(ended) = clients.join_next().await {
-            ended.unwrap();
-        }
-        let hosts: Vec<String> = deployment
-            .servers
-            .iter()
-            .map(|server| server.file.host.clone())
-            .collect();
+        let killed = &deployment.servers[0];
+        let all = stream::iter(0..REQUESTS).for_each_concurrent(24, async |number| {
+            if number == REQUESTS / 2 {
+                killed.kill().await.unwrap();
+            }
+            timeout(PATIENCE, one(front, number)).await.unwrap();
+        });
+        all.await;
+        let servers = deployment.servers.iter();
+        let hosts: Vec<String> = servers.map(|server| server.file.host.clone()).collect();
         deployment.stop().await;
         let rows = Table::read(&folder.path().join("proxy.csv")).unwrap();
         let ids = words(&rows, "req_id");
@@ -307,24 +277,18 @@ async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() 
         let killed = &hosts[0];
         let mut sent_once = 0;
         for row in 0..REQUESTS {
-            *outcomes
-                .entry(rows.text(ColumnId::outcome, row))
-                .or_default() += 1;
-            if rows.text(ColumnId::outcome, row) == "ok" {
-                let text = |column| rows.text(column, row);
+            let text = |column| rows.text(column, row);
+            let (outcome, error) = (text(ColumnId::outcome), text(ColumnId::error));
+            *outcomes.entry(outcome).or_default() += 1;
+            if outcome == "ok" {
                 // What met the dead server was sent again: two legs are one sending.
                 sent_once += usize::from(rows.number(ColumnId::attempts, row) == Some(1.0));
                 assert_eq!(text(ColumnId::host), hosts[2]);
-                assert!(
-                    hosts[..2]
-                        .iter()
-                        .any(|host| host == text(ColumnId::prefill_host))
-                );
+                let prefilled = text(ColumnId::prefill_host);
+                assert!(hosts[..2].iter().any(|host| host == prefilled));
             }
             // What the dead server had of it failed by that, and says so.
-            let error = rows.text(ColumnId::error, row);
-            let is_lost = rows.text(ColumnId::outcome, row) == "server_error";
-            let is_lost = is_lost && rows.text(ColumnId::status, row) == "200";
+            let is_lost = outcome == "server_error" && text(ColumnId::status) == "200";
             assert!(!is_lost || error.contains(&**killed), "{which:?}: {error}");
         }
         assert!(outcomes["client_abort"] >= REQUESTS / 80, "{outcomes:?}");

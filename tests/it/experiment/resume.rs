@@ -4,10 +4,17 @@ use nix::sys::signal::Signal;
 use queuescope::report::files::RunState;
 
 use super::started::{Planned, end};
+use crate::support::assert_says;
+use crate::support::generator::flags;
 
 const PLAN: &str = "max_running_requests = [1, 8]\nrequest_rate = 50\nnum_prompts = 100";
 const FIRST: &str = "01-max_running_requests=1";
 const SECOND: &str = "02-max_running_requests=8";
+
+/// The rows of a run.
+fn rows(plan: &Planned, run: &str) -> Option<String> {
+    std::fs::read_to_string(plan.path("runs").join(run).join("requests.csv")).ok()
+}
 
 #[test]
 fn killed_at_any_moment_it_is_gone_on_with() {
@@ -18,30 +25,19 @@ fn killed_at_any_moment_it_is_gone_on_with() {
         end(process, Signal::SIGKILL);
         plan.assert_nothing_is_left();
         assert_eq!(plan.run_file(moment).unwrap().state, RunState::Running);
-        let first = std::fs::read(plan.path("runs").join(FIRST).join("requests.csv")).ok();
+        let first = rows(&plan, FIRST);
         assert_eq!(first.is_some(), moment == SECOND);
 
         let done = plan.resume("node", &[]);
         done.assert_status(&[0, 3]);
-        assert!(
-            done.err.contains("was not done: what it left is in "),
-            "{}",
-            done.err
-        );
+        assert_says(&done.err, "was not done: what it left is in ");
         assert_eq!(plan.states(), [RunState::Done; 2]);
         let aside = plan.path("aside").join(format!("{moment}-1"));
         assert!(aside.join("run.json").is_file() && aside.join("schedule.csv").is_file());
-        for run in [FIRST, SECOND] {
-            let rows =
-                std::fs::read_to_string(plan.path("runs").join(run).join("requests.csv")).unwrap();
-            assert_eq!(rows.lines().count(), 101);
-        }
-        if let Some(first) = first {
-            assert_eq!(
-                std::fs::read(plan.path("runs").join(FIRST).join("requests.csv")).unwrap(),
-                first
-            );
-        }
+        let all = [FIRST, SECOND].map(|run| rows(&plan, run).unwrap());
+        assert!(all.iter().all(|rows| rows.lines().count() == 101));
+        // What was done stays.
+        assert!(first.is_none_or(|first| first == all[0]));
         plan.assert_nothing_is_left();
         // Nothing is left to do: all of it stays.
         let again = plan.resume("node", &[]);
@@ -55,28 +51,14 @@ fn another_plan_is_not_gone_on_with() {
     let process = plan.begin("node", &[]);
     plan.until_loaded(FIRST);
     let told = plan.resume("node", &[]);
-    assert_eq!(told.code, Some(2), "{}", told.err);
-    assert!(
-        told.err
-            .contains("another process is at work on this experiment"),
-        "{}",
-        told.err
-    );
+    told.assert_refused("another process is at work on this experiment");
     end(process, Signal::SIGKILL);
     // The plan is that of the folder: what else is said is refused.
     for flags in [&["--seed", "6"][..], &["--set", "seed=6"], &["plan.toml"]] {
-        let told = plan.resume("node", flags);
-        assert_eq!(told.code, Some(2), "{}", told.err);
-        assert!(told.err.contains("--resume"), "{}", told.err);
+        plan.resume("node", flags).assert_refused("--resume");
     }
     let told = plan.resume("routing", &[]);
-    assert_eq!(told.code, Some(2), "{}", told.err);
-    assert!(
-        told.err
-            .contains("experiment = \"node\": this is queuescope routing"),
-        "{}",
-        told.err
-    );
+    told.assert_refused("experiment = \"node\": this is queuescope routing");
     assert!(!plan.path("aside").exists());
     plan.assert_nothing_is_left();
 }
@@ -91,12 +73,8 @@ fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
         let lines = format!("request_rate = 100\nnum_prompts = 40\n{max_failed}");
         let mut plan = Planned::new(&lines);
         // One runs and one waits: most fail, and not all.
-        let flags = [
-            "--set",
-            "sim.max_running_requests=1",
-            "--set",
-            "sim.max_queued_requests=1",
-        ];
+        let flags = "--set sim.max_running_requests=1 --set sim.max_queued_requests=1";
+        let flags = self::flags(flags);
         let mut done = plan.run("node", &flags);
         // On a busy machine it may be INVALID, whatever failed.
         for _ in 0..9 {
@@ -112,7 +90,7 @@ fn a_run_with_too_many_failures_stays_one_when_it_is_gone_on_with() {
         );
         let again = plan.resume("node", &[]);
         assert_eq!(again.code, done.code, "{}", again.err);
-        assert!(again.err.contains("done before"), "{}", again.err);
+        assert_says(&again.err, "done before");
     }
 }
 
@@ -126,7 +104,7 @@ fn ctrl_c_ends_all_of_it_in_order() {
     assert_eq!(plan.states(), [RunState::Stopped, RunState::Planned]);
     assert_eq!(plan.run_file(FIRST).unwrap().state, RunState::Stopped);
     // What came until then can be looked at.
-    assert!(plan.path("runs").join(FIRST).join("requests.csv").is_file());
+    assert!(rows(&plan, FIRST).is_some());
     assert!(plan.path("comparison.json").is_file());
     let done = plan.resume("node", &[]);
     done.assert_status(&[0, 3]);

@@ -3,6 +3,7 @@
 use queuescope::report::files::{Trial, TrialFile};
 
 use super::started::Planned;
+use crate::support::assert_says;
 
 /// A request of 8 tokens of 4 ms each, one at a time: at most 1 / (7 × 4 ms) can be served in a second, whatever the machine.
 const MOST: f64 = 1.0 / (7.0 * 0.004);
@@ -23,7 +24,7 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
     let told = format!(
         "Highest rate at which 90.0 % of requests keep e2el:400: {met:.2} requests/s (drawn: "
     );
-    assert!(done.out.contains(&told), "{}", done.out);
+    assert_says(&done.out, &told);
     // What was scheduled, and how many kept the limits, of each trial.
     let trials = found.trials;
     let of_met = trials.iter().rfind(|trial| trial.rate == met).unwrap();
@@ -32,7 +33,7 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
     let is_exact = |trial: &TrialFile| (trial.drawn.unwrap() / trial.rate - 1.0).abs() < 1e-4;
     assert!(trials.iter().all(is_exact), "{trials:?}");
     assert_eq!(trials.len(), plan.experiment().runs.len());
-    assert!(done.out.contains(" % kept them  met\n"), "{}", done.out);
+    assert_says(&done.out, " % kept them  met\n");
     assert_eq!(plan.experiment().keys, ["request_rate"]);
     plan.assert_nothing_is_left();
 }
@@ -58,7 +59,7 @@ fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
     let met = (!is_late).then_some(20.0);
     assert_eq!((found.met, found.trials.len()), (met, 1), "{}", done.err);
     let told = "note: the search ended with trial 2: server-1 ended";
-    assert!(done.out.contains(told), "{}", done.out);
+    assert_says(&done.out, told);
     let highest = done.out.contains("Highest rate at which 50.0 %");
     assert!(highest || is_late, "{}", done.out);
 }

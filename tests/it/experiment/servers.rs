@@ -1,5 +1,7 @@
 //! What a plan says of servers, and what they tell.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::signal::Signal;
@@ -7,10 +9,12 @@ use queuescope::experiment::launch::{Access, Deployment, DeploymentSpec, EngineN
 use queuescope::request::columns::ColumnId;
 use queuescope::table::Table;
 
-use super::deployed::{running, spec};
+use super::deployed::{running, spec, words};
 use super::started::{Planned, end, executable};
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::json_response;
+
+const BUSY: &str = "400 Bad Request";
 
 /// A server that answers the questions to empty its cache in turn with these, and all others well.
 async fn flushed_with(answers: &'static [&'static str]) -> Upstream {
@@ -23,7 +27,8 @@ async fn flushed_with(answers: &'static [&'static str]) -> Upstream {
                 let status = answers[n.min(answers.len() - 1)];
                 format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").into_bytes()
             }
-            false => json_response("{}"),
+            // What a router says of its servers.
+            false => json_response(r#"{"workers": [{"is_healthy": true}]}"#),
         };
         vec![Step::Send(step)]
     })
@@ -34,7 +39,7 @@ async fn flushed_with(answers: &'static [&'static str]) -> Upstream {
 async fn caches_of_servers_that_ran_before_are_emptied() {
     let folder = tempfile::tempdir().unwrap();
     for (answers, kept) in [
-        (&["400 Bad Request", "400 Bad Request", "200 OK"][..], None),
+        (&[BUSY, BUSY, "200 OK"][..], None),
         (&["404 Not Found"][..], Some("it answered 404")),
     ] {
         let server = flushed_with(answers).await;
@@ -86,16 +91,7 @@ async fn caches_are_empty_before_a_router_asks_servers_through_their_hops() {
     std::fs::write(&program, script).unwrap();
     executable(&program);
     // It takes its time: long enough for a router to be there, were one started meanwhile.
-    let refused = AtomicUsize::new(0);
-    let server = Upstream::start(move |_, seen| {
-        let is_flush = seen.head.starts_with("POST /flush_cache");
-        let step = match is_flush && refused.fetch_add(1, Ordering::Relaxed) < 4 {
-            true => b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n".to_vec(),
-            false => json_response(r#"{"workers": [{"is_healthy": true}]}"#),
-        };
-        vec![Step::Send(step)]
-    })
-    .await;
+    let server = flushed_with(&[BUSY, BUSY, BUSY, BUSY, "200 OK"]).await;
     let wanted = DeploymentSpec {
         engine: EngineName::External,
         servers: running(&[format!("http://{}", server.addr)]),
@@ -143,62 +139,60 @@ fn a_run_that_kept_a_cache_is_marked_and_not_compared() {
     assert!(compared.contains(told), "{compared}\n{}", done.out);
 }
 
+/// The folder of the only run of twenty chats with these keys and flags.
+fn chat(command: &str, lines: &str, flags: &[&str]) -> (Planned, PathBuf) {
+    let plan = Planned::new(&format!(
+        "{lines}backend = 'sglang-oai-chat'\nmax_running_requests = 1\nrequest_rate = 100\nnum_prompts = 20"
+    ));
+    plan.run(command, flags).assert_status(&[0, 3]);
+    let run = plan.path(&plan.experiment().runs[0].dir);
+    (plan, run)
+}
+
 #[test]
 fn a_chat_experiment_shows_the_servers_queue() {
-    for (command, lines) in [
-        ("node", ""),
-        ("routing", "num_gpus = 2\nrouting_policy = 'round_robin'\n"),
+    let routed = "num_gpus = 2\nrouting_policy = 'round_robin'\n";
+    for (command, lines, files) in [
+        ("node", "", &["requests.csv"][..]),
+        ("routing", routed, &["requests.csv", "proxy.csv"]),
     ] {
-        let plan = Planned::new(&format!(
-            "{lines}backend = 'sglang-oai-chat'\nmax_running_requests = 1\nrequest_rate = 100\nnum_prompts = 20"
-        ));
-        plan.run(command, &[]).assert_status(&[0, 3]);
-        let run = plan.path(&plan.experiment().runs[0].dir);
-        for rows in ["requests.csv", "proxy.csv"] {
-            let Ok(table) = Table::read(&run.join(rows)) else {
-                assert_eq!((command, rows), ("node", "proxy.csv"));
-                continue;
-            };
-            assert_eq!(table.len(), 20);
-            for row in 0..table.len() {
-                let waited = table.number(ColumnId::pure_queue_time, row);
-                assert!(waited.is_some_and(|waited| waited >= 0.0), "{rows}");
-                assert_eq!(table.text(ColumnId::timing_source, row), "log");
+        let (plan, run) = chat(command, lines, &[]);
+        let servers = plan.run_file("01-run").unwrap().servers;
+        let hosts: BTreeSet<String> = servers.into_iter().map(|server| server.host).collect();
+        for file in files {
+            let table = Table::read(&run.join(file)).unwrap();
+            let sources = words(&table, "timing_source");
+            assert_eq!(
+                (table.len(), sources),
+                (20, BTreeSet::from(["log".to_owned()]))
+            );
+            assert_eq!(words(&table, "host"), hosts, "{file}");
+            let number = |column, row| table.number(column, row).unwrap();
+            let mut longest = 0.0_f64;
+            for row in 0..20 {
                 // On the generator's own clock: between what it sent and what it read.
-                let at = |column| table.number(column, row).unwrap();
-                assert!(
-                    at(ColumnId::queue_time_end) >= at(ColumnId::arrival_time),
-                    "{rows}"
-                );
-                assert!(
-                    at(ColumnId::queue_time_end) <= at(ColumnId::finish_time),
-                    "{rows}"
-                );
+                let end = number(ColumnId::queue_time_end, row);
+                assert!(number(ColumnId::arrival_time, row) <= end, "{file}");
+                assert!(end <= number(ColumnId::finish_time, row), "{file}");
+                let waited = number(ColumnId::pure_queue_time, row);
+                assert!(waited >= 0.0, "{file}: {waited}");
+                longest = longest.max(waited);
             }
-            let waited = table
-                .numbers(ColumnId::pure_queue_time)
-                .iter()
-                .copied()
-                .fold(0.0, f64::max);
-            assert!(waited > 0.05, "one at a time, and nobody waited: {waited}");
+            assert!(
+                longest > 0.05,
+                "one at a time, and nobody waited: {longest}"
+            );
         }
         let summary = std::fs::read_to_string(run.join("summary.json")).unwrap();
         let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
-        let seen = summary.pointer("/latency/pure_queue_time/count").unwrap();
-        assert_eq!(seen.as_f64(), Some(20.0));
+        assert_eq!(summary["latency"]["pure_queue_time"]["count"], 20);
     }
     // Who says otherwise is heeded.
-    let plan = Planned::new("backend = 'sglang-oai-chat'\nrequest_rate = 100\nnum_prompts = 5");
     let off = ["--set", "sim.export_metrics_to_file=false"];
-    plan.run("node", &off).assert_status(&[0, 3]);
-    let run = plan.path(&plan.experiment().runs[0].dir);
+    let (_plan, run) = chat("node", "", &off);
     let table = Table::read(&run.join("requests.csv")).unwrap();
-    assert!(
-        table
-            .numbers(ColumnId::pure_queue_time)
-            .iter()
-            .all(|waited| waited.is_nan())
-    );
+    let waited = table.numbers(ColumnId::pure_queue_time);
+    assert!(waited.iter().all(|waited| waited.is_nan()));
 }
 
 /// As `conda run` does: a process that starts the server as its own child, and waits.

@@ -1,8 +1,6 @@
 //! What a reader of records can look up, as Markdown: moments, columns and stages, each from the table
 //! that the code itself walks.
 
-use std::fmt::Write as _;
-
 use queuescope::clock::Stamp;
 use queuescope::request::column::{Unit, Value};
 use queuescope::request::columns::COLUMNS;
@@ -14,110 +12,106 @@ use queuescope::request::row::Row;
 use queuescope::request::stages::{Spent, UNSEEN};
 use queuescope::request::timeline::{ClockOf, Moment, STAGES, Side};
 
-/// The columns of a record, a line each: name, unit, what it is.
+/// A table with these heads.
+pub fn markdown<const CELLS: usize>(
+    heads: [&str; CELLS],
+    rows: impl IntoIterator<Item = [String; CELLS]>,
+) -> String {
+    let rows = rows
+        .into_iter()
+        .map(|cells| cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
+    let lines = [heads.join(" | "), ["---"; CELLS].join("|")];
+    let [heads, rule] = lines;
+    let rows: String = rows.map(|row| format!("| {row} |\n")).collect();
+    format!("| {heads} |\n|{rule}|\n{rows}")
+}
+
+/// The columns of a record: name, unit, what it is.
 pub fn columns_markdown() -> String {
-    let mut text = String::from("| column | unit | what it is |\n|---|---|---|\n");
-    for column in COLUMNS.iter() {
-        let unit = unit_name(column.unit);
-        line(&mut text, &[&code(column.name), unit, column.help]);
-    }
-    text
+    let row = |column: &Column| {
+        [
+            code(column.name),
+            unit_name(column.unit),
+            column.help.into(),
+        ]
+    };
+    markdown(["column", "unit", "what it is"], COLUMNS.iter().map(row))
 }
 
-/// How a request can end, a line each: the outcome's name, what it means.
+/// How a request can end: the outcome's name, what it means.
 pub fn outcomes_markdown() -> String {
-    let mut text = String::from("| outcome | what it means |\n|---|---|\n");
-    for outcome in Outcome::ALL {
-        line(&mut text, &[&code(outcome.name()), outcome.help()]);
-    }
-    text
+    let row = |outcome: Outcome| [code(outcome.name()), outcome.help().into()];
+    markdown(["outcome", "what it means"], Outcome::ALL.map(row))
 }
 
-/// The moments of a request, a line each: name, whose clock, the column that shows it, what it is.
+/// The moments of a request: name, whose clock, the column that shows it, what it is.
 pub fn moments_markdown() -> String {
-    let mut text = String::from("| moment | clock | column | what it is |\n|---|---|---|---|\n");
-    for moment in Moment::ALL {
-        let name = code(moment.name());
-        line(
-            &mut text,
-            &[&name, clock_name(moment), &column_of(moment), moment.help()],
-        );
-    }
-    text
+    let row = |moment: Moment| {
+        let (name, help) = (code(moment.name()), moment.help().into());
+        [name, clock_name(moment).into(), column_of(moment), help]
+    };
+    let heads = ["moment", "clock", "column", "what it is"];
+    markdown(heads, Moment::ALL.map(row))
 }
 
-/// The stages of a request's time, a line each: the word for it, what it is called elsewhere, from where to where, and how a
+/// The stages of a request's time: the word for it, what it is called elsewhere, from where to where, and how a
 /// sentence says it; then what is no stage.
 pub fn stages_markdown() -> String {
-    let mut text = String::from(
-        "| stage | column | in `ended_in` and JSON | `stage` of metrics, span | from | to | where the time went |\n\
-         |---|---|---|---|---|---|---|\n",
-    );
+    let heads = [
+        "stage",
+        "column",
+        "in `ended_in` and JSON",
+        "`stage` of metrics, span",
+        "from",
+        "to",
+        "where the time went",
+    ];
     let column = |label: &str| {
         let found = COLUMNS.iter().find(|column| column.label == label);
         found.map_or(String::new(), |column| code(column.name))
     };
-    for stage in &STAGES {
-        let (from, to) = (code(stage.period.from.name()), code(stage.period.to.name()));
-        let (label, name, metric) = (stage.label, code(stage.name), code(stage.metric));
-        line(
-            &mut text,
-            &[
-                label,
-                &column(label),
-                &name,
-                &metric,
-                &from,
-                &to,
-                stage.place,
-            ],
-        );
-    }
-    for spent in [Spent::PROXY, Spent::PROMPT, Spent::CLIENT_STALL] {
-        let (label, name) = (spent.label(), code(&spent.name()));
-        line(
-            &mut text,
-            &[
-                &label,
-                &column(&label),
-                &name,
-                &name,
-                "",
-                "",
-                &spent.place(),
-            ],
-        );
-    }
-    let (joined, server) = ("`server`; their names joined by `+`", code("server"));
-    let ends = [Moment::RouterSend, Moment::FirstToken].map(|moment| code(moment.name()));
-    line(
-        &mut text,
-        &[UNSEEN, "", joined, &server, &ends[0], &ends[1], UNSEEN],
-    );
-    text
+    let stages = STAGES.iter().map(|stage| {
+        let [from, to] = [stage.period.from, stage.period.to].map(|moment| code(moment.name()));
+        let (label, place) = (stage.label.to_owned(), stage.place.to_owned());
+        let names = [stage.name, stage.metric].map(code);
+        let [name, metric] = names;
+        [label, column(stage.label), name, metric, from, to, place]
+    });
+    let none = String::new;
+    let others = [Spent::PROXY, Spent::PROMPT, Spent::CLIENT_STALL].map(|spent| {
+        let (label, name) = (spent.label().to_string(), code(&spent.name()));
+        let column = column(&label);
+        [
+            label,
+            column,
+            name.clone(),
+            name,
+            none(),
+            none(),
+            spent.place().to_string(),
+        ]
+    });
+    let joined = "`server`; their names joined by `+`".to_owned();
+    let [from, to] = [Moment::RouterSend, Moment::FirstToken].map(|moment| code(moment.name()));
+    let unseen = || UNSEEN.to_owned();
+    let unseen = [unseen(), none(), joined, code("server"), from, to, unseen()];
+    markdown(heads, stages.chain(others).chain([unseen]))
 }
 
-fn line(text: &mut String, cells: &[&str]) {
-    for cell in cells {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "| {} ", cell.replace('|', "\\|"));
-    }
-    text.push_str("|\n");
-}
-
-fn code(name: &str) -> String {
+pub fn code(name: &str) -> String {
     format!("`{name}`")
 }
 
-fn unit_name(unit: Unit) -> &'static str {
-    match unit {
+fn unit_name(unit: Unit) -> String {
+    let name = match unit {
         Unit::Text => "text",
         Unit::Bool => "`True` or `False`",
         Unit::Count => "count",
         Unit::Latency => "seconds, summarised",
         Unit::Seconds => "seconds",
         Unit::Time => "time, seconds",
-    }
+    };
+    name.to_owned()
 }
 
 /// Whose clock a moment is read from, whoever watches.

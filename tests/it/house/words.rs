@@ -72,16 +72,3 @@ fn a_stage_has_one_name_in_what_users_read() {
         wrong.join("\n")
     );
 }
-
-#[test]
-fn another_name_is_found_across_lines_and_literals() {
-    assert_eq!(
-        others("wait in the\n  Server's\n  queue"),
-        ["server's queue"]
-    );
-    assert_eq!(
-        others("\"in a router's \"\n  \"queue\""),
-        ["router's queue"]
-    );
-    assert_eq!(others("the router queue, the server queue"), [""; 0]);
-}

@@ -41,6 +41,11 @@ async fn a_token_guards_all_but_the_health_checks() {
             "authorization: Bearer correct-horse\r\n".into(),
             format!("authorization: Bearer {TOKEN}x\r\n"),
             format!("authorization: Basic {TOKEN}\r\n"),
+            format!(
+                "authorization: Basic {}\r\n",
+                BASE64_STANDARD.encode(format!("a:{TOKEN}x"))
+            ),
+            format!("authorization: Digest {TOKEN}\r\n"),
             "authorization: Bearer \r\n".into(),
             "authorization: x\r\n".into(),
         ] {
@@ -73,6 +78,10 @@ async fn a_token_guards_all_but_the_health_checks() {
     );
 }
 
+/// Names that nobody else can give us, and others.
+const OURS: &str = "localhost LocalHost:8801 localhost. 127.0.0.1:8801 10.0.0.7 [::1]:8801 [fe80::1] PROXY.example:80";
+const THEIRS: &str = "rebound.example:8801 localhost.evil.example 127.0.0.1.evil.example proxy";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_token_another_sites_name_gets_nothing_of_requests() {
     let (_front, addr) = front(|config| {
@@ -96,11 +105,13 @@ async fn without_a_token_another_sites_name_gets_nothing_of_requests() {
         ("PUT", "/faults/w0"),
         ("DELETE", "/faults/w0"),
     ] {
-        let (refused, words) = status(method, path, "rebound.example:8801").await;
-        assert_eq!(refused, 421, "{path}");
-        assert!(words.contains("admin_hosts"), "{words}");
-        for host in ["localhost:8801", "127.0.0.1", "proxy.example"] {
-            assert_ne!(status(method, path, host).await.0, 421, "{path}");
+        for host in THEIRS.split(' ') {
+            let (refused, words) = status(method, path, host).await;
+            assert_eq!(refused, 421, "{path} {host}");
+            assert!(words.contains("admin_hosts"), "{words}");
+        }
+        for host in OURS.split(' ') {
+            assert_ne!(status(method, path, host).await.0, 421, "{path} {host}");
         }
     }
     // A service's name, as probes and scrapers use it.

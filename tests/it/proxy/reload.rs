@@ -199,6 +199,8 @@ async fn a_reload_that_is_refused_changes_nothing() {
         (&threads, free, "threads, record_queue: needs a restart"),
         (&limit, free, "upstream_read_timeout_s = -1: must be"),
         (&unknown, free, "did you mean `upstream_kind`?"),
+        // A front does not go.
+        (&String::new(), free, "upstream: needs a restart"),
     ] {
         file.write(keys, &[free, worker][usize::from(worker == free)..]);
         let said = reloaded(&process);
@@ -224,7 +226,7 @@ async fn a_reload_that_is_refused_changes_nothing() {
     let refused = process
         .metric("queuescope_reloads_total{result=\"refused\"}")
         .await;
-    assert_eq!(refused, 5 + 6);
+    assert_eq!(refused, 6 + 6);
     assert!(two.seen().is_empty());
     // The flags of the command line stand over the file, then as now: it listens where it did.
     file.write(&format!("{other}\nlisten = \"127.0.0.1:1\""), &[]);

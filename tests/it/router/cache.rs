@@ -1,14 +1,12 @@
-//! What knows what its servers' caches hold finds more there than what takes them in turn: the router and our own balancer.
+//! What knows what its servers' caches hold finds more there than what takes them in turn. Of our own balancer: `experiment/grid.rs`.
 
 use std::net::SocketAddr;
 
 use queuescope::sim::server::Sim;
-use queuescope::upstream::Policy;
 use serde_json::{Value, json};
 
 use crate::support::generator;
 use crate::support::http::Connection;
-use crate::support::proxy::Front;
 use crate::support::router::{Router, Which, free_port};
 
 /// An odd number, so that two servers in turn both see every group.
@@ -16,10 +14,6 @@ const GROUPS: usize = 5;
 const REQUESTS: usize = 40;
 /// Words that all prompts of a group begin with.
 const SHARED: usize = 256;
-
-fn sims() -> [Sim; 2] {
-    [(); 2].map(|()| generator::sim(|config| config.profile.disable_radix_cache = false))
-}
 
 /// `cached_tokens` of all replies, sent to `addr` one after another.
 async fn cached_behind(addr: SocketAddr) -> u64 {
@@ -51,7 +45,8 @@ fn found(firsts: usize) -> u64 {
 #[tokio::test]
 async fn cache_aware_routing_finds_more_in_the_caches_than_round_robin() {
     let cached = async |policy: &str| {
-        let sims = sims();
+        let sims =
+            [(); 2].map(|()| generator::sim(|config| config.profile.disable_radix_cache = false));
         let more = ["--policy", policy];
         let workers = sims.each_ref().map(Sim::addr);
         let router = Router::start_at(Which::Sglang032, free_port(), &workers, &more).await;
@@ -59,16 +54,4 @@ async fn cache_aware_routing_finds_more_in_the_caches_than_round_robin() {
     };
     assert_eq!(cached("cache_aware").await, found(GROUPS));
     assert_eq!(cached("round_robin").await, found(2 * GROUPS));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_does_our_own_balancer() {
-    let cached = async |policy: Policy| {
-        let sims = sims();
-        let addrs = sims.each_ref().map(Sim::addr);
-        let front = Front::with(&addrs, |config| config.rules.policy = policy).await;
-        cached_behind(front.addr()).await
-    };
-    assert_eq!(cached(Policy::CacheAware).await, found(GROUPS));
-    assert_eq!(cached(Policy::RoundRobin).await, found(2 * GROUPS));
 }

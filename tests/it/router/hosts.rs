@@ -7,7 +7,7 @@ use queuescope::request::columns::COLUMNS;
 use queuescope::request::row;
 
 use crate::support::generator::{flags, sim};
-use crate::support::proxy::{Row, assert_cells};
+use crate::support::proxy::{Row, assert_cells, number};
 use crate::support::router::{Router, Which, free_port};
 use crate::support::stack::{Hops, Process, Stack, traffic};
 
@@ -16,18 +16,29 @@ const FLAGS: &str = "--backend sglang --request-rate 50 --num-prompts 60 --rando
 /// By how much a wall clock may have been corrected between the starts of two processes, seconds.
 const CORRECTED: f64 = 0.001;
 
-fn cell(row: &Row, name: &str) -> f64 {
-    row[name]
-        .parse()
-        .unwrap_or_else(|_| panic!("{name} is empty: {row:?}"))
-}
-
 fn seconds(record: &row::Row, name: &str) -> f64 {
     let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
     match (column.get)(record) {
         Value::Nanos(nanos) => nanos as f64 / 1e9,
         other => panic!("{name}: {other:?}"),
     }
+}
+
+/// A stated interval holds the truth.
+fn assert_holds((offset, error): (f64, f64), truth: f64, corrected: f64) {
+    let off = (offset - truth).abs();
+    assert!(
+        off <= error + corrected,
+        "{offset} ± {error} is not {truth}"
+    );
+}
+
+/// What a row of the generator says of a clock, in seconds.
+fn told(record: &row::Row, name: &str) -> (f64, f64) {
+    (
+        seconds(record, name),
+        seconds(record, &format!("{name}_error")),
+    )
 }
 
 /// The front's row, and the hop's row of the same request.
@@ -39,28 +50,24 @@ fn check(row: &Row, hop: &Row, ahead: f64) {
         hop,
         [("seen_by", "hop"), ("outcome", "ok"), ("inconsistency", "")],
     );
-    // The stated interval holds the truth.
-    let (offset, error) = (
-        cell(row, "hop_clock_offset"),
-        cell(row, "hop_clock_offset_error"),
-    );
-    assert!(
-        (offset - ahead).abs() <= error + CORRECTED,
-        "{offset} ± {error} is not {ahead}"
-    );
+    let error = number(row, "hop_clock_offset_error");
+    assert_holds((number(row, "hop_clock_offset"), error), ahead, CORRECTED);
     // The router held it from our send to the hop's reading: seconds of an hour must not leak in.
-    let in_router = cell(row, "queue_time_in_router");
+    let in_router = number(row, "queue_time_in_router");
     assert!((-error..5.0).contains(&in_router), "{in_router} ± {error}");
     // The hop's own stamps, moved by the truth, lie within the front's own.
-    let arrived = cell(hop, "router_send_time") - ahead;
+    let arrived = number(hop, "router_send_time") - ahead;
     assert!(
-        arrived >= cell(row, "forwarded_time") - CORRECTED,
+        arrived >= number(row, "forwarded_time") - CORRECTED,
         "{row:?} {hop:?}"
     );
-    assert!(arrived <= cell(row, "response_head_time") + CORRECTED);
-    assert!((cell(row, "router_send_time") - arrived).abs() <= error + CORRECTED);
+    assert!(arrived <= number(row, "response_head_time") + CORRECTED);
+    assert!((number(row, "router_send_time") - arrived).abs() <= error + CORRECTED);
     // What the hop measured on its own clock is what the front finds through the offsets.
-    let (ours, theirs) = (cell(row, "pure_queue_time"), cell(hop, "pure_queue_time"));
+    let (ours, theirs) = (
+        number(row, "pure_queue_time"),
+        number(hop, "pure_queue_time"),
+    );
     assert!((ours - theirs).abs() < 1e-5, "{ours} {theirs}");
 }
 
@@ -102,22 +109,9 @@ async fn hops_an_hour_off_and_restarted_give_right_rows() {
             assert_eq!(run.records.len(), 60);
             for record in &run.records {
                 assert_eq!(record.inconsistency, None, "{}", record.request_id());
-                let (offset, error) = (
-                    seconds(record, "hop_clock_offset"),
-                    seconds(record, "hop_clock_offset_error"),
-                );
-                assert!(
-                    (offset - ahead).abs() <= error + CORRECTED,
-                    "{offset} ± {error} is not {ahead}"
-                );
-                let (offset, error) = (
-                    seconds(record, "clock_offset"),
-                    seconds(record, "clock_offset_error"),
-                );
-                assert!(
-                    offset.abs() <= error + 1e-6,
-                    "the servers' clock is the generator's: {offset} ± {error}"
-                );
+                assert_holds(told(record, "hop_clock_offset"), *ahead, CORRECTED);
+                // The servers' clock is the generator's.
+                assert_holds(told(record, "clock_offset"), 0.0, 1e-6);
             }
         }
     }
@@ -156,24 +150,16 @@ async fn servers_of_one_name_on_two_hosts_are_two_clocks() {
     assert_eq!((rows.len(), run.records.len()), (60, 60));
     for row in &rows {
         assert_eq!(row["host"], "127.0.0.1:30000");
-        let (offset, error) = (cell(row, "clock_offset"), cell(row, "clock_offset_error"));
-        let skew = skews[row["worker"].as_str()];
-        assert!(
-            (offset - skew).abs() <= error + CORRECTED,
-            "{offset} ± {error} is not {skew}"
+        let offset = (
+            number(row, "clock_offset"),
+            number(row, "clock_offset_error"),
         );
+        assert_holds(offset, skews[row["worker"].as_str()], CORRECTED);
         assert_eq!(row["inconsistency"], "", "{row:?}");
     }
     for record in &run.records {
-        let (offset, error) = (
-            seconds(record, "clock_offset"),
-            seconds(record, "clock_offset_error"),
-        );
         let skew = skews[record.worker.as_deref().unwrap()];
-        assert!(
-            (offset - skew).abs() <= error + CORRECTED,
-            "{offset} ± {error} is not {skew}"
-        );
+        assert_holds(told(record, "clock_offset"), skew, CORRECTED);
     }
     for worker in ["w0", "w1"] {
         assert!(rows.iter().any(|row| row["worker"] == worker));

@@ -70,10 +70,6 @@ fn by_littles_law(records: &[Row], queue: Period) -> f64 {
     mean(&found) / rate
 }
 
-#[expect(
-    clippy::print_stdout,
-    reason = "the figures of the run, with --nocapture"
-)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     let limited = run(Which::Smg113, &flags(LIMITED)).await;
@@ -121,19 +117,8 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
         (queue / law - 1.0).abs() < 0.15,
         "queued {queue} s, by Little's law {law} s"
     );
-    println!(
-        "limit {SLOTS} in the router: {seen:.3} s there (Little's law {expected:.3} s, quarters {quarters:.3?}), \
-         {:.4} s in the server; no limit: {:.4} s (median {:.4} s) and {queue:.3} s (Little's law {law:.3} s)",
-        mean(&server),
-        mean(&without),
-        median(&without),
-    );
 }
 
-#[expect(
-    clippy::print_stdout,
-    reason = "the figures of the run, with --nocapture"
-)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_0_3_2_refuses_is_shown_as_refused() {
     let run = run(Which::Sglang032, &flags(LIMITED)).await;
@@ -162,5 +147,4 @@ async fn what_0_3_2_refuses_is_shown_as_refused() {
         assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
         assert!(in_router(record).is_some());
     }
-    println!("{} of {REQUESTS} refused", refused.len());
 }

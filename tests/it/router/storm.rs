@@ -1,18 +1,18 @@
 //! Ten thousand requests through each real router, of which one in twenty leaves and one in a hundred meets a server
 //! that dies: one record each, with the right outcome, and the server by the servers' own logs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use futures_util::{StreamExt as _, stream};
+use tokio::time::timeout;
 
 use crate::support::proxy::{Front, Row, known_workers};
 use crate::support::router::{Router, Which, free_port};
 use crate::support::upstream::{Seen, Step, Upstream, done};
-use crate::support::wire::{Client, chunk, stream_head};
+use crate::support::wire::{Client, chunk, json_response, stream_head};
 
 const REQUESTS: usize = 10_000;
 const CLIENTS: usize = 96;
@@ -46,22 +46,17 @@ impl Kind {
         }
     }
 
-    const ALL: [(Kind, &str); 5] = [
-        (Kind::Good, "good"),
-        (Kind::LeavesWaiting, "leaves-waiting"),
-        (Kind::LeavesReading, "leaves-reading"),
-        (Kind::Cut, "cut"),
-        (Kind::Retried, "retried"),
-    ];
-
-    fn word(self) -> &'static str {
-        Kind::ALL.iter().find(|(kind, _)| *kind == self).unwrap().1
-    }
-
-    /// The kind whose word a body holds.
-    fn of_word(body: &str) -> Kind {
-        let is_named = |(_, word): &&(Kind, &str)| body.contains(&format!("\"{word}\""));
-        Kind::ALL.iter().find(is_named).unwrap().0
+    /// The one that a body names.
+    fn named(body: &str) -> Kind {
+        let all = [
+            Kind::Good,
+            Kind::LeavesWaiting,
+            Kind::LeavesReading,
+            Kind::Cut,
+            Kind::Retried,
+        ];
+        let is_named = |kind: &Kind| body.contains(&format!("\"{kind:?}\""));
+        all.into_iter().find(is_named).unwrap()
     }
 
     fn outcome(self) -> &'static str {
@@ -81,13 +76,13 @@ fn event(tokens: usize, ends: bool) -> Step {
 }
 
 /// A server that does what the prompt says. `met` are the requests that have met a dying server before.
-fn script(met: &std::sync::Mutex<std::collections::BTreeSet<String>>, request: &Seen) -> Vec<Step> {
+fn script(met: &Mutex<BTreeSet<String>>, request: &Seen) -> Vec<Step> {
     if !request.head.starts_with("POST /generate") {
         return vec![Step::Send(info(&request.head))];
     }
     let body = String::from_utf8_lossy(&request.body).into_owned();
     let id = request.header("x-request-id").unwrap();
-    let then = match Kind::of_word(&body) {
+    let then = match Kind::named(&body) {
         Kind::LeavesWaiting => return vec![Step::Silence],
         Kind::Retried if met.lock().unwrap().insert(id) => return vec![Step::Reset],
         Kind::LeavesReading => vec![Step::Silence],
@@ -103,21 +98,19 @@ fn info(head: &str) -> Vec<u8> {
         return b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             .to_vec();
     }
-    crate::support::wire::json_response(
-        "{\"model_path\":\"m\",\"served_model_name\":\"m\",\"is_generation\":true}",
-    )
+    json_response("{\"model_path\":\"m\",\"served_model_name\":\"m\",\"is_generation\":true}")
 }
 
-/// One request; whether its client saw what its kind promises.
-async fn one(client: &mut Option<Client>, front: SocketAddr, number: usize) {
+/// One request, over a connection that is `kept` if there is one; whether its client saw what its kind promises.
+async fn one(kept: &Mutex<Vec<Client>>, front: SocketAddr, number: usize) {
     let kind = Kind::of(number);
-    let mut connection = match client.take() {
+    let free = kept.lock().unwrap().pop();
+    let mut connection = match free {
         Some(connection) => connection,
         None => Client::connect(front).await,
     };
     let body = format!(
-        "{{\"text\":\"{}\",\"stream\":true,\"sampling_params\":{{\"max_new_tokens\":2}}}}",
-        kind.word()
+        "{{\"text\":\"{kind:?}\",\"stream\":true,\"sampling_params\":{{\"max_new_tokens\":2}}}}"
     );
     let id = format!("x-request-id: r{number}\r\ncontent-type: application/json\r\n");
     connection.post("/generate", &id, body.as_bytes()).await;
@@ -129,7 +122,7 @@ async fn one(client: &mut Option<Client>, front: SocketAddr, number: usize) {
                 "{number}: {response:?}"
             );
             assert!(response.body.ends_with(b"[DONE]\n\n"), "{number}");
-            *client = Some(connection);
+            kept.lock().unwrap().push(connection);
         }
         Kind::Cut => {
             // 0.3.2 breaks off too; smg 1.13.0 sends an error event and the stream's proper end.
@@ -155,30 +148,20 @@ async fn one(client: &mut Option<Client>, front: SocketAddr, number: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_requests_through_sglang_router() {
-    storm(Which::Sglang032).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_requests_through_smg() {
-    storm(Which::Smg113).await;
-}
-
-#[expect(
-    clippy::print_stdout,
-    reason = "the figures of the run, with --nocapture"
-)]
-async fn storm(which: Which) {
-    let met = Arc::new(std::sync::Mutex::default());
-    let mut servers = Vec::new();
-    for _ in 0..3 {
-        let met = met.clone();
-        servers.push(Upstream::start(move |_, request| script(&met, request)).await);
+async fn thousands_of_requests_through_each_real_router_have_one_row_each() {
+    for which in Which::ALL {
+        storm(which).await;
     }
-    let addrs: Vec<SocketAddr> = servers
-        .iter()
-        .map(|server: &Upstream| server.addr)
-        .collect();
+}
+
+async fn storm(which: Which) {
+    let met = Arc::new(Mutex::default());
+    let server = || {
+        let met = met.clone();
+        Upstream::start(move |_, request| script(&met, request))
+    };
+    let servers = [server().await, server().await, server().await];
+    let addrs = servers.each_ref().map(|server| server.addr);
     let (hops, workers) = known_workers(&addrs);
     let router = free_port();
     let front = Front::with(&[router], |config| {
@@ -188,43 +171,20 @@ async fn storm(which: Which) {
     })
     .await;
     let _router = Router::start_at(which, router, &hops, &["--disable-circuit-breaker"]).await;
-    let servers = Arc::new(servers);
-    let (addr, next) = (front.addr(), Arc::new(AtomicUsize::new(0)));
-    let mut clients = JoinSet::new();
-    for _ in 0..CLIENTS {
-        let (next, servers) = (next.clone(), servers.clone());
-        clients.spawn(async move {
-            let mut client = None;
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= REQUESTS {
-                    return Ok(());
-                }
-                let done = tokio::time::timeout(PATIENCE, one(&mut client, addr, number)).await;
-                if done.is_err() {
-                    let hosts = served(&servers).remove(&format!("r{number}"));
-                    let kind = Kind::of(number);
-                    return Err(format!(
-                        "no end of {number}, {kind:?}; servers that had it: {hosts:?}"
-                    ));
-                }
-            }
-        });
-    }
-    while let Some(client) = clients.join_next().await {
-        if let Err(hung) = client.unwrap() {
-            panic!("{hung}\n{}", state(&front, router));
-        }
-    }
-    let joins = ["span", "request_id", "late", "nothing"].map(|by| {
-        (
-            by,
-            front.counter(&format!("queuescope_joins_total{{by=\"{by}\"}} ")),
-        )
+    let (kept, there) = (Mutex::default(), &front);
+    let all = stream::iter(0..REQUESTS).for_each_concurrent(CLIENTS, async |number| {
+        let done = timeout(PATIENCE, one(&kept, there.addr(), number)).await;
+        assert!(
+            done.is_ok(),
+            "no end of {number}, {:?}; servers that had it: {:?}\n{}",
+            Kind::of(number),
+            served(&servers).remove(&format!("r{number}")),
+            state(there, router)
+        );
     });
+    all.await;
     let rows = front.rows().await;
     check(&rows, &served(&servers));
-    println!("{which:?}: attempts joined {joins:?}");
 }
 
 /// Where a request may hang: what the proxy has under way, and the sockets that hold bytes nobody

@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use super::admin::get;
+use super::assert_says;
 use super::wire::{PATIENCE, until_async};
 
 /// The process, and where it listens. It is killed when dropped.
@@ -142,9 +143,17 @@ pub struct Done {
 
 impl Done {
     /// It ended with one of these statuses; else all that it said is shown.
+    #[track_caller]
     pub fn assert_status(&self, any: &[i32]) {
         let is_one = self.code.is_some_and(|code| any.contains(&code));
         assert!(is_one, "{:?}\n{}\n{}", self.code, self.out, self.err);
+    }
+
+    /// It was refused as wrong, with these words.
+    #[track_caller]
+    pub fn assert_refused(&self, words: &str) {
+        self.assert_status(&[2]);
+        assert_says(&self.err, words);
     }
 
     /// A run of traffic went well; on a busy machine it may be INVALID, for its own lateness alone.

@@ -1,0 +1,139 @@
+//! What servers and GPUs tell while a run goes on.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use queuescope::clock::{Clock, Stamp};
+use queuescope::experiment::launch::Access;
+use queuescope::experiment::scrape::Scraper;
+use queuescope::report::files::{SERIES, SeriesRow, ServerFile};
+use queuescope::traffic::client::TlsArgs;
+
+use super::started::executable;
+use crate::support::assert_says;
+use crate::support::tls::Authority;
+use crate::support::upstream::{Upstream, refusing};
+use crate::support::wire::{json_response, until};
+
+fn server(name: &str, url: String) -> ServerFile {
+    let name = name.to_owned();
+    ServerFile {
+        name,
+        url,
+        ..ServerFile::default()
+    }
+}
+
+/// A program in `dir` that stands for `nvidia-smi`: no real GPU was there.
+fn smi(dir: &Path, script: &str) -> Option<PathBuf> {
+    let path = dir.join("nvidia-smi");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    executable(&path);
+    Some(path)
+}
+
+/// What was written of a run that began two seconds ago, once that is enough, and what there is to say.
+async fn scraped(
+    servers: &[ServerFile],
+    access: Access,
+    smi: Option<PathBuf>,
+    is_enough: impl Fn(usize) -> bool,
+) -> (Vec<SeriesRow>, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(SERIES);
+    let (clock, moving) = Clock::manual(Stamp::from_nanos(0));
+    moving.advance(Duration::from_millis(2500));
+    let began = Stamp::from_nanos(500_000_000);
+    let mut scraper = Scraper::new(servers, access, smi);
+    let lines = || std::fs::read_to_string(&file).map_or(0, |text| text.lines().count());
+    tokio::select! {
+        () = scraper.run(dir.path(), began, &clock) => {}
+        () = until("enough", || is_enough(lines())) => {}
+    }
+    let rows = csv::Reader::from_path(&file).unwrap().into_deserialize();
+    (rows.map(Result::unwrap).collect(), scraper.notes())
+}
+
+#[tokio::test]
+async fn what_servers_and_gpus_tell_is_written_with_its_time() {
+    let page = "sglang:num_running_reqs{tp_rank=\"0\"} 3\nsglang:num_queue_reqs{tp_rank=\"0\"} 1\n";
+    let upstream = Upstream::always(json_response(page)).await;
+    let servers = [server("server-1", format!("http://{}", upstream.addr))];
+    let dir = tempfile::tempdir().unwrap();
+    let gpus = smi(dir.path(), "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'");
+    let (rows, notes) = scraped(&servers, Access::default(), gpus, |lines| lines >= 5).await;
+    let said = rows.iter().map(|row| {
+        let SeriesRow {
+            time,
+            source,
+            server,
+            metric,
+            value,
+        } = row;
+        format!("{time} {source} {server} {metric} {value}")
+    });
+    let mut said: Vec<String> = said.take(4).collect();
+    said.sort();
+    assert_eq!(
+        said,
+        [
+            "2 gpu gpu-0 gpu_memory 1073741824",
+            "2 gpu gpu-0 gpu_use 0.37",
+            "2 metrics server-1 queued 1",
+            "2 metrics server-1 running 3",
+        ]
+    );
+    assert_eq!(notes, [""; 0]);
+    let flags = std::fs::read_to_string(dir.path().join("nvidia-smi.flags")).unwrap();
+    assert_says(&flags, "utilization.gpu,memory.used");
+}
+
+#[tokio::test]
+async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
+    let upstream = Upstream::always(json_response("sglang:num_running_reqs 3\n")).await;
+    let authority = Authority::new("ours");
+    let face = authority.face(&["localhost"], upstream.addr).await;
+    let access = Access {
+        tls: TlsArgs {
+            ca: Some(authority.file()),
+            insecure: false,
+        },
+        api_key: Some("Bearer S3cret".parse().unwrap()),
+        headers: Vec::new(),
+    };
+    let url = format!("https://localhost:{}", face.addr.port());
+    let (rows, notes) = scraped(&[server("server-1", url)], access, None, |lines| lines > 1).await;
+    assert_eq!((rows[0].value, notes.len()), (3.0, 0), "{notes:?}");
+    let key = upstream.seen()[0].header("authorization");
+    assert_eq!(key.unwrap(), "Bearer S3cret");
+}
+
+#[tokio::test]
+async fn who_does_not_tell_leaves_a_gap_and_is_spoken_of() {
+    let off = Upstream::always("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").await;
+    let silent = Upstream::always(json_response("up 1\n")).await;
+    let down = refusing().await;
+    let servers = [("down", down), ("off", off.addr), ("silent", silent.addr)];
+    let servers = servers.map(|(name, addr)| server(name, format!("http://{addr}")));
+    let dir = tempfile::tempdir().unwrap();
+    let gpus = smi(dir.path(), "echo . >> \"$0.done\"; exit 9");
+    // When they are asked the second time the first answer has been taken in.
+    let asked = || std::fs::read(dir.path().join("nvidia-smi.done")).unwrap_or_default();
+    let twice = |_| asked().len() >= 4 && off.seen().len() >= 2 && silent.seen().len() >= 2;
+    let (rows, notes) = scraped(&servers, Access::default(), gpus, twice).await;
+    assert_eq!(rows, []);
+    let metrics = "start the server with --enable-metrics";
+    for (note, said) in notes.iter().zip([
+        "GPUs: |(the last: exit status: 9); it has to report utilization.gpu",
+        "down: |failed, which leaves gaps (the last: ",
+        &format!("off: |(the last: status 404); {metrics}"),
+        &format!("silent: |(the last: no such value); {metrics}"),
+    ]) {
+        for piece in said.split('|') {
+            assert_says(note, piece);
+        }
+    }
+    assert_eq!(notes.len(), 4);
+    // Nobody knows how one was started that was not there.
+    assert!(!notes[1].contains(metrics), "{}", notes[1]);
+}
