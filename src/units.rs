@@ -42,6 +42,16 @@ pub fn bytes(text: &str) -> Option<f64> {
     with_unit(text, &SIZES)
 }
 
+/// So many a second: of `8`, `8/s`, `480/min`, `inf`.
+pub fn rate(text: &str) -> Option<f64> {
+    let Some((number, unit)) = text.split_once('/') else {
+        return text.parse().ok();
+    };
+    let (_, seconds) = TIMES.iter().find(|(name, _)| *name == unit.trim())?;
+    let number: f64 = number.trim().parse().ok()?;
+    Some(number / seconds)
+}
+
 /// Seconds as a person reads them: `1.52 s`, `0.33 s`, `4.2 ms`, `80 µs`. The pages' script (`duration` in `dom.js`) says the same.
 pub fn duration(seconds: f64) -> String {
     let in_units = |a_second: f64| match seconds * a_second {
@@ -66,6 +76,27 @@ pub fn between<T: FromStr + Display + PartialOrd + Copy>(
         // Not a number is outside of every range.
         let value = value.filter(|value| (low..=high).contains(value));
         value.ok_or_else(|| format!("must be a number from {low} to {high}"))
+    }
+}
+
+/// Reads a rate from `low` to `high`.
+pub fn rates(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let rate = rate(text).filter(|rate| (low..=high).contains(rate));
+        let right = "a second, or one with its unit, such as 480/min";
+        rate.ok_or_else(|| format!("must be a number from {low} to {high} {right}"))
+    }
+}
+
+/// Reads a share of `low` or more: `0.05` or `5%`.
+pub fn share(low: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let share = match text.strip_suffix('%') {
+            Some(percent) => percent.trim().parse().map(|share: f64| share / 100.0),
+            None => text.parse(),
+        };
+        let share = share.ok().filter(|share| (low..=1.0).contains(share));
+        share.ok_or_else(|| format!("must be a share from {low} to 1, such as 0.05 or 5%"))
     }
 }
 
@@ -161,6 +192,17 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(seconds(text), number, "{text}");
+        }
+        for (text, number) in [
+            ("8", Some(8.0)),
+            ("inf", Some(f64::INFINITY)),
+            ("8 / s", Some(8.0)),
+            ("480/min", Some(8.0)),
+            ("2/ms", Some(2000.0)),
+            ("8/m", None),
+            ("8s", None),
+        ] {
+            assert_eq!(rate(text), number, "{text}");
         }
         for (text, number) in [
             ("64KiB", Some(65_536.0)),

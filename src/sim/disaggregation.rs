@@ -10,7 +10,7 @@ use crate::clock::Stamp;
 
 use super::flags;
 use crate::request::names::names;
-use crate::units::{MS, between, time};
+use crate::units::{MS, rates, time};
 
 names! {
     /// What a server does of a request.
@@ -39,7 +39,7 @@ pub struct Disaggregation {
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub disaggregation_decode_extra_slots: usize,
     /// Prompt tokens whose KV cache a prefill server sends in a second, to all decode servers together
-    #[arg(long, value_name = "RATE", default_value_t = 190_000.0, value_parser = between(1e-3, 1e12))]
+    #[arg(long, value_name = "RATE", default_value_t = 190_000.0, value_parser = rates(1e-3, 1e12))]
     pub transfer_tokens_per_s: f64,
     /// Least time of such a transfer, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1.0, value_parser = time(MS, 0.0, 1e6))]

@@ -15,6 +15,7 @@ use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
 use queuescope::traffic::{self, Error, Live, Run, RunPlan, Stop};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::support::generator::{self, drive, flags};
 use crate::support::process::{Done, queuescope, run_aside};
@@ -63,6 +64,19 @@ fn read(dir: &Path, file: &str) -> String {
 /// What a run, of which is known what it said, left as its summary.
 fn summary(dir: &Path, done: &Done) -> Value {
     serde_json::from_str(&read(dir, "summary.json")).unwrap_or_else(|_| panic!("{done:?}"))
+}
+
+/// Counts of a summary.
+fn counts<const KEYS: usize>(summary: &Value, keys: [&str; KEYS]) -> [u64; KEYS] {
+    keys.map(|key| summary[key].as_u64().unwrap())
+}
+
+/// A run of the program with these flags, its summary, and the folder of its files.
+async fn ran(addr: SocketAddr, line: &str) -> (Done, Value, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let done = run_aside(command(addr, folder.path(), line)).await;
+    let summary = summary(folder.path(), &done);
+    (done, summary, folder)
 }
 
 fn column(dir: &Path, name: &str) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use crate::clock::NANOS;
 use crate::sim::flags;
-use crate::units::{MS, NS, US, at_least, between, time};
+use crate::units::{MS, NS, US, at_least, between, rates, share, time};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/dev/CALIBRATION.md has the figures.
@@ -51,7 +51,7 @@ pub struct Profile {
     /// Share of prefills that are launched for longer
     ///
     /// Which ones is random.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = between(0.0, 1.0))]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = share(0.0))]
     pub prefill_stall_share: f64,
     /// How much longer in the mean, milliseconds
     ///
@@ -59,7 +59,7 @@ pub struct Profile {
     #[arg(long, value_name = "MS", default_value_t = 9.0, value_parser = time(MS, 0.0, 1e6))]
     pub prefill_stall_ms: f64,
     /// Prompt tokens prefilled in a second
-    #[arg(long, value_name = "RATE", default_value_t = 43_400.0, value_parser = between(1e-3, 1e12))]
+    #[arg(long, value_name = "RATE", default_value_t = 43_400.0, value_parser = rates(1e-3, 1e12))]
     pub prefill_tokens_per_s: f64,
     /// What each token before it adds to a prompt token's prefill, nanoseconds
     #[arg(long, value_name = "NS", default_value_t = 2.03, value_parser = time(NS, 0.0, 1e9))]
@@ -88,7 +88,7 @@ pub struct Profile {
     /// Share of the GPU's time that this server gets
     ///
     /// For several that share one.
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = between(1e-3, 1.0))]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share(1e-3))]
     pub gpu_share: f64,
 }
 

@@ -12,7 +12,7 @@ use crate::units::{self, between};
 
 /// Requests a second.
 pub fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| *rate > 0.0);
+    let rate = units::rate(text).filter(|rate| *rate > 0.0);
     rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
 }
 
@@ -78,16 +78,6 @@ pub(in crate::traffic) fn header(text: &str) -> Result<(HeaderName, HeaderValue)
     let mut value: HeaderValue = value.trim().parse().map_err(|_| RIGHT)?;
     value.set_sensitive(true);
     Ok((name, value))
-}
-
-/// A share: `0.05` or `5%`.
-pub(in crate::traffic) fn share(text: &str) -> Result<f64, String> {
-    let share = match text.strip_suffix('%') {
-        Some(percent) => percent.trim().parse().map(|share: f64| share / 100.0),
-        None => text.parse(),
-    };
-    let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "must be a share from 0 to 1, such as 0.05 or 5%".to_owned())
 }
 
 pub(in crate::traffic) fn id_prefix(text: &str) -> Result<String, String> {

@@ -124,7 +124,7 @@ impl FromStr for Curve {
     fn from_str(text: &str) -> Result<Curve, String> {
         let point = |text: &str| {
             let (at, rate) = text.trim().split_once(':')?;
-            Some((units::seconds(at.trim())?, rate.trim().parse().ok()?))
+            Some((units::seconds(at.trim())?, units::rate(rate.trim())?))
         };
         let points = text
             .split(',')

@@ -302,24 +302,46 @@ proptest! {
     }
 }
 
-#[test]
-fn a_chain_of_clocks_is_no_surer_than_its_links() {
-    // The way to the hop is known to ± 1 s, the way from it to the engine is none: what the engine's clock
-    // is known by is the generator's own sight, and the hop's error stays in it.
+/// The clocks of [`a_chain_of_clocks_is_no_surer_than_its_links`].
+fn apart() -> Machines {
     let other = |offset| Other { offset, ppm: 0 };
-    let machines = Machines {
+    Machines {
         generator: other(0),
         front: other(100 * NANOS),
         hop: other(-1000 * NANOS),
         engine: other(3600 * NANOS),
         is_one: false,
+    }
+}
+
+#[test]
+fn a_row_has_the_tightest_offsets_that_were_known_when_its_request_ended() {
+    let far = Delays {
+        back: [NANOS; 3],
+        ..Delays::default()
     };
+    let lives = lives(&[far, far, Delays::default(), far]);
+    let exchanges = lives.iter().map(|life| life.exchange(&apart()));
+    let records = relate(exchanges.collect(), "generator");
+    for clock in [ClockOf::Front, ClockOf::Hop, ClockOf::Engine] {
+        let errors = records
+            .iter()
+            .map(|record| error_of(record, clock).unwrap());
+        let are_small = errors.map(|error| error < NANOS / 100).collect::<Vec<_>>();
+        assert_eq!(are_small, [false, false, true, true], "{clock:?}");
+    }
+}
+
+#[test]
+fn a_chain_of_clocks_is_no_surer_than_its_links() {
+    // The way to the hop is known to ± 1 s, the way from it to the engine is none: what the engine's clock
+    // is known by is the generator's own sight, and the hop's error stays in it.
     let delays = Delays {
         in_router: 2 * NANOS,
         ..Delays::default()
     };
     let life = Life::new(START, &delays);
-    let record = relate(vec![life.exchange(&machines)], "generator").remove(0);
+    let record = relate(vec![life.exchange(&apart())], "generator").remove(0);
     let hop = error_of(&record, ClockOf::Hop).unwrap();
     let engine = error_of(&record, ClockOf::Engine).unwrap();
     assert!((NANOS..NANOS + NANOS / 1000).contains(&hop), "{hop}");

@@ -6,19 +6,12 @@ use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use serde_json::Value;
 
-use super::{fast, ms, on_manual_clock, slow, until_load, until_served};
+use super::{fast, meta, ms, on_manual_clock, slow, until_load, until_served};
 use crate::support::http::{Connection, exchange};
 use crate::support::wire::until_async;
 
 const STREAM_OF_3: &[u8] =
     br#"{"text":"a b c d e","sampling_params":{"max_new_tokens":3},"stream":true,"rid":"r-3"}"#;
-
-/// The `meta_info` of an event.
-fn meta(event: &[u8]) -> Value {
-    let json = event.strip_prefix(b"data: ").unwrap();
-    let mut event: Value = serde_json::from_slice(json).unwrap();
-    event["meta_info"].take()
-}
 
 /// A number as `std` reads it: serde_json's may be off by the last bit, which here is half a µs.
 fn number(json: &[u8], key: &str) -> f64 {
@@ -55,34 +48,6 @@ async fn a_waiting_request_tells_how_long_it_waited() {
     assert!(near(epoch(told, "forward_entry_time"), ms(25)));
     assert!((number(told, "queue_time") - 0.020).abs() < 1e-6);
     assert!(near(epoch(told, "prefill_finished_time"), ms(30)));
-}
-
-#[tokio::test]
-async fn moments_are_in_order_for_many_at_once() {
-    let sim = Sim::start(fast(), Clock::system()).unwrap();
-    let addr = sim.addr();
-    let many: Vec<_> = (0..24)
-        .map(|_| tokio::spawn(exchange(addr, "POST", "/generate", STREAM_OF_3)))
-        .collect();
-    for one in many {
-        let response = one.await.unwrap();
-        let (first, last) = (&response.chunks[0], &response.chunks[2]);
-        let queue_end = number(first, "forward_entry_time");
-        let received = number(last, "request_received_ts");
-        let order = [
-            received,
-            queue_end - number(first, "queue_time"),
-            queue_end,
-            number(first, "prefill_finished_time"),
-            received + number(last, "first_token_latency"),
-            number(last, "request_finished_ts"),
-        ];
-        assert!(order.is_sorted(), "{order:?}");
-        let sent = number(first, "response_sent_to_client_ts");
-        assert!(sent >= order[4], "{sent} {order:?}");
-    }
-    until_served(&sim, 24).await;
-    assert!(sim.served().iter().all(|s| s.outcome == Outcome::Finished));
 }
 
 #[tokio::test]

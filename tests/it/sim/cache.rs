@@ -7,10 +7,9 @@ use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::shape::shapes;
-use super::{fast, ms, on_manual_clock, slow, until_load};
+use super::{fast, infos, metric, ms, on_manual_clock, slow, until_load};
 use crate::support::http::{Connection, exchange};
 use crate::support::recordings::named;
-use crate::support::wire::Response;
 
 fn cached() -> Config {
     Config {
@@ -22,35 +21,11 @@ fn cached() -> Config {
     }
 }
 
-/// `meta_info` of each event of a stream.
-fn told(response: &Response) -> Vec<Value> {
-    let text = response.text();
-    let events = text.split("\n\n").filter_map(|e| e.strip_prefix("data: {"));
-    events
-        .map(|event| {
-            let mut event: Value = serde_json::from_str(&format!("{{{event}")).unwrap();
-            event["meta_info"].take()
-        })
-        .collect()
-}
-
 async fn generate(sim: &Sim, text: &str) -> Value {
     let body = json!({"text": text, "sampling_params": {"max_new_tokens": 2}}).to_string();
     let reply = exchange(sim.addr(), "POST", "/generate", body.as_bytes()).await;
     let mut reply: Value = serde_json::from_str(&reply.text()).unwrap();
     reply["meta_info"].take()
-}
-
-/// The value of a family's only series, or of the one with `label`.
-async fn metric(sim: &Sim, family: &str, label: &str) -> f64 {
-    let text = exchange(sim.addr(), "GET", "/metrics", b"").await.text();
-    let head = format!("sglang:{family}{{");
-    let mut lines = text
-        .lines()
-        .filter(|l| l.starts_with(&head) && l.contains(label));
-    let line = lines.next().unwrap_or_else(|| panic!("{family} in {text}"));
-    assert_eq!(lines.next(), None);
-    line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 #[tokio::test]
@@ -105,7 +80,7 @@ async fn the_cache_is_not_flushed_under_a_request() {
 }
 
 /// Two requests that want more than there is room for.
-fn short_of_room() -> Config {
+pub fn short_of_room() -> Config {
     Config {
         profile: Profile {
             max_running_requests: 2,
@@ -147,7 +122,7 @@ async fn a_retraction_is_told_as_recorded() {
         shapes(&response.text()),
         shapes(&String::from_utf8(named("retract/07").body()).unwrap())
     );
-    let told = told(&response);
+    let told = infos(&response);
     let again = told
         .iter()
         .position(|one| one["num_retractions"] == 1)

@@ -16,6 +16,7 @@ use queuescope::sim::{Dialect, Served};
 use serde_json::json;
 
 use super::fast;
+use super::shape::Shape;
 use crate::generations::{TABLE, shown};
 use crate::support::http::exchange;
 
@@ -53,34 +54,15 @@ fn written(name: &str, stream: bool) -> String {
     std::fs::read_to_string(folder.join(format!("{name}.{ending}"))).unwrap()
 }
 
-/// The keys of a JSON object, in order.
-fn keys(object: &str) -> Vec<String> {
-    let shape = super::shape::Shape::of(object);
-    let inner = shape.trim_start_matches('{').trim_end_matches('}');
-    let mut depth = 0;
-    let mut keys = vec![String::new()];
-    for c in inner.chars() {
-        match c {
-            '{' | '[' => depth += 1,
-            '}' | ']' => depth -= 1,
-            ',' if depth == 0 => keys.push(String::new()),
-            _ => {}
-        }
-        if depth == 0 && c != ',' {
-            keys.last_mut().unwrap().push(c);
-        }
-    }
-    let name = |key: &String| key.split(':').next().unwrap().to_owned();
-    keys.iter().map(name).collect()
-}
-
 /// The keys of `meta_info` in the last event, or in the reply; but `weight_versions`, which the bodies leave out.
-fn last_keys(answer: &str) -> Vec<String> {
+fn last_keys(answer: &str) -> String {
     let (_, info) = answer.rsplit_once("\"meta_info\":").unwrap();
     let info = info.split("\n\n").next().unwrap().trim_end();
-    let mut keys = keys(info.strip_suffix('}').unwrap());
-    keys.retain(|key| key != "weight_versions");
-    keys
+    let mut shape = Shape::of(info.strip_suffix('}').unwrap());
+    for kind in [":int", ":float", ":string", ":null", ":any"] {
+        shape = shape.replace(kind, "");
+    }
+    shape.replace(",weight_versions:[{version,start,end}]", "")
 }
 
 /// The record of one request, and its answer.

@@ -84,21 +84,9 @@ impl Http2 {
             let _ = stream.send_data(Bytes::copy_from_slice(body), true);
         }
         let response = tokio::time::timeout(PATIENCE, response).await.unwrap();
-        let (head, mut stream) = response.ok()?.into_parts();
-        let mut body = Some(Vec::new());
-        while let Some(piece) = tokio::time::timeout(PATIENCE, stream.data()).await.unwrap() {
-            match (piece, &mut body) {
-                (Ok(piece), Some(body)) => {
-                    stream.flow_control().release_capacity(piece.len()).unwrap();
-                    body.extend_from_slice(&piece);
-                }
-                _ => {
-                    body = None;
-                    break;
-                }
-            }
-        }
-        Some((head, body))
+        let (head, stream) = response.ok()?.into_parts();
+        let (body, broken) = read(stream).await;
+        Some((head, broken.is_none().then_some(body)))
     }
 
     pub async fn post(&mut self, path: &str, body: &[u8]) -> Call {
@@ -129,20 +117,8 @@ impl Call {
     /// The whole response.
     pub async fn answer(self) -> Answer {
         let response = self.head().await.unwrap();
-        let (head, mut stream) = response.into_parts();
-        let (mut body, mut broken) = (Vec::new(), None);
-        while let Some(piece) = tokio::time::timeout(PATIENCE, stream.data()).await.unwrap() {
-            match piece {
-                Ok(piece) => {
-                    stream.flow_control().release_capacity(piece.len()).unwrap();
-                    body.extend_from_slice(&piece);
-                }
-                Err(error) => {
-                    broken = Some(error);
-                    break;
-                }
-            }
-        }
+        let (head, stream) = response.into_parts();
+        let (body, broken) = read(stream).await;
         Answer {
             status: head.status.as_u16(),
             headers: head.headers,
@@ -155,4 +131,19 @@ impl Call {
     pub fn reset(mut self) {
         self.body.send_reset(h2::Reason::CANCEL);
     }
+}
+
+/// The body that came, and what broke it off.
+async fn read(mut stream: RecvStream) -> (Vec<u8>, Option<h2::Error>) {
+    let mut body = Vec::new();
+    while let Some(piece) = tokio::time::timeout(PATIENCE, stream.data()).await.unwrap() {
+        match piece {
+            Ok(piece) => {
+                stream.flow_control().release_capacity(piece.len()).unwrap();
+                body.extend_from_slice(&piece);
+            }
+            Err(error) => return (body, Some(error)),
+        }
+    }
+    (body, None)
 }

@@ -3,18 +3,12 @@
 use super::*;
 use std::future::pending;
 
+use crate::support::table;
+
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::timeline::{ClockOf, Relation};
 use queuescope::traffic::client::{Client, Job};
-use serde_json::json;
 
 const ONE: [&str; 2] = ["--num-prompts", "1"];
-
-/// A run of requests one after the other.
-fn in_turn(addr: SocketAddr, count: &str, more: &[&str]) -> RunPlan {
-    let line = ["--num-prompts", count, "--max-concurrency", "1"];
-    plan(addr, &[&line[..], more].concat())
-}
 
 #[tokio::test]
 async fn a_request_says_who_asks_and_what_for() {
@@ -112,55 +106,68 @@ async fn every_api_and_stream_mode_gives_whole_rows() {
     }
 }
 
-#[tokio::test]
-async fn connections_are_kept_and_used_again_unless_told_otherwise() {
-    let server = Upstream::always(recorded("generate_stream")).await;
-    let run = drive(in_turn(server.addr, "5", &[])).await.unwrap();
-    // The check before the run opened the one that they all use.
-    assert!(server.seen().iter().all(|seen| seen.connection == 0));
-    let reused: Vec<_> = run.records.iter().map(|row| row.upstream_reused).collect();
-    assert_eq!(reused, [false, true, true, true, true].map(Some));
+/// What a server does with the n-th request that it gets, from 0.
+fn played(turn: usize, server: &str) -> Vec<Step> {
+    let whole = recorded("generate_stream");
+    let half = whole[..whole.len() / 2].to_vec();
+    match (server, turn) {
+        ("closes after each", _) => {
+            let text = String::from_utf8(whole).unwrap();
+            let closing = text.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+            vec![Step::Send(closing.into_bytes()), Step::Close]
+        }
+        ("dies at once", _) | ("dies at the second", 1) => vec![Step::Close],
+        ("dies within the second", 1..) => vec![Step::Send(half), Step::Close],
+        _ => vec![Step::Send(whole)],
+    }
+}
 
-    let server = Upstream::always(recorded("generate_stream")).await;
-    let run = drive(in_turn(server.addr, "5", &["--disable-connection-reuse"]))
-        .await
-        .unwrap();
-    let mut used: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
-    used.dedup();
-    assert_eq!(used.len(), 5);
-    assert!(
-        run.records
-            .iter()
-            .all(|row| row.upstream_reused == Some(false))
-    );
+/// Servers, flags, and what becomes of requests one after another: `ok` or not, attempts, whether on a kept connection; how many the
+/// server saw, and on how many connections. The check before a run opens the first one.
+const IN_TURN: &str = "\
+keeps them              |                            | ok 1 new, ok 1 kept, ok 1 kept   | 3 on 1
+keeps them              | --disable-connection-reuse | ok 1 new, ok 1 new, ok 1 new     | 3 on 3
+closes after each       |                            | ok 1 new, ok 1 new, ok 1 new     | 3 on 3
+dies at the second      |                            | ok 1 new, ok 2 new, ok 1 kept    | 4 on 2
+dies within the second  |                            | ok 1 new, died 1 kept, died 1 new | 3 on 2";
+
+#[tokio::test]
+async fn connections_are_kept_and_one_that_died_before_an_answer_is_replaced_once() {
+    for [server, more, became, seen] in table(IN_TURN) {
+        let name = server.to_owned();
+        let upstream = Upstream::start(move |turn, _| played(turn, &name)).await;
+        let line = format!("--num-prompts 3 --max-concurrency 1 {more}");
+        let run = drive(plan(upstream.addr, &flags(line.trim())))
+            .await
+            .unwrap();
+        let told = run.records.iter().map(|row| {
+            let outcome = if row.is_ok() { "ok" } else { "died" };
+            let is_kept = row.upstream_reused.unwrap();
+            let kept = if is_kept { "kept" } else { "new" };
+            format!("{outcome} {} {kept}", row.attempts.unwrap())
+        });
+        assert_eq!(
+            told.collect::<Vec<_>>().join(", "),
+            became,
+            "{server} {more}"
+        );
+        let connections = upstream.seen().into_iter().map(|seen| seen.connection);
+        let connections: std::collections::BTreeSet<usize> = connections.collect();
+        let all = format!("{} on {}", upstream.seen().len(), connections.len());
+        assert_eq!(all, seen, "{server} {more}");
+    }
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_died_is_replaced_once_and_counted() {
-    // A new one that dies is no cause to try again.
-    let server = Upstream::start(|_, _| vec![Step::Close]).await;
-    let mut first = in_turn(server.addr, "1", &[]);
+async fn a_new_connection_that_dies_is_no_cause_to_try_again_and_another_one_holds_up_no_send() {
+    let server = Upstream::start(|turn, _| played(turn, "dies at once")).await;
+    let mut first = plan(server.addr, &ONE);
     first.check_target = false;
     let run = drive(first).await.unwrap();
     assert_eq!(outcomes(&run), [Outcome::UpstreamDied]);
-    assert_eq!(run.records[0].attempts, Some(1));
-    assert_eq!(server.seen().len(), 1);
+    assert_eq!((run.records[0].attempts, server.seen().len()), (Some(1), 1));
 
-    let second_dies = |turn, _: &Seen| match turn {
-        1 => vec![Step::Close],
-        _ => vec![Step::Send(recorded("generate_stream"))],
-    };
-    let server = Upstream::start(second_dies).await;
-    let run = drive(in_turn(server.addr, "3", &[])).await.unwrap();
-    assert_eq!(outcomes(&run), [Outcome::Ok; 3]);
-    let attempts = run.records.iter().filter_map(|row| row.attempts);
-    let attempts: Vec<u64> = attempts.collect();
-    assert_eq!(attempts, [1, 2, 1]);
-    assert_eq!(run.records[1].upstream_reused, Some(false));
-    assert_eq!(server.seen().len(), 4);
-
-    // To open another one held up no send: that came before.
-    let server = Upstream::start(second_dies).await;
+    let server = Upstream::start(|turn, _| played(turn, "dies at the second")).await;
     let options = plan(server.addr, &ONE).client;
     let client = Client::new(options, Clock::system()).await.unwrap();
     let waited = async || {
@@ -174,35 +181,9 @@ async fn a_kept_connection_that_died_is_replaced_once_and_counted() {
         exchange.connect_nanos
     };
     assert!(waited().await > 0);
+    // To open another one came after the first write.
     assert_eq!(waited().await, 0);
     assert_eq!(server.seen().len(), 3);
-}
-
-#[tokio::test]
-async fn a_response_that_has_begun_is_never_asked_for_again() {
-    let server = Upstream::start(|turn, _| match turn {
-        0 => vec![Step::Send(recorded("generate_stream"))],
-        _ => vec![Step::Send(b"HTTP/1.1 200".to_vec()), Step::Close],
-    })
-    .await;
-    let run = drive(in_turn(server.addr, "2", &[])).await.unwrap();
-    assert_eq!(outcomes(&run), [Outcome::Ok, Outcome::UpstreamDied]);
-    assert_eq!(run.records[1].attempts, Some(1));
-    assert_eq!(server.seen().len(), 2);
-}
-
-#[tokio::test]
-async fn a_server_that_closes_after_each_response_costs_nothing() {
-    let server = Upstream::start(|_, _| {
-        let whole = recorded("generate_stream");
-        let text = String::from_utf8(whole).unwrap();
-        let closing = text.replacen("\r\n", "\r\nconnection: close\r\n", 1);
-        vec![Step::Send(closing.into_bytes()), Step::Close]
-    })
-    .await;
-    let run = drive(in_turn(server.addr, "4", &[])).await.unwrap();
-    assert_eq!(outcomes(&run), [Outcome::Ok; 4]);
-    assert!(run.records.iter().all(|row| row.attempts == Some(1)));
 }
 
 #[tokio::test]
@@ -298,64 +279,6 @@ async fn the_cache_is_flushed_first_and_a_refusal_is_told() {
         error.contains("--flush-cache") && error.contains("404"),
         "{error}"
     );
-}
-
-const HOUR: i64 = 3_600_000_000_000;
-
-/// A proxy of ours in another process, whose clock is `ahead` nanoseconds ahead of ours, before a hop in a
-/// third one, whose clock is as much behind.
-async fn proxy(ahead: i64) -> Upstream {
-    Upstream::start(move |_, _| {
-        let now = Clock::system().now().plus_nanos(ahead);
-        let read = now.plus_nanos(-2_000).nanos();
-        let hop = json!({
-            "clock": "hers",
-            "now": now.nanos() - 2 * ahead,
-            "arrival": read + 700 - 2 * ahead,
-            "forwarded": read + 900 - 2 * ahead,
-            "host": "10.0.0.7:30000",
-        });
-        let stamps = json!({
-            "clock": "theirs",
-            "now": now.nanos(),
-            "arrival": read,
-            "request_end": read,
-            "forwarded": read + 500,
-            "attempts": 1,
-            "hop": hop,
-        });
-        let answer = String::from_utf8(recorded("completions_stream_usage")).unwrap();
-        let header = format!("\r\nx-queuescope-stamps: {stamps}\r\n");
-        vec![Step::Send(answer.replacen("\r\n", &header, 1).into_bytes())]
-    })
-    .await
-}
-
-#[tokio::test]
-async fn a_proxys_stamps_are_put_on_our_clock() {
-    // The front's clock is an hour ahead, the hop's an hour behind.
-    let server = proxy(HOUR).await;
-    let line = flags("--backend sglang-oai --model m --num-prompts 20");
-    let more = [&line[..], &["--request-rate", "400"]].concat();
-    let run = drive(plan(server.addr, &more)).await.unwrap();
-    assert_eq!(outcomes(&run), [Outcome::Ok; 20]);
-    for row in &run.records {
-        assert_eq!(row.host.as_deref(), Some("10.0.0.7:30000"));
-        for (clock, truth) in [(ClockOf::Front, HOUR), (ClockOf::Hop, -HOUR)] {
-            let Relation::Apart(offset) = row.timeline.relation(clock) else {
-                panic!("{clock:?} is not related");
-            };
-            let wrong = (offset.nanos - truth).abs();
-            assert!(wrong <= offset.error_nanos, "{clock:?}: {offset:?}");
-            assert!(offset.error_nanos < HOUR / 100, "{offset:?}");
-        }
-        // Both marks are there, and on our clock.
-        for moment in [Moment::Arrival, Moment::RouterSend] {
-            let after = at(row, moment).nanos_since(at(row, Moment::Sent));
-            assert!(after.abs() < HOUR / 50, "{moment:?}: {after}");
-        }
-        assert_eq!(row.inconsistency, None);
-    }
 }
 
 #[tokio::test]

@@ -44,22 +44,17 @@ async fn two_hundred_requests_go_through_a_front_under_tls() {
         let order = [
             Moment::Sent,
             Moment::Arrival,
-            Moment::ResponseHead,
             Moment::FirstToken,
-            Moment::LastToken,
             Moment::Finish,
         ];
         let times = order.map(|moment| at(row, moment));
-        assert!(times.is_sorted(), "{times:?}");
-        assert!(times[0] < times[5], "{times:?}");
+        assert!(times.is_sorted() && times[0] < times[3], "{times:?}");
     }
     let reused = run.records.iter().filter_map(|row| row.upstream_reused);
     assert!(reused.filter(|reused| *reused).count() > 100);
     let seen = front.rows().await;
-    assert_eq!(
-        seen.iter().filter(|row| row["outcome"] == "ok").count(),
-        200
-    );
+    assert_eq!(seen.len(), 200);
+    assert!(seen.iter().all(|row| row["outcome"] == "ok"));
 }
 
 #[tokio::test]
@@ -261,11 +256,6 @@ async fn both_commands_trust_the_systems_roots_and_say_loudly_when_they_verify_n
     }
     let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
     assert_eq!(summary["config"]["insecure"], true);
-    // A busy machine adds a warning of its own.
-    let warnings = summary["warnings"].as_array().unwrap();
-    let mut words = warnings.iter().filter_map(Value::as_str);
-    assert!(
-        words.any(|warning| warning.contains("NOT verified")),
-        "{warnings:?}"
-    );
+    let warnings = summary["warnings"].to_string();
+    assert!(warnings.contains("NOT verified"), "{warnings}");
 }
