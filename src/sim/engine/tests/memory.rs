@@ -86,45 +86,6 @@ fn a_request_waits_until_the_kv_cache_has_room() {
     holds(profile, &asked, all);
 }
 
-/// Two requests that both want more than there is room for, since only little is kept for them.
-fn short_of_room() -> Engine {
-    let profile = Profile {
-        max_total_tokens: 60,
-        schedule_conservativeness: 0.01,
-        ..bare(4)
-    };
-    let mut engine = Engine::new(profile, ms(0));
-    engine.submit(request(1, 10, 40), ms(0));
-    engine.submit(request(2, 15, 30), ms(12));
-    engine
-}
-
-#[test]
-fn the_one_that_has_made_least_goes_back_and_goes_on_later() {
-    let mut engine = short_of_room();
-    let all = engine.advance(ms(100_000)).filter(|one| one.kind != Queued);
-    let all = all.map(|event| (event.id, event.at.nanos() / MS, event.kind));
-    let all: Vec<_> = all.collect();
-    let of = |id| all.iter().filter(move |event| event.0 == id);
-    assert!(of(1).all(|event| event.2 != Retracted));
-    let kinds: Vec<_> = of(2).map(|event| event.2).collect();
-    let retracted = kinds.iter().position(|kind| *kind == Retracted).unwrap();
-    // Admitted, Prefilled and then tokens until the two hold 60: 10 + 15 and what they made.
-    let made = retracted as u32 - 1;
-    let made_by_1 = of(1).take_while(|event| event.1 <= of(2).nth(retracted).unwrap().1);
-    let made_by_1 = made_by_1.filter(|event| event.2 != NEW).count() as u32;
-    // The newest token of each is not in the cache yet.
-    assert_eq!(25 + made + made_by_1 - 2, 60);
-    // It comes back when the other has ended, prefills what it had, and makes only what was left.
-    let end = of(1).next_back().unwrap();
-    assert_eq!(end.2, LAST);
-    assert_eq!(of(2).nth(retracted + 1), Some(&(2, end.1, NEW)));
-    let next = of(2).nth(retracted + 2).unwrap();
-    assert_eq!(*next, (2, end.1 + 15 + i64::from(made), TOKEN));
-    let tokens = |id| of(id).filter(|e| matches!(e.2, Token { .. })).count();
-    assert_eq!((tokens(1), tokens(2)), (40, 30));
-}
-
 #[test]
 fn with_overlap_results_come_while_the_next_step_runs() {
     let profile = Profile {
