@@ -5,7 +5,6 @@ mod cache;
 mod generations;
 mod golden;
 mod h200;
-mod outside;
 mod pair;
 mod recorded;
 mod shape;

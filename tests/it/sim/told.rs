@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::shape::Shape;
 use super::{START, fast, ms, slow, until_load};
-use crate::support::collector::Collector;
+use crate::support::collector::{Collector, Mood};
 use crate::support::http::Connection;
 use crate::support::wire::{Response, until};
 
@@ -312,6 +312,17 @@ async fn spans_and_log_lines_have_the_recorded_shape() {
         let spans = told.until_spans(case.spans().len()).await;
         same_structure(&spans, &case, false);
         same_log(&told, &case);
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_hangs_holds_nobody_up() {
+    let told = Told::with(fast(), Clock::system()).await;
+    told.collector.set(Mood::Holds);
+    for _ in 0..20 {
+        let case = Case::named("generate_stream");
+        let whole = case.send(&told.sim).await.response().await.unwrap();
+        assert!(whole.text().ends_with("[DONE]\n\n"));
     }
 }
 

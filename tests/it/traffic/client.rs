@@ -51,61 +51,6 @@ async fn a_request_says_who_asks_and_what_for() {
     );
 }
 
-#[tokio::test]
-async fn an_encoded_answer_is_not_read_and_identity_is_no_encoding() {
-    for (coding, outcome) in [
-        ("gzip", Outcome::Ok),
-        ("identity", Outcome::UpstreamDied),
-        ("Identity ", Outcome::UpstreamDied),
-    ] {
-        let head = format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: {coding}\r\n\
-             content-length: 4\r\n\r\n"
-        );
-        let answer = [head.as_bytes(), b"\x1f\x8b\x08\x00".as_slice()].concat();
-        let server = Upstream::always(answer).await;
-        let run = drive(plan(server.addr, &ONE)).await.unwrap();
-        assert_eq!(outcomes(&run), [outcome], "{coding}");
-    }
-}
-
-#[tokio::test]
-async fn the_worker_that_smg_names_is_called_as_the_proxy_calls_it() {
-    let answer = b"HTTP/1.1 200 OK\r\nx-smg-routed-worker-id: http://10.0.0.7:30000/\r\n\
-        content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-    let router = Upstream::always(answer.to_vec()).await;
-    let run = drive(plan(router.addr, &ONE)).await.unwrap();
-    assert_eq!(run.records[0].host.as_deref(), Some("10.0.0.7:30000"));
-}
-
-#[tokio::test]
-async fn every_api_and_stream_mode_gives_whole_rows() {
-    for (backend, streamed, whole) in [
-        ("sglang", "generate_stream", "generate_nostream"),
-        (
-            "sglang-oai",
-            "completions_stream_usage",
-            "completions_nostream",
-        ),
-        ("sglang-oai-chat", "chat_stream_usage", "chat_nostream"),
-    ] {
-        for (case, mode) in [(streamed, ""), (whole, " --disable-stream")] {
-            let server = Upstream::always(recorded(case)).await;
-            let line = format!("--backend {backend} --model m --num-prompts 2{mode}");
-            let run = drive(plan(server.addr, &flags(&line))).await.unwrap();
-            assert_eq!(outcomes(&run), [Outcome::Ok; 2], "{case}");
-            for row in &run.records {
-                assert!(
-                    row.actual_output_tokens.is_some() && row.actual_prompt_tokens.is_some(),
-                    "{case}"
-                );
-                assert_eq!(row.stream, Some(mode.is_empty()), "{case}");
-                assert_eq!(row.input_length, Some(8), "{case}");
-            }
-        }
-    }
-}
-
 /// What a server does with the n-th request that it gets, from 0.
 fn played(turn: usize, server: &str) -> Vec<Step> {
     let whole = recorded("generate_stream");
@@ -186,35 +131,87 @@ async fn a_new_connection_that_dies_is_no_cause_to_try_again_and_another_one_hol
     assert_eq!(server.seen().len(), 3);
 }
 
+/// What a server answers by the name of a case: a recording, or one of these.
+fn answer(case: &str) -> Vec<Step> {
+    let whole = recorded("generate_stream");
+    let half = whole[..whole.len() / 2].to_vec();
+    let head = |more: &str| format!("HTTP/1.1 200 OK\r\n{more}\r\n").into_bytes();
+    let encoded = "content-type: text/event-stream\r\ncontent-length: 4\r\ncontent-encoding: ";
+    match case.split_once(": ").unwrap_or((case, "")) {
+        ("encoded", coding) => {
+            let head = head(&format!("{encoded}{coding}\r\n"));
+            vec![Step::Send([&head[..], b"\x1f\x8b\x08\x00"].concat())]
+        }
+        ("of smg's worker", "") => {
+            let worker = "x-smg-routed-worker-id: http://10.0.0.7:30000/\r\ncontent-length: 2\r\n";
+            vec![Step::Send(head(worker)), Step::Send(b"{}".into())]
+        }
+        ("500", "") => vec![Step::Send(
+            b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n".into(),
+        )],
+        ("no HTTP", "") => vec![Step::Send(b"no HTTP\r\n\r\n".into()), Step::Close],
+        ("nothing", "") => vec![Step::Silence],
+        ("half", "silence") => vec![Step::Send(half), Step::Silence],
+        ("half", "close") => vec![Step::Send(half), Step::Close],
+        ("half", "reset") => vec![Step::Send(half), Step::Reset],
+        _ => vec![Step::Send(recorded(case))],
+    }
+}
+
+/// Answers, flags, and the outcome and more of the row.
+const ROWS: &str = "\
+generate_stream | | ok | streamed, 8 words, tokens
+generate_nostream | --disable-stream | ok | whole, 8 words, tokens
+completions_stream_usage | --backend sglang-oai --model m | ok | streamed, 8 words, tokens
+completions_nostream | --backend sglang-oai --model m --disable-stream | ok | whole, 8 words, tokens
+chat_stream_usage | --backend sglang-oai-chat --model m | ok | streamed, 8 words, tokens
+chat_nostream | --backend sglang-oai-chat --model m --disable-stream | ok | whole, 8 words, tokens
+encoded: gzip | | ok | streamed
+encoded: identity | | upstream_died |
+encoded: Identity | | upstream_died |
+of smg's worker | | ok | by 10.0.0.7:30000
+err_generate_too_long | | client_error | error 400
+queuefull_nostream/11 | | rejected | error 503
+500 | | server_error | error 500
+half: close | | upstream_died |
+half: reset | | upstream_died | reset
+no HTTP | | upstream_died |
+nothing | --request-timeout-s 0.2 | timeout | in router+server: error no end after 0.2 s
+nothing | --request-timeout-s 0.2 --upstream-kind server | timeout | in server: error no end after 0.2 s
+half: silence | --request-timeout-s 0.2 --upstream-kind server | timeout | in decode: error no end after 0.2 s";
+
 #[tokio::test]
-async fn each_way_to_fail_is_a_row_of_its_own_outcome() {
-    let whole = |case: &str| vec![Step::Send(recorded(case))];
-    let begun = |bytes: &[u8], last| vec![Step::Send(bytes.to_vec()), last];
-    let half = recorded("generate_stream");
-    let half = &half[..half.len() / 2];
-    let error = "HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n";
-    for (steps, outcome, part) in [
-        (whole("err_generate_too_long"), "client_error", "400"),
-        (whole("queuefull_nostream/11"), "rejected", "503"),
-        (vec![Step::Send(error.into())], "server_error", "500"),
-        (begun(half, Step::Close), "upstream_died", ""),
-        (begun(half, Step::Reset), "upstream_died", "reset"),
-        (begun(b"no HTTP\r\n\r\n", Step::Close), "upstream_died", ""),
-        (vec![Step::Silence], "timeout", "no end after 0.2 s"),
-        (begun(half, Step::Silence), "timeout", "no end after 0.2 s"),
-    ] {
-        let server = Upstream::start(move |_, _| steps.clone()).await;
-        let more = [&ONE[..], &["--request-timeout-s", "0.2"]].concat();
-        let run = drive(plan(server.addr, &more)).await.unwrap();
+async fn each_answer_is_a_row_of_its_outcome() {
+    for [case, more, outcome, part] in table(ROWS) {
+        let server = Upstream::playing(answer(case)).await;
+        let line = format!("--num-prompts 1 {more}");
+        let run = drive(plan(server.addr, &flags(line.trim()))).await.unwrap();
         let [row] = &run.records[..] else {
-            panic!("{outcome}");
+            panic!("{case}");
         };
-        let error = row.error.as_deref().unwrap();
-        assert_eq!(row.outcome().name(), outcome, "{error}");
-        let is_told = error.contains(part) && !error.is_empty();
-        assert!(is_told, "{outcome}: {error}");
-        let failure = failure(&run).unwrap();
-        assert!(failure.contains(&format!("{error} (1×)")), "{failure}");
+        assert_eq!(row.outcome().name(), outcome, "{case}: {:?}", row.error);
+        let stream = if row.stream == Some(true) {
+            "streamed"
+        } else {
+            "whole"
+        };
+        let counts = row.actual_output_tokens.zip(row.actual_prompt_tokens);
+        let told = format!(
+            "{stream}, {} words, {} by {}, in {}: error {}",
+            row.input_length.unwrap(),
+            counts.map_or("", |_| "tokens"),
+            row.host.as_deref().unwrap_or_default(),
+            row.ended_in.as_deref().unwrap_or_default(),
+            row.error.as_deref().unwrap_or_default()
+        );
+        assert!(told.contains(part), "{case} {more}: {told}");
+        if outcome == "timeout" {
+            assert!(row.elapsed >= Some(190_000_000), "{:?}", row.elapsed);
+        }
+        if let Some(error) = row.error.as_deref() {
+            let failure = failure(&run).unwrap();
+            assert!(failure.contains(&format!("{error} (1×)")), "{failure}");
+        }
     }
 }
 
@@ -279,24 +276,4 @@ async fn the_cache_is_flushed_first_and_a_refusal_is_told() {
         error.contains("--flush-cache") && error.contains("404"),
         "{error}"
     );
-}
-
-#[tokio::test]
-async fn a_request_without_an_answer_tells_where_and_how_long_it_waited() {
-    let whole = recorded("generate_stream");
-    let silent = |steps: Vec<Step>| [steps, vec![Step::Silence]].concat();
-    let half = Step::Send(whole[..whole.len() / 2].to_vec());
-    for (kind, steps, ended_in) in [
-        ("router", silent(vec![]), "router+server"),
-        ("server", silent(vec![]), "server"),
-        ("server", silent(vec![half]), "decode"),
-    ] {
-        let server = Upstream::start(move |_, _| steps.clone()).await;
-        let more = ["--request-timeout-s", "1", "--upstream-kind", kind];
-        let run = drive(plan(server.addr, &[&ONE[..], &more].concat())).await;
-        let row = &run.unwrap().records[0];
-        assert_eq!(row.outcome(), Outcome::Timeout);
-        assert_eq!(row.ended_in.as_deref(), Some(ended_in));
-        assert!(row.elapsed >= Some(990_000_000), "{:?}", row.elapsed);
-    }
 }
