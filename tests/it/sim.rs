@@ -25,33 +25,34 @@ use crate::support::wire::{Response, until, until_async};
 /// When manual clocks start: some day in 2026.
 const START: Stamp = Stamp::from_nanos(1_795_000_000_000_000_000);
 
+/// A config that differs from another.
+fn with(mut config: Config, change: impl FnOnce(&mut Config)) -> Config {
+    change(&mut config);
+    config
+}
+
 /// 1 ms a prompt token, 10 ms a decode step, one request at a time.
 fn slow() -> Config {
-    Config {
-        port: 0,
-        profile: Profile {
+    with(Config::default(), |config| {
+        config.port = 0;
+        config.profile = Profile {
             max_running_requests: 1,
             max_prefill_tokens: 1_000,
             prefill_tokens_per_s: 1_000.0,
             decode_step_ms: 10.0,
             decode_step_per_seq_ms: 0.0,
             ..Profile::bare()
-        },
-        ..Config::default()
-    }
+        };
+    })
 }
 
 /// Fast enough that no test waits for it.
 fn fast() -> Config {
-    Config {
-        profile: Profile {
-            max_running_requests: 4,
-            prefill_tokens_per_s: 1e6,
-            decode_step_ms: 0.2,
-            ..slow().profile
-        },
-        ..slow()
-    }
+    with(slow(), |config| {
+        config.profile.max_running_requests = 4;
+        config.profile.prefill_tokens_per_s = 1e6;
+        config.profile.decode_step_ms = 0.2;
+    })
 }
 
 /// A server whose time stands still until the test moves it.

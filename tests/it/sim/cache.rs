@@ -2,23 +2,16 @@
 
 use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
-use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::shape::shapes;
-use super::{fast, infos, metric, ms, on_manual_clock, slow, until_load};
+use super::{fast, infos, metric, ms, on_manual_clock, slow, until_load, with};
 use crate::support::http::{Connection, exchange};
 use crate::support::recordings::named;
 
 fn cached() -> Config {
-    Config {
-        profile: Profile {
-            disable_radix_cache: false,
-            ..fast().profile
-        },
-        ..fast()
-    }
+    with(fast(), |config| config.profile.disable_radix_cache = false)
 }
 
 async fn generate(sim: &Sim, text: &str) -> Value {
@@ -81,15 +74,11 @@ async fn the_cache_is_not_flushed_under_a_request() {
 
 /// Two requests that want more than there is room for.
 pub fn short_of_room() -> Config {
-    Config {
-        profile: Profile {
-            max_running_requests: 2,
-            max_total_tokens: 60,
-            schedule_conservativeness: 0.01,
-            ..slow().profile
-        },
-        ..slow()
-    }
+    with(slow(), |config| {
+        config.profile.max_running_requests = 2;
+        config.profile.max_total_tokens = 60;
+        config.profile.schedule_conservativeness = 0.01;
+    })
 }
 
 #[tokio::test]

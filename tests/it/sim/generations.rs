@@ -23,29 +23,25 @@ use crate::support::http::exchange;
 /// Floats of epoch seconds resolve 0.24 µs; a moment is put together of up to three.
 const ROUNDING_NANOS: i64 = 2_000;
 
-/// The body of that table that a server of this generation writes.
-fn body(dialect: Dialect, metrics: bool) -> &'static str {
-    match (dialect, metrics) {
-        (Dialect::V040, _) => "0.4.0",
-        (Dialect::V046, _) => "0.4.6",
-        (Dialect::SeedFork, _) => "fork-perf_counter",
-        (Dialect::SeedForkEpoch, _) => "fork-epoch",
-        (Dialect::V054, _) => "0.5.4.post3",
-        (Dialect::V055, true) => "0.5.5",
-        (Dialect::V055, false) => "0.5.5-metrics-off",
-        (Dialect::V056, true) => "0.5.6",
-        (Dialect::V057, true) => "0.5.7",
-        (Dialect::V056 | Dialect::V057, false) => "0.5.9-metrics-off",
-        (Dialect::V0510, true) => "0.5.10",
-        (Dialect::V0510, false) => "0.5.11-metrics-off",
-        (Dialect::V0512, true) => "0.5.12",
-        (Dialect::V0512, false) => "0.5.12-metrics-off",
-        (Dialect::V0521, true) => "0.5.21",
-        (Dialect::V0522, true) => "0.5.22",
-        (Dialect::V0523, true) => "0.5.23",
-        (Dialect::V0521 | Dialect::V0522 | Dialect::V0523, false) => "0.5.23-metrics-off",
-    }
-}
+/// The bodies of that table that a server of each generation writes, with metrics and without.
+const BODIES: [(Dialect, [&str; 2]); 13] = [
+    (Dialect::V040, ["0.4.0", "0.4.0"]),
+    (Dialect::V046, ["0.4.6", "0.4.6"]),
+    (
+        Dialect::SeedFork,
+        ["fork-perf_counter", "fork-perf_counter"],
+    ),
+    (Dialect::SeedForkEpoch, ["fork-epoch", "fork-epoch"]),
+    (Dialect::V054, ["0.5.4.post3", "0.5.4.post3"]),
+    (Dialect::V055, ["0.5.5", "0.5.5-metrics-off"]),
+    (Dialect::V056, ["0.5.6", "0.5.9-metrics-off"]),
+    (Dialect::V057, ["0.5.7", "0.5.9-metrics-off"]),
+    (Dialect::V0510, ["0.5.10", "0.5.11-metrics-off"]),
+    (Dialect::V0512, ["0.5.12", "0.5.12-metrics-off"]),
+    (Dialect::V0521, ["0.5.21", "0.5.23-metrics-off"]),
+    (Dialect::V0522, ["0.5.22", "0.5.23-metrics-off"]),
+    (Dialect::V0523, ["0.5.23", "0.5.23-metrics-off"]),
+];
 
 /// A body of `tests/data/synthetic`.
 fn written(name: &str, stream: bool) -> String {
@@ -102,13 +98,16 @@ fn is_as_served(row: &Row, served: &Served, case: &str) {
 
 #[tokio::test]
 async fn each_dialect_is_read_as_its_generation_and_gives_its_moments() {
-    for dialect in Dialect::value_variants() {
-        for metrics in [true, false] {
-            let name = body(*dialect, metrics);
+    assert_eq!(
+        BODIES.map(|(dialect, _)| dialect),
+        Dialect::value_variants()
+    );
+    for (dialect, bodies) in BODIES {
+        for (name, metrics) in bodies.into_iter().zip([true, false]) {
             let expected = TABLE.iter().find(|row| row.0 == name);
             let (_, generation, of_stream, of_reply) = expected.unwrap();
             let mut config = Config {
-                dialect: *dialect,
+                dialect,
                 metrics,
                 ..fast()
             };

@@ -193,11 +193,10 @@ async fn spans_and_log_lines_are_what_they_were() {
     let mut out = String::new();
     for level in [3, 2, 1] {
         writeln!(out, "## level {level}").unwrap();
-        let mut config = Config {
-            context_len: 100,
-            ..config()
-        };
-        config.telemetry.trace_level = level;
+        let config = super::with(config(), |config| {
+            config.context_len = 100;
+            config.telemetry.trace_level = level;
+        });
         let (clock, manual) = Clock::manual(START);
         let it = Told::with(config, clock).await;
         let sim = &it.sim;

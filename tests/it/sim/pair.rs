@@ -2,13 +2,13 @@
 
 use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
-use queuescope::sim::disaggregation::{Disaggregation, Mode};
+use queuescope::sim::disaggregation::Mode;
 use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::shape::shapes;
 use super::told::{Told, above, kind_of_name};
-use super::{fast, infos, metric};
+use super::{fast, infos, metric, with};
 use crate::support::http::{Connection, exchange};
 use crate::support::pair::{self, Leg};
 use crate::support::wire::{Reader, until, until_async};
@@ -22,16 +22,12 @@ impl Pair {
     /// A server of a pair is `change`d before it starts.
     async fn start(change: impl Fn(&mut Config)) -> Pair {
         let server = async |mode| {
-            let mut config = Config {
-                disaggregation: Disaggregation {
-                    disaggregation_mode: mode,
-                    disaggregation_bootstrap_port: 0,
-                    transfer_lost_s: 0.05,
-                    ..Disaggregation::default()
-                },
-                ..fast()
-            };
-            change(&mut config);
+            let config = with(fast(), |config| {
+                config.disaggregation.disaggregation_mode = mode;
+                config.disaggregation.disaggregation_bootstrap_port = 0;
+                config.disaggregation.transfer_lost_s = 0.05;
+                change(config);
+            });
             Told::with(config, Clock::system()).await
         };
         Pair {
@@ -332,14 +328,10 @@ async fn a_request_without_a_room_is_refused() {
 #[tokio::test]
 async fn a_bootstrap_port_that_is_taken_is_told_by_its_flag() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let config = Config {
-        disaggregation: Disaggregation {
-            disaggregation_mode: Mode::Prefill,
-            disaggregation_bootstrap_port: taken.local_addr().unwrap().port(),
-            ..Disaggregation::default()
-        },
-        ..fast()
-    };
+    let config = with(fast(), |config| {
+        config.disaggregation.disaggregation_mode = Mode::Prefill;
+        config.disaggregation.disaggregation_bootstrap_port = taken.local_addr().unwrap().port();
+    });
     let error = Sim::start(config, Clock::system()).unwrap_err().to_string();
     let told = "(--host, --disaggregation-bootstrap-port)";
     assert!(error.contains(told), "{error}");

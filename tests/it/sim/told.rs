@@ -14,7 +14,7 @@ use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::shape::Shape;
-use super::{START, fast, ms, slow, until_load};
+use super::{START, fast, ms, slow, until_load, with};
 use crate::support::collector::{Collector, Mood};
 use crate::support::http::Connection;
 use crate::support::wire::{Response, until};
@@ -116,11 +116,7 @@ impl Told {
 
     /// A server that has answered a case, told as many spans and logged as many lines.
     async fn of(case: &Case) -> (Told, Response) {
-        let config = Config {
-            context_len: 2_048,
-            ..fast()
-        };
-        let told = Told::by(config).await;
+        let told = Told::by(with(fast(), |config| config.context_len = 2_048)).await;
         let response = case.send(&told.sim).await.response().await.unwrap();
         (told, response)
     }
