@@ -6,10 +6,10 @@ use std::path::Path;
 use clap::ValueEnum;
 use queuescope::clock::Clock;
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer};
+use queuescope::request::observer::End;
 use queuescope::request::outcome::Outcome;
 use queuescope::request::row::Row;
-use queuescope::request::timeline::{Moment, Side};
+use queuescope::request::timeline::Moment;
 use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use queuescope::sim::{Dialect, Served};
@@ -19,6 +19,7 @@ use super::fast;
 use super::shape::Shape;
 use crate::generations::{TABLE, shown};
 use crate::support::http::exchange;
+use crate::support::observed::{begun, in_pieces};
 
 /// Floats of epoch seconds resolve 0.24 µs; a moment is put together of up to three.
 const ROUNDING_NANOS: i64 = 2_000;
@@ -67,13 +68,9 @@ async fn observed(sim: &Sim, stream: bool) -> (Row, String) {
     let body = json!({"text": "one two", "sampling_params": sampling, "stream": stream});
     let body = body.to_string();
     let reply = exchange(sim.addr(), "POST", "/generate", body.as_bytes()).await;
-    let now = Clock::system().now();
-    let mut observer = Observer::new(Side::Front, Endpoint::Generate, String::new());
-    observer.response_head(200, reply.header("content-type").as_deref(), false, now);
-    for chunk in &reply.chunks {
-        observer.response_body(chunk, now, 0);
-    }
-    let rows = observer.finish(End::Complete, now);
+    let observer = begun(Endpoint::Generate, &reply.header("content-type").unwrap());
+    let pieces = reply.chunks.iter().map(|chunk| (0, chunk));
+    let rows = in_pieces(observer, pieces, End::Complete);
     (rows.into_iter().next().unwrap(), reply.text())
 }
 
