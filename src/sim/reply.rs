@@ -53,11 +53,8 @@ impl Reply {
         headers: HeaderMap,
         received: Stamp,
     ) -> Reply {
-        let tokenize_s = shared
-            .config
-            .engine_profile()
-            .tokenize_s(call.prompt_tokens());
-        let dispatched = received.plus_seconds(tokenize_s);
+        let profile = shared.config.engine_profile();
+        let dispatched = received.plus_seconds(profile.tokenize_s(call.prompt_tokens()));
         let mode = shared.mode();
         let (teller, updates) = unbounded_channel();
         let open = call.sequences.len();
