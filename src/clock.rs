@@ -232,14 +232,6 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_moves_only_when_told() {
-        let (clock, manual) = Clock::manual(Stamp::from_nanos(5));
-        assert_eq!(clock.now(), Stamp::from_nanos(5));
-        manual.advance(Duration::from_nanos(7));
-        assert_eq!(clock.now().nanos_since(Stamp::from_nanos(5)), 7);
-    }
-
-    #[test]
     fn sleeping_until_a_moment_ends_after_it() {
         let clock = Clock::system();
         let until = clock.now().plus_nanos(2_000_000);

@@ -27,6 +27,9 @@ const END: &str = ".new";
 const PRIVATE: u32 = 0o600;
 const USUAL: u32 = 0o666;
 
+/// What is read line by line has shorter ones, bytes: a file of one endless line must not be held whole.
+pub const LONGEST_LINE: usize = 1 << 20;
+
 /// Removes what is under way. For a process that ends while a thread of it still writes.
 pub fn abandon() {
     let drafts = DRAFTS.lock();

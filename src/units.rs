@@ -111,6 +111,18 @@ pub fn between<T: FromStr + Display + PartialOrd + Copy>(
     }
 }
 
+/// Reads a share of `low` or more: `0.05` or `5%`.
+pub fn share(low: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let share = match text.strip_suffix('%') {
+            Some(percent) => percent.trim().parse().map(|share: f64| share / 100.0),
+            None => text.parse(),
+        };
+        let share = share.ok().filter(|share| (low..=1.0).contains(share));
+        share.ok_or_else(|| format!("must be a share from {low} to 1, such as 0.05 or 5%"))
+    }
+}
+
 /// Reads a number of `low` or more.
 pub fn at_least<T: FromStr + Display + PartialOrd + Copy>(
     low: T,

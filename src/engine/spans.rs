@@ -216,10 +216,8 @@ impl Spans {
                 }
             }
             Origin::Request(trace, id) => {
-                let schedulers: Vec<u64> = self
-                    .schedulers(trace, id)
-                    .map(|(_, span)| span.id)
-                    .collect();
+                let schedulers = self.schedulers(trace, id).map(|(_, span)| span.id);
+                let schedulers: Vec<u64> = schedulers.collect();
                 let is_part = |span: &EngineSpan| {
                     let is_root = span.id == id && span.root().is_some();
                     is_root || span.is_scheduler_of(id) || schedulers.contains(&span.parent)
@@ -290,10 +288,8 @@ impl Spans {
     fn share(&self, trace: u128, scheduler: u64) -> (Stamp, Share) {
         let mut last = Stamp::from_nanos(i64::MIN);
         let mut share = Share::default();
-        for (came, span) in self
-            .spans(trace)
-            .filter(|(_, span)| span.parent == scheduler)
-        {
+        let stages = self.spans(trace);
+        for (came, span) in stages.filter(|(_, span)| span.parent == scheduler) {
             last = last.max(came);
             share.add(span);
         }

@@ -69,7 +69,7 @@ columns! {
     host: Text of Request
     /// Any text came back; empty where the body was not read (`unread`).
     has_generated_text: Bool of Sequence
-    /// Words of the prompt split at spaces, tabs and line ends (chat: of all messages).
+    /// Words of the prompt split at white space (chat: of all messages).
     input_length: Count of Request
     /// `max_new_tokens`, `max_tokens` or `max_completion_tokens` of the request.
     expected_output_length: Count of Request

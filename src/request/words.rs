@@ -1,13 +1,19 @@
 //! Counts the words of JSON strings as they pass, in pieces of any size.
 
-/// Counts runs of characters that are no white space (spaces, tabs and line ends, as bytes or as JSON escapes them). Fed with the
-/// inside of a JSON string, escapes and all.
+/// Counts runs of characters that are no white space, as Unicode has it, however JSON writes them. Fed with the inside of a JSON
+/// string, escapes and all.
 #[derive(Clone, Debug, Default)]
 pub struct WordCounter {
     words: u64,
     in_word: bool,
     /// The last byte was a backslash that escapes the next.
     is_escaped: bool,
+    /// A character under way, of bytes or of digits of `\u`.
+    code: u32,
+    /// Bytes or digits of it that are to come.
+    left: u8,
+    /// The bits of each.
+    bits: u8,
 }
 
 /// Bytes that are looked at together.
@@ -21,24 +27,26 @@ impl WordCounter {
 
     /// The string is over: the next begins a new word.
     pub fn string_end(&mut self) {
-        self.in_word = false;
-        self.is_escaped = false;
+        let words = self.words;
+        *self = WordCounter::default();
+        self.words = words;
     }
 
     /// Counts on with the next piece of a string.
     pub fn feed(&mut self, piece: &[u8]) {
         for block in piece.chunks(BLOCK) {
-            let has_escape = block
+            let is_under_way = self.is_escaped || self.left > 0;
+            let is_hard = block
                 .iter()
-                .fold(self.is_escaped, |has, byte| has | (*byte == b'\\'));
-            match has_escape {
+                .fold(is_under_way, |is_hard, byte| is_hard | begins_more(*byte));
+            match is_hard {
                 false => self.plain(block),
-                true => block.iter().for_each(|byte| self.escaped(*byte)),
+                true => block.iter().for_each(|byte| self.byte(*byte)),
             }
         }
     }
 
-    /// Counts on with bytes of which none escapes another. Without branches: all of a prompt comes here.
+    /// Counts on with bytes that are white space, or of a word, each by itself. Without branches: all of a prompt comes here.
     fn plain(&mut self, block: &[u8]) {
         let (Some(first), Some(last)) = (block.first(), block.last()) else {
             return;
@@ -50,19 +58,48 @@ impl WordCounter {
         self.in_word = is_of_word(*last);
     }
 
-    fn escaped(&mut self, byte: u8) {
-        match (std::mem::take(&mut self.is_escaped), byte) {
-            (false, b'\\') => self.is_escaped = true,
-            (true, b'n' | b'r' | b't' | b'f') => self.in_word = false,
-            (true, _) => self.plain(b"x"),
-            (false, byte) => self.plain(&[byte]),
+    fn byte(&mut self, byte: u8) {
+        let is_escaped = std::mem::take(&mut self.is_escaped);
+        if self.left > 0 {
+            let digit = char::from(byte).to_digit(16).unwrap_or_default();
+            let part = if self.bits == 4 {
+                digit
+            } else {
+                u32::from(byte & 0x3f)
+            };
+            self.code = self.code << self.bits | part;
+            self.left -= 1;
+            if self.left == 0 {
+                self.character(char::from_u32(self.code));
+            }
+            return;
         }
+        match (is_escaped, byte) {
+            (false, b'\\') => self.is_escaped = true,
+            (true, b'u') => (self.code, self.left, self.bits) = (0, 4, 4),
+            (true, b'n' | b'r' | b't' | b'f') => self.character(Some(' ')),
+            (_, 0xc0..=0xdf) => (self.code, self.left, self.bits) = (u32::from(byte & 0x1f), 1, 6),
+            (_, 0xe0..=0xef) => (self.code, self.left, self.bits) = (u32::from(byte & 0xf), 2, 6),
+            // No white space has four bytes, and none ends in a block of which the bytes before were all of words.
+            _ => self.character(byte.is_ascii().then(|| char::from(byte))),
+        }
+    }
+
+    fn character(&mut self, character: Option<char>) {
+        let is_of_word = !character.is_some_and(char::is_whitespace);
+        self.words += u64::from(is_of_word & !self.in_word);
+        self.in_word = is_of_word;
     }
 }
 
-/// Whether a byte is none of white space.
+/// Whether a byte is none of white space, or of a character that is none.
 fn is_of_word(byte: u8) -> bool {
     !matches!(byte, b'\t'..=b'\r' | b' ')
+}
+
+/// Whether the bytes behind this one say what it is: an escape, or a character that may be white space.
+fn begins_more(byte: u8) -> bool {
+    matches!(byte, b'\\' | 0xc2 | 0xe1..=0xe3)
 }
 
 #[cfg(test)]
@@ -78,16 +115,29 @@ mod tests {
         counter.words()
     }
 
+    /// As a client that writes ASCII alone escapes it.
+    fn in_ascii(json: &str) -> String {
+        let unit = |unit: &u16| match u8::try_from(*unit) {
+            Ok(byte) if byte.is_ascii() => char::from(byte).to_string(),
+            _ => format!("\\u{unit:04X}"),
+        };
+        let units: Vec<u16> = json.encode_utf16().collect();
+        units.iter().map(unit).collect()
+    }
+
     proptest! {
         #[test]
         fn as_split_whitespace_at_any_split(
-            text in "([a-z\"\\\\ \n\r\t\u{c}]|[a-z ]{0,80}|é|🦀){0,30}", cut in 0usize..400,
+            text in "([a-z\"\\\\ \n\r\t\u{b}\u{c}]|[a-z ]{0,80}|é|à|中文|🦀|[\u{85}\u{a0}\u{1680}\u{180e}]|[\u{2000}-\u{2060}]|\u{3000}){0,30}",
+            cut in 0usize..400,
         ) {
             let json = serde_json::to_string(&text).unwrap();
-            let inside = &json.as_bytes()[1..json.len() - 1];
-            let cut = cut.min(inside.len());
-            let expected = text.split_whitespace().count() as u64;
-            prop_assert_eq!(count(&[&inside[..cut], &inside[cut..]]), expected);
+            for json in [in_ascii(&json), json] {
+                let inside = &json.as_bytes()[1..json.len() - 1];
+                let cut = cut.min(inside.len());
+                let expected = text.split_whitespace().count() as u64;
+                prop_assert_eq!(count(&[&inside[..cut], &inside[cut..]]), expected);
+            }
         }
     }
 }

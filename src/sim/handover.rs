@@ -107,10 +107,8 @@ pub(super) async fn prefill(shared: Arc<Shared>, mut submission: Submission, num
         waiting = None;
         if let EventKind::Token { .. } = update.kind {
             let _sending = shared.rooms.sending.clone();
-            let ends =
-                shared
-                    .rooms
-                    .transfer(&shared.config.disaggregation, tokens as u32, update.told);
+            let (rooms, pair) = (&shared.rooms, &shared.config.disaggregation);
+            let ends = rooms.transfer(pair, tokens as u32, update.told);
             until(&shared, ends).await;
             room.sent.cancel();
             update.told = ends;

@@ -137,8 +137,8 @@ static MEMBERS: [Member; 58] = members! {
     "request_finished_ts"         V0510..=V0523 Last Timed |of| at(of.sequence.moments.finish);
     "forward_time"                V055..=V055 Last Timed |of| inference(of.sequence);
     "inference_time"              V056..=V0510 Last Timed |of| inference(of.sequence);
-    "decode_throughput"           V055..=V0510 Last Metrics |of| throughput(of.sequence, of.sequence.made());
-    "decode_throughput"           V0512..=V0523 Last Metrics |of| throughput(of.sequence, of.sequence.made().saturating_sub(1));
+    "decode_throughput"           V055..=V0510 Last Metrics |of| throughput(of, of.sequence.made());
+    "decode_throughput"           V0512..=V0523 Last Metrics |of| throughput(of, of.sequence.made().saturating_sub(1));
     "time_per_token"              V055..=V055 Last Metrics |of| time_per_token(of.sequence);
 
     "response_sent_ts"            V055..=V055 First Always |of| at(Some(of.sent));
@@ -297,12 +297,13 @@ fn inference(sequence: &Sequence) -> Value {
 }
 
 /// Of so many steps: before 0.5.12 the first token was counted with those of decoding.
-fn throughput(sequence: &Sequence, steps: u32) -> Value {
-    let decode = between(sequence.moments.first_token, sequence.moments.finish);
+fn throughput(of: &Of<'_>, steps: u32) -> Value {
+    let moments = &of.sequence.moments;
+    let decode = between(moments.first_token, moments.finish);
     let rate = decode.map(|decode| f64::from(steps) / decode);
     // A step of no length (`--instant`) has no throughput.
     let rate = rate.map(|rate| if rate.is_finite() { rate } else { 0.0 });
-    told(rate.filter(|_| steps > 0))
+    told(rate.filter(|_| steps > 0 && !of.exchange.is_told_at_once()))
 }
 
 fn time_per_token(sequence: &Sequence) -> Value {

@@ -53,11 +53,8 @@ impl Reply {
         headers: HeaderMap,
         received: Stamp,
     ) -> Reply {
-        let tokenize_s = shared
-            .config
-            .engine_profile()
-            .tokenize_s(call.prompt_tokens());
-        let dispatched = received.plus_seconds(tokenize_s);
+        let profile = shared.config.engine_profile();
+        let dispatched = received.plus_seconds(profile.tokenize_s(call.prompt_tokens()));
         let mode = shared.mode();
         let (teller, updates) = unbounded_channel();
         let open = call.sequences.len();
@@ -130,6 +127,7 @@ impl Reply {
     /// the update is one that an event tells the client, who listens or has left.
     fn apply(&mut self, update: &Update, listens: bool) -> bool {
         let exchange = &mut self.exchange;
+        let is_told_at_once = exchange.is_told_at_once();
         let sequence = &mut exchange.call.sequences[update.index];
         if let (EventKind::Reserved, Some(bootstrap)) = (update.kind, &sequence.bootstrap) {
             let of = (sequence.id, *update);
@@ -138,6 +136,10 @@ impl Reply {
         }
         let was_open = sequence.ending.is_none();
         let told = sequence.apply(update);
+        if is_told_at_once && sequence.ending.is_some() {
+            let moments = &mut sequence.moments;
+            moments.first_token = moments.first_token.and(moments.finish);
+        }
         if was_open && sequence.ending.is_some() {
             self.open -= 1;
             let sequence = &exchange.call.sequences[update.index];

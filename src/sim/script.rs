@@ -61,27 +61,3 @@ fn escaped(word: &str) -> String {
     let quoted = serde_json::Value::from(word).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes_and_pieces_are_json_and_join_up() {
-        let script = Script::new(200);
-        let mut joined = String::new();
-        for to in 1..=200 {
-            joined.push_str(script.text(to - 1, to));
-            assert_eq!(script.text(0, to), joined);
-            let text: String = serde_json::from_str(&format!("\"{joined}\"")).unwrap();
-            assert!(!text.is_empty());
-            let ids: Vec<u32> = serde_json::from_str(&format!("[{}]", script.ids(0, to))).unwrap();
-            assert_eq!(ids.len() as u32, to);
-            let last: Vec<u32> =
-                serde_json::from_str(&format!("[{}]", script.ids(to - 1, to))).unwrap();
-            assert_eq!(last, ids[ids.len() - 1..]);
-        }
-        assert_eq!(script.text(0, 900), joined);
-        assert_eq!((script.text(5, 5), script.ids(5, 5)), ("", ""));
-    }
-}

@@ -71,4 +71,9 @@ impl Exchange {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
+
+    /// Without a stream a decode server's frontend hears of the tokens at the end only, as recorded.
+    pub(super) fn is_told_at_once(&self) -> bool {
+        self.shared.mode() == Mode::Decode && !self.call.stream
+    }
 }

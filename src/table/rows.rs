@@ -60,7 +60,7 @@ const NAMED: usize = 3;
 /// Bytes that a thread reads at a time.
 const CHUNK: usize = 4 << 20;
 /// A row is shorter, bytes.
-const LONGEST_LINE: u64 = 1 << 20;
+const LONGEST_LINE: u64 = disk::LONGEST_LINE as u64;
 /// Seconds: what is larger counts from the epoch (it would be a run of three years), what is not from a run's
 /// beginning (it would be of 1973).
 const EPOCH_FROM: i64 = 100_000_000;

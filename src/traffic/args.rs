@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::clock::Stamp;
 use crate::report::load::Goal;
 use crate::request::csv::Base;
-use crate::units::{at_least, between};
+use crate::units::{at_least, between, share};
 
 use super::arrival::curve::Curve;
 use super::client::{Target, TlsArgs, UpstreamKind};
@@ -106,7 +106,7 @@ pub struct Args {
     /// Exit with 4 when a larger share failed: 0.05, 5%
     ///
     /// By default half; of an experiment's runs any number may fail, but not all.
-    #[arg(long, value_name = "SHARE", value_parser = values::share)]
+    #[arg(long, value_name = "SHARE", value_parser = share(0.0))]
     pub max_failed: Option<f64>,
     /// Folder for requests.csv, summary.json and schedule.csv
     /// [default: a new one, results/traffic/DATE-TIME; the link latest leads to it]

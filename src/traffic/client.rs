@@ -174,11 +174,8 @@ impl Client {
         };
         let mut exchange = watch.finish(end, self.clock.now());
         // A server may say back what it was sent.
-        for error in exchange
-            .rows
-            .iter_mut()
-            .filter_map(|row| row.error.as_mut())
-        {
+        let errors = exchange.rows.iter_mut();
+        for error in errors.filter_map(|row| row.error.as_mut()) {
             let given = self.options.headers.iter().map(|(_, value)| value);
             *error = hidden(error, self.options.api_key.iter().chain(given));
         }
@@ -297,9 +294,8 @@ impl Client {
         loop {
             match connection.read(&mut body).await {
                 Some(Ok(data)) => {
-                    watch
-                        .observer
-                        .response_body(&data, connection.reads.at(), 0);
+                    let at = connection.reads.at();
+                    watch.observer.response_body(&data, at, 0);
                     if let Some(reply) = &mut watch.reply {
                         reply.piece(&data);
                     }
@@ -373,12 +369,8 @@ impl Client {
         let limit = self.options.connect_timeout;
         let place = self.options.target.host_and_port();
         let tls = self.options.tls.as_ref();
-        match timeout(
-            limit,
-            Connection::connect(&self.addresses, tls, &self.clock),
-        )
-        .await
-        {
+        let opened = Connection::connect(&self.addresses, tls, &self.clock);
+        match timeout(limit, opened).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => {
                 let is_own = |number| OWN_WANTS.contains(&number);

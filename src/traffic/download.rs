@@ -1,6 +1,5 @@
 //! A published data set, brought once to a folder of the user's cache. curl brings it: it knows proxies, redirects and certificates.
 
-use std::fmt::Display;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +17,9 @@ const HOST: &str = "https://huggingface.co";
 const PLACE: &str = "/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered/resolve/main";
 /// Of what it is to hold, hexadecimal.
 const SHA256: &str = "35f0e213ce091ed9b9af2a1f0755e9d39f9ccec34ab281cd4ca60d70f6479ba4";
+
+/// Why it could not be had.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Redirects are followed; a server that sends nothing for a minute is given up.
 const CURL: &str =
@@ -53,10 +55,9 @@ async fn cached(cache: &Path, host: &str, sha256: &str) -> Result<PathBuf, Error
 }
 
 /// Brings it, under another name until it is whole and right. curl shows how far it is, and what went wrong.
-async fn bring(url: &str, path: &Path, cache: &Path, right: &str) -> Result<(), Error> {
-    let failed = |why: &dyn Display| Error::Failed(why.to_string());
-    std::fs::create_dir_all(cache).map_err(|cause| failed(&cause))?;
-    let file = NamedTempFile::new_in(cache).map_err(|cause| failed(&cause))?;
+async fn bring(url: &str, path: &Path, cache: &Path, right: &str) -> Result<(), Cause> {
+    std::fs::create_dir_all(cache)?;
+    let file = NamedTempFile::new_in(cache)?;
     let mut curl = Command::new("curl");
     let shown: &[&str] = match std::io::stderr().is_terminal() {
         true => &["--progress-bar"],
@@ -65,19 +66,17 @@ async fn bring(url: &str, path: &Path, cache: &Path, right: &str) -> Result<(), 
     curl.args(CURL.split(' ')).args(shown).arg("--output");
     curl.arg(file.path()).args(["--url", url]);
     let ended = curl.kill_on_drop(true).status().await;
-    let ended = ended.map_err(|cause| failed(&format_args!("curl: {cause}")))?;
+    let ended = ended.map_err(|cause| format!("curl: {cause}"))?;
     if !ended.success() {
-        return Err(failed(&format_args!("curl ended with {ended}")));
+        return Err(format!("curl ended with {ended}").into());
     }
     let brought = file.path().to_owned();
-    let sum = aside(move || sha256(&brought)).await?;
-    let sum = sum.map_err(|cause| failed(&cause))?;
+    let sum = aside(move || sha256(&brought)).await??;
     if sum != right {
-        return Err(failed(&format_args!(
-            "what came has the SHA-256 {sum}, but the published file has {right}"
-        )));
+        let what = format!("what came has the SHA-256 {sum}, but the published file has {right}");
+        return Err(what.into());
     }
-    file.persist(path).map_err(|cause| failed(&cause))?;
+    file.persist(path)?;
     Ok(())
 }
 

@@ -43,16 +43,7 @@ mod tests {
         let cpus = "processor\t: 0\nmodel name\t: Fast CPU @ 3:2 GHz\n\nprocessor\t: 1\nmodel name\t: Other\n";
         assert_eq!(cpu_model(cpus).as_deref(), Some("Fast CPU @ 3:2 GHz"));
         assert_eq!(cpu_model("processor : 0\n"), None);
-    }
-
-    #[test]
-    fn this_machine_has_cores_and_a_kernel() {
         let machine = Machine::read();
-        assert!(machine.cores.is_some_and(|cores| cores > 0));
-        assert!(
-            machine
-                .kernel
-                .is_some_and(|kernel| kernel.starts_with("Linux"))
-        );
+        assert!(machine.cores > Some(0) && machine.kernel.unwrap().starts_with("Linux "));
     }
 }

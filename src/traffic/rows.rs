@@ -90,12 +90,8 @@ impl Recorder {
 
     /// Writes the rows that wait no longer for servers' logs.
     fn take_told(&mut self) {
-        let logs = self.logs.as_mut();
-        for joined in logs
-            .map(|logs| logs.ready(self.clock.now()))
-            .into_iter()
-            .flatten()
-        {
+        let Some(logs) = &mut self.logs else { return };
+        for joined in logs.ready(self.clock.now()) {
             let records = self.clocks.told(joined);
             self.write(records);
         }

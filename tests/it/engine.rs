@@ -6,7 +6,6 @@ mod join;
 mod log;
 mod otlp;
 mod receiver;
-mod rows;
 
 use std::net::SocketAddr;
 

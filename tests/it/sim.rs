@@ -5,7 +5,6 @@ mod cache;
 mod generations;
 mod golden;
 mod h200;
-mod outside;
 mod pair;
 mod recorded;
 mod shape;
@@ -18,40 +17,42 @@ use queuescope::clock::{Clock, ManualClock, Stamp};
 use queuescope::sim::config::Config;
 use queuescope::sim::engine::{Load, Profile};
 use queuescope::sim::server::Sim;
+use serde_json::Value;
 
 use crate::support::http::exchange;
-use crate::support::wire::{until, until_async};
+use crate::support::wire::{Response, until, until_async};
 
 /// When manual clocks start: some day in 2026.
 const START: Stamp = Stamp::from_nanos(1_795_000_000_000_000_000);
 
+/// A config that differs from another.
+fn with(mut config: Config, change: impl FnOnce(&mut Config)) -> Config {
+    change(&mut config);
+    config
+}
+
 /// 1 ms a prompt token, 10 ms a decode step, one request at a time.
 fn slow() -> Config {
-    Config {
-        port: 0,
-        profile: Profile {
+    with(Config::default(), |config| {
+        config.port = 0;
+        config.profile = Profile {
             max_running_requests: 1,
             max_prefill_tokens: 1_000,
             prefill_tokens_per_s: 1_000.0,
             decode_step_ms: 10.0,
             decode_step_per_seq_ms: 0.0,
             ..Profile::bare()
-        },
-        ..Config::default()
-    }
+        };
+    })
 }
 
 /// Fast enough that no test waits for it.
 fn fast() -> Config {
-    Config {
-        profile: Profile {
-            max_running_requests: 4,
-            prefill_tokens_per_s: 1e6,
-            decode_step_ms: 0.2,
-            ..slow().profile
-        },
-        ..slow()
-    }
+    with(slow(), |config| {
+        config.profile.max_running_requests = 4;
+        config.profile.prefill_tokens_per_s = 1e6;
+        config.profile.decode_step_ms = 0.2;
+    })
 }
 
 /// A server whose time stands still until the test moves it.
@@ -68,7 +69,7 @@ fn ms(after: i64) -> Stamp {
 /// The server's load, as `/v1/loads` tells it.
 async fn load(addr: SocketAddr) -> Load {
     let reply = exchange(addr, "GET", "/v1/loads", b"").await.text();
-    let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+    let reply: Value = serde_json::from_str(&reply).unwrap();
     let count = |key: &str| reply["loads"][0][key].as_u64().unwrap();
     Load {
         running: count("num_running_reqs") as usize,
@@ -77,6 +78,34 @@ async fn load(addr: SocketAddr) -> Load {
         used_tokens: count("num_used_tokens"),
         ..Load::default()
     }
+}
+
+/// The `meta_info` of an event.
+fn meta(event: &[u8]) -> Value {
+    let json = event.strip_prefix(b"data: ").unwrap();
+    let mut event: Value = serde_json::from_slice(json).unwrap();
+    event["meta_info"].take()
+}
+
+/// That of each event of a stream, which ends as streams do.
+fn infos(response: &Response) -> Vec<Value> {
+    let (last, events) = response.chunks.split_last().unwrap();
+    assert_eq!(last, b"data: [DONE]\n\n");
+    events.iter().map(|event| meta(event)).collect()
+}
+
+/// The value of a family's only series, or of the one with `label`.
+async fn metric(sim: &Sim, family: &str, label: &str) -> f64 {
+    let text = exchange(sim.addr(), "GET", "/metrics", b"").await.text();
+    let head = format!("sglang:{family}{{");
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with(&head) && line.contains(label));
+    let lines: Vec<&str> = lines.collect();
+    let [line] = lines[..] else {
+        panic!("{family}: {text}")
+    };
+    line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// Waits until so many requests run and wait.

@@ -15,6 +15,7 @@ use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
 use queuescope::traffic::{self, Error, Live, Run, RunPlan, Stop};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::support::generator::{self, drive, flags};
 use crate::support::process::{Done, queuescope, run_aside};
@@ -65,6 +66,19 @@ fn summary(dir: &Path, done: &Done) -> Value {
     serde_json::from_str(&read(dir, "summary.json")).unwrap_or_else(|_| panic!("{done:?}"))
 }
 
+/// Counts of a summary.
+fn counts<const KEYS: usize>(summary: &Value, keys: [&str; KEYS]) -> [u64; KEYS] {
+    keys.map(|key| summary[key].as_u64().unwrap())
+}
+
+/// A run of the program with these flags, its summary, and the folder of its files.
+async fn ran(addr: SocketAddr, line: &str) -> (Done, Value, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let done = run_aside(command(addr, folder.path(), line)).await;
+    let summary = summary(folder.path(), &done);
+    (done, summary, folder)
+}
+
 fn column(dir: &Path, name: &str) -> Vec<String> {
     let text = read(dir, "requests.csv");
     let mut rows = csv::Reader::from_reader(text.as_bytes());
@@ -99,24 +113,10 @@ async fn held(gate: &Gate) -> Upstream {
     .await
 }
 
-/// A recorded response as bytes on the wire, a chunk a read.
+/// A recorded response as it was on the wire, but that the connection is kept.
 fn recorded(case: &str) -> Vec<u8> {
-    let recording = recordings::named(case);
-    let kind = recording
-        .headers
-        .iter()
-        .find(|(name, _)| name == "content-type");
-    let mut bytes = format!(
-        "HTTP/1.1 {} X\r\ncontent-type: {}\r\ntransfer-encoding: chunked\r\n\r\n",
-        recording.status,
-        kind.unwrap().1
-    )
-    .into_bytes();
-    for (_, piece) in &recording.pieces {
-        bytes.extend(wire::chunk(piece));
-    }
-    bytes.extend(wire::chunk(""));
-    bytes
+    let text = String::from_utf8(recordings::named(case).raw.concat()).unwrap();
+    text.replacen("Connection: close\r\n", "", 1).into_bytes()
 }
 
 /// Why the run counts as failed.

@@ -2,7 +2,7 @@
 
 use crate::clock::NANOS;
 use crate::sim::flags;
-use crate::units::{MS, NS, US, at_least, between, rate, time};
+use crate::units::{MS, NS, US, at_least, between, rate, share, time};
 
 /// How fast the engine is, and how much it takes at once. The defaults are an H200 with an 8B model:
 /// docs/dev/CALIBRATION.md has the figures.
@@ -51,7 +51,7 @@ pub struct Profile {
     /// Share of prefills that are launched for longer
     ///
     /// Which ones is random.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = between(0.0, 1.0))]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, value_parser = share(0.0))]
     pub prefill_stall_share: f64,
     /// How much longer in the mean, milliseconds
     ///
@@ -88,7 +88,7 @@ pub struct Profile {
     /// Share of the GPU's time that this server gets
     ///
     /// For several that share one.
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = between(1e-3, 1.0))]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, value_parser = share(1e-3))]
     pub gpu_share: f64,
 }
 

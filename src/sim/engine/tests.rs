@@ -26,6 +26,13 @@ fn bare(slots: usize) -> Profile {
     }
 }
 
+/// The same but for this.
+fn with(slots: usize, change: impl FnOnce(&mut Profile)) -> Profile {
+    let mut profile = bare(slots);
+    change(&mut profile);
+    profile
+}
+
 fn engine(slots: usize) -> Engine {
     Engine::new(bare(slots), ms(0))
 }
@@ -171,10 +178,7 @@ fn an_abort_while_running_frees_the_slot_at_the_end_of_the_step() {
 
 #[test]
 fn a_full_queue_rejects_when_the_scheduler_picks_up() {
-    let profile = Profile {
-        max_queued_requests: Some(2),
-        ..bare(1)
-    };
+    let profile = with(1, |profile| profile.max_queued_requests = Some(2));
     let mut engine = Engine::new(profile, ms(0));
     engine.submit(request(1, 5, 1), ms(0));
     assert_eq!(happened(&mut engine, 0), "1 new 0");

@@ -80,16 +80,6 @@ pub(in crate::traffic) fn header(text: &str) -> Result<(HeaderName, HeaderValue)
     Ok((name, value))
 }
 
-/// A share: `0.05` or `5%`.
-pub(in crate::traffic) fn share(text: &str) -> Result<f64, String> {
-    let share = match text.strip_suffix('%') {
-        Some(percent) => percent.trim().parse().map(|share: f64| share / 100.0),
-        None => text.parse(),
-    };
-    let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "must be a share from 0 to 1, such as 0.05 or 5%".to_owned())
-}
-
 pub(in crate::traffic) fn id_prefix(text: &str) -> Result<String, String> {
     let fits = (1..=64).contains(&text.len())
         && text

@@ -2,10 +2,6 @@ use super::*;
 
 const N: usize = 20_000;
 
-fn at_rate(rate: f64, gaps: Gaps) -> Arrival {
-    Arrival::new(rate, gaps)
-}
-
 fn gaps(arrival: Arrival, seed: u64, n: usize) -> Vec<f64> {
     let mut before = 0;
     arrival
@@ -54,7 +50,7 @@ const Z_LIMIT: f64 = 4.9;
 #[test]
 fn poisson_gaps_are_exponential_and_independent() {
     for (seed, rate) in [(1, 50.0), (2, 1000.0), (3, 0.25)] {
-        let sample = gaps(at_rate(rate, Gaps::Exponential), seed, N);
+        let sample = gaps(Arrival::new(rate, Gaps::Exponential), seed, N);
         let z = lag_one(&sample);
         let distance = kolmogorov_smirnov(sample, rate);
         assert!(distance < KS_LIMIT, "seed {seed}: √n D = {distance}");
@@ -76,14 +72,14 @@ fn gamma_gaps_follow_their_distribution() {
             });
             1.0 - (-x).exp() * (1.0 + terms.sum::<f64>())
         };
-        let sample = gaps(at_rate(rate, Gaps::Gamma(burstiness)), seed, N);
+        let sample = gaps(Arrival::new(rate, Gaps::Gamma(burstiness)), seed, N);
         assert!(lag_one(&sample).abs() < Z_LIMIT);
         assert!(distance_from(of, sample) < KS_LIMIT, "shape {shape}");
-        let other = gaps(at_rate(rate, Gaps::Gamma(burstiness * 1.15)), seed, N);
+        let other = gaps(Arrival::new(rate, Gaps::Gamma(burstiness * 1.15)), seed, N);
         assert!(distance_from(of, other) > KS_LIMIT, "15 % off the shape");
     }
     let (rate, burstiness) = (20.0, 0.5);
-    let sample = gaps(at_rate(rate, Gaps::Gamma(burstiness)), 9, N);
+    let sample = gaps(Arrival::new(rate, Gaps::Gamma(burstiness)), 9, N);
     // Quarters of that distribution, of a table of χ²; the share below each has a standard error of √(p (1 − p) / n).
     for (p, chi) in [(0.1, 0.015_790_8), (0.5, 0.454_936_4), (0.9, 2.705_543_5)] {
         let below = sample.iter().filter(|gap| rate * **gap < chi).count() as f64;
@@ -94,7 +90,7 @@ fn gamma_gaps_follow_their_distribution() {
 
 #[test]
 fn constant_gaps_are_exact_and_a_run_holds_as_many_as_the_rate_says() {
-    let constant = at_rate(8.0, Gaps::Even);
+    let constant = Arrival::new(8.0, Gaps::Even);
     let offsets: Vec<i64> = constant.offsets(1).take(80_000).collect();
     let exact = (0..80_000).map(|k| NANOS / 16 + k * NANOS / 8);
     assert!(offsets.iter().copied().eq(exact));
@@ -187,7 +183,7 @@ fn a_curve_only_adds_with_time_and_one_of_a_single_rate_is_that_rate() {
         gaps: Gaps::Gamma(3.0),
         rate: "0:50,10:50".parse().unwrap(),
     };
-    let straight = at_rate(50.0, Gaps::Gamma(3.0));
+    let straight = Arrival::new(50.0, Gaps::Gamma(3.0));
     let both = flat.offsets(3).zip(straight.offsets(3)).take(5000);
     assert!(both.into_iter().all(|(a, b)| (a - b).abs() <= 1));
     // A rate that falls to 0 ends the process: 100 due in the mean, and exactly of even gaps.
@@ -227,9 +223,9 @@ fn a_curve_that_makes_no_sense_is_refused_with_its_point() {
 
 #[test]
 fn infinite_means_at_once_and_a_rate_near_none_in_the_far_future() {
-    assert_eq!(at_rate(f64::INFINITY, Gaps::Even), Arrival::Infinite);
+    assert_eq!(Arrival::new(f64::INFINITY, Gaps::Even), Arrival::Infinite);
     assert!(Arrival::Infinite.offsets(1).take(10).all(|at| at == 0));
-    let last = at_rate(1e-300, Gaps::Exponential).offsets(1).next();
+    let last = Arrival::new(1e-300, Gaps::Exponential).offsets(1).next();
     assert_eq!(last, Some(i64::MAX));
 }
 

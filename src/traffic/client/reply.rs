@@ -160,30 +160,36 @@ mod tests {
         whole
     }
 
+    /// The same of `/generate`, whose events have these texts.
+    fn of_texts(texts: &[&str]) -> String {
+        let events = texts.iter().map(|text| format!("{{\"text\":\"{text}\"}}"));
+        let events: Vec<String> = events.collect();
+        streamed(&events.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn each_event_of_a_stream_tells_all_so_far_or_what_is_new() {
+        let so_far = ["a", "a b", "a b", "a bc", "a bcd", "a bcde"];
+        for count in 1..=so_far.len() {
+            assert_eq!(of_texts(&so_far[..count]), so_far[count - 1]);
+        }
+        for (texts, said) in [
+            (&["1", "10", " c"][..], "110 c"),
+            (&[" a", " a", " b"], " a a b"),
+            // As the server does unless told otherwise.
+            (&["a", "a"], "a"),
+            // Half a character adds no text, and is no piece when it is told anew.
+            (&["a", "a", "ab"], "ab"),
+            (&["a\u{fffd}", "a\u{e9}"], "a\u{e9}"),
+            (&["1", "10", "", "1"], "1101"),
+            (&[], ""),
+        ] {
+            assert_eq!(of_texts(texts), said, "{texts:?}");
+        }
+    }
+
     #[test]
     fn the_text_of_every_kind_of_reply_is_read() {
-        let whole = ["a", "a b", "a b", "a bc", "a bcd", "a bcde"];
-        let whole = whole.map(|text| format!("{{\"text\":\"{text}\"}}"));
-        let whole: Vec<&str> = whole.iter().map(String::as_str).collect();
-        for (count, text) in [
-            (6, "a bcde"),
-            (5, "a bcd"),
-            (4, "a bc"),
-            (2, "a b"),
-            (1, "a"),
-        ] {
-            assert_eq!(streamed(&whole[..count]), text);
-        }
-        let same = [r#"{"text":"a"}"#, r#"{"text":"a"}"#];
-        assert_eq!(
-            streamed(&same),
-            "a",
-            "as the server does unless told otherwise"
-        );
-        let pieces = [r#"{"text":"1"}"#, r#"{"text":"10"}"#, r#"{"text":" c"}"#];
-        assert_eq!(streamed(&pieces), "110 c");
-        let pieces = [r#"{"text":" a"}"#, r#"{"text":" a"}"#, r#"{"text":" b"}"#];
-        assert_eq!(streamed(&pieces), " a a b");
         let chat = [
             r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#,
             r#"{"choices":[{"delta":{"content":"o"}}]}"#,
@@ -193,7 +199,6 @@ mod tests {
         ];
         assert_eq!(streamed(&chat), "ooh");
         assert_eq!(streamed(&[r#"{"choices":[{"text":"a"}]}"#]), "a");
-        assert_eq!(streamed(&[]), "");
         for body in [
             r#"{"text":"a"}"#,
             r#"{"choices":[{"message":{"content":"a"}}]}"#,
@@ -202,38 +207,6 @@ mod tests {
             reply.piece(body.as_bytes());
             assert_eq!(reply.text().unwrap(), "a");
         }
-    }
-
-    /// What a stream of `/generate` says whose events have these texts, ids and tokens.
-    fn generated(events: &[(&str, &[u8], u8)]) -> String {
-        let events = events.iter().map(|(text, ids, tokens)| {
-            format!(
-                "{{\"text\":\"{text}\",\"output_ids\":{ids:?},\"meta_info\":{{\"completion_tokens\":{tokens}}}}}"
-            )
-        });
-        let events: Vec<String> = events.collect();
-        streamed(&events.iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn half_a_character_and_an_empty_event_are_no_new_text() {
-        // Half a character adds no text; the last id may be cut off.
-        let all = [("a", &[1][..], 1), ("a", &[1, 2], 2), ("ab", &[1, 2], 3)];
-        assert_eq!(generated(&all[..2]), "a");
-        assert_eq!(generated(&all), "ab");
-        // A text that is told anew is no piece.
-        let anew = [("a\u{fffd}", &[1][..], 1), ("a\u{e9}", &[1, 2], 2)];
-        assert_eq!(generated(&anew), "a\u{e9}");
-        let new = [
-            ("1", &[1][..], 1),
-            ("10", &[2], 2),
-            ("", &[3], 3),
-            ("1", &[4, 5], 5),
-        ];
-        assert_eq!(generated(&new), "1101");
-        // 0.5.4: ids of the new tokens, and the whole text.
-        let both = [("a", &[1][..], 1), ("a b", &[2], 2), ("a b c", &[3], 3)];
-        assert_eq!(generated(&both), "a b c");
     }
 
     #[test]
@@ -250,14 +223,8 @@ mod tests {
         }
         assert_eq!(reply.text().as_deref(), Some(&text[..3_600]));
         // The first ones begin like what tells all so far.
-        let pieces = ["a", "a", "ab", "abc", "b"].map(|text| format!("{{\"text\":\"{text}\"}}"));
-        let pieces: Vec<&str> = pieces
-            .iter()
-            .map(String::as_str)
-            .cycle()
-            .take(2_000)
-            .collect();
-        assert_eq!(streamed(&pieces), "aaababcb".repeat(400));
+        let pieces = ["a", "a", "ab", "abc", "b"].repeat(400);
+        assert_eq!(of_texts(&pieces), "aaababcb".repeat(400));
     }
 
     #[test]

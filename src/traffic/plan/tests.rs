@@ -99,6 +99,10 @@ fn a_curve_ends_the_run_unless_number_or_duration_do() {
         "the last rate goes on"
     );
     assert_eq!(count(&format!("{curve} --num-prompts 300")), 300);
+    let per_minute = "--arrival constant --rate-curve 0:600/min,10:10,10:1200/min";
+    assert_eq!(count(per_minute), 100);
+    let rate = |rate: &str| planned(&format!("--request-rate {rate}")).offered_rate();
+    assert_eq!(rate("480/min"), rate("8"));
     let mean = planned(&format!("{curve} --duration 20")).offered_rate();
     assert_eq!(mean, Some(15.0));
     let ends = planned("--arrival constant --rate-curve 0:10,10:0 --num-prompts 51");

@@ -26,13 +26,6 @@ fn with(change: impl FnOnce(&mut Evidence)) -> Verdict {
     judge(&evidence)
 }
 
-#[test]
-fn a_run_that_was_sent_and_seen_in_time_is_valid() {
-    assert_eq!(judge(&good()), Verdict::default());
-    assert_eq!(judge(&Evidence::default()), Verdict::default());
-    assert_eq!(judge(&good()).mark(), None);
-}
-
 /// Each alone, on either side of its limits: what is changed, what is said, and values that are valid, degraded, invalid.
 const LIMITS: &str = "\
 late           | late       | 0.009 0.05 0.12
@@ -84,13 +77,12 @@ fn each_limit_makes_its_grade() {
     }
 }
 
+/// One late request is no fault, nor are waits for slots.
 #[test]
-fn waits_for_slots_and_one_late_request_are_no_fault() {
-    let verdict = with(|evidence| {
-        evidence.waited_for_slot = 1000;
-        evidence.very_late = 1;
-    });
-    assert_eq!(verdict.grade, Grade::Valid, "{verdict:?}");
+fn a_run_that_was_sent_and_seen_in_time_is_valid() {
+    let some = with(|evidence| (evidence.waited_for_slot, evidence.very_late) = (1000, 1));
+    assert_eq!((&some, some.mark()), (&Verdict::default(), None));
+    assert_eq!(judge(&Evidence::default()), Verdict::default());
 }
 
 #[test]
@@ -115,16 +107,12 @@ fn late_sends_are_a_share_of_what_was_sent() {
 
 #[test]
 fn the_worst_comes_first() {
-    let verdict = with(|evidence| {
-        evidence.late = 60;
-        evidence.loop_late = 0.5;
-    });
+    let verdict = with(|evidence| (evidence.late, evidence.loop_late) = (60, 0.5));
     assert_eq!(verdict.grade, Grade::Invalid);
-    let [event_loop, late] = verdict.reasons.as_slice() else {
-        panic!("{verdict:?}");
-    };
-    assert!(event_loop.contains("50 % of the run"), "{event_loop}");
-    assert!(late.contains("60 of 1200 requests (5.0 %)"), "{late}");
+    let said = ["50 % of the run", "60 of 1200 requests (5.0 %)"];
+    let are_said = verdict.reasons.iter().zip(said);
+    assert!(are_said.clone().count() == 2, "{verdict:?}");
+    are_said.for_each(|(reason, said)| assert!(reason.contains(said), "{reason}"));
 }
 
 #[test]
@@ -144,17 +132,6 @@ fn late_is_late_beside_what_is_measured_within_limits() {
 }
 
 #[test]
-fn a_verdict_is_written_as_documented() {
-    let verdict = Verdict {
-        grade: Grade::Degraded,
-        reasons: vec!["late".to_owned()],
-    };
-    let json = serde_json::to_string(&verdict).unwrap();
-    assert_eq!(json, r#"{"grade":"DEGRADED","reasons":["late"]}"#);
-    assert_eq!(serde_json::from_str::<Verdict>(&json).unwrap(), verdict);
-}
-
-#[test]
 fn invalid_figures_are_marked_block_by_block() {
     let text = "10 requests\nrates\n\nms  p50\nTTFT  3\n\nmost time went\n";
     let of = |grade| Verdict {
@@ -163,14 +140,9 @@ fn invalid_figures_are_marked_block_by_block() {
     };
     assert_eq!(of(Grade::Valid).marked(text), text);
     let marked = of(Grade::Invalid).marked(text);
-    let blocks = marked.split("\n\n");
-    assert_eq!(blocks.clone().count(), 3);
-    assert!(
-        blocks.clone().all(|block| block.starts_with("INVALID: ")),
-        "{marked}"
-    );
-    let unmarked = marked.replace("INVALID: these figures are not the server's\n", "");
-    assert_eq!(unmarked, text);
+    let line = "INVALID: these figures are not the server's\n";
+    assert_eq!(marked.matches(line).count(), 3, "{marked}");
+    assert_eq!(marked.replace(line, ""), text);
     assert!(of(Grade::Degraded).marked(text).starts_with("DEGRADED: "));
 }
 

@@ -5,6 +5,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use csv::{ErrorKind, ReaderBuilder, StringRecord, Terminator, Trim};
 use serde::de::DeserializeOwned;
 
+use crate::disk::LONGEST_LINE;
+
 use super::dataset::Dataset;
 
 /// A kind of file that a data set is read from.
@@ -32,9 +34,7 @@ pub trait Format {
     fn finish(self) -> Result<(Dataset, String), String>;
 }
 
-/// No line of a CSV file has more than some thousand bytes: a file of one endless line must not be held whole.
-const LONGEST_LINE: usize = 1 << 20;
-/// Nor must an endless record of JSON, which may hold a prompt of some million tokens.
+/// An endless record of JSON must not be held whole either; one may hold a prompt of some million tokens.
 const LONGEST_RECORD: usize = 1 << 24;
 
 /// A text of JSON that counts its lines.

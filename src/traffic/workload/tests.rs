@@ -1,16 +1,25 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::clock::Stamp;
+use crate::request::endpoint::Endpoint;
+use crate::request::observer::{End, Observer};
+use crate::request::timeline::Side;
 use crate::traffic::tests::planned;
-use clap::Parser as _;
 use custom::Custom;
 use dataset::Dataset;
-use shared_prefix::SharedPrefixArgs;
 use trace::{Limits, Trace};
 
-/// Requests of a data set of 20 words or ids, and 8 tokens, where it does not say.
+/// Requests of 20 words or ids and 8 tokens, where the data set does not say, with these flags.
+fn load(line: &str) -> RunPlan {
+    planned(&format!(
+        "--random-input-len 20 --random-output-len 8 {line}"
+    ))
+}
+
+/// The same of a file's requests.
 fn workload(backend: Backend, dataset: Dataset) -> RunPlan {
-    let mut plan = planned("--random-input-len 20 --random-output-len 8");
+    let mut plan = load("");
     plan.args.backend = backend;
     plan.dataset = Arc::new(dataset);
     plan
@@ -18,14 +27,6 @@ fn workload(backend: Backend, dataset: Dataset) -> RunPlan {
 
 fn body(sent: &Bytes) -> Value {
     serde_json::from_slice(sent).unwrap()
-}
-
-fn ids() -> Dataset {
-    Dataset::endless(Content::Ids(32_000))
-}
-
-fn random() -> Dataset {
-    Dataset::endless(Content::words())
 }
 
 fn prompts(text: &str) -> Dataset {
@@ -57,7 +58,7 @@ fn lengths_are_uniform_from_the_ratio_of_the_most_to_the_most() {
 
 #[test]
 fn a_body_has_what_its_api_asks_for() {
-    let load = workload(Backend::Sglang, ids());
+    let load = self::load("--dataset-name random-ids");
     for index in 0..50 {
         let body = body(&load.request(index));
         let ids = body["input_ids"].as_array().unwrap();
@@ -68,7 +69,7 @@ fn a_body_has_what_its_api_asks_for() {
         assert_eq!(body["sampling_params"], sampling);
         assert_eq!((&body["stream"], body.get("model")), (&json!(true), None));
     }
-    let mut load = workload(Backend::SglangOai, random());
+    let load = self::load("--backend sglang-oai");
     let streamed = body(&load.request(3));
     let prompt = streamed["prompt"].as_str().unwrap();
     // As the record counts them.
@@ -76,13 +77,13 @@ fn a_body_has_what_its_api_asks_for() {
     assert_eq!(words, load.lengths(3).input);
     assert_eq!(streamed["max_tokens"], 8);
     assert_eq!(streamed["stream_options"]["include_usage"], true);
-    let chat = body(&workload(Backend::SglangOaiChat, random()).request(3));
+    let chat = body(&self::load("--backend sglang-oai-chat").request(3));
     assert_eq!(
         chat["messages"],
         json!([{"role": "user", "content": prompt}])
     );
     // Nothing of SGLang's own.
-    let other = body(&workload(Backend::OpenaiChat, random()).request(3));
+    let other = body(&self::load("--backend openai-chat").request(3));
     let known = [
         "max_tokens",
         "messages",
@@ -92,34 +93,17 @@ fn a_body_has_what_its_api_asks_for() {
     ];
     assert!(other.as_object().unwrap().keys().eq(known), "{other}");
 
-    load.args.disable_stream = true;
-    load.args.disable_ignore_eos = true;
-    load.args.model = Some("m".to_owned());
-    let whole = body(&load.request(0));
+    let whole = "--backend sglang-oai --disable-stream --disable-ignore-eos --model m";
+    let whole = body(&self::load(whole).request(0));
     assert!(whole.get("stream_options").is_none());
     let said = ["stream", "ignore_eos", "model"].map(|key| &whole[key]);
     assert_eq!(said, [&json!(false), &json!(false), &json!("m")]);
 }
 
 #[test]
-fn a_request_depends_on_seed_and_index_only() {
-    let load = workload(Backend::Sglang, random());
-    assert_eq!(load.request(5), load.request(5));
-    assert_ne!(load.request(5), load.request(6));
-    assert_ne!(load.request(0), load.warmup(0));
-    let mut other = load.clone();
-    other.args.seed = 2;
-    assert_ne!(load.request(5), other.request(5));
-}
-
-#[test]
 fn extra_fields_go_over_ours_and_into_our_objects() {
-    let mut load = workload(Backend::Sglang, random());
-    let sampling = json!({"top_p": 0.9, "temperature": 1.0, "ignore_eos": null});
-    let extra =
-        json!({"sampling_params": sampling, "lora_path": "x", "stream": null, "never": null});
-    load.args.extra_request_body = extra.as_object().cloned();
-    let body = body(&load.request(0));
+    let extra = r#"{"sampling_params":{"top_p":0.9,"temperature":1.0,"ignore_eos":null},"lora_path":"x","stream":null,"never":null}"#;
+    let body = body(&load(&format!("--extra-request-body {extra}")).request(0));
     let sampling = json!({"top_p": 0.9, "temperature": 1.0, "max_new_tokens": 8});
     assert_eq!(body["sampling_params"], sampling);
     assert_eq!(body["lora_path"], "x");
@@ -129,29 +113,40 @@ fn extra_fields_go_over_ours_and_into_our_objects() {
 
 #[test]
 fn what_a_backend_cannot_send_is_refused_with_the_one_that_can() {
-    let wrong = workload(Backend::SglangOaiChat, ids()).check().unwrap_err();
-    let said = "--backend sglang or sglang-oai";
-    assert!(wrong.to_string().contains(said), "{wrong}");
-    let dataset = prompts(r#"{"messages":[{"role":"user","content":"a b"}]}"#);
-    let wrong = workload(Backend::Sglang, dataset.clone())
-        .check()
-        .unwrap_err();
-    assert!(
-        wrong.to_string().contains("--backend sglang-oai-chat"),
-        "{wrong}"
-    );
-    workload(Backend::SglangOaiChat, dataset).check().unwrap();
-    workload(Backend::SglangOai, ids()).check().unwrap();
+    let chat = prompts(r#"{"messages":[{"role":"user","content":"a b"}]}"#);
+    let ids = Dataset::endless(Content::Ids(9));
+    for (backend, dataset, right) in [
+        (
+            Backend::SglangOaiChat,
+            &ids,
+            "--backend sglang or sglang-oai",
+        ),
+        (Backend::SglangOai, &ids, ""),
+        (Backend::Sglang, &chat, "--backend sglang-oai-chat"),
+        (Backend::SglangOaiChat, &chat, ""),
+    ] {
+        let checked = workload(backend, dataset.clone()).check();
+        let told = checked.map_or_else(|wrong| wrong.to_string(), |()| String::new());
+        assert!(
+            told.contains(right) && told.is_empty() == right.is_empty(),
+            "{told}"
+        );
+    }
 }
 
 #[test]
 fn custom_entries_come_in_order_and_again() {
-    let text = "{\"prompt\":\"one two\",\"completion\":\"a b c\",\"id\":7}\n\n{\"prompt\":\"x\",\"id\":\"q\"}\n";
+    // An ideographic space is white space, too.
+    let text = "{\"prompt\":\"one two\u{3000}x\",\"completion\":\"a b c\",\"id\":7}\n\n{\"prompt\":\"x\",\"id\":\"q\"}\n";
     let entries = prompts(text);
     let load = workload(Backend::Sglang, entries);
-    assert_eq!(body(&load.request(0))["text"], "one two");
+    assert_eq!(body(&load.request(0))["text"], "one two\u{3000}x");
     let first = load.lengths(0);
-    assert_eq!((first.input, first.output), (2, 3));
+    assert_eq!((first.input, first.output), (3, 3));
+    let mut seen = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+    seen.request_body(&load.request(0));
+    let rows = seen.finish(End::Complete, Stamp::from_nanos(0));
+    assert_eq!(rows[0].input_length, Some(first.input));
     assert_eq!(first.data_id.as_deref(), Some("7"));
     let second = load.lengths(1);
     assert_eq!((second.input, second.output), (1, 8));
@@ -225,21 +220,13 @@ fn a_wrong_entry_is_named_by_file_line_and_field() {
 fn a_byte_order_mark_is_no_part_of_a_data_set() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
-    for (name, text) in [
-        ("custom", r#"[{"prompt":"a b"}]"#),
-        (
-            "sharegpt",
-            include_str!("../../../tests/data/datasets/sharegpt.json"),
-        ),
-        (
-            "mooncake",
-            include_str!("../../../tests/data/datasets/mooncake.jsonl"),
-        ),
-        (
-            "azure",
-            include_str!("../../../tests/data/datasets/azure-2023.csv"),
-        ),
+    for (name, file) in [
+        ("custom", "custom.jsonl"),
+        ("sharegpt", "sharegpt.json"),
+        ("mooncake", "mooncake.jsonl"),
+        ("azure", "azure-2023.csv"),
     ] {
+        let text = std::fs::read_to_string(format!("tests/data/datasets/{file}")).unwrap();
         let line = format!("--dataset-name {name} --dataset-path {}", path.display());
         let sent = ["", "\u{feff}"].map(|mark| {
             std::fs::write(&path, format!("{mark}{text}")).unwrap();
@@ -255,25 +242,12 @@ fn prompt(sent: &Bytes) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-fn shared(groups: u32, prompts: u32, seed: u64) -> RunPlan {
-    #[derive(clap::Parser)]
-    struct Flags {
-        #[command(flatten)]
-        shared: SharedPrefixArgs,
-    }
-    let line = format!(
-        "x --gsp-num-groups {groups} --gsp-prompts-per-group {prompts} --gsp-system-prompt-len 50 \
-         --gsp-question-len 10 --gsp-output-len 6"
-    );
-    let flags = Flags::parse_from(line.split(' '));
-    let mut load = workload(Backend::Sglang, flags.shared.dataset(seed).unwrap());
-    load.args.seed = seed;
-    load
-}
-
 #[test]
 fn prompts_of_a_group_begin_alike_and_others_do_not() {
-    let load = shared(3, 4, 5);
+    let load = planned(
+        "--dataset-name generated-shared-prefix --gsp-num-groups 3 --gsp-prompts-per-group 4 --gsp-system-prompt-len 50 \
+         --gsp-question-len 10 --gsp-output-len 6 --seed 5",
+    );
     assert_eq!(load.dataset.count, Some(12));
     let mut groups = std::collections::BTreeMap::<String, Vec<Vec<String>>>::new();
     for index in 0..12 {
@@ -303,19 +277,6 @@ fn prompts_of_a_group_begin_alike_and_others_do_not() {
     assert_ne!(first, again);
     // No warm-up puts a prefix of the run into the cache.
     assert!((0..12).all(|index| !prefixes.contains(&prompt(&load.warmup(index))[..50])));
-}
-
-#[test]
-fn groups_come_in_an_order_of_the_seed() {
-    let order = |seed| {
-        let load = shared(8, 8, seed);
-        let groups = (0..64).map(|index| load.lengths(index).data_id.unwrap());
-        groups.collect::<Vec<_>>()
-    };
-    assert_eq!(order(1), order(1));
-    assert_ne!(order(1), order(2));
-    let words = |seed| prompt(&shared(1, 1, seed).request(0));
-    assert_ne!(words(1), words(2));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What becomes of the recorded spans: the moments that `meta_info` tells of the same request, whatever way they came.
+//! What becomes of the recorded spans: a row that holds what the `meta_info` of the same request gives, whatever way they came.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,15 @@ use queuescope::clock::Stamp;
 use queuescope::engine::otlp;
 use queuescope::engine::span::EngineSpan;
 use queuescope::engine::spans::{Report, Spans};
+use queuescope::request::column::Value as Cell;
+use queuescope::request::columns::COLUMNS;
+use queuescope::request::endpoint::Endpoint;
+use queuescope::request::observer::End;
+use queuescope::request::row::Row;
 use queuescope::request::told::Told;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::support::observed::{STREAM, begun, in_pieces};
 use crate::support::spans::{self, Case};
 
 const ROOM: usize = 1000;
@@ -31,7 +37,7 @@ fn held(spans: &[Value]) -> Spans {
 }
 
 /// What comes of spans: of requests of which all is there, and of others.
-pub fn assembled(spans: &[Value]) -> (Vec<Told>, Vec<Told>) {
+fn assembled(spans: &[Value]) -> (Vec<Told>, Vec<Told>) {
     let held = held(spans);
     let traces: BTreeSet<u128> = read(spans).iter().map(|span| span.trace).collect();
     let reports = traces.into_iter().flat_map(|trace| held.by_trace(trace));
@@ -40,42 +46,81 @@ pub fn assembled(spans: &[Value]) -> (Vec<Told>, Vec<Told>) {
     (told(whole), told(left))
 }
 
-pub fn by_rid(told: &[Told]) -> BTreeMap<&str, &Told> {
+fn by_rid(told: &[Told]) -> BTreeMap<&str, &Told> {
     let named = told.iter();
     let named = named.filter_map(|told| Some((told.rid.as_deref()?, told)));
     named.collect()
 }
 
-/// The moments that both know, within 1 µs: a float of epoch seconds resolves 0.24 µs, and the engine converts each moment
-/// twice.
-fn assert_equal_moments(told: &Told, meta_info: &Value, case: &str) {
-    let seconds = |name: &str| meta_info[name].as_f64();
-    let moment =
-        |name: &str, after: f64| Some(Stamp::from_seconds(seconds(name)? + after).unwrap());
-    let queue_time = seconds("queue_time").unwrap();
-    let first_token = seconds("first_token_latency").unwrap();
-    for (ours, theirs) in [
-        (told.received, moment("request_received_ts", 0.0)),
-        (told.queue_start, moment("forward_entry_time", -queue_time)),
-        (told.queue_end, moment("forward_entry_time", 0.0)),
-        (told.prefill_end, moment("prefill_finished_time", 0.0)),
-        (told.first_token, moment("request_received_ts", first_token)),
-        (told.finished, moment("request_finished_ts", 0.0)),
-    ] {
-        let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
-        let apart = ours.nanos_since(theirs).abs();
-        assert!(apart <= 1_000, "{case}: {apart} ns apart: {told:?}");
+/// The columns that both give.
+const TIMES: [&str; 8] = [
+    "server_created_time",
+    "queue_time_start",
+    "queue_time_end",
+    "prefill_end_time",
+    "server_first_token_time",
+    "pure_queue_time",
+    "tokenize_time",
+    "queue_time_in_server",
+];
+const COUNTS: [&str; 5] = [
+    "actual_prompt_tokens",
+    "actual_output_tokens",
+    "cached_tokens",
+    "num_retractions",
+    "dp_rank",
+];
+
+/// A cell as a number: nanoseconds, or a count.
+fn cell(row: &Row, name: &str) -> Option<i64> {
+    let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
+    match (column.get)(row) {
+        Cell::Count(count) => Some(count as i64),
+        Cell::Nanos(nanos) => Some(nanos),
+        Cell::Time(at) => Some(at.nanos()),
+        _ => None,
     }
-    let queue_nanos = told.queue_nanos.unwrap() as f64;
-    assert!((queue_nanos - queue_time * 1e9).abs() <= 1_000.0, "{case}");
-    for (ours, theirs) in [
-        (told.prompt_tokens, "prompt_tokens"),
-        (told.cached_tokens, "cached_tokens"),
-        (told.output_tokens, "completion_tokens"),
-        (told.num_retractions, "num_retractions"),
-        (told.dp_rank, "dp_rank"),
-    ] {
-        assert_eq!(ours, meta_info[theirs].as_u64(), "{case}: {theirs}");
+}
+
+/// A row of chat with what was told, and one of `/generate` by its `meta_info`, hold the same.
+fn assert_same_rows(told: &Told, meta_info: &Value, case: &str) {
+    let finished = told.finished.unwrap();
+    let theirs = meta_info["request_finished_ts"].as_f64().unwrap();
+    let theirs = Stamp::from_seconds(theirs).unwrap();
+    assert!(finished.nanos_since(theirs).abs() <= 1_000, "{case}");
+    let row = |endpoint, event: Value| {
+        let event = format!("data: {event}\n\n");
+        in_pieces(begun(endpoint, STREAM), [(0, event)], End::Complete).remove(0)
+    };
+    let ended = |row: &Row| Row::ended(vec![row.clone()]).remove(0);
+    let delta = json!([{"index": 0, "delta": {"content": "x"}}]);
+    let mut by_trace = row(
+        Endpoint::Chat,
+        json!({"id": meta_info["id"], "choices": delta}),
+    );
+    told.put(&mut by_trace);
+    assert_eq!(by_trace.timing_source.unwrap().name(), "trace");
+    let mut by_meta = row(
+        Endpoint::Generate,
+        json!({"text": "x", "meta_info": meta_info}),
+    );
+    let (ours, theirs) = (ended(&by_trace), ended(&by_meta));
+    // Told of both, a row stays as meta_info has it, and nothing differs.
+    told.put(&mut by_meta);
+    let both = ended(&by_meta);
+    assert_eq!(both.inconsistency, None, "{case}");
+    for name in TIMES {
+        let [ours, theirs, both] = [&ours, &theirs, &both].map(|row| cell(row, name).unwrap());
+        // A float of epoch seconds resolves 0.24 µs, and the engine converts each moment twice.
+        assert!(
+            (ours - theirs).abs() <= 1_000,
+            "{case}: {name} {ours} {theirs}"
+        );
+        assert_eq!(both, theirs, "{case}: {name}");
+    }
+    for name in COUNTS {
+        let [ours, theirs] = [&ours, &theirs].map(|row| cell(row, name));
+        assert_eq!(ours, theirs, "{case}: {name}");
     }
 }
 
@@ -90,36 +135,33 @@ fn assert_told(case: &Case, told: &[Told]) -> usize {
     told_of
         .map(|meta| {
             let id = meta["id"].as_str().unwrap();
-            assert_equal_moments(told[id], meta, &case.name);
+            assert_same_rows(told[id], meta, &case.name);
         })
         .count()
 }
 
+/// What is told of the one request of a case.
+fn only(spans: &[Value]) -> Told {
+    let (mut told, left) = assembled(spans);
+    assert_eq!((told.len(), left), (1, Vec::new()));
+    told.remove(0)
+}
+
 #[test]
 fn a_trace_that_the_engine_began_has_the_upper_half_zero() {
-    let case = spans::named("direct/generate_stream");
-    let (told, left) = assembled(&case.spans);
-    assert_eq!(left, []);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].trace.unwrap() >> 64, 0);
-    assert_eq!(told[0].parent, None);
+    let told = only(&spans::named("direct/generate_stream").spans);
+    assert_eq!((told.trace.unwrap() >> 64, told.parent), (0, None));
 }
 
 #[test]
 fn a_request_that_was_aborted_in_the_queue_has_its_start_alone() {
     for name in "chat_stream chat_nostream generate_stream generate_nostream".split(' ') {
         let case = spans::named(&format!("direct/abort_in_queue/queued_{name}"));
-        let (told, left) = assembled(&case.spans);
-        assert_eq!(left, []);
-        let [told] = &told[..] else {
-            panic!("{told:?}");
-        };
+        let told = only(&case.spans);
+        let none = [told.queue_end, told.prefill_end, told.first_token];
+        assert_eq!(none, [None; 3], "{name}");
+        assert_eq!((told.queue_nanos, told.output_tokens), (None, None));
         let queued = told.queue_start.unwrap();
-        assert_eq!(told.queue_end, None);
-        assert_eq!(told.queue_nanos, None);
-        assert_eq!(told.prefill_end, None);
-        assert_eq!(told.first_token, None);
-        assert_eq!(told.output_tokens, None);
         // Until the engine noticed.
         let waited = told.finished.unwrap().nanos_since(queued);
         assert!((500_000_000..5_000_000_000).contains(&waited), "{waited}");
@@ -128,31 +170,19 @@ fn a_request_that_was_aborted_in_the_queue_has_its_start_alone() {
 }
 
 #[test]
-fn a_request_that_was_aborted_as_it_ran_has_all_its_moments() {
-    let case = spans::named("direct/abort_stream");
-    let (told, left) = assembled(&case.spans);
-    assert_eq!(left, []);
-    assert_eq!(told[0].output_tokens, Some(62));
-    assert!(told[0].queue_end.unwrap() < told[0].prefill_end.unwrap());
-    assert!(told[0].prefill_end.unwrap() < told[0].first_token.unwrap());
-}
-
-#[test]
-fn prefill_that_an_abort_ended_has_no_end() {
+fn a_request_that_was_aborted_as_it_ran_has_all_its_moments_but_a_prefill_that_was_cut() {
     let mut case = spans::named("direct/abort_stream");
-    let end = |spans: &[Value]| {
-        let thread = spans.iter().find(|span| span["attrs"]["tp_rank"] == 0);
-        thread.unwrap()["end_ns"].clone()
-    };
-    let end = end(&case.spans);
-    for span in &mut case.spans {
-        if span["name"] == "prefill_forward" {
-            span["end_ns"] = end.clone();
-        }
-    }
-    let (told, _) = assembled(&case.spans);
-    assert_eq!(told[0].prefill_end, None);
-    assert!(told[0].queue_end.is_some());
+    let told = only(&case.spans);
+    assert_eq!(told.output_tokens, Some(62));
+    let moments = [told.queue_end, told.prefill_end, told.first_token];
+    assert!(moments.map(Option::unwrap).is_sorted_by(|a, b| a < b));
+    let of_thread = |span: &&Value| span["attrs"]["tp_rank"] == 0;
+    let end = case.spans.iter().find(of_thread).unwrap()["end_ns"].clone();
+    let mut all = case.spans.iter_mut();
+    let prefill = all.find(|span| span["name"] == "prefill_forward");
+    prefill.unwrap()["end_ns"] = end;
+    let cut = only(&case.spans);
+    assert!(cut.prefill_end.is_none() && cut.queue_end.is_some());
 }
 
 #[test]
@@ -277,17 +307,20 @@ fn a_lost_span_costs_what_it_told() {
         assert_eq!(left.len(), 1);
         left.remove(0)
     };
-    let no_root = without(|span| span["attrs"]["rid"].is_string());
-    assert_eq!(no_root.rid, None);
-    assert_eq!(no_root.trace, whole[0].trace);
-    assert_eq!(no_root.queue_end, whole[0].queue_end);
-    let no_stage = without(|span| span["name"] == "prefill_waiting");
-    assert_eq!(no_stage.queue_end, None);
-    assert_eq!(no_stage.prefill_end, whole[0].prefill_end);
+    let whole = &whole[0];
+    let (rid, queue_end) = (whole.rid.as_deref(), whole.queue_end);
+    let has = |told: &Told, rid: Option<&str>, queue_end, prefill_end| {
+        let moments = (told.queue_end, told.prefill_end, told.trace);
+        assert_eq!(told.rid.as_deref(), rid);
+        assert_eq!(moments, (queue_end, prefill_end, whole.trace));
+    };
+    let root = without(|span| span["attrs"]["rid"].is_string());
+    has(&root, None, queue_end, whole.prefill_end);
+    let stage = without(|span| span["name"] == "prefill_waiting");
+    has(&stage, rid, None, whole.prefill_end);
     // What the stages hang by.
-    let no_scheduler = without(|span| span["attrs"]["tp_rank"] == 0);
-    assert_eq!(no_scheduler.rid, whole[0].rid);
-    assert_eq!(no_scheduler.queue_end, None);
+    let scheduler = without(|span| span["attrs"]["tp_rank"] == 0);
+    has(&scheduler, rid, None, None);
 }
 
 /// A client may use one trace for whatever it sends.

@@ -12,12 +12,13 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use queuescope::engine::forward;
-use queuescope::engine::receiver::{Limits, Receiver, Settings};
+use queuescope::engine::receiver::{Limits, Receiver};
 use queuescope::telemetry::otlp::settings::{self, Otlp, Protocol};
 use queuescope::telemetry::prometheus::Batch;
 use queuescope::telemetry::prometheus::Metrics;
 use tokio::task::JoinSet;
 
+use super::receiver::Running;
 use crate::support::collector::{Collector, Mood};
 use crate::support::listening::Listening;
 use crate::support::spans;
@@ -84,15 +85,8 @@ fn to(addr: SocketAddr, protocol: Protocol) -> forward::Settings {
 }
 
 fn receiver(forward: forward::Settings) -> (Receiver, Metrics) {
-    let settings = Settings {
-        listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
-        forward: Some(forward),
-        limits: Limits::default(),
-    };
-    let metrics = Metrics::new().unwrap();
-    let counted = metrics.clone();
-    let receiver = Receiver::start(settings, Arc::new(|_| true), counted).unwrap();
-    (receiver, metrics)
+    let running = Running::with(true, Limits::default(), Some(forward));
+    (running.receiver, running.metrics)
 }
 
 fn counted(metrics: &Metrics, outcome: &str) -> u64 {

@@ -17,7 +17,6 @@ const BODY: &str =
     "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a b\"}],\"stream\":true}";
 /// Long enough for any span to come on a busy machine.
 const LONG_S: f64 = 30.0;
-const MISSING: &str = "queuescope_timing_missing_total";
 
 /// A front before a server that streams the recorded chat, and that server's recorded spans.
 pub struct Chat {
@@ -106,9 +105,9 @@ impl Chat {
     }
 
     fn missing(&self, reason: &str) -> u64 {
-        let name = format!("{MISSING}{{reason=\"{reason}\",endpoint=\"/v1/chat/completions\"}}");
-        let swapped = format!("{MISSING}{{endpoint=\"/v1/chat/completions\",reason=\"{reason}\"}}");
-        self.front.counter(&name) + self.front.counter(&swapped)
+        let labels = format!("{{endpoint=\"/v1/chat/completions\",reason=\"{reason}\"}}");
+        self.front
+            .counter(&format!("queuescope_timing_missing_total{labels}"))
     }
 
     fn joins(&self, outcome: &str) -> u64 {

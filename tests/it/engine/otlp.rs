@@ -96,37 +96,16 @@ fn a_rid_is_the_whole_one_wherever_it_stands() {
 }
 
 #[test]
-fn what_is_no_protobuf_is_malformed() {
-    for broken in [
-        &b"\x0a"[..],
-        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
-        b"\x0a\x05ab",
-        b"\x0b",
-        b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
-        b"\x09\x01\x02",
-        b"\x0d\x01\x02",
-        b"{\"resourceSpans\":[]}",
-    ] {
-        assert_eq!(read(broken), None, "{broken:?}");
-    }
-    assert_eq!(read(b""), Some(Vec::new()));
-}
-
-#[test]
 fn a_message_that_is_cut_is_malformed() {
     let message = spans::message(&spans::named("direct/chat_stream_n2").spans);
     assert!(read(&message).unwrap().len() > 10);
+    assert_eq!(read(b""), Some(Vec::new()));
     for cut in 1..message.len() {
         assert_eq!(read(&message[..cut]), None, "cut at {cut}");
     }
 }
 
 proptest! {
-    #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = read(&bytes);
-    }
-
     #[test]
     fn any_damage_is_survived(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),

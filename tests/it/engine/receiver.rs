@@ -12,6 +12,7 @@ use opentelemetry::trace::{Tracer, TracerProvider};
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
 use queuescope::engine::span::{EngineSpan, Part};
 use queuescope::telemetry::prometheus::{Batch, LeftOut, Metrics};
@@ -24,27 +25,28 @@ use crate::support::wire::until;
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 /// A receiver, and the batches that it gave on.
-struct Running {
-    receiver: Receiver,
+pub struct Running {
+    pub receiver: Receiver,
     batches: mpsc::Receiver<Vec<EngineSpan>>,
-    metrics: Metrics,
+    pub metrics: Metrics,
 }
 
 impl Running {
     fn start() -> Running {
-        Running::with(true, Limits::default())
+        Running::with(true, Limits::default(), None)
     }
 
     /// `has_room`: whether the sink takes them.
-    fn with(has_room: bool, limits: Limits) -> Running {
+    pub fn with(has_room: bool, limits: Limits, forward: Option<forward::Settings>) -> Running {
         let (give, batches) = mpsc::channel();
         let sink: Sink = std::sync::Arc::new(move |batch| {
-            give.send(batch).unwrap();
+            // Of one that forwards nobody looks at them.
+            drop(give.send(batch));
             has_room
         });
         let settings = Settings {
             listener: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
-            forward: None,
+            forward,
             limits,
         };
         let metrics = Metrics::new().unwrap();
@@ -91,47 +93,62 @@ fn framed(message: &[u8], is_packed: bool) -> Vec<u8> {
     frame.to_vec()
 }
 
-/// An answer: status, headers, body, trailers.
 struct Answer {
-    status: u16,
-    headers: http::HeaderMap,
+    head: http::response::Parts,
     body: Bytes,
     trailers: http::HeaderMap,
 }
 
-async fn ask(request: http::request::Builder, body: Vec<u8>, is_http2: bool) -> Answer {
-    let client: Client<HttpConnector, Full<Bytes>> = Client::builder(TokioExecutor::new())
-        .http2_only(is_http2)
-        .build_http();
-    let request = request.body(Full::from(body)).unwrap();
-    let (head, body) = client.request(request).await.unwrap().into_parts();
-    let body = body.collect().await.unwrap();
-    Answer {
-        status: head.status.as_u16(),
-        headers: head.headers,
-        trailers: body.trailers().cloned().unwrap_or_default(),
-        body: body.to_bytes(),
+impl Answer {
+    fn status(&self) -> u16 {
+        self.head.status.as_u16()
     }
 }
 
-async fn post(running: &Running, kind: &str, encoding: Option<&str>, body: Vec<u8>) -> Answer {
-    let request = http::Request::post(running.url("/v1/traces")).header("content-type", kind);
-    let request = match encoding {
-        Some(encoding) => request.header("content-encoding", encoding),
-        None => request,
-    };
-    ask(request, body, false).await
-}
+type Headers<'a> = [(&'a str, Option<&'a str>)];
 
-async fn call(running: &Running, path: &str, encoding: Option<&str>, body: Vec<u8>) -> Answer {
-    let request = http::Request::post(running.url(path))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers");
-    let request = match encoding {
-        Some(encoding) => request.header("grpc-encoding", encoding),
-        None => request,
-    };
-    ask(request, body, true).await
+impl Running {
+    async fn ask(&self, method: &str, path: &str, headers: &Headers<'_>, body: Vec<u8>) -> Answer {
+        let is_grpc = headers.iter().any(|(name, _)| *name == "te");
+        let client: Client<HttpConnector, Full<Bytes>> = Client::builder(TokioExecutor::new())
+            .http2_only(is_grpc)
+            .build_http();
+        let mut request = http::Request::builder().method(method).uri(self.url(path));
+        for (name, value) in headers {
+            if let Some(value) = value {
+                request = request.header(*name, *value);
+            }
+        }
+        let request = request.body(Full::from(body)).unwrap();
+        let (head, body) = client.request(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap();
+        Answer {
+            head,
+            trailers: body.trailers().cloned().unwrap_or_default(),
+            body: body.to_bytes(),
+        }
+    }
+
+    async fn post(&self, kind: &str, encoding: Option<&str>, body: Vec<u8>) -> Answer {
+        let headers = [("content-type", Some(kind)), ("content-encoding", encoding)];
+        self.ask("POST", "/v1/traces", &headers, body).await
+    }
+
+    async fn call(&self, path: &str, encoding: Option<&str>, body: Vec<u8>) -> Answer {
+        let headers = [
+            ("content-type", Some("application/grpc")),
+            ("te", Some("trailers")),
+            ("grpc-encoding", encoding),
+        ];
+        self.ask("POST", path, &headers, body).await
+    }
+
+    /// A whole message is taken, and gives so many spans.
+    async fn takes_one(&self) {
+        let answer = self.post(PROTOBUF, None, case()).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(self.next().len(), 5);
+    }
 }
 
 const PROTOBUF: &str = "application/x-protobuf";
@@ -182,9 +199,9 @@ async fn a_message_is_read_however_it_is_packed() {
     let message = case();
     let packed = gzip(&message);
     for (encoding, body) in [(None, message.clone()), (Some("gzip"), packed.clone())] {
-        let answer = post(&running, PROTOBUF, encoding, body).await;
-        assert_eq!((answer.status, answer.body), (200, Bytes::new()));
-        assert_eq!(answer.headers["content-type"], PROTOBUF);
+        let answer = running.post(PROTOBUF, encoding, body).await;
+        assert_eq!((answer.status(), answer.body.clone()), (200, Bytes::new()));
+        assert_eq!(answer.head.headers["content-type"], PROTOBUF);
         assert_eq!(running.next().len(), 5);
     }
     for (encoding, body) in [
@@ -193,8 +210,8 @@ async fn a_message_is_read_however_it_is_packed() {
         // The encoding is only what the frames may have.
         (Some("gzip"), framed(&message, false)),
     ] {
-        let answer = call(&running, EXPORT, encoding, body).await;
-        assert_eq!((answer.status, &answer.body[..]), (200, &[0; 5][..]));
+        let answer = running.call(EXPORT, encoding, body).await;
+        assert_eq!((answer.status(), &answer.body[..]), (200, &[0; 5][..]));
         assert_eq!(answer.trailers["grpc-status"], "0");
         assert_eq!(running.next().len(), 5);
     }
@@ -204,25 +221,28 @@ async fn a_message_is_read_however_it_is_packed() {
 #[tokio::test]
 async fn what_is_not_received_here_is_said() {
     let running = Running::start();
-    let json = post(&running, "application/json", None, b"{}".to_vec()).await;
-    assert_eq!(json.status, 415);
+    let json = running.post("application/json", None, b"{}".to_vec()).await;
+    assert_eq!(json.status(), 415);
     let words = String::from_utf8_lossy(&json.body).into_owned();
     assert!(words.contains("http/protobuf"), "{words}");
-    let zstd = post(&running, PROTOBUF, Some("zstd"), Vec::new()).await;
-    assert_eq!(zstd.status, 415);
+    let zstd = running.post(PROTOBUF, Some("zstd"), Vec::new()).await;
+    assert_eq!(zstd.status(), 415);
     for path in ["/v1/metrics", "/v1/logs", "/"] {
-        let request = http::Request::post(running.url(path)).header("content-type", PROTOBUF);
-        let answer = ask(request, Vec::new(), false).await;
-        assert_eq!(answer.status, 404, "{path}");
+        let answer = running.ask(
+            "POST",
+            path,
+            &[("content-type", Some(PROTOBUF))],
+            Vec::new(),
+        );
+        assert_eq!(answer.await.status(), 404, "{path}");
     }
-    let request = http::Request::get(running.url("/v1/traces"));
-    let get = ask(request, Vec::new(), false).await;
+    let get = running.ask("GET", "/v1/traces", &[], Vec::new()).await;
     assert_eq!(
-        (get.status, &get.headers["allow"]),
+        (get.status(), &get.head.headers["allow"]),
         (405, &"POST".parse().unwrap())
     );
-    let old = post(&running, "application/grpc", None, Vec::new()).await;
-    assert_eq!(old.status, 415);
+    let old = running.post("application/grpc", None, Vec::new()).await;
+    assert_eq!(old.status(), 415);
 
     let of_logs = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
     for (path, encoding, body, status) in [
@@ -232,9 +252,9 @@ async fn what_is_not_received_here_is_said() {
         (EXPORT, None, b"\0\0".to_vec(), "3"),
         (EXPORT, None, b"\0\0\0\0\x09abc".to_vec(), "3"),
     ] {
-        let answer = call(&running, path, encoding, body).await;
-        assert_eq!(answer.status, 200);
-        assert_eq!(answer.headers["grpc-status"], status, "{path}");
+        let answer = running.call(path, encoding, body).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.head.headers["grpc-status"], status, "{path}");
     }
     running.counted(Batch::Malformed, 3).await;
     running.counted(Batch::Taken, 0).await;
@@ -244,20 +264,23 @@ async fn what_is_not_received_here_is_said() {
 async fn what_cannot_be_read_is_counted_and_harms_nothing() {
     let running = Running::start();
     for encoding in [None, Some("gzip")] {
-        let nonsense = post(&running, PROTOBUF, encoding, b"nonsense".to_vec()).await;
-        assert_eq!(nonsense.status, 400);
+        let nonsense = running.post(PROTOBUF, encoding, b"nonsense".to_vec()).await;
+        assert_eq!(nonsense.status(), 400);
     }
     running.counted(Batch::Malformed, 2).await;
     // 5 MiB of zeros are some kilobytes.
     let bomb = gzip(&vec![0; 5 << 20]);
-    let answer = call(&running, EXPORT, Some("gzip"), framed(&bomb, true)).await;
-    assert_eq!(answer.headers["grpc-status"], "8");
+    let answer = running
+        .call(EXPORT, Some("gzip"), framed(&bomb, true))
+        .await;
+    assert_eq!(answer.head.headers["grpc-status"], "8");
     running.counted(Batch::TooLarge, 1).await;
-    let large = call(&running, EXPORT, None, framed(&vec![0; 5 << 20], false)).await;
-    assert_eq!(large.headers["grpc-status"], "8");
+    let large = running
+        .call(EXPORT, None, framed(&vec![0; 5 << 20], false))
+        .await;
+    assert_eq!(large.head.headers["grpc-status"], "8");
     running.counted(Batch::TooLarge, 2).await;
-    post(&running, PROTOBUF, None, case()).await;
-    assert_eq!(running.next().len(), 5);
+    running.takes_one().await;
     // A span by itself: one that is too long, and one without a start.
     let mut case = spans::named("direct/chat_stream").spans;
     let root = case
@@ -268,7 +291,7 @@ async fn what_cannot_be_read_is_counted_and_harms_nothing() {
         .iter_mut()
         .find(|span| span["name"] == "prefill_waiting");
     waiting.unwrap()["start_ns"] = 0.into();
-    post(&running, PROTOBUF, None, spans::message(&case)).await;
+    running.post(PROTOBUF, None, spans::message(&case)).await;
     assert_eq!(running.next().len(), 3);
     for why in LeftOut::ALL {
         let counted = running.metrics.trace_spans_left_out.with(&[why.name()]);
@@ -278,8 +301,8 @@ async fn what_cannot_be_read_is_counted_and_harms_nothing() {
 
 #[tokio::test]
 async fn a_sink_without_room_is_counted_and_no_error_of_the_sender() {
-    let running = Running::with(false, Limits::default());
-    assert_eq!(post(&running, PROTOBUF, None, case()).await.status, 200);
+    let running = Running::with(false, Limits::default(), None);
+    assert_eq!(running.post(PROTOBUF, None, case()).await.status(), 200);
     running.counted(Batch::NoRoom, 1).await;
 }
 
@@ -299,8 +322,7 @@ async fn senders_that_hang_hold_nobody_up() {
             hung.push(stream);
         }
     }
-    assert_eq!(post(&running, PROTOBUF, None, case()).await.status, 200);
-    assert_eq!(running.next().len(), 5);
+    running.takes_one().await;
     // It ends with them connected.
     drop(running.receiver);
     let mut left = Vec::new();
@@ -322,7 +344,7 @@ async fn silent_connections_shut_nobody_out() {
         b"GET /v1/traces HTTP/1.1\r\nhost: a\r\n\r\n",
         b"POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n",
     ] {
-        let running = Running::with(true, limits);
+        let running = Running::with(true, limits, None);
         let mut silent = Vec::new();
         for _ in 0..20 {
             let mut stream = TcpStream::connect(running.receiver.addr()).await.unwrap();
@@ -336,8 +358,7 @@ async fn silent_connections_shut_nobody_out() {
         for stream in &mut silent {
             drop(stream.read_to_end(&mut Vec::new()).await);
         }
-        assert_eq!(post(&running, PROTOBUF, None, case()).await.status, 200);
-        assert_eq!(running.next().len(), 5);
+        running.takes_one().await;
     }
 }
 

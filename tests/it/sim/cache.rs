@@ -2,36 +2,16 @@
 
 use queuescope::clock::Clock;
 use queuescope::sim::config::Config;
-use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::shape::shapes;
-use super::{fast, ms, on_manual_clock, slow, until_load};
+use super::{fast, infos, metric, ms, on_manual_clock, slow, until_load, with};
 use crate::support::http::{Connection, exchange};
 use crate::support::recordings::named;
-use crate::support::wire::Response;
 
 fn cached() -> Config {
-    Config {
-        profile: Profile {
-            disable_radix_cache: false,
-            ..fast().profile
-        },
-        ..fast()
-    }
-}
-
-/// `meta_info` of each event of a stream.
-fn told(response: &Response) -> Vec<Value> {
-    let text = response.text();
-    let events = text.split("\n\n").filter_map(|e| e.strip_prefix("data: {"));
-    events
-        .map(|event| {
-            let mut event: Value = serde_json::from_str(&format!("{{{event}")).unwrap();
-            event["meta_info"].take()
-        })
-        .collect()
+    with(fast(), |config| config.profile.disable_radix_cache = false)
 }
 
 async fn generate(sim: &Sim, text: &str) -> Value {
@@ -39,18 +19,6 @@ async fn generate(sim: &Sim, text: &str) -> Value {
     let reply = exchange(sim.addr(), "POST", "/generate", body.as_bytes()).await;
     let mut reply: Value = serde_json::from_str(&reply.text()).unwrap();
     reply["meta_info"].take()
-}
-
-/// The value of a family's only series, or of the one with `label`.
-async fn metric(sim: &Sim, family: &str, label: &str) -> f64 {
-    let text = exchange(sim.addr(), "GET", "/metrics", b"").await.text();
-    let head = format!("sglang:{family}{{");
-    let mut lines = text
-        .lines()
-        .filter(|l| l.starts_with(&head) && l.contains(label));
-    let line = lines.next().unwrap_or_else(|| panic!("{family} in {text}"));
-    assert_eq!(lines.next(), None);
-    line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 #[tokio::test]
@@ -105,16 +73,12 @@ async fn the_cache_is_not_flushed_under_a_request() {
 }
 
 /// Two requests that want more than there is room for.
-fn short_of_room() -> Config {
-    Config {
-        profile: Profile {
-            max_running_requests: 2,
-            max_total_tokens: 60,
-            schedule_conservativeness: 0.01,
-            ..slow().profile
-        },
-        ..slow()
-    }
+pub fn short_of_room() -> Config {
+    with(slow(), |config| {
+        config.profile.max_running_requests = 2;
+        config.profile.max_total_tokens = 60;
+        config.profile.schedule_conservativeness = 0.01;
+    })
 }
 
 #[tokio::test]
@@ -147,7 +111,7 @@ async fn a_retraction_is_told_as_recorded() {
         shapes(&response.text()),
         shapes(&String::from_utf8(named("retract/07").body()).unwrap())
     );
-    let told = told(&response);
+    let told = infos(&response);
     let again = told
         .iter()
         .position(|one| one["num_retractions"] == 1)

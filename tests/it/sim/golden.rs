@@ -6,10 +6,11 @@ use clap::ValueEnum;
 use queuescope::clock::{Clock, ManualClock};
 use queuescope::sim::Dialect;
 use queuescope::sim::config::Config;
-use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
+use serde_json::Value;
 
-use super::told::{Span, Told};
+use super::cache::short_of_room;
+use super::told::{Told, above, kind_of_name};
 use super::{START, ms, on_manual_clock, slow, until_load, until_served};
 use crate::support::docs::assert_file;
 use crate::support::http::{Connection, exchange};
@@ -136,13 +137,11 @@ async fn bodies_of_every_dialect_are_what_they_were() {
 async fn told(told: &Told, requests: usize, out: &mut String) {
     let count = |start: &str| {
         let spans = told.spans();
-        spans
-            .iter()
-            .filter(|span| span.name.starts_with(start))
-            .count()
+        let named = spans.iter().map(kind_of_name);
+        named.filter(|name| name.starts_with(start)).count()
     };
-    let ended = || [count(" Req"), count("Scheduler"), count("Tokenizer")];
-    until("the spans", || ended() == [requests; 3]).await;
+    let ended = || [" Req", "Scheduler", "Tokenizer"].map(count) == [requests; 3];
+    until("the spans", ended).await;
     let spans = told.spans();
     let mut lines: Vec<String> = spans.iter().map(|span| line(span, &spans)).collect();
     lines.sort();
@@ -152,32 +151,33 @@ async fn told(told: &Told, requests: usize, out: &mut String) {
         .for_each(|line| writeln!(out, "{line}").unwrap());
 }
 
-fn line(span: &Span, all: &[Span]) -> String {
-    let from_start = |nanos: u64| nanos as i64 - START.nanos();
-    let mut text = format!("{span:?}");
-    for nanos in [span.start, span.end] {
-        text = text.replace(&nanos.to_string(), &from_start(nanos).to_string());
+fn line(span: &Value, all: &[Value]) -> String {
+    let mut shown = span.clone();
+    let name = kind_of_name(span);
+    shown["name"] = name.into();
+    for key in ["start_ns", "end_ns"] {
+        shown[key] = (span[key].as_i64().unwrap() - START.nanos()).into();
     }
-    for other in all {
-        text = text.replace(
-            &format!("\"{}\"", other.id),
-            &format!("<{}>", other.kind_of_name()),
-        );
+    shown["span_id"] = Value::Null;
+    match above(span, all) {
+        Some(above) => shown["parent"] = kind_of_name(above).into(),
+        None if span["parent"].as_str().unwrap().starts_with("0000") => {}
+        None => shown["parent"] = "UNTOLD".into(),
     }
-    for (key, value) in span
-        .attributes
-        .iter()
-        .chain(span.events.iter().flat_map(|(_, all)| all))
-    {
-        if ["host_id", "pid", "bid"].contains(&key.as_str()) {
-            text = text.replace(&format!("(\"{key}\", {value:?})"), &format!("({key})"));
-        }
+    let made_anew = ["host_id", "pid", "bid"];
+    let hide = |pairs: &mut Value| {
+        let pairs = pairs.as_object_mut().unwrap();
+        pairs.retain(|key, _| !made_anew.contains(&key.as_str()));
+    };
+    hide(&mut shown["attrs"]);
+    for event in shown["events"].as_array_mut().unwrap() {
+        hide(&mut event["attrs"]);
     }
-    if !all.iter().any(|other| other.id == span.parent) && !span.parent.starts_with("0000") {
-        text = text.replace(&span.parent, "UNTOLD");
+    for link in shown["links"].as_array_mut().unwrap() {
+        let to = all.iter().find(|other| other["span_id"] == link["span_id"]);
+        *link = kind_of_name(to.unwrap()).into();
     }
-    let named = span.kind_of_name();
-    plain(&text.replace(&format!("{:?}", span.name), named))
+    plain(&format!("{name} {shown}"))
 }
 
 /// A trace of that number.
@@ -193,11 +193,10 @@ async fn spans_and_log_lines_are_what_they_were() {
     let mut out = String::new();
     for level in [3, 2, 1] {
         writeln!(out, "## level {level}").unwrap();
-        let mut config = Config {
-            context_len: 100,
-            ..config()
-        };
-        config.telemetry.trace_level = level;
+        let config = super::with(config(), |config| {
+            config.context_len = 100;
+            config.telemetry.trace_level = level;
+        });
         let (clock, manual) = Clock::manual(START);
         let it = Told::with(config, clock).await;
         let sim = &it.sim;
@@ -245,15 +244,8 @@ async fn spans_and_log_lines_are_what_they_were() {
 #[tokio::test]
 async fn spans_of_a_retraction_are_what_they_were() {
     let mut out = String::new();
-    let profile = Profile {
-        max_running_requests: 2,
-        max_total_tokens: 60,
-        schedule_conservativeness: 0.01,
-        ..slow().profile
-    };
     let (clock, manual) = Clock::manual(START);
-    let config = Config { profile, ..slow() };
-    let it = Told::with(config, clock).await;
+    let it = Told::with(short_of_room(), clock).await;
     let body = generate("retract-1", 40, true);
     let mut clients = Vec::new();
     for (place, number) in (1..=2).enumerate() {

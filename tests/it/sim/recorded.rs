@@ -5,7 +5,7 @@ use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 
 use super::shape::shapes;
-use super::{fast, on_manual_clock, slow, until_load};
+use super::{fast, on_manual_clock, slow, until_load, with};
 use crate::support::http::{Connection, exchange};
 use crate::support::recordings::{Recording, named};
 use crate::support::wire::{Response, headers};
@@ -104,20 +104,13 @@ async fn other_modes_have_the_recorded_shape() {
     for case in
         "nometrics_generate_stream nometrics_generate_nostream nometrics_chat_stream".split(' ')
     {
-        let metrics = false;
-        check(case, Config { metrics, ..fast() }).await;
+        check(case, with(fast(), |config| config.metrics = false)).await;
     }
     for case in ["incr_generate_stream", "incr_generate_stream_n2"] {
-        let incremental = true;
-        let config = Config {
-            incremental,
-            ..fast()
-        };
-        check(case, config).await;
+        check(case, with(fast(), |config| config.incremental = true)).await;
     }
     for case in "generate_stream generate_stream_n2 chat_stream_n2 generate_nostream".split(' ') {
-        let instant = true;
-        check(case, Config { instant, ..fast() }).await;
+        check(case, with(fast(), |config| config.instant = true)).await;
     }
 }
 
@@ -129,19 +122,15 @@ async fn errors_have_the_recorded_shape() {
         info_health_generate"
         .split(' ')
     {
-        let context_len = 2_048;
-        let config = Config {
-            context_len,
-            ..fast()
-        };
-        check(case, config).await;
+        check(case, with(fast(), |config| config.context_len = 2_048)).await;
     }
 }
 
 #[tokio::test]
 async fn a_full_queue_has_the_recorded_shape() {
-    let mut config = slow();
-    config.profile.max_queued_requests = Some(1);
+    let config = with(slow(), |config| {
+        config.profile.max_queued_requests = Some(1)
+    });
     let (sim, manual) = on_manual_clock(config);
     let long = br#"{"text":"a b c","sampling_params":{"max_new_tokens":9}}"#;
     let mut running = Connection::open(sim.addr()).await;
@@ -223,8 +212,8 @@ async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
     for family in families(&ours) {
         assert!(families(&theirs).contains(&family), "{family}");
     }
-    let metrics = false;
-    let sim = Sim::start(Config { metrics, ..fast() }, Clock::system()).unwrap();
+    let silent = with(fast(), |config| config.metrics = false);
+    let sim = Sim::start(silent, Clock::system()).unwrap();
     let metrics = exchange(sim.addr(), "GET", "/metrics", b"").await;
     assert_eq!(metrics.status(), 404);
 }

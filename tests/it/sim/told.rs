@@ -14,28 +14,10 @@ use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
 use super::shape::Shape;
-use super::{START, fast, ms, slow, until_load};
-use crate::support::collector::Collector;
+use super::{START, fast, ms, slow, until_load, with};
+use crate::support::collector::{Collector, Mood};
 use crate::support::http::Connection;
 use crate::support::wire::{Response, until};
-
-/// A span as both sides have it.
-#[derive(Clone, Debug)]
-pub(super) struct Span {
-    pub(super) name: String,
-    trace: String,
-    pub(super) id: String,
-    pub(super) parent: String,
-    kind: i64,
-    flags: u64,
-    status: i64,
-    scope: String,
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) attributes: Vec<(String, Value)>,
-    pub(super) events: Vec<(String, Vec<(String, Value)>)>,
-    links: Vec<String>,
-}
 
 /// A server that tells of one recorded request.
 pub(super) struct Told {
@@ -83,11 +65,10 @@ impl Case {
         text.lines().map(str::to_owned).collect()
     }
 
-    fn spans(&self) -> Vec<Span> {
+    fn spans(&self) -> Vec<Value> {
         let lines = self.lines("spans.jsonl").into_iter();
-        lines
-            .map(|line| Span::recorded(&serde_json::from_str(&line).unwrap()))
-            .collect()
+        let lines = lines.map(|line| serde_json::from_str(&line).unwrap());
+        lines.collect()
     }
 
     fn traceparent(&self) -> Option<&str> {
@@ -135,27 +116,23 @@ impl Told {
 
     /// A server that has answered a case, told as many spans and logged as many lines.
     async fn of(case: &Case) -> (Told, Response) {
-        let config = Config {
-            context_len: 2_048,
-            ..fast()
-        };
-        let told = Told::by(config).await;
+        let told = Told::by(with(fast(), |config| config.context_len = 2_048)).await;
         let response = case.send(&told.sim).await.response().await.unwrap();
         (told, response)
     }
 
-    pub(super) fn spans(&self) -> Vec<Span> {
+    pub(super) fn spans(&self) -> Vec<Value> {
         let exports = self.collector.exports().into_iter();
         let resources = exports.flat_map(|export| export.resource_spans);
         let mut spans = Vec::new();
         for scope in resources.flat_map(|resource| resource.scope_spans) {
             let name = scope.scope.unwrap_or_default().name;
-            spans.extend(scope.spans.iter().map(|span| Span::sent(span, &name)));
+            spans.extend(scope.spans.iter().map(|span| recorded(span, &name)));
         }
         spans
     }
 
-    pub(super) async fn until_spans(&self, count: usize) -> Vec<Span> {
+    pub(super) async fn until_spans(&self, count: usize) -> Vec<Value> {
         until("the spans", || self.spans().len() >= count).await;
         self.spans()
     }
@@ -177,130 +154,99 @@ impl Told {
     }
 }
 
-impl Span {
-    fn recorded(span: &Value) -> Span {
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let pairs = |value: &Value| -> Vec<(String, Value)> {
-            let pairs = value.as_object().unwrap();
-            let pairs = pairs.iter().filter(|(k, _)| !is_left_out(k));
-            pairs.map(|(k, v)| (k.clone(), v.clone())).collect()
+/// A span as it would have been recorded.
+fn recorded(span: &v1::Span, scope: &str) -> Value {
+    let hex = |bytes: &[u8]| {
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<String>()
+    };
+    let object = |pairs: &[KeyValue]| -> Value {
+        let value = |pair: &KeyValue| match pair.value.clone().unwrap().value.unwrap() {
+            Any::StringValue(text) => Value::from(text),
+            Any::IntValue(number) => Value::from(number),
+            Any::DoubleValue(number) => Value::from(number),
+            other => panic!("{other:?}"),
         };
-        let events = span["events"].as_array().unwrap().iter();
-        let links = span["links"].as_array().unwrap().iter();
-        Span {
-            name: text(&span["name"]),
-            trace: text(&span["trace_id"]),
-            id: text(&span["span_id"]),
-            parent: text(&span["parent"]),
-            kind: span["kind"].as_i64().unwrap(),
-            flags: span["flags"].as_u64().unwrap(),
-            status: span["status"]["code"].as_i64().unwrap(),
-            scope: text(&span["scope"]),
-            start: span["start_ns"].as_u64().unwrap(),
-            end: span["end_ns"].as_u64().unwrap(),
-            attributes: pairs(&span["attrs"]),
-            events: events
-                .filter(|event| !is_left_out(&text(&event["name"])))
-                .map(|event| (text(&event["name"]), pairs(&event["attrs"])))
-                .collect(),
-            links: links.map(|link| text(&link["span_id"])).collect(),
-        }
-    }
+        let pairs = pairs.iter().map(|pair| (pair.key.clone(), value(pair)));
+        pairs.collect()
+    };
+    let events = span.events.iter();
+    let events = events.map(|one| json!({"name": one.name, "attrs": object(&one.attributes)}));
+    let links = span.links.iter();
+    let links = links.map(|link| json!({"span_id": hex(&link.span_id)}));
+    json!({
+        "name": span.name,
+        "trace_id": hex(&span.trace_id),
+        "span_id": hex(&span.span_id),
+        "parent": hex(&span.parent_span_id),
+        "kind": span.kind,
+        "flags": span.flags,
+        "status": {"code": span.status.as_ref().map_or(0, |status| status.code)},
+        "scope": scope,
+        "start_ns": span.start_time_unix_nano,
+        "end_ns": span.end_time_unix_nano,
+        "attrs": object(&span.attributes),
+        "events": events.collect::<Vec<_>>(),
+        "links": links.collect::<Vec<_>>(),
+    })
+}
 
-    /// As it would have been recorded.
-    fn sent(span: &v1::Span, scope: &str) -> Span {
-        let hex = |bytes: &[u8]| {
-            let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-            digits.collect::<String>()
-        };
-        let object = |pairs: &[KeyValue]| -> Value {
-            let value = |pair: &KeyValue| match pair.value.clone().unwrap().value.unwrap() {
-                Any::StringValue(text) => Value::from(text),
-                Any::IntValue(number) => Value::from(number),
-                Any::DoubleValue(number) => Value::from(number),
-                other => panic!("{other:?}"),
-            };
-            let pairs = pairs.iter().map(|pair| (pair.key.clone(), value(pair)));
-            pairs.collect()
-        };
-        let events = span.events.iter();
-        let events = events.map(|one| json!({"name": one.name, "attrs": object(&one.attributes)}));
-        let links = span.links.iter();
-        let links = links.map(|link| json!({"span_id": hex(&link.span_id)}));
-        Span::recorded(&json!({
-            "name": span.name,
-            "trace_id": hex(&span.trace_id),
-            "span_id": hex(&span.span_id),
-            "parent": hex(&span.parent_span_id),
-            "kind": span.kind,
-            "flags": span.flags,
-            "status": {"code": span.status.as_ref().map_or(0, |status| status.code)},
-            "scope": scope,
-            "start_ns": span.start_time_unix_nano,
-            "end_ns": span.end_time_unix_nano,
-            "attrs": object(&span.attributes),
-            "events": events.collect::<Vec<_>>(),
-            "links": links.collect::<Vec<_>>(),
-        }))
+/// The name without what differs from server to server and request to request.
+pub(super) fn kind_of_name(span: &Value) -> &str {
+    let name = span["name"].as_str().unwrap();
+    // Eight characters are the request's.
+    match name.split_once(" Req ") {
+        Some((_, id)) => name
+            .strip_suffix(id)
+            .filter(|_| id.len() == 8)
+            .unwrap()
+            .trim_end(),
+        None => name.split("(host:").next().unwrap().trim_end(),
     }
+}
 
-    /// The name without what differs from server to server and request to request.
-    pub(super) fn kind_of_name(&self) -> &str {
-        let name = self.name.split("(host:").next().unwrap();
-        if self.name.starts_with(" Req ") {
-            // Always eight characters.
-            assert_eq!(self.name.len(), 13, "{}", self.name);
-            return " Req";
-        }
-        name
-    }
-
-    fn attribute(&self, key: &str) -> &Value {
-        let found = self.attributes.iter().find(|(name, _)| name == key);
-        &found.unwrap_or_else(|| panic!("no {key}: {self:#?}")).1
-    }
+/// The span that another is part of, of those that are there.
+pub(super) fn above<'a>(span: &Value, all: &'a [Value]) -> Option<&'a Value> {
+    all.iter().find(|other| other["span_id"] == span["parent"])
 }
 
 /// What of spans must be alike: names, nesting, links, attributes and their types, and values that follow from the
 /// request. How often each is there. `is_calm` of spans whose number hangs on time: how often is not compared.
-fn structure(spans: &[Span], parent: Option<&str>, is_calm: bool) -> BTreeMap<String, usize> {
-    let named = |id: &str| {
-        let found = spans.iter().find(|span| span.id == id);
-        found.map(Span::kind_of_name)
-    };
+fn structure(spans: &[Value], parent: Option<&str>, is_calm: bool) -> BTreeMap<String, usize> {
     let remote = parent.and_then(|parent| parent.split('-').nth(2));
     let mut all = BTreeMap::new();
     for span in spans {
-        let above = match named(&span.parent) {
-            Some(name) => name,
-            None if span.parent.is_empty() => "nothing",
-            None if Some(span.parent.as_str()) == remote => "what it came with",
-            None => "what was never told",
+        let above = match (above(span, spans), span["parent"].as_str().unwrap()) {
+            (Some(above), _) => kind_of_name(above),
+            (None, "") => "nothing",
+            (None, parent) if Some(parent) == remote => "what it came with",
+            (None, _) => "what was never told",
         };
-        let mut text = format!(
-            "{} < {above} kind {} flags {} status {} scope {}:",
-            span.kind_of_name(),
-            span.kind,
-            span.flags,
-            span.status,
-            span.scope
-        );
-        let mut put = |pairs: &[(String, Value)]| {
-            for (key, value) in pairs {
+        let mut text = format!("{} < {above}", kind_of_name(span));
+        for key in ["kind", "flags", "scope"] {
+            write!(text, " {key} {}", span[key]).unwrap();
+        }
+        write!(text, " status {}", span["status"]["code"]).unwrap();
+        let mut put = |pairs: &Value| {
+            let pairs = pairs.as_object().unwrap().iter();
+            for (key, value) in pairs.filter(|(key, _)| !is_left_out(key)) {
                 match SAME.contains(&key.as_str()) && !(is_calm && key != "module") {
                     true => write!(text, " {key}={value}").unwrap(),
                     false => write!(text, " {key}:{}", Shape::of(&value.to_string())).unwrap(),
                 }
             }
         };
-        put(&span.attributes);
-        for (name, pairs) in span.events.iter().filter(|_| !is_calm) {
-            put(&[(format!("event {name}"), Value::Null)]);
-            put(pairs);
+        put(&span["attrs"]);
+        for event in span["events"].as_array().unwrap() {
+            let name = event["name"].as_str().unwrap();
+            if !is_calm && !is_left_out(name) {
+                put(&json!({ format!("event {name}"): null }));
+                put(&event["attrs"]);
+            }
         }
-        for link in &span.links {
-            let name = named(link).unwrap();
-            write!(text, " links {name}").unwrap();
+        for link in span["links"].as_array().unwrap() {
+            let to = spans.iter().find(|span| span["span_id"] == link["span_id"]);
+            write!(text, " links {}", kind_of_name(to.unwrap())).unwrap();
         }
         *all.entry(text).or_default() += 1;
     }
@@ -310,25 +256,22 @@ fn structure(spans: &[Span], parent: Option<&str>, is_calm: bool) -> BTreeMap<St
     all
 }
 
-fn same_structure(told: &[Span], case: &Case, is_calm: bool) {
+fn same_structure(told: &[Value], case: &Case, is_calm: bool) {
     let recorded = case.spans();
+    let parent = case.traceparent();
     assert_eq!(
-        structure(told, case.traceparent(), is_calm),
-        structure(&recorded, case.traceparent(), is_calm),
+        structure(told, parent, is_calm),
+        structure(&recorded, parent, is_calm),
         "{}",
         case.folder.display()
     );
-    for spans in [told, &recorded] {
-        let traces: Vec<&str> = spans.iter().map(|span| span.trace.as_str()).collect();
-        match case.traceparent() {
-            Some(parent) => assert!(traces.iter().all(|trace| parent.contains(trace))),
+    for span in told.iter().chain(&recorded) {
+        let trace = span["trace_id"].as_str().unwrap();
+        assert!(match parent {
+            Some(parent) => parent.contains(trace),
             // 64 bits, where the server makes it up.
-            None => assert!(
-                traces
-                    .iter()
-                    .all(|trace| trace.starts_with(&"0".repeat(16)))
-            ),
-        }
+            None => trace.starts_with(&"0".repeat(16)),
+        });
     }
 }
 
@@ -369,6 +312,17 @@ async fn spans_and_log_lines_have_the_recorded_shape() {
 }
 
 #[tokio::test]
+async fn a_collector_that_hangs_holds_nobody_up() {
+    let told = Told::with(fast(), Clock::system()).await;
+    told.collector.set(Mood::Holds);
+    for _ in 0..20 {
+        let case = Case::named("generate_stream");
+        let whole = case.send(&told.sim).await.response().await.unwrap();
+        assert!(whole.text().ends_with("[DONE]\n\n"));
+    }
+}
+
+#[tokio::test]
 async fn an_unsampled_request_has_a_log_line_and_no_span() {
     let (unsampled, sampled) = (
         Case::named("chat_stream_tp_unsampled"),
@@ -391,14 +345,10 @@ async fn a_client_that_leaves_has_the_recorded_spans_and_no_line() {
         connection.chunk().await.unwrap();
     }
     drop(connection);
-    until("the root", || {
-        told.spans()
-            .iter()
-            .any(|span| span.kind_of_name() == " Req")
-    })
-    .await;
-    let thread = |span: &Span| span.name.starts_with("Scheduler");
-    until("the scheduler", || told.spans().iter().any(thread)).await;
+    for name in [" Req", "Scheduler"] {
+        let is_there = |span: &Value| kind_of_name(span).starts_with(name);
+        until(name, || told.spans().iter().any(is_there)).await;
+    }
     same_structure(&told.spans(), &case, true);
     assert!(told.log().is_empty());
 }
@@ -440,25 +390,28 @@ async fn spans_say_what_meta_info_says_and_come_children_first() {
     let event: Value = serde_json::from_slice(last.strip_prefix(b"data: ").unwrap()).unwrap();
     let info = |key: &str| event["meta_info"][key].as_f64().unwrap();
     let span = |name: &str| {
-        let found = spans.iter().find(|span| span.kind_of_name() == name);
-        found.unwrap()
+        spans
+            .iter()
+            .find(|span| kind_of_name(span) == name)
+            .unwrap()
     };
-    let seconds = |nanos: u64| nanos as f64 / 1e9;
-    let queue = span("prefill_waiting");
-    let root = span(" Req");
-    let float = |key: &str| root.attribute(key).as_f64().unwrap();
-    let first = "gen_ai.latency.time_to_first_token";
-    let prefill = span("prefill_forward");
+    let seconds = |name: &str, end: &str| span(name)[end].as_u64().unwrap() as f64 / 1e9;
+    let queue = |end: &str| seconds("prefill_waiting", end);
+    let root = &span(" Req")["attrs"];
+    let first = &root["gen_ai.latency.time_to_first_token"];
     for (told, key) in [
-        (seconds(root.start), "request_received_ts"),
-        (seconds(root.end), "request_finished_ts"),
-        (seconds(queue.end), "forward_entry_time"),
-        (seconds(queue.end) - seconds(queue.start), "queue_time"),
-        (seconds(prefill.start), "forward_entry_time"),
-        (seconds(prefill.end), "prefill_finished_time"),
-        (float(first), "first_token_latency"),
+        (seconds(" Req", "start_ns"), "request_received_ts"),
+        (seconds(" Req", "end_ns"), "request_finished_ts"),
+        (queue("end_ns"), "forward_entry_time"),
+        (queue("end_ns") - queue("start_ns"), "queue_time"),
+        (seconds("prefill_forward", "start_ns"), "forward_entry_time"),
         (
-            seconds(span("Tokenizer").end),
+            seconds("prefill_forward", "end_ns"),
+            "prefill_finished_time",
+        ),
+        (first.as_f64().unwrap(), "first_token_latency"),
+        (
+            seconds("Tokenizer", "end_ns"),
             "api_server_dispatch_finish_ts",
         ),
     ] {
@@ -471,12 +424,12 @@ async fn spans_say_what_meta_info_says_and_come_children_first() {
         let at = exports
             .iter()
             .position(|export| format!("{export:?}").contains(name));
-        let within = spans.iter().position(|span| span.kind_of_name() == name);
+        let within = spans.iter().position(|span| kind_of_name(span) == name);
         (at, within.unwrap())
     };
     assert!(place("tokenize") < place("Tokenizer"));
     assert!(place("Tokenizer") < place(" Req"));
-    assert!(place("decode_forward") < place("Scheduler [TP 0]  [PP 0] "));
+    assert!(place("decode_forward") < place("Scheduler [TP 0]  [PP 0]"));
     assert_ne!(place("tokenize").0, place("decode_loop").0);
     // The log's line says the same.
     let line: Value = serde_json::from_str(&told.log()[0]).unwrap();
@@ -484,5 +437,5 @@ async fn spans_say_what_meta_info_says_and_come_children_first() {
         line["forward_entry_time"],
         event["meta_info"]["forward_entry_time"]
     );
-    assert_eq!(line["id"], *root.attribute("gen_ai.request.id"));
+    assert_eq!(line["id"], root["gen_ai.request.id"]);
 }

@@ -1,7 +1,10 @@
 //! The command line, and values out of range.
 
+use clap::{Args, Command, CommandFactory};
 use queuescope::clock::Clock;
+use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
+use queuescope::traffic;
 
 use super::fast;
 use crate::support::assert_says;
@@ -53,6 +56,28 @@ fn values_out_of_range_name_their_flag_and_what_would_be_right() {
         &output.err,
         "error: --export-metrics-to-file-dir /dev/null/log: must be a folder that can be made",
     );
+}
+
+#[test]
+fn every_flag_of_a_time_a_rate_or_a_share_takes_the_same_units() {
+    let sim = Config::augment_args(Command::new("sim"));
+    let mut tried = 0;
+    for command in [traffic::Args::command(), sim] {
+        for flag in command.get_arguments() {
+            let name = flag.get_value_names().map_or("", |names| &names[0]);
+            let value = match name {
+                "SECONDS" | "S" | "MS" | "US" | "NS" => "20ms",
+                "RATE" => "480/min",
+                "SHARE" => "20%",
+                _ => continue,
+            };
+            let line = ["x", &format!("--{}", flag.get_long().unwrap()), value];
+            let read = command.clone().try_get_matches_from(line);
+            assert!(read.is_ok(), "{line:?}: {}", read.unwrap_err());
+            tried += 1;
+        }
+    }
+    assert!(tried > 20, "{tried}");
 }
 
 #[tokio::test]

@@ -19,18 +19,19 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1;
+use prost::Message;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tonic::codegen::Service as _;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Status};
 
 use super::listening::Listening;
 
 /// What the collector does with an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mood {
     /// Takes it.
+    #[default]
     Takes,
     /// Answers an error that sending again does not help.
     Refuses,
@@ -69,16 +70,14 @@ pub struct Collector {
     _listening: Listening,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Store(Arc<Mutex<Inner>>);
 
+#[derive(Default)]
 struct Inner {
     mood: Mood,
-    spans: Vec<Span>,
-    /// Each export as it came.
-    exports: Vec<ExportTraceServiceRequest>,
-    /// Headers of each export.
-    headers: Vec<http::HeaderMap>,
+    /// Each export as it came, with its headers.
+    exports: Vec<(http::HeaderMap, ExportTraceServiceRequest)>,
 }
 
 pub const SERVER: i32 = 2;
@@ -87,13 +86,7 @@ pub const INTERNAL: i32 = 1;
 
 impl Collector {
     pub async fn start() -> Collector {
-        let inner = Inner {
-            mood: Mood::Takes,
-            spans: Vec::new(),
-            exports: Vec::new(),
-            headers: Vec::new(),
-        };
-        let store = Store(Arc::new(Mutex::new(inner)));
+        let store = Store::default();
         let mut serving = JoinSet::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let grpc = listener.local_addr().unwrap();
@@ -130,12 +123,19 @@ impl Collector {
 
     /// All spans so far.
     pub fn spans(&self) -> Vec<Span> {
-        self.store.0.lock().unwrap().spans.clone()
+        let exports = self.exports().into_iter();
+        let resources = exports.flat_map(|export| export.resource_spans);
+        resources.flat_map(spans_of).collect()
     }
 
     /// All exports so far, whole.
     pub fn exports(&self) -> Vec<ExportTraceServiceRequest> {
-        self.store.0.lock().unwrap().exports.clone()
+        let inner = self.store.0.lock().unwrap();
+        inner
+            .exports
+            .iter()
+            .map(|(_, export)| export.clone())
+            .collect()
     }
 
     /// How many requests' traces there are.
@@ -148,15 +148,8 @@ impl Collector {
     /// A header of the last export.
     pub fn header(&self, name: &str) -> Option<String> {
         let inner = self.store.0.lock().unwrap();
-        Some(
-            inner
-                .headers
-                .last()?
-                .get(name)?
-                .to_str()
-                .unwrap()
-                .to_owned(),
-        )
+        let (headers, _) = inner.exports.last()?;
+        Some(headers.get(name)?.to_str().unwrap().to_owned())
     }
 }
 
@@ -166,68 +159,65 @@ impl TraceService for Store {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<tonic::Response<ExportTraceServiceResponse>, Status> {
-        let mood = self.0.lock().unwrap().mood;
-        match mood {
-            Mood::Takes => {}
-            Mood::Refuses => return Err(Status::invalid_argument("not today")),
-            Mood::Busy => return Err(Status::unavailable("not now")),
-            Mood::Holds => std::future::pending().await,
-        }
-        let (metadata, _, request) = request.into_parts();
-        let mut inner = self.0.lock().unwrap();
-        inner.exports.push(request.clone());
-        inner.headers.push(metadata.into_headers());
-        for of_resource in request.resource_spans {
-            let resource = of_resource
-                .resource
-                .map(|resource| attributes(resource.attributes));
-            let service = resource.and_then(|resource| resource.get("service.name").cloned());
-            let spans = of_resource
-                .scope_spans
-                .into_iter()
-                .flat_map(|scope| scope.spans);
-            inner
-                .spans
-                .extend(spans.map(|span| Span::of(span, service.clone().unwrap_or_default())));
-        }
+        let (metadata, _, export) = request.into_parts();
+        self.take(metadata.into_headers(), export).await?;
         Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
     }
 }
 
-/// The body of an export by HTTP is the message of one by gRPC.
+impl Store {
+    async fn take(
+        &self,
+        headers: http::HeaderMap,
+        export: ExportTraceServiceRequest,
+    ) -> Result<(), Status> {
+        let mood = self.0.lock().unwrap().mood;
+        match mood {
+            Mood::Takes => self.0.lock().unwrap().exports.push((headers, export)),
+            Mood::Refuses => return Err(Status::invalid_argument("not today")),
+            Mood::Busy => return Err(Status::unavailable("not now")),
+            Mood::Holds => std::future::pending().await,
+        }
+        Ok(())
+    }
+}
+
+/// An export by HTTP.
 async fn by_path(
     request: http::Request<hyper::body::Incoming>,
     store: Store,
 ) -> Result<http::Response<Full<Bytes>>, Infallible> {
-    let answer = |status| {
-        Ok(http::Response::builder()
-            .status(status)
-            .body(Full::default())
-            .unwrap())
-    };
     let (head, body) = request.into_parts();
-    if head.uri.path() != "/v1/traces" || head.headers["content-type"] != "application/x-protobuf" {
-        return answer(404);
-    }
+    let is_export =
+        head.uri.path() == "/v1/traces" && head.headers["content-type"] == "application/x-protobuf";
     let body = body.collect().await.unwrap().to_bytes();
-    let mut framed = vec![0];
-    framed.extend((body.len() as u32).to_be_bytes());
-    framed.extend(&body);
-    let mut request = http::Request::new(tonic::body::Body::new(Full::new(Bytes::from(framed))));
-    *request.method_mut() = http::Method::POST;
-    *request.uri_mut() = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-        .parse()
-        .unwrap();
-    *request.headers_mut() = head.headers;
-    let kind = http::HeaderValue::from_static("application/grpc");
-    request.headers_mut().insert("content-type", kind);
-    let response = TraceServiceServer::new(store).call(request).await.unwrap();
-    let status = response.headers().get("grpc-status");
-    answer(match status.map(http::HeaderValue::as_bytes) {
-        None | Some(b"0") => 200,
-        Some(b"14") => 503,
-        Some(_) => 400,
-    })
+    let taken = match is_export {
+        true => {
+            store
+                .take(head.headers, Message::decode(body).unwrap())
+                .await
+        }
+        false => Err(Status::unimplemented("")),
+    };
+    let mut answer = http::Response::new(Full::default());
+    *answer.status_mut() = match taken.map_err(|status| status.code()) {
+        Ok(()) => http::StatusCode::OK,
+        Err(tonic::Code::Unavailable) => http::StatusCode::SERVICE_UNAVAILABLE,
+        Err(tonic::Code::Unimplemented) => http::StatusCode::NOT_FOUND,
+        Err(_) => http::StatusCode::BAD_REQUEST,
+    };
+    Ok(answer)
+}
+
+fn spans_of(of_resource: v1::ResourceSpans) -> Vec<Span> {
+    let resource = of_resource.resource.unwrap_or_default();
+    let service = attributes(resource.attributes).remove("service.name");
+    let service = service.unwrap_or_default();
+    let spans = of_resource
+        .scope_spans
+        .into_iter()
+        .flat_map(|scope| scope.spans);
+    spans.map(|span| Span::of(span, service.clone())).collect()
 }
 
 impl Span {

@@ -43,5 +43,5 @@ pub fn sim(change: impl FnOnce(&mut Config)) -> Sim {
 
 /// The words of a command line.
 pub fn flags(line: &str) -> Vec<&str> {
-    line.split(' ').collect()
+    line.split_whitespace().collect()
 }

@@ -8,15 +8,10 @@ const GENERATOR: &str = env!("CARGO_BIN_EXE_queuescope-traffic");
 
 /// The same by its other name.
 fn generator(addr: SocketAddr, dir: &Path, line: &str) -> Command {
-    let mut command = Command::new(GENERATOR);
-    let as_ever = command_line(addr, dir, line);
-    command.args(as_ever).env_remove("OPENAI_API_KEY");
-    command
-}
-
-fn command_line(addr: SocketAddr, dir: &Path, line: &str) -> Vec<std::ffi::OsString> {
-    let command = command(addr, dir, line);
-    command.get_args().skip(1).map(Into::into).collect()
+    let mut other = Command::new(GENERATOR);
+    other.args(command(addr, dir, line).get_args().skip(1));
+    other.env_remove("OPENAI_API_KEY");
+    other
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,12 +197,9 @@ async fn an_interrupt_ends_the_run_and_still_writes_everything() {
         (3, 2)
     );
     let summary = summary(dir, &done);
-    let counts = ["completed", "given_up", "failed", "peak_concurrency"];
     // All five were under way until they were given up.
-    assert_eq!(
-        counts.map(|key| summary[key].as_u64().unwrap()),
-        [3, 2, 0, 5]
-    );
+    let keys = ["completed", "given_up", "failed", "peak_concurrency"];
+    assert_eq!(counts(&summary, keys), [3, 2, 0, 5]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -130,15 +130,7 @@ async fn the_members_of_the_summary_stay() {
         "--dataset-name azure --dataset-path tests/data/datasets/azure-2024.csv --arrival trace --trace-speed 9",
         "--dataset-name generated-shared-prefix --gsp-num-groups 2 --gsp-prompts-per-group 2",
     ] {
-        let root = tempfile::tempdir().unwrap();
-        let mut command = Command::new(GENERATOR);
-        let url = format!("http://{}", server.addr);
-        command.args(["--base-url", &url, "--output-dir"]);
-        command.arg(root.path()).args(flags(line));
-        command.env_remove("OPENAI_API_KEY");
-        let done = run_aside(command).await;
-        let summary = std::fs::read_to_string(root.path().join("summary.json"));
-        let summary: Value = serde_json::from_str(&summary.expect(&done.err)).unwrap();
+        let (_, summary, _) = ran(server.addr, line).await;
         let mut all = BTreeSet::new();
         // Only the settings differ from run to run.
         match found.is_empty() {

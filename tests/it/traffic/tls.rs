@@ -6,20 +6,23 @@ use crate::support::tls::{Authority, params};
 use rcgen::{CertificateParams, IsCa, date_time_ymd};
 
 /// A plan of a few quick requests to `https://host:port`.
-fn https(host: &str, addr: SocketAddr, more: &[&str]) -> Result<RunPlan, Error> {
-    let more = [&["--random-input-len", "8"], more].concat();
-    generator::plan(&format!("https://{host}:{}", addr.port()), &more)
+fn https(host: &str, addr: SocketAddr, line: &str) -> Result<RunPlan, Error> {
+    let line = format!("--random-input-len 8 {line}");
+    generator::plan(&format!("https://{host}:{}", addr.port()), &flags(&line))
 }
 
-fn trusting(ca: &Authority) -> Vec<String> {
-    vec!["--ca".to_owned(), ca.file().display().to_string()]
+fn trusting(ca: &Authority) -> String {
+    format!("--ca {}", ca.file().display())
 }
 
-/// A run of one request, or the error in its place.
-async fn one(host: &str, addr: SocketAddr, more: &[String]) -> Result<Run, Error> {
-    let more: Vec<&str> = more.iter().map(String::as_str).collect();
-    let more = [&["--num-prompts", "1"], &more[..]].concat();
-    drive(https(host, addr, &more)?).await
+/// A run of one request to localhost, or the error in its place.
+async fn one(addr: SocketAddr, line: &str) -> Result<Run, Error> {
+    drive(https(
+        "localhost",
+        addr,
+        &format!("--num-prompts 1 {line}"),
+    )?)
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,10 +35,9 @@ async fn two_hundred_requests_go_through_a_front_under_tls() {
         config.upstream_kind = queuescope::proxy::shared::UpstreamKind::Server;
     })
     .await;
-    let line = ["--num-prompts", "200", "--max-concurrency", "20"];
-    let ca = ca.file().display().to_string();
-    let more = [&line[..], &["--random-output-len", "4", "--ca", &ca]].concat();
-    let plan = https("localhost", front.addr(), &more).unwrap();
+    let line = "--num-prompts 200 --max-concurrency 20 --random-output-len 4";
+    let line = format!("{line} {}", trusting(&ca));
+    let plan = https("localhost", front.addr(), &line).unwrap();
     let run = drive(plan).await.unwrap();
     assert_eq!(outcomes(&run), vec![Outcome::Ok; 200]);
     for row in &run.records {
@@ -44,22 +46,17 @@ async fn two_hundred_requests_go_through_a_front_under_tls() {
         let order = [
             Moment::Sent,
             Moment::Arrival,
-            Moment::ResponseHead,
             Moment::FirstToken,
-            Moment::LastToken,
             Moment::Finish,
         ];
         let times = order.map(|moment| at(row, moment));
-        assert!(times.is_sorted(), "{times:?}");
-        assert!(times[0] < times[5], "{times:?}");
+        assert!(times.is_sorted() && times[0] < times[3], "{times:?}");
     }
     let reused = run.records.iter().filter_map(|row| row.upstream_reused);
     assert!(reused.filter(|reused| *reused).count() > 100);
     let seen = front.rows().await;
-    assert_eq!(
-        seen.iter().filter(|row| row["outcome"] == "ok").count(),
-        200
-    );
+    assert_eq!(seen.len(), 200);
+    assert!(seen.iter().all(|row| row["outcome"] == "ok"));
 }
 
 #[tokio::test]
@@ -68,7 +65,8 @@ async fn names_are_asked_for_and_numbers_only_verified() {
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost", "127.0.0.1"], server.addr).await;
     for (host, asked_for) in [("localhost", Some("localhost")), ("127.0.0.1", None)] {
-        let run = one(host, face.addr, &trusting(&ca)).await.unwrap();
+        let line = format!("--num-prompts 1 {}", trusting(&ca));
+        let run = drive(https(host, face.addr, &line).unwrap()).await.unwrap();
         assert_eq!(outcomes(&run), [Outcome::Ok]);
         assert_eq!(face.asked_for().last().unwrap().as_deref(), asked_for);
         let authority = format!("{host}:{}", face.addr.port());
@@ -86,10 +84,10 @@ async fn a_kept_connection_that_said_its_end_is_replaced_as_in_the_clear() {
     .await;
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost"], server.addr).await;
-    let ca = ca.file().display().to_string();
-    let line = ["--num-prompts", "3", "--max-concurrency", "1", "--ca", &ca];
-    let run = drive(https("localhost", face.addr, &line).unwrap()).await;
-    let run = run.unwrap();
+    let line = format!("--num-prompts 3 --max-concurrency 1 {}", trusting(&ca));
+    let run = drive(https("localhost", face.addr, &line).unwrap())
+        .await
+        .unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok; 3]);
     // Its last words under TLS are bytes too, but none of a response.
     let attempts = run.records.iter().filter_map(|row| row.attempts);
@@ -124,12 +122,12 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
         (&ours, of_a_ca, true, "CaUsedAsEndEntity"),
     ] {
         let face = issuer.face_of(params, server.addr).await;
-        let flags = if trusted {
+        let line = if trusted {
             trusting(&ours)
         } else {
-            Default::default()
+            String::new()
         };
-        let error = one("localhost", face.addr, &flags).await.unwrap_err();
+        let error = one(face.addr, line.trim()).await.unwrap_err();
         assert!(!error.is_usage());
         let error = error.to_string();
         let url = format!("cannot reach https://localhost:{}: ", face.addr.port());
@@ -139,12 +137,11 @@ async fn a_wrong_certificate_is_named_with_its_remedy_and_insecure_takes_it() {
             "{error}"
         );
 
-        let insecure = ["--insecure".to_owned()];
-        let run = one("localhost", face.addr, &insecure).await.unwrap();
+        let run = one(face.addr, "--insecure").await.unwrap();
         assert_eq!(outcomes(&run), [Outcome::Ok], "{said}");
     }
     let plain = generator::sim(|_| {});
-    let error = one("localhost", plain.addr(), &trusting(&ours)).await;
+    let error = one(plain.addr(), &trusting(&ours)).await;
     let error = error.unwrap_err().to_string();
     assert!(
         error.contains("does the server speak TLS there?"),
@@ -158,7 +155,7 @@ async fn a_certificate_that_is_its_own_ca_is_taken_when_it_is_given() {
     let own = |names: &[&str]| Authority::of_a_server("self", names);
     let ours = own(&["localhost"]);
     let face = ours.own_face(server.addr).await;
-    let run = one("localhost", face.addr, &trusting(&ours)).await.unwrap();
+    let run = one(face.addr, &trusting(&ours)).await.unwrap();
     assert_eq!(outcomes(&run), [Outcome::Ok]);
     // Its name counts all the same, and another's is another's.
     let named_else = own(&["elsewhere"]);
@@ -167,7 +164,7 @@ async fn a_certificate_that_is_its_own_ca_is_taken_when_it_is_given() {
         (&named_else, "not valid for name \"localhost\""),
         (&ours, "CaUsedAsEndEntity"),
     ] {
-        let error = one("localhost", face.addr, &trusting(given)).await;
+        let error = one(face.addr, &trusting(given)).await;
         let error = error.unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
     }
@@ -186,27 +183,33 @@ async fn http_to_a_server_under_tls_is_told_to_take_https() {
 
 #[test]
 fn flags_that_do_not_fit_the_url_are_told() {
-    let addr = "127.0.0.1:1".parse().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
     let empty = empty.to_str().unwrap();
-    let wrong = |more: &[&str]| https("localhost", addr, more).unwrap_err();
-    for (more, said) in [
-        (["--ca", empty], "holds no certificate; give a PEM file"),
+    for (url, more, said) in [
         (
-            ["--ca", "/nowhere/ca.pem"],
+            "https://a",
+            format!("--ca {empty}"),
+            "holds no certificate; give a PEM file",
+        ),
+        (
+            "https://a",
+            "--ca /nowhere/ca.pem".into(),
             "--ca /nowhere/ca.pem: cannot be read",
         ),
+        (
+            "http://a:1",
+            format!("--ca {empty}"),
+            "go with an https:// URL",
+        ),
+        ("http://a:1", "--insecure".into(), "go with an https:// URL"),
     ] {
-        let error = wrong(&more);
-        assert!(error.is_usage());
-        assert!(error.to_string().contains(said), "{error}");
-    }
-    for flags in [&["--ca", empty][..], &["--insecure"]] {
-        let error = generator::plan("http://a:1", flags).unwrap_err();
-        let error = error.to_string();
-        assert!(error.contains("go with an https:// URL"), "{error}");
+        let error = generator::plan(url, &flags(&more)).unwrap_err();
+        assert!(
+            error.is_usage() && error.to_string().contains(said),
+            "{error}"
+        );
     }
     let both = ["traffic", "--ca", empty, "--insecure"];
     assert!(traffic::Args::try_parse_from(both).is_err());
@@ -261,11 +264,6 @@ async fn both_commands_trust_the_systems_roots_and_say_loudly_when_they_verify_n
     }
     let summary: Value = serde_json::from_str(&read(&dir, "summary.json")).unwrap();
     assert_eq!(summary["config"]["insecure"], true);
-    // A busy machine adds a warning of its own.
-    let warnings = summary["warnings"].as_array().unwrap();
-    let mut words = warnings.iter().filter_map(Value::as_str);
-    assert!(
-        words.any(|warning| warning.contains("NOT verified")),
-        "{warnings:?}"
-    );
+    let warnings = summary["warnings"].to_string();
+    assert!(warnings.contains("NOT verified"), "{warnings}");
 }

@@ -61,19 +61,17 @@ async fn a_generator_that_stood_still_is_invalid_also_where_all_is_due_at_once()
 #[tokio::test(flavor = "multi_thread")]
 async fn figures_of_a_window_leave_its_edges_out_and_rows_hold_all() {
     let server = Upstream::always(recorded("generate_stream")).await;
-    let root = tempfile::tempdir().unwrap();
     let line = "--upstream-kind server --request-rate 100 --num-prompts 150 --leave-out-first 0.5 --leave-out-last 0.4";
-    let done = run_aside(command(server.addr, root.path(), line)).await;
-    let summary = summary(root.path(), &done);
+    let (done, summary, folder) = ran(server.addr, line).await;
     let window = &summary["window"];
-    let count = |value: &Value| value.as_u64().unwrap();
-    let left_out = count(&window["left_out_first"]) + count(&window["left_out_last"]);
-    assert!(left_out > 20, "{window}");
-    assert_eq!(count(&summary["requests"]) + left_out, 150, "{window}");
+    let [first, last] = counts(window, ["left_out_first", "left_out_last"]);
+    assert!(first + last > 20, "{window}");
+    let [requests] = counts(&summary, ["requests"]);
+    assert_eq!(requests + first + last, 150, "{window}");
     assert_eq!(window["from_s"], 0.5);
     let length = window["to_s"].as_f64().unwrap() - 0.5;
     assert!((summary["duration"].as_f64().unwrap() - length).abs() < 1e-6);
-    assert_eq!(read(root.path(), "requests.csv").lines().count(), 151);
+    assert_eq!(read(folder.path(), "requests.csv").lines().count(), 151);
     let mut lines = done.out.lines();
     let first = lines.find(|line| line.starts_with("figures are of the "));
     let is_told = first.is_some_and(|line| line.contains("that arrived from 0.50 s to"));

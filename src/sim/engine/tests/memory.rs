@@ -14,10 +14,7 @@ fn beginning(id: u64, shared: u32, own: u32, output_tokens: u32) -> Request {
 
 #[test]
 fn a_known_beginning_is_not_prefilled_again() {
-    let profile = Profile {
-        disable_radix_cache: false,
-        ..bare(4)
-    };
+    let profile = with(4, |profile| profile.disable_radix_cache = false);
     let mut engine = Engine::new(profile, ms(0));
     engine.submit(beginning(1, 100, 20, 1), ms(0));
     engine.submit(beginning(2, 100, 30, 1), ms(1_000));
@@ -37,11 +34,10 @@ fn a_known_beginning_is_not_prefilled_again() {
 
 #[test]
 fn the_least_recently_used_prefix_makes_room() {
-    let profile = Profile {
-        disable_radix_cache: false,
-        max_total_tokens: 250,
-        ..bare(1)
-    };
+    let profile = with(1, |profile| {
+        profile.disable_radix_cache = false;
+        profile.max_total_tokens = 250;
+    });
     let mut engine = Engine::new(profile, ms(0));
     for (id, prompt, at) in [(1, 1, 0), (2, 2, 1_000), (1, 1, 2_000), (3, 3, 3_000)] {
         let new = Request {
@@ -65,10 +61,7 @@ fn the_least_recently_used_prefix_makes_room() {
 
 #[test]
 fn a_long_prompt_is_prefilled_in_pieces_and_the_last_is_filled_up() {
-    let profile = Profile {
-        chunked_prefill_size: 100,
-        ..bare(4)
-    };
+    let profile = with(4, |profile| profile.chunked_prefill_size = 100);
     // Pieces of 100, 100 and 30; the third takes the other prompt in.
     let all = "1 new 0, 2 new 200, 1 token 270, 2 last 270, 1 last 282";
     holds(profile, &[(1, 230, 2, 0), (2, 40, 1, 5)], all);
@@ -76,65 +69,22 @@ fn a_long_prompt_is_prefilled_in_pieces_and_the_last_is_filled_up() {
 
 #[test]
 fn a_request_waits_until_the_kv_cache_has_room() {
-    let profile = Profile {
-        max_total_tokens: 150,
-        ..bare(4)
-    };
+    let profile = with(4, |profile| profile.max_total_tokens = 150);
     // The third could never fit.
     let asked = [(1, 100, 2, 0), (2, 100, 1, 0), (3, 100, 50, 0)];
     let all = "3 rejected 0, 1 new 0, 1 token 100, 1 last 112, 2 new 112, 2 last 212";
     holds(profile, &asked, all);
 }
 
-/// Two requests that both want more than there is room for, since only little is kept for them.
-fn short_of_room() -> Engine {
-    let profile = Profile {
-        max_total_tokens: 60,
-        schedule_conservativeness: 0.01,
-        ..bare(4)
-    };
-    let mut engine = Engine::new(profile, ms(0));
-    engine.submit(request(1, 10, 40), ms(0));
-    engine.submit(request(2, 15, 30), ms(12));
-    engine
-}
-
-#[test]
-fn the_one_that_has_made_least_goes_back_and_goes_on_later() {
-    let mut engine = short_of_room();
-    let all = engine.advance(ms(100_000)).filter(|one| one.kind != Queued);
-    let all = all.map(|event| (event.id, event.at.nanos() / MS, event.kind));
-    let all: Vec<_> = all.collect();
-    let of = |id| all.iter().filter(move |event| event.0 == id);
-    assert!(of(1).all(|event| event.2 != Retracted));
-    let kinds: Vec<_> = of(2).map(|event| event.2).collect();
-    let retracted = kinds.iter().position(|kind| *kind == Retracted).unwrap();
-    // Admitted, Prefilled and then tokens until the two hold 60: 10 + 15 and what they made.
-    let made = retracted as u32 - 1;
-    let made_by_1 = of(1).take_while(|event| event.1 <= of(2).nth(retracted).unwrap().1);
-    let made_by_1 = made_by_1.filter(|event| event.2 != NEW).count() as u32;
-    // The newest token of each is not in the cache yet.
-    assert_eq!(25 + made + made_by_1 - 2, 60);
-    // It comes back when the other has ended, prefills what it had, and makes only what was left.
-    let end = of(1).next_back().unwrap();
-    assert_eq!(end.2, LAST);
-    assert_eq!(of(2).nth(retracted + 1), Some(&(2, end.1, NEW)));
-    let next = of(2).nth(retracted + 2).unwrap();
-    assert_eq!(*next, (2, end.1 + 15 + i64::from(made), TOKEN));
-    let tokens = |id| of(id).filter(|e| matches!(e.2, Token { .. })).count();
-    assert_eq!((tokens(1), tokens(2)), (40, 30));
-}
-
 #[test]
 fn with_overlap_results_come_while_the_next_step_runs() {
-    let profile = Profile {
-        disable_overlap_schedule: false,
-        schedule_ms: 1.0,
-        step_gap_ms: 2.0,
-        prefill_floor_ms: 8.0,
-        decode_launch_ms: 3.0,
-        ..bare(4)
-    };
+    let profile = with(4, |profile| {
+        profile.disable_overlap_schedule = false;
+        profile.schedule_ms = 1.0;
+        profile.step_gap_ms = 2.0;
+        profile.prefill_floor_ms = 8.0;
+        profile.decode_launch_ms = 3.0;
+    });
     let mut engine = Engine::new(profile, ms(0));
     for (id, prompt, output, at) in [(1, 20, 3, 1), (2, 30, 1, 5), (3, 10, 1, 60)] {
         engine.submit(request(id, prompt, output), ms(at));
@@ -148,13 +98,12 @@ fn with_overlap_results_come_while_the_next_step_runs() {
 
 #[test]
 fn the_gpu_waits_for_the_launch_of_short_steps() {
-    let profile = Profile {
-        disable_overlap_schedule: false,
-        prefill_floor_ms: 30.0,
-        decode_launch_ms: 5.0,
-        gpu_share: 0.5,
-        ..bare(4)
-    };
+    let profile = with(4, |profile| {
+        profile.disable_overlap_schedule = false;
+        profile.prefill_floor_ms = 30.0;
+        profile.decode_launch_ms = 5.0;
+        profile.gpu_share = 0.5;
+    });
     // The second is seen when the first was launched, at 30; launched at 60, and only then the first is told. The GPU has the
     // second ready at 60, but the scheduler is busy with a decode step until 65. That step is of both, 14 at half speed; the
     // next follows on its heels, of one.

@@ -38,10 +38,7 @@ fn room_then_arrival_then_a_slot() {
 
 #[test]
 fn the_room_is_the_memory_s_too() {
-    let profile = Profile {
-        max_total_tokens: 100,
-        ..bare(4)
-    };
+    let profile = with(4, |profile| profile.max_total_tokens = 100);
     let mut engine = Engine::decode_only(profile, 8, ms(0));
     engine.submit(request(1, 60, 10), ms(0));
     engine.submit(request(2, 60, 10), ms(0));
@@ -54,11 +51,10 @@ fn the_room_is_the_memory_s_too() {
 
 #[test]
 fn whatever_runs_out_of_room_ends_all_the_same() {
-    let profile = Profile {
-        max_total_tokens: 120,
-        schedule_conservativeness: 0.0,
-        ..bare(4)
-    };
+    let profile = with(4, |profile| {
+        profile.max_total_tokens = 120;
+        profile.schedule_conservativeness = 0.0;
+    });
     let mut engine = Engine::decode_only(profile, 8, ms(0));
     for id in 1..=6 {
         engine.submit(request(id, 20, 40), ms(0));

@@ -18,6 +18,15 @@ const WHOLE: Limits = Limits {
     speed: Some(1.0),
 };
 
+/// The first of so many requests, or of so many nanoseconds.
+fn first(count: impl Into<Option<usize>>, end: impl Into<Option<i64>>) -> Limits {
+    Limits {
+        count: count.into(),
+        end: end.into(),
+        ..WHOLE
+    }
+}
+
 fn read(is_csv: bool, text: &str, limits: Limits) -> (Dataset, String) {
     records::read(text.as_bytes(), Trace::new(is_csv, limits)).unwrap()
 }
@@ -33,22 +42,28 @@ fn rows(trace: &Dataset) -> Vec<(f64, u64, u64)> {
 
 #[test]
 fn each_format_gives_times_from_the_first_request_and_lengths() {
-    let (azure, taken) = read(true, AZURE_2023, WHOLE);
-    assert_eq!(
-        rows(&azure),
-        [(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)]
-    );
-    assert_eq!(taken, "its 3 requests");
-    let (azure, _) = read(true, AZURE_2024, WHOLE);
-    assert_eq!(
-        rows(&azure),
-        [(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)]
-    );
-    let (burst, taken) = read(true, BURST, WHOLE);
-    assert_eq!(rows(&burst), [(0.0, 30, 4), (40.0, 12, 9), (113.0, 51, 1)]);
-    assert_eq!(taken, "its 3 requests, 1 without tokens left out");
-    let (burst, _) = read(true, SESSIONS, WHOLE);
-    assert_eq!(rows(&burst), [(0.0, 30, 4), (40.25, 12, 9)]);
+    let all = "its 3 requests";
+    for (text, sent, said) in [
+        (
+            AZURE_2023,
+            &[(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)][..],
+            all,
+        ),
+        (
+            AZURE_2024,
+            &[(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)],
+            all,
+        ),
+        (
+            BURST,
+            &[(0.0, 30, 4), (40.0, 12, 9), (113.0, 51, 1)],
+            "its 3 requests, 1 without tokens left out",
+        ),
+        (SESSIONS, &[(0.0, 30, 4), (40.25, 12, 9)], "its 2 requests"),
+    ] {
+        let (trace, taken) = read(true, text, WHOLE);
+        assert_eq!((&rows(&trace)[..], &*taken), (sent, said));
+    }
 }
 
 #[test]
@@ -76,19 +91,11 @@ fn mooncake_is_put_in_order_of_time_and_has_its_blocks() {
 fn no_more_is_read_than_is_sent() {
     // What follows is no trace any more: it must not be read.
     let broken = AZURE_2023.to_owned() + "2023-11-17 00:02:00,1,1\nx,y,z\n";
-    let count = |most| Limits {
-        count: Some(most),
-        ..WHOLE
-    };
-    let (azure, taken) = read(true, &broken, count(2));
+    let (azure, taken) = read(true, &broken, first(2, None));
     assert_eq!((azure.entries.len(), &*taken), (2, "its first 2 requests"));
-    let end = |end| Limits {
-        end: Some(end),
-        ..WHOLE
-    };
-    let (azure, _) = read(true, &broken, end(1500 * MS));
+    let (azure, _) = read(true, &broken, first(None, 1500 * MS));
     assert_eq!(rows(&azure), [(0.0, 30, 4)]);
-    let (azure, _) = read(true, &broken, end(1501 * MS));
+    let (azure, _) = read(true, &broken, first(None, 1501 * MS));
     assert_eq!(azure.entries.len(), 2);
 }
 
@@ -99,11 +106,7 @@ fn a_duration_counts_from_the_first_request_that_is_sent() {
         for (at, answer) in lines {
             text += &format!("{at},9,{answer}\n");
         }
-        let limits = Limits {
-            end: Some(seconds * NANOS),
-            ..WHOLE
-        };
-        let (trace, taken) = read(true, &text, limits);
+        let (trace, taken) = read(true, &text, first(None, seconds * NANOS));
         let times: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
         (times, taken)
     };
@@ -186,10 +189,9 @@ fn a_file_of_one_endless_line_is_not_held() {
 #[test]
 fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_for() {
     let gather = |count, most| {
-        let limits = Limits { count, ..WHOLE };
         let trace = Trace {
             most,
-            ..Trace::new(false, limits)
+            ..Trace::new(false, first(count, None))
         };
         let read = records::read(MOONCAKE_LINES.as_bytes(), trace);
         read.map(|(trace, _)| trace.entries.len())

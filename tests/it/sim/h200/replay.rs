@@ -107,99 +107,65 @@ fn learned_of_others(run: &Run) -> Profile {
     }
 }
 
-/// Of one request, milliseconds since arrival; the tokens that the cache spared it.
-struct Times {
-    queue: f64,
-    first: f64,
-    finish: f64,
-    cached: u32,
-}
-
-fn figures(rows: &[&Row], times: &[Times]) -> [f64; 9] {
-    let column = |of: &dyn Fn(&Row, &Times) -> f64| -> Vec<f64> {
-        let both = rows.iter().zip(times);
-        both.map(|(row, times)| of(row, times)).collect()
-    };
-    let mut ttft = column(&|_, times| times.first);
-    let mut total = column(&|_, times| times.finish);
-    let mut tpot =
-        column(&|row, times| (times.finish - times.first) / (f64::from(row.output) - 1.0));
-    let ends = column(&|row, times| row.arrival as f64 / 10.0 + times.finish);
-    let span = ends.into_iter().fold(0.0, f64::max) - rows[0].arrival as f64 / 10.0;
+fn figures(rows: &[&Row], all: &[Times]) -> [f64; 9] {
+    let ttft = column(all, |one| one.first);
+    let total = column(all, |one| one.finish);
+    let tpot = column(all, Times::tpot);
+    let ends = column(all, |one| one.came + one.finish);
+    let span = ends.into_iter().fold(0.0, f64::max) - all[0].came;
     let prompts: usize = rows.iter().map(|row| row.prompt).sum();
-    let cached: u32 = times.iter().map(|times| times.cached).sum();
+    let cached: u32 = all.iter().map(|one| one.cached).sum();
     [
-        quantile(&mut ttft, 0.5),
-        quantile(&mut ttft, 0.99),
-        quantile(&mut total, 0.5),
-        quantile(&mut total, 0.99),
-        quantile(&mut tpot, 0.5),
-        quantile(&mut tpot, 0.99),
-        mean(&column(&|_, times| times.queue)),
+        quantile(&ttft, 0.5),
+        quantile(&ttft, 0.99),
+        quantile(&total, 0.5),
+        quantile(&total, 0.99),
+        quantile(&tpot, 0.5),
+        quantile(&tpot, 0.99),
+        mean(&column(all, |one| one.admitted - one.queued)),
         rows.len() as f64 / span * 1e3,
         f64::from(cached) / prompts as f64 * 100.0,
     ]
 }
 
 fn real(rows: &[&Row]) -> [f64; 9] {
+    let ms = |tenths: i64| tenths as f64 / 10.0;
     let times = rows.iter().map(|row| Times {
-        queue: (row.admitted - row.queued) as f64 / 10.0,
-        first: row.first as f64 / 10.0,
-        finish: row.finish as f64 / 10.0,
+        came: ms(row.arrival),
+        queued: ms(row.queued),
+        admitted: ms(row.admitted),
+        first: ms(row.first),
+        finish: ms(row.finish),
+        output: row.output,
         cached: row.cached,
     });
     figures(rows, &times.collect::<Vec<_>>())
 }
 
 fn model(rows: &[&Row], profile: Profile) -> [f64; 9] {
-    let start = Stamp::from_nanos(0);
     // Whoever found something in the cache shares that much with its group.
     let shared = rows.iter().map(|row| row.cached).max().unwrap() as usize;
-    let mut engine = Engine::new(profile.clone(), start);
-    let mut all = vec![Moments::default(); rows.len()];
-    let mut cached = vec![0; rows.len()];
-    let mut handed: Vec<(Stamp, Request)> = Vec::new();
-    for (id, row) in rows.iter().enumerate() {
-        let came = start.plus_seconds(row.arrival as f64 / 1e4);
-        all[id].came = Some(came);
+    let asked = (0..).zip(rows).map(|(id, row)| {
         let own = |place: usize| match place < shared {
             true => row.group,
-            false => 1_000_000 + id as u32,
+            false => 1_000_000 + id,
         };
-        let request = Request {
-            id: id as u64,
-            prompt: Prompt::Tokens((0..row.prompt).map(own).collect()),
-            output_tokens: row.output,
-        };
-        let way = IN_MS / 1e3 + profile.tokenize_s(row.prompt as u64);
-        handed.push((came.plus_seconds(way), request));
-    }
-    handed.sort_by_key(|(at, _)| *at);
-    for (at, request) in handed {
-        engine.submit(request, at);
-    }
-    for event in engine.advance(start.plus_seconds(1e4)) {
-        if let EventKind::Admitted { cached: spared } = event.kind {
-            cached[event.id as usize] = spared;
-        }
-        all[event.id as usize].enter(&event);
-    }
-    let times = all.iter().zip(cached).map(|(one, cached)| Times {
-        queue: milliseconds(one.queued, one.admitted),
-        first: milliseconds(one.came, one.first) + BACK_MS,
-        finish: milliseconds(one.came, one.last) + BACK_MS,
-        cached,
+        let prompt = Prompt::Tokens((0..row.prompt).map(own).collect());
+        (row.arrival as f64 / 1e4, prompt, row.output)
     });
-    figures(rows, &times.collect::<Vec<_>>())
+    let mut all = modelled(&profile, IN_MS, asked.collect());
+    for one in &mut all {
+        one.first += BACK_MS;
+        one.finish += BACK_MS;
+    }
+    figures(rows, &all)
 }
 
 /// The stated distances, and the table that docs/dev/CALIBRATION.md shows.
 #[test]
 fn replayed_rows_come_out_as_on_the_real_gpu() {
     let rows = rows();
-    let mut table = format!("| run | | {} |\n", COLUMNS.join(" | "));
-    table += &format!("|{}\n", "---|".repeat(COLUMNS.len() + 2));
-    let mut off = Vec::new();
+    let (mut table, mut off) = (head("run", &COLUMNS), Vec::new());
     let mut was_off = 0;
     for run in &RUNS {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.run == run.name).collect();
@@ -220,12 +186,8 @@ fn replayed_rows_come_out_as_on_the_real_gpu() {
             let columns = (0..BOUNDS.len()).filter(|column| apart(*column) > BOUNDS[*column]);
             columns.map(|column| COLUMNS[column]).collect::<Vec<_>>()
         };
-        off.extend(outside(&after).into_iter().map(|column| (run.name, column)));
-        off.extend(
-            outside(&of_others)
-                .into_iter()
-                .map(|column| (run.name, column)),
-        );
+        let both = [outside(&after), outside(&of_others)].concat();
+        off.extend(both.into_iter().map(|column| (run.name, column)));
         assert!((after[8] - real[8]).abs() < 0.5, "{}: {table}", run.name);
         was_off += usize::from(!outside(&run.before).is_empty());
     }
