@@ -121,7 +121,11 @@ impl Fault {
     pub fn of(table: toml::Table) -> Result<Fault, String> {
         let read = serde_path_to_error::deserialize(table);
         let wrong = |error: serde_path_to_error::Error<toml::de::Error>| {
-            format!("{}: {}", error.path(), error.inner().message())
+            let (path, wrong) = (error.path().to_string(), error.inner().message());
+            match &*path {
+                "." => wrong.to_owned(),
+                path => format!("{path}: {wrong}"),
+            }
         };
         Fault::checked(read.map_err(wrong)?)
     }

@@ -38,10 +38,10 @@ pub enum Error {
     Hops(String),
     /// A load whose requests are there already.
     #[error(
-        "{0}: most of its requests are also in {1}: the load would be doubled; give each once, and of proxies behind each other \
+        "{0} and {1}: {2} requests are in both, and the load would be doubled; give each once, and of proxies behind each other \
          only what the first recorded"
     )]
-    Twice(String, String),
+    Twice(String, String, usize),
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),

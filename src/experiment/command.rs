@@ -154,7 +154,8 @@ fn announcement(plan: &Plan) -> String {
     let value = |key: &&str| Some(format!("{key} = {}", settings.text(key)?));
     let pairs: Vec<String> = SHOWN.iter().filter(is_shown).filter_map(value).collect();
     text.push_str(&format!("  {}\n", pairs.join(", ")));
-    let of_faults = deploy::faults(settings).and_then(|faults| faults.note());
+    let mut runs = plan.runs().iter();
+    let of_faults = runs.find_map(|run| deploy::faults(&run.settings)?.note());
     for note in without_effect(plan, settings).into_iter().chain(of_faults) {
         text.push_str(&format!("note: {note}\n"));
     }

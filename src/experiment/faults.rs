@@ -84,15 +84,13 @@ impl FaultKind {
     /// # Errors
     /// What is wrong with it and what would be right.
     pub fn parse(text: &str) -> Result<FaultKind, String> {
-        let fault = match table(text) {
+        let fields = match table(text) {
             _ if text == "kill" => return Ok(FaultKind::Kill),
-            Some(table) => Fault::of(table),
+            Some(fields) => fields,
             None if Kind::named(text).is_none() => return Err(KINDS.to_owned()),
-            None => {
-                let fault = Fault::of([("kind".to_owned(), text.into())].into_iter().collect());
-                fault.map_err(|wrong| format!("{wrong}; {KINDS}"))
-            }
+            None => [("kind".to_owned(), text.into())].into_iter().collect(),
         };
+        let fault = Fault::of(fields).map_err(|wrong| format!("{wrong}; {KINDS}"));
         fault.map(FaultKind::Hop)
     }
 

@@ -20,6 +20,7 @@ use read::Entry;
 
 use crate::config::sections::nearest;
 use crate::secret;
+use crate::units;
 
 /// A plan that can be run.
 #[derive(Clone, Debug)]
@@ -295,9 +296,25 @@ fn known(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, 
         if all.contains_key(&name) {
             return Err(PlanError::of(&name, "is given twice"));
         }
+        let value = match &*name {
+            "request_rate" => in_seconds(value),
+            _ => value,
+        };
         all.insert(name, value);
     }
     Ok(all)
+}
+
+/// Rates with a unit of time as numbers, so that they compare and are drawn as the others.
+fn in_seconds(value: Value) -> Value {
+    match value {
+        Value::Array(all) => Value::Array(all.into_iter().map(in_seconds).collect()),
+        Value::String(text) => match units::per_second(&text) {
+            Some(rate) => read::scalar(&rate.to_string()),
+            None => Value::String(text),
+        },
+        value => value,
+    }
 }
 
 fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {

@@ -85,7 +85,11 @@ pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -
             what: String::new(),
             advice: advice.to_owned(),
         };
-        let found = rule(&seen, found);
+        let mut found = rule(&seen, found);
+        if kind.ends_with("_bound") && seen.has("fault") {
+            // No setting would have helped.
+            found.iter_mut().for_each(|found| found.advice.clear());
+        }
         seen.found.extend(found);
     }
     seen.found.sort_by_key(|finding| finding.level);

@@ -290,7 +290,7 @@ impl Run {
     }
 
     /// When it began, Unix seconds, as its files tell.
-    fn began(&self) -> Option<f64> {
+    pub fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
         began.or_else(|| self.read_of("/started_at"))
     }

@@ -235,7 +235,7 @@ fn answers(report: &Report<'_>) -> Vec<String> {
         )),
         _ => Some(format!("All comparisons ({count}) are in the report")),
     };
-    let more = more.map(|more| format!("{more} (report.html, or --format markdown)."));
+    let more = more.map(|more| format!("{more}: its page, or --format markdown."));
     let notes = made.notes.iter().map(|note| format!("note: {note}"));
     let answers = all.into_iter().take(ANSWERS);
     answers.chain(more).chain(notes).collect()

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long)]
     pub model: Option<String>,
 
-    /// Requests a second; `inf` sends all at once
+    /// Requests a second, or 300/min; `inf` sends all at once
     #[arg(short, long, value_name = "RATE", default_value = "inf",
         value_parser = values::rate)]
     pub request_rate: f64,

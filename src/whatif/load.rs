@@ -1,6 +1,6 @@
 //! What there was to serve and when, as the rows of a run tell it, and what became of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::report::reader::Run;
 use crate::report::why::Why;
@@ -79,10 +79,11 @@ pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
             let both = one.span().zip(run.span());
             both.is_some_and(|(one, other)| one.0 <= other.1 && other.0 <= one.1)
         };
+        let mut doubled = all.iter().map(|one| (one, in_both(one, &run)));
+        if let Some((one, both)) = doubled.find(|(_, both)| *both > 0) {
+            return Err(Error::Twice(run.name, one.name.clone(), both));
+        }
         match all.iter_mut().find(is_one) {
-            Some(one) if is_doubled(one, &run) => {
-                return Err(Error::Twice(run.name, one.name.clone()));
-            }
             Some(one) => one.take(run)?,
             None => all.push(run),
         }
@@ -90,28 +91,44 @@ pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
     Ok(all)
 }
 
-/// Whether half or more of the requests of one of two runs are in both: of one id that no other has there, at one time.
-fn is_doubled(one: &Run, other: &Run) -> bool {
+/// How many requests two runs both have: of one id and moment, as copies do, or of one id that no other has there, at one time, as
+/// proxies behind each other do. Some that look so by chance count for nothing.
+fn in_both(one: &Run, other: &Run) -> usize {
+    let began = |run: &Run| run.epoch.or_else(|| run.began());
     let spans = |run: &Run| {
-        let (table, epoch) = (&run.table, run.epoch.unwrap_or(0.0));
-        let mut spans: HashMap<String, Option<(f64, f64)>> = HashMap::new();
+        let (table, began) = (&run.table, began(run).unwrap_or(0.0));
+        let mut spans: HashMap<String, Vec<(f64, f64)>> = HashMap::new();
         for row in table.firsts() {
-            let at = |column| Some(epoch + table.number(column, row)?);
+            let at = |column| Some(began + table.number(column, row)?);
             let end = at(ColumnId::end_time).or_else(|| at(ColumnId::finish_time));
-            let span = at(ColumnId::arrival_time).zip(end);
-            let known = spans.entry(table.text(ColumnId::req_id, row).to_owned());
-            known.and_modify(|known| *known = None).or_insert(span);
+            let id = table.text(ColumnId::req_id, row).to_owned();
+            let all = spans.entry(id).or_default();
+            all.extend(at(ColumnId::arrival_time).zip(end));
         }
         spans
     };
+    let has_clock = began(one).and(began(other)).is_some();
     let (one, other) = (spans(one), spans(other));
-    let is_both = |(id, span): &(&String, &Option<(f64, f64)>)| {
-        let other = other.get(*id).copied().flatten();
-        let both = span.zip(other);
-        both.is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1)
-    };
-    let both = one.iter().filter(is_both).count();
-    both > 0 && both * 2 >= one.len().min(other.len())
+    let requests = |spans: &HashMap<_, Vec<_>>| spans.values().map(Vec::len).sum::<usize>();
+    let few = requests(&one).min(requests(&other)).div_ceil(2);
+    let (mut same, mut at_one_time) = (0, 0);
+    for (all, others) in one
+        .iter()
+        .filter_map(|(id, all)| Some((all, other.get(id)?)))
+    {
+        let moments: HashSet<u64> = others.iter().map(|(from, _)| from.to_bits()).collect();
+        let is_same = |(from, _): &&(f64, f64)| moments.contains(&from.to_bits());
+        same += all.iter().filter(is_same).count();
+        if let ([a], [b]) = (&all[..], &others[..]) {
+            at_one_time += usize::from(a.0 <= b.1 && b.0 <= a.1);
+        }
+    }
+    match has_clock {
+        true if at_one_time >= few => same.max(at_one_time),
+        true => same,
+        false if same >= few => same,
+        false => 0,
+    }
 }
 
 impl Load {

@@ -4,6 +4,7 @@ use toml::{Table, Value};
 
 use super::TABLES;
 use super::error::PlanError;
+use crate::units;
 
 /// A key with its value. Keys of tables have the table's name before them: `sim.decode_step_ms`.
 pub type Entry = (String, Value);
@@ -43,7 +44,7 @@ pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
     };
     let is_piece = |piece: &str| match is_own {
         true => is_name(piece.trim()),
-        false => piece.trim().parse::<f64>().is_ok(),
+        false => units::per_second(piece.trim()).is_some(),
     };
     let pieces = words
         .iter()

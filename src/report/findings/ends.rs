@@ -34,7 +34,7 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         false => (Level::Limit, "."),
     };
     let what = format!(
-        "{}. Latencies below are those of the requests that went well{end}",
+        "{}. The latencies are those of the requests that went well{end}",
         all.failures.words()
     );
     let percent = share * 100.0;

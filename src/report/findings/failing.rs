@@ -2,10 +2,10 @@
 //! out.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::report::load::outcome_of;
-use crate::report::phases::{Episode, FaultOf};
+use crate::report::phases::Episode;
 use crate::report::reader::Run;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
@@ -21,8 +21,8 @@ const LEAST: f64 = 0.01;
 /// From this share of the run's time on it is said that a server served nothing at its end: a fifth.
 const SILENT: f64 = 0.2;
 
-/// Who takes so many times as long as any did before a fault, and so many seconds longer, waited for it.
-const LONGER: (f64, f64) = (1.5, 0.05);
+/// Who takes half as long again as any did before a fault, and so many seconds longer, waited for it.
+const LONGER: f64 = 0.05;
 
 /// What became of the requests to a server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,31 +65,35 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     })
 }
 
-/// Requests that took longer while a fault lasted than any before it. What failed is told by itself.
+/// Requests that took longer while a fault lasted than any that had ended before it. What failed is told by itself.
 pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
-    let total = |row| {
+    let times = |row| {
         let at = table.number(ColumnId::arrival_time, row)?;
         Some((at, table.number(ColumnId::total_latency, row)?))
     };
     let well = of.run.counted().filter(|row| table.is_ok(*row));
-    let well: Vec<(f64, f64)> = well.filter_map(total).collect();
+    let well: Vec<(f64, f64)> = well.filter_map(times).collect();
     let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
-        let [before, mut during] = [0, 1].map(|at: usize| {
-            let (from, to) = (phases[at].from, phases[at].to.unwrap_or(f64::INFINITY));
-            let came = well.iter().filter(|(at, _)| from <= *at && *at < to);
-            came.map(|(_, total)| *total).collect::<Vec<f64>>()
-        });
-        let (FaultOf { server, kind, .. }, came) = (faults.first()?, during.len());
-        let usual = before.iter().copied().fold(0.0, f64::max);
-        during.retain(|total| *total >= usual * LONGER.0 && *total >= usual + LONGER.1);
-        let longest = during.iter().copied().reduce(f64::max)?;
-        let (count, [usual, longest]) = (during.len(), [usual, longest].map(duration));
-        (before.len() as u64 >= ENOUGH).then(|| {
-            format!(
-                "While {server} had the fault {kind}, {count} of {came} requests took longer than any before it ({usual}): up to {longest}."
-            )
-        })
+        let [before, during, _] = phases;
+        let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
+        let is_before = |(at, total): &&(f64, f64)| before.from <= *at && at + total <= down;
+        let before = well.iter().filter(is_before).map(|(_, total)| *total);
+        let usual = before.clone().reduce(f64::max);
+        let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
+        let limit = (usual * 1.5).max(usual + LONGER);
+        let during = well.iter().filter(|(at, _)| (down..over).contains(at));
+        let during: Vec<f64> = during.map(|(_, total)| *total).collect();
+        let waited = during.iter().filter(|total| **total >= limit);
+        let longest = waited.clone().copied().reduce(f64::max)?;
+        let servers: BTreeSet<&str> = faults.iter().map(|of| &*of.server).collect();
+        let servers = Vec::from_iter(servers).join(", ");
+        let (kind, count, came) = (&faults.first()?.kind, waited.count(), during.len());
+        let [limit, longest, usual] = [limit, longest, usual].map(duration);
+        Some(format!(
+            "While {servers} had the fault {kind}, {count} of the {came} requests that went well took {limit} or longer, up to {longest}; \
+             none that ended before took more than {usual}."
+        ))
     });
     let said: Vec<String> = said.collect();
     (!said.is_empty()).then(|| found.saying(said.join(" ")))

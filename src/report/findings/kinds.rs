@@ -130,7 +130,7 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
     (
         "prefill_bound",
         Level::Limit,
-        "Prefill takes most of the time",
+        "Prefill takes much of the time",
         "Send requests that begin alike to the same server (`cache_aware`), so that its prefix cache serves them; shorten \
          prompts; try another `chunked_prefill_size`; add servers or a higher `tp_size`.",
         |of, found| {

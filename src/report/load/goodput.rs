@@ -48,7 +48,7 @@ impl FromStr for Goal {
         let limit = limit.parse().ok().or_else(seconds);
         let most_ms = limit.filter(|ms: &f64| ms.is_finite() && *ms > 0.0);
         let most_ms = most_ms.ok_or_else(|| {
-            format!("the limit of goal `{text}` must be a number of milliseconds above 0, such as ttft:500")
+            format!("the limit of goal `{text}` must be a number of milliseconds above 0, such as ttft:500 or ttft:0.5s")
         })?;
         Ok(Goal {
             name: name.to_owned(),

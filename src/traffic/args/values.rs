@@ -13,7 +13,9 @@ use crate::units::{self, between};
 /// Requests a second, or in another unit of time.
 pub fn rate(text: &str) -> Result<f64, String> {
     let rate = units::per_second(text).filter(|rate| *rate > 0.0);
-    rate.ok_or_else(|| "must be a positive number of requests a second, or inf".to_owned())
+    rate.ok_or_else(|| {
+        "must be a positive number of requests a second, such as 5 or 300/min, or inf".to_owned()
+    })
 }
 
 /// A prompt or answer longer than ten million is taken for a slip.

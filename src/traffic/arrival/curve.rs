@@ -22,7 +22,7 @@ struct Point {
     due: f64,
 }
 
-const RIGHT: &str = "must be SECONDS:RATE points with commas between them, such as 0:5,60:50,180:5";
+const RIGHT: &str = "must be SECONDS:RATE points with commas between them, such as 0:5,60:50,180:5 or 0:300/min,1min:50";
 /// A higher rate is taken for a slip.
 const MOST_A_SECOND: f64 = 1e6;
 

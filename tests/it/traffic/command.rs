@@ -65,7 +65,7 @@ async fn both_names_of_the_program_write_the_three_files_and_a_summary() {
 
 /// Flags with their values, and what is said of them: what begins with a colon behind the first flag and its value.
 const WRONG: &str = "\
---request-rate = -3 | : must be a positive number of requests a second, or inf
+--request-rate = -3 | : must be a positive number of requests a second, such as 5 or 300/min, or inf
 --num-prompts = 0 | : must be a whole number, 1 or more
 --random-range-ratio = 1.1 | : must be a number from 0 to 1
 --max-failed = 5 | : must be a share from 0 to 1, such as 0.05 or 5%

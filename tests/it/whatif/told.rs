@@ -256,10 +256,22 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
     let copy = folder.path().join("copy.csv");
     std::fs::hard_link(&a, &copy).unwrap();
     let later = write("behind.csv", &|row| row % 4 == 0, "front");
-    for twice in [copy.to_str().unwrap(), &later] {
-        let error = run(&[&[a.as_str(), twice][..], &flags(&set)].concat()).unwrap_err();
-        let both = error.contains("a.csv") && error.contains(twice.rsplit('/').next().unwrap());
-        assert!(both && error.contains("would be doubled"), "{error}");
+    let some = write("some.csv", &|row| row % 2 == 1 || row % 20 == 0, "front");
+    // Nor does a copy of rows that do not tell on which day they were.
+    let packed = folder.path().join("copy.csv.gz");
+    std::fs::copy(&load, &packed).unwrap();
+    for [one, twice] in [
+        [&*a, copy.to_str().unwrap()],
+        [&*a, &*later],
+        [&*some, &*a],
+        [&*load, packed.to_str().unwrap()],
+    ] {
+        let error = run(&[&[one, twice][..], &flags(&set)].concat()).unwrap_err();
+        let names = [one, twice].map(|path| path.rsplit('/').next().unwrap());
+        let are_named = names
+            .iter()
+            .all(|name| error.contains(name.split('.').next().unwrap()));
+        assert!(are_named && error.contains("would be doubled"), "{error}");
     }
     // Whatever order they are given in: one that overlaps two others makes one of all.
     let third = rows.len() / 3;

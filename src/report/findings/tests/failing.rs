@@ -27,27 +27,29 @@ fn a_server_that_failed_is_named_first() {
     assert!(!super::kinds(&run).contains(&"server_failed"));
 }
 
-/// Ten requests come while b:1 is held; every other one of them, or none, lasts until it is let go.
+/// Ten requests come while both servers are held, and one just before; every other one of them, or none, lasts until they are let go.
 #[test]
 fn a_fault_that_requests_waited_for_is_named() {
     let stalled = |is_held: fn(i64) -> bool| {
         let mut run = run_of(100, |sample, n, start| match n {
-            60..70 if is_held(n) => set(sample, start, &moments("LastToken 1990, Finish 2000")),
+            59..70 if is_held(n) => set(sample, start, &moments("LastToken 1990, Finish 2000")),
             _ => sample,
         });
-        let fault = |time, event: &str| FaultRow {
+        let fault = |server: &str, (time, event): (f64, &str)| FaultRow {
             time,
-            server: "b".to_owned(),
+            server: server.to_owned(),
             kind: "stall".to_owned(),
             event: event.to_owned(),
         };
-        run.faults = vec![fault(2.2, "down"), fault(2.59, "up")];
+        let [down, up] = [(2.2, "down"), (2.59, "up")];
+        let faults = [("b", down), ("a", down), ("b", up), ("a", up)];
+        run.faults = faults.map(|(server, at)| fault(server, at)).to_vec();
         run
     };
     let finding = only(&stalled(|n| n % 2 == 1), "fault");
     assert_eq!(
         finding.what,
-        "While b had the fault stall, 5 of 10 requests took longer than any before it (0.50 s): up to 2.00 s."
+        "While a, b had the fault stall, 5 of the 10 requests that went well took 0.75 s or longer, up to 2.00 s; none that ended before took more than 0.50 s."
     );
     assert_eq!(finding.level, Level::Limit);
     only(&stalled(|_| false), "fine");
