@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::report::figures;
 use crate::report::load::{RunFacts, Summary};
 use crate::stats::Histogram;
+use crate::table::window::Window;
 
 mod args;
 pub mod arrival;
@@ -193,6 +194,8 @@ fn finish(
     let stopped = "the run was stopped before its end";
     warnings.extend(run.stopped.then(|| stopped.to_owned()));
     warnings.extend(run.warning());
+    let window = summary.window.as_ref();
+    warnings.extend(window.and_then(Window::warning));
     let insecure = args.tls.insecure.then(|| INSECURE.to_owned());
     let more = [insecure, made.note, unsent_spans];
     warnings.extend(more.into_iter().flatten());

@@ -42,9 +42,9 @@ pub struct FaultOf {
     pub down: f64,
     /// When it was taken away; `None`: not in this run.
     pub up: Option<f64>,
-    /// When the server answered again.
+    /// When a server that was killed or refused connections answered again.
     pub ready: Option<f64>,
-    /// When the server could serve again: a killed one when it answers, others when the fault is taken away.
+    /// When the server could serve again: one that answered nothing when it answers, others when the fault is taken away.
     pub over: Option<f64>,
     /// How soon traffic left the server, from the fault's begin.
     pub left: Outcome,
@@ -66,6 +66,8 @@ pub struct Phase {
     pub requests: usize,
     /// How many of them failed, by outcome. Those that were given up for the run's end are none of them.
     pub failed: BTreeMap<String, usize>,
+    /// How many were given up when the run was stopped.
+    pub given_up: usize,
     /// Of those that did not fail.
     pub ttft: Quantiles,
     /// The same of the whole time.
@@ -138,19 +140,19 @@ pub fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
     rows.sort_by(|a, b| a.time.total_cmp(&b.time));
     let mut faults: Vec<FaultOf> = Vec::new();
     for row in rows {
-        if row.event == "down" {
-            faults.push(FaultOf {
+        let last = faults.iter_mut().rfind(|fault| fault.server == row.server);
+        match (last, row.event.as_str(), row.kind.as_str()) {
+            (_, "down", _) => faults.push(FaultOf {
                 server: row.server.clone(),
                 kind: row.kind.clone(),
                 down: row.time,
                 ..FaultOf::default()
-            });
-            continue;
-        }
-        let last = faults.iter_mut().rfind(|fault| fault.server == row.server);
-        match (last, row.event.as_str()) {
-            (Some(fault), "up") => fault.up = fault.up.or(Some(row.time)),
-            (Some(fault), "ready") => fault.ready = fault.ready.or(Some(row.time)),
+            }),
+            (Some(fault), "up", _) => fault.up = fault.up.or(Some(row.time)),
+            // Others answered what asks whether they are ready all the time.
+            (Some(fault), "ready", "kill" | "refuse") => {
+                fault.ready = fault.ready.or(Some(row.time));
+            }
             _ => {}
         }
     }
@@ -163,17 +165,14 @@ pub fn paired(rows: &[FaultRow]) -> Vec<FaultOf> {
 
 /// When the last was over; `None` where one never was.
 fn end(faults: &[FaultOf]) -> Option<f64> {
-    let ends: Option<Vec<f64>> = faults.iter().map(|fault| fault.over).collect();
-    ends.map(|ends| ends.into_iter().fold(0.0, f64::max))
+    let mut ends = faults.iter().map(|fault| fault.over);
+    ends.try_fold(0.0, |last: f64, over| Some(last.max(over?)))
 }
 
 impl Arrivals<'_> {
     fn of(table: &Table) -> Arrivals<'_> {
-        let first = table.firsts();
-        let told = first.filter(|row| !is_given_up(table, *row));
-        let mut rows: Vec<Arrived> = told
-            .filter_map(|row| Some((table.number(ColumnId::arrival_time, row)?, row)))
-            .collect();
+        let arrived = |row| Some((table.number(ColumnId::arrival_time, row)?, row));
+        let mut rows: Vec<Arrived> = table.firsts().filter_map(arrived).collect();
         rows.sort_by(|a, b| a.0.total_cmp(&b.0));
         Arrivals { table, rows }
     }
@@ -186,29 +185,31 @@ impl Arrivals<'_> {
     }
 
     /// Those that arrived since a moment and before a fault, and apart from them those that were under way when it began and
-    /// failed. Those that went well stay, however long they took: without the slowest the others would look quick.
+    /// failed. Those that went well stay, however long they took: without the slowest the others would look quick; and those
+    /// that were given up, for the run's end and not for the fault.
     fn parted(&self, since: f64, fault: Option<f64>) -> (Vec<Arrived>, Vec<Arrived>) {
         let is_whole = |(_, row): &Arrived| {
             let end = self.table.number(ColumnId::end_time, *row);
             let is_over = end.zip(fault).is_none_or(|(end, fault)| end < fault);
-            is_over || self.table.is_ok(*row)
+            is_over || self.table.is_ok(*row) || is_given_up(self.table, *row)
         };
         let all = self.between(since, fault).iter().copied();
         all.partition(is_whole)
     }
 
     fn phase(&self, rows: &[Arrived], from: f64, to: Option<f64>) -> Phase {
-        let (ok, broken): (Vec<usize>, Vec<usize>) = rows
-            .iter()
-            .map(|(_, row)| *row)
-            .partition(|row| self.table.is_ok(*row));
-        let mut failed = BTreeMap::new();
-        for row in broken {
-            let outcome = self.table.text(ColumnId::outcome, row).to_owned();
-            *failed.entry(outcome).or_insert(0) += 1;
+        let (table, mut ok) = (self.table, Vec::new());
+        let (mut failed, mut given_up) = (BTreeMap::new(), 0);
+        for &(_, row) in rows {
+            let outcome = table.text(ColumnId::outcome, row).to_owned();
+            match (table.is_ok(row), is_given_up(table, row)) {
+                (true, _) => ok.push(row),
+                (_, true) => given_up += 1,
+                _ => *failed.entry(outcome).or_insert(0) += 1,
+            }
         }
         let quantiles = |column| {
-            let values = ok.iter().filter_map(|row| self.table.number(column, *row));
+            let values = ok.iter().filter_map(|row| table.number(column, *row));
             let mut values: Vec<f64> = values.collect();
             values.sort_unstable_by(f64::total_cmp);
             let [p50, p99] =
@@ -222,6 +223,7 @@ impl Arrivals<'_> {
             ttft: quantiles(ColumnId::ttft),
             total_latency: quantiles(ColumnId::total_latency),
             failed,
+            given_up,
         }
     }
 }
@@ -253,14 +255,15 @@ pub fn lines(episodes: &[Episode]) -> Vec<String> {
 impl Phase {
     fn line(&self) -> String {
         let failed: usize = self.failed.values().sum();
-        let outcomes = self.failed.iter();
-        let outcomes: Vec<String> = outcomes.map(|(name, n)| format!("{name} {n}")).collect();
+        let given_up = format!("{} given up when the run was stopped", self.given_up);
+        let outcomes = self.failed.iter().map(|(name, n)| format!("{name} {n}"));
+        let outcomes = outcomes.chain((self.given_up > 0).then_some(given_up));
         let line = format!(
             "{:>8} {failed:>7}  {:>19}  {:>19}  {}",
             self.requests,
             self.ttft.words(),
             self.total_latency.words(),
-            outcomes.join(", ")
+            outcomes.collect::<Vec<_>>().join(", ")
         );
         line.trim_end().to_owned()
     }

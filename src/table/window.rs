@@ -27,6 +27,9 @@ pub struct Window {
 /// begins with.
 const EXACT: f64 = 1e-6;
 
+/// So begins the rule where nothing would be left of what was asked for.
+const NONE_LEFT: &str = "of all requests: none would be left";
+
 /// When the requests of a table arrived, seconds since the beginning of the run; not those that were never sent.
 pub fn arrived(table: &Table) -> Vec<f64> {
     let arrived = |row| Some(table.begun(row)? as f64 / NANOS as f64);
@@ -47,10 +50,10 @@ impl Window {
             (false, true) => format!("without the last {last} s of arrivals"),
             (false, false) => "all".to_owned(),
         };
-        let window = Window::between(arrived, first, to_s, rule);
+        let window = Window::between(arrived, first, to_s, rule.clone());
         let left_out = window.left_out_first + window.left_out_last;
         if left_out > 0 && left_out as usize == arrived.len() {
-            let rule = "of all requests: none would be left otherwise".to_owned();
+            let rule = format!("{NONE_LEFT} {rule}");
             return Window::between(arrived, 0.0, run_s, rule);
         }
         window
@@ -74,6 +77,12 @@ impl Window {
     pub fn holds(&self, at: f64) -> bool {
         // The end of the run is its own.
         self.from_s - EXACT <= at && at <= self.to_s + EXACT
+    }
+
+    /// That it is the whole run because nothing would be left of what was asked for.
+    pub fn warning(&self) -> Option<String> {
+        let is_ignored = self.rule.starts_with(NONE_LEFT);
+        is_ignored.then(|| format!("figures are {}", self.rule))
     }
 
     /// Whether it is the whole run.
@@ -116,6 +125,12 @@ mod tests {
             window.is_all() && window.rule.contains("none would be left"),
             "{window:?}"
         );
+        let said = "figures are of all requests: none would be left without the first 500 s";
+        assert_eq!(window.warning().as_deref(), Some(said));
+        for edges in [[0.0, 0.0], [100.0, 0.0]] {
+            let window = Window::choose(&arrived(), 310.0, edges[0], edges[1]);
+            assert_eq!(window.warning(), None);
+        }
         let window = Window::choose(&[], 1.0, 0.0, 0.0);
         assert!(window.is_all());
     }

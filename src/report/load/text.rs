@@ -6,7 +6,7 @@ use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::wait::OF_PAIR;
 use crate::stats;
-use crate::units::{duration, milliseconds};
+use crate::units::{count, duration, milliseconds};
 
 use super::counts::most_frequent;
 use super::flow::InServer;
@@ -132,10 +132,10 @@ impl Summary {
     pub fn of_window(&self) -> Option<String> {
         let window = self.window.as_ref().filter(|window| !window.is_all())?;
         let [from, to] = [window.from_s, window.to_s].map(duration);
-        let (requests, rule) = (self.all.counts.requests, &window.rule);
+        let (requests, rule) = (count(self.all.counts.requests, "request"), &window.rule);
         let (first, last) = (window.left_out_first, window.left_out_last);
         Some(format!(
-            "figures are of the {requests} requests that arrived from {from} to {to} ({rule}): {first} before and {last} after \
+            "figures are of the {requests} that arrived from {from} to {to} ({rule}): {first} before and {last} after \
              are left out of them"
         ))
     }
@@ -168,8 +168,8 @@ fn counts(summary: &Summary) -> String {
     let share = counts.success_rate();
     let share = share.map_or(String::new(), |share| format!(" ({:.1} %)", share * 100.0));
     format!(
-        "{} requests in {:.2} s: {} ok{share}{ends}",
-        counts.requests,
+        "{} in {:.2} s: {} ok{share}{ends}",
+        count(counts.requests, "request"),
         summary.run.duration().unwrap_or(0.0),
         counts.ok(),
     )

@@ -157,7 +157,7 @@ function faults(run) {
     table(["requests that arrived", { n: "requests" }, { n: "failed" }, { n: "first token p50" }, { n: "p99" }, { n: "total p50" }, { n: "p99" }, "failed as"], phases.map((of, place) => {
       const failed = Object.values(of.failed).reduce((sum, count) => sum + count, 0);
       return [["before", "during", "after"][place], { n: number(of.requests) }, { n: number(failed), small: of.requests ? percent(failed / of.requests) : null },
-        { n: duration(of.ttft.p50) }, { n: duration(of.ttft.p99) }, { n: duration(of.total_latency.p50) }, { n: duration(of.total_latency.p99) }, Object.entries(of.failed).map(([name, count]) => `${count} ${name}`).join(", ")];
+        { n: duration(of.ttft.p50) }, { n: duration(of.ttft.p99) }, { n: duration(of.total_latency.p50) }, { n: duration(of.total_latency.p99) }, [...Object.entries(of.failed).map(([name, count]) => `${count} ${name}`), ...(of.given_up ? [`${number(of.given_up)} given up when the run was stopped`] : [])].join(", ")];
     })) ]);
   return section("faults", "Faults in detail", markOf(gradeOf(run)), make("p", "Servers were disturbed on purpose. A dash: too few requests to say.", "soft"), ...inner);
 }

@@ -2,19 +2,26 @@
 
 use super::{Arrivals, FaultOf, Outcome};
 use crate::report::files::ServerFile;
+use crate::report::load::is_given_up;
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
-use crate::units::duration;
+use crate::units::{count, duration};
+
+/// Below this chance that a server got no more requests, traffic has left it.
+const BY_CHANCE: f64 = 0.01;
 
 /// The sendings to a server, in order of time.
+#[derive(Default)]
 pub(super) struct Sent {
     sendings: Vec<Sending>,
     /// Whether a hop before the server told of any: without one, a connection that was refused is in no row.
     is_by_hop: bool,
     /// When requests arrived that were sent to a server of which nobody told.
     untold: Vec<f64>,
-    /// Whether there is another server.
-    has_others: bool,
+    /// When requests arrived that were sent to other servers only.
+    elsewhere: Vec<f64>,
+    /// How many servers there are; 0: nobody knows.
+    servers: usize,
 }
 
 /// A sending of a request to a server.
@@ -25,20 +32,17 @@ struct Sending {
 }
 
 impl Outcome {
-    /// It came about after so many seconds.
-    fn after(seconds: f64, said: impl FnOnce(String) -> String) -> Outcome {
-        Outcome {
-            seconds: Some(seconds),
-            said: said(duration(seconds)),
-        }
+    /// It came about after so many seconds, which stand between these words.
+    fn after(seconds: f64, [before, behind]: [&str; 2]) -> Outcome {
+        let said = format!("{before}{}{behind}", duration(seconds));
+        let seconds = Some(seconds);
+        Outcome { seconds, said }
     }
 
     /// It did not, or nobody can say.
     fn none(said: impl Into<String>) -> Outcome {
-        Outcome {
-            seconds: None,
-            said: said.into(),
-        }
+        let (seconds, said) = (None, said.into());
+        Outcome { seconds, said }
     }
 }
 
@@ -47,36 +51,29 @@ impl Arrivals<'_> {
     pub(super) fn sent_to(&self, server: &str, servers: &[ServerFile]) -> Sent {
         let file = servers.iter().find(|of| of.name == server);
         let host = file.map_or(server, |file| &file.host);
-        let table = self.table;
         let mut sent = Sent {
-            sendings: Vec::new(),
-            is_by_hop: false,
-            untold: Vec::new(),
-            has_others: servers.len() != 1,
+            servers: servers.len(),
+            ..Sent::default()
         };
         for &(arrival, row) in &self.rows {
-            let mut failed = told(table.text(ColumnId::failed_attempts, row));
-            let hosts =
-                [ColumnId::host, ColumnId::prefill_host].map(|column| table.text(column, row));
-            let (at, is_ok) = if hosts.contains(&host) {
-                sent.is_by_hop |= !table.text(ColumnId::worker, row).is_empty();
-                let at = table
-                    .number(ColumnId::router_send_time, row)
-                    .unwrap_or(arrival);
-                (at, table.is_ok(row))
-            } else if failed.any(|failed| [host, server].contains(&&*failed.host)) {
+            let text = |column| self.table.text(column, row);
+            let attempts = text(ColumnId::failed_attempts);
+            let hosts = [ColumnId::host, ColumnId::prefill_host].map(text);
+            if hosts.contains(&host) {
+                sent.is_by_hop |= !text(ColumnId::worker).is_empty();
+                let at = self.table.number(ColumnId::router_send_time, row);
+                let (at, is_ok) = (at.unwrap_or(arrival), self.table.is_ok(row));
+                sent.sendings.push(Sending { at, arrival, is_ok });
+            } else if told(attempts).any(|failed| [host, server].contains(&&*failed.host)) {
                 sent.is_by_hop = true;
                 // When it was tried there is not told: not before it arrived.
-                (arrival, false)
-            } else {
-                let is_ours = matches!(table.text(ColumnId::ended_in, row), "client" | "proxy");
-                let is_told = !table.text(ColumnId::failed_attempts, row).is_empty();
-                if hosts == ["", ""] && !is_told && !is_ours {
-                    sent.untold.push(arrival);
-                }
-                continue;
-            };
-            sent.sendings.push(Sending { at, arrival, is_ok });
+                let (at, is_ok) = (arrival, false);
+                sent.sendings.push(Sending { at, arrival, is_ok });
+            } else if hosts != ["", ""] || !attempts.is_empty() {
+                sent.elsewhere.push(arrival);
+            } else if !matches!(text(ColumnId::ended_in), "client" | "proxy") {
+                sent.untold.push(arrival);
+            }
         }
         sent.sendings.sort_by(|a, b| a.at.total_cmp(&b.at));
         sent
@@ -87,70 +84,80 @@ impl Sent {
     /// Says of a fault how soon traffic left its server, and how soon that served again.
     pub(super) fn tell(&self, fault: &mut FaultOf, all: &Arrivals<'_>) {
         fault.left = self.left(fault, all);
-        let served = |over: f64| {
-            let mut sendings = self.sendings.iter();
-            sendings.find(|sending| sending.at >= over && sending.is_ok)
+        // One that took requests all the time is never back.
+        let went_on = match fault.kind.as_str() {
+            "stall" => Some("what was held went on"),
+            "slow" | "cut" => Some("it could be reached all the time"),
+            _ => None,
         };
-        fault.recovery = match fault.over.map(|over| (over, served(over))) {
-            None => Outcome::none("it was not brought back"),
-            Some(_) if self.sendings.is_empty() => Outcome::none("when it served again is unknown"),
-            Some((over, Some(served))) => Outcome::after(served.at - over, |after| {
-                format!("it served again {after} after it was back")
-            }),
-            Some((over, None)) => {
-                let came = all.between(over, None);
-                fault.unserved = came.len();
-                Outcome::none(match came.last() {
-                    None => "no request came after it was back".to_owned(),
-                    Some((last, _)) => format!(
-                        "it served nothing in the {} that it was back, in which {} requests came",
-                        duration(last - over),
-                        came.len()
-                    ),
-                })
+        let over = fault.over.unwrap_or(f64::INFINITY);
+        let mut sendings = self.sendings.iter();
+        let served = sendings.find(|sending| sending.at >= over && sending.is_ok);
+        let came = all.between(over, None);
+        fault.recovery = match (served, came, went_on) {
+            (_, _, None) if fault.over.is_none() => Outcome::none("it was not brought back"),
+            _ if fault.over.is_none() => Outcome::none("the fault was not taken away"),
+            (None, [.., (last, _)], _) if !self.sendings.is_empty() => {
+                let ended = came.iter().filter(|(_, row)| !is_given_up(all.table, *row));
+                fault.unserved = ended.count();
+                let since = went_on.map_or("that it was back", |_| "after that");
+                let (back, came) = (duration(last - over), count(came.len(), "request"));
+                Outcome::none(format!(
+                    "it served nothing in the {back} {since}, in which {came} came"
+                ))
             }
+            (_, _, Some(went_on)) => Outcome::none(went_on),
+            (Some(served), ..) => {
+                Outcome::after(served.at - over, ["it served again ", " after it was back"])
+            }
+            _ if self.sendings.is_empty() => Outcome::none("when it served again is unknown"),
+            _ => Outcome::none("no request came after it was back"),
         };
     }
 
     fn left(&self, fault: &FaultOf, all: &Arrivals<'_>) -> Outcome {
-        if !self.has_others {
-            return Outcome::none("it is the only server: traffic had nowhere else to go");
-        }
-        // A hop that refuses reads nothing, so it knows of no request.
-        if fault.kind == "refuse" {
-            let why = "when traffic moved away is unknown: a refused connection is in no row";
-            return Outcome::none(why);
-        }
-        if !self.is_by_hop {
-            return Outcome::none(
-                "when traffic moved away is unknown: failed connects are not recorded without hops (`hops = true`)",
-            );
-        }
+        let unknown =
+            |why: &str| Outcome::none(format!("when traffic moved away is unknown: {why}"));
         // A server that is up again may serve before anybody has seen that it is ready.
         let until = fault.up.or(fault.over).unwrap_or(f64::INFINITY);
-        let Some((last_came, _)) = all.between(fault.down, Some(until)).last() else {
-            return Outcome::none("no request came while it was down");
-        };
         let is_meanwhile = |at: &f64| (fault.down..until).contains(at);
         let mut sendings = self.sendings.iter();
         let last = sendings.rfind(|sending| is_meanwhile(&sending.at));
         let known = last.map_or(f64::NEG_INFINITY, |last| last.arrival);
-        let untold = self
-            .untold
-            .iter()
-            .filter(|at| is_meanwhile(at) && **at > known);
-        match (last, untold.count()) {
-            (_, untold @ 1..) => Outcome::none(format!(
-                "when traffic moved away is unknown: of {untold} later requests no row tells which server had them"
-            )),
-            (None, _) => Outcome::none("no request was sent there while it was down"),
-            // Nobody came after it who could have been sent elsewhere.
-            (Some(last), _) if last.arrival >= *last_came => {
-                Outcome::none("traffic did not leave it")
+        let is_later = |at: &&f64| is_meanwhile(at) && **at > known;
+        let later = |of: &[f64]| of.iter().filter(is_later).count();
+        match (last, later(&self.untold), later(&self.elsewhere)) {
+            _ if self.servers == 1 => {
+                Outcome::none("it is the only server: traffic had nowhere else to go")
             }
-            (Some(last), _) => Outcome::after(last.at - fault.down, |after| {
-                format!("traffic left it within {after}")
-            }),
+            // A hop that refuses reads nothing, so it knows of no request.
+            _ if fault.kind == "refuse" => unknown("a refused connection is in no row"),
+            _ if !self.is_by_hop => {
+                unknown("failed connects are not recorded without hops (`hops = true`)")
+            }
+            _ if all.between(fault.down, Some(until)).is_empty() => {
+                Outcome::none("no request came during the fault")
+            }
+            (_, untold @ 1.., _) => {
+                let untold = count(untold, "later request");
+                unknown(&format!("of {untold} no row tells which server had them"))
+            }
+            (None, ..) => Outcome::none("no request was sent there during the fault"),
+            (Some(last), _, others) if self.chance(fault.down, others) < BY_CHANCE => {
+                Outcome::after(last.at - fault.down, ["traffic left it within ", ""])
+            }
+            // That so few went elsewhere may be chance.
+            _ => Outcome::none("traffic did not leave it"),
         }
+    }
+
+    /// How likely it is that none of so many requests comes to the server, by its share of those that arrived before.
+    fn chance(&self, before: f64, requests: usize) -> f64 {
+        let ours = self.sendings.iter().filter(|of| of.arrival < before);
+        let others = self.elsewhere.iter().filter(|at| **at < before);
+        // One more for each server, so that after few requests no share is none or all.
+        let ours = (ours.count() + 1) as f64;
+        let others = (others.count() + self.servers.max(2) - 1) as f64;
+        (others / (ours + others)).powf(requests as f64)
     }
 }

@@ -1,10 +1,11 @@
 use super::*;
 use crate::report::load::tests::assert_says;
+use crate::request::outcome::GIVEN_UP;
 use crate::table::Cell;
 
 const HOSTS: [&str; 2] = ["127.0.0.1:30001", "127.0.0.1:30002"];
 const SERVERS: [&str; 2] = ["server-1", "server-2"];
-const AT_ONCE: &str = "no request was sent there while it was down";
+const AT_ONCE: &str = "no request was sent there during the fault";
 const UNKNOWN: &str = "when traffic moved away is unknown";
 
 /// A request: when it arrived, which server had it, its TTFT; `None`: it failed there. By hops, unless they are taken away.
@@ -16,6 +17,8 @@ struct Sent {
     end: Option<f64>,
     has_no_hop: bool,
     has_no_host: bool,
+    is_given_up: bool,
+    ended_in: &'static str,
     failed_attempts: String,
 }
 
@@ -40,8 +43,10 @@ fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
         let id = format!("x-{n}");
         let (success, outcome) = match request.ttft {
             Some(_) => ("True", "ok"),
+            None if request.is_given_up => ("False", "client_abort"),
             None => ("False", "upstream_died"),
         };
+        let error = request.is_given_up.then_some(GIVEN_UP);
         let attempts = request.failed_attempts.as_str();
         let is_named = attempts.is_empty() && !request.has_no_host || request.ttft.is_some();
         let number = |column, value: Option<f64>| Some((column, Cell::Number(value?)));
@@ -53,6 +58,8 @@ fn told_of(servers: usize, sent: &[Sent], faults: &[FaultRow]) -> Vec<Episode> {
             number("total_latency", request.ttft.map(|ttft| 10.0 * ttft)),
             Some(("success", Cell::Word(success))),
             Some(("outcome", Cell::Word(outcome))),
+            (!request.ended_in.is_empty()).then_some(("ended_in", Cell::Word(request.ended_in))),
+            error.map(|error| ("error", Cell::Word(error))),
             // A request that a hop broke has no host, but an attempt that names the hop.
             is_named.then_some(("host", Cell::Word(HOSTS[request.server]))),
             (!request.has_no_hop).then_some(("worker", Cell::Word(SERVERS[request.server]))),
@@ -80,10 +87,14 @@ fn only(sent: &[Sent], faults: &[FaultRow]) -> FaultOf {
 }
 
 fn fault(time: f64, server: u32, event: &str) -> FaultRow {
+    of_kind("kill", time, server, event)
+}
+
+fn of_kind(kind: &str, time: f64, server: u32, event: &str) -> FaultRow {
     FaultRow {
         time,
         server: format!("server-{server}"),
-        kind: "kill".to_owned(),
+        kind: kind.to_owned(),
         event: event.to_owned(),
     }
 }
@@ -277,7 +288,7 @@ fn traffic_that_never_leaves_or_never_comes() {
     let never = "it served nothing in the 78.50 s that it was back, in which 79 requests came";
     assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 79));
     let gap = left(&|n, is_down| (!is_down).then(|| sent(n as f64, 0, Some(0.1))));
-    assert_eq!(gap.left.said, "no request came while it was down");
+    assert_eq!(gap.left.said, "no request came during the fault");
     let elsewhere = left(&|n, is_down| Some(sent(n as f64, usize::from(is_down), Some(0.1))));
     assert_eq!(elsewhere.left.said, AT_ONCE);
     // Who timed out while the server stood still has no host: where it was nobody knows, unless there is but one server.
@@ -292,4 +303,119 @@ fn traffic_that_never_leaves_or_never_comes() {
         .collect();
     let only = told_of(1, &all, &faults).remove(0).faults.remove(0);
     assert_says(&only.left.said, "it is the only server");
+}
+
+#[test]
+fn requests_that_were_given_up_when_the_run_was_stopped_came_all_the_same() {
+    let given_up = |at| Sent {
+        end: Some(4.6),
+        has_no_host: true,
+        is_given_up: true,
+        ..sent(at, 0, None)
+    };
+    let before = (0..20).map(|n| sent(0.05 * n as f64, n % 2, Some(0.1)));
+    // One came before the fault and was under way as well.
+    let held = (0..72).map(|n| given_up(1.0 + 0.05 * f64::from(n)));
+    let mut requests: Vec<Sent> = before.chain(held).collect();
+    requests.push(given_up(0.96));
+    let found = told(
+        &requests,
+        &[1, 2].map(|server| of_kind("stall", 1.0, server, "down")),
+    );
+    let counts = |phase: &Phase| (phase.requests, phase.failed.len());
+    let counts = found[0].phases.each_ref().map(counts);
+    assert_eq!(counts, [(21, 0), (72, 0), (0, 0)]);
+    let text = lines(&found).join("\n");
+    assert_says(&text, "72 given up when the run was stopped");
+    assert_says(&text, "of 72 later requests no row tells");
+    assert!(!text.contains("no request"), "{text}");
+    let json = serde_json::to_value(&found).unwrap();
+    assert_eq!(json[0]["phases"][1]["given_up"], 72);
+}
+
+#[test]
+fn what_came_after_a_fault_and_was_given_up_is_not_held_against_the_server() {
+    let mut requests = killed();
+    for request in requests.iter_mut().filter(|of| of.at >= 60.0) {
+        (request.ttft, request.is_given_up) = (None, true);
+    }
+    let found = only(&requests, &kill());
+    assert_says(&found.recovery.said, "in which 300 requests came");
+    assert_eq!(found.unserved, 0);
+}
+
+#[test]
+fn traffic_has_left_a_server_where_chance_does_not_explain_that_it_got_no_more() {
+    // Every third goes to the first server, but for the last ones of the run.
+    let but_for = |last: usize| {
+        let server = |n: usize| usize::from(!n.is_multiple_of(3) || n >= 60 - last);
+        let all = (0..60).map(|n| sent(0.05 * n as f64, server(n), Some(0.1)));
+        only(&all.collect::<Vec<_>>(), &[fault(1.0, 1, "down")]).left
+    };
+    for few in [3, 6] {
+        let found = but_for(few);
+        assert_eq!(
+            (found.seconds, &*found.said),
+            (None, "traffic did not leave it")
+        );
+    }
+    assert_says(&but_for(20).said, "traffic left it within 0.95 s");
+    // Of those that came to no server nothing is known.
+    let mut all: Vec<Sent> = (0..30).map(|n| sent(n as f64, n % 2, Some(0.1))).collect();
+    let refused = (30..60).map(|n| Sent {
+        has_no_host: true,
+        ended_in: "proxy",
+        ..sent(f64::from(n), 0, None)
+    });
+    all.extend(refused);
+    let found = only(&all, &[fault(10.5, 1, "down")]);
+    assert_says(&found.left.said, "traffic did not leave it");
+}
+
+#[test]
+fn a_server_that_answers_all_the_time_is_not_back_after_a_fault() {
+    let said = |kind: &str, events: &[(f64, &str)]| {
+        let requests = (0..100).map(|n| sent(0.1 * n as f64, n % 2, Some(0.1)));
+        let events = events.iter();
+        let faults = events.map(|(at, event)| of_kind(kind, *at, 1, event));
+        let found = told(&requests.collect::<Vec<_>>(), &faults.collect::<Vec<_>>());
+        (lines(&found).join("\n"), found[0].phases[1].to)
+    };
+    let whole = [(2.0, "down"), (4.0, "up"), (4.3, "ready")];
+    for (kind, went_on) in [
+        ("slow", "it could be reached all the time"),
+        ("cut", "it could be reached all the time"),
+        ("stall", "what was held went on"),
+        ("reset", "it served again"),
+    ] {
+        let (text, over) = said(kind, &whole);
+        assert_says(
+            &text,
+            &format!("server-1 {kind} from 2.0 s taken away at 4.0 s"),
+        );
+        assert_says(&text, &format!("traffic did not leave it; {went_on}"));
+        assert!(!text.contains("answered again"), "{text}");
+        assert_eq!(text.contains("served again"), kind == "reset", "{text}");
+        assert_eq!(over, Some(4.0));
+        let (text, over) = said(kind, &whole[..1]);
+        let end = match kind {
+            "reset" => "it was not brought back",
+            _ => "the fault was not taken away",
+        };
+        assert_says(&text, end);
+        assert_eq!(over, None);
+    }
+    let (text, over) = said("refuse", &whole);
+    assert_says(&text, "until 4.3 s, when it answered again");
+    assert_says(&text, "it served again 0.10 s after it was back");
+    assert_eq!(over, Some(4.3));
+}
+
+#[test]
+fn a_server_that_was_slow_and_got_nothing_more_is_told() {
+    let requests = (0..100).map(|n| sent(0.1 * n as f64, usize::from(n > 30), Some(0.1)));
+    let faults = [(2.0, "down"), (4.0, "up")].map(|(at, event)| of_kind("slow", at, 1, event));
+    let found = only(&requests.collect::<Vec<_>>(), &faults);
+    let never = "it served nothing in the 5.90 s after that, in which 60 requests came";
+    assert_eq!((found.recovery.said.as_str(), found.unserved), (never, 60));
 }

@@ -21,7 +21,7 @@ async fn report(args: &[&str]) -> Done {
 }
 
 /// Traffic to a simulated server, into a folder.
-async fn traffic(url: &str, dir: &Path, more: &str) {
+async fn traffic(url: &str, dir: &Path, more: &str) -> Done {
     let dir = dir.to_str().unwrap();
     let load = "--dataset-name random --random-input-len 20 --random-output-len 8 --seed 5";
     let mut args = vec!["traffic", "--base-url", url, "--output-dir", dir];
@@ -29,6 +29,7 @@ async fn traffic(url: &str, dir: &Path, more: &str) {
     args.extend(flags(more));
     let done = run_aside(queuescope(&args)).await;
     assert!(matches!(done.code, Some(0 | 3)), "{done:?}");
+    done
 }
 
 fn json(path: &Path) -> Value {
@@ -90,6 +91,30 @@ async fn a_report_has_the_figures_of_the_summary() {
     assert_says(&page, "<html");
     let refused = run_aside(queuescope(&["report", path, "--format", "parquet"])).await;
     assert_eq!(refused.code, Some(2), "{refused:?}");
+}
+
+/// Who asked for figures of a part of a run does not take those of all of it for them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_that_would_leave_nothing_is_told_wherever_figures_are() {
+    let sim = generator::sim(|_| {});
+    let url = format!("http://{}", sim.addr());
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("run");
+    let path = dir.to_str().unwrap();
+    let load = "--num-prompts 1 --upstream-kind server --leave-out-first 10min --json";
+    let said = "figures are of all requests: none would be left without the first 600 s";
+    let done = traffic(&url, &dir, load).await;
+    assert_says(&done.err, said);
+    assert_says(&done.err, "1 request in ");
+    let told = json(&dir.join("summary.json"));
+    let warnings = told["warnings"].as_array().unwrap();
+    assert!(warnings.contains(&said.into()), "{warnings:?}");
+    for format in ["text", "markdown", "json"] {
+        let shown = report(&[path, "--format", format]).await;
+        assert_says(&shown.out, said);
+    }
+    let page = std::fs::read_to_string(dir.join("report.html")).unwrap();
+    assert_says(&page, said);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

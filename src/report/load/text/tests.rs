@@ -4,6 +4,7 @@ use crate::report::load::tests::{assert_near, assert_says, run};
 use crate::report::sample::Sample;
 use crate::request::row::Row;
 use crate::request::timeline::Moment;
+use crate::table::window::Window;
 
 fn shown(records: &[Row]) -> String {
     let run = RunFacts {
@@ -38,6 +39,19 @@ fn a_run_without_one_answer_has_its_errors_and_no_table() {
     assert_says(&text, "offered 2.50, sent");
     let text = shown(&[Sample::whole().open_row(), failed(9, error)]);
     assert_says(&text, "ms, 1 of 2 requests");
+}
+
+#[test]
+fn one_request_is_said_as_one() {
+    let records = [Sample::whole().open_row(), Sample::starting(9).open_row()];
+    assert_says(&shown(&records[..1]), "1 request in 2.00 s: 1 ok");
+    let mut summary = Summary::of_records(&records[..1], &run());
+    summary.window = Some(Window {
+        left_out_first: 1,
+        ..Window::default()
+    });
+    let said = summary.of_window().unwrap();
+    assert_says(&said, "figures are of the 1 request that arrived from");
 }
 
 #[test]
