@@ -51,11 +51,8 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         let [served, end] = [most.served, end].map(duration);
         what += &format!("; it served nothing after {served} of {end}");
     }
-    let others: Vec<&str> = all
-        .keys()
-        .filter(|other| *other != host)
-        .map(|of| &**of)
-        .collect();
+    let others = all.keys().filter(|other| *other != host);
+    let others: Vec<&str> = others.map(|of| &**of).collect();
     if !others.is_empty() {
         what += &format!("; {} failed too", others.join(", "));
     }
@@ -82,13 +79,12 @@ pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         let usual = before.clone().reduce(f64::max);
         let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
         let limit = (usual * 1.5).max(usual + LONGER);
-        let during = well.iter().filter(|(at, _)| (down..over).contains(at));
-        let during: Vec<f64> = during.map(|(_, total)| *total).collect();
-        let waited = during.iter().filter(|total| **total >= limit);
-        let longest = waited.clone().copied().reduce(f64::max)?;
+        let came = well.iter().filter(|(at, _)| (down..over).contains(at));
+        let waited = came.clone().filter(|(_, total)| *total >= limit);
+        let longest = waited.clone().map(|(_, total)| *total).reduce(f64::max)?;
         let servers: BTreeSet<&str> = faults.iter().map(|of| &*of.server).collect();
         let servers = Vec::from_iter(servers).join(", ");
-        let (kind, count, came) = (&faults.first()?.kind, waited.count(), during.len());
+        let (kind, count, came) = (&faults.first()?.kind, waited.count(), came.count());
         let [limit, longest, usual] = [limit, longest, usual].map(duration);
         Some(format!(
             "While {servers} had the fault {kind}, {count} of the {came} requests that went well took {limit} or longer, up to {longest}; \
@@ -104,10 +100,8 @@ fn failing(run: &Run) -> (BTreeMap<Cow<'_, str>, Server>, f64) {
     let (table, mut last) = (&run.table, 0.0_f64);
     let mut servers: BTreeMap<Cow<'_, str>, Server> = BTreeMap::new();
     for row in run.counted().filter(|_| run.faults.is_empty()) {
-        let (end, error) = (
-            ended(run, row).unwrap_or(0.0),
-            table.text(ColumnId::error, row),
-        );
+        let end = ended(run, row).unwrap_or(0.0);
+        let error = table.text(ColumnId::error, row);
         last = last.max(end);
         for attempt in told(table.text(ColumnId::failed_attempts, row)) {
             let server = servers.entry(attempt.host.into()).or_default();

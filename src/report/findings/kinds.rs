@@ -191,9 +191,8 @@ pub const KINDS: [(&str, Level, &str, &str, Rule); 21] = [
         ends::unseen,
     ),
     ("fine", Level::Fine, "Nothing is wrong", "", |of, found| {
-        let shares = of
-            .shares()
-            .filter(|_| of.is_whole() && of.found.is_empty())?;
+        let is_fine = of.is_whole() && of.found.is_empty();
+        let shares = of.shares().filter(|_| is_fine)?;
         Some(found.saying(format!("{shares}.")))
     }),
     (
