@@ -73,6 +73,66 @@ fn what_older_files_lack_is_not_joined_as_if_it_had_been_measured() {
     }
 }
 
+/// The hop's clock is 2 s behind, its server's 0.5 s ahead of the hop's; of one request's two attempts the first was refused.
+#[test]
+fn hops_of_another_clock_are_joined_by_that_of_their_front() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let times = |at: f64, after: &[f64]| -> String {
+        after
+            .iter()
+            .map(|after| format!(",{:.9}", at + after))
+            .collect()
+    };
+    let mut front = "req_id,arrival_time,forwarded_time,response_head_time,first_token_time,finish_time,end_time,\
+        outcome,status,attempts,seen_by\n"
+        .to_owned();
+    let mut hop = "req_id,arrival_time,router_send_time,response_head_time,first_token_time,finish_time,end_time,\
+        queue_time_start,queue_time_end,outcome,status,worker,host,elapsed,clock_state,clock_offset,clock_offset_error,process,seen_by\n"
+        .to_owned();
+    for n in 0..3 {
+        let at = 1_795_000_000.0 + f64::from(n);
+        let of_front = times(at, &[0.0, 0.01, 0.27, 0.5, 0.9, 0.9]);
+        front += &format!("j-{n}{of_front},ok,200,1,front\n");
+        let at = at - 2.0;
+        if n == 1 {
+            let refused = times(at, &[0.015, 0.015]);
+            hop += &format!("j-{n}{refused},,,,,,,server_error,500,w2,10.0.0.2:1,0.01,,,,h1,hop\n");
+        }
+        let of_hop = times(at, &[0.03, 0.03, 0.25, 0.45, 0.85, 0.85, 0.05, 0.1]);
+        hop += &format!("j-{n}{of_hop},ok,200,w1,10.0.0.1:1,0.82,offset,0.5,0.001,h1,hop\n");
+    }
+    std::fs::write(path("front.csv"), front).unwrap();
+    std::fs::write(path("hop.csv"), hop).unwrap();
+    let joined = join::join(&[path("front.csv"), path("hop.csv")], &path("out.csv")).unwrap();
+    let told = "4 attempts at 3 of 3 requests joined";
+    assert!(joined.notes[0].starts_with(told), "{:?}", joined.notes);
+    let table = Table::read(&path("out.csv")).unwrap();
+    for row in 0..3 {
+        for (column, expected) in [
+            // Known to half of the 40 ms that the ways there and back took.
+            (ColumnId::hop_clock_offset, -2.0),
+            (ColumnId::hop_clock_offset_error, 0.02),
+            (ColumnId::clock_offset, -1.5),
+            (ColumnId::clock_offset_error, 0.021),
+            (ColumnId::queue_time_in_router, 0.03),
+            (ColumnId::server_latency, 0.87),
+            (ColumnId::pure_queue_time, 0.05),
+        ] {
+            let value = table.number(column, row).unwrap_or(f64::NAN);
+            assert!((value - expected).abs() < 1e-3, "{column:?}: {value}");
+        }
+        let at = |column| table.whole(column, row).unwrap();
+        let waited = at(ColumnId::queue_time_start) - at(ColumnId::arrival_time);
+        assert!((waited - NANOS / 20).abs() < NANOS / 1000, "{waited}");
+        let failed = "10.0.0.2:1 server_error 500 after 0.010000 s";
+        let (attempts, failed) = if row == 1 { (2.0, failed) } else { (1.0, "") };
+        assert_eq!(table.number(ColumnId::attempts, row), Some(attempts));
+        assert_eq!(table.text(ColumnId::failed_attempts, row), failed);
+        assert_eq!(table.text(ColumnId::host, row), "10.0.0.1:1");
+    }
+}
+
 #[test]
 fn files_of_hops_that_gave_nothing_are_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -245,4 +245,16 @@ fn requests_are_counted_by_what_their_headers_say() {
     ] {
         assert!(text.contains(line), "{line} not in {text}");
     }
+    // Of whom no server told its times there is no wait, rather than one of 0.
+    let mut untold = rows(0.0, 0.0, 2.0);
+    untold[0].pure_queue_time = None;
+    untold[0].labels = Some("x-tenant=untold".to_owned());
+    metrics.request_ended(&Counted::of(&untold));
+    let text = metrics.text();
+    let told: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("untold"))
+        .collect();
+    let is_right = told.len() == 1 && told[0].starts_with("queuescope_label_requests_total");
+    assert!(is_right, "{told:?}");
 }

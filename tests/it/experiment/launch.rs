@@ -112,8 +112,10 @@ const DEAF: &str = "echo \"[2026-11-22 10:00:46] ERROR:    [Errno 98] error whil
 async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
-    let taken = TcpListener::bind(free_port()).unwrap();
-    let port = taken.local_addr().unwrap().port();
+    // Two in a row, so that no other test has the first.
+    let mut pairs = std::iter::repeat_with(|| (free_port().port(), free_port().port()));
+    let (first, port) = pairs.find(|(first, port)| *port == first + 1).unwrap();
+    let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let serving = |servers: Vec<ServerSpec>| DeploymentSpec {
         servers,
         ..spec(dir)
@@ -123,8 +125,10 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         serving(vec![ServerSpec::Started(line)])
     };
     // Of two servers the second's.
+    let taken_port =
+        format!("base_port = {first}: port {port} cannot be had|Address already in use");
     let on_taken_port = DeploymentSpec {
-        base_port: Some(port - 1),
+        base_port: Some(first),
         ..spec(dir)
     };
     let no_router = DeploymentSpec {
@@ -139,10 +143,7 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let program = env!("CARGO_BIN_EXE_queuescope");
     let clock = Clock::system();
     for (wanted, pieces) in [
-        (
-            on_taken_port,
-            "cannot be had|Address already in use|base_port",
-        ),
+        (on_taken_port, taken_port.as_str()),
         (
             serving(sims(&["--no-such"])),
             "server-|unexpected argument '--no-such'|command: | sim |logs/server-|--help",

@@ -1,5 +1,6 @@
 //! What servers and GPUs tell while a run goes on.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ async fn scraped(
     servers: &[ServerFile],
     access: Access,
     smi: Option<PathBuf>,
-    is_enough: impl Fn(usize) -> bool,
+    is_enough: impl Fn(String) -> bool,
 ) -> (Vec<SeriesRow>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(SERIES);
@@ -45,10 +46,10 @@ async fn scraped(
     moving.advance(Duration::from_millis(2500));
     let began = Stamp::from_nanos(500_000_000);
     let mut scraper = Scraper::new(servers, access, smi);
-    let lines = || std::fs::read_to_string(&file).map_or(0, |text| text.lines().count());
+    let text = || std::fs::read_to_string(&file).unwrap_or_default();
     tokio::select! {
         () = scraper.run(dir.path(), began, &clock) => {}
-        () = until("enough", || is_enough(lines())) => {}
+        () = until("enough", || is_enough(text())) => {}
     }
     let rows = csv::Reader::from_path(&file).unwrap().into_deserialize();
     (rows.map(Result::unwrap).collect(), scraper.notes())
@@ -61,7 +62,9 @@ async fn what_servers_and_gpus_tell_is_written_with_its_time() {
     let servers = [server("server-1", format!("http://{}", upstream.addr))];
     let dir = tempfile::tempdir().unwrap();
     let gpus = smi(dir.path(), "echo \"$@\" > \"$0.flags\"; echo '0, 37, 1024'");
-    let (rows, notes) = scraped(&servers, Access::default(), gpus, |lines| lines >= 5).await;
+    // Each asks for itself: one may tell twice before the other does.
+    let have_both = |text: String| text.contains(",gpu,") && text.contains(",metrics,");
+    let (rows, notes) = scraped(&servers, Access::default(), gpus, have_both).await;
     let said = rows.iter().map(|row| {
         let SeriesRow {
             time,
@@ -72,16 +75,15 @@ async fn what_servers_and_gpus_tell_is_written_with_its_time() {
         } = row;
         format!("{time} {source} {server} {metric} {value}")
     });
-    let mut said: Vec<String> = said.take(4).collect();
-    said.sort();
+    let expected = [
+        "2 gpu gpu-0 gpu_memory 1073741824",
+        "2 gpu gpu-0 gpu_use 0.37",
+        "2 metrics server-1 queued 1",
+        "2 metrics server-1 running 3",
+    ];
     assert_eq!(
-        said,
-        [
-            "2 gpu gpu-0 gpu_memory 1073741824",
-            "2 gpu gpu-0 gpu_use 0.37",
-            "2 metrics server-1 queued 1",
-            "2 metrics server-1 running 3",
-        ]
+        said.collect::<BTreeSet<_>>(),
+        expected.map(str::to_owned).into()
     );
     assert_eq!(notes, [""; 0]);
     let flags = std::fs::read_to_string(dir.path().join("nvidia-smi.flags")).unwrap();
@@ -102,7 +104,8 @@ async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
         headers: Vec::new(),
     };
     let url = format!("https://localhost:{}", face.addr.port());
-    let (rows, notes) = scraped(&[server("server-1", url)], access, None, |lines| lines > 1).await;
+    let has_a_row = |text: String| text.lines().count() > 1;
+    let (rows, notes) = scraped(&[server("server-1", url)], access, None, has_a_row).await;
     assert_eq!((rows[0].value, notes.len()), (3.0, 0), "{notes:?}");
     let key = upstream.seen()[0].header("authorization");
     assert_eq!(key.unwrap(), "Bearer S3cret");

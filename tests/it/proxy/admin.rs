@@ -78,9 +78,18 @@ async fn a_token_guards_all_but_the_health_checks() {
     );
 }
 
-/// Names that nobody else can give us, and others.
+/// Names that nobody else can give us.
 const OURS: &str = "localhost LocalHost:8801 localhost. 127.0.0.1:8801 10.0.0.7 [::1]:8801 [fe80::1] PROXY.example:80";
-const THEIRS: &str = "rebound.example:8801 localhost.evil.example 127.0.0.1.evil.example proxy";
+/// Header lines; those of no name, and of what is none, say as little.
+const THEIRS: [&str; 7] = [
+    "host: rebound.example:8801",
+    "host: localhost.evil.example",
+    "host: 127.0.0.1.evil.example",
+    "host: proxy",
+    "host:",
+    "host: local host",
+    "x-host: localhost",
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_token_another_sites_name_gets_nothing_of_requests() {
@@ -89,9 +98,9 @@ async fn without_a_token_another_sites_name_gets_nothing_of_requests() {
         config.admin_hosts = vec!["proxy.example".into()];
     })
     .await;
-    let status = async |method: &str, path: &str, host: &str| {
+    let status = async |method: &str, path: &str, line: &str| {
         let mut client = Client::connect(addr).await;
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\n{line}\r\ncontent-length: 0\r\n\r\n");
         client.send(head).await;
         let response = client.response().await;
         (response.status(), response.text())
@@ -105,18 +114,20 @@ async fn without_a_token_another_sites_name_gets_nothing_of_requests() {
         ("PUT", "/faults/w0"),
         ("DELETE", "/faults/w0"),
     ] {
-        for host in THEIRS.split(' ') {
-            let (refused, words) = status(method, path, host).await;
-            assert_eq!(refused, 421, "{path} {host}");
+        for line in THEIRS {
+            let (refused, words) = status(method, path, line).await;
+            assert_eq!(refused, 421, "{path} {line}");
             assert!(words.contains("admin_hosts"), "{words}");
         }
         for host in OURS.split(' ') {
-            assert_ne!(status(method, path, host).await.0, 421, "{path} {host}");
+            let (given, _) = status(method, path, &format!("host: {host}")).await;
+            assert_ne!(given, 421, "{path} {host}");
         }
     }
     // A service's name, as probes and scrapers use it.
     for path in ["/healthz", "/readyz", "/metrics"] {
-        assert_eq!(status("GET", path, "queuescope.svc").await.0, 200, "{path}");
+        let (given, _) = status("GET", path, "host: queuescope.svc").await;
+        assert_eq!(given, 200, "{path}");
     }
 }
 

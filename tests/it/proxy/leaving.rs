@@ -147,6 +147,7 @@ async fn the_answer_of_a_server_that_reads_no_more_is_there_once_writing_to_it_i
     let head = format!("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n");
     let mut client = front.sent(head).await;
     assert!(client.send_until_still(&body).await < length);
+    // Where writing is given up before, on a busy machine, the answer is waited for.
     gate.open();
     assert_eq!(client.response().await.status(), 413);
     drop(client);

@@ -234,6 +234,20 @@ async fn a_reload_that_is_refused_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_front_does_not_come_by_a_reload() {
+    let server = Upstream::ok().await;
+    let mut with_front = Config::default();
+    let hops = Front::with(&[], |config| {
+        config.workers = vec![worker("w", "127.0.0.1:0", server.addr)];
+        with_front = config.clone();
+    })
+    .await;
+    with_front.upstream = config(&[server.addr]).upstream;
+    let refused = hops.proxy.reload(with_front).await.unwrap_err().concat();
+    assert_says(&refused, "upstream: needs a restart");
+}
+
+#[tokio::test]
 async fn limits_are_those_of_the_last_reload() {
     let upstream = Upstream::start(|_, request| {
         if request.body.ends_with(b"1}") {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 
-use crate::support::proxy::{Front, Row, answering, assert_outcome, number, playing};
+use crate::support::proxy::{Front, Row, answering, assert_outcome, number, playing, workers};
 use crate::support::table;
 use crate::support::upstream::{Step, Upstream, done, endless};
 use crate::support::wire::{Client, chunk, json_response, post, stream_head, until};
@@ -352,4 +352,20 @@ async fn hops_alone_hold_their_clients_to_the_limits() {
                 .for_each(|row| assert_outcome(row, "client_error", "4"));
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hops_alone_give_up_a_client_that_takes_nothing() {
+    let server = Upstream::always(json_response(&"x".repeat(3_000_000))).await;
+    let hops = Front::with(&[], |config| {
+        config.workers = workers(&[server.addr]);
+        config.limits.client_stall_timeout_s = 0.1.try_into().unwrap();
+    })
+    .await;
+    let mut client = Client::with_small_buffer(hops.hop_addr()).await;
+    client.post("/generate", "", b"{}").await;
+    until("it is given up", || limits(&hops, "stall") == 1).await;
+    let rows = hops.rows().await;
+    assert_eq!(rows.len(), 1);
+    assert_error(&rows[0], "timeout", "200", "held up the response");
 }
