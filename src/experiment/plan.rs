@@ -310,8 +310,8 @@ fn in_seconds(value: Value) -> Value {
     match value {
         Value::Array(all) => Value::Array(all.into_iter().map(in_seconds).collect()),
         Value::String(text) => match units::per_second(&text) {
-            Some(rate) => read::scalar(&rate.to_string()),
-            None => Value::String(text),
+            Some(rate) if rate.is_finite() && rate > 0.0 => read::scalar(&rate.to_string()),
+            _ => Value::String(text),
         },
         value => value,
     }

@@ -78,18 +78,16 @@ pub fn findings(run: &Run, figures: &Summary, episodes: &[Episode], why: &Why) -
         found: Vec::new(),
     };
     for (kind, level, title, advice, rule) in kinds::KINDS {
+        // Where a fault made a stage long no setting would have helped.
+        let is_advised = !(kind.ends_with("_bound") && seen.has("fault"));
         let found = Finding {
             kind,
             level,
             title: title.to_owned(),
             what: String::new(),
-            advice: advice.to_owned(),
+            advice: advice.repeat(is_advised.into()),
         };
-        let mut found = rule(&seen, found);
-        if kind.ends_with("_bound") && seen.has("fault") {
-            // No setting would have helped.
-            found.iter_mut().for_each(|found| found.advice.clear());
-        }
+        let found = rule(&seen, found);
         seen.found.extend(found);
     }
     seen.found.sort_by_key(|finding| finding.level);

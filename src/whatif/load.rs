@@ -92,22 +92,26 @@ pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
 }
 
 /// How many requests two runs both have: of one id and moment, as copies do, or of one id that no other has there, at one time, as
-/// proxies behind each other do. Some that look so by chance count for nothing.
+/// proxies behind each other do. The engine's own id comes first, then the trace's: clients number theirs alike. Some that look so
+/// by chance count for nothing.
 fn in_both(one: &Run, other: &Run) -> usize {
+    const IDS: [ColumnId; 3] = [ColumnId::engine_id, ColumnId::trace_id, ColumnId::req_id];
     let began = |run: &Run| run.epoch.or_else(|| run.began());
+    let has_clock = began(one).and(began(other)).is_some();
     let spans = |run: &Run| {
-        let (table, began) = (&run.table, began(run).unwrap_or(0.0));
+        let (table, began) = (&run.table, began(run).filter(|_| has_clock));
+        let began = began.unwrap_or(0.0);
         let mut spans: HashMap<String, Vec<(f64, f64)>> = HashMap::new();
         for row in table.firsts() {
             let at = |column| Some(began + table.number(column, row)?);
             let end = at(ColumnId::end_time).or_else(|| at(ColumnId::finish_time));
-            let id = table.text(ColumnId::req_id, row).to_owned();
-            let all = spans.entry(id).or_default();
+            let ids = IDS.map(|column| table.text(column, row));
+            let id = ids.into_iter().find(|id| !id.is_empty());
+            let all = spans.entry(id.unwrap_or_default().to_owned()).or_default();
             all.extend(at(ColumnId::arrival_time).zip(end));
         }
         spans
     };
-    let has_clock = began(one).and(began(other)).is_some();
     let (one, other) = (spans(one), spans(other));
     let requests = |spans: &HashMap<_, Vec<_>>| spans.values().map(Vec::len).sum::<usize>();
     let few = requests(&one).min(requests(&other)).div_ceil(2);
@@ -125,9 +129,10 @@ fn in_both(one: &Run, other: &Run) -> usize {
     }
     match has_clock {
         true if at_one_time >= few => same.max(at_one_time),
-        true => same,
+        // Moments of years have no more digits than tell one of many.
+        true if same * 10 >= few => same,
         false if same >= few => same,
-        false => 0,
+        _ => 0,
     }
 }
 

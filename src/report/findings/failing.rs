@@ -62,33 +62,37 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     })
 }
 
-/// Requests that took longer while a fault lasted than any that had ended before it. What failed is told by itself.
+/// Requests that took longer, but for their wait in the server queue, while a fault lasted than any that had ended before it. What
+/// failed is told by itself.
 pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
+    // When it came and ended, and how long it took.
     let times = |row| {
         let at = table.number(ColumnId::arrival_time, row)?;
-        Some((at, table.number(ColumnId::total_latency, row)?))
+        let queued = table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0);
+        let total = table.number(ColumnId::total_latency, row)?;
+        Some((at, at + total, total - queued))
     };
     let well = of.run.counted().filter(|row| table.is_ok(*row));
-    let well: Vec<(f64, f64)> = well.filter_map(times).collect();
+    let well: Vec<(f64, f64, f64)> = well.filter_map(times).collect();
     let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
         let [before, during, _] = phases;
         let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
-        let is_before = |(at, total): &&(f64, f64)| before.from <= *at && at + total <= down;
-        let before = well.iter().filter(is_before).map(|(_, total)| *total);
+        let whole = well.iter().filter(|of| before.from <= of.0 && of.1 <= down);
+        let before = whole.map(|of| of.2);
         let usual = before.clone().reduce(f64::max);
         let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
         let limit = (usual * 1.5).max(usual + LONGER);
-        let came = well.iter().filter(|(at, _)| (down..over).contains(at));
-        let waited = came.clone().filter(|(_, total)| *total >= limit);
-        let longest = waited.clone().map(|(_, total)| *total).reduce(f64::max)?;
+        let came = well.iter().filter(|of| (down..over).contains(&of.0));
+        let waited = came.clone().map(|of| of.2).filter(|took| *took >= limit);
+        let longest = waited.clone().reduce(f64::max)?;
         let servers: BTreeSet<&str> = faults.iter().map(|of| &*of.server).collect();
         let servers = Vec::from_iter(servers).join(", ");
         let (kind, count, came) = (&faults.first()?.kind, waited.count(), came.count());
         let [limit, longest, usual] = [limit, longest, usual].map(duration);
         Some(format!(
-            "While {servers} had the fault {kind}, {count} of the {came} requests that went well took {limit} or longer, up to {longest}; \
-             none that ended before took more than {usual}."
+            "While {servers} had the fault {kind}, {count} of the {came} requests that went well took {limit} or longer, up to {longest}, without \
+             their wait in the server queue; none that ended before took more than {usual}."
         ))
     });
     let said: Vec<String> = said.collect();

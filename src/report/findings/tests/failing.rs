@@ -49,7 +49,7 @@ fn a_fault_that_requests_waited_for_is_named() {
     let finding = only(&stalled(|n| n % 2 == 1), "fault");
     assert_eq!(
         finding.what,
-        "While a, b had the fault stall, 5 of the 10 requests that went well took 0.75 s or longer, up to 2.00 s; none that ended before took more than 0.50 s."
+        "While a, b had the fault stall, 5 of the 10 requests that went well took 0.63 s or longer, up to 1.92 s, without their wait in the server queue; none that ended before took more than 0.42 s."
     );
     assert_eq!(finding.level, Level::Limit);
     only(&stalled(|_| false), "fine");
