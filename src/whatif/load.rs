@@ -92,22 +92,21 @@ pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
 }
 
 /// How many requests two runs both have: of one id and moment, as copies do, or of one id that no other has there, at one time, as
-/// proxies behind each other do. The engine's own id comes first, then the trace's: clients number theirs alike. Some that look so
-/// by chance count for nothing.
+/// proxies behind each other do. Clients may number theirs alike: then the engine tells another time in its queue. Some that look
+/// so by chance count for nothing.
 fn in_both(one: &Run, other: &Run) -> usize {
-    const IDS: [ColumnId; 3] = [ColumnId::engine_id, ColumnId::trace_id, ColumnId::req_id];
     let began = |run: &Run| run.epoch.or_else(|| run.began());
     let has_clock = began(one).and(began(other)).is_some();
     let spans = |run: &Run| {
         let (table, began) = (&run.table, began(run).filter(|_| has_clock));
         let began = began.unwrap_or(0.0);
-        let mut spans: HashMap<String, Vec<(f64, f64)>> = HashMap::new();
+        let mut spans: HashMap<(String, Option<i64>), Vec<(f64, f64)>> = HashMap::new();
         for row in table.firsts() {
             let at = |column| Some(began + table.number(column, row)?);
             let end = at(ColumnId::end_time).or_else(|| at(ColumnId::finish_time));
-            let ids = IDS.map(|column| table.text(column, row));
-            let id = ids.into_iter().find(|id| !id.is_empty());
-            let all = spans.entry(id.unwrap_or_default().to_owned()).or_default();
+            let id = table.text(ColumnId::req_id, row).to_owned();
+            let queued = table.whole(ColumnId::pure_queue_time, row);
+            let all = spans.entry((id, queued)).or_default();
             all.extend(at(ColumnId::arrival_time).zip(end));
         }
         spans
@@ -116,10 +115,10 @@ fn in_both(one: &Run, other: &Run) -> usize {
     let requests = |spans: &HashMap<_, Vec<_>>| spans.values().map(Vec::len).sum::<usize>();
     let few = requests(&one).min(requests(&other)).div_ceil(2);
     let (mut same, mut at_one_time) = (0, 0);
-    for (all, others) in one
+    let alike = one
         .iter()
-        .filter_map(|(id, all)| Some((all, other.get(id)?)))
-    {
+        .filter_map(|(id, all)| Some((all, other.get(id)?)));
+    for (all, others) in alike {
         let moments: HashSet<u64> = others.iter().map(|(from, _)| from.to_bits()).collect();
         let is_same = |(from, _): &&(f64, f64)| moments.contains(&from.to_bits());
         same += all.iter().filter(is_same).count();

@@ -236,6 +236,9 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
                 ColumnId::seen_by => cell::Value::Text(side.into()),
                 // A hop does not know it.
                 ColumnId::arrival_time if side == "hop" => cell::Value::Empty,
+                ColumnId::pure_queue_time if name == "client-b.csv" => {
+                    cell::Value::Nanos(1_000 + row as i64)
+                }
                 id => rows.value(id, row),
             });
             file.write_cells(cells).unwrap();
@@ -273,6 +276,11 @@ fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
             .all(|name| error.contains(name.split('.').next().unwrap()));
         assert!(are_named && error.contains("would be doubled"), "{error}");
     }
+    // Clients that number theirs alike sent other requests.
+    let alike =
+        ["client-a.csv", "client-b.csv"].map(|name| write(name, &|row| row % 2 == 0, "front"));
+    let alike = told(&alike.each_ref().map(|path| &**path), &set);
+    assert_eq!(alike["loads"][0]["name"], "client-a.csv + client-b.csv");
     // Whatever order they are given in: one that overlaps two others makes one of all.
     let third = rows.len() / 3;
     let early = write("early.csv", &|row| row % 2 == 0 && row < third, "front");
