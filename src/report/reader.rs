@@ -290,24 +290,23 @@ impl Run {
     }
 
     /// When it began, Unix seconds, as its files tell.
-    pub fn began(&self) -> Option<f64> {
+    fn began(&self) -> Option<f64> {
         let began = self.file.as_ref().and_then(|file| file.began);
         began.or_else(|| self.read_of("/started_at"))
     }
 
-    /// From when to when its requests were there, Unix seconds, of records that tell it and belong to no run.
+    /// What its times count from, Unix seconds, where that is known.
+    pub fn zero(&self) -> Option<f64> {
+        self.epoch.or_else(|| self.began())
+    }
+
+    /// From when to when its requests were there, Unix seconds.
     pub fn span(&self) -> Option<(f64, f64)> {
-        let epoch = self
-            .epoch
-            .filter(|_| self.file.is_none() && self.summary.is_null())?;
-        let all = |column| {
-            self.table
-                .numbers(column)
-                .into_iter()
-                .map(move |at| epoch + at)
-        };
-        let first = all(ColumnId::arrival_time).reduce(f64::min);
-        Some((first?, all(ColumnId::finish_time).fold(first?, f64::max)))
+        let zero = self.zero()?;
+        let all = |column| self.table.numbers(column).into_iter();
+        let first = all(ColumnId::arrival_time).reduce(f64::min)?;
+        let last = all(ColumnId::finish_time).fold(first, f64::max);
+        Some((zero + first, zero + last))
     }
 
     /// Takes in the rows of another, as its own.

@@ -71,13 +71,17 @@ const MOST: (usize, u64) = (2_000, 400_000);
 /// One cannot be read.
 pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
     let mut all: Vec<Run> = Vec::new();
+    let records = |run: &Run| {
+        let belongs_to_none = run.epoch.is_some() && run.file.is_none() && run.summary.is_null();
+        run.span().filter(|_| belongs_to_none)
+    };
     // Else one that overlaps two would join the first of them alone.
-    let begun = |run: &Run| run.span().map_or(f64::NEG_INFINITY, |(begin, _)| begin);
+    let begun = |run: &Run| records(run).map_or(f64::NEG_INFINITY, |(begin, _)| begin);
     runs.sort_by(|a, b| begun(a).total_cmp(&begun(b)));
     for run in runs {
         let is_one = |one: &&mut Run| {
-            let both = one.span().zip(run.span());
-            both.is_some_and(|(one, other)| one.0 <= other.1 && other.0 <= one.1)
+            let both = records(one).zip(records(&run));
+            both.is_some_and(|(one, other)| overlap(one, other))
         };
         let mut doubled = all.iter().map(|one| (one, in_both(one, &run)));
         if let Some((one, both)) = doubled.find(|(_, both)| *both > 0) {
@@ -95,14 +99,19 @@ pub fn together(mut runs: Vec<Run>) -> Result<Vec<Run>, Error> {
 /// proxies behind each other do. Clients may number theirs alike: then the engine tells another time in its queue. Some that look
 /// so by chance count for nothing.
 fn in_both(one: &Run, other: &Run) -> usize {
-    let began = |run: &Run| run.epoch.or_else(|| run.began());
-    let has_clock = began(one).and(began(other)).is_some();
+    let has_clock = one.zero().and(other.zero()).is_some();
+    // Of runs one after another, as in a sweep, nothing needs to be looked for.
+    if let Some((one, other)) = one.span().zip(other.span())
+        && !overlap(one, other)
+    {
+        return 0;
+    }
     let spans = |run: &Run| {
-        let (table, began) = (&run.table, began(run).filter(|_| has_clock));
-        let began = began.unwrap_or(0.0);
-        let mut spans: HashMap<(String, Option<i64>), Vec<(f64, f64)>> = HashMap::new();
+        let (table, zero) = (&run.table, run.zero().filter(|_| has_clock));
+        let zero = zero.unwrap_or(0.0);
+        let mut spans: HashMap<(String, Option<i64>), Vec<Span>> = HashMap::new();
         for row in table.firsts() {
-            let at = |column| Some(began + table.number(column, row)?);
+            let at = |column| Some(zero + table.number(column, row)?);
             let end = at(ColumnId::end_time).or_else(|| at(ColumnId::finish_time));
             let id = table.text(ColumnId::req_id, row).to_owned();
             let queued = table.whole(ColumnId::pure_queue_time, row);
@@ -120,10 +129,10 @@ fn in_both(one: &Run, other: &Run) -> usize {
         .filter_map(|(id, all)| Some((all, other.get(id)?)));
     for (all, others) in alike {
         let moments: HashSet<u64> = others.iter().map(|(from, _)| from.to_bits()).collect();
-        let is_same = |(from, _): &&(f64, f64)| moments.contains(&from.to_bits());
+        let is_same = |(from, _): &&Span| moments.contains(&from.to_bits());
         same += all.iter().filter(is_same).count();
         if let ([a], [b]) = (&all[..], &others[..]) {
-            at_one_time += usize::from(a.0 <= b.1 && b.0 <= a.1);
+            at_one_time += usize::from(overlap(*a, *b));
         }
     }
     match has_clock {
@@ -133,6 +142,13 @@ fn in_both(one: &Run, other: &Run) -> usize {
         false if same >= few => same,
         _ => 0,
     }
+}
+
+/// A beginning and an end, seconds.
+type Span = (f64, f64);
+
+fn overlap(one: Span, other: Span) -> bool {
+    one.0 <= other.1 && other.0 <= one.1
 }
 
 impl Load {
