@@ -15,7 +15,8 @@ use crate::support::admin::get;
 use crate::support::assert_says;
 use crate::support::clients::{Clients, server};
 use crate::support::process::Process;
-use crate::support::proxy::{Front, config, worker};
+use crate::support::proxy::{Front, config, playing, worker};
+use crate::support::router::free_port;
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{Client, json_response, until};
 
@@ -57,12 +58,6 @@ fn upstream(all: &[SocketAddr]) -> String {
     format!("upstream = [{}]", all.join(", "))
 }
 
-/// The address in what a reload says.
-fn address_in(line: &str) -> SocketAddr {
-    let (_, rest) = line.split_once("http://").unwrap();
-    rest.split([';', ' ']).next().unwrap().parse().unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_reloads_under_load_fail_no_request() {
     let (one, two) = (server().await, server().await);
@@ -74,19 +69,15 @@ async fn twenty_reloads_under_load_fail_no_request() {
     let clients = Clients::start(front, hop, admin);
     for turn in 0..20 {
         let before = clients.done();
-        let (a, b) = if turn % 2 == 0 {
-            (&two, &one)
-        } else {
-            (&one, &two)
-        };
-        let both = [a.addr, b.addr];
+        let mut both = [two.addr, one.addr];
+        both.rotate_left(turn % 2);
         let policy = ["round_robin", "random", "shortest_queue", "power_of_two"][turn % 4];
         let keys = format!(
             "{}\npolicy = \"{policy}\"\nclient_idle_timeout_s = {}",
             upstream(&both[..1 + turn % 2]),
             60 + turn
         );
-        let all = [("w", FREE, a.addr), ("v", FREE, b.addr)];
+        let all = [("w", FREE, both[0]), ("v", FREE, both[1])];
         // The second worker comes and goes.
         file.write(&keys, &all[..2 - turn % 2]);
         let said = reloaded(&process);
@@ -104,7 +95,7 @@ async fn twenty_reloads_under_load_fail_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_come_move_and_go() {
+async fn workers_come_move_change_their_name_and_go() {
     let one = Upstream::always(json_response("{\"is\":1}")).await;
     let two = Upstream::always(json_response("{\"is\":2}")).await;
     let is = async |client: &mut Client| {
@@ -116,58 +107,46 @@ async fn workers_come_move_and_go() {
     let keys = upstream(&[one.addr]);
     file.write(&keys, &[]);
     let process = file.start();
-    // The router's port must be known beforehand, so it is no free one now.
-    file.write(&keys, &[("w", "127.0.0.1:0", one.addr)]);
-    let said = reloaded(&process);
-    let hop = address_in(&said);
+    let hop = free_port();
+    let reloads = |name: &str, listen: SocketAddr, server: &Upstream, piece: &str| {
+        file.write(&keys, &[(name, &listen.to_string(), server.addr)]);
+        let said = reloaded(&process);
+        assert_says(&said, piece);
+        said
+    };
+    reloads("w", hop, &one, "worker w on");
     // Before its first request.
-    let mut admin = Client::connect(process.admin).await;
-    admin.send("GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n").await;
-    let told = String::from_utf8(admin.response().await.body).unwrap();
-    let none = told.lines().find(|line| {
-        line.starts_with("queuescope_attempts_total{") && line.contains("worker=\"w\"")
-    });
-    assert!(none.is_some_and(|line| line.ends_with("} 0")), "{none:?}");
+    let told = get(process.admin, "/metrics").await.text();
+    let is_none = |line: &str| {
+        line.starts_with("queuescope_attempts_total{")
+            && line.contains("worker=\"w\"")
+            && line.ends_with("} 0")
+    };
+    assert!(told.lines().any(is_none));
     let mut kept = Client::connect(hop).await;
     assert_eq!(is(&mut kept).await, (1, false));
     // Another server behind the same hop: a connection that is kept goes there with its next request.
-    file.write(&keys, &[("w", "127.0.0.1:0", two.addr)]);
-    assert!(reloaded(&process).contains("reloaded: changed workers; worker w to"));
+    reloads("w", hop, &two, "reloaded: changed workers; worker w to");
     assert_eq!(is(&mut kept).await, (2, false));
+    // Under another name it keeps its socket, which another address of that port cannot have.
+    assert_says(&reloads("v", hop, &two, "worker v on"), "worker w gone");
+    let mut new = Client::connect(hop).await;
+    assert_eq!(is(&mut new).await, (2, false));
+    let everywhere = SocketAddr::from(([0; 4], hop.port()));
+    reloads("v", everywhere, &two, "only by a stop and a start");
     // Gone: no new connections, and those that are kept close with their next response.
     file.write(&keys, &[]);
-    assert!(reloaded(&process).contains("reloaded: changed workers; worker w gone"));
-    until("the listener closes", || {
-        std::net::TcpStream::connect(hop).is_err()
-    })
-    .await;
-    assert_eq!(is(&mut kept).await, (2, true));
-    assert!(kept.is_closed().await);
-    assert_eq!(process.ready().await, 200);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renamed_worker_keeps_its_socket() {
-    let server = Upstream::ok().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = free.local_addr().unwrap().to_string();
-    drop(free);
-    let file = File::new();
-    file.write(&upstream(&[server.addr]), &[("old", &listen, server.addr)]);
-    let process = file.start();
-    file.write(&upstream(&[server.addr]), &[("new", &listen, server.addr)]);
-    let said = reloaded(&process);
-    assert_says(&said, "worker new on");
-    assert_says(&said, "worker old gone");
-    let addr: SocketAddr = listen.parse().unwrap();
-    let mut client = Client::connect(addr).await;
-    assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
-    let everywhere = format!("0.0.0.0:{}", addr.port());
-    file.write(
-        &upstream(&[server.addr]),
-        &[("new", &everywhere, server.addr)],
+    assert_says(
+        &reloaded(&process),
+        "reloaded: changed workers; worker v gone",
     );
-    assert_says(&reloaded(&process), "only by a stop and a start");
+    let refuses = || std::net::TcpStream::connect(hop).is_err();
+    until("the listener closes", refuses).await;
+    for mut client in [kept, new] {
+        assert_eq!(is(&mut client).await, (2, true));
+        assert!(client.is_closed().await);
+    }
+    assert_eq!(process.ready().await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -185,17 +164,15 @@ async fn a_reload_that_is_refused_changes_nothing() {
     let threads = format!("{other}\nthreads = 3\nrecord_queue = 7");
     let limit = format!("{other}\nupstream_read_timeout_s = -1");
     let unknown = format!("{other}\nupstraem_kind = 1");
+    let nowhere = ("v", "nowhere", two.addr);
+    let taken = ("v", &*taken, two.addr);
     for (keys, worker, why) in [
         (
             &other,
-            ("v", "nowhere", two.addr),
+            nowhere,
             "line 9: listen = \"nowhere\": not an address",
         ),
-        (
-            &other,
-            ("v", taken.as_str(), two.addr),
-            "is another process there?",
-        ),
+        (&other, taken, "is another process there?"),
         (&threads, free, "threads, record_queue: needs a restart"),
         (&limit, free, "upstream_read_timeout_s = -1: must be"),
         (&unknown, free, "did you mean `upstream_kind`?"),
@@ -206,11 +183,8 @@ async fn a_reload_that_is_refused_changes_nothing() {
         let said = reloaded(&process);
         assert!(said.contains("refused") && said.contains(why), "{said}");
         let mut client = Client::connect(process.front).await;
-        assert_eq!(
-            client.ask("/generate", "", b"{}").await.json()["is"],
-            1,
-            "{why}"
-        );
+        let response = client.ask("/generate", "", b"{}").await;
+        assert_eq!(response.json()["is"], 1, "{why}");
     }
     // A line a fault, each time that it is asked.
     file.write(&format!("{other}\nthreads = 0\nname = \"w0\""), &[]);
@@ -228,36 +202,18 @@ async fn a_reload_that_is_refused_changes_nothing() {
         .await;
     assert_eq!(refused, 6 + 6);
     assert!(two.seen().is_empty());
+    // A front does not come either.
+    let hops = Front::hop(two.addr).await;
+    let refused = hops.proxy.reload(config(&[two.addr])).await.unwrap_err();
+    assert_says(&refused.concat(), "upstream: needs a restart");
     // The flags of the command line stand over the file, then as now: it listens where it did.
     file.write(&format!("{other}\nlisten = \"127.0.0.1:1\""), &[]);
     assert!(reloaded(&process).contains("reloaded: changed upstream; listen to"));
 }
 
 #[tokio::test]
-async fn a_front_does_not_come_by_a_reload() {
-    let server = Upstream::ok().await;
-    let mut with_front = Config::default();
-    let hops = Front::with(&[], |config| {
-        config.workers = vec![worker("w", "127.0.0.1:0", server.addr)];
-        with_front = config.clone();
-    })
-    .await;
-    with_front.upstream = config(&[server.addr]).upstream;
-    let refused = hops.proxy.reload(with_front).await.unwrap_err().concat();
-    assert_says(&refused, "upstream: needs a restart");
-}
-
-#[tokio::test]
 async fn limits_are_those_of_the_last_reload() {
-    let upstream = Upstream::start(|_, request| {
-        if request.body.ends_with(b"1}") {
-            return vec![Step::Silence];
-        }
-        vec![Step::Send(json_response("{}"))]
-    })
-    .await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = front.client().await;
+    let (upstream, front) = playing(vec![Step::Silence], "").await;
     let mut new = Config {
         records: Some(front.records()),
         ..config(&[upstream.addr])
@@ -267,15 +223,12 @@ async fn limits_are_those_of_the_last_reload() {
     assert_eq!(said, "changed upstream_read_timeout_s");
     let said = front.proxy.reload(new.clone()).await.unwrap();
     assert_eq!(said, "every key is as before");
-    assert_eq!(
-        client.ask("/generate", "", b"{\"x\":1}").await.status(),
-        504
-    );
+    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 504);
     // The limit on draining too: the request that is stuck does not hold up the end for a minute.
     new.rules.upstream_read_timeout_s = 3600.0.try_into().unwrap();
     new.drain_timeout_s = 0.05.try_into().unwrap();
     front.proxy.reload(new).await.unwrap();
-    let _client = front.asked("/generate", "", b"{\"x\":1}").await;
+    let _client = front.asked("/generate", "", b"{}").await;
     until("the request", || front.proxy.metrics().in_flight() == 1).await;
     let drained = tokio::time::timeout(Duration::from_secs(20), front.proxy.drain()).await;
     assert!(drained.is_ok());
