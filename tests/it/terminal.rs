@@ -15,13 +15,9 @@ use crate::support::upstream::Upstream;
 
 const COLUMNS: u16 = 80;
 
-/// Runs a command whose output is a terminal; its exit code, and what was shown.
-fn on_a_terminal(line: &[&str]) -> (Option<i32>, String) {
-    stopped_on_a_terminal(line, None)
-}
-
-/// The same, stopped by Ctrl-C once it has said `stop_at`.
-fn stopped_on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, String) {
+/// Runs a command whose output is a terminal, to its end or to the Ctrl-C that stops it once it has said `stop_at`; its exit code,
+/// and what was shown.
+fn on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, String) {
     let size = Winsize {
         ws_row: 24,
         ws_col: COLUMNS,
@@ -93,24 +89,16 @@ fn words(text: &str) -> Vec<&str> {
 
 #[test]
 fn help_fits_and_has_its_common_flags_first() {
-    for (command, common, other) in [
-        ("traffic", "--request-rate", "\nWhat is sent:\n"),
-        ("node", "--max-running-requests", "\nRouter:\n"),
-        ("proxy", "--upstream <URL>", "\nRunning it:\n"),
-        ("check", "--upstream <URL>", "\nRunning it:\n"),
-        ("sim", "--max-running-requests", "\nHow fast it is:\n"),
-        ("probe", "--output-len", "\nWhere and to whom:\n"),
-    ] {
-        for help in ["-h", "--help", "--help-all"] {
-            let (code, shown) = on_a_terminal(&[command, help]);
-            assert_eq!(code, Some(0));
-            assert_fits(&shown);
-            let (common, other) = (shown.find(common), shown.find(other));
-            assert!(common.is_some(), "{shown}");
-            match help {
-                "-h" => assert_eq!(other, None, "{shown}"),
-                _ => assert!(common < other, "{shown}"),
-            }
+    for help in ["-h", "--help", "--help-all"] {
+        let (code, shown) = on_a_terminal(&["node", help], None);
+        assert_eq!(code, Some(0));
+        assert_fits(&shown);
+        let [common, other] =
+            ["--max-running-requests", "\nRouter:\n"].map(|text| shown.find(text));
+        assert!(common.is_some(), "{shown}");
+        match help {
+            "-h" => assert_eq!(other, None, "{shown}"),
+            _ => assert!(common < other, "{shown}"),
         }
     }
 }
@@ -123,12 +111,12 @@ fn a_drawn_config_and_an_error_fit_and_lose_no_word() {
          --worker second=127.0.0.1:19001=http://127.0.0.1:30001",
     );
     // A router there cannot be looked up, but only a start does.
-    let (code, shown) = on_a_terminal(&line);
+    let (code, shown) = on_a_terminal(&line, None);
     assert_eq!(code, Some(0));
     assert_fits(&shown);
     assert_eq!(words(&shown), words(&through_a_pipe(&line)));
 
-    let (code, shown) = on_a_terminal(&["proxy"]);
+    let (code, shown) = on_a_terminal(&["proxy"], None);
     assert_eq!(code, Some(2));
     assert_fits(&shown);
     assert_eq!(words(&shown), words(&through_a_pipe(&["proxy"])));
@@ -140,7 +128,7 @@ fn the_demo_fits_and_its_table_is_whole() {
     let dir = folder.path().join("demo");
     let dir = dir.display();
     let line = format!("demo --num-prompts 30 --request-rate 200 --output-dir {dir}");
-    let (code, shown) = on_a_terminal(&flags(&line));
+    let (code, shown) = on_a_terminal(&flags(&line), None);
     // A busy machine sends too late: INVALID.
     assert!(matches!(code, Some(0 | 3)), "{shown}");
     assert_fits(&shown);
@@ -173,7 +161,7 @@ fn what_a_run_says_on_its_way_fits() {
          --output-dir {}",
         dir.display()
     );
-    let (code, shown) = stopped_on_a_terminal(&flags(&line), Some("rows go to"));
+    let (code, shown) = on_a_terminal(&flags(&line), Some("rows go to"));
     assert_eq!(code, Some(130), "{shown}");
     assert_fits(&shown);
     let said = words(&shown).join(" ");

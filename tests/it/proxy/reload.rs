@@ -1,72 +1,40 @@
 //! A changed config taken on at SIGHUP, with clients who must not notice.
 
-use std::fmt::Write;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use queuescope::config::proxy::Config;
 use queuescope::config::proxy::StampsPolicy;
-use tempfile::TempDir;
 
+use super::restart::{FREE, Service, text, upstream};
 use super::tls::{self, Certificate};
 use crate::support::admin::get;
 use crate::support::assert_says;
 use crate::support::clients::{Clients, server};
-use crate::support::process::Process;
 use crate::support::proxy::{Front, config, playing, worker};
 use crate::support::router::free_port;
 use crate::support::upstream::{Step, Upstream};
 use crate::support::wire::{Client, json_response, until};
 
-/// A config file that can be changed.
-struct File {
-    folder: Arc<TempDir>,
+fn begun(config: &str) -> Service {
+    Service::in_folder(tempfile::tempdir().unwrap(), config)
 }
 
-impl File {
-    fn new() -> File {
-        let folder = Arc::new(tempfile::tempdir().unwrap());
-        File { folder }
-    }
-
-    fn write(&self, proxy: &str, workers: &[(&str, &str, SocketAddr)]) {
-        let mut text = format!("[proxy]\n{proxy}\n");
-        for (name, listen, upstream) in workers {
-            let section = format!(
-                "[[worker]]\nname = {name:?}\nlisten = {listen:?}\nupstream = \"{upstream}\"\n"
-            );
-            text.write_str(&section).unwrap();
-        }
-        std::fs::write(self.folder.path().join("c.toml"), text).unwrap();
-    }
-
-    fn start(&self) -> Process {
-        let path = self.folder.path().join("c.toml");
-        Process::in_folder(self.folder.clone(), &["--config", path.to_str().unwrap()])
-    }
-}
-
-fn reloaded(process: &Process) -> String {
-    process.signal(Signal::SIGHUP);
-    process.says("reload")
-}
-
-fn upstream(all: &[SocketAddr]) -> String {
-    let all: Vec<String> = all.iter().map(|addr| format!("\"{addr}\"")).collect();
-    format!("upstream = [{}]", all.join(", "))
+/// What a process says of a reload of this config.
+fn reloaded(service: &Service, config: &str) -> String {
+    service.write_config(config);
+    service.signal(Signal::SIGHUP);
+    service.first.says("reload")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_reloads_under_load_fail_no_request() {
     let (one, two) = (server().await, server().await);
-    let file = File::new();
-    const FREE: &str = "127.0.0.1:0";
-    file.write(&upstream(&[one.addr]), &[("w", FREE, one.addr)]);
-    let mut process = file.start();
-    let (front, hop, admin) = (process.front, process.hops[0], process.admin);
-    let clients = Clients::start(front, hop, admin);
+    let config = text(&upstream(&[one.addr]), &[("w", FREE, one.addr)]);
+    let mut service = begun(&config);
+    let process = &service.first;
+    let clients = Clients::start(process.front, process.hops[0], process.admin);
     for turn in 0..20 {
         let before = clients.done();
         let mut both = [two.addr, one.addr];
@@ -79,19 +47,16 @@ async fn twenty_reloads_under_load_fail_no_request() {
         );
         let all = [("w", FREE, both[0]), ("v", FREE, both[1])];
         // The second worker comes and goes.
-        file.write(&keys, &all[..2 - turn % 2]);
-        let said = reloaded(&process);
-        assert!(said.contains("reloaded: "), "{said}");
+        let said = reloaded(&service, &text(&keys, &all[..2 - turn % 2]));
+        assert_says(&said, "reloaded: ");
         until("requests", || clients.done() > before + 20).await;
     }
     assert_eq!(clients.stop().await, [""; 0]);
-    let applied = process
-        .metric("queuescope_reloads_total{result=\"applied\"}")
-        .await;
-    assert_eq!(applied, 20);
+    let applied = "queuescope_reloads_total{result=\"applied\"}";
+    assert_eq!(service.first.metric(applied).await, 20);
     assert!(one.seen().len() > 20 && two.seen().len() > 20);
-    process.signal(Signal::SIGTERM);
-    assert!(process.exit().await.success());
+    service.signal(Signal::SIGTERM);
+    assert!(service.first.exit().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,14 +68,13 @@ async fn workers_come_move_change_their_name_and_go() {
         let closes = response.header("connection").unwrap() == "close";
         (response.json()["is"].as_i64().unwrap(), closes)
     };
-    let file = File::new();
     let keys = upstream(&[one.addr]);
-    file.write(&keys, &[]);
-    let process = file.start();
+    let service = begun(&text(&keys, &[]));
+    let process = &service.first;
     let hop = free_port();
     let reloads = |name: &str, listen: SocketAddr, server: &Upstream, piece: &str| {
-        file.write(&keys, &[(name, &listen.to_string(), server.addr)]);
-        let said = reloaded(&process);
+        let workers = [(name, &*listen.to_string(), server.addr)];
+        let said = reloaded(&service, &text(&keys, &workers));
         assert_says(&said, piece);
         said
     };
@@ -135,11 +99,8 @@ async fn workers_come_move_change_their_name_and_go() {
     let everywhere = SocketAddr::from(([0; 4], hop.port()));
     reloads("v", everywhere, &two, "only by a stop and a start");
     // Gone: no new connections, and those that are kept close with their next response.
-    file.write(&keys, &[]);
-    assert_says(
-        &reloaded(&process),
-        "reloaded: changed workers; worker v gone",
-    );
+    let said = reloaded(&service, &text(&keys, &[]));
+    assert_says(&said, "reloaded: changed workers; worker v gone");
     let refuses = || std::net::TcpStream::connect(hop).is_err();
     until("the listener closes", refuses).await;
     for mut client in [kept, new] {
@@ -153,14 +114,12 @@ async fn workers_come_move_change_their_name_and_go() {
 async fn a_reload_that_is_refused_changes_nothing() {
     let one = Upstream::always(json_response("{\"is\":1}")).await;
     let two = Upstream::always(json_response("{\"is\":2}")).await;
-    let file = File::new();
-    let good = upstream(&[one.addr]);
-    file.write(&good, &[]);
-    let process = file.start();
+    let service = begun(&text(&upstream(&[one.addr]), &[]));
+    let process = &service.first;
     let other = upstream(&[two.addr]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
-    let free = ("w", "127.0.0.1:0", two.addr);
+    let free = ("w", FREE, two.addr);
     let threads = format!("{other}\nthreads = 3\nrecord_queue = 7");
     let limit = format!("{other}\nupstream_read_timeout_s = -1");
     let unknown = format!("{other}\nupstraem_kind = 1");
@@ -179,15 +138,15 @@ async fn a_reload_that_is_refused_changes_nothing() {
         // A front does not go.
         (&String::new(), free, "upstream: needs a restart"),
     ] {
-        file.write(keys, &[free, worker][usize::from(worker == free)..]);
-        let said = reloaded(&process);
+        let workers = &[free, worker][usize::from(worker == free)..];
+        let said = reloaded(&service, &text(keys, workers));
         assert!(said.contains("refused") && said.contains(why), "{said}");
         let mut client = Client::connect(process.front).await;
         let response = client.ask("/generate", "", b"{}").await;
         assert_eq!(response.json()["is"], 1, "{why}");
     }
     // A line a fault, each time that it is asked.
-    file.write(&format!("{other}\nthreads = 0\nname = \"w0\""), &[]);
+    service.write_config(&text(&format!("{other}\nthreads = 0\nname = \"w0\""), &[]));
     for _ in 0..6 {
         process.signal(Signal::SIGHUP);
         for told in [
@@ -197,18 +156,17 @@ async fn a_reload_that_is_refused_changes_nothing() {
             assert_says(&process.says("reload refused, nothing has changed: "), told);
         }
     }
-    let refused = process
-        .metric("queuescope_reloads_total{result=\"refused\"}")
-        .await;
-    assert_eq!(refused, 6 + 6);
+    let refused = "queuescope_reloads_total{result=\"refused\"}";
+    assert_eq!(process.metric(refused).await, 6 + 6);
     assert!(two.seen().is_empty());
     // A front does not come either.
     let hops = Front::hop(two.addr).await;
     let refused = hops.proxy.reload(config(&[two.addr])).await.unwrap_err();
     assert_says(&refused.concat(), "upstream: needs a restart");
     // The flags of the command line stand over the file, then as now: it listens where it did.
-    file.write(&format!("{other}\nlisten = \"127.0.0.1:1\""), &[]);
-    assert!(reloaded(&process).contains("reloaded: changed upstream; listen to"));
+    let listens = text(&format!("{other}\nlisten = \"127.0.0.1:1\""), &[]);
+    let said = reloaded(&service, &listens);
+    assert_says(&said, "reloaded: changed upstream; listen to");
 }
 
 #[tokio::test]

@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 
 use crate::support::assert_says;
 use crate::support::listening::Listening;
-use crate::support::proxy::{Front, assert_outcome};
+use crate::support::proxy::{Front, assert_outcome, workers};
 use crate::support::tls::Authority;
 use crate::support::upstream::{Upstream, begun, done};
-use crate::support::wire::until;
+use crate::support::wire::Client;
 
 fn https(host: &str, addr: SocketAddr) -> Address {
     Address::parse(&format!("https://{host}:{}", addr.port())).unwrap()
@@ -27,19 +27,38 @@ async fn front(host: &str, addr: SocketAddr, ca: Option<&Authority>) -> Front {
     Front::with(&[], change).await
 }
 
+/// An upstream of the front, and the server of a hop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upstream_with_a_right_certificate_serves() {
+async fn a_server_with_a_right_certificate_serves() {
     let server = Upstream::playing([begun(), done()].concat()).await;
     let ca = Authority::new("ours");
     let face = ca.face(&["localhost", "127.0.0.1"], server.addr).await;
     // A name is asked for; a number is only verified (RFC 6066, section 3).
-    for (host, asked_for) in [("localhost", Some("localhost")), ("127.0.0.1", None)] {
-        let front = front(host, face.addr, Some(&ca)).await;
-        let mut client = front.client().await;
+    for (host, asked_for, is_hop) in [
+        ("localhost", Some("localhost"), false),
+        ("127.0.0.1", None, true),
+    ] {
+        let front = Front::with(&[], |config| {
+            config.rules.upstream_ca = Some(ca.file());
+            if is_hop {
+                config.workers = workers(&[face.addr]);
+                config.workers[0].upstream = https(host, face.addr);
+            } else {
+                config.upstream = vec![https(host, face.addr)];
+            }
+        })
+        .await;
+        let addr = if is_hop {
+            front.hop_addr()
+        } else {
+            front.addr()
+        };
+        let mut client = Client::connect(addr).await;
         for _ in 0..3 {
             let response = client.ask("/generate", "", b"{\"stream\":true}").await;
             assert!(response.whole && response.body.ends_with(b"data: [DONE]\n\n"));
         }
+        drop(client);
         assert_eq!(face.asked_for().last().unwrap().as_deref(), asked_for);
         let rows = front.rows().await;
         assert!(rows.iter().all(|row| row["outcome"] == "ok"));
@@ -106,22 +125,4 @@ async fn one_that_speaks_no_tls_is_a_502_and_another_may_try() {
     let name = format!("localhost:{}", plain_addr.port());
     let healthy = format!("queuescope_upstream_healthy{{upstream=\"{name}\"}} 0\n");
     assert_says(&both.proxy.metrics().text(), &healthy);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hops_server_may_speak_tls() {
-    let server = Upstream::ok().await;
-    let ca = Authority::new("ours");
-    let face = ca.face(&["localhost"], server.addr).await;
-    let name = format!("localhost:{}", face.addr.port());
-    let hop = Front::with(&[server.addr], |config| {
-        let worker = format!("w0=127.0.0.1:0=https://{name}");
-        config.workers = vec![worker.parse().unwrap()];
-        config.rules.upstream_ca = Some(ca.file());
-    })
-    .await;
-    let front = Front::start(hop.hop_addr()).await;
-    assert_eq!(front.ask("/generate", "", b"{}").await.status(), 200);
-    until("the name", || face.asked_for().len() == 1).await;
-    assert_eq!(front.only_row().await["host"], name);
 }
