@@ -298,10 +298,9 @@ fn links_of_documents_lead_somewhere() {
                 continue;
             }
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let to = if path.is_empty() {
-                page.clone()
-            } else {
-                page.parent().unwrap().join(path)
+            let to = match path {
+                "" => page.clone(),
+                path => page.with_file_name(path),
             };
             let has = || anchors(&std::fs::read_to_string(&to).unwrap()).contains(anchor);
             if !to.exists() || !(anchor.is_empty() || has()) {

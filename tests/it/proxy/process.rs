@@ -137,9 +137,9 @@ async fn a_file_that_can_grow_no_more_is_told_once_and_in_the_last_line() {
     let lines = last_lines(&mut process).await;
     let path = process.records().display().to_string();
     let warning = format!("cannot write {path}: File too large (os error 27); rows are lost");
-    // A shorter row may fit after one that did not.
-    let again = count(&lines, "is written again");
-    assert_eq!(count(&lines, &warning), 1 + again, "{lines:#?}");
+    // Once each time that it fails: a shorter row may fit after one that did not.
+    let (told, again) = (count(&lines, &warning), count(&lines, "is written again"));
+    assert!(told > 0 && told <= again + 1, "{lines:#?}");
     let written = rows(&process.records()).len() as u64;
     let lost = sent - written;
     assert!(written > 0 && lost >= 3);

@@ -30,6 +30,7 @@ async fn a_failure_after_100_continue_is_still_answered() {
         assert_eq!(response.json()["error"]["code"], status);
         let row = front.only_row().await;
         assert_eq!(row["status"], status.to_string());
+        assert_eq!(response.header("x-request-id"), Some(row["req_id"].clone()));
     }
 }
 
