@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::admin::get;
 use crate::support::assert_says;
 use crate::support::generator::sim;
-use crate::support::proxy::{Front, Row, answering, known_workers, rows, workers};
+use crate::support::proxy::{Front, Row, answering, known_workers, number, rows, workers};
 use crate::support::upstream::{Gate, Step, Upstream, begun, done};
 use crate::support::wire::{Client, chunk, json_response, stream_head, until, until_async};
 
@@ -56,15 +56,10 @@ async fn stages_and_columns_are_those_of_the_records() {
         assert_eq!(text(&shown["outcome"]), "ok");
         let near = |a: f64, b: f64| assert!((a - b).abs() < 2e-6, "{a} {b} {shown} {row:?}");
         let parts = shown["parts"].as_array().unwrap();
-        let mut end = 0.0;
-        for part in parts {
-            near(part["start"].as_f64().unwrap(), end);
-            end = part["end"].as_f64().unwrap();
-        }
-        near(end, row["total_latency"].parse().unwrap());
+        let end = |part: Option<&Value>| part.unwrap()["end"].as_f64().unwrap();
+        near(end(parts.last()), number(row, "total_latency"));
         let mut before = parts.iter().filter(|part| part["is_after"] == false);
-        let first = before.next_back().unwrap()["end"].as_f64().unwrap();
-        near(first, row["ttft_observed"].parse().unwrap());
+        near(end(before.next_back()), number(row, "ttft_observed"));
         same_cells(admin, &shown["number"], row).await;
     }
     let window = &news["window"];
@@ -78,8 +73,8 @@ async fn stages_and_columns_are_those_of_the_records() {
 
     // What was seen is not told again.
     let rest = get(admin, "/live.json?after=3").await.json();
-    let numbers = rest["requests"].as_array().unwrap().iter();
-    let numbers: Vec<u64> = numbers.map(|one| one["number"].as_u64().unwrap()).collect();
+    let rest = rest["requests"].as_array().unwrap();
+    let numbers: Vec<&Value> = rest.iter().map(|one| &one["number"]).collect();
     assert_eq!(numbers, [4, 5]);
 }
 
@@ -167,8 +162,8 @@ async fn what_waits_at_a_prefill_server_is_no_other_request() {
 }
 
 /// Every cell of the request's page is that of its row.
-async fn same_cells(admin: SocketAddr, number: &Value, row: &Row) {
-    let one = get(admin, &format!("/requests/{number}.json")).await.json();
+async fn same_cells(admin: SocketAddr, shown: &Value, row: &Row) {
+    let one = get(admin, &format!("/requests/{shown}.json")).await.json();
     let cells = one["rows"][0].as_array().unwrap();
     assert_eq!(cells.len(), COLUMNS.len());
     for cell in cells {

@@ -227,29 +227,15 @@ fn what_is_wrong_with_a_file_is_told() {
     let text = "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
     std::fs::write(&broken, text).unwrap();
     let other = Some(other.key());
-    for (cert, key, named, file, wrong) in [
-        (&key, &key, "tls_cert", "key.pem", "holds no certificate"),
-        (&cert, &cert, "tls_key", "cert.pem", "holds no private key"),
-        (
-            &Some(broken),
-            &key,
-            "tls_cert",
-            "broken.pem",
-            "not a PEM file",
-        ),
-        (
-            &cert,
-            &other,
-            "tls_key",
-            "cert.pem",
-            "not that of the certificate",
-        ),
+    for (cert, key, told) in [
+        (&key, &key, "tls_cert = |key.pem|holds no certificate"),
+        (&cert, &cert, "tls_key = |cert.pem|holds no private key"),
+        (&Some(broken), &key, "tls_cert = |broken.pem|not a PEM file"),
+        (&cert, &other, "tls_key = |not that of the certificate"),
     ] {
         let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
         (config.tls_cert, config.tls_key) = (cert.clone(), key.clone());
-        let told = config.check().unwrap_err()[0].to_string();
-        for piece in [&format!("{named} = "), file, wrong] {
-            assert_says(&told, piece);
-        }
+        let wrong = config.check().unwrap_err()[0].to_string();
+        told.split('|').for_each(|piece| assert_says(&wrong, piece));
     }
 }
