@@ -134,8 +134,11 @@ async fn http_1_1_and_2_are_spoken_and_nothing_else() {
     };
     let old = handshake(&certificate.der, &["http/1.1"]).await.unwrap();
     assert_eq!(old.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-    let new = handshake(&certificate.der, &["h2", "http/1.1"]).await;
-    let mut client = Http2::over(new.unwrap()).await;
+    let new = handshake(&certificate.der, &["h2", "http/1.1"])
+        .await
+        .unwrap();
+    assert_eq!(new.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let mut client = Http2::over(new).await;
     let answer = client.post("/generate", b"{}").await.answer().await;
     assert_eq!((answer.status, upstream.seen().len()), (200, 1));
     assert!(handshake(&certificate.der, &["h3"]).await.is_err());
