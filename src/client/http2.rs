@@ -170,30 +170,19 @@ mod tests {
 
     use super::*;
     use crate::client::exchange::Part;
-    use crate::keys::values::{Seconds, Whole};
 
     #[tokio::test]
     async fn a_connection_ends_only_once_what_waited_of_its_broken_streams_is_sent() {
         const BYTES: usize = 20_000;
         let second = Duration::from_secs(60);
-        let limits = Limits {
-            client_head_timeout_s: Seconds::of::<60>(),
-            client_idle_timeout_s: Whole::of::<60>(),
-            request_head_max_bytes: Whole::of::<1000>(),
-            ..Limits::default()
-        };
+        let limits = Limits::default();
         // The client takes little that it has not read.
         let (near, far) = tokio::io::duplex(100);
         let phase = watch::Sender::new(Phase::Serving);
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         let serves = async {
-            let client = Http2Client::open(
-                Box::new(far),
-                peer,
-                &limits,
-                phase.subscribe(),
-                Clock::system(),
-            );
+            let (far, clock) = (Box::new(far), Clock::system());
+            let client = Http2Client::open(far, peer, &limits, phase.subscribe(), clock);
             let mut client = client.await.unwrap();
             let mut request = client.next().await.unwrap().unwrap();
             client.serve(async move {

@@ -24,28 +24,19 @@ struct CommandLine {
     args: Args,
 }
 
-/// Another value of the same kind that the key takes, if there is one.
+/// Values of which each key takes one.
+const VALUES: &str = r#"
+all = ["random", "run", "server", "never", "grpc", true, false, 2.5, 0.5, 300, 100_000, 3, "127.0.0.1:9", "w"]
+lists = [["127.0.0.1:9"], ["a: b"]]"#;
+
+/// Another value than its default that the key takes, if there is one.
 fn other(place: &Place, key: &str) -> Option<Value> {
     let default = place.default(key);
-    let all = [
-        true.into(),
-        false.into(),
-        Value::Float(2.5),
-        Value::Float(0.5),
-        300.into(),
-        100_000.into(),
-        3.into(),
-        "127.0.0.1:9".into(),
-        "w".into(),
-    ];
-    let words = ["random", "run", "server", "never", "grpc"].map(Value::from);
-    let lists = [vec!["127.0.0.1:9"].into(), vec!["a: b"].into()];
-    let all = place
-        .example(key)
+    let values: toml::Table = VALUES.parse().unwrap();
+    let values = ["all", "lists"]
         .into_iter()
-        .chain(words)
-        .chain(all)
-        .chain(lists);
+        .flat_map(|name| values[name].as_array().unwrap());
+    let all = place.example(key).into_iter().chain(values.cloned());
     let is_secret = key.contains("token") || key.contains("secret");
     let mut all =
         all.filter(|value| !is_secret || value.as_str().is_some_and(|text| text.len() > 15));
@@ -70,33 +61,26 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
             assert_eq!(changes.len(), 1, "{text}: {changes:?}");
             let shown = place.get(&mut read.config, key.name).unwrap();
             let drawn = topology::changes(&read.config);
-            assert!(
-                drawn.contains(&format!("{} = {shown}\n", key.name)),
-                "{drawn}"
-            );
-            let Some((flag, _)) = key
-                .flag
-                .and_then(|flag| flag.trim_start_matches("-u ").split_once(' '))
-            else {
+            let line = format!("{} = {shown}\n", key.name);
+            assert!(drawn.contains(&line), "{drawn}");
+            let flag = key.flag.map(|flag| flag.trim_start_matches("-u "));
+            let Some((flag, _)) = flag.and_then(|flag| flag.split_once(' ')) else {
                 continue;
             };
             flags.push(flag);
-            assert!(
-                help.contains(&format!("{flag} <")) || help.contains(&format!("{flag}[=")),
-                "{flag}"
-            );
+            let has = |end: &str| help.contains(&format!("{flag}{end}"));
+            assert!(has(" <") || has("[="), "{flag}");
             let text = match &value {
                 Value::String(text) => text.clone(),
                 Value::Array(all) => all[0].as_str().unwrap().to_owned(),
                 other => other.to_string(),
             };
-            let line = CommandLine::try_parse_from(["proxy".to_owned(), format!("{flag}={text}")])
-                .unwrap();
+            let words = ["proxy".to_owned(), format!("{flag}={text}")];
+            let line = CommandLine::try_parse_from(words).unwrap();
             let mut given = Reading::default();
             given.put(&line.args);
-            assert_eq!(
-                (&given.config, given.of_flags.len()),
-                (&read.config, 0),
+            assert!(
+                given.of_flags.is_empty() && given.config == read.config,
                 "{flag}"
             );
         }
@@ -104,20 +88,11 @@ fn every_line_is_found_in_file_flag_help_check_and_reload() {
     assert!(flags.len() > 30 && flags.contains(&"--newest"), "{flags:?}");
     let (mut config, proxy) = (Config::default(), &SECTIONS[0]);
     let wrong = proxy.set(&mut config, "newest", "x".into()).unwrap_err();
-    assert_eq!(
-        wrong,
-        "must be a whole number, from 1 to 9, as in newest = 9"
-    );
-    let new = Config {
-        new: New {
-            newest: Whole::of::<8>(),
-        },
-        ..config.clone()
-    };
-    assert_eq!(config.changes(&new), [("newest", Taken::Reload)]);
-    assert_eq!(
-        help.matches("--newest <N>\n          So many of them [default: 7]")
-            .count(),
-        1
-    );
+    let right = "must be a whole number, from 1 to 9, as in newest = 9";
+    assert_eq!(wrong, right);
+    let before = config.clone();
+    config.new.newest = Whole::of::<8>();
+    assert_eq!(before.changes(&config), [("newest", Taken::Reload)]);
+    let told = "--newest <N>\n          So many of them [default: 7]";
+    assert_eq!(help.matches(told).count(), 1);
 }

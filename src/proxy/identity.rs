@@ -136,18 +136,33 @@ mod tests {
     const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
     const SPAN: &str = "00f067aa0ba902b7";
 
+    /// A parent, a state beside it, and whether its trace came sampled; `none` where it begins no trace.
+    const PARENTS: [(&str, &str, &str); 12] = [
+        ("00-ID-SPAN-00", "a=1", "false"),
+        ("00-ID-SPAN-00", "a=1, queuescope=began", "open"),
+        ("00-ID-SPAN-01", "queuescope=began", "true"),
+        ("cc-ID-SPAN-00-what-comes", "", "false"),
+        ("00-ID-SPAN", "", "none"),
+        ("00-ID-SPAN-01-more", "", "none"),
+        ("ff-ID-SPAN-01", "", "none"),
+        ("00-ID-0000000000000000-01", "", "none"),
+        ("00-00000000000000000000000000000000-SPAN-01", "", "none"),
+        ("00-4BF92F3577B34DA6A3CE929D0E0E4736-SPAN-01", "", "none"),
+        ("00-bf92f3577b34da6a3ce929d0e0e4736-SPAN-01", "", "none"),
+        ("nonsense", "", "none"),
+    ];
+
     #[test]
-    fn whether_a_trace_is_sampled_is_open_where_a_proxy_of_ours_began_it() {
-        let decided = |flags: &str, state: &str| {
+    fn a_valid_parent_is_a_trace_and_one_that_a_proxy_of_ours_began_is_sampled_by_nobody_yet() {
+        for (parent, state, sampled) in PARENTS {
+            let parent = parent.replace("ID", ID).replace("SPAN", SPAN);
             let mut headers = HeaderMap::new();
-            let parent = format!("00-{ID}-{SPAN}-{flags}");
             headers.insert(TRACEPARENT, parent.parse().unwrap());
             headers.append(TRACESTATE, http::HeaderValue::from_static("x=y"));
-            headers.append(TRACESTATE, state.parse().unwrap());
-            Trace::of(&headers).unwrap().came_sampled
-        };
-        assert_eq!(decided("00", "a=1"), Some(false));
-        assert_eq!(decided("00", "a=1, queuescope=began"), None);
-        assert_eq!(decided("01", BEGAN), Some(true));
+            headers.append(TRACESTATE, http::HeaderValue::from_static(state));
+            let trace = Trace::of(&headers).map(|trace| trace.came_sampled);
+            let told = trace.map(|by| by.map_or("open".to_owned(), |yes| yes.to_string()));
+            assert_eq!(told.as_deref().unwrap_or("none"), sampled, "{parent}");
+        }
     }
 }

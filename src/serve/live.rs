@@ -262,27 +262,23 @@ mod tests {
             recent.record(&rows, Some(&Counted::of(&rows)));
         }
         let told = window(&recent.view(0, at(600)).figures);
-        let parts = told["spent"]["all"]["parts"].as_array().unwrap();
-        let queue = parts.iter().find(|part| part["name"] == "queue").unwrap();
-        // 80 of 500 ms, as if the others had not been.
-        assert!((queue["share"].as_f64().unwrap() - 0.16).abs() < 1e-9);
-        assert!((queue["mean"].as_f64().unwrap() - 0.08).abs() < 1e-9);
-        assert_eq!(queue["of"], ", of 1 of 3 requests");
-        let decode = parts.iter().find(|part| part["name"] == "decode").unwrap();
-        assert_eq!(decode["of"], "");
-        // Until the first token the same shares are of less time, and decoding is none of it.
-        let told = &told["spent"]["until_first_token"];
-        let parts = told["parts"].as_array().unwrap();
-        let queue = parts.iter().find(|part| part["name"] == "queue").unwrap();
-        assert!((queue["share"].as_f64().unwrap() - 80.0 / 210.0).abs() < 1e-5);
-        assert_eq!(queue["of"], ", of 1 of 3 requests");
-        assert!(parts.iter().all(|part| part["name"] != "decode"));
-        assert!(
-            told["sentence"]
-                .as_str()
-                .unwrap()
-                .starts_with("Of 0.21 s until the first token on average, ")
-        );
+        // 80 of 500 ms, as if the others had not been; until the first token the same of less time, and decoding is none of it.
+        for (time, share, has_decode) in [
+            ("all", 0.16, true),
+            ("until_first_token", 80.0 / 210.0, false),
+        ] {
+            let parts = told["spent"][time]["parts"].as_array().unwrap();
+            let part = |name| parts.iter().find(|part| part["name"] == name);
+            let queue = part("queue").unwrap();
+            assert!((queue["share"].as_f64().unwrap() - share).abs() < 1e-5);
+            assert!((queue["mean"].as_f64().unwrap() - 0.08).abs() < 1e-9);
+            assert_eq!(queue["of"], ", of 1 of 3 requests");
+            assert_eq!(part("decode").is_some(), has_decode);
+            assert!(part("decode").is_none_or(|decode| decode["of"] == ""));
+        }
+        let sentence = &told["spent"]["until_first_token"]["sentence"];
+        let begins = "Of 0.21 s until the first token on average, ";
+        assert!(sentence.as_str().unwrap().starts_with(begins));
     }
 
     #[test]

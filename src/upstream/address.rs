@@ -138,16 +138,18 @@ mod tests {
 
     #[test]
     fn an_address_is_host_and_port() {
-        let name = |text| Address::parse(text).map(|a| (a.name(), a.is_tls()));
-        let plain = |name: &str| Ok((name.to_owned(), false));
-        let tls = |name: &str| Ok((name.to_owned(), true));
-        assert_eq!(name("127.0.0.1:30000"), plain("127.0.0.1:30000"));
-        assert_eq!(name("http://router:80/"), plain("router:80"));
-        assert_eq!(name("HTTP://router:80"), plain("router:80"));
-        assert_eq!(name("http://[::1]:80"), plain("[::1]:80"));
-        assert_eq!(name("https://router"), tls("router:443"));
-        assert_eq!(name("https://router:8443/"), tls("router:8443"));
-        assert_eq!(name("https://[::1]"), tls("[::1]:443"));
+        for (text, name, is_tls) in [
+            ("127.0.0.1:30000", "127.0.0.1:30000", false),
+            ("http://router:80/", "router:80", false),
+            ("HTTP://router:80", "router:80", false),
+            ("http://[::1]:80", "[::1]:80", false),
+            ("https://router", "router:443", true),
+            ("https://router:8443/", "router:8443", true),
+            ("https://[::1]", "[::1]:443", true),
+        ] {
+            let address = Address::parse(text).unwrap();
+            assert_eq!((&*address.name(), address.is_tls()), (name, is_tls));
+        }
         for wrong in [
             "",
             "router",

@@ -3,7 +3,6 @@
 use std::sync::atomic::AtomicUsize;
 
 use pingora::upstreams::peer::Peer;
-use proptest::prelude::*;
 
 use super::*;
 
@@ -16,31 +15,29 @@ fn rules(policy: Policy) -> Rules {
     }
 }
 
-fn means(resolver: Resolver) -> Means {
-    Means {
-        trust: None,
-        resolver,
-    }
-}
-
-fn set(names: &[&str], before: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
-    set_by(Policy::ShortestQueue, names, before, metrics)
-}
-
-fn set_by(
-    policy: Policy,
+/// Upstreams of these names.
+fn resolved(
     names: &[&str],
+    rules: Rules,
+    resolver: Resolver,
     before: Option<&Upstreams>,
     metrics: &Metrics,
 ) -> Upstreams {
-    let addresses: Vec<Address> = names.iter().map(|n| Address::parse(n).unwrap()).collect();
-    Upstreams::resolve(&addresses, rules(policy), means(system), before, metrics).unwrap()
+    let to: Vec<Address> = names.iter().map(|n| Address::parse(n).unwrap()).collect();
+    let trust = None;
+    Upstreams::resolve(&to, rules, Means { trust, resolver }, before, metrics).unwrap()
+}
+
+fn set(names: &[&str], before: Option<&Upstreams>, metrics: &Metrics) -> Upstreams {
+    let rules = rules(Policy::ShortestQueue);
+    resolved(names, rules, system, before, metrics)
 }
 
 /// Four upstreams that prompts have a say in.
 fn by_prompt() -> Upstreams {
     let names = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"];
-    set_by(Policy::CacheAware, &names, None, &Metrics::new().unwrap())
+    let metrics = Metrics::new().unwrap();
+    resolved(&names, rules(Policy::CacheAware), system, None, &metrics)
 }
 
 /// The blocks of a prompt: a group's, and its own.
@@ -77,14 +74,10 @@ async fn a_new_set_takes_over_what_it_shares_with_the_old() {
     // One is out and one has two, so the one that came gets the next two.
     let next = [new.choose(&[], &[]).unwrap(), new.choose(&[], &[]).unwrap()];
     assert_eq!(next.each_ref().map(name), [c, c]);
-    assert!(
-        shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 2")),
-        "not shown twice"
-    );
-    assert!(shown(
-        &metrics,
-        &format!("queuescope_upstream_healthy{{upstream=\"{b}\"}} 0")
-    ));
+    let twice = format!("{IN_FLIGHT}\"{a}\"}} 2");
+    assert!(shown(&metrics, &twice), "not shown twice");
+    let out = format!("queuescope_upstream_healthy{{upstream=\"{b}\"}} 0");
+    assert!(shown(&metrics, &out));
     // A request that began with the old set counts in the new one until its end.
     drop(busy);
     assert!(shown(&metrics, &format!("{IN_FLIGHT}\"{a}\"}} 0")));
@@ -105,17 +98,14 @@ async fn under_the_same_limit_a_new_set_keeps_the_places_that_are_taken() {
             max_concurrent_requests: most,
             ..rules(Policy::RoundRobin)
         };
-        let to = [Address::parse("127.0.0.1:1").unwrap()];
-        Upstreams::resolve(&to, rules, means(system), before, &metrics).unwrap()
+        resolved(&["127.0.0.1:1"], rules, system, before, &metrics)
     };
     let free = |set: &Upstreams| set.slots.as_ref().map(|slots| slots.available_permits());
     let old = limited(Whole::of::<2>(), None);
     let taken = old.slot().await.unwrap();
     let same = limited(Whole::of::<2>(), Some(&old));
-    assert_eq!(
-        (free(&same), free(&limited(Whole::of::<3>(), Some(&old)))),
-        (Some(1), Some(3))
-    );
+    let other = limited(Whole::of::<3>(), Some(&old));
+    assert_eq!((free(&same), free(&other)), (Some(1), Some(3)));
     drop(taken);
     assert_eq!(free(&same), Some(2));
     let unlimited = limited(Whole::of::<0>(), Some(&old));
@@ -128,15 +118,8 @@ fn the_same_name_by_another_protocol_is_another_upstream() {
     let old = set(&["localhost:1"], None, &metrics);
     let _busy = old.choose(&[], &[]).unwrap();
     let new = set(&["https://localhost:1"], Some(&old), &metrics);
-    assert_eq!(
-        new.choose(&[], &[])
-            .unwrap()
-            .upstream
-            .counts
-            .in_flight
-            .load(Relaxed),
-        1
-    );
+    let chosen = new.choose(&[], &[]).unwrap();
+    assert_eq!(chosen.upstream.counts.in_flight.load(Relaxed), 1);
 }
 
 #[test]
@@ -163,13 +146,13 @@ fn what_other_roots_have_verified_is_not_used_again() {
 }
 
 const V4: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+const V4_TOO: SocketAddr = SocketAddr::new(V4.ip(), 2);
 const V6: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(std::net::Ipv6Addr::LOCALHOST), 1);
 
 /// An upstream of a name with several addresses.
 fn named(resolver: Resolver) -> Upstreams {
-    let to = [Address::parse("name:1").unwrap()];
     let rules = rules(Policy::RoundRobin);
-    Upstreams::resolve(&to, rules, means(resolver), None, &Metrics::new().unwrap()).unwrap()
+    resolved(&["name:1"], rules, resolver, None, &Metrics::new().unwrap())
 }
 
 #[tokio::test]
@@ -200,44 +183,28 @@ async fn a_request_tries_each_address_of_a_name() {
 }
 
 #[tokio::test]
-async fn a_request_tries_each_address_once_whatever_others_find_meanwhile() {
-    const V4_TOO: SocketAddr = SocketAddr::new(V4.ip(), 2);
-    let set = named(|_, _| Ok(vec![V6, V4, V4_TOO]));
-    let [mut one, other] = [(); 2].map(|()| set.choose(&[], &[]).unwrap());
-    let mut tried = vec![one.at];
-    while set.connection_failed(&mut one) {
-        tried.push(one.at);
-        // The first is good again, and stands before the one that is left.
-        other.connected();
-    }
-    assert_eq!(tried, [V6, V4, V4_TOO]);
-}
-
-#[tokio::test]
-async fn a_request_goes_to_another_upstream_when_all_addresses_of_one_have_failed_it() {
-    let to = ["name:1", "127.0.0.1:9"].map(|name| Address::parse(name).unwrap());
-    let both: Resolver = |host, port| match host {
-        "name" => Ok(vec![V6, V4]),
+async fn a_request_tries_each_address_once_whatever_others_find_and_then_another_upstream() {
+    let resolver: Resolver = |host, port| match host {
+        "name" => Ok(vec![V6, V4, V4_TOO]),
         _ => system(host, port),
     };
-    let metrics = Metrics::new().unwrap();
-    let rules = rules(Policy::RoundRobin);
-    let set = Upstreams::resolve(&to, rules, means(both), None, &metrics).unwrap();
-    let mut chosen = set.choose(&[], &[]).unwrap();
+    let (metrics, rules) = (Metrics::new().unwrap(), rules(Policy::RoundRobin));
+    let set = resolved(&["name:1", "127.0.0.1:9"], rules, resolver, None, &metrics);
+    let [mut chosen, _, other] = [(); 3].map(|()| set.choose(&[], &[]).unwrap());
     let mut tried = vec![chosen.at];
     while set.connection_failed(&mut chosen) {
         tried.push(chosen.at);
+        // The first is good again, and stands before the one that is left.
+        other.connected();
     }
     let failed = chosen.index;
-    drop(chosen);
+    drop((chosen, other));
     tried.push(set.choose(&[failed], &[]).unwrap().at);
+    assert_eq!(tried, [V6, V4, V4_TOO, "127.0.0.1:9".parse().unwrap()]);
     let in_flight = set.all.iter().map(|one| one.counts.in_flight.load(Relaxed));
     assert_eq!(in_flight.sum::<usize>(), 0);
-    assert_eq!(tried, [V6, V4, "127.0.0.1:9".parse().unwrap()]);
-    assert!(shown(
-        &metrics,
-        "queuescope_upstream_connect_failures_total{upstream=\"name:1\"} 2"
-    ));
+    let failures = "queuescope_upstream_connect_failures_total{upstream=\"name:1\"} 3";
+    assert!(shown(&metrics, failures));
 }
 
 #[tokio::test]
@@ -260,7 +227,6 @@ async fn a_name_is_looked_up_again_when_it_failed() {
 #[test]
 fn what_a_name_still_means_keeps_its_place_and_its_failure() {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
-    const V4_TOO: SocketAddr = SocketAddr::new(V4.ip(), 2);
     let address = Address::parse("name:1").unwrap();
     let resolver: Resolver = |_, _| match FOUND.load(Relaxed) {
         0 => Ok(vec![V6, V4]),
@@ -281,26 +247,6 @@ fn what_a_name_still_means_keeps_its_place_and_its_failure() {
     assert_eq!(wrong.unwrap_err(), "name:1: no such name");
 }
 
-proptest! {
-    /// Each step either ends one of the requests under way or begins one; `ends` says which.
-    #[test]
-    fn prompts_that_differ_go_to_the_least_loaded(ends in prop::collection::vec(0usize..40, 1..120)) {
-        let set = by_prompt();
-        let mut open: Vec<Chosen> = Vec::new();
-        for (own, end) in ends.into_iter().enumerate() {
-            if end < open.len() {
-                open.swap_remove(end);
-                continue;
-            }
-            let queues: Vec<usize> = set.all.iter().map(|u| u.counts.in_flight.load(Relaxed)).collect();
-            let own = own as u64 + 1;
-            let chosen = set.choose(&[], &prompt(own, own)).unwrap();
-            prop_assert_eq!(queues[chosen.index], *queues.iter().min().unwrap());
-            open.push(chosen);
-        }
-    }
-}
-
 #[test]
 fn groups_that_come_one_by_one_are_spread_and_an_uneven_queue_moves_them() {
     let set = by_prompt();
@@ -308,25 +254,19 @@ fn groups_that_come_one_by_one_are_spread_and_an_uneven_queue_moves_them() {
     let mut homes: Vec<usize> = (1..=4).map(|group| home(group, 0)).collect();
     assert_eq!(home(1, 1), homes[0]);
     homes.sort_unstable();
-    assert_eq!(
-        homes,
-        [0, 1, 2, 3],
-        "none is in flight: the least cached gets the next group"
-    );
-    let busy: Vec<Chosen> = (2..7)
-        .map(|own| set.choose(&[], &prompt(1, own)).unwrap())
-        .collect();
+    // None is in flight: the least cached gets the next group.
+    assert_eq!(homes, [0, 1, 2, 3]);
+    let asks = |own| set.choose(&[], &prompt(1, own)).unwrap();
+    let busy: Vec<Chosen> = (2..7).map(asks).collect();
     let first = busy[0].index;
-    assert!(
-        busy.iter()
-            .all(|chosen| chosen.index == first && chosen.by == Some(ChosenBy::Prefix))
-    );
-    let moved = set.choose(&[], &prompt(1, 7)).unwrap();
+    let is_first = |one: &Chosen| (one.index, one.by) == (first, Some(ChosenBy::Prefix));
+    assert!(busy.iter().all(is_first));
+    let moved = asks(7);
     assert_ne!(moved.index, first);
     assert_eq!(moved.by, Some(ChosenBy::Imbalance));
     // Both have its beginning now, and one has fewer to do.
     drop(busy);
-    let both = set.choose(&[], &prompt(1, 8)).unwrap();
+    let both = asks(8);
     assert_eq!((both.index, both.by), (first, Some(ChosenBy::Prefix)));
     assert_eq!(set.choose(&[], &[]).unwrap().by, Some(ChosenBy::Unread));
 }
@@ -335,26 +275,17 @@ fn groups_that_come_one_by_one_are_spread_and_an_uneven_queue_moves_them() {
 async fn what_an_upstream_had_outlives_a_reload_and_not_the_upstream() {
     let metrics = Metrics::new().unwrap();
     let names = ["127.0.0.1:1", "127.0.0.1:2"];
-    let old = set_by(Policy::CacheAware, &names, None, &metrics);
+    let rules = || rules(Policy::CacheAware);
+    let old = resolved(&names, rules(), system, None, &metrics);
     let home = old.choose(&[], &prompt(1, 1)).unwrap().index;
-    let new = set_by(
-        Policy::CacheAware,
-        &[names[1], names[0]],
-        Some(&old),
-        &metrics,
-    );
+    let turned = [names[1], names[0]];
+    let new = resolved(&turned, rules(), system, Some(&old), &metrics);
     let mut again = new.choose(&[], &prompt(1, 2)).unwrap();
     assert_eq!((again.index, again.by), (1 - home, Some(ChosenBy::Prefix)));
     new.connection_failed(&mut again);
-    assert_eq!(
-        new.choose(&[], &prompt(1, 3)).unwrap().index,
-        home,
-        "it is left out"
-    );
+    let left = new.choose(&[], &prompt(1, 3)).unwrap();
+    assert_eq!(left.index, home, "the other is left out");
+    // It may have been started anew.
     let back = new.choose(&[home], &prompt(1, 4)).unwrap();
-    assert_eq!(
-        back.by,
-        Some(ChosenBy::Load),
-        "it may have been started anew"
-    );
+    assert_eq!(back.by, Some(ChosenBy::Load));
 }

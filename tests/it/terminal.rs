@@ -12,16 +12,13 @@ use crate::support::assert_says;
 use crate::support::generator::flags;
 use crate::support::process::{queuescope, run};
 use crate::support::upstream::Upstream;
+use crate::support::wire::json_response;
 
 const COLUMNS: u16 = 80;
 
-/// Runs a command whose output is a terminal; its exit code, and what was shown.
-fn on_a_terminal(line: &[&str]) -> (Option<i32>, String) {
-    stopped_on_a_terminal(line, None)
-}
-
-/// The same, stopped by Ctrl-C once it has said `stop_at`.
-fn stopped_on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, String) {
+/// Runs a command whose output is a terminal, to its end or to the Ctrl-C that stops it once it has said `stop_at`; its exit code,
+/// and what was shown.
+fn on_a_terminal(line: &[&str], stop_at: Option<&str>) -> (Option<i32>, String) {
     let size = Winsize {
         ws_row: 24,
         ws_col: COLUMNS,
@@ -93,24 +90,16 @@ fn words(text: &str) -> Vec<&str> {
 
 #[test]
 fn help_fits_and_has_its_common_flags_first() {
-    for (command, common, other) in [
-        ("traffic", "--request-rate", "\nWhat is sent:\n"),
-        ("node", "--max-running-requests", "\nRouter:\n"),
-        ("proxy", "--upstream <URL>", "\nRunning it:\n"),
-        ("check", "--upstream <URL>", "\nRunning it:\n"),
-        ("sim", "--max-running-requests", "\nHow fast it is:\n"),
-        ("probe", "--output-len", "\nWhere and to whom:\n"),
-    ] {
-        for help in ["-h", "--help", "--help-all"] {
-            let (code, shown) = on_a_terminal(&[command, help]);
-            assert_eq!(code, Some(0));
-            assert_fits(&shown);
-            let (common, other) = (shown.find(common), shown.find(other));
-            assert!(common.is_some(), "{shown}");
-            match help {
-                "-h" => assert_eq!(other, None, "{shown}"),
-                _ => assert!(common < other, "{shown}"),
-            }
+    for help in ["-h", "--help", "--help-all"] {
+        let (code, shown) = on_a_terminal(&["node", help], None);
+        assert_eq!(code, Some(0));
+        assert_fits(&shown);
+        let [common, other] =
+            ["--max-running-requests", "\nRouter:\n"].map(|text| shown.find(text));
+        assert!(common.is_some(), "{shown}");
+        match help {
+            "-h" => assert_eq!(other, None, "{shown}"),
+            _ => assert!(common < other, "{shown}"),
         }
     }
 }
@@ -123,12 +112,12 @@ fn a_drawn_config_and_an_error_fit_and_lose_no_word() {
          --worker second=127.0.0.1:19001=http://127.0.0.1:30001",
     );
     // A router there cannot be looked up, but only a start does.
-    let (code, shown) = on_a_terminal(&line);
+    let (code, shown) = on_a_terminal(&line, None);
     assert_eq!(code, Some(0));
     assert_fits(&shown);
     assert_eq!(words(&shown), words(&through_a_pipe(&line)));
 
-    let (code, shown) = on_a_terminal(&["proxy"]);
+    let (code, shown) = on_a_terminal(&["proxy"], None);
     assert_eq!(code, Some(2));
     assert_fits(&shown);
     assert_eq!(words(&shown), words(&through_a_pipe(&["proxy"])));
@@ -137,28 +126,25 @@ fn a_drawn_config_and_an_error_fit_and_lose_no_word() {
 #[test]
 fn the_demo_fits_and_its_table_is_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().join("demo");
-    let dir = dir.display();
+    let dir = folder.path().join("demo").display().to_string();
     let line = format!("demo --num-prompts 30 --request-rate 200 --output-dir {dir}");
-    let (code, shown) = on_a_terminal(&flags(&line));
+    let (code, shown) = on_a_terminal(&flags(&line), None);
     // A busy machine sends too late: INVALID.
     assert!(matches!(code, Some(0 | 3)), "{shown}");
     assert_fits(&shown);
     assert!(words(&shown).join(" ").contains("; rows go to "), "{shown}");
-    let table = shown.lines().skip_while(|line| !line.starts_with("ms, ok"));
-    let table: Vec<&str> = table.take_while(|line| !line.is_empty()).collect();
+    let part = |begins: &str| -> Vec<&str> {
+        let lines = shown.lines().skip_while(|line| !line.starts_with(begins));
+        lines.take_while(|line| !line.is_empty()).collect()
+    };
+    let table = part("ms, ok");
     assert_eq!(table.len(), 10, "{shown}");
     assert!(table.iter().all(|line| words(line).len() > 5), "{shown}");
     // The command can be taken to a shell: its lines end in a backslash, but for the last.
-    let command = shown
-        .lines()
-        .skip_while(|line| !line.starts_with("$ queuescope traffic"));
-    let command: Vec<&str> = command.take_while(|line| !line.is_empty()).collect();
-    let go_on = command.iter().position(|line| !line.ends_with(" \\"));
-    assert!(
-        command.len() > 1 && go_on == Some(command.len() - 1),
-        "{command:?}"
-    );
+    let command = part("$ queuescope traffic");
+    let (last, go_on) = command.split_last().unwrap();
+    assert!(!go_on.is_empty() && !last.ends_with('\\'), "{command:?}");
+    assert!(go_on.iter().all(|line| line.ends_with(" \\")));
 }
 
 #[test]
@@ -173,15 +159,13 @@ fn what_a_run_says_on_its_way_fits() {
          --output-dir {}",
         dir.display()
     );
-    let (code, shown) = stopped_on_a_terminal(&flags(&line), Some("rows go to"));
+    let (code, shown) = on_a_terminal(&flags(&line), Some("rows go to"));
     assert_eq!(code, Some(130), "{shown}");
     assert_fits(&shown);
     let said = words(&shown).join(" ");
     assert_says(&said, "; rows go to ");
-    assert_says(
-        &said,
-        "stopping: no further request is sent; waiting up to 0.2 s for ",
-    );
+    let stops = "stopping: no further request is sent; waiting up to 0.2 s for ";
+    assert_says(&said, stops);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,11 +174,8 @@ async fn what_others_wrote_does_nothing_to_the_terminal() {
     let wild = r"a\u001b]0;owned\u0007\rb\u202ec\u009b2J";
     let spelt = r"a\x1b]0;owned\x07\x0db\x202ec\x9b2J";
     let body = format!("{{\"error\":{{\"message\":\"{wild}\"}}}}");
-    let length = body.len();
-    let answer = format!(
-        "HTTP/1.1 500 no\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-    );
-    let server = Upstream::always(answer.into_bytes()).await;
+    let answer = String::from_utf8(json_response(&body)).unwrap();
+    let server = Upstream::always(answer.replace("200 OK", "500 no")).await;
     let url = format!("http://{}", server.addr);
     let dir = folder.path().join("run").display().to_string();
     let load = "--num-prompts 3 --request-rate inf --dataset-name random --output-dir";

@@ -68,90 +68,52 @@ fn every_request_ends_once_whatever_ends_it() {
     let metrics = context.shared.metrics.clone();
     drop(context);
     assert_eq!(metrics.in_flight(), 0);
-    let text = metrics.text();
-    assert!(
-        text.contains("outcome=\"proxy_error\",worker=\"\"} 1"),
-        "{text}"
-    );
+    let told = "outcome=\"proxy_error\",worker=\"\"} 1";
+    assert!(metrics.text().contains(told));
 }
 
-/// What happens to a request.
-#[derive(Clone, Copy)]
-enum Step {
-    /// Its prompt is asked for, and known.
-    Ask,
-    Known,
-    Send,
-    SendingFails,
-    /// The whole answer is read.
-    Whole,
-    /// A write to the client is pending, and over.
-    Pends,
-    Written,
-}
-
-/// A name, steps by microsecond, the end, and our own time.
-type Case = (&'static str, &'static [(i64, Step)], i64, i64);
+/// A name, what happens at which microsecond after the arrival, which was at 1, the end, and our own time in its parts: the prompt
+/// is asked for, and known; a sending begins, or fails; the answer is read whole; a write to the client is pending, and over.
+const OWN_TIME: &str = "\
+no upstream had it | 31 begins, 500 whole | 507 | 30 + 7
+the wait for a prompt is not its | 3 asked, 903 known, 910 begins, 2000 whole | 2000 | 2 + 7
+between two sendings it is its | 11 begins, 111 fails, 151 begins, 400 whole | 405 | 10 + 40 + 5
+it reached no upstream | | 701 | 700
+an upstream has it at the end | 21 begins | 9000 | 20
+what the client holds up is not its | 2 begins, 10 pends, 60 over, 100 whole, 104 pends, 304 over | 306 | 1 + 4 + 2";
 
 #[test]
 fn the_proxys_own_time_is_what_nobody_else_had() {
-    use Step::{Ask, Known, Pends, Send, SendingFails, Whole, Written};
-    // Steps by microsecond from 1 on, the end, and the sum in its parts.
-    let cases: [Case; 6] = [
-        ("no upstream had", &[(31, Send), (500, Whole)], 507, 30 + 7),
-        (
-            "the wait for a prompt is not its",
-            &[(3, Ask), (903, Known), (910, Send), (2_000, Whole)],
-            2_000,
-            2 + 7,
-        ),
-        (
-            "between two sendings it is its",
-            &[(11, Send), (111, SendingFails), (151, Send), (400, Whole)],
-            405,
-            10 + 40 + 5,
-        ),
-        ("it reached no upstream", &[], 701, 700),
-        ("an upstream has it at the end", &[(21, Send)], 9_000, 20),
-        (
-            // While the server still sends: nobody's but the client's and the server's.
-            "what the client holds up is not its",
-            &[
-                (2, Send),
-                (10, Pends),
-                (60, Written),
-                (100, Whole),
-                (104, Pends),
-                (304, Written),
-            ],
-            306,
-            1 + 4 + 2,
-        ),
-    ];
-    for (what, steps, end, expected) in cases {
+    for line in OWN_TIME.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [what, steps, end, parts] = cells[..] else {
+            panic!("{line}")
+        };
         let (mut context, manual) = context();
-        let at = |micros: i64| Stamp::from_nanos(micros * 1_000);
-        let mut asked = at(0);
-        for (micros, step) in steps {
-            let now = at(*micros);
+        let at = |micros: &str| Stamp::from_nanos(micros.parse::<i64>().unwrap() * 1_000);
+        let mut asked = at("0");
+        for step in steps.split_terminator(", ") {
+            let (micros, step) = step.split_once(' ').unwrap();
+            let now = at(micros);
             manual.set(now);
             match step {
-                Ask => asked = now,
-                Known => context.prompt_waited(asked),
-                Send => drop(context.attempt_began()),
-                SendingFails => context.sending_failed(true),
-                Whole => {
+                "asked" => asked = now,
+                "known" => context.prompt_waited(asked),
+                "begins" => drop(context.attempt_began()),
+                "fails" => context.sending_failed(true),
+                "pends" => context.time.began(now),
+                "over" => context.time.over(now),
+                _ => {
                     context.response_head(&ok(), None, now);
                     context.response_body(b"{}", true, now);
                 }
-                Pends => context.time.began(now),
-                Written => context.time.over(now),
             }
         }
         context.time.back(at(end));
         let own = context.time.own(context.arrival, at(end));
-        assert_eq!(own, expected * 1_000, "{what}");
-        if let [(_, Ask), ..] = steps {
+        let parts = parts.split(" + ").map(|part| at(part).nanos());
+        assert_eq!(own, parts.sum::<i64>(), "{what}");
+        if steps.contains("asked") {
             let row = context.watch.as_mut().unwrap().observer.row_mut();
             assert_eq!(row.prompt_wait, Some(900_000));
         }
@@ -213,15 +175,11 @@ fn what_the_router_held_back_is_found_to_the_nanosecond() {
     // The stage is known only where the first bytes brought the token; what the hop had not told is not.
     for (first, is_whole) in [(&b""[..], true), (&later[..], true), (b"", false)] {
         let row = row(first, is_whole);
-        assert_eq!(
-            (row.router_return, row.inconsistency),
-            (Some(12 * MS), None)
-        );
+        assert_eq!(row.router_return, Some(12 * MS));
+        assert_eq!(row.inconsistency, None);
         assert_eq!(row.router_return_last, is_whole.then_some(2 * MS));
-        assert_eq!(
-            row.timeline.mark(Moment::WorkerFirstToken).is_some(),
-            first.is_empty()
-        );
+        let token = row.timeline.mark(Moment::WorkerFirstToken);
+        assert_eq!(token.is_some(), first.is_empty());
         if first.is_empty() {
             let stage = row.timeline.nanos(Period::ROUTER_RETURN);
             assert_eq!(stage, Some(12 * MS));

@@ -47,11 +47,10 @@ impl Tables {
         leg
     }
 
-    /// A request of the front with one id, sent with `spans`.
-    fn open(&self, id: &str, spans: &[u64]) -> Joined {
+    /// A request of the front with one id, sent with one span.
+    fn open(&self, id: &str, sent_with: u64) -> Joined {
         let request = self.joins.open(id).unwrap();
-        let all = spans.iter();
-        all.for_each(|one| self.joins.sent(&request, span(*one)));
+        self.joins.sent(&request, span(sent_with));
         request
     }
 
@@ -88,7 +87,7 @@ fn is_joined(attempt: &HopAttempt) -> bool {
 #[test]
 fn what_comes_after_the_end_is_counted_and_in_no_row() {
     let tables = tables(true);
-    let request = tables.open("id", &[100]);
+    let request = tables.open("id", 100);
     tables.arrive(1, Some(100), Some("id"));
     tables.joins.close(&request, at(3));
     // One that comes later still is counted, and in no row.
@@ -109,12 +108,11 @@ fn who_stands_for_the_request_depends_on_what_answered() {
         (Some(77), None, 2),
     ] {
         let tables = tables(true);
-        let request = tables.open("id", &[100]);
+        let request = tables.open("id", 100);
         let _both = [1, 2].map(|n| tables.arrive(n, Some(100), None));
-        answered_by
-            .map(span)
-            .into_iter()
-            .for_each(|by| request.answered(by));
+        if let Some(by) = answered_by {
+            request.answered(span(by));
+        }
         let closed = tables.joins.close(&request, at(3));
         assert_eq!(closed.last.map(|last| last.span), last.map(span));
         let count = failed as u32 + 1;
@@ -126,7 +124,7 @@ fn who_stands_for_the_request_depends_on_what_answered() {
 fn requests_that_share_their_id_are_never_told_apart_by_it() {
     let tables = tables(true);
     // With spans each goes to its own.
-    let (one, two) = (tables.open("same", &[100]), tables.open("same", &[200]));
+    let (one, two) = (tables.open("same", 100), tables.open("same", 200));
     assert!(tables.arrive(1, None, Some("same")).needs_row);
     tables.arrive(11, Some(200), Some("same"));
     tables.arrive(12, Some(100), Some("same"));
@@ -152,7 +150,7 @@ fn requests_that_share_their_id_are_never_told_apart_by_it() {
 fn a_client_may_give_all_its_requests_one_id() {
     let tables = tables(true);
     for number in 1..=CAPACITY as u64 {
-        let request = tables.open("same", &[1_000_000 + number]);
+        let request = tables.open("same", 1_000_000 + number);
         let attempt = tables.arrive(number, None, Some("same"));
         assert!(is_joined(&attempt), "one at a time");
         tables.joins.close(&request, at(1));
@@ -203,7 +201,7 @@ fn the_tables_are_bounded_and_what_they_refuse_is_counted() {
         assert!(text.contains(&line), "{text}");
     };
     let numbers = 1..=CAPACITY as u64;
-    let requests = numbers.map(|number| tables.open(&number.to_string(), &[1_000_000 + number]));
+    let requests = numbers.map(|number| tables.open(&number.to_string(), 1_000_000 + number));
     let requests: Vec<_> = requests.collect();
     assert!(tables.joins.open("one more").is_none());
     dropped(1);
@@ -277,18 +275,15 @@ fn the_id_of_a_reply_joins_both_legs() {
     for has_ended in [false, true] {
         let tables = tables(true);
         let joins = &tables.joins;
-        let request = tables.open("id", &[100]);
+        let request = tables.open("id", 100);
         let legs = [1, 2].map(|number| tables.leg(number, 7, None));
         for leg in &legs {
             assert!(leg.needs_row);
             joins.has_reply(leg, &format!("reply {}", leg.span), at(1));
         }
         let id = format!("reply {}", span(2));
-        let over = || {
-            legs.iter()
-                .map(|leg| joins.ended(leg, Some(Vec::new()), at(2)))
-        };
-        let end = || assert!(over().all(|rows| rows.is_none()));
+        let waits = |leg| joins.ended(leg, Some(Vec::new()), at(2)).is_none();
+        let end = || assert!(legs.iter().all(waits));
         if has_ended {
             end();
         }
@@ -320,23 +315,19 @@ fn the_id_of_a_reply_joins_both_legs() {
 fn an_id_that_a_client_names_joins_what_it_names_alone() {
     let tables = tables(true);
     let joins = &tables.joins;
-    let pair = |first: u64, room| {
-        [
-            (first, ServerRole::Prefill),
-            (first + 1, ServerRole::Decode),
-        ]
-        .map(|(number, role)| {
-            let leg = tables.leg(number, room, Some(role));
-            joins.has_reply(&leg, "mine", at(1));
-            leg
-        })
+    let pair = |first: u64| {
+        let roles = [ServerRole::Prefill, ServerRole::Decode];
+        let legs = (first..).zip(roles);
+        let legs = legs.map(|(number, role)| tables.leg(number, first, Some(role)));
+        let legs: Vec<HopAttempt> = legs.collect();
+        legs.iter()
+            .for_each(|leg| joins.has_reply(leg, "mine", at(1)));
+        legs
     };
     for (first, is_alone) in [(1, true), (5, false), (9, true)] {
-        let request = tables.open("id", &[100 + first]);
-        let mut legs: Vec<HopAttempt> = pair(first, first).into();
-        if !is_alone {
-            legs.extend(pair(first + 2, first + 2));
-        }
+        let request = tables.open("id", 100 + first);
+        let _legs = pair(first);
+        let _others = (!is_alone).then(|| pair(first + 2));
         joins.replied(&request, "mine");
         let closed = joins.close(&request, at(3));
         let joined = closed.last.map(|last| last.span);
@@ -345,10 +336,9 @@ fn an_id_that_a_client_names_joins_what_it_names_alone() {
     }
     // Without a room each attempt is one sending.
     for count in [1, 2] {
-        let request = tables.open("id", &[200 + count]);
-        let attempts: Vec<HopAttempt> = (0..count)
-            .map(|number| tables.arrive(20 + 2 * count + number, None, None))
-            .collect();
+        let request = tables.open("id", 200 + count);
+        let numbers = (0..count).map(|number| 20 + 2 * count + number);
+        let attempts: Vec<HopAttempt> = numbers.map(|n| tables.arrive(n, None, None)).collect();
         attempts
             .iter()
             .for_each(|one| joins.has_reply(one, "mine", at(1)));

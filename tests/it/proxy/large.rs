@@ -1,18 +1,10 @@
 //! Requests of many megabytes, as multimodal ones are.
 
-use ring::digest::{Context, SHA256};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use crate::support::proxy::{Front, assert_cells, assert_outcome};
+use crate::support::upstream::Upstream;
+use crate::support::wire::{json_response, post};
 
-use crate::support::proxy::Front;
-use crate::support::wire::json_response;
-
-const IMAGE: usize = 64 << 20;
-/// What sockets may hold on two hops, and no more: the proxy itself keeps nothing.
-const HELD: usize = 48 << 20;
-
-/// The parts of a chat's body before and after its image of [`IMAGE`] bytes.
+/// The parts of a chat's body before and after its image.
 const BEFORE: &str = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"what is this"},
     {"type":"image_url","image_url":{"url":"data:image/png;base64,"#;
 const AFTER: &str = r#""}}]}],"model":"seer","stream":false,"max_tokens":7}"#;
@@ -24,67 +16,24 @@ fn piece(index: usize) -> Vec<u8> {
     (0..1 << 20).map(letter).collect()
 }
 
-/// Reads nothing until it may, then digests the body as it comes, and answers.
-async fn digest(mut stream: TcpStream, length: usize, may: oneshot::Receiver<()>) -> Vec<u8> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(stream.read_u8().await.unwrap());
-    }
-    may.await.unwrap();
-    let (mut digest, mut left) = (Context::new(&SHA256), length);
-    let mut buffer = vec![0; 1 << 16];
-    while left > 0 {
-        let read = stream.read(&mut buffer[..left.min(1 << 16)]).await.unwrap();
-        assert!(read > 0, "{left} bytes are missing");
-        digest.update(&buffer[..read]);
-        left -= read;
-    }
-    let answer = r#"{"id":"i","choices":[{"index":0,"message":{"content":"a cat"}}]}"#;
-    stream.write_all(&json_response(answer)).await.unwrap();
-    digest.finish().as_ref().to_vec()
-}
-
+/// That it passes as it comes, and none of it is held, `leaving` shows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_image_of_64_mib_passes_as_it_comes_and_what_surrounds_it_is_read() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let front = Front::start(listener.local_addr().unwrap()).await;
-    let length = BEFORE.len() + IMAGE + AFTER.len();
-    let (let_read, may) = oneshot::channel();
-    let upstream = tokio::spawn(async move {
-        let (stream, _) = listener.accept().await.unwrap();
-        digest(stream, length, may).await
-    });
-
-    let mut body = BEFORE.as_bytes().to_vec();
-    (0..IMAGE >> 20).for_each(|index| body.extend(piece(index)));
-    body.extend_from_slice(AFTER.as_bytes());
+async fn an_image_of_64_mib_passes_and_what_surrounds_it_is_read() {
+    let answer = r#"{"id":"i","choices":[{"index":0,"message":{"content":"a cat"}}]}"#;
+    let upstream = Upstream::always(json_response(answer)).await;
+    let front = Front::start(upstream.addr).await;
+    let image = (0..64).map(piece).collect::<Vec<_>>().concat();
+    let body = [BEFORE.as_bytes(), &image, AFTER.as_bytes()].concat();
     let mut client = front.client().await;
-    let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n\
-         content-length: {length}\r\n\r\n"
-    );
-    client.send(head.as_bytes()).await;
-    let sent = client.send_until_still(&body).await;
-    assert!(sent < HELD, "{sent} bytes went out though nobody read them");
-    let_read.send(()).unwrap();
-    client.send(&body[sent..]).await;
+    client.send(post("/v1/chat/completions", "", &body)).await;
     assert_eq!(client.response().await.status(), 200);
-
-    let expected = ring::digest::digest(&SHA256, &body);
-    assert_eq!(upstream.await.unwrap(), expected.as_ref());
+    assert!(upstream.seen()[0].body == body);
     let row = front.only_row().await;
-    let cell = |name: &str| row[name].clone();
-    assert_eq!(cell("outcome"), "ok", "{row:?}");
-    assert_eq!(
-        (cell("model").as_str(), cell("stream").as_str()),
-        ("seer", "False")
+    assert_outcome(&row, "ok", "");
+    assert_cells(&row, [("model", "seer"), ("stream", "False")]);
+    assert_cells(
+        &row,
+        [("input_length", "3"), ("expected_output_length", "7")],
     );
-    assert_eq!(
-        (
-            cell("input_length").as_str(),
-            cell("expected_output_length").as_str()
-        ),
-        ("3", "7")
-    );
-    assert_eq!(cell("has_generated_text"), "True");
+    assert_cells(&row, [("has_generated_text", "True")]);
 }

@@ -1,15 +1,18 @@
 //! A proxy as a process on a machine: what it says, stray signals, and the limits that the system sets.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Child;
 
-use crate::support::process::{Process, limited, lines_of};
+use crate::support::assert_says;
+use crate::support::process::{Process, limited};
 use crate::support::proxy::{assert_outcome, rows};
-use crate::support::upstream::Upstream;
-use crate::support::wire::{Client, PATIENCE, until};
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{Client, until};
 
 /// All lines that a process still says, to its end.
 async fn last_lines(process: &mut Process) -> Vec<String> {
@@ -29,12 +32,8 @@ async fn start_and_end_are_told_with_the_process_in_each_line() {
     let config = folder.path().join("c.toml");
     std::fs::write(&config, "[proxy]\n").unwrap();
     let config = config.display().to_string();
-    let args = [
-        "--config",
-        &config,
-        "--upstream",
-        &upstream.addr.to_string(),
-    ];
+    let upstream = upstream.addr.to_string();
+    let args = ["--config", &config, "--upstream", &upstream];
     let mut process = Process::in_folder(folder, &args);
     let mut client = Client::connect(process.front).await;
     for path in ["/generate", "/generate", "/v1/models"] {
@@ -64,9 +63,8 @@ async fn a_flood_of_broken_heads_is_ten_lines_and_a_count() {
         client.send("GET / HTT").await;
     }
     let mut large = Client::connect(process.front).await;
-    large
-        .send(format!("GET / HTTP/1.1\r\na: {}", "x".repeat(70_000)))
-        .await;
+    let head = format!("GET / HTTP/1.1\r\na: {}", "x".repeat(70_000));
+    large.send(head).await;
     assert_eq!(large.response().await.status(), 431);
     let mut counted = 0;
     while counted < 52 {
@@ -95,19 +93,20 @@ async fn without_file_descriptors_it_says_so_and_goes_on() {
     let answer = first.ask("/generate", "", b"{}").await;
     assert_eq!(answer.status(), 500);
     assert_eq!(answer.json()["error"]["type"], "proxy_error");
-    let said = process.says("cannot open a connection to 127.0.0.1:");
-    assert!(said.contains(limit), "{said}");
     process.signal(Signal::SIGUSR2);
-    let said = process.says("SIGUSR2: cannot start");
-    assert!(said.contains(limit), "{said}");
+    for said in [
+        "cannot open a connection to 127.0.0.1:",
+        "SIGUSR2: cannot start",
+    ] {
+        assert_says(&process.says(said), limit);
+    }
     drop(others);
     // Those who wait in the backlog are accepted first, and found gone.
     let mut answers = Vec::new();
     while answers.last() != Some(&200) {
         assert!(answers.len() < 1000, "it does not come back: {answers:?}");
         let mut client = Client::connect(process.front).await;
-        client.post("/generate", "", b"{}").await;
-        answers.push(client.response().await.status());
+        answers.push(client.ask("/generate", "", b"{}").await.status());
     }
     let lines = last_lines(&mut process).await;
     let rows = rows(&process.records());
@@ -129,11 +128,8 @@ async fn a_file_that_can_grow_no_more_is_told_once_and_in_the_last_line() {
     let mut process = Process::limited("-f 16", upstream.addr, &[]);
     let mut client = Client::connect(process.front).await;
     let mut sent = 0_u64;
-    while process
-        .metric("queuescope_rows_lost_total{reason=\"write\"} ")
-        .await
-        < 3
-    {
+    let lost = "queuescope_rows_lost_total{reason=\"write\"} ";
+    while process.metric(lost).await < 3 {
         assert_eq!(client.ask("/generate", "", b"{}").await.status(), 200);
         sent += 1;
         assert!(sent < 1000, "16 blocks hold no thousand rows");
@@ -141,7 +137,9 @@ async fn a_file_that_can_grow_no_more_is_told_once_and_in_the_last_line() {
     let lines = last_lines(&mut process).await;
     let path = process.records().display().to_string();
     let warning = format!("cannot write {path}: File too large (os error 27); rows are lost");
-    assert_eq!(count(&lines, &warning), 1, "{lines:#?}");
+    // Once each time that it fails: a shorter row may fit after one that did not.
+    let (told, again) = (count(&lines, &warning), count(&lines, "is written again"));
+    assert!(told > 0 && told <= again + 1, "{lines:#?}");
     let written = rows(&process.records()).len() as u64;
     let lost = sent - written;
     assert!(written > 0 && lost >= 3);
@@ -152,47 +150,27 @@ async fn a_file_that_can_grow_no_more_is_told_once_and_in_the_last_line() {
     assert_eq!(count(&lines, &ended), 1, "{lines:#?}");
 }
 
-/// A process of ours that is no proxy. It is killed when dropped.
-struct Other(Child);
-
-impl Other {
-    fn start(mut command: Command, args: &[&str]) -> Other {
-        let command = command.args(args).env_remove("RUST_LOG");
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Other(command.spawn().unwrap())
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
-    }
-
-    /// It may have as many files open as the system lets it.
-    fn may_have_many_files(&self) {
-        let limits = std::fs::read_to_string(format!("/proc/{}/limits", self.0.id())).unwrap();
-        let line = limits
-            .lines()
-            .find(|line| line.starts_with("Max open files"));
-        let mut words = line.unwrap().split_whitespace().skip(3);
-        let (soft, hard) = (words.next().unwrap(), words.next().unwrap());
-        assert!(soft == hard && soft != "128", "{soft} {hard}");
-    }
+/// A process of ours that is no proxy, under a low limit on open files.
+fn other(args: &[&str]) -> Child {
+    let mut command = tokio::process::Command::from(limited("-S -n 128"));
+    let command = command.args(args).env_remove("RUST_LOG").kill_on_drop(true);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
 }
 
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// It may have as many files open as the system lets it, and minds no signal but the one that ends it well.
+async fn assert_hardy(mut process: Child) {
+    let id = process.id().unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{id}/limits")).unwrap();
+    let mut lines = limits.lines();
+    let line = lines.find(|line| line.starts_with("Max open files"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert!(words[3] == words[4] && words[3] != "128", "{words:?}");
+    use Signal::{SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+    for signal in [SIGXFSZ, SIGUSR1, SIGUSR2, SIGTERM, SIGTERM] {
+        kill(Pid::from_raw(id.cast_signed()), signal).unwrap();
     }
-}
-
-/// Sends what would end a process that does not mind it, and ends it well.
-fn heeds_only_the_end(mut process: Other) {
-    for signal in [Signal::SIGXFSZ, Signal::SIGUSR1, Signal::SIGUSR2] {
-        process.signal(signal);
-    }
-    process.signal(Signal::SIGTERM);
-    process.signal(Signal::SIGTERM);
-    let status = process.0.wait().unwrap();
+    let status = process.wait().await.unwrap();
     assert!(status.code().is_some(), "a signal ended it: {status}");
 }
 
@@ -208,20 +186,17 @@ async fn stray_signals_end_no_process_and_every_process_may_have_many_files() {
     assert_eq!(process.ready().await, 200);
     assert!(process.metric("process_max_fds ").await > 128);
 
-    let mut sim = Other::start(limited("-S -n 128"), &["sim", "--port", "0"]);
-    let said = lines_of(sim.0.stdout.take().unwrap());
-    let line = said.recv_timeout(PATIENCE).unwrap();
-    assert!(line.contains("listening"), "{line}");
-    sim.may_have_many_files();
-    heeds_only_the_end(sim);
+    let mut sim = other(&["sim", "--port", "0"]);
+    let mut said = BufReader::new(sim.stdout.take().unwrap()).lines();
+    let line = said.next_line().await.unwrap().unwrap();
+    assert_says(&line, "listening");
+    assert_hardy(sim).await;
 
-    let silent = Upstream::start(|_, _| vec![crate::support::upstream::Step::Silence]).await;
+    let silent = Upstream::playing(vec![Step::Silence]).await;
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("run").display().to_string();
     let url = format!("http://{}", silent.addr);
-    let args = ["traffic", "--base-url", &url, "--output-dir", &dir];
-    let traffic = Other::start(limited("-S -n 128"), &args);
+    let traffic = other(&["traffic", "--base-url", &url, "--output-dir", &dir]);
     until("it sends", || !silent.seen().is_empty()).await;
-    traffic.may_have_many_files();
-    heeds_only_the_end(traffic);
+    assert_hardy(traffic).await;
 }

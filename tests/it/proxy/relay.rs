@@ -1,8 +1,8 @@
 //! What only a loop of our own can get right: errors after a passed `100 Continue`, refusals with our own words, what is
 //! read ahead.
 
-use crate::support::proxy::{Front, answering, playing};
-use crate::support::upstream::{Step, Upstream};
+use crate::support::proxy::{answering, playing};
+use crate::support::upstream::Step;
 use crate::support::wire::{chunk, stream_head};
 
 const HEAD: &str = "POST /generate HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\n";
@@ -30,6 +30,7 @@ async fn a_failure_after_100_continue_is_still_answered() {
         assert_eq!(response.json()["error"]["code"], status);
         let row = front.only_row().await;
         assert_eq!(row["status"], status.to_string());
+        assert_eq!(response.header("x-request-id"), Some(row["req_id"].clone()));
     }
 }
 
@@ -51,17 +52,9 @@ async fn a_tunnel_is_refused_in_our_words_and_is_no_broken_head() {
 async fn events_that_were_read_at_once_are_written_at_once_and_before_what_ends_them() {
     let events: Vec<_> = (0..20).map(|at| format!("data: {at}\n\n")).collect();
     let chunks: Vec<u8> = events.iter().flat_map(chunk).collect();
-    for (end, is_whole) in [
-        (&b"0\r\n\r\n"[..], true),
-        (b"", false),
-        (b"nonsense\r\n", false),
-    ] {
-        let steps = vec![
-            Step::Send([&stream_head(), &chunks[..], end].concat()),
-            Step::Close,
-        ];
-        let upstream = Upstream::playing(steps).await;
-        let front = Front::start(upstream.addr).await;
+    for (end, is_whole) in [("0\r\n\r\n", true), ("", false), ("nonsense\r\n", false)] {
+        let answer = [&stream_head(), &chunks[..], end.as_bytes()].concat();
+        let (_upstream, front) = playing(vec![Step::Send(answer), Step::Close], "").await;
         let mut client = front
             .asked("/v1/embeddings", "connection: close\r\n", b"{}")
             .await;

@@ -1,10 +1,10 @@
 //! One process after another on the same listeners, with clients who must not notice.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::signal::{Signal, kill};
@@ -13,28 +13,30 @@ use nix::unistd::{Pid, mkfifo};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 
+use crate::support::assert_says;
 use crate::support::clients::{Clients, server};
 use crate::support::process::{NOTIFY, PROGRAM, Process};
 use crate::support::proxy::{all_rows, rows};
-use crate::support::upstream::{Gate, Step, Upstream, gated};
+use crate::support::router::free_port;
+use crate::support::upstream::{Gate, Upstream, gated};
 use crate::support::wire::{Client, PATIENCE, until};
 
 /// Processes of one service, one after another; all say their lines where the first does.
-struct Service {
+pub struct Service {
     folder: Arc<TempDir>,
-    first: Process,
+    pub first: Process,
     /// The one that serves.
     main: Pid,
 }
 
 impl Service {
     /// With a config as [`config`] makes it.
-    fn start(router: SocketAddr, server: SocketAddr, more: &str) -> Service {
+    fn start(server: SocketAddr, more: &str) -> Service {
         let folder = tempfile::tempdir().unwrap();
-        Service::in_folder(folder, &config(router, server, more))
+        Service::in_folder(folder, &config(server, more))
     }
 
-    fn in_folder(folder: TempDir, config: &str) -> Service {
+    pub fn in_folder(folder: TempDir, config: &str) -> Service {
         let folder = Arc::new(folder);
         std::fs::write(folder.path().join("config.toml"), config).unwrap();
         let path = folder.path().join("config.toml").display().to_string();
@@ -47,13 +49,13 @@ impl Service {
         }
     }
 
-    fn write_config(&self, text: &str) {
+    pub fn write_config(&self, text: &str) {
         let written = self.folder.path().join("new.toml");
         std::fs::write(&written, text).unwrap();
         std::fs::rename(written, self.folder.path().join("config.toml")).unwrap();
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill(self.main, signal).unwrap();
     }
 
@@ -69,15 +71,6 @@ impl Service {
         let next = id_in(&self.first.says(" has taken over"), "process ");
         std::mem::replace(&mut self.main, next)
     }
-
-    /// How often each request id stands in the records of all processes.
-    fn ids(&self) -> BTreeMap<String, usize> {
-        let mut ids = BTreeMap::new();
-        for row in all_rows(&self.first.records()) {
-            *ids.entry(row["req_id"].clone()).or_default() += 1;
-        }
-        ids
-    }
 }
 
 impl Drop for Service {
@@ -86,12 +79,27 @@ impl Drop for Service {
     }
 }
 
-/// A front to `router`, a hop before `server`, and these lines besides.
-fn config(router: SocketAddr, server: SocketAddr, more: &str) -> String {
-    format!(
-        "[proxy]\nupstream = [\"http://{router}\"]\n{more}\n[[worker]]\nname = \"w\"\nlisten = \"127.0.0.1:0\"\n\
-         upstream = \"http://{server}\"\n"
-    )
+/// A free port.
+pub const FREE: &str = "127.0.0.1:0";
+
+/// A config with these keys and workers.
+pub fn text(proxy: &str, workers: &[(&str, &str, SocketAddr)]) -> String {
+    let worker = |(name, listen, upstream): &(&str, &str, SocketAddr)| {
+        format!("[[worker]]\nname = {name:?}\nlisten = {listen:?}\nupstream = \"{upstream}\"\n")
+    };
+    let workers: String = workers.iter().map(worker).collect();
+    format!("[proxy]\n{proxy}\n{workers}")
+}
+
+pub fn upstream(all: &[SocketAddr]) -> String {
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    format!("upstream = {all:?}")
+}
+
+/// A front and a hop before `server`, and these keys besides.
+fn config(server: SocketAddr, more: &str) -> String {
+    let keys = upstream(&[server]) + "\n" + more;
+    text(&keys, &[("w", FREE, server)])
 }
 
 /// The id of a process that stands behind `word` in a line.
@@ -110,20 +118,6 @@ async fn ended(process: Pid) {
     until("the process's end", || !is_there()).await;
 }
 
-/// A router with one worker, whose address it learns later.
-async fn router() -> (Upstream, Arc<OnceLock<SocketAddr>>) {
-    let worker = Arc::new(OnceLock::<SocketAddr>::new());
-    let told = worker.clone();
-    let router = Upstream::start(move |_, request| {
-        vec![Step::Relay(
-            *told.get().unwrap(),
-            request.closing(str::to_owned),
-        )]
-    })
-    .await;
-    (router, worker)
-}
-
 async fn answers(addr: SocketAddr) -> bool {
     let mut client = Client::connect(addr).await;
     client.ask("/generate", "", b"{}").await.status() == 200
@@ -132,11 +126,12 @@ async fn answers(addr: SocketAddr) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_restarts_under_load_fail_no_request() {
     let server = server().await;
-    let (router, worker) = router().await;
-    let mut service = Service::start(router.addr, server.addr, "");
-    let (front, hop) = (service.first.front, service.first.hops[0]);
-    worker.set(hop).unwrap();
-    let clients = Clients::start(front, hop, service.first.admin);
+    let hop = free_port();
+    let router = Upstream::relay(hop).await;
+    let worker = ("w", &*hop.to_string(), server.addr);
+    let config = text(&upstream(&[router.addr]), &[worker]);
+    let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &config);
+    let clients = Clients::start(service.first.front, hop, service.first.admin);
     let mut old = Vec::new();
     for _ in 0..20 {
         let before = clients.done();
@@ -152,17 +147,16 @@ async fn twenty_restarts_under_load_fail_no_request() {
         ended(process).await;
     }
     // One row for each of the front's requests, whichever process served it; none twice.
-    let ids = service.ids();
-    let twice: Vec<_> = ids.iter().filter(|(_, count)| **count > 1).collect();
-    assert!(twice.is_empty(), "{twice:?}");
+    let rows = all_rows(&service.first.records());
+    let mut ids = BTreeSet::new();
+    for row in &rows {
+        assert!(ids.insert(row["req_id"].as_str()), "twice: {row:?}");
+    }
     let sent = router.seen();
-    let sent: Vec<String> = sent
-        .iter()
-        .filter_map(|s| s.header("x-request-id"))
-        .collect();
     assert!(sent.len() > 200, "{}", sent.len());
-    let missing: Vec<&String> = sent.iter().filter(|id| !ids.contains_key(*id)).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    let sent = sent.iter().filter_map(|s| s.header("x-request-id"));
+    let missing: Vec<String> = sent.filter(|id| !ids.contains(&**id)).collect();
+    assert_eq!(missing, [""; 0]);
 }
 
 /// A stream that has begun.
@@ -184,12 +178,9 @@ async fn ends(stream: &mut Client) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     let gate = Gate::new();
-    let upstream = gated(&gate).await;
-    let addr = upstream.addr;
-    let worker = format!(
-        "\n[[worker]]\nname = \"v\"\nlisten = \"127.0.0.1:0\"\nupstream = \"http://{addr}\"\n"
-    );
-    let both = config(addr, addr, "") + &worker;
+    let server = gated(&gate).await;
+    let addr = server.addr;
+    let both = text(&upstream(&[addr]), &[("w", FREE, addr), ("v", FREE, addr)]);
     let mut service = Service::in_folder(tempfile::tempdir().unwrap(), &both);
     let front = service.first.front;
     let [stays, gone] = service.first.hops[..] else {
@@ -200,7 +191,7 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
     for idle in &mut idle {
         assert!(idle.ask("/generate", "", b"{}").await.whole);
     }
-    service.write_config(&config(addr, addr, ""));
+    service.write_config(&config(addr, ""));
     let old = service.restart();
     service.first.says("handed over: 1 request ");
     let refuses = || std::net::TcpStream::connect(gone).is_err();
@@ -229,34 +220,33 @@ async fn the_old_process_keeps_what_is_open_until_it_has_ended() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
-    let upstream = server().await;
-    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let server = server().await;
+    let addr = server.addr;
+    let mut service = Service::start(addr, "");
     let first = &service.first;
     let mut kept = Client::connect(first.front).await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap();
-    let right = |more: &str| config(upstream.addr, upstream.addr, more);
-    let other = format!(
-        "[[worker]]\nname = \"v\"\nlisten = \"{taken}\"\nupstream = \"http://{}\"",
-        upstream.addr
-    );
+    let taken = taken.local_addr().unwrap().to_string();
     let everywhere = format!("0.0.0.0:{}", first.hops[0].port());
+    let keys = upstream(&[addr]);
     for (wrong, why) in [
-        (right("threads = 0"), "threads = 0"),
+        (config(addr, "threads = 0"), "threads = 0"),
         // Its rows would count from its own start.
-        (right("time_base = \"run\""), "time_base"),
+        (config(addr, "time_base = \"run\""), "time_base"),
         // These fail after they have the listeners.
-        (right("") + &other, "is another process there?"),
         (
-            right("").replace("127.0.0.1:0", &everywhere),
+            text(&keys, &[("w", FREE, addr), ("v", &taken, addr)]),
+            "is another process there?",
+        ),
+        (
+            text(&keys, &[("w", &everywhere, addr)]),
             "only by a stop and a start",
         ),
     ] {
         assert_eq!(kept.ask("/generate", "", b"{}").await.status(), 200);
         service.write_config(&wrong);
         service.signal(Signal::SIGUSR2);
-        let said = first.says("error: ");
-        assert!(said.contains(why), "{said}");
+        assert_says(&first.says("error: "), why);
         first.says("the successor ended: exit status: ");
         let response = kept.ask("/generate", "", b"{}").await;
         assert_eq!(response.header("connection").unwrap(), "keep-alive");
@@ -264,7 +254,7 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
         assert_eq!(first.ready().await, 200);
     }
     // And a good one still takes over.
-    service.write_config(&right(""));
+    service.write_config(&config(addr, ""));
     service.restart();
     assert!(answers(service.first.front).await);
 }
@@ -272,7 +262,7 @@ async fn a_new_process_that_fails_leaves_the_old_one_as_it_was() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_successor_that_hangs_holds_up_nothing() {
     let upstream = server().await;
-    let mut service = Service::start(upstream.addr, upstream.addr, "");
+    let mut service = Service::start(upstream.addr, "");
     let pipe = service.folder.path().join("config.toml");
     let hangs = async || {
         std::fs::remove_file(&pipe).unwrap();
@@ -286,7 +276,7 @@ async fn a_successor_that_hangs_holds_up_nothing() {
             written.is_some()
         };
         until("the successor reads its config", opens).await;
-        service.write_config(&config(upstream.addr, upstream.addr, ""));
+        service.write_config(&config(upstream.addr, ""));
         (successor, written)
     };
     let first = &service.first;
@@ -313,35 +303,10 @@ async fn a_successor_that_hangs_holds_up_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_has_handed_over_holds_no_address() {
-    let gate = Gate::new();
-    let upstream = gated(&gate).await;
-    let mut service = Service::start(upstream.addr, upstream.addr, "");
-    let front = service.first.front;
-    let mut stream = stream(front).await;
-    service.restart();
-    service.first.says("handed over: 1 request ");
-    service.signal(Signal::SIGKILL);
-    ended(service.main).await;
-    until("a free address", || {
-        std::net::TcpListener::bind(front).is_ok()
-    })
-    .await;
-    let address = front.to_string();
-    let third = Process::start(upstream.addr, &["--listen", &address]);
-    assert!(answers(third.front).await);
-    assert!(service.first.child.try_wait().unwrap().is_none());
-    gate.open();
-    ends(&mut stream).await;
-    drop(stream);
-    assert!(service.first.exit().await.success());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_after_sigterm() {
     let gate = Gate::new();
     let upstream = gated(&gate).await;
-    let mut service = Service::start(upstream.addr, upstream.addr, "drain_timeout_s = 0");
+    let mut service = Service::start(upstream.addr, "drain_timeout_s = 0");
     let front = service.first.front;
     let _streams = [stream(front).await, stream(front).await];
     let mut idle = Client::connect(front).await;
@@ -352,6 +317,13 @@ async fn a_stream_may_outlast_drain_timeout_s_after_a_takeover_but_nothing_does_
     for _ in 0..50 {
         assert!(answers(front).await);
     }
+    // They hold no address: once the new process has gone, any other may have it.
+    service.signal(Signal::SIGKILL);
+    ended(service.main).await;
+    let is_free = || std::net::TcpListener::bind(front).is_ok();
+    until("a free address", is_free).await;
+    let third = Process::start(upstream.addr, &["--listen", &front.to_string()]);
+    assert!(answers(third.front).await);
     kill(old, Signal::SIGTERM).unwrap();
     service.first.says("draining: 2 requests");
     assert!(idle.is_closed().await);
@@ -392,7 +364,7 @@ async fn a_successor_becomes_the_main_process() {
         let read = manager.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..read].to_vec()).unwrap()
     };
-    let mut service = Service::in_folder(folder, &config(upstream.addr, upstream.addr, ""));
+    let mut service = Service::in_folder(folder, &config(upstream.addr, ""));
     let old = service.main;
     assert_eq!(hears(), format!("MAINPID={old}\nREADY=1"));
     service.restart();

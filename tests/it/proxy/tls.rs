@@ -14,7 +14,9 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::support::proxy::{Front, assert_outcome, config};
+use crate::support::assert_says;
+use crate::support::http2::Http2;
+use crate::support::proxy::{Front, assert_outcome, config, number};
 use crate::support::upstream::{Step, Upstream, endless};
 use crate::support::wire::{Client, json_response, post, stream_head, until};
 
@@ -69,7 +71,12 @@ pub async fn secure(server: SocketAddr) -> (Certificate, Front) {
     (certificate, front)
 }
 
-fn client_config(trusts: &Der, alpn: &[&str]) -> Arc<ClientConfig> {
+/// Shakes hands as a client that trusts this certificate alone and can speak these protocols.
+pub async fn over(
+    stream: TcpStream,
+    trusts: &Der,
+    alpn: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(trusts.clone()).unwrap();
@@ -79,17 +86,10 @@ fn client_config(trusts: &Der, alpn: &[&str]) -> Arc<ClientConfig> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
-    Arc::new(config)
-}
-
-pub async fn over(
-    stream: TcpStream,
-    trusts: &Der,
-    alpn: &[&str],
-) -> std::io::Result<TlsStream<TcpStream>> {
-    let connector = TlsConnector::from(client_config(trusts, alpn));
     let name = ServerName::try_from("localhost").unwrap();
-    connector.connect(name, stream).await
+    TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
 }
 
 pub async fn connect(addr: SocketAddr, trusts: &Der) -> Client<TlsStream<TcpStream>> {
@@ -121,38 +121,34 @@ async fn requests_go_through_tls_as_they_do_in_the_clear() {
     drop(client);
     let rows = front.rows().await;
     assert_eq!(rows.len(), 3);
-    for row in rows {
-        assert_outcome(&row, "ok", "");
-        let time = |column: &str| row[column].parse::<f64>().unwrap();
-        assert!(time("arrival_time") <= time("finish_time"));
-    }
+    rows.iter().for_each(|row| assert_outcome(row, "ok", ""));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http_1_1_and_2_are_spoken_and_nothing_else() {
     let upstream = Upstream::ok().await;
     let (certificate, front) = secure(upstream.addr).await;
-    let addr = front.addr();
-    let stream = TcpStream::connect(addr).await.unwrap();
-    let old = over(stream, &certificate.der, &["http/1.1"]).await.unwrap();
+    let handshake = async |trusts: &Der, alpn: &[&str]| {
+        let stream = TcpStream::connect(front.addr()).await.unwrap();
+        over(stream, trusts, alpn).await
+    };
+    let old = handshake(&certificate.der, &["http/1.1"]).await.unwrap();
     assert_eq!(old.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-    let stream = TcpStream::connect(addr).await.unwrap();
-    assert!(over(stream, &certificate.der, &["h3"]).await.is_err());
-    // Plain HTTP is no handshake, and one who trusts another goes away.
-    let mut plain = TcpStream::connect(addr).await.unwrap();
-    plain
-        .write_all(&post("/generate", "", b"{}"))
+    let new = handshake(&certificate.der, &["h2", "http/1.1"])
         .await
         .unwrap();
-    let mut answer = Vec::new();
-    let _ = plain.read_to_end(&mut answer).await;
-    assert!(!answer.starts_with(b"HTTP"));
-    let stream = TcpStream::connect(addr).await.unwrap();
-    assert!(over(stream, &Certificate::new().der, &[]).await.is_err());
-    let failures = || front.counter("queuescope_tls_failures_total ");
-    until("all are counted", || failures() == 3).await;
+    assert_eq!(new.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let mut client = Http2::over(new).await;
+    let answer = client.post("/generate", b"{}").await.answer().await;
+    assert_eq!((answer.status, upstream.seen().len()), (200, 1));
+    assert!(handshake(&certificate.der, &["h3"]).await.is_err());
+    // Plain HTTP is no handshake, and one who trusts another goes away.
+    let mut plain = front.sent(post("/generate", "", b"{}")).await;
+    assert!(!plain.read_to_close().await.starts_with(b"HTTP"));
+    assert!(handshake(&Certificate::new().der, &[]).await.is_err());
+    front.counts("queuescope_tls_failures_total ", 3).await;
     assert_eq!(front.counter("queuescope_broken_heads_total "), 0);
-    assert!(upstream.seen().is_empty());
+    assert_eq!(upstream.seen().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,8 +167,8 @@ async fn a_handshake_that_does_not_come_holds_up_nobody_and_ends() {
     for mut silent in silent {
         assert_eq!(silent.read(&mut [0; 9]).await.unwrap_or(0), 0);
     }
-    let limit = || front.counter("queuescope_client_limits_total{limit=\"head_time\"} ");
-    until("all are counted", || limit() == 20).await;
+    let limit = "queuescope_client_limits_total{limit=\"head_time\"} ";
+    front.counts(limit, 20).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,25 +186,17 @@ async fn a_handshake_does_not_hold_up_the_end() {
 async fn limits_hold_under_tls_too() {
     let upstream = Upstream::start(|_, _| endless()).await;
     let certificate = Certificate::new();
-    let keys = "client_stall_timeout_s = 0.2\nclient_head_timeout_s = 1.0";
+    let keys = "client_stall_timeout_s = 0.2";
     let front = certificate.front(upstream.addr, keys).await;
-    let addr = front.addr();
-    // A head that does not end.
-    let mut client = connect(addr, &certificate.der).await;
-    client.send("POST /generate HTTP/1.1\r\n").await;
-    assert_eq!(client.response().await.status(), 408);
     // A response that is taken little by little.
-    let stream = Client::with_small_buffer(addr).await.stream;
+    let stream = Client::with_small_buffer(front.addr()).await.stream;
     let stream = over(stream, &certificate.der, &[]).await.unwrap();
     let mut client = Client { stream };
     client.post("/generate", "", b"{\"stream\":true}").await;
     assert!(!client.read_slowly(2000, |_| true).await.whole);
     let row = front.only_row().await;
     assert_outcome(&row, "timeout", "the client: held up the response");
-    assert!(
-        row["client_stall"].parse::<f64>().unwrap() > 0.19,
-        "{row:?}"
-    );
+    assert!(number(&row, "client_stall") > 0.19, "{row:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,21 +229,16 @@ fn what_is_wrong_with_a_file_is_told() {
     let broken = certificate.folder.path().join("broken.pem");
     let text = "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n";
     std::fs::write(&broken, text).unwrap();
-    for (cert, key, pieces) in [
+    let other = Some(other.key());
+    for (cert, key, told) in [
         (&key, &key, "tls_cert = |key.pem|holds no certificate"),
         (&cert, &cert, "tls_key = |cert.pem|holds no private key"),
         (&Some(broken), &key, "tls_cert = |broken.pem|not a PEM file"),
-        (
-            &cert,
-            &Some(other.key()),
-            "tls_cert = |tls_key = |not that of the certificate",
-        ),
+        (&cert, &other, "tls_key = |not that of the certificate"),
     ] {
         let mut config = config(&["127.0.0.1:1".parse().unwrap()]);
         (config.tls_cert, config.tls_key) = (cert.clone(), key.clone());
         let wrong = config.check().unwrap_err()[0].to_string();
-        for piece in pieces.split('|') {
-            assert!(wrong.contains(piece), "{piece}: {wrong}");
-        }
+        told.split('|').for_each(|piece| assert_says(&wrong, piece));
     }
 }

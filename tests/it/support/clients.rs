@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::upstream::{Step, Upstream};
+use super::upstream::{EVENT, Step, Upstream, done};
 use super::wire::{Client, chunk, json_response, post, stream_head};
 
 /// What a client does.
@@ -37,18 +37,15 @@ const EVENTS: usize = 4;
 
 /// A server that answers at once, or streams for a while.
 pub async fn server() -> Upstream {
-    Upstream::start(|_, request| {
-        if !request.body.ends_with(b"true}") {
-            return vec![Step::Send(json_response("{\"text\":\"x\"}"))];
-        }
-        let mut steps = vec![Step::Send(stream_head())];
-        for _ in 0..EVENTS {
-            steps.push(Step::Send(chunk("data: {\"text\":\"x\"}\n\n")));
-            steps.push(Step::Pause(Duration::from_millis(15)));
-        }
-        steps.push(Step::Send(chunk("data: [DONE]\n\n")));
-        steps.push(Step::Send(chunk("")));
-        steps
+    let event = vec![
+        Step::Send(chunk(EVENT)),
+        Step::Pause(Duration::from_millis(15)),
+    ];
+    let head = vec![Step::Send(stream_head())];
+    let stream = [head, vec![event; EVENTS].concat(), done()].concat();
+    Upstream::start(move |_, request| match request.body.ends_with(b"true}") {
+        true => stream.clone(),
+        false => vec![Step::Send(json_response("{\"text\":\"x\"}"))],
     })
     .await
 }
