@@ -36,8 +36,11 @@ fn longer(share: f64) -> Option<Gaps> {
     Some(Gaps { stretch })
 }
 
-/// Each alone, on either side of its limits: what is changed; what is said, and values that are valid, degraded, invalid.
-const LIMITS: [(fn(&mut Evidence, f64), &str); 7] = [
+/// What is changed; what is said, and values that are valid, degraded, invalid.
+type Limit = (fn(&mut Evidence, f64), &'static str);
+
+/// Each alone, on either side of its limits.
+const LIMITS: [Limit; 7] = [
     (|e, x| e.late = of(x), "late: 0.009 0.05 0.12"),
     (|e, x| e.very_late = of(x), "late: 0.001 0.005 0.02"),
     (|e, x| e.loop_late = x, "event loop: 0.01 0.1 0.3"),

@@ -66,9 +66,8 @@ impl Case {
     }
 
     fn spans(&self) -> Vec<Value> {
-        let lines = self.lines("spans.jsonl").into_iter();
-        let lines = lines.map(|line| serde_json::from_str(&line).unwrap());
-        lines.collect()
+        let lines = self.lines("spans.jsonl");
+        Vec::from_iter(lines.iter().map(|line| serde_json::from_str(line).unwrap()))
     }
 
     fn traceparent(&self) -> Option<&str> {
@@ -156,10 +155,8 @@ impl Told {
 
 /// A span as it would have been recorded.
 fn recorded(span: &v1::Span, scope: &str) -> Value {
-    let hex = |bytes: &[u8]| {
-        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-        digits.collect::<String>()
-    };
+    let digits = |byte: &u8| format!("{byte:02x}");
+    let hex = |bytes: &[u8]| bytes.iter().map(digits).collect::<String>();
     let object = |pairs: &[KeyValue]| -> Value {
         let value = |pair: &KeyValue| match pair.value.clone().unwrap().value.unwrap() {
             Any::StringValue(text) => Value::from(text),
@@ -194,14 +191,10 @@ fn recorded(span: &v1::Span, scope: &str) -> Value {
 /// The name without what differs from server to server and request to request.
 pub(super) fn kind_of_name(span: &Value) -> &str {
     let name = span["name"].as_str().unwrap();
-    // Eight characters are the request's.
     match name.split_once(" Req ") {
-        Some((_, id)) => name
-            .strip_suffix(id)
-            .filter(|_| id.len() == 8)
-            .unwrap()
-            .trim_end(),
-        None => name.split("(host:").next().unwrap().trim_end(),
+        // Eight characters are the request's.
+        Some((_, id)) if id.len() == 8 => name[..name.len() - 8].trim_end(),
+        _ => name.split("(host:").next().unwrap().trim_end(),
     }
 }
 
@@ -278,21 +271,17 @@ fn same_structure(told: &[Value], case: &Case, is_calm: bool) {
 fn same_log(told: &Told, case: &Case) {
     let (ours, theirs) = (told.log(), case.lines("metrics_records.jsonl"));
     let shapes = |lines: &[String]| {
-        let mut shapes: Vec<String> = lines
-            .iter()
-            .map(|line| {
-                assert!(line.starts_with("{\"request_parameters\": \"{\\\"rid\\\": \\\""));
-                let parsed: Value = serde_json::from_str(line).unwrap();
-                let inner = parsed["request_parameters"].as_str().unwrap();
-                let inner: Value = serde_json::from_str(inner).unwrap();
-                assert_eq!(inner["rid"], parsed["id"]);
-                let header = inner["external_trace_header"]["traceparent"].as_str();
-                assert_eq!(header, case.traceparent());
-                shape(line)
-            })
-            .collect();
-        shapes.sort();
-        shapes
+        let shapes = lines.iter().map(|line| {
+            assert!(line.starts_with("{\"request_parameters\": \"{\\\"rid\\\": \\\""));
+            let parsed: Value = serde_json::from_str(line).unwrap();
+            let inner = parsed["request_parameters"].as_str().unwrap();
+            let inner: Value = serde_json::from_str(inner).unwrap();
+            assert_eq!(inner["rid"], parsed["id"]);
+            let header = inner["external_trace_header"]["traceparent"].as_str();
+            assert_eq!(header, case.traceparent());
+            shape(line)
+        });
+        shapes.collect::<Vec<_>>()
     };
     assert_eq!(shapes(&ours), shapes(&theirs), "{}", case.folder.display());
 }
@@ -330,10 +319,7 @@ async fn a_collector_that_hangs_holds_nobody_up() {
 
 #[tokio::test]
 async fn an_unsampled_request_has_a_log_line_and_no_span() {
-    let (unsampled, sampled) = (
-        Case::named("chat_stream_tp_unsampled"),
-        Case::named("chat_stream_tp"),
-    );
+    let [unsampled, sampled] = ["chat_stream_tp_unsampled", "chat_stream_tp"].map(Case::named);
     let told = Told::of(&unsampled).await;
     same_log(&told, &unsampled);
     // Spans go in order: what comes after those of a later request is all there is.
