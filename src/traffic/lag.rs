@@ -144,26 +144,23 @@ mod tests {
 
     /// A run of a request every 50 ms, each so late, which waited so long for a slot and for its connection before.
     fn run(wait: impl Fn(i64) -> [i64; 3]) -> Lag {
-        of((0..1000).map(|index| (index * 50 * MS, wait(index))))
+        let mut lag = Lag::default();
+        (0..1000).for_each(|index| add(&mut lag, index * 50 * MS, wait(index)));
+        lag
     }
 
-    fn of(requests: impl Iterator<Item = (i64, [i64; 3])>) -> Lag {
-        let mut lag = Lag::default();
-        for (due, [late, slot_nanos, connect_nanos]) in requests {
-            let scheduled = Stamp::from_nanos(due);
-            let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
-            observer.timeline_mut().set(Moment::Scheduled, scheduled);
-            let sent = scheduled.plus_nanos(late + slot_nanos + connect_nanos);
-            observer.timeline_mut().set(Moment::Sent, sent);
-            let exchange = Exchange {
-                rows: observer.finish(End::Complete, sent),
-                stamps: None,
-                connect_nanos,
-                slot_nanos,
-            };
-            lag.add(&exchange);
-        }
-        lag
+    fn add(lag: &mut Lag, due: i64, [late, slot_nanos, connect_nanos]: [i64; 3]) {
+        let scheduled = Stamp::from_nanos(due);
+        let sent = scheduled.plus_nanos(late + slot_nanos + connect_nanos);
+        let mut observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
+        observer.timeline_mut().set(Moment::Scheduled, scheduled);
+        observer.timeline_mut().set(Moment::Sent, sent);
+        lag.add(&Exchange {
+            rows: observer.finish(End::Complete, sent),
+            stamps: None,
+            connect_nanos,
+            slot_nanos,
+        });
     }
 
     fn told(lag: &Lag) -> Evidence {
@@ -177,8 +174,7 @@ mod tests {
         let punctual = told(&run(|_| [MS / 10, 0, 0]));
         assert_eq!((punctual.late, punctual.very_late), (0, 0));
         assert!((punctual.lag.unwrap().p50 - 1e-4).abs() < 4e-6);
-        let gaps = punctual.gaps.unwrap();
-        assert_eq!(gaps.stretch, 1.0);
+        assert_eq!(punctual.gaps.unwrap().stretch, 1.0);
 
         let late = told(&run(|index| match index % 50 {
             0 => [60 * MS, 0, 0],
@@ -196,8 +192,9 @@ mod tests {
         let gaps = slow.gaps.unwrap();
         assert!((gaps.stretch - 1.1).abs() < 1e-9, "{gaps:?}");
         // All due at once have no gaps; nor have few.
-        let few = of((1..FEWEST as i64).map(|index| (index * 50 * MS, [0; 3])));
-        let at_once = of((0..1000).map(|_| (0, [0; 3])));
+        let (mut few, mut at_once) = (Lag::default(), Lag::default());
+        (1..FEWEST as i64).for_each(|index| add(&mut few, index * 50 * MS, [0; 3]));
+        (0..1000).for_each(|_| add(&mut at_once, 0, [0; 3]));
         assert_eq!((told(&few).gaps, told(&at_once).gaps), (None, None));
     }
 
@@ -205,10 +202,8 @@ mod tests {
     fn waits_for_a_slot_or_a_connection_are_told_apart() {
         let waiting = run(|index| [0, if index == 1 { 2_000 * MS } else { 0 }, 30 * MS]);
         let evidence = told(&waiting);
-        assert_eq!(
-            (evidence.waited_for_slot, evidence.lag.unwrap().max),
-            (1, 0.0)
-        );
+        let lag = evidence.lag.unwrap().max;
+        assert_eq!((evidence.waited_for_slot, lag), (1, 0.0));
         let said = "1 requests waited for a --max-concurrency slot, at most 2.00 s";
         assert!(waiting.warnings()[0].starts_with(said));
 
@@ -224,16 +219,16 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_slot_until_the_run_is_stopped_waited_and_was_not_sent() {
-        let mut lag = of([(0, [20 * MS, 0, 0])].into_iter());
-        let waited = Stamp::from_nanos(9_000 * MS);
+        let mut lag = Lag::default();
+        add(&mut lag, 0, [20 * MS, 0, 0]);
+        let slot_nanos = 9_000 * MS;
         let observer = Observer::new(Side::Traffic, Endpoint::Generate, String::new());
-        let unsent = Exchange {
-            rows: observer.finish(End::GivenUp, waited),
+        lag.add(&Exchange {
+            rows: observer.finish(End::GivenUp, Stamp::from_nanos(slot_nanos)),
             stamps: None,
             connect_nanos: 0,
-            slot_nanos: 9_000 * MS,
-        };
-        lag.add(&unsent);
+            slot_nanos,
+        });
         let evidence = told(&lag);
         let told = (evidence.sent, evidence.late, evidence.waited_for_slot);
         assert_eq!((told, lag.unsent), ((1, 1, 1), 1));

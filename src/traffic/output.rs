@@ -170,23 +170,23 @@ mod tests {
     use super::*;
     use crate::traffic::tests::planned;
 
-    fn facts() -> RunFacts {
-        RunFacts {
-            started: Stamp::from_nanos(0),
-            ended: Stamp::from_nanos(0),
+    /// The files of a run in `dir`, begun.
+    fn begun(dir: &Path, line: &str) -> Files {
+        let folder = Folder::new(Some(dir), true, "unused");
+        let plan = planned(line);
+        let schedule = plan.schedule().unwrap();
+        let start = Stamp::from_nanos(0);
+        begin(&folder, &plan, &schedule, start).unwrap();
+        let facts = RunFacts {
+            started: start,
+            ended: start,
             offered_rate: None,
             scheduled: 1,
             config: Value::Null,
             goodput: Vec::new(),
-            machine: serde_json::Value::Null,
-        }
-    }
-
-    fn begun(dir: &Path, line: &str) -> Made {
-        let folder = Folder::new(Some(dir), false, "unused");
-        let plan = planned(line);
-        let schedule = plan.schedule().unwrap();
-        begin(&folder, &plan, &schedule, Stamp::from_nanos(0)).unwrap()
+            machine: Value::Null,
+        };
+        Files::new(dir, &facts, Base::Epoch).unwrap()
     }
 
     #[test]
@@ -212,17 +212,14 @@ mod tests {
         for file in FILES {
             std::fs::write(root.path().join(file), "left").unwrap();
         }
-        let folder = Folder::new(Some(root.path()), true, "unused");
-        begin(&folder, &planned(""), &[], Stamp::from_nanos(0)).unwrap();
-        Files::new(root.path(), &facts(), Base::Run).unwrap();
+        begun(root.path(), "");
     }
 
     #[test]
     fn whole_rows_get_their_name_and_those_of_a_full_disk_do_not() {
         for is_full in [false, true] {
             let root = tempfile::tempdir().unwrap();
-            begun(root.path(), "");
-            let mut files = Files::new(root.path(), &facts(), Base::Epoch).unwrap();
+            let mut files = begun(root.path(), "");
             if is_full {
                 files.rows = File::options().write(true).open("/dev/full").unwrap();
             }

@@ -15,11 +15,11 @@ use std::net::SocketAddr;
 
 use queuescope::clock::{Clock, ManualClock, Stamp};
 use queuescope::sim::config::Config;
-use queuescope::sim::engine::{Load, Profile};
+use queuescope::sim::engine::Profile;
 use queuescope::sim::server::Sim;
 use serde_json::Value;
 
-use crate::support::http::exchange;
+use crate::support::http::{Connection, exchange};
 use crate::support::wire::{Response, until, until_async};
 
 /// When manual clocks start: some day in 2026.
@@ -66,20 +66,6 @@ fn ms(after: i64) -> Stamp {
     START.plus_nanos(after * 1_000_000)
 }
 
-/// The server's load, as `/v1/loads` tells it.
-async fn load(addr: SocketAddr) -> Load {
-    let reply = exchange(addr, "GET", "/v1/loads", b"").await.text();
-    let reply: Value = serde_json::from_str(&reply).unwrap();
-    let count = |key: &str| reply["loads"][0][key].as_u64().unwrap();
-    Load {
-        running: count("num_running_reqs") as usize,
-        waiting: count("num_waiting_reqs") as usize,
-        waiting_tokens: count("num_waiting_uncached_tokens"),
-        used_tokens: count("num_used_tokens"),
-        ..Load::default()
-    }
-}
-
 /// The `meta_info` of an event.
 fn meta(event: &[u8]) -> Value {
     let json = event.strip_prefix(b"data: ").unwrap();
@@ -108,13 +94,33 @@ async fn metric(sim: &Sim, family: &str, label: &str) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Waits until so many requests run and wait.
+/// Waits until so many requests run and wait, as `/v1/loads` tells it.
 async fn until_load(addr: SocketAddr, running: usize, waiting: usize) {
     until_async("the load", async || {
-        let load = load(addr).await;
-        (load.running, load.waiting) == (running, waiting)
+        let reply = exchange(addr, "GET", "/v1/loads", b"").await.json();
+        let load = &reply["loads"][0];
+        load["num_running_reqs"] == running && load["num_waiting_reqs"] == waiting
     })
     .await;
+}
+
+/// Sends with these headers on a connection of its own; gives it back with so many requests running and waiting.
+async fn sent(
+    sim: &Sim,
+    path: &str,
+    headers: &[&str],
+    body: &str,
+    (running, waiting): (usize, usize),
+) -> Connection {
+    let mut client = Connection::open(sim.addr()).await;
+    client.send("POST", path, headers, body.as_bytes()).await;
+    until_load(sim.addr(), running, waiting).await;
+    client
+}
+
+/// The same to `/generate`.
+async fn asked(sim: &Sim, body: &str, load: (usize, usize)) -> Connection {
+    sent(sim, "/generate", &[], body, load).await
 }
 
 /// Waits until the server has entered so many requests into its log.

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use clap::Parser;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::{Clock, Stamp};
@@ -38,6 +37,11 @@ mod verdict;
 fn plan(addr: SocketAddr, more: &[&str]) -> RunPlan {
     let more = [&["--random-input-len", "8"], more].concat();
     generator::plan(&format!("http://{addr}"), &more).unwrap()
+}
+
+/// Runs that plan to its end.
+async fn sent(addr: SocketAddr, line: &str) -> Run {
+    drive(plan(addr, &flags(line))).await.unwrap()
 }
 
 /// The program as its user starts it, sending to `addr` and writing to `dir`.

@@ -21,13 +21,6 @@ fn endpoint(name: &str) -> Endpoint {
     }
 }
 
-/// `(prompt tokens, output tokens)` of each sequence.
-fn lengths_of(endpoint: Endpoint, body: &str) -> Vec<(u32, u32)> {
-    let call = call(endpoint, body).unwrap();
-    let each = call.sequences.iter();
-    each.map(|s| (s.prompt_tokens(), s.wanted)).collect()
-}
-
 /// Endpoint, tokens of prompt and reply of each sequence, body.
 const LENGTHS: &str = r#"generate | 3+7 | {"text":"a b  c"}
 generate | 2+7 1+7 | {"text":["a b","c"]}
@@ -52,9 +45,10 @@ fn every_form_of_prompt_has_its_length() {
         let [name, wanted, body] = line.split(" | ").collect::<Vec<_>>()[..] else {
             panic!("{line}");
         };
-        let lengths = lengths_of(endpoint(name), body).into_iter();
-        let lengths: Vec<String> = lengths.map(|(a, b)| format!("{a}+{b}")).collect();
-        assert_eq!(lengths.join(" "), wanted, "{body}");
+        let call = call(endpoint(name), body).unwrap();
+        let lengths = call.sequences.iter();
+        let lengths = lengths.map(|one| format!("{}+{}", one.prompt_tokens(), one.wanted));
+        assert_eq!(lengths.collect::<Vec<_>>().join(" "), wanted, "{body}");
     }
 }
 

@@ -141,10 +141,12 @@ fn text_of(mut body: Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+
     use super::*;
 
     /// The text of a stream of these events, in pieces of every size.
-    fn streamed(events: &[&str]) -> String {
+    fn streamed(events: &[impl fmt::Display]) -> String {
         let events = events.iter().map(|event| format!("data: {event}\n\n"));
         let stream: String = events.chain(["data: [DONE]\n\n".to_owned()]).collect();
         let of_size = |size| {
@@ -163,8 +165,7 @@ mod tests {
     /// The same of `/generate`, whose events have these texts.
     fn of_texts(texts: &[&str]) -> String {
         let events = texts.iter().map(|text| format!("{{\"text\":\"{text}\"}}"));
-        let events: Vec<String> = events.collect();
-        streamed(&events.iter().map(String::as_str).collect::<Vec<_>>())
+        streamed(&Vec::from_iter(events))
     }
 
     #[test]
@@ -199,10 +200,8 @@ mod tests {
         ];
         assert_eq!(streamed(&chat), "ooh");
         assert_eq!(streamed(&[r#"{"choices":[{"text":"a"}]}"#]), "a");
-        for body in [
-            r#"{"text":"a"}"#,
-            r#"{"choices":[{"message":{"content":"a"}}]}"#,
-        ] {
+        let chat = r#"{"choices":[{"message":{"content":"a"}}]}"#;
+        for body in [r#"{"text":"a"}"#, chat] {
             let mut reply = Reply::default();
             reply.piece(body.as_bytes());
             assert_eq!(reply.text().unwrap(), "a");
@@ -212,13 +211,11 @@ mod tests {
     #[test]
     fn a_long_stream_is_read_without_ids_whatever_its_events_tell() {
         let text = "0123456789 ".repeat(360);
-        let so_far: Vec<String> = (1..=1_800)
-            .map(|tokens| format!("{{\"text\":\"{}\"}}", &text[..tokens * 2]))
-            .collect();
         let mut reply = Reply::default();
         reply.begins(true);
-        for event in &so_far {
-            reply.piece(format!("data: {event}\n\n").as_bytes());
+        for tokens in 1..=1_800 {
+            let so_far = &text[..tokens * 2];
+            reply.piece(format!("data: {{\"text\":\"{so_far}\"}}\n\n").as_bytes());
             assert!(reply.events.joined.len() < 1 << 10, "it is told early");
         }
         assert_eq!(reply.text().as_deref(), Some(&text[..3_600]));

@@ -60,10 +60,8 @@ async fn a_file_is_brought_once_over_redirects() {
     let path = brought.unwrap();
     assert_eq!(path, cache.join(NAME));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), CONTENT);
-    assert_eq!(
-        *asked.lock().unwrap(),
-        [&*format!("{PLACE}/{NAME}"), "/b?c=d"]
-    );
+    let place = format!("{PLACE}/{NAME}");
+    assert_eq!(*asked.lock().unwrap(), [&*place, "/b?c=d"]);
     assert_eq!(*asked_end.lock().unwrap(), ["/e"]);
     assert_eq!(files(&cache), [NAME]);
     // Nobody answers any more: it is there.
@@ -75,16 +73,11 @@ async fn a_file_is_brought_once_over_redirects() {
 async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
     let cut = answer("200 OK", "", CONTENT).replace("content-length: 3", "content-length: 9");
     let round = vec![answer("301 M", "location: /a/set.json\r\n", ""); 11];
+    let status = |status: &str| vec![answer(status, "", "{}\n")];
     for (answers, part) in [
-        (
-            vec![answer("200 OK", "", "{}\n")],
-            "but the published file has 37517e5f",
-        ),
+        (status("200 OK"), "but the published file has 37517e5f"),
         (vec![cut], "curl ended with exit status: 18"),
-        (
-            vec![answer("404 Not Found", "", "")],
-            "curl ended with exit status: 22",
-        ),
+        (status("404 Not Found"), "curl ended with exit status: 22"),
         (round, "curl ended with exit status: 47"),
     ] {
         let (addr, _) = server(answers).await;
@@ -94,14 +87,13 @@ async fn what_is_not_whole_and_right_is_not_kept_and_the_error_helps() {
         let error = brought.unwrap_err();
         let told = error.to_string();
         let url = format!("cannot download http://{addr}{PLACE}/{NAME}: ");
+        let kept = root.path().join(NAME);
         let help = format!(
             "name it with --dataset-path FILE, or put it at {}",
-            root.path().join(NAME).display()
+            kept.display()
         );
-        assert!(
-            told.starts_with(&url) && told.contains(part) && told.ends_with(&help),
-            "{told}"
-        );
+        let is_whole = told.starts_with(&url) && told.ends_with(&help);
+        assert!(is_whole && told.contains(part), "{told}");
         assert!(!error.is_usage());
         assert_eq!(files(root.path()).len(), 0, "{part}");
     }

@@ -38,10 +38,8 @@ fn shards_together_send_what_one_generator_sends() {
         assert_eq!(places, all(&whole).into_iter().collect());
         let (rate, share) = (whole.offered_rate(), parts[1].shard_rate());
         assert_eq!(rate, share.map(|share| share * 3.0));
-        assert_eq!(
-            parts[0].workload_sha256().unwrap(),
-            whole.workload_sha256().unwrap()
-        );
+        let sum = |plan: &RunPlan| plan.workload_sha256().unwrap();
+        assert_eq!(sum(&parts[0]), sum(&whole));
     }
 }
 
@@ -79,118 +77,70 @@ fn a_shard_is_one_that_is_there_and_has_something_to_send() {
         let error = wrong.parse::<Shard>().unwrap_err();
         assert!(error.starts_with("must be I/N"), "{wrong}");
     }
-    let error = planned("--num-prompts 2 --shard 2/4")
-        .schedule()
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "--shard 2/4: has none of the 2 requests; use fewer shards"
-    );
+    let none = planned("--num-prompts 2 --shard 2/4").schedule();
+    let told = "--shard 2/4: has none of the 2 requests; use fewer shards";
+    assert_eq!(none.unwrap_err().to_string(), told);
 }
 
 #[test]
 fn a_curve_ends_the_run_unless_number_or_duration_do() {
-    let count = |line: &str| planned(line).schedule().unwrap().len();
     let curve = "--arrival constant --rate-curve 0:10,10:10,10:20";
-    assert_eq!(count(curve), 100);
-    assert_eq!(
-        count(&format!("{curve} --duration 12")),
-        140,
-        "the last rate goes on"
-    );
-    assert_eq!(count(&format!("{curve} --num-prompts 300")), 300);
-    let per_minute = "--arrival constant --rate-curve 0:600/min,10:10,10:1200/min";
-    assert_eq!(count(per_minute), 100);
-    let rate = |rate: &str| planned(&format!("--request-rate {rate}")).offered_rate();
-    assert_eq!(rate("480/min"), rate("8"));
-    let mean = planned(&format!("{curve} --duration 20")).offered_rate();
-    assert_eq!(mean, Some(15.0));
+    for (more, count) in [
+        ("", 100),
+        // The last rate goes on.
+        ("--duration 12", 140),
+        ("--num-prompts 300", 300),
+    ] {
+        let schedule = planned(&format!("{curve} {more}")).schedule();
+        assert_eq!(schedule.unwrap().len(), count, "{more}");
+    }
+    let rate = |line: &str| planned(line).offered_rate();
+    assert_eq!(rate("--request-rate 480/min"), Some(8.0));
+    let per_minute = "--rate-curve 0:600/min,10:10,10:1200/min --duration 20";
+    assert_eq!(rate(per_minute), Some(15.0));
     let ends = planned("--arrival constant --rate-curve 0:10,10:0 --num-prompts 51");
     let told = "--num-prompts 51: --rate-curve falls to 0 and has time for 50 requests only";
     assert_eq!(ends.schedule().unwrap_err().to_string(), told);
 }
 
 #[test]
-fn a_turn_has_a_place_of_its_own_and_tells_which_it_is() {
-    let plan = planned(
-        "--dataset-name conversations --turns 3 --num-prompts 4 --request-rate 5 --random-input-len 20 \
-         --follow-up-len 10 --random-output-len 6 --shard 1/2",
-    );
-    let schedule = plan.schedule().unwrap();
-    assert_eq!((schedule.len(), plan.count(&schedule)), (2, 6));
-    let rows: Vec<_> = plan.requests(&schedule).collect();
-    let places: Vec<usize> = rows.iter().map(|(place, ..)| *place).collect();
-    assert_eq!(places, [3, 4, 5, 9, 10, 11]);
-    for (place, due, lengths) in rows {
-        let (number, turn) = ((place / 3) as u64, place % 3);
-        assert_eq!(plan.place(number, turn), place);
-        assert_eq!(
-            due.is_some(),
-            turn == 0,
-            "nobody knows before when a reply ends"
-        );
-        assert_eq!(
-            (lengths.input, lengths.output),
-            (if turn == 0 { 20 } else { 10 }, 6)
-        );
-        let id = format!("conversation-{number}/turn-{}", turn + 1);
-        assert_eq!(lengths.data_id, Some(id));
-        let next = plan.follow_up(number, turn + 1);
-        assert_eq!(next.is_some(), turn < 2);
-    }
-}
-
-#[test]
 fn think_times_are_drawn_by_the_seed_with_the_asked_mean() {
-    let plan = |more: &str| {
-        planned(&format!(
-            "--dataset-name conversations --turns 11 --think-time-s 2 {more}"
-        ))
-    };
-    let of = |load: &RunPlan| -> Vec<f64> {
+    let of = |more: &str| -> Vec<f64> {
+        let line = "--dataset-name conversations --turns 11 --think-time-s 2 --follow-up-len 1";
+        let load = planned(&format!("{line} {more}"));
         let turns = (0..1000).flat_map(|number| (1..=10).map(move |turn| (number, turn)));
         let next = turns.map(|(number, turn)| load.follow_up(number, turn).unwrap());
         next.map(|next| next.think_ns as f64 / NANOS as f64)
             .collect()
     };
-    let thoughts = of(&plan("--follow-up-len 1"));
-    assert_eq!(thoughts, of(&plan("--follow-up-len 1")));
+    let thoughts = of("");
+    assert_eq!(thoughts, of(""));
     // 10 000 exponential times of mean 2 s: a standard error of 0.02 s, 5 of them 6e-7.
     let mean = thoughts.iter().sum::<f64>() / 1e4;
     assert!((mean - 2.0).abs() < 0.1, "{mean}");
+    // A share of e^-1 is above the mean.
     let far = thoughts.iter().filter(|s| **s > 2.0).count() as f64 / 1e4;
-    assert!(
-        (far - (-1.0_f64).exp()).abs() < 0.025,
-        "{far}: a share of e^-1 is above the mean"
-    );
-    assert!(of(&plan("--think-time fixed")).iter().all(|s| *s == 2.0));
+    assert!((far - (-1.0_f64).exp()).abs() < 0.025, "{far}");
+    assert!(of("--think-time fixed").iter().all(|s| *s == 2.0));
 }
 
 #[test]
 fn the_sum_tells_apart_what_is_sent_and_not_who_answers() {
     let sum = |line: &str| {
-        let line = format!("--random-input-len 9 --backend sglang-oai {line}");
+        let line = format!("--backend sglang-oai --num-prompts 5 --random-input-len 9 {line}");
         planned(&line).workload_sha256().unwrap()
     };
-    let one = sum("--num-prompts 5 --request-rate 9 --model a");
-    assert_eq!(one.len(), 64);
-    assert_eq!(
-        sum("--num-prompts 5 --request-rate 9 --model b --max-concurrency 3"),
-        one
-    );
-    for other in [
-        "--num-prompts 4",
-        "--num-prompts 5 --seed 2",
-        "--num-prompts 5 --random-output-len 5",
-    ] {
-        assert_ne!(sum(&format!("{other} --request-rate 9")), one, "{other}");
-    }
-    assert_ne!(sum("--num-prompts 5 --request-rate 8"), one);
-    let talk = |more: &str| {
-        sum(&format!(
-            "--num-prompts 3 --dataset-name conversations {more}"
-        ))
-    };
-    assert_ne!(talk(""), talk("--think-time-s 3"));
-    assert_ne!(talk(""), talk("--turns 3"));
+    let one = sum("--request-rate 9 --model a");
+    assert_eq!(sum("--request-rate 9 --model b --max-concurrency 3"), one);
+    let talk = "--request-rate 9 --dataset-name conversations";
+    let sums = [
+        "--request-rate 8",
+        "--request-rate 9 --seed 2",
+        "--request-rate 9 --random-output-len 5",
+        talk,
+        &format!("{talk} --think-time-s 3"),
+        &format!("{talk} --turns 3"),
+    ];
+    let sums: BTreeSet<String> = sums.into_iter().map(sum).chain([one]).collect();
+    assert_eq!(sums.len(), 7);
 }

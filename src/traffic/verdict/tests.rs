@@ -26,53 +26,41 @@ fn with(change: impl FnOnce(&mut Evidence)) -> Verdict {
     judge(&evidence)
 }
 
-/// Each alone, on either side of its limits: what is changed, what is said, and values that are valid, degraded, invalid.
-const LIMITS: &str = "\
-late           | late       | 0.009 0.05 0.12
-very_late      | late       | 0.001 0.005 0.02
-loop_late      | event loop | 0.01 0.1 0.3
-loop_very_late | event loop | 0.005 0.03 0.1
-stretch        | longer     | 0.01 0.05 0.5
-dropped        | never sent | 0.0 0.005 0.02
-failed         | failed     | 0.02 0.9";
-
-fn set(evidence: &mut Evidence, what: &str, share: f64) {
-    let requests = (share * 1200.0) as u64;
-    match what {
-        "late" => evidence.late = requests,
-        "very_late" => evidence.very_late = requests,
-        "loop_late" => evidence.loop_late = share,
-        "loop_very_late" => evidence.loop_very_late = share,
-        "stretch" => {
-            evidence.gaps = Some(Gaps {
-                stretch: 1.0 + share,
-            })
-        }
-        "dropped" => evidence.dropped = requests,
-        other => {
-            evidence.failed = if other == "failed" {
-                requests
-            } else {
-                panic!("{other}")
-            }
-        }
-    }
+/// So many of the requests.
+fn of(share: f64) -> u64 {
+    (share * 1200.0) as u64
 }
+
+fn longer(share: f64) -> Option<Gaps> {
+    let stretch = 1.0 + share;
+    Some(Gaps { stretch })
+}
+
+/// What is changed; what is said, and values that are valid, degraded, invalid.
+type Limit = (fn(&mut Evidence, f64), &'static str);
+
+/// Each alone, on either side of its limits.
+const LIMITS: [Limit; 7] = [
+    (|e, x| e.late = of(x), "late: 0.009 0.05 0.12"),
+    (|e, x| e.very_late = of(x), "late: 0.001 0.005 0.02"),
+    (|e, x| e.loop_late = x, "event loop: 0.01 0.1 0.3"),
+    (|e, x| e.loop_very_late = x, "event loop: 0.005 0.03 0.1"),
+    (|e, x| e.gaps = longer(x), "longer: 0.01 0.05 0.5"),
+    (|e, x| e.dropped = of(x), "never sent: 0 0.005 0.02"),
+    (|e, x| e.failed = of(x), "failed: 0.02 0.9"),
+];
 
 #[test]
 fn each_limit_makes_its_grade() {
-    use Grade::{Degraded, Invalid, Valid};
-    for line in LIMITS.lines() {
-        let [what, said, values] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
-            panic!("{line}");
-        };
-        let values = values.split(' ').map(|value| value.parse().unwrap());
-        for (grade, value) in [Valid, Degraded, Invalid].into_iter().zip(values) {
-            let verdict = with(|evidence| set(evidence, what, value));
+    for (change, row) in LIMITS {
+        let (said, values) = row.split_once(": ").unwrap();
+        let grades = [Grade::Valid, Grade::Degraded, Grade::Invalid];
+        for (grade, value) in grades.into_iter().zip(values.split(' ')) {
+            let verdict = with(|evidence| change(evidence, value.parse().unwrap()));
             assert_eq!(verdict.grade, grade, "{said} {value}: {verdict:?}");
             let reason = verdict.reasons.first();
             let named = reason.is_some_and(|reason| reason.contains(said));
-            assert_eq!(named, grade != Valid, "{said}: {verdict:?}");
+            assert_eq!(named, grade != Grade::Valid, "{said}: {verdict:?}");
         }
     }
 }
@@ -86,33 +74,31 @@ fn a_run_that_was_sent_and_seen_in_time_is_valid() {
 }
 
 #[test]
-fn a_run_that_was_stopped_is_not_all_that_was_asked() {
-    let verdict = with(|evidence| {
-        evidence.scheduled = 1559;
-        (evidence.unsent, evidence.given_up) = (359, 2);
+fn reasons_tell_of_how_many_and_the_worst_comes_first() {
+    let stopped = with(|evidence| {
+        (evidence.scheduled, evidence.unsent, evidence.given_up) = (1559, 359, 2);
     });
-    assert_eq!(verdict.grade, Grade::Degraded);
-    let said = "the run was stopped: 359 of 1559 requests were never sent and 2 given up, so the figures are of its beginning";
-    assert_eq!(verdict.reasons[0], said);
-}
-
-/// Of a thousand that wait for a slot until the run is stopped, none was sent in time.
-#[test]
-fn late_sends_are_a_share_of_what_was_sent() {
-    let verdict = with(|evidence| (evidence.sent, evidence.late) = (100, 11));
-    assert_eq!(verdict.grade, Grade::Invalid);
-    let said = "11 of 100 requests (11 %) were sent more than";
-    assert!(verdict.reasons[0].starts_with(said), "{verdict:?}");
-}
-
-#[test]
-fn the_worst_comes_first() {
-    let verdict = with(|evidence| (evidence.late, evidence.loop_late) = (60, 0.5));
-    assert_eq!(verdict.grade, Grade::Invalid);
-    let said = ["50 % of the run", "60 of 1200 requests (5.0 %)"];
-    let are_said = verdict.reasons.iter().zip(said);
-    assert!(are_said.clone().count() == 2, "{verdict:?}");
-    are_said.for_each(|(reason, said)| assert!(reason.contains(said), "{reason}"));
+    // Of a thousand that wait for a slot until the run is stopped, none was sent in time.
+    let of_sent = with(|evidence| (evidence.sent, evidence.late) = (100, 11));
+    let two = with(|evidence| (evidence.late, evidence.loop_late) = (60, 0.5));
+    for (verdict, grade, said) in [
+        (
+            stopped,
+            Grade::Degraded,
+            "359 of 1559 requests were never sent and 2 given up, so",
+        ),
+        (
+            of_sent,
+            Grade::Invalid,
+            "11 of 100 requests (11 %) were sent more than",
+        ),
+        (two.clone(), Grade::Invalid, "50 % of the run"),
+    ] {
+        assert_eq!(verdict.grade, grade, "{verdict:?}");
+        assert!(verdict.reasons[0].contains(said), "{verdict:?}");
+    }
+    let second = "60 of 1200 requests (5.0 %)";
+    assert!(two.reasons[1].contains(second), "{two:?}");
 }
 
 #[test]
@@ -155,8 +141,6 @@ fn the_terminal_says_what_was_judged() {
     evidence.loop_late = 0.5;
     let text = judge(&evidence).to_text(&evidence);
     assert!(text.starts_with("verdict       INVALID: "), "{text}");
-    assert!(
-        text.contains("\n              the generator's event loop"),
-        "{text}"
-    );
+    let reason = "\n              the generator's event loop";
+    assert!(text.contains(reason), "{text}");
 }

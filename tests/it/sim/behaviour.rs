@@ -5,39 +5,39 @@ use queuescope::sim::Outcome;
 use queuescope::sim::server::Sim;
 use serde_json::Value;
 
-use super::{fast, meta, ms, on_manual_clock, slow, until_load, until_served, with};
+use super::{asked, fast, meta, ms, on_manual_clock, sent, slow, until_load, until_served, with};
 use crate::support::http::{Connection, exchange};
 use crate::support::wire::until_async;
 
-const STREAM_OF_3: &[u8] =
-    br#"{"text":"a b c d e","sampling_params":{"max_new_tokens":3},"stream":true,"rid":"r-3"}"#;
-
-fn epoch(event: &[u8], key: &str) -> Stamp {
-    Stamp::from_seconds(meta(event)[key].as_f64().unwrap()).unwrap()
-}
-
-fn near(a: Stamp, b: Stamp) -> bool {
-    // A float of today resolves 0.24 µs, and a sum of two rounds more than once.
-    a.nanos_since(b).abs() <= 1_000
-}
+const STREAM_OF_3: &str =
+    r#"{"text":"a b c d e","sampling_params":{"max_new_tokens":3},"stream":true,"rid":"r-3"}"#;
 
 #[tokio::test]
-async fn a_waiting_request_tells_how_long_it_waited() {
-    let (sim, manual) = on_manual_clock(slow());
-    let mut first = Connection::open(sim.addr()).await;
-    first.send("POST", "/generate", &[], STREAM_OF_3).await;
-    until_load(sim.addr(), 1, 0).await;
-    manual.set(ms(3));
-    let mut second = Connection::open(sim.addr()).await;
-    second.send("POST", "/generate", &[], STREAM_OF_3).await;
-    until_load(sim.addr(), 1, 1).await;
+async fn a_request_tells_how_long_it_waited_in_the_engines_own_time() {
+    let (sim, manual) = on_manual_clock(with(slow(), |config| config.clock_skew_s = -2.5));
+    let mut clients = Vec::new();
+    for (place, after) in [0, 3].into_iter().enumerate() {
+        manual.set(ms(after));
+        clients.push(asked(&sim, STREAM_OF_3, (1, place)).await);
+    }
     // Picked up at 5, when the first's prefill ended; that one ends at 25, after two steps.
-    manual.set(ms(100));
-    let response = second.response().await.unwrap();
-    let told = &response.chunks[0];
-    assert!(near(epoch(told, "forward_entry_time"), ms(25)));
-    assert!((meta(told)["queue_time"].as_f64().unwrap() - 0.020).abs() < 1e-6);
-    assert!(near(epoch(told, "prefill_finished_time"), ms(30)));
+    manual.set(ms(500));
+    let response = clients[1].response().await.unwrap();
+    let last = &response.chunks[2];
+    for (key, at) in [
+        ("request_received_ts", 3),
+        ("forward_entry_time", 25),
+        ("prefill_finished_time", 30),
+        ("response_sent_to_client_ts", 500),
+    ] {
+        let told = Stamp::from_seconds(meta(last)[key].as_f64().unwrap()).unwrap();
+        // A float of today resolves 0.24 µs, and a sum of two rounds more than once.
+        let off = told.nanos_since(ms(at - 2_500)).abs();
+        assert!(off <= 1_000, "{key} is {off} ns off");
+    }
+    assert!((meta(last)["queue_time"].as_f64().unwrap() - 0.020).abs() < 1e-6);
+    until_served(&sim, 2).await;
+    assert_eq!(sim.served()[1].received, Some(ms(3 - 2_500)));
 }
 
 #[tokio::test]
@@ -53,12 +53,8 @@ async fn a_client_that_goes_frees_its_slot() {
             r#"{{"text":"a b","prompt":"a b","messages":[{{"content":"a b"}}],"max_tokens":9,
             "sampling_params":{{"max_new_tokens":9}},"stream":{stream},"rid":"gone"}}"#
         );
-        let mut gone = Connection::open(sim.addr()).await;
-        gone.send("POST", path, &[], body.as_bytes()).await;
-        until_load(sim.addr(), 1, 0).await;
-        let mut next = Connection::open(sim.addr()).await;
-        next.send("POST", "/generate", &[], STREAM_OF_3).await;
-        until_load(sim.addr(), 1, 1).await;
+        let gone = sent(&sim, path, &[], &body, (1, 0)).await;
+        let mut next = asked(&sim, STREAM_OF_3, (1, 1)).await;
         drop(gone);
         until_load(sim.addr(), 0, 1).await;
         // At 2 the prefill that was under way ends; the next takes 5 and twice 10.
@@ -67,56 +63,24 @@ async fn a_client_that_goes_frees_its_slot() {
         manual.set(ms(27));
         assert_eq!(next.response().await.unwrap().chunks.len(), 4);
         until_served(&sim, 2).await;
-        let served = sim.served();
-        assert_eq!(
-            (served[0].rid.as_str(), served[0].outcome),
-            ("gone", Outcome::Aborted),
-            "{path}"
-        );
-        assert_eq!(served[1].outcome, Outcome::Finished);
+        let outcomes = [0, 1].map(|place: usize| sim.served()[place].outcome);
+        assert_eq!(outcomes, [Outcome::Aborted, Outcome::Finished], "{path}");
     }
 }
 
 #[tokio::test]
-async fn abort_request_matches_by_prefix() {
-    let (sim, manual) = on_manual_clock(slow());
-    let mut clients = Vec::new();
-    for (place, rid) in ["job-1", "job-2", "other"].into_iter().enumerate() {
-        let body = format!(
-            r#"{{"input_ids":[1,2],"sampling_params":{{"max_new_tokens":4}},"stream":true,"rid":"{rid}"}}"#
-        );
-        let mut client = Connection::open(sim.addr()).await;
-        client.send("POST", "/generate", &[], body.as_bytes()).await;
-        until_load(sim.addr(), 1, place).await;
-        clients.push(client);
+async fn neither_a_wrong_abort_nor_a_flush_under_a_request_is_done() {
+    let (sim, _manual) = on_manual_clock(slow());
+    let _running = asked(&sim, STREAM_OF_3, (1, 0)).await;
+    for (method, path, status) in [
+        ("POST", "/abort_request", 400),
+        ("GET", "/abort_request", 405),
+        ("GET", "/flush_cache", 400),
+    ] {
+        let refused = exchange(sim.addr(), method, path, b"no").await;
+        assert_eq!(refused.status(), status, "{method} {path}");
     }
-    manual.set(ms(2));
-    clients[0].head().await;
-    assert!(clients[0].chunk().await.unwrap().is_some());
-    let aborted = exchange(sim.addr(), "POST", "/abort_request", br#"{"rid":"job"}"#).await;
-    assert_eq!(aborted.status(), 200);
-
-    let running = clients[0].chunk().await.unwrap().unwrap();
-    let reason = &meta(&running)["finish_reason"];
-    assert_eq!(
-        (&reason["type"], &reason["message"]),
-        (&"abort".into(), &"Aborted".into())
-    );
-    let waiting = clients[1].response().await.unwrap();
-    let waiting = meta(&waiting.chunks[0]);
-    assert_eq!(
-        waiting["finish_reason"]["message"],
-        "Abort in waiting queue"
-    );
-    assert_eq!(waiting["prompt_tokens"], Value::Null, "minimal: {waiting}");
-    manual.set(ms(1_000));
-    let other = clients[2].response().await.unwrap();
-    assert_eq!(meta(&other.chunks[3])["finish_reason"]["type"], "length");
-
-    for (method, status) in [("POST", 400), ("GET", 405)] {
-        let wrong = exchange(sim.addr(), method, "/abort_request", b"no").await;
-        assert_eq!(wrong.status(), status);
-    }
+    until_load(sim.addr(), 1, 0).await;
 }
 
 #[tokio::test]
@@ -126,73 +90,29 @@ async fn cumulative_events_grow_and_incremental_ones_join_up_to_the_same() {
         let config = with(fast(), |config| config.incremental = incremental);
         let sim = Sim::start(config, Clock::system()).unwrap();
         let response = exchange(sim.addr(), "POST", "/generate", body).await;
-        let events = response.chunks.iter().take(60);
-        let data = events.map(|chunk| chunk.strip_prefix(b"data: ").unwrap());
+        let data = response.chunks.iter().take(60).map(|chunk| &chunk[6..]);
         data.map(|json| serde_json::from_slice(json).unwrap())
             .collect()
     };
     let (pieces, wholes) = (events(true).await, events(false).await);
-    let mut joined = (String::new(), Vec::new());
+    let (mut text, mut ids) = (String::new(), Vec::new());
     for (place, (piece, whole)) in pieces.iter().zip(&wholes).enumerate() {
-        joined.0.push_str(piece["text"].as_str().unwrap());
-        joined
-            .1
-            .extend(piece["output_ids"].as_array().unwrap().clone());
+        text += piece["text"].as_str().unwrap();
+        ids.extend(piece["output_ids"].as_array().unwrap().clone());
         assert_eq!(piece["meta_info"]["completion_tokens"], place + 1);
-        assert_eq!(whole["text"], joined.0);
-        assert_eq!(whole["output_ids"], Value::from(joined.1.clone()));
+        assert_eq!(whole["text"], text);
+        assert_eq!(whole["output_ids"], Value::from(ids.clone()));
     }
-    assert_eq!(joined.1.len(), 60);
-    assert!(joined.0.contains('🙂') && joined.0.contains('\n') && joined.0.contains('"'));
-}
-
-#[tokio::test]
-async fn a_skewed_engine_tells_its_own_time_everywhere() {
-    let config = with(slow(), |config| config.clock_skew_s = -2.5);
-    let (sim, manual) = on_manual_clock(config);
-    let mut client = Connection::open(sim.addr()).await;
-    client.send("POST", "/generate", &[], STREAM_OF_3).await;
-    until_load(sim.addr(), 1, 0).await;
-    manual.set(ms(500));
-    let response = client.response().await.unwrap();
-    let last = &response.chunks[2];
-    for (key, at) in [
-        ("request_received_ts", -2_500),
-        ("forward_entry_time", -2_500),
-        ("prefill_finished_time", -2_495),
-        ("response_sent_to_client_ts", -2_000),
-    ] {
-        assert!(near(epoch(last, key), ms(at)), "{key}");
-    }
-    until_served(&sim, 1).await;
-    assert_eq!(sim.served()[0].received, Some(ms(-2_500)));
-}
-
-#[tokio::test]
-async fn instant_replies_are_whole_and_at_once() {
-    let config = with(slow(), |config| config.instant = true);
-    // The clock never moves: nothing waits for time.
-    let (sim, _manual) = on_manual_clock(config);
-    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":64},"stream":true}"#;
-    let mut client = Connection::open(sim.addr()).await;
-    for _ in 0..20 {
-        client.send("POST", "/generate", &[], body).await;
-        let response = client.response().await.unwrap();
-        assert_eq!(response.chunks.len(), 65);
-        assert_eq!(meta(&response.chunks[63])["completion_tokens"], 64);
-    }
-    until_served(&sim, 20).await;
-    assert!(sim.served().iter().all(|s| s.outcome == Outcome::Finished));
+    assert_eq!(ids.len(), 60);
+    assert!(['🙂', '\n', '"'].iter().all(|c| text.contains(*c)));
 }
 
 #[tokio::test]
 async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
     let config = with(slow(), |config| config.keep_alive_s = 0.5);
     let (sim, manual) = on_manual_clock(config);
-    let mut waiting = Connection::open(sim.addr()).await;
-    let body = br#"{"text":"a","sampling_params":{"max_new_tokens":1}}"#;
-    waiting.send("POST", "/generate", &[], body).await;
-    until_load(sim.addr(), 1, 0).await;
+    let body = r#"{"text":"a","sampling_params":{"max_new_tokens":1}}"#;
+    let mut waiting = asked(&sim, body, (1, 0)).await;
     for _ in 0..3 {
         let mut idle = Connection::open(sim.addr()).await;
         idle.send("GET", "/health", &[], b"").await;
@@ -207,10 +127,8 @@ async fn idle_connections_are_closed_but_not_those_that_wait_for_an_answer() {
 async fn shutdown_cuts_streams_and_ends_listening() {
     let (sim, manual) = on_manual_clock(slow());
     let addr = sim.addr();
-    let mut client = Connection::open(addr).await;
-    client.send("POST", "/generate", &[], STREAM_OF_3).await;
+    let mut client = asked(&sim, STREAM_OF_3, (1, 0)).await;
     client.head().await;
-    until_load(addr, 1, 0).await;
     manual.set(ms(5));
     assert!(client.chunk().await.unwrap().is_some());
     sim.shutdown();

@@ -9,16 +9,15 @@ use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 use serde_json::Value;
 
-use super::cache::short_of_room;
 use super::told::{Told, above, kind_of_name};
-use super::{START, ms, on_manual_clock, slow, until_load, until_served};
+use super::{START, asked, ms, on_manual_clock, sent, slow, until_load, until_served};
 use crate::support::docs::assert_file;
-use crate::support::http::{Connection, exchange};
+use crate::support::http::exchange;
 use crate::support::process::{queuescope, run};
 use crate::support::wire::until;
 
 /// Compares with the file of that name.
-fn same(name: &str, text: &str) {
+pub(super) fn same(name: &str, text: &str) {
     assert_file(&format!("tests/data/sim/{name}"), text);
 }
 
@@ -35,25 +34,7 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// Sends on a connection of its own; gives it back with as many requests waiting.
-async fn sent(sim: &Sim, path: &str, body: &str, load: (usize, usize)) -> Connection {
-    with(sim, path, &[], body, load).await
-}
-
-async fn with(
-    sim: &Sim,
-    path: &str,
-    headers: &[&str],
-    body: &str,
-    (running, waiting): (usize, usize),
-) -> Connection {
-    let mut client = Connection::open(sim.addr()).await;
-    client.send("POST", path, headers, body.as_bytes()).await;
-    until_load(sim.addr(), running, waiting).await;
-    client
-}
-
-fn generate(rid: &str, tokens: u32, stream: bool) -> String {
+pub(super) fn generate(rid: &str, tokens: u32, stream: bool) -> String {
     format!(
         r#"{{"text":"a b c d e","sampling_params":{{"max_new_tokens":{tokens}}},"stream":{stream},"rid":"{rid}"}}"#
     )
@@ -66,7 +47,7 @@ async fn bodies(sim: &Sim, manual: &ManualClock) -> String {
         let text = String::from_utf8_lossy(bytes);
         writeln!(out, "{what}: {}", text.trim_end()).unwrap();
     };
-    let mut stream = sent(sim, "/generate", &generate("r-1", 3, true), (0, 1)).await;
+    let mut stream = asked(sim, &generate("r-1", 3, true), (0, 1)).await;
     stream.head().await;
     for at in [7, 17, 27] {
         manual.set(ms(at));
@@ -76,15 +57,15 @@ async fn bodies(sim: &Sim, manual: &ManualClock) -> String {
         }
     }
     manual.set(ms(100));
-    let mut reply = sent(sim, "/generate", &generate("r-2", 3, false), (0, 1)).await;
+    let mut reply = asked(sim, &generate("r-2", 3, false), (0, 1)).await;
     manual.set(ms(200));
     say("reply", reply.response().await.unwrap().text().as_bytes());
 
-    let mut running = sent(sim, "/generate", &generate("hold", 9, true), (0, 1)).await;
+    let mut running = asked(sim, &generate("hold", 9, true), (0, 1)).await;
     manual.set(ms(202));
     until_load(sim.addr(), 1, 0).await;
-    let mut waiting = sent(sim, "/generate", &generate("wait", 9, true), (1, 1)).await;
-    let mut rejected = sent(sim, "/generate", &generate("full", 9, true), (1, 2)).await;
+    let mut waiting = asked(sim, &generate("wait", 9, true), (1, 1)).await;
+    let mut rejected = asked(sim, &generate("full", 9, true), (1, 2)).await;
     manual.set(ms(207));
     say("rejected", &rejected.response().await.unwrap().chunks[0]);
     running.head().await;
@@ -134,7 +115,7 @@ async fn bodies_of_every_dialect_are_what_they_were() {
 
 /// Spans and log lines, without what is made up anew, of as many requests. The last span of each process is the one that
 /// the others are part of.
-async fn told(told: &Told, requests: usize, out: &mut String) {
+pub(super) async fn told(told: &Told, requests: usize, out: &mut String) {
     let count = |start: &str| {
         let spans = told.spans();
         let named = spans.iter().map(kind_of_name);
@@ -181,7 +162,7 @@ fn line(span: &Value, all: &[Value]) -> String {
 }
 
 /// A trace of that number.
-fn traced(number: u32) -> [String; 2] {
+pub(super) fn trace_of(number: u32) -> [String; 2] {
     let parent = format!(
         "traceparent: 00-000000000000000000000000000a{number:04}-00000000000b{number:04}-01"
     );
@@ -200,13 +181,13 @@ async fn spans_and_log_lines_are_what_they_were() {
         let (clock, manual) = Clock::manual(START);
         let it = Told::with(config, clock).await;
         let sim = &it.sim;
-        let parents: Vec<[String; 2]> = (1..=5).map(traced).collect();
+        let parents: Vec<[String; 2]> = (1..=5).map(trace_of).collect();
         let headers: Vec<[&str; 2]> = parents.iter().map(|[a, b]| [a.as_str(), b]).collect();
-        let asked = async |number: usize, rid: &str, tokens, load| {
+        let traced = async |number: usize, rid: &str, tokens, load| {
             let body = generate(rid, tokens, true);
-            with(sim, "/generate", &headers[number], &body, load).await
+            sent(sim, "/generate", &headers[number], &body, load).await
         };
-        let mut stream = asked(0, "made-1234", 3, (0, 1)).await;
+        let mut stream = traced(0, "made-1234", 3, (0, 1)).await;
         stream.head().await;
         for at in [7, 17, 27] {
             manual.set(ms(at));
@@ -215,18 +196,18 @@ async fn spans_and_log_lines_are_what_they_were() {
         until_served(sim, 1).await;
         manual.set(ms(200));
         let chat = r#"{"messages":[{"content":"a b"}],"max_tokens":1,"temperature":0,"top_p":0.5,"rid":"x_chat-0001"}"#;
-        let mut chat = with(sim, "/v1/chat/completions", &headers[1], chat, (0, 1)).await;
+        let mut chat = sent(sim, "/v1/chat/completions", &headers[1], chat, (0, 1)).await;
         manual.set(ms(202));
         until_load(sim.addr(), 1, 0).await;
-        let mut waiting = asked(2, "wait-1234", 9, (1, 1)).await;
-        let mut rejected = asked(3, "full-1234", 9, (1, 2)).await;
+        let mut waiting = traced(2, "wait-1234", 9, (1, 1)).await;
+        let mut rejected = traced(3, "full-1234", 9, (1, 2)).await;
         manual.set(ms(204));
         chat.response().await.unwrap();
         rejected.response().await.unwrap();
         waiting.head().await;
         // Now it runs; who comes after it leaves while it waits.
         until_load(sim.addr(), 1, 0).await;
-        let leaves = asked(4, "left-1234", 9, (1, 1)).await;
+        let leaves = traced(4, "left-1234", 9, (1, 1)).await;
         manual.set(ms(209));
         waiting.chunk().await.unwrap();
         // The driver has told all of that round: who leaves knows that it was queued.
@@ -239,32 +220,4 @@ async fn spans_and_log_lines_are_what_they_were() {
         told(&it, 5, &mut out).await;
     }
     same("spans.txt", &out);
-}
-
-#[tokio::test]
-async fn spans_of_a_retraction_are_what_they_were() {
-    let mut out = String::new();
-    let (clock, manual) = Clock::manual(START);
-    let it = Told::with(short_of_room(), clock).await;
-    let body = generate("retract-1", 40, true);
-    let mut clients = Vec::new();
-    for (place, number) in (1..=2).enumerate() {
-        let parents = traced(number);
-        let headers = [parents[0].as_str()];
-        let mut client = Connection::open(it.sim.addr()).await;
-        client
-            .send("POST", "/generate", &headers, body.as_bytes())
-            .await;
-        until_load(it.sim.addr(), 1, place).await;
-        clients.push(client);
-    }
-    manual.set(ms(300));
-    until_load(it.sim.addr(), 1, 1).await;
-    manual.set(ms(10_000));
-    for client in &mut clients {
-        client.response().await.unwrap();
-    }
-    until_served(&it.sim, 2).await;
-    told(&it, 2, &mut out).await;
-    same("retraction.txt", &out);
 }

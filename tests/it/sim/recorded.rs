@@ -1,12 +1,13 @@
 //! Requests that were recorded from a real SGLang, sent to the simulator: replies of the same shape.
 
 use queuescope::clock::Clock;
-use queuescope::sim::config::Config;
 use queuescope::sim::server::Sim;
 
+use serde_json::Value;
+
 use super::shape::shapes;
-use super::{fast, on_manual_clock, slow, until_load, with};
-use crate::support::http::{Connection, exchange};
+use super::{asked, fast, on_manual_clock, sent, slow, with};
+use crate::support::http::exchange;
 use crate::support::recordings::{Recording, named};
 use crate::support::wire::{Response, headers};
 
@@ -21,19 +22,6 @@ const SAME: [&str; 7] = [
     "chat_stream_return_meta_info",
 ];
 
-/// Sends the recorded request to a new server and compares what comes back.
-async fn check(case: &str, config: Config) {
-    let recording = named(case);
-    let sim = Sim::start(config, Clock::system()).unwrap();
-    let method = match recording.request_body.as_slice() {
-        b"" => "GET",
-        _ => "POST",
-    };
-    let body = recording.request_body.as_slice();
-    let response = exchange(sim.addr(), method, &recording.path, body).await;
-    same(&recording, &response);
-}
-
 /// Status, headers and the shape of the body; and a chunk for each event.
 fn same(recording: &Recording, response: &Response) {
     let case = &recording.case;
@@ -43,10 +31,8 @@ fn same(recording: &Recording, response: &Response) {
         comparable(&recording.headers),
         "{case}"
     );
-    let (ours, theirs) = (
-        response.text(),
-        String::from_utf8(recording.body()).unwrap(),
-    );
+    let theirs = String::from_utf8(recording.body()).unwrap();
+    let ours = response.text();
     assert_eq!(shapes(&ours), shapes(&theirs), "{case}");
     if SAME.contains(&case.as_str()) {
         assert_eq!(ours, theirs, "{case}");
@@ -75,54 +61,58 @@ fn comparable(headers: &[(String, String)]) -> Vec<(String, String)> {
     kept
 }
 
-#[tokio::test]
-async fn generate_replies_have_the_recorded_shape() {
-    for case in "generate_stream generate_stream_1tok generate_stream_rid \
-        generate_stream_input_ids generate_stream_cached generate_stream_multibyte \
-        generate_stream_n2 generate_stream_batch3 generate_nostream generate_nostream_n2 \
-        generate_nostream_batch3 queue12/01 chunked_prefill_stream"
-        .split(' ')
-    {
-        check(case, fast()).await;
-    }
-}
+/// Modes of the server, and the cases that were recorded in them; of those at once the time stands still.
+const CASES: [(&str, &str); 5] = [
+    (
+        "",
+        "generate_stream generate_stream_1tok generate_stream_rid generate_stream_input_ids generate_stream_cached \
+         generate_stream_multibyte generate_stream_n2 generate_stream_batch3 generate_nostream generate_nostream_n2 \
+         generate_nostream_batch3 queue12/01 chunked_prefill_stream \
+         chat_stream chat_stream_rid chat_stream_usage chat_stream_n2 chat_stream_return_meta_info chat_nostream \
+         chat_nostream_return_meta_info completions_stream completions_stream_rid completions_stream_usage \
+         completions_nostream queue12_openai/01",
+    ),
+    (
+        "short",
+        "err_404 err_generate_get err_generate_bad_json err_generate_missing_text err_generate_missing_text_stream \
+         err_generate_too_long err_completions_too_long_stream err_chat_bad_json err_chat_unknown_model info_get_load \
+         info_version info_health info_health_generate",
+    ),
+    (
+        "silent",
+        "nometrics_generate_stream nometrics_generate_nostream nometrics_chat_stream",
+    ),
+    (
+        "incremental",
+        "incr_generate_stream incr_generate_stream_n2",
+    ),
+    (
+        "at once",
+        "generate_stream generate_stream_n2 chat_stream_n2 generate_nostream",
+    ),
+];
 
 #[tokio::test]
-async fn openai_replies_have_the_recorded_shape() {
-    for case in "chat_stream chat_stream_rid chat_stream_usage chat_stream_n2 \
-        chat_stream_return_meta_info chat_nostream chat_nostream_return_meta_info \
-        completions_stream completions_stream_rid completions_stream_usage completions_nostream \
-        queue12_openai/01"
-        .split(' ')
-    {
-        check(case, fast()).await;
-    }
-}
-
-#[tokio::test]
-async fn other_modes_have_the_recorded_shape() {
-    for case in
-        "nometrics_generate_stream nometrics_generate_nostream nometrics_chat_stream".split(' ')
-    {
-        check(case, with(fast(), |config| config.metrics = false)).await;
-    }
-    for case in ["incr_generate_stream", "incr_generate_stream_n2"] {
-        check(case, with(fast(), |config| config.incremental = true)).await;
-    }
-    for case in "generate_stream generate_stream_n2 chat_stream_n2 generate_nostream".split(' ') {
-        check(case, with(fast(), |config| config.instant = true)).await;
-    }
-}
-
-#[tokio::test]
-async fn errors_have_the_recorded_shape() {
-    for case in "err_404 err_generate_get err_generate_bad_json err_generate_missing_text \
-        err_generate_missing_text_stream err_generate_too_long err_completions_too_long_stream \
-        err_chat_bad_json err_chat_unknown_model info_get_load info_version info_health \
-        info_health_generate"
-        .split(' ')
-    {
-        check(case, with(fast(), |config| config.context_len = 2_048)).await;
+async fn replies_have_the_recorded_shape() {
+    for (mode, cases) in CASES {
+        let config = with(fast(), |config| match mode {
+            "short" => config.context_len = 2_048,
+            "silent" => config.metrics = false,
+            "incremental" => config.incremental = true,
+            "at once" => config.instant = true,
+            _ => {}
+        });
+        for recording in cases.split_whitespace().map(named) {
+            let clock = match config.instant {
+                true => Clock::manual(super::START).0,
+                false => Clock::system(),
+            };
+            let sim = Sim::start(config.clone(), clock).unwrap();
+            let body = recording.request_body.as_slice();
+            let method = if body.is_empty() { "GET" } else { "POST" };
+            let response = exchange(sim.addr(), method, &recording.path, body).await;
+            same(&recording, &response);
+        }
     }
 }
 
@@ -132,19 +122,15 @@ async fn a_full_queue_has_the_recorded_shape() {
         config.profile.max_queued_requests = Some(1)
     });
     let (sim, manual) = on_manual_clock(config);
-    let long = br#"{"text":"a b c","sampling_params":{"max_new_tokens":9}}"#;
-    let mut running = Connection::open(sim.addr()).await;
-    running.send("POST", "/generate", &[], long).await;
-    until_load(sim.addr(), 1, 0).await;
-    let mut waiting = Connection::open(sim.addr()).await;
-    waiting.send("POST", "/generate", &[], long).await;
-    until_load(sim.addr(), 1, 1).await;
-
+    let long = r#"{"text":"a b c","sampling_params":{"max_new_tokens":9}}"#;
+    let mut held = Vec::new();
+    for waiting in 0..2 {
+        held.push(asked(&sim, long, (1, waiting)).await);
+    }
     // The scheduler rejects when it comes round: after the prefill, then after each step.
     let rejected = async |path: &str, body: &[u8], round: i64| {
-        let mut client = Connection::open(sim.addr()).await;
-        client.send("POST", path, &[], body).await;
-        until_load(sim.addr(), 1, 2).await;
+        let body = std::str::from_utf8(body).unwrap();
+        let mut client = sent(&sim, path, &[], body, (1, 2)).await;
         manual.set(super::ms(round));
         client.response().await.unwrap()
     };
@@ -157,24 +143,17 @@ async fn a_full_queue_has_the_recorded_shape() {
     let body = br#"{"messages":[{"role":"user","content":"x"}],"stream":true}"#;
     let response = rejected("/v1/chat/completions", body, 23).await;
     assert_eq!(response.status(), 200);
-    let error = "{error:{object:string,message:string,type:string,param:null,code:int}}";
+    let error = "{error:{code:int,message:string,object:string,param:null,type:string}}";
     assert_eq!(shapes(&response.text()), [error, "[DONE]"]);
-
-    manual.set(super::ms(1_000));
-    assert_eq!(running.response().await.unwrap().status(), 200);
-    assert_eq!(waiting.response().await.unwrap().status(), 200);
 }
 
 #[tokio::test]
 async fn generate_sends_its_head_before_the_first_token_and_openai_only_with_it() {
     let (sim, manual) = on_manual_clock(slow());
-    let body = br#"{"text":"a","prompt":"a","sampling_params":{"max_new_tokens":1},"max_tokens":1,"stream":true}"#;
-    let mut generate = Connection::open(sim.addr()).await;
-    generate.send("POST", "/generate", &[], body).await;
+    let body = r#"{"text":"a","prompt":"a","sampling_params":{"max_new_tokens":1},"max_tokens":1,"stream":true}"#;
+    let mut generate = asked(&sim, body, (1, 0)).await;
     assert_eq!(generate.head().await.status(), 200);
-    let mut openai = Connection::open(sim.addr()).await;
-    openai.send("POST", "/v1/completions", &[], body).await;
-    until_load(sim.addr(), 1, 1).await;
+    let mut openai = sent(&sim, "/v1/completions", &[], body, (1, 1)).await;
     let head = tokio::time::timeout(std::time::Duration::from_millis(20), openai.head());
     assert!(head.await.is_err(), "no head while it waits");
     manual.set(super::ms(1_000));
@@ -186,17 +165,15 @@ async fn generate_sends_its_head_before_the_first_token_and_openai_only_with_it(
 async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
     let sim = Sim::start(fast(), Clock::system()).unwrap();
     let body = br#"{"text":"a b","sampling_params":{"max_new_tokens":3}}"#;
-    let answered = exchange(sim.addr(), "POST", "/generate", body).await;
-    assert_eq!(answered.status(), 200);
+    exchange(sim.addr(), "POST", "/generate", body).await;
     for (path, case, all) in [
         ("/model_info", "info_model_info", false),
         ("/server_info", "info_server_info", false),
         ("/v1/loads", "info_v1_loads", false),
         ("/v1/models", "info_v1_models", true),
     ] {
-        let ours = exchange(sim.addr(), "GET", path, b"").await.text();
-        let ours: serde_json::Value = serde_json::from_str(&ours).unwrap();
-        let theirs: serde_json::Value = serde_json::from_slice(&named(case).body()).unwrap();
+        let ours = exchange(sim.addr(), "GET", path, b"").await.json();
+        let theirs: Value = serde_json::from_slice(&named(case).body()).unwrap();
         let known = within(&ours, &theirs);
         assert!(known.is_ok(), "{path}: {known:?}");
         assert!(!all || within(&theirs, &ours).is_ok(), "{path}");
@@ -219,15 +196,13 @@ async fn what_it_tells_of_itself_are_fields_and_metrics_of_the_recordings() {
 }
 
 /// Whether every key of `ours` is one of `theirs`.
-fn within(ours: &serde_json::Value, theirs: &serde_json::Value) -> Result<(), String> {
+fn within(ours: &Value, theirs: &Value) -> Result<(), String> {
     match (ours, theirs) {
-        (serde_json::Value::Object(ours), serde_json::Value::Object(theirs)) => {
-            ours.iter().try_for_each(|(key, value)| {
-                let other = theirs.get(key).ok_or_else(|| key.clone())?;
-                within(value, other)
-            })
-        }
-        (serde_json::Value::Array(ours), serde_json::Value::Array(theirs)) => {
+        (Value::Object(ours), Value::Object(theirs)) => ours.iter().try_for_each(|(key, value)| {
+            let other = theirs.get(key).ok_or_else(|| key.clone())?;
+            within(value, other)
+        }),
+        (Value::Array(ours), Value::Array(theirs)) => {
             ours.iter().zip(theirs).try_for_each(|(a, b)| within(a, b))
         }
         _ => Ok(()),

@@ -13,11 +13,11 @@ use queuescope::sim::config::{Config, Telemetry};
 use queuescope::sim::server::Sim;
 use serde_json::{Value, json};
 
-use super::shape::Shape;
-use super::{START, fast, ms, slow, until_load, with};
+use super::shape::shape;
+use super::{START, fast, ms, sent, slow, until_load};
 use crate::support::collector::{Collector, Mood};
 use crate::support::http::Connection;
-use crate::support::wire::{Response, until};
+use crate::support::wire::until;
 
 /// A server that tells of one recorded request.
 pub(super) struct Told {
@@ -66,9 +66,8 @@ impl Case {
     }
 
     fn spans(&self) -> Vec<Value> {
-        let lines = self.lines("spans.jsonl").into_iter();
-        let lines = lines.map(|line| serde_json::from_str(&line).unwrap());
-        lines.collect()
+        let lines = self.lines("spans.jsonl");
+        Vec::from_iter(lines.iter().map(|line| serde_json::from_str(line).unwrap()))
     }
 
     fn traceparent(&self) -> Option<&str> {
@@ -114,11 +113,11 @@ impl Told {
         }
     }
 
-    /// A server that has answered a case, told as many spans and logged as many lines.
-    async fn of(case: &Case) -> (Told, Response) {
-        let told = Told::by(with(fast(), |config| config.context_len = 2_048)).await;
-        let response = case.send(&told.sim).await.response().await.unwrap();
-        (told, response)
+    /// A server that has answered a case.
+    async fn of(case: &Case) -> Told {
+        let told = Told::by(fast()).await;
+        case.send(&told.sim).await.response().await.unwrap();
+        told
     }
 
     pub(super) fn spans(&self) -> Vec<Value> {
@@ -156,10 +155,8 @@ impl Told {
 
 /// A span as it would have been recorded.
 fn recorded(span: &v1::Span, scope: &str) -> Value {
-    let hex = |bytes: &[u8]| {
-        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
-        digits.collect::<String>()
-    };
+    let digits = |byte: &u8| format!("{byte:02x}");
+    let hex = |bytes: &[u8]| bytes.iter().map(digits).collect::<String>();
     let object = |pairs: &[KeyValue]| -> Value {
         let value = |pair: &KeyValue| match pair.value.clone().unwrap().value.unwrap() {
             Any::StringValue(text) => Value::from(text),
@@ -194,14 +191,10 @@ fn recorded(span: &v1::Span, scope: &str) -> Value {
 /// The name without what differs from server to server and request to request.
 pub(super) fn kind_of_name(span: &Value) -> &str {
     let name = span["name"].as_str().unwrap();
-    // Eight characters are the request's.
     match name.split_once(" Req ") {
-        Some((_, id)) => name
-            .strip_suffix(id)
-            .filter(|_| id.len() == 8)
-            .unwrap()
-            .trim_end(),
-        None => name.split("(host:").next().unwrap().trim_end(),
+        // Eight characters are the request's.
+        Some((_, id)) if id.len() == 8 => name[..name.len() - 8].trim_end(),
+        _ => name.split("(host:").next().unwrap().trim_end(),
     }
 }
 
@@ -232,7 +225,7 @@ fn structure(spans: &[Value], parent: Option<&str>, is_calm: bool) -> BTreeMap<S
             for (key, value) in pairs.filter(|(key, _)| !is_left_out(key)) {
                 match SAME.contains(&key.as_str()) && !(is_calm && key != "module") {
                     true => write!(text, " {key}={value}").unwrap(),
-                    false => write!(text, " {key}:{}", Shape::of(&value.to_string())).unwrap(),
+                    false => write!(text, " {key}:{}", shape(&value.to_string())).unwrap(),
                 }
             }
         };
@@ -278,21 +271,17 @@ fn same_structure(told: &[Value], case: &Case, is_calm: bool) {
 fn same_log(told: &Told, case: &Case) {
     let (ours, theirs) = (told.log(), case.lines("metrics_records.jsonl"));
     let shapes = |lines: &[String]| {
-        let mut shapes: Vec<String> = lines
-            .iter()
-            .map(|line| {
-                assert!(line.starts_with("{\"request_parameters\": \"{\\\"rid\\\": \\\""));
-                let parsed: Value = serde_json::from_str(line).unwrap();
-                let inner = parsed["request_parameters"].as_str().unwrap();
-                let inner: Value = serde_json::from_str(inner).unwrap();
-                assert_eq!(inner["rid"], parsed["id"]);
-                let header = inner["external_trace_header"]["traceparent"].as_str();
-                assert_eq!(header, case.traceparent());
-                Shape::of(line)
-            })
-            .collect();
-        shapes.sort();
-        shapes
+        let shapes = lines.iter().map(|line| {
+            assert!(line.starts_with("{\"request_parameters\": \"{\\\"rid\\\": \\\""));
+            let parsed: Value = serde_json::from_str(line).unwrap();
+            let inner = parsed["request_parameters"].as_str().unwrap();
+            let inner: Value = serde_json::from_str(inner).unwrap();
+            assert_eq!(inner["rid"], parsed["id"]);
+            let header = inner["external_trace_header"]["traceparent"].as_str();
+            assert_eq!(header, case.traceparent());
+            shape(line)
+        });
+        shapes.collect::<Vec<_>>()
     };
     assert_eq!(shapes(&ours), shapes(&theirs), "{}", case.folder.display());
 }
@@ -304,10 +293,16 @@ async fn spans_and_log_lines_have_the_recorded_shape() {
         .split(' ')
     {
         let case = Case::named(name);
-        let (told, _) = Told::of(&case).await;
+        let told = Told::of(&case).await;
         let spans = told.until_spans(case.spans().len()).await;
         same_structure(&spans, &case, false);
         same_log(&told, &case);
+        // Children first.
+        for (place, span) in spans.iter().enumerate() {
+            let before = above(span, &spans[..place]);
+            let is_first = before.is_none() || kind_of_name(span).starts_with("Scheduler");
+            assert!(is_first, "{name}: {span} after {before:?}");
+        }
     }
 }
 
@@ -324,11 +319,8 @@ async fn a_collector_that_hangs_holds_nobody_up() {
 
 #[tokio::test]
 async fn an_unsampled_request_has_a_log_line_and_no_span() {
-    let (unsampled, sampled) = (
-        Case::named("chat_stream_tp_unsampled"),
-        Case::named("chat_stream_tp"),
-    );
-    let (told, _) = Told::of(&unsampled).await;
+    let [unsampled, sampled] = ["chat_stream_tp_unsampled", "chat_stream_tp"].map(Case::named);
+    let told = Told::of(&unsampled).await;
     same_log(&told, &unsampled);
     // Spans go in order: what comes after those of a later request is all there is.
     sampled.send(&told.sim).await.response().await.unwrap();
@@ -361,11 +353,9 @@ async fn a_client_that_leaves_the_queue_has_the_recorded_spans_and_no_line() {
         let told = Told::with(slow(), clock).await;
         let addr = told.sim.addr();
         // Unsampled, so that all spans are those of the case.
-        let mut holder = Connection::open(addr).await;
         let unsampled = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
-        let body = br#"{"text":"a","sampling_params":{"max_new_tokens":30000},"stream":true}"#;
-        holder.send("POST", "/generate", &[unsampled], body).await;
-        until_load(addr, 1, 0).await;
+        let body = r#"{"text":"a","sampling_params":{"max_new_tokens":30000},"stream":true}"#;
+        let mut holder = sent(&told.sim, "/generate", &[unsampled], body, (1, 0)).await;
         manual.set(ms(1));
         holder.chunk().await.unwrap();
         let queued = case.send(&told.sim).await;
@@ -379,63 +369,4 @@ async fn a_client_that_leaves_the_queue_has_the_recorded_spans_and_no_line() {
         same_structure(&spans, &case, false);
         assert!(told.log().is_empty());
     }
-}
-
-#[tokio::test]
-async fn spans_say_what_meta_info_says_and_come_children_first() {
-    let case = Case::named("generate_stream");
-    let (told, response) = Told::of(&case).await;
-    let spans = told.until_spans(case.spans().len()).await;
-    let last = &response.chunks[response.chunks.len() - 2];
-    let event: Value = serde_json::from_slice(last.strip_prefix(b"data: ").unwrap()).unwrap();
-    let info = |key: &str| event["meta_info"][key].as_f64().unwrap();
-    let span = |name: &str| {
-        spans
-            .iter()
-            .find(|span| kind_of_name(span) == name)
-            .unwrap()
-    };
-    let seconds = |name: &str, end: &str| span(name)[end].as_u64().unwrap() as f64 / 1e9;
-    let queue = |end: &str| seconds("prefill_waiting", end);
-    let root = &span(" Req")["attrs"];
-    let first = &root["gen_ai.latency.time_to_first_token"];
-    for (told, key) in [
-        (seconds(" Req", "start_ns"), "request_received_ts"),
-        (seconds(" Req", "end_ns"), "request_finished_ts"),
-        (queue("end_ns"), "forward_entry_time"),
-        (queue("end_ns") - queue("start_ns"), "queue_time"),
-        (seconds("prefill_forward", "start_ns"), "forward_entry_time"),
-        (
-            seconds("prefill_forward", "end_ns"),
-            "prefill_finished_time",
-        ),
-        (first.as_f64().unwrap(), "first_token_latency"),
-        (
-            seconds("Tokenizer", "end_ns"),
-            "api_server_dispatch_finish_ts",
-        ),
-    ] {
-        let in_reply = info(key);
-        // What a float of this size resolves, and a rounding.
-        assert!((told - in_reply).abs() <= 5e-7, "{told} {in_reply}");
-    }
-    let place = |name: &str| {
-        let exports = told.collector.exports();
-        let at = exports
-            .iter()
-            .position(|export| format!("{export:?}").contains(name));
-        let within = spans.iter().position(|span| kind_of_name(span) == name);
-        (at, within.unwrap())
-    };
-    assert!(place("tokenize") < place("Tokenizer"));
-    assert!(place("Tokenizer") < place(" Req"));
-    assert!(place("decode_forward") < place("Scheduler [TP 0]  [PP 0]"));
-    assert_ne!(place("tokenize").0, place("decode_loop").0);
-    // The log's line says the same.
-    let line: Value = serde_json::from_str(&told.log()[0]).unwrap();
-    assert_eq!(
-        line["forward_entry_time"],
-        event["meta_info"]["forward_entry_time"]
-    );
-    assert_eq!(line["id"], root["gen_ai.request.id"]);
 }

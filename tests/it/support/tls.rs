@@ -53,16 +53,6 @@ impl Authority {
         TlsFace::with(self.issuer.der().clone(), key, server).await
     }
 
-    /// A certificate for `names` and its key, in files.
-    pub fn certificate(&self, names: &[&str]) -> (PathBuf, PathBuf) {
-        let key = KeyPair::generate().unwrap();
-        let certificate = params(names).signed_by(&key, &self.issuer).unwrap();
-        let files = ["cert.pem", "key.pem"].map(|file| self.folder.path().join(file));
-        std::fs::write(&files[0], certificate.pem()).unwrap();
-        std::fs::write(&files[1], key.serialize_pem()).unwrap();
-        files.into()
-    }
-
     /// A TLS face of `server` with a certificate for `names`.
     pub async fn face(&self, names: &[&str], server: SocketAddr) -> TlsFace {
         self.face_of(params(names), server).await

@@ -39,24 +39,19 @@ fn the_least_recently_used_prefix_makes_room() {
         profile.max_total_tokens = 250;
     });
     let mut engine = Engine::new(profile, ms(0));
-    for (id, prompt, at) in [(1, 1, 0), (2, 2, 1_000), (1, 1, 2_000), (3, 3, 3_000)] {
-        let new = Request {
-            id: at as u64 + id,
-            ..request(prompt, 100, 1)
-        };
-        engine.submit(new, ms(at));
-    }
     // The third prompt takes the place of the second, since the first was asked for again.
-    engine.submit(request(1, 100, 1), ms(4_000));
-    engine.submit(request(2, 100, 1), ms(5_000));
-    let cached: Vec<_> = engine
+    let prompts = [1, 2, 1, 3, 1, 2];
+    for (id, prompt) in (0..).zip(prompts) {
+        let one = request(prompt, 100, 1);
+        engine.submit(Request { id, ..one }, ms(id as i64 * 1_000));
+    }
+    let admitted = engine
         .advance(ms(10_000))
         .filter_map(|event| match event.kind {
             Admitted { cached } => Some(cached),
             _ => None,
-        })
-        .collect();
-    assert_eq!(cached, [0, 0, 99, 0, 99, 0]);
+        });
+    assert_eq!(admitted.collect::<Vec<_>>(), [0, 0, 99, 0, 99, 0]);
 }
 
 #[test]

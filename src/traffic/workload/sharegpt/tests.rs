@@ -35,8 +35,7 @@ fn first_turns_of_conversations_that_have_two_are_sent() {
     assert_eq!(taken, "4 of 4 conversations that can be sent, of 7");
     let is_first = |entry: &&Arc<Entry>| entry.data_id.as_deref() == Some("syn_0");
     let first = dataset.entries.iter().find(is_first).unwrap();
-    let answer = "The Nile, the Ob and the Yenisei all flow north.";
-    let tokens = answer.len() as u64 / 4;
+    let tokens = "The Nile, the Ob and the Yenisei all flow north.".len() as u64 / 4;
     assert_eq!((first.input, first.output), (Some(7), Some(tokens)));
     let said = |text: &str| text == "synthetic: name three rivers that flow north";
     assert!(matches!(&first.content, Content::Text(text) if said(text)));
@@ -60,11 +59,8 @@ fn more_turns_of_the_user_follow_as_long_as_they_are_answered_and_fit() {
     assert_eq!(follow_ups(&turns, 1, None), []);
     assert_eq!(follow_ups(&turns, 9, None), second, "`no` is too short");
     assert_eq!(follow_ups(&turns, 9, Some(11)), second);
-    assert_eq!(
-        follow_ups(&turns, 9, Some(10)),
-        [],
-        "3 + 3 and 2 + 3 tokens"
-    );
+    // 3 + 3 and 2 + 3 tokens.
+    assert_eq!(follow_ups(&turns, 9, Some(10)), []);
     assert_eq!(follow_ups(&turns[..3], 9, None), [], "it has no answer");
     let whole = [&turns[..4], &turns[6..]].concat();
     assert_eq!(follow_ups(&whole, 9, None).len(), 2);
@@ -93,10 +89,8 @@ fn every_conversation_is_drawn_as_often() {
         let first = ids(&drawn(SYNTHETIC, sample(1, seed)))[0].to_owned();
         *firsts.entry(first).or_insert(0.0) += 1.0;
     }
-    let chi: f64 = firsts
-        .values()
-        .map(|n: &f64| (n - 500.0).powi(2) / 500.0)
-        .sum();
+    let off = firsts.values().map(|n: &f64| (n - 500.0).powi(2));
+    let chi = off.sum::<f64>() / 500.0;
     assert!(firsts.len() == 4 && chi < 31.0, "{firsts:?}");
 }
 
@@ -123,15 +117,10 @@ fn a_wrong_file_is_told_by_line_with_what_would_be_right() {
         ),
         (
             r#"[{"conversations": [{"value": 3}, {}]}]"#,
-            ": none of its 1 conversations",
-        ),
-        (
-            r#"[{"conversations": [{"value": "a"}]}]"#,
-            "none of its 1 conversations can be sent",
+            ": none of its 1 conversations can be sent",
         ),
     ] {
-        let read = records::read(text.as_bytes(), sample(2, 1));
-        let told = read.unwrap_err();
+        let told = records::read(text.as_bytes(), sample(2, 1)).unwrap_err();
         assert!(told.contains(part), "{text}: {told}");
     }
 }

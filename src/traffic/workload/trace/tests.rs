@@ -42,27 +42,20 @@ fn rows(trace: &Dataset) -> Vec<(f64, u64, u64)> {
 
 #[test]
 fn each_format_gives_times_from_the_first_request_and_lengths() {
-    let all = "its 3 requests";
-    for (text, sent, said) in [
-        (
-            AZURE_2023,
-            &[(0.0, 30, 4), (1.5, 12, 9), (4.0000007, 51, 1)][..],
-            all,
-        ),
-        (
-            AZURE_2024,
-            &[(0.0, 30, 4), (0.25, 12, 9), (0.99007, 51, 1)],
-            all,
-        ),
-        (
-            BURST,
-            &[(0.0, 30, 4), (40.0, 12, 9), (113.0, 51, 1)],
-            "its 3 requests, 1 without tokens left out",
-        ),
-        (SESSIONS, &[(0.0, 30, 4), (40.25, 12, 9)], "its 2 requests"),
+    let left_out = "its 3 requests, 1 without tokens left out";
+    for (text, seconds, taken) in [
+        (AZURE_2023, &[0.0, 1.5, 4.0000007][..], "its 3 requests"),
+        (AZURE_2024, &[0.0, 0.25, 0.99007], "its 3 requests"),
+        (BURST, &[0.0, 40.0, 113.0], left_out),
+        (SESSIONS, &[0.0, 40.25], "its 2 requests"),
     ] {
-        let (trace, taken) = read(true, text, WHOLE);
-        assert_eq!((&rows(&trace)[..], &*taken), (sent, said));
+        let (trace, told) = read(true, text, WHOLE);
+        let lengths = [(30, 4), (12, 9), (51, 1)];
+        let sent = seconds
+            .iter()
+            .zip(lengths)
+            .map(|(at, (input, output))| (*at, input, output));
+        assert_eq!((rows(&trace), &*told), (sent.collect(), taken));
     }
 }
 
@@ -101,26 +94,27 @@ fn no_more_is_read_than_is_sent() {
 
 #[test]
 fn a_duration_counts_from_the_first_request_that_is_sent() {
-    let within = |seconds: i64, lines: &[(i64, u32)]| {
+    let left_out = "its 2 requests, 1 without tokens left out";
+    for (seconds, lines, times, taken) in [
+        // The first line has no answer.
+        (60, &[(0, 0), (100, 5), (101, 5)][..], &[0, 1][..], left_out),
+        (50, &[(0, 0), (30, 5), (61, 5)], &[0, 31], left_out),
+        // The first line is not the earliest: what was kept by it is left out again.
+        (
+            30,
+            &[(20, 5), (45, 5), (0, 5), (29, 5), (30, 5), (95, 5)],
+            &[0, 20, 29],
+            "its first 3 requests",
+        ),
+    ] {
         let mut text = "Timestamp,Request tokens,Response tokens\n".to_owned();
         for (at, answer) in lines {
             text += &format!("{at},9,{answer}\n");
         }
-        let (trace, taken) = read(true, &text, first(None, seconds * NANOS));
-        let times: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
-        (times, taken)
-    };
-    // The first line has no answer.
-    let failed = within(60, &[(0, 0), (100, 5), (101, 5)]);
-    let taken = "its 2 requests, 1 without tokens left out".to_owned();
-    assert_eq!(failed, (vec![0, 1], taken.clone()));
-    assert_eq!(
-        within(50, &[(0, 0), (30, 5), (61, 5)]),
-        (vec![0, 31], taken)
-    );
-    // The first line is not the earliest: what was kept by it is left out again.
-    let late = within(30, &[(20, 5), (45, 5), (0, 5), (29, 5), (30, 5), (95, 5)]);
-    assert_eq!(late, (vec![0, 20, 29], "its first 3 requests".to_owned()));
+        let (trace, told) = read(true, &text, first(None, seconds * NANOS));
+        let sent: Vec<i64> = rows(&trace).iter().map(|row| row.0 as i64).collect();
+        assert_eq!((&sent[..], &*told), (times, taken));
+    }
 }
 
 /// Rows of a file of Azure's, or a whole one, and what is said of it; NL ends a line, GOOD is a line of Mooncake's.
@@ -146,18 +140,14 @@ mooncake | {"timestamp": 1, "input_length": 2, "output_length": 4000000000} | a 
 fn a_wrong_line_is_told_with_its_column_and_what_would_be_right() {
     let good = r#"{"timestamp": 1, "input_length": 2, "output_length": 3}"#;
     for line in WRONG.trim_start().lines() {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [format, text, said] = cells[..] else {
-            panic!("{line}");
-        };
-        let text = text.replace("NL", "\r\n").replace("GOOD", good);
-        let rows = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
-        let read = match format {
-            "csv" => records::read(rows.as_bytes(), Trace::new(true, WHOLE)),
-            "whole csv" => records::read(text.as_bytes(), Trace::new(true, WHOLE)),
-            _ => records::read(text.as_bytes(), Trace::new(false, WHOLE)),
-        };
-        let told = read.unwrap_err();
+        let (format, text) = line.split_once('|').unwrap();
+        let (text, said) = text.trim_start().split_once("| ").unwrap();
+        let mut text = text.trim().replace("NL", "\r\n").replace("GOOD", good);
+        if format.trim() == "csv" {
+            text = format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}");
+        }
+        let trace = Trace::new(format.contains("csv"), WHOLE);
+        let told = records::read(text.as_bytes(), trace).unwrap_err();
         assert!(told.contains(said), "{text}: {told}");
     }
 }
@@ -167,15 +157,11 @@ fn a_file_of_one_endless_line_is_not_held() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("endless");
     let head = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
-    let record = "{\"timestamp\":1,\"input_length\":2,\"output_length\":3}\n";
+    let record = "{\"timestamp\":1,\"input_length\":2,\"output_length\":3}\n{\"x\":\"";
     for (is_csv, start, said) in [
-        (true, String::new(), "line 1: has more than 1048576 bytes"),
-        (true, head.to_owned(), "line 2: has more than 1048576 bytes"),
-        (
-            false,
-            format!("{record}{{\"x\":\""),
-            "line 2: has more than 16777216 bytes",
-        ),
+        (true, "", "line 1: has more than 1048576 bytes"),
+        (true, head, "line 2: has more than 1048576 bytes"),
+        (false, record, "line 2: has more than 16777216 bytes"),
     ] {
         let mut file = std::fs::File::create(&path).unwrap();
         file.write_all(start.as_bytes()).unwrap();
@@ -199,12 +185,9 @@ fn a_trace_that_does_not_fit_into_memory_is_refused_unless_less_of_it_is_asked_f
     assert_eq!(gather(None, (4, 8)).unwrap(), 4);
     for most in [(3, 8), (4, 7)] {
         let told = gather(None, most).unwrap_err();
-        let right =
-            "say how many with --num-prompts, or with --arrival trace how long with --duration";
-        assert!(
-            told.starts_with(": holds more") && told.ends_with(right),
-            "{told}"
-        );
+        let right = "with --num-prompts, or with --arrival trace how long with --duration";
+        let is_told = told.starts_with(": holds more") && told.ends_with(right);
+        assert!(is_told, "{told}");
     }
     assert_eq!(gather(Some(2), (2, 5)).unwrap(), 2);
 }
