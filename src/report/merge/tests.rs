@@ -196,4 +196,11 @@ fn a_merging_that_fails_leaves_nothing_in_the_way_of_the_next() {
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
     fs::remove_dir_all(out.join("summary.json")).unwrap();
     assert_eq!(merged(&dirs, &out)["requests"], 6);
+    // What is another's there stays.
+    let others = root.path().join("others");
+    fs::create_dir_all(others.join(".merging")).unwrap();
+    fs::write(others.join(".merging/thesis"), "mine").unwrap();
+    merge(&dirs, &others).unwrap();
+    let kept = fs::read_to_string(others.join(".merging/thesis"));
+    assert_eq!(kept.unwrap(), "mine");
 }
