@@ -17,7 +17,7 @@
 //!
 //! ```text
 //! asked      ≤ arrival          ≤ router.read
-//! router.sent ≤ router_send     ≤ net_read         (± the error of the hop's clock, if it is another process)
+//! router.sent ≤ router_send     ≤ net_read
 //! net_sent   ≤ server_created   = received      (± the stated error of the engine's clock)
 //!              queue …          = queue …       (likewise)
 //! first_back ≤ first_token      ≤ first_got
@@ -72,17 +72,16 @@ fn assert_between(what: &str, low: i64, value: i64, high: i64, error: i64, conte
 }
 
 /// Every moment lies where the injectors' stamps say.
-fn assert_moments(row: &Row, truth: &Truth, hop: i64, engine: i64, context: &str) {
+fn assert_moments(row: &Row, truth: &Truth, engine: i64, context: &str) {
     let client = &truth.client;
-    let ours = [
-        ("arrival_time", client.asked, truth.router.read, 0),
-        ("router_send_time", truth.router.sent, truth.net_read, hop),
-        ("first_token_time", truth.first_back, client.first_got, 0),
-        ("finish_time", truth.last_back, client.last_got, 0),
-    ];
-    for (column, low, high, error) in ours {
+    for (column, low, high) in [
+        ("arrival_time", client.asked, truth.router.read),
+        ("router_send_time", truth.router.sent, truth.net_read),
+        ("first_token_time", truth.first_back, client.first_got),
+        ("finish_time", truth.last_back, client.last_got),
+    ] {
         let (low, high) = (low.nanos(), high.nanos());
-        assert_between(column, low, nanos(row, column), high, error, context);
+        assert_between(column, low, nanos(row, column), high, 0, context);
     }
     // The engine's are as far off as its clock, all by the same.
     let off = nanos(row, "server_created_time") - truth.received.nanos();
@@ -138,14 +137,8 @@ async fn check(laid: Laid) {
     assert_eq!(row["inconsistency"], "", "{context}");
     assert_eq!(row["clock_state"], "offset", "{context}");
     let error = nanos(&row, "clock_offset_error");
-    assert!(error <= known.engine, "{error} > {known:?}\n{context}");
-    let hop = if laid.is_apart {
-        nanos(&row, "hop_clock_offset_error")
-    } else {
-        assert_eq!(row["hop_clock_offset_error"], "", "{context}");
-        0
-    };
-    assert!(hop <= known.hop, "{hop} > {known:?}\n{context}");
+    assert!(error <= known, "{error} > {known}\n{context}");
+    assert_eq!(row["hop_clock_offset_error"], "", "{context}");
     let skew = (laid.skew_s * NANOS as f64) as i64;
     let offset = nanos(&row, "clock_offset");
     assert_between("clock_offset", skew, offset, skew, error, &context);
@@ -179,16 +172,14 @@ async fn check(laid: Laid) {
     }
     assert!(truth.net_sent <= truth.received, "{context}");
     assert!(truth.net_read >= truth.router.sent, "{context}");
-    assert_moments(&row, &truth, hop, error, &context);
+    assert_moments(&row, &truth, error, &context);
     assert_columns(&row, &context);
     assert_stall(&row, &truth, &context);
-    // The router's part of the way back, where front and hop are one process.
-    if !laid.is_apart {
-        let most = between(truth.first_back, truth.client.first_got);
-        let told = nanos(&row, "router_return");
-        let least = between(read_back, sent_back);
-        assert_between("router_return", least, told, most, 0, &context);
-    }
+    // The router's part of the way back.
+    let most = between(truth.first_back, truth.client.first_got);
+    let told = nanos(&row, "router_return");
+    let least = between(read_back, sent_back);
+    assert_between("router_return", least, told, most, 0, &context);
 }
 
 /// One stage at a time, and all of them.
@@ -222,8 +213,7 @@ fn cases(skew_s: f64) -> Vec<Laid> {
     for (laid, lay) in cases.iter_mut().zip(one) {
         lay(laid);
     }
-    let is_apart = true;
-    [&cases[..], &[none, all, Laid { is_apart, ..all }]].concat()
+    [&cases[..], &[none, all]].concat()
 }
 
 /// With the engine's clock as ours, and an hour ahead or behind.

@@ -9,6 +9,16 @@ use crate::request::columns::COLUMNS;
 use crate::request::csv;
 use crate::request::row::Row;
 
+impl Run {
+    /// Of these rows, and nothing beside them.
+    pub(in crate::report) fn of_table(table: Table) -> Run {
+        Run {
+            table,
+            ..Run::default()
+        }
+    }
+}
+
 fn rows(records: &[Row], base: csv::TimeBase) -> Vec<u8> {
     let mut rows = Vec::new();
     csv::header(&mut rows);

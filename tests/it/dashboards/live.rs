@@ -182,12 +182,7 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
     assert!(share("server").await < 0.02, "{}", share("server").await);
     // The load rises and falls: the router queue is short before its first crowd.
     for place in ["router_queue", "server_queue"] {
-        let mut rounds = 0;
-        while share(place).await <= 0.02 {
-            rounds += 1;
-            assert!(rounds < ROUNDS, "{place}: {}", share(place).await);
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
+        until_async(place, async || share(place).await > 0.02).await;
     }
     // Prometheus misses the first of a kind of failure: the later it is asked, the less that is.
     let mut said = Vec::new();

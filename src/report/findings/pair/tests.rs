@@ -113,10 +113,7 @@ fn who_has_what_a_request_of_a_pair_waits_for_holds_it_up() {
             at("finish_time", ended),
         ]);
     }
-    let run = Run {
-        table,
-        ..Run::default()
-    };
+    let run = Run::of_table(table);
     let why = Why::of(&run);
     let words = |row| why.of_row(&run.table, row).unwrap()["words"].take();
     assert_eq!(

@@ -86,10 +86,7 @@ fn loaded(rate: f64, count: usize, seed: u64) -> Run {
             cell("pure_queue_time", start - at),
         ]);
     }
-    Run {
-        table,
-        ..Run::default()
-    }
+    Run::of_table(table)
 }
 
 /// At the limit of what can be served one run of 100 may be told to grow: five or more of 100 in less than one of 200 sets.
