@@ -32,20 +32,16 @@ fn files(of: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/data/h200")
         .join(of);
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files
 }
 
 fn file(name: &str) -> String {
-    let all = files("rows");
-    let found = all
-        .iter()
-        .find(|path| path.display().to_string().contains(name));
-    found.unwrap().display().to_string()
+    let all = files("rows").into_iter();
+    let mut all = all.map(|path| path.display().to_string());
+    all.find(|path| path.contains(name)).unwrap()
 }
 
 fn run(flags: &[&str]) -> Result<(String, Option<String>), String> {
@@ -192,11 +188,8 @@ fn a_policy_chooses_when_requests_arrive() {
         let made = servers.replay(&load.requests);
         for pair in made.chunks(2) {
             assert_ne!(pair[0].server, pair[1].server, "{policy:?}");
-            let is_turn = policy == Policy::RoundRobin;
-            assert!(
-                !is_turn || pair[0].server == 0,
-                "who comes first has the first turn"
-            );
+            // Who comes first has the first turn.
+            assert!(policy != Policy::RoundRobin || pair[0].server == 0);
         }
         for server in 0..2 {
             let own = |made: &&Request| made.server == server;

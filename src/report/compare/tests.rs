@@ -56,7 +56,7 @@ fn sentences() {
             "request_rate=8: shortest_queue beats round_robin on mean time per output token by 300 µs [200, 400]"
                 .to_owned(),
         ),
-        // Those of which more failed would be no better for it.
+        // More of the worse one failed, which cannot turn it.
         (
             Difference { failed_a: 50, failed_b: 2, left_out: 52, pairs: 948, ..difference(-0.031, -0.041, -0.022) },
             format!("{beaten} 31.0 ms [22.0, 41.0]; of the 948 of 1000 pairs with both values; failed: round_robin 50, shortest_queue 2"),
@@ -74,20 +74,16 @@ fn sentences() {
 #[test]
 fn whether_a_queue_grew_is_seen_in_the_runs() {
     let of = |policy: &str, growth: f64| {
-        let waits: Vec<_> = (0..600)
-            .map(|n| Some(0.1 + growth * f64::from(n)))
-            .collect();
+        let wait = |n| Some(0.1 + growth * f64::from(n));
+        let waits: Vec<_> = (0..600).map(wait).collect();
         let settings = json!({"routing_policy": policy});
-        run_of(settings, 0, &["ttft", "pure_queue_time"], 1, &waits)
+        run_of(settings, 0, &["ttft", "pure_queue_time"], &waits)
     };
     for (growth, is_growing) in [(0.01, true), (0.0, false)] {
         let made = comparison(&loaded(vec![of("random", 0.0), of("round_robin", growth)]));
-        let mut differences = made.differences.iter();
-        assert!(
-            differences.all(|of| of.queue_grew == is_growing),
-            "{made:?}"
-        );
-        assert!(!made.differences.is_empty());
+        let grew = made.differences.iter().map(|of| of.queue_grew);
+        // The median and the p99 of both columns.
+        assert_eq!(grew.collect::<Vec<_>>(), [is_growing; 4]);
     }
 }
 
@@ -95,10 +91,8 @@ fn whether_a_queue_grew_is_seen_in_the_runs() {
 fn of_many_comparisons_only_the_clear_ones_hold() {
     // How far the bounds reach decides: 1.1 and 1.05 times what one comparison needs are not enough for two.
     let reaching = |strengths: &[f64]| {
-        let by = strengths
-            .iter()
-            .map(|s| difference(-0.03, -0.03 - 0.03 / s, -0.03 + 0.03 / s));
-        let mut all: Vec<Difference> = by.collect();
+        let by = |s: &f64| difference(-0.03, -0.03 - 0.03 / s, -0.03 + 0.03 / s);
+        let mut all: Vec<Difference> = strengths.iter().map(by).collect();
         judge(&mut all);
         all.iter().map(|d| d.is_shown()).collect::<Vec<_>>()
     };
@@ -106,11 +100,6 @@ fn of_many_comparisons_only_the_clear_ones_hold() {
     assert_eq!(reaching(&[1.05, 1.2]), [true, true]);
     assert_eq!(reaching(&[0.9, 1.2]), [false, true]);
     assert_eq!(reaching(&[1.05]), [true]);
-    let mut all: Vec<Difference> = (0..24).map(|_| difference(-0.03, -0.055, -0.005)).collect();
-    judge(&mut all);
-    let said = "no difference can be shown between round_robin and shortest_queue on p99 TTFT (−30.0 ms [−55.0, −5.0], which one of so \
-                many comparisons may show by chance)";
-    assert_eq!(all[0].sentence(), said);
 }
 
 #[test]
@@ -177,20 +166,14 @@ fn pairs_without_a_value_are_left_out_and_counted() {
 /// A run with a time to first token for each place; `None` is a request that failed.
 fn run(policy: &str, repeat: u32, values: &[Option<f64>]) -> Run {
     let settings = json!({"routing_policy": policy});
-    run_of(settings, repeat, &["ttft"], 1, values)
+    run_of(settings, repeat, &["ttft"], values)
 }
 
-/// A run with the same value in several columns; every `step`-th place is there.
-fn run_of(
-    settings: Value,
-    repeat: u32,
-    columns: &[&'static str],
-    step: usize,
-    values: &[Option<f64>],
-) -> Run {
+/// A run with the same value in several columns.
+fn run_of(settings: Value, repeat: u32, columns: &[&'static str], values: &[Option<f64>]) -> Run {
     let mut table = Table::default();
     for (place, value) in values.iter().enumerate() {
-        let id = format!("x-{}", place * step);
+        let id = format!("x-{place}");
         let outcome = if value.is_some() { "ok" } else { "timeout" };
         let of_column = |column: &&'static str| Some((*column, Cell::Number((*value)?)));
         let cells = [
@@ -300,32 +283,4 @@ fn what_cannot_be_compared_is_said() {
         )
     });
     assert_eq!(comparison(&loaded(vec![good(), short])).too_few, said);
-}
-
-#[test]
-fn failed_requests_are_compared_by_themselves_and_count_where_they_have_no_value() {
-    let mut failing = values(-0.03, 2);
-    failing[200..320].fill(None);
-    let columns = ["ttft", "tpot", "pure_queue_time"];
-    // Places far apart are all compared.
-    let of = |policy: &str, values: &[Option<f64>]| {
-        let settings = json!({"routing_policy": policy});
-        run_of(settings, 0, &columns, 10_000, values)
-    };
-    let runs = vec![of("random", &values(0.0, 1)), of("round_robin", &failing)];
-    let made = comparison(&loaded(runs));
-    let failed = &made.differences[0];
-    assert_eq!(
-        (failed.metric, failed.of_a, failed.pairs),
-        (None, 0.0, 1000)
-    );
-    assert!((failed.of_b - 0.12).abs() < 1e-9, "{failed:?}");
-    let others = &made.differences[1..];
-    for column in columns.map(ColumnId::named) {
-        let mut found = others.iter();
-        let found = found.find(|of| of.metric == column && of.statistic == P99);
-        let found = found.unwrap();
-        assert!(found.high < 0.0 && !found.is_shown(), "{found:?}");
-        assert_eq!((found.pairs, found.left_out), (880, 120));
-    }
 }

@@ -2,20 +2,24 @@ use std::path::Path;
 
 use super::*;
 use crate::report::files::{ProcessFile, RunFile, SeriesRow};
-use crate::request::cell;
-use crate::request::columns::COLUMNS;
 use crate::request::stages::Spent;
 use crate::request::timeline::STAGES;
 use crate::table::Cell;
 
 /// A server of two slots. A long prompt that is answered for 10 s and a short one are there when one more comes.
 fn run() -> Run {
+    labelled(|_| "")
+}
+
+/// The same with labels by id.
+fn labelled(labels: impl Fn(&str) -> &'static str) -> Run {
     let mut table = Table::default();
     let mut row = |id: &'static str, prompt: f64, queued: f64, started: f64, ended: f64| {
         let cell = |name: &'static str, value| (name, Cell::Number(value));
         table.push([
             ("req_id", Cell::Id(id)),
             ("host", Cell::Word("a:1")),
+            ("labels", Cell::Word(labels(id))),
             cell("actual_prompt_tokens", prompt),
             cell("actual_total_tokens", prompt + 10.0),
             cell("queue_time_start", queued),
@@ -174,28 +178,14 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
 
 #[test]
 fn tenants_are_told_apart() {
-    let mut run = run();
-    let mut table = Table::default();
-    for row in 0..run.table.len() {
-        let cells = COLUMNS
-            .iter()
-            .map(|column| (column.id, run.table.value(column.id, row)));
-        let tenant = if row < 1 { "a" } else { "b" };
-        let labels = cell::Value::Text(format!("x-team=t; x-tenant={tenant}").into());
-        let labels = [(ColumnId::labels, labels)];
-        table.push_cells(cells.chain(labels));
-    }
-    run.table = table;
+    let mut run = labelled(|id| match id {
+        "long" => "x-team=t; x-tenant=a",
+        _ => "x-team=t; x-tenant=b",
+    });
     let why = Why::of(&run);
-    let of = |by: &str| {
-        why.groups
-            .iter()
-            .filter(|of| of.by == by)
-            .collect::<Vec<_>>()
-    };
     // All are of one team.
-    assert!(of("x-team").is_empty());
-    let [a, b] = of("x-tenant")[..] else {
+    let told = why.groups.iter().filter(|of| of.by.starts_with("x-"));
+    let [a, b] = told.collect::<Vec<_>>()[..] else {
         panic!("{:?}", why.groups)
     };
     assert_eq!((a.requests, b.requests, a.bore, b.bore), (1, 7, 0.0, 1.0));

@@ -3,12 +3,7 @@ use serde_json::Value;
 use crate::report::files::{RunFile, SeriesRow, ServerFile};
 use crate::report::reader::Run;
 use crate::report::runs::RunReport;
-use crate::report::sample::Sample;
-
-fn numbers(all: &Value) -> Vec<f64> {
-    let all = all.as_array().unwrap().iter();
-    all.map(|value| value.as_f64().unwrap()).collect()
-}
+use crate::table::Cell;
 
 #[test]
 fn what_the_rows_tell_is_shown_of_each_server_and_of_all() {
@@ -20,7 +15,7 @@ fn what_the_rows_tell_is_shown_of_each_server_and_of_all() {
     // What older runs wrote is counted anew.
     let older = SeriesRow {
         source: "records".to_owned(),
-        metric: "running".to_owned(),
+        metric: "unknown".to_owned(),
         value: 77.0,
         ..SeriesRow::default()
     };
@@ -28,30 +23,42 @@ fn what_the_rows_tell_is_shown_of_each_server_and_of_all() {
         series: vec![older],
         ..Run::default()
     };
-    for (n, server) in (0..).zip(&servers) {
-        let sample = Sample::starting(n * 250).host(&server.host);
-        run.table.push_row(&sample.row());
+    let at = |column, seconds| (column, Cell::Number(seconds));
+    let times = [[0.0, 0.25, 0.75, 1.75], [0.5, 0.5, 0.5, 2.5]];
+    for (server, [arrival, sent, started, end]) in servers.iter().zip(times) {
+        run.table.push([
+            ("host", Cell::Word(&server.host)),
+            ("outcome", Cell::Word("ok")),
+            ("clock_state", Cell::Word("offset")),
+            at("arrival_time", arrival),
+            at("router_send_time", sent),
+            at("queue_time_start", sent),
+            at("queue_time_end", started),
+            at("finish_time", end),
+            at("end_time", end),
+        ]);
     }
     run.file = Some(RunFile {
         servers: servers.into(),
         ..RunFile::default()
     });
-    let told = super::series(&RunReport::of(&run));
+    let report = RunReport::of(&run);
+    let bucket = report.summary.all.flow.over_time.as_ref().unwrap().bucket_s;
+    let told = super::series(&report);
     let told = told.as_array().unwrap();
     // How long requests were there, together.
     for (server, metric, seconds) in [
-        ("", "waiting", 0.006),
-        ("", "queued", 0.16),
-        ("server-1", "running", 0.395),
-        ("server-2", "running", 0.395),
-        ("", "running", 0.79),
-        ("", "concurrency", 0.998),
+        ("", "waiting", 0.25),
+        ("", "queued", 0.5),
+        ("server-1", "running", 1.0),
+        ("server-2", "running", 2.0),
+        ("", "running", 3.0),
+        ("", "concurrency", 3.75),
     ] {
         let mut all = told.iter();
         let of = all.find(|of| of["server"] == server && of["metric"] == metric);
-        let (times, values) = (&of.unwrap()["times"], &of.unwrap()["values"]);
-        let times = numbers(times);
-        let there = numbers(values).iter().sum::<f64>() * (times[1] - times[0]);
+        let values = of.unwrap()["values"].as_array().unwrap().iter();
+        let there = values.filter_map(Value::as_f64).sum::<f64>() * bucket;
         assert!((there - seconds).abs() < 1e-3, "{metric} {server}: {there}");
     }
     assert!(!told.iter().any(|of| of["metric"] == "unknown"), "{told:?}");
