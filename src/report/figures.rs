@@ -76,32 +76,3 @@ fn ends(table: &Table) -> (Option<i64>, Option<i64>) {
         .or_else(|| known(ColumnId::finish_time).max());
     (first, over.or(first))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::sample::Sample;
-    use crate::request::row::Row;
-    use crate::request::timeline::Moment;
-
-    #[test]
-    fn the_order_of_rows_changes_nothing() {
-        let one = |n: i64| {
-            let end = n * 37 + 500 + n * n * 7919 % 997;
-            let sample = Sample::starting(n * 37).at(Moment::Finish, end);
-            sample
-                .with(|record| record.req_id = Some(format!("r-{n}")))
-                .row()
-        };
-        let records: Vec<Row> = (0..300).map(one).collect();
-        let mut by_end = records.clone();
-        by_end.sort_by_key(|record| record.timeline.raw(Moment::Finish));
-        assert_ne!(by_end[7].req_id, records[7].req_id);
-        let latencies = |records: &[Row]| {
-            let mut run = Run::default();
-            records.iter().for_each(|row| run.table.push_row(row));
-            figures(&run).to_json()["latency"].take()
-        };
-        assert_eq!(latencies(&by_end), latencies(&records));
-    }
-}

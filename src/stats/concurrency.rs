@@ -157,27 +157,6 @@ mod tests {
     }
 
     #[test]
-    fn three_intervals_by_hand() {
-        let window = Window {
-            whole: interval(0, 10),
-            bucket: 4,
-        };
-        let intervals = [
-            interval(-5, 2),
-            interval(1, 6),
-            interval(2, 5),
-            interval(9, 99),
-            interval(7, 7),
-            interval(8, 3),
-        ];
-        let got = Concurrency::of(intervals, &window);
-        // Levels: 1 on [0,1), 2 on [1,5), 1 on [5,6), 0 on [6,9), 1 on [9,10).
-        assert_eq!(got.peak, 2);
-        assert_eq!(got.mean, 1.1);
-        assert_eq!(got.series, [7.0 / 4.0, 3.0 / 4.0, 1.0 / 2.0]);
-    }
-
-    #[test]
     fn a_union_holds_what_any_holds_and_is_apart() {
         let all = [(5, 9), (0, 2), (1, 3), (3, 4), (7, 8), (12, 11), (6, 6)];
         let all = all.map(|(start, end)| interval(start, end));
@@ -203,8 +182,7 @@ mod tests {
         ] {
             let window = Window::new(interval(7, 7 + length)).unwrap();
             assert_eq!(window.bucket, bucket, "{length}");
-            assert!(window.buckets() <= 100);
-            assert!(window.buckets() >= 40);
+            assert!((40..=100).contains(&window.buckets()), "{length}");
         }
         assert_eq!(Window::new(interval(5, 5)), None);
         let widest = Window::new(interval(0, i64::MAX)).unwrap();
@@ -214,7 +192,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_counting_every_moment(
-            intervals in prop::collection::vec((-5_i64..60, 0_i64..20), 0..30),
+            intervals in prop::collection::vec((-5_i64..60, -4_i64..20), 0..30),
             length in 1_i64..60,
             bucket in 1_i64..20,
         ) {

@@ -164,17 +164,10 @@ mod tests {
             files: vec![csv],
             began: None,
         };
-        for (sources, said) in [
-            (
-                vec![source],
-                "rows.parquet: nothing to write: no request has a row; 1 of 1 rows",
-            ),
-            (Vec::new(), "nothing to write: no request has a row"),
-        ] {
-            let error = write(&sources, &path).unwrap_err();
-            assert!(error.to_string().contains(said), "{error}");
-            assert!(!path.exists());
-        }
+        let error = write(&[source], &path).unwrap_err().to_string();
+        let said = "rows.parquet: nothing to write: no request has a row; 1 of 1 rows";
+        assert!(error.contains(said), "{error}");
+        assert!(!path.exists());
     }
 
     #[test]
@@ -203,16 +196,18 @@ mod tests {
             let mut columns = rows[row].get_column_iter();
             columns.find(|(known, _)| *known == name).unwrap().1.clone()
         };
-        assert_eq!(field(0, "run"), Field::Str("one".to_owned()));
-        assert_eq!(field(0, "began"), Field::Double(1_795_000_000.0));
-        assert_eq!(field(0, "host"), Field::Str("a,b".to_owned()));
-        assert_eq!(field(0, "success"), Field::Bool(true));
-        assert_eq!(field(0, "input_length"), Field::Long(7));
-        assert_eq!(field(2, "arrival_time"), Field::Double(0.25));
-        assert_eq!(field(3, "arrival_time"), Field::Double(1.5));
-        assert_eq!(field(3, "outcome"), Field::Str("timeout".to_owned()));
-        for name in ["host", "input_length", "ttft", "model", "stream"] {
-            assert_eq!(field(1, name), Field::Null, "{name}");
+        for (row, name, value) in [
+            (0, "run", Field::Str("one".to_owned())),
+            (0, "began", Field::Double(1_795_000_000.0)),
+            (0, "host", Field::Str("a,b".to_owned())),
+            (0, "success", Field::Bool(true)),
+            (0, "input_length", Field::Long(7)),
+            (3, "arrival_time", Field::Double(1.5)),
+            (1, "host", Field::Null),
+            (1, "input_length", Field::Null),
+            (1, "stream", Field::Null),
+        ] {
+            assert_eq!(field(row, name), value, "{name}");
         }
     }
 }

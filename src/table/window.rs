@@ -101,37 +101,27 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_out_unless_asked() {
-        let window = Window::choose(&arrived(), 310.0, 0.0, 0.0);
-        assert!(window.is_all() && window.rule == "all", "{window:?}");
-        assert_eq!((window.from_s, window.to_s), (0.0, 310.0));
-    }
-
-    #[test]
     fn seconds_are_counted_from_the_first_and_to_the_last_arrival() {
         let window = Window::choose(&arrived(), 310.0, 100.0, 20.0);
         assert_eq!((window.from_s, window.to_s), (100.0, 279.0));
         assert_eq!((window.left_out_first, window.left_out_last), (100, 20));
-        assert!(
-            window.rule.contains("first 100 s; without the last 20 s"),
-            "{window:?}"
-        );
+        let rule = "first 100 s; without the last 20 s";
+        assert!(window.rule.contains(rule), "{window:?}");
+        assert_eq!(window.warning(), None);
     }
 
     #[test]
-    fn where_nothing_would_be_left_all_is() {
-        let window = Window::choose(&arrived(), 310.0, 500.0, 0.0);
-        assert!(
-            window.is_all() && window.rule.contains("none would be left"),
-            "{window:?}"
-        );
-        let said = "figures are of all requests: none would be left without the first 500 s";
-        assert_eq!(window.warning().as_deref(), Some(said));
-        for edges in [[0.0, 0.0], [100.0, 0.0]] {
-            let window = Window::choose(&arrived(), 310.0, edges[0], edges[1]);
-            assert_eq!(window.warning(), None);
+    fn all_is_left_where_nothing_is_asked_or_nothing_would_be_left() {
+        let none = "figures are of all requests: none would be left without the first 500 s";
+        for (arrived, first, warning) in [
+            (arrived(), 0.0, None),
+            (arrived(), 500.0, Some(none)),
+            (Vec::new(), 0.0, None),
+        ] {
+            let window = Window::choose(&arrived, 310.0, first, 0.0);
+            assert!(window.is_all(), "{window:?}");
+            assert_eq!((window.from_s, window.to_s), (0.0, 310.0));
+            assert_eq!(window.warning().as_deref(), warning);
         }
-        let window = Window::choose(&[], 1.0, 0.0, 0.0);
-        assert!(window.is_all());
     }
 }

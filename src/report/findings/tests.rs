@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::report::files::{FaultRow, ProcessFile, RunFile};
+use crate::report::files::{FaultRow, ProcessFile, RunFile, ServerFile};
 use crate::report::load::tests::assert_says;
 use crate::report::reader::load;
 use crate::report::runs::RunReport;
@@ -11,7 +11,6 @@ use crate::report::sample::{Sample, at, ms};
 use crate::request::csv;
 use crate::request::outcome::Outcome;
 use crate::request::passage::Passage;
-use crate::request::row::Row;
 use crate::request::timeline::{ENGINE, Moment};
 use crate::stats::waits::Cause;
 use crate::table::{Cell, Table};
@@ -85,11 +84,141 @@ pub(super) fn set(sample: Sample, start: i64, moments: &[(Moment, i64)]) -> Samp
     moments.iter().fold(sample, set)
 }
 
+/// The same run, of which it is known that it had these servers.
+fn of_servers(run: &Run, hosts: &[&str]) -> Run {
+    let server = |(n, host): (usize, &&str)| ServerFile {
+        name: format!("server-{}", n + 1),
+        host: (*host).to_owned(),
+        ..ServerFile::default()
+    };
+    let file = RunFile {
+        servers: hosts.iter().enumerate().map(server).collect(),
+        ..RunFile::default()
+    };
+    changed(run, |run| run.file = Some(file))
+}
+
+/// The same run, of which it is known that its servers were started with these flags.
+fn started_as(run: &Run, flags: &str) -> Run {
+    let process = ProcessFile {
+        command: format!("queuescope sim {flags}"),
+        ..ProcessFile::default()
+    };
+    let file = RunFile {
+        processes: vec![process],
+        ..RunFile::default()
+    };
+    changed(run, |run| run.file = Some(file))
+}
+
+fn fault(time: f64, server: &str, kind: &str, event: &str) -> FaultRow {
+    FaultRow {
+        time,
+        server: server.to_owned(),
+        kind: kind.to_owned(),
+        event: event.to_owned(),
+    }
+}
+
+/// First tokens reach the hop so many ms before they reach the proxy.
+fn held_back(first: i64) -> Run {
+    run_of(100, move |sample, _, start| {
+        sample.with(|record| {
+            let (mut worker, mut here) = (Passage::default(), Passage::default());
+            here.piece(at(start + 210), 0);
+            here.piece(at(start + 490), 0);
+            worker.piece(at(start + 210 - first), 0);
+            worker.piece(at(start + 490), 0);
+            record.passed(here, worker);
+        })
+    })
+}
+
+fn stalled(nanos: i64) -> Run {
+    run_of(100, |sample, _, _| {
+        sample.with(|record| {
+            record.client_stall = Some(nanos);
+            record.client_stall_until_finish = Some(nanos);
+        })
+    })
+}
+
+/// Requests of which each told of so many sequences, of which those of this request were retracted.
+fn retracted(sequences: u32, request: i64) -> Run {
+    run_of(100, move |sample, n, _| {
+        sample.with(|record| {
+            let of = n / i64::from(sequences);
+            record.req_id = Some(format!("r-{of}"));
+            (record.sequences, record.index) = (sequences, n as u32 % sequences);
+            record.num_retractions = Some(u64::from(of == request));
+        })
+    })
+}
+
+const HELD: &str = "WorkerArrival 300, WorkerForwarded 301, ServerCreated 305, QueueStart 306, QueueEnd 310, PrefillEnd 319, \
+    ServerFirstToken 320, FirstToken 330";
+
 #[test]
-fn a_run_that_is_well_is_said_to_be() {
-    let fine = only(&run_of(100, |sample, _, _| sample), "fine");
-    assert_eq!(fine.level, Level::Fine);
-    assert_says(&fine.what, "Of 0.50 s a request took on average, 58 %");
+fn what_takes_the_time_is_told_where_it_is_much() {
+    let unequal = |sample, n: i64, start| {
+        let wait = if n % 2 == 0 { 22 } else { 150 };
+        set(sample, start, &[(Moment::QueueEnd, wait)])
+    };
+    let prefill = with("QueueEnd 21, PrefillEnd 349, ServerFirstToken 350, FirstToken 360");
+    for (run, kind, said) in [
+        (
+            run_of(100, |sample, _, _| sample),
+            "fine",
+            "Of 0.50 s a request took on average, 58 %",
+        ),
+        (run_of(100, with(HELD)), "router_queue", "0.30 s of 0.50 s"),
+        (run_of(100, prefill), "prefill_bound", "0.33 s of 0.50 s"),
+        (
+            run_of(100, with("LastToken 2990, Finish 3000")),
+            "decode_bound",
+            "An output token took",
+        ),
+        (
+            held_back(40),
+            "router_return",
+            "40.0 ms on its way back through the router on average (p50 40.0 ms, p99 40.0 ms): 19 % of the TTFT.",
+        ),
+        // Of 209 ms to the first token.
+        (held_back(10), "fine", ""),
+        (
+            stalled(ms(100)),
+            "client_stall",
+            "0.10 s of a request's time (20 %)",
+        ),
+        (stalled(ms(5)), "fine", ""),
+        (retracted(1, 3), "retractions", "1 request was"),
+        // All four sequences of one request were.
+        (retracted(4, 0), "retractions", "1 request was"),
+        (
+            run_of(100, unequal),
+            "imbalance",
+            "0.13 s on average at b:1 and 2.0 ms at a:1",
+        ),
+    ] {
+        let finding = only(&run, kind);
+        assert_says(&finding.what, said);
+        assert_eq!(finding.level == Level::Fine, kind == "fine");
+    }
+}
+
+#[test]
+fn nothing_is_found_in_what_nobody_saw_or_what_cannot_be() {
+    let blind = |sample, n, start| {
+        let held = with(HELD)(sample, n, start);
+        held.without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
+    };
+    for run in [
+        run_of(100, blind),
+        run_of(100, |sample, _, _| sample.without(&ENGINE)),
+        run_of(100, with("QueueStart 120")),
+    ] {
+        assert_eq!(kinds(&run), ["unseen", "nothing_found"]);
+    }
 }
 
 #[test]
@@ -100,7 +229,8 @@ fn a_run_of_which_a_part_is_missing_is_not_said_to_be_well() {
     let notes = vec!["3 of 100 rows cannot be read".to_owned()];
     let noted = changed(&whole, |run| run.notes = notes);
     let warned = summary(json!({ "warnings": ["shards 1/2 are missing"] }));
-    for run in [partial, noted, warned] {
+    let missing = summary(json!({ "scheduled": 150 }));
+    for run in [partial, noted, warned, missing] {
         let finding = only(&run, "nothing_found");
         assert_eq!(finding.title, "No problem found in what was measured");
     }
@@ -164,87 +294,30 @@ fn servers_of_different_models_are_not_compared() {
 }
 
 #[test]
-fn a_router_that_holds_requests_is_told() {
-    let held = with(
-        "WorkerArrival 300, WorkerForwarded 301, ServerCreated 305, \
-         QueueStart 306, QueueEnd 310, PrefillEnd 319, ServerFirstToken 320, FirstToken 330",
-    );
-    let finding = only(&run_of(100, &held), "router_queue");
-    assert_says(&finding.what, "0.30 s of 0.50 s");
-    // Where nobody saw the router, nothing is said of it.
-    let unseen = |sample: Sample, n, start| {
-        held(sample, n, start).without(&[Moment::WorkerArrival, Moment::WorkerForwarded])
-    };
-    assert_eq!(kinds(&run_of(100, unseen)), ["unseen", "nothing_found"]);
-}
-
-#[test]
-fn first_tokens_that_the_router_held_back_are_told() {
-    let held = |first: i64| {
-        run_of(100, move |sample, _, start| {
-            sample.with(|record| {
-                let (mut worker, mut here) = (Passage::default(), Passage::default());
-                here.piece(at(start + 210), 0);
-                here.piece(at(start + 490), 0);
-                worker.piece(at(start + 210 - first), 0);
-                worker.piece(at(start + 490), 0);
-                record.passed(here, worker);
-            })
-        })
-    };
-    let finding = only(&held(40), "router_return");
-    let said = "40.0 ms on its way back through the router on average (p50 40.0 ms, p99 40.0 ms): 19 % of the TTFT.";
-    assert_says(&finding.what, said);
-    // Of 209 ms to the first token.
-    assert_eq!(kinds(&held(10)), ["fine"]);
-}
-
-#[test]
-fn prefill_and_decode_are_told_apart() {
-    let prefill = with("QueueEnd 21, PrefillEnd 349, ServerFirstToken 350, FirstToken 360");
-    let finding = only(&run_of(100, prefill), "prefill_bound");
-    assert_says(&finding.what, "0.33 s of 0.50 s");
-    let decode = with("LastToken 2990, Finish 3000");
-    let run = run_of(100, decode);
-    // That nothing is wrong does not stand beside a finding.
-    assert_eq!(kinds(&run), ["decode_bound"]);
-    assert!(found(&run)[0].what.contains("An output token took"));
-}
-
-#[test]
 fn unequal_shares_are_told_unless_chance_or_a_fault_made_them() {
     let share = |of_a: i64| {
         run_of(200, move |sample, n, _| {
             sample.host(if n % 20 < of_a { "a:1" } else { "b:1" })
         })
     };
-    let finding = only(&share(14), "imbalance");
+    let unequal = share(14);
     let said = "a:1 had 140 requests, b:1 60; an equal share is 100.";
-    assert_says(&finding.what, said);
-    only(&share(11), "fine");
-    let mut disturbed = share(14);
-    disturbed.faults = vec![FaultRow::default()];
-    only(&disturbed, "fine");
+    assert_says(&only(&unequal, "imbalance").what, said);
+    let disturbed = changed(&unequal, |run| run.faults = vec![FaultRow::default()]);
     // Of a pair a failed request may end where it was to be prefilled: that server has no share.
     let pair = run_of(200, |sample, n, _| match n % 20 {
         0 => sample.host("p:1"),
-        _ => sample.host("d:1").with(|record| {
-            record.prefill_host = Some("p:1".to_owned());
-        }),
+        _ => sample
+            .host("d:1")
+            .with(|record| record.prefill_host = Some("p:1".to_owned())),
     });
-    only(&pair, "fine");
+    let one = share(20);
+    for run in [&share(11), &disturbed, &pair, &one] {
+        only(run, "fine");
+    }
     // A server that no request reached counts too.
-    let mut idle = run_of(200, |sample, _, _| sample.host("a:1"));
-    only(&idle, "fine");
-    let server = |host: &str| crate::report::files::ServerFile {
-        host: host.to_owned(),
-        ..Default::default()
-    };
-    idle.file = Some(RunFile {
-        servers: vec![server("a:1"), server("b:1")],
-        ..RunFile::default()
-    });
-    assert!(only(&idle, "imbalance").what.contains("b:1 0"));
+    let idle = only(&of_servers(&one, &["a:1", "b:1"]), "imbalance");
+    assert_says(&idle.what, "b:1 0");
 }
 
 /// A request that got no token.
@@ -285,6 +358,14 @@ fn failures_are_told_with_where_they_were() {
     assert_eq!(only(&few, "failures").level, Level::Limit);
 }
 
+/// What smg 1.13.0, sglang-router 0.3.2, SGLang, and the proxy itself say, and the advice.
+const FULL: &str = "\
+503 No available servers: No decode workers available. Please check if decode servers are configured and healthy. | took no server for alive
+503 No available workers (all circuits open or unhealthy) | took no server for alive
+503 The request queue is full. | A queue was full
+503 | `max_concurrent_requests`
+503 | `queue_timeout_s`";
+
 #[test]
 fn what_helps_against_503_depends_on_who_had_no_room() {
     let sent = [
@@ -292,25 +373,12 @@ fn what_helps_against_503_depends_on_who_had_no_room() {
         Moment::WorkerArrival,
         Moment::WorkerForwarded,
     ];
-    // smg 1.13.0, sglang-router 0.3.2, SGLang, and the proxy itself.
-    for (error, unsent, said) in [
-        (
-            "503 No available servers: No decode workers available. Please check if decode servers are configured and healthy.",
-            &[][..],
-            "took no server for alive",
-        ),
-        (
-            "503 No available workers (all circuits open or unhealthy)",
-            &[],
-            "took no server for alive",
-        ),
-        ("503 The request queue is full.", &[], "A queue was full"),
-        ("503", &sent, "`max_concurrent_requests`"),
-        ("503", &sent, "`queue_timeout_s`"),
-    ] {
+    for line in FULL.lines() {
+        let (error, said) = line.split_once(" | ").unwrap();
+        // The proxy's own were never sent on.
+        let unsent = if error == "503" { &sent[..] } else { &[] };
         let refused = |sample: Sample| sample.without(unsent).ended(Outcome::Rejected, error);
-        let advice = only(&failing(100, 20, refused), "failures").advice;
-        assert_says(&advice, said);
+        assert_says(&only(&failing(100, 20, refused), "failures").advice, said);
     }
 }
 
@@ -344,108 +412,23 @@ fn a_generators_own_limit_is_told() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_told() {
-    let stalled = |nanos| {
-        move |sample: Sample, _, _| {
-            sample.with(move |record: &mut Row| {
-                record.client_stall = Some(nanos);
-                record.client_stall_until_finish = Some(nanos);
-            })
-        }
-    };
-    let finding = only(&run_of(100, stalled(ms(100))), "client_stall");
-    assert_says(&finding.what, "0.10 s of a request's time (20 %)");
-    only(&run_of(100, stalled(ms(5))), "fine");
-}
-
-#[test]
-fn retractions_and_contradictions_are_told() {
-    let retracted = |sample: Sample, n: i64, _| {
-        sample.with(move |record: &mut Row| record.num_retractions = Some(u64::from(n == 3)))
-    };
-    let finding = only(&run_of(100, retracted), "retractions");
-    assert!(
-        finding.what.starts_with("1 request was"),
-        "{}",
-        finding.what
-    );
-    // All four sequences of one request were.
-    let batch = |sample: Sample, n: i64, _| {
-        sample.with(move |record: &mut Row| {
-            record.req_id = Some(format!("r-{}", n / 4));
-            (record.sequences, record.index) = (4, n as u32 % 4);
-            record.num_retractions = Some(u64::from(n < 4));
-        })
-    };
-    let finding = only(&run_of(100, batch), "retractions");
-    assert!(
-        finding.what.starts_with("1 request was"),
-        "{}",
-        finding.what
-    );
-    let backwards = |sample, _, start| set(sample, start, &[(Moment::QueueStart, 120)]);
-    let found = kinds(&run_of(100, backwards));
-    assert_eq!(found, ["unseen", "nothing_found"]);
-}
-
-#[test]
-fn a_run_of_which_requests_are_missing_is_not_called_fine() {
-    let mut run = run_of(100, |sample, _, _| sample);
-    only(&run, "fine");
-    run.summary = json!({ "scheduled": 150 });
-    only(&run, "nothing_found");
-}
-
-#[test]
-fn what_nobody_saw_is_told_and_nothing_found_in_it() {
-    let run = run_of(100, |sample, _, _| sample.without(&ENGINE));
-    assert_eq!(kinds(&run), ["unseen", "nothing_found"]);
-}
-
-#[test]
-fn unequal_queues_are_told() {
-    let unequal = |sample, n: i64, start| match n % 2 {
-        0 => set(sample, start, &[(Moment::QueueEnd, 22)]),
-        _ => set(sample, start, &[(Moment::QueueEnd, 150)]),
-    };
-    let finding = only(&run_of(100, unequal), "imbalance");
-    assert_says(&finding.what, "0.13 s on average at b:1 and 2.0 ms at a:1");
-}
-
-#[test]
 fn a_server_that_is_back_and_gets_nothing_is_told() {
-    let server = |name: &str, host: &str| crate::report::files::ServerFile {
-        name: name.to_owned(),
-        host: host.to_owned(),
-        ..Default::default()
-    };
-    let fault = |time: f64, event: &str| FaultRow {
-        time,
-        server: "server-1".to_owned(),
-        kind: "kill".to_owned(),
-        event: event.to_owned(),
-    };
-    let run = |back: f64, used_from: i64| {
-        let mut run = run_of(200, |sample, n, _| match n {
+    let told = |back: f64, used_from: i64| {
+        let run = run_of(200, |sample, n, _| match n {
             n if n % 2 == 0 && !(40..used_from).contains(&n) => sample.host("a:1"),
             _ => sample.host("b:1"),
         });
-        run.file = Some(RunFile {
-            servers: vec![server("server-1", "a:1"), server("server-2", "b:1")],
-            ..RunFile::default()
-        });
-        run.faults = vec![fault(1.4, "down"), fault(back, "ready")];
-        run
+        let mut run = of_servers(&run, &["a:1", "b:1"]);
+        run.faults = [(1.4, "down"), (back, "ready")]
+            .map(|(time, event)| fault(time, "server-1", "kill", event))
+            .into();
+        let told = found(&run)
+            .into_iter()
+            .find(|finding| finding.kind == "not_served");
+        told.map(|finding| finding.what)
     };
-    let is_told = |run: &Run| kinds(run).contains(&"not_served");
-    assert!(is_told(&run(3.0, 200)));
-    let told = found(&run(3.0, 200));
-    let told = told.iter().find(|finding| finding.kind == "not_served");
-    let what = &told.unwrap().what;
-    assert_says(
-        what,
-        "server-1: it served nothing in the 4.37 s that it was back, in which 118",
-    );
-    assert!(!is_told(&run(3.0, 150)), "it was used again");
-    assert!(!is_told(&run(6.5, 200)), "too soon to say");
+    let said = "server-1: it served nothing in the 4.37 s that it was back, in which 118";
+    assert_says(&told(3.0, 200).unwrap(), said);
+    assert_eq!(told(3.0, 150), None, "it was used again");
+    assert_eq!(told(6.5, 200), None, "too soon to say");
 }

@@ -224,8 +224,6 @@ fn at_least(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
     use crate::report::load;
     use crate::report::load::tests::{AFTER_SENDING, assert_near, assert_says, flat, json_of, run};
@@ -269,8 +267,6 @@ mod tests {
             let summary = load::Summary::of_records(&[cut], &run());
             let how = "1 of 1 requests (100 %) failed: 1 timeout, last seen in decoding,";
             assert_eq!(summary.all.verdict(), format!("{how} {said}"));
-            // Once is enough.
-            assert_eq!(summary.to_text().matches("last seen in").count(), 1);
         }
     }
 
@@ -289,18 +285,10 @@ mod tests {
         records.push(unsent.ended(Outcome::ClientAbort, "").open_row());
         let summary = load::Summary::of_records(&records, &run());
         let json = summary.to_json();
-        for (pointer, expected) in [
-            ("/total_latency_from_send/count", 10.0),
-            ("/total_latency_from_send/p50", 0.499),
-            ("/total_latency_from_schedule/count", 11.0),
-            ("/total_latency_from_schedule/p50", 0.5),
-            ("/ttft_from_send/p50", 0.209),
-        ] {
-            assert_near(&json["latency_at_least"], pointer, expected);
-        }
+        let least = &json["latency_at_least"];
+        assert_near(least, "/ttft_from_send/p50", 0.209);
         for figure in ["mean", "std", "p90", "p99", "max"] {
-            let told = &json["latency_at_least"]["ttft_from_send"][figure];
-            assert_eq!(told, &Value::Null, "{figure}");
+            assert!(least["ttft_from_send"][figure].is_null(), "{figure}");
         }
         let text = summary.to_text();
         for said in [
@@ -322,7 +310,7 @@ mod tests {
             record.error = Some("given up: the run was stopped".to_owned());
         }
         let summary = load::Summary::of_records(&records[..13], &run());
-        assert_eq!(summary.failed(), 2);
+        assert_near(&summary.to_json(), "/failed", 2.0);
         let text = summary.to_text();
         for said in [
             "13 requests in 2.00 s: 8 ok (61.5 %), 2 timeout, 3 given up when the run was stopped\n",
@@ -332,11 +320,6 @@ mod tests {
         ] {
             assert_says(&flat(&text), said);
         }
-        let json = summary.to_json();
-        assert_near(&json, "/failed", 2.0);
-        assert_near(&json, "/given_up", 3.0);
-        assert_near(&json, "/outcomes/client_abort", 3.0);
-        assert_eq!(json["failures"].as_array().map(Vec::len), Some(1));
         let none = load::Summary::of_records(&records[10..12], &run());
         let said = "2 of 2 requests were given up when the run was stopped.";
         assert_eq!(none.all.verdict(), said);
@@ -352,11 +335,9 @@ mod tests {
     fn under_overload_the_failed_are_spoken_of_first() {
         let summary = load::Summary::of_records(&overload(), &run());
         let text = summary.to_text();
-        let verdict = "112 of 120 requests (93 %) failed: 112 timeout, last seen in the server, before its first token, \
-            after 10.00 s on average. Of 0.50 s the 8 of 120 requests that went well took on average, 58 % was spent in \
-            decoding";
         for said in [
-            verdict,
+            "112 of 120 requests (93 %) failed: 112 timeout, last seen in the server, before its first token, after 10.00 s on \
+             average. Of 0.50 s the 8 of 120 requests that went well took on average, 58 % was spent in decoding",
             "\nms, 8 of 120 requests count ",
             "of all 120, at least\n",
             "\ntotal, from send 120 9366.6 10000.0 10000.0 10000.0\n",
@@ -369,56 +350,28 @@ mod tests {
         }
         let json = summary.to_json();
         for (pointer, expected) in [
-            ("/failures/0/requests", 112.0),
             ("/failures/0/waited/p50", 10.001),
             ("/queued_unknown_requests", 112.0),
-            ("/running_unknown_requests", 112.0),
             ("/failures/0/parts/0/mean", 9.996),
-            ("/latency_at_least/ttft_from_send/p50", 10.0),
             ("/latency_at_least/ttft_from_schedule/p50", 10.001),
-            ("/latency_at_least/total_latency_from_send/count", 120.0),
             ("/latency/ttft_from_send/p50", 0.209),
         ] {
             assert_near(&json, pointer, expected);
         }
-        let first = &json["failures"][0];
-        assert_eq!(first["outcome"], "timeout");
-        assert_eq!(first["ended_in"], "server");
-        assert_eq!(json["time_spent"]["sentence"], summary.all.verdict());
     }
 
+    /// It died with its first token seen, 350 ms from its send: not at its last read.
     #[test]
-    fn a_few_failed_ones_are_counted_and_not_spoken_of_first() {
-        let mut records: Vec<Row> = (0..99).map(|n| Sample::starting(n).open_row()).collect();
-        let died = Sample::starting(99).at(Moment::Finish, 300);
-        records.push(
-            died.at(Moment::End, 450)
-                .ended(Outcome::UpstreamDied, "")
-                .open_row(),
-        );
-        let summary = load::Summary::of_records(&records, &run());
-        let verdict = summary.all.verdict();
-        let start = "Of 0.50 s the 99 of 100 requests that went well took on average, ";
-        assert!(verdict.starts_with(start), "{verdict}");
-        let text = summary.to_text();
-        let line =
-            "failed        1 upstream_died, last seen in decoding, after 0.35 s on average\n";
-        assert_says(&text, line);
-        let json = summary.to_json();
-        // The one that died had its first token, and 350 ms from its send when it was over: not its last read.
+    fn who_failed_waited_at_least_until_its_end() {
+        let died = Sample::starting(1).at(Moment::Finish, 202);
+        let died = died.at(Moment::End, 352).ended(Outcome::UpstreamDied, "");
+        let mut records = vec![Sample::whole().open_row(), died.open_row()];
+        let json = json_of(&records, &run());
         assert_near(&json, "/latency_at_least/ttft_from_send/max", 0.209);
         assert_near(&json, "/failures/0/waited/max", 0.351);
         // Of replies that are no streams nobody knows a first token.
         records[0].timeline.clear(Moment::FirstToken);
         let json = json_of(&records, &run());
-        assert_eq!(
-            json["latency_at_least"]["ttft_from_send"]["p50"],
-            Value::Null
-        );
-        assert_near(
-            &json,
-            "/latency_at_least/total_latency_from_send/count",
-            100.0,
-        );
+        assert!(json["latency_at_least"]["ttft_from_send"]["p50"].is_null());
     }
 }

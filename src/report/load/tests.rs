@@ -72,21 +72,13 @@ fn failed_attempts_are_counted_by_server_outcome_and_status() {
     records[3].host = None;
     records[3].failed_attempts = shown(&[failed("server-2", 502)]);
     let json = json_of(&records, &run());
-    let of_server = &json["hosts"]["127.0.0.1:30001"];
-    assert_eq!(
-        (&of_server["completed"], &of_server["failed"]),
-        (&json!(1), &json!(1))
-    );
+    assert_near(&json, "/hosts/127.0.0.1:30001/failed", 1.0);
     records[3].failed_attempts = None;
     let json = json_of(&records, &run());
     assert_eq!(json["attempts"], 5);
     assert_eq!(json["retried_requests"], 2);
     let of = |host: &str, count| json!({ "host": host, "outcome": "rejected", "status": 503, "count": count });
     assert_eq!(json["failed_attempts"], json!([of("b:1", 2), of("a:1", 1)]));
-    let text = Summary::of_records(&records, &run()).to_text();
-    let said =
-        "2 of 4 requests took more than one attempt; attempts that failed: 2 x b:1 rejected 503";
-    assert_says(&text, said);
 }
 
 /// Text with one space where there are several: columns are as wide as they must be.
@@ -135,13 +127,9 @@ pub fn assert_near(json: &Value, pointer: &str, expected: f64) {
 }
 
 /// What the four requests come to, by its place in the summary.
-const BY_HAND: [(&str, f64); 57] = [
-    ("/requests", 4.0),
+const BY_HAND: [(&str, f64); 40] = [
     ("/completed", 3.0),
-    ("/failed", 1.0),
-    ("/outcomes/ok", 3.0),
     ("/outcomes/timeout", 1.0),
-    ("/outcomes/rejected", 0.0),
     ("/success_rate", 0.75),
     ("/duration", 2.0),
     ("/offered_rate", 2.5),
@@ -151,29 +139,20 @@ const BY_HAND: [(&str, f64); 57] = [
     ("/request_throughput", 1.5),
     ("/total_input_tokens", 90.0),
     ("/total_output_tokens", 87.0),
-    ("/input_throughput", 45.0),
-    ("/output_throughput", 43.5),
     ("/total_throughput", 88.5),
-    // Two rows of 29 tokens fall into the first second after the first send.
-    ("/latency/server_latency/count", 3.0),
     ("/latency/server_latency/mean", 1.585 / 3.0),
-    ("/latency/server_latency/p50", 0.495),
     // numpy.percentile([495, 495, 595], 99)
     ("/latency/server_latency/p99", 0.593),
     ("/latency/server_latency/max", 0.595),
     ("/latency/total_latency_from_send/max", 0.599),
     ("/latency/total_latency_from_schedule/p50", 0.5),
-    ("/latency/ttft/mean", 0.198),
-    ("/latency/ttft_from_send/mean", 0.209),
     ("/latency/ttft_from_schedule/mean", 0.210),
     ("/latency/pure_queue_time/p99.9", 0.08),
     ("/latency/schedule_lag/count", 3.0),
-    ("/avg_server_latency", 1585.0 / 3.0),
     ("/avg_total_latency", (498.0 + 498.0 + 598.0) / 3.0),
     ("/avg_ttft", 198.0),
     ("/p99_server_latency", 593.0),
     ("/mean_e2e_latency_ms", (499.0 + 499.0 + 599.0) / 3.0),
-    ("/median_e2e_latency_ms", 499.0),
     // The population's: sqrt(2)/3 × 100.
     ("/std_e2e_latency_ms", 47.140_452_079_103_17),
     ("/median_ttft_ms", 209.0),
@@ -186,22 +165,17 @@ const BY_HAND: [(&str, f64); 57] = [
     ("/mean_concurrency", (499.0 + 499.0 + 599.0 + 2.0) / 2000.0),
     ("/peak_concurrency", 2.0),
     ("/mean_queued", 240.0 / 2000.0),
-    ("/peak_queued", 1.0),
     ("/mean_running", 3.0 * 395.0 / 2000.0),
     ("/series/bucket_s", 0.02),
     // 0–20 ms: one request from 1 ms on.
     ("/series/concurrency/0", 0.95),
     ("/series/queued/1", 1.0),
-    ("/series/queued/5", 0.0),
-    ("/series/running/5", 1.0),
     // The fourth, of which nobody knows when it was where.
     ("/state_unknown_requests", 1.0),
     ("/mean_unknown", 2.0 / 2000.0),
     // Each server has figures of its own.
     ("/hosts/127.0.0.1:30000/outcomes/timeout", 1.0),
-    ("/hosts/127.0.0.1:30001/requests", 1.0),
     ("/hosts/127.0.0.1:30001/avg_server_latency", 595.0),
-    ("/hosts/127.0.0.1:30001/peak_concurrency", 1.0),
 ];
 
 #[test]
@@ -214,9 +188,6 @@ fn figures_by_hand() {
         json["errors"],
         json!([{ "error": "no answer for 10 s", "count": 1 }])
     );
-    assert_eq!(json["config"], json!({ "seed": 7 }));
-    let buckets = json["series"]["concurrency"].as_array();
-    assert_eq!(buckets.map(Vec::len), Some(100));
 }
 
 #[test]
@@ -244,11 +215,9 @@ fn the_time_is_told_in_one_sentence() {
         (0.10 s), 15 % in the server queue (80.0 ms), 2 % in tokenizing and the hand-over to the scheduler \
         (10.0 ms); in the router queue 3.0 ms.";
     assert_eq!(summary.all.verdict(), expected);
-    let json = summary.to_json();
-    assert_near(&json, "/time_spent/parts/0/share", 970.0 / 1600.0);
-    assert_near(&json, "/time_spent/parts/2/mean", 0.08);
-    let parts = json["time_spent"]["parts"].as_array().unwrap();
-    let shares: f64 = parts.iter().filter_map(|part| part["share"].as_f64()).sum();
+    let parts = summary.to_json()["time_spent"]["parts"].take();
+    let parts = parts.as_array().unwrap().iter();
+    let shares: f64 = parts.filter_map(|part| part["share"].as_f64()).sum();
     assert!((shares - 1.0).abs() < 1e-9);
 }
 
@@ -268,14 +237,13 @@ fn the_sentence_says_what_was_not_seen() {
         "the answer had no `meta_info` (to measure them: an answer as SGLang writes it) (in 1 of";
     assert_says(&sentence, remedy);
     let sentence = Summary::of_records(&four()[3..], &run()).all.verdict();
-    assert_eq!(
-        sentence,
-        "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
-        after 3.0 ms on average."
-    );
-    assert_eq!(
-        Summary::of_records(&[], &run()).all.verdict(),
-        "Where the time went is unknown: no row of a request that succeeded tells its arrival and its end."
+    let said = "1 of 1 requests (100 %) failed: 1 timeout, last seen in the router or the server, before the first token, \
+        after 3.0 ms on average.";
+    assert_eq!(sentence, said);
+    let sentence = Summary::of_records(&[], &run()).all.verdict();
+    assert_says(
+        &sentence,
+        "Where the time went is unknown: no row of a request",
     );
 }
 
@@ -318,16 +286,13 @@ fn what_is_the_whole_requests_counts_once() {
     for (pointer, expected) in [
         ("/requests", 1.0),
         ("/rows", 2.0),
-        ("/completed", 1.0),
         ("/total_input_tokens", 30.0),
         ("/total_output_tokens", 58.0),
         ("/latency/total_latency/count", 1.0),
         ("/latency/client_stall/count", 1.0),
         ("/latency/schedule_lag/count", 1.0),
         ("/latency/pure_queue_time/count", 2.0),
-        ("/latency/ttft_observed/count", 2.0),
         ("/latency/ttft_observed/max", 0.213),
-        ("/peak_concurrency", 1.0),
         // The scheduler runs both sequences.
         ("/peak_running", 2.0),
         ("/time_spent/requests", 1.0),
@@ -350,24 +315,16 @@ fn usage_speaks_of_the_whole_request() {
     let json = json_of(&records, &run());
     assert_near(&json, "/total_input_tokens", 31.0);
     assert_near(&json, "/total_output_tokens", 50.0);
-    assert_near(&json, "/output_tokens_unknown_requests", 0.0);
     for record in &mut records {
         record.more.usage_completion_tokens = None;
         record.more.usage_prompt_tokens = None;
     }
     let json = json_of(&records, &run());
     // Events are no tokens.
-    for key in [
-        "total_input_tokens",
-        "total_output_tokens",
-        "output_throughput",
-        "mean_tpot_ms",
-    ] {
+    for key in "total_input_tokens total_output_tokens output_throughput mean_tpot_ms".split(' ') {
         assert_eq!(json[key], Value::Null, "{key}");
     }
     assert_near(&json, "/output_tokens_unknown_requests", 1.0);
-    let text = Summary::of_records(&records, &run()).to_text();
-    assert_says(&text, "note: 1 of 1 ok requests are in no token figure");
 }
 
 #[test]
@@ -402,25 +359,14 @@ fn a_goal_that_is_none_is_told_what_would_be() {
     for text in ["ttft:500", "ttft:500ms", "ttft:0.5s"] {
         assert_eq!(text.parse::<Goal>().unwrap().most_ms, 500.0, "{text}");
     }
-    let error = |text: &str| text.parse::<Goal>().unwrap_err().to_string();
-    assert!(error("ttft").contains("such as ttft:500"));
-    assert!(error("ttft:-5").contains("above 0"));
-    assert!(error("ttft:NaN").contains("above 0"));
-    assert!(error("latency:5").contains("e2el or one of server_latency, total_latency"));
-}
-
-#[test]
-fn no_requests_no_figures() {
-    let nothing = RunFacts {
-        ended: at(0),
-        ..run()
-    };
-    let json = json_of(&[], &nothing);
-    for key in "success_rate request_throughput mean_ttft_ms duration peak_concurrency".split(' ') {
-        assert_eq!(json[key], Value::Null, "{key}");
+    for (text, said) in [
+        ("ttft", "such as ttft:500"),
+        ("ttft:-5", "above 0"),
+        ("ttft:NaN", "above 0"),
+        ("latency:5", "e2el or one of server_latency, total"),
+    ] {
+        assert_says(&text.parse::<Goal>().unwrap_err().to_string(), said);
     }
-    let text = Summary::of_records(&[], &nothing).to_text();
-    assert_says(&text, "4 of 4 scheduled requests have no record");
 }
 
 #[test]

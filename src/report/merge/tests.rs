@@ -73,22 +73,18 @@ fn assert_judged(summary: &Value, grade: &str, said: &[&str]) {
 
 #[test]
 fn a_run_is_as_good_as_the_worst_of_its_shards() {
-    for (grade, expected, said) in [
-        (json!("VALID"), "VALID", &[][..]),
-        (json!("DEGRADED"), "DEGRADED", &["shard 1/2: late"]),
-        (json!("INVALID"), "INVALID", &["shard 1/2: late"]),
-        (Value::Null, "DEGRADED", &["shard 1/2 has no verdict"]),
+    for (grade, said) in [
+        ("VALID", &[][..]),
+        ("DEGRADED", &["shard 1/2: late"]),
+        ("INVALID", &["shard 1/2: late"]),
     ] {
         let root = tempfile::tempdir().unwrap();
         let [first, second] = two(root.path(), |second| {
-            match grade.as_str() {
-                None => second["verdict"] = Value::Null,
-                Some(grade) => *second = told("1/2", grade),
-            }
+            *second = told("1/2", grade);
             second["warnings"] = json!(["a warning"]);
         });
         let summary = merged(&[second, first], &root.path().join("out"));
-        assert_judged(&summary, expected, said);
+        assert_judged(&summary, grade, said);
         for (member, of_all) in [
             ("requests", json!(6)),
             ("scheduled", json!(6)),
@@ -99,7 +95,6 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
         ] {
             assert_eq!(summary[member], of_all, "{member}");
         }
-        assert_eq!(summary["config"][WORKLOAD], "abc");
         assert_eq!(summary["config"]["shard"], Value::Null);
     }
 }
@@ -152,14 +147,9 @@ fn a_shard_that_was_killed_is_taken_as_far_as_it_came() {
     fs::write(killed.join("requests.partial.csv"), partial).unwrap();
     let summary = merged(&dirs, &root.path().join("out"));
     assert_judged(&summary, "INVALID", &["shard 1/2 was cut short"]);
-    assert_eq!(
-        (&summary["requests"], &summary["scheduled"]),
-        (&5.into(), &6.into())
-    );
-    assert_says(
-        &summary["warnings"].to_string(),
-        "1 of 6 rows cannot be read",
-    );
+    assert_eq!(["requests", "scheduled"].map(|key| &summary[key]), [5, 6]);
+    let warnings = summary["warnings"].to_string();
+    assert_says(&warnings, "1 of 6 rows cannot be read");
     // Killed before its first rows reached the disk; and before it began.
     fs::write(killed.join("requests.partial.csv"), "").unwrap();
     assert_eq!(merged(&dirs, &root.path().join("early"))["requests"], 3);
@@ -175,13 +165,24 @@ fn refused(dirs: &[PathBuf], root: &Path) -> String {
 #[test]
 fn what_are_no_shards_of_one_schedule_makes_no_run() {
     let root = tempfile::tempdir().unwrap();
-    let dirs = two(root.path(), |second| {
+    let [first, other] = two(root.path(), |second| {
         second["config"][WORKLOAD] = "def".into()
     });
-    let said = "config.workload_sha256 is \"def\"";
-    assert_says(&refused(&dirs, root.path()), said);
-    let said = "is a file; --merge takes the folders of the shards";
-    assert_says(&refused(&[dirs[0].join(ROWS)], root.path()), said);
+    let mut whole = told("", "VALID");
+    whole["config"]["shard"] = Value::Null;
+    let whole = shard(root.path(), 2, &whole);
+    let rows = first.join(ROWS);
+    for (dirs, said) in [
+        ([&first, &other], "config.workload_sha256 is \"def\""),
+        ([&first, &first], "each of one run's shards is given once"),
+        (
+            [&first, &whole],
+            "no shard: the run was made without --shard",
+        ),
+        ([&rows, &first], "is a file; --merge takes the folders"),
+    ] {
+        assert_says(&refused(&dirs.map(PathBuf::clone), root.path()), said);
+    }
 }
 
 #[test]
@@ -195,4 +196,11 @@ fn a_merging_that_fails_leaves_nothing_in_the_way_of_the_next() {
     assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
     fs::remove_dir_all(out.join("summary.json")).unwrap();
     assert_eq!(merged(&dirs, &out)["requests"], 6);
+    // What is another's there stays.
+    let others = root.path().join("others");
+    fs::create_dir_all(others.join(".merging")).unwrap();
+    fs::write(others.join(".merging/thesis"), "mine").unwrap();
+    merge(&dirs, &others).unwrap();
+    let kept = fs::read_to_string(others.join(".merging/thesis"));
+    assert_eq!(kept.unwrap(), "mine");
 }

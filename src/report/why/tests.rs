@@ -2,30 +2,25 @@ use std::path::Path;
 
 use super::*;
 use crate::report::files::{ProcessFile, RunFile, SeriesRow};
-use crate::request::cell;
-use crate::request::columns::COLUMNS;
 use crate::request::stages::Spent;
 use crate::request::timeline::STAGES;
 use crate::table::Cell;
 
 /// A server of two slots. A long prompt that is answered for 10 s and a short one are there when one more comes.
 fn run() -> Run {
+    labelled(|_| "")
+}
+
+/// The same with labels by id.
+fn labelled(labels: impl Fn(&str) -> &'static str) -> Run {
     let mut table = Table::default();
     let mut row = |id: &'static str, prompt: f64, queued: f64, started: f64, ended: f64| {
         let cell = |name: &'static str, value| (name, Cell::Number(value));
         table.push([
             ("req_id", Cell::Id(id)),
             ("host", Cell::Word("a:1")),
-            (
-                "endpoint",
-                Cell::Word(if prompt > 1e3 {
-                    "/v1/completions"
-                } else {
-                    "/generate"
-                }),
-            ),
+            ("labels", Cell::Word(labels(id))),
             cell("actual_prompt_tokens", prompt),
-            cell("actual_output_tokens", 10.0),
             cell("actual_total_tokens", prompt + 10.0),
             cell("queue_time_start", queued),
             cell("queue_time_end", started),
@@ -40,10 +35,7 @@ fn run() -> Run {
         let started = f64::from(started);
         row(id, 20.0, at, started, started + 1.0);
     }
-    Run {
-        table,
-        ..Run::default()
-    }
+    Run::of_table(table)
 }
 
 #[test]
@@ -52,15 +44,12 @@ fn a_request_is_told_what_it_waited_for_and_who_held_it_up() {
     let mut why = Why::of(&run);
     adds_up(&why, &run.table);
     let told = why.of_row(&run.table, 3).unwrap();
-    assert_eq!(
-        (&told["waited_s"], &told["cause"]),
-        (&json!(3.0), &json!("slots"))
-    );
     let first = &told["held_up_by"][0];
     assert_eq!(
-        (&first["req_id"], &first["seconds"]),
-        (&json!("long"), &json!(1.5))
+        [&told["waited_s"], &told["cause"], &first["req_id"]],
+        [&json!(3.0), &json!("slots"), &json!("long")]
     );
+    assert_eq!(first["seconds"], 1.5);
     let sentence = "waited 3.00 s: all 2 slots were taken; longest by long (96k-token prompt)";
     assert_eq!(told["words"], sentence);
     let long = why.of_row(&run.table, 0).unwrap();
@@ -75,10 +64,11 @@ fn a_request_is_told_what_it_waited_for_and_who_held_it_up() {
     // Of requests of which nobody knows the length it is not said, nor are they counted to the long ones.
     let mut unknown = why.groups.clone();
     unknown.retain(|of| of.by == "prompt");
-    let long = unknown
-        .iter_mut()
-        .filter(|of| !of.name.starts_with("up to"));
-    long.for_each(|of| of.name = "unknown".to_owned());
+    for of in &mut unknown {
+        if !of.name.starts_with("up to") {
+            of.name = "unknown".to_owned();
+        }
+    }
     assert_eq!(lopsided(&unknown), None);
     // Where all are alike nothing is to be said of any.
     why.groups.retain(|group| group.name.starts_with("up to"));
@@ -111,11 +101,6 @@ fn causes_that_are_stages_have_their_names() {
 }
 
 #[test]
-fn where_nobody_waited_there_is_no_table() {
-    assert!(tables::tables(&Why::of(&Run::default())).is_empty());
-}
-
-#[test]
 fn parts_add_up_to_the_whole_in_every_file_of_rows() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let made = ["rows", "golden/report/h200"];
@@ -125,10 +110,7 @@ fn parts_add_up_to_the_whole_in_every_file_of_rows() {
     assert!(real.len() >= 7, "{real:?}");
     for path in made.iter().chain(&real) {
         let table = Table::read(path).unwrap();
-        let run = Run {
-            table,
-            ..Run::default()
-        };
+        let run = Run::of_table(table);
         let why = Why::of(&run);
         adds_up(&why, &run.table);
         assert!(why.to_json(&run.table)["sequences"].as_u64() == Some(why.sequences));
@@ -171,10 +153,7 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
         if !untimed.is_empty() {
             table.push([&[host, at("forwarded_time", 6.0)], untimed].concat());
         }
-        let why = Why::of(&Run {
-            table,
-            ..Run::default()
-        });
+        let why = Why::of(&Run::of_table(table));
         let [others, unknown] =
             [Cause::NotSeen, Cause::Unknown].map(|of| seconds(why.causes.of(of)));
         (others, unknown, why.untimed, why.by_nobody)
@@ -182,67 +161,31 @@ fn where_a_request_without_times_was_others_are_not_blamed() {
     assert_eq!(run("offset", &[]), (3.0, 0.0, 0, 3.0));
     let ended = ("end_time", Cell::Number(8.5));
     let word = |column, word| [ended, (column, Cell::Word(word))];
-    for (what, clock, row, told) in [
-        ("it was here", "offset", &[ended][..], (1.0, 2.0, 1, 3.0)),
-        (
-            "where it was nobody knows",
-            "offset",
-            &word("host", ""),
-            (1.0, 2.0, 1, 3.0),
-        ),
-        (
-            "nor its end",
-            "offset",
-            &word("unread", "background"),
-            (1.0, 2.0, 1, 3.0),
-        ),
-        (
-            "nor how far the clock is",
-            "raw",
-            &[ended],
-            (0.0, 3.0, 1, 3.0),
-        ),
-        (
-            "it was elsewhere",
-            "offset",
-            &word("host", "b:1"),
-            (3.0, 0.0, 1, 3.0),
-        ),
-        (
-            "or nowhere",
-            "offset",
-            &word("ended_in", "proxy"),
-            (3.0, 0.0, 0, 3.0),
-        ),
-    ] {
-        assert_eq!(run(clock, row), told, "{what}");
+    // It was here; where it was nobody knows, or when it ended.
+    let nobody = [word("host", ""), word("unread", "background")];
+    for row in [&[ended][..], &nobody[0], &nobody[1]] {
+        assert_eq!(run("offset", row), (1.0, 2.0, 1, 3.0), "{row:?}");
     }
+    let far = "nor how far the clock is";
+    assert_eq!(run("raw", &[ended]), (0.0, 3.0, 1, 3.0), "{far}");
+    // It was elsewhere, or nowhere.
+    assert_eq!(run("offset", &word("host", "b:1")), (3.0, 0.0, 1, 3.0));
+    assert_eq!(
+        run("offset", &word("ended_in", "proxy")),
+        (3.0, 0.0, 0, 3.0)
+    );
 }
 
 #[test]
 fn tenants_are_told_apart() {
-    let mut run = run();
-    let mut table = Table::default();
-    for row in 0..run.table.len() {
-        let cells = COLUMNS
-            .iter()
-            .map(|column| (column.id, run.table.value(column.id, row)));
-        let tenant = if row < 1 { "a" } else { "b" };
-        let labels = cell::Value::Text(format!("x-team=t; x-tenant={tenant}").into());
-        let labels = [(ColumnId::labels, labels)];
-        table.push_cells(cells.chain(labels));
-    }
-    run.table = table;
+    let mut run = labelled(|id| match id {
+        "long" => "x-team=t; x-tenant=a",
+        _ => "x-team=t; x-tenant=b",
+    });
     let why = Why::of(&run);
-    let of = |by: &str| {
-        why.groups
-            .iter()
-            .filter(|of| of.by == by)
-            .collect::<Vec<_>>()
-    };
     // All are of one team.
-    assert!(of("x-team").is_empty());
-    let [a, b] = of("x-tenant")[..] else {
+    let told = why.groups.iter().filter(|of| of.by.starts_with("x-"));
+    let [a, b] = told.collect::<Vec<_>>()[..] else {
         panic!("{:?}", why.groups)
     };
     assert_eq!((a.requests, b.requests, a.bore, b.bore), (1, 7, 0.0, 1.0));
@@ -280,15 +223,12 @@ fn limits_that_a_file_tells_are_used_and_their_source_is_told() {
     }];
     let told = |run: &Run| {
         let server = Why::of(run).to_json(&run.table)["servers"][0].take();
-        ["slots", "slots_source", "pool_tokens", "pool_source"].map(|key| server[key].clone())
+        ["slots", "slots_source", "pool_tokens", "pool_source"]
+            .map(|key| server[key].to_string())
+            .join(" ")
     };
-    let known = [
-        json!(2),
-        json!("found in the rows"),
-        json!(16_384),
-        json!("its /metrics"),
-    ];
-    assert_eq!(told(&run), known);
+    let found = r#"2 "found in the rows" 16384 "its /metrics""#;
+    assert_eq!(told(&run), found);
     run.file = Some(RunFile {
         processes: vec![ProcessFile {
             name: "a:1".into(),
@@ -297,13 +237,8 @@ fn limits_that_a_file_tells_are_used_and_their_source_is_told() {
         }],
         ..RunFile::default()
     });
-    let known = [
-        json!(2),
-        json!("its command"),
-        json!(200_000),
-        json!("its command"),
-    ];
-    assert_eq!(told(&run), known);
+    let started = r#"2 "its command" 200000 "its command""#;
+    assert_eq!(told(&run), started);
 }
 
 proptest::proptest! {
@@ -330,7 +265,7 @@ proptest::proptest! {
             }
             table.push(cells);
         }
-        let run = Run { table, ..Run::default() };
+        let run = Run::of_table(table);
         adds_up(&Why::of(&run), &run.table);
     }
 }

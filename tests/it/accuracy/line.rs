@@ -1,7 +1,5 @@
 //! The parts in a row, each with its delays, and what they wrote down.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use queuescope::clock::{Clock, NANOS, Stamp};
@@ -12,7 +10,6 @@ use queuescope::sim::server::Sim;
 use tokio::io::AsyncReadExt;
 
 use crate::support::delays::{Held, Network, Piece, Router};
-use crate::support::process::Process;
 use crate::support::proxy::{Front, Row, workers};
 use crate::support::wire::{Client, PATIENCE, Reader, until};
 
@@ -31,8 +28,6 @@ pub struct Laid {
     pub decode: Duration,
     /// The client stops reading for so long.
     pub stall: Option<Duration>,
-    /// The hop is a process of its own, with a clock of its own.
-    pub is_apart: bool,
     /// How far the engine's clock is ahead, seconds.
     pub skew_s: f64,
 }
@@ -45,14 +40,6 @@ pub struct Line {
     network: Network,
     front: Front,
     sim: Sim,
-    _hop: Mutex<Option<Process>>,
-}
-
-/// How well other clocks may be known at least, from what the warm-ups saw: nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Known {
-    pub hop: i64,
-    pub engine: i64,
 }
 
 /// What the client wrote down.
@@ -87,8 +74,6 @@ pub const LONG: Duration = Duration::from_millis(120);
 const WARM_UP: usize = 4;
 const PROMPT: usize = 100;
 const TOKENS: u32 = 12;
-/// By what the front knows a hop in a process of its own.
-const HOP_SECRET: &str = "known to front and hop";
 /// Enough bytes to fill every buffer between server and client: the simulated text grows from event to event.
 const MANY_TOKENS: u32 = 2_500;
 
@@ -121,16 +106,9 @@ impl Line {
         let sim = Sim::start(config, clock.clone()).unwrap();
         let network = Network::start(sim.addr(), clock.clone()).await;
         let router = Router::start(clock.clone()).await;
-        let servers = [network.addr];
-        let workers = workers(if laid.is_apart { &[] } else { &servers });
-        let front = Front::with(&[router.addr], |config| {
-            config.workers = workers;
-            config.hop_secret = laid.is_apart.then(|| HOP_SECRET.into());
-        })
-        .await;
-        let hop = laid.is_apart.then(|| hop(network.addr));
-        let hop_addr = hop.as_ref().map(|hop| hop.hops[0]);
-        router.sends_to(hop_addr.unwrap_or_else(|| front.hop_addr()));
+        let workers = workers(&[network.addr]);
+        let front = Front::with(&[router.addr], |config| config.workers = workers).await;
+        router.sends_to(front.hop_addr());
         Line {
             laid,
             clock,
@@ -138,7 +116,6 @@ impl Line {
             network,
             front,
             sim,
-            _hop: Mutex::new(hop),
         }
     }
 
@@ -192,8 +169,8 @@ impl Line {
     }
 
     /// Learns the engine's clock without delays, then lays them and sends the request that is measured. Its
-    /// row, what the injectors say, and the widest that the engine's clock may be known.
-    pub async fn run(self) -> (Row, Truth, Known) {
+    /// row, what the injectors say, and the widest that the engine's clock may be known, nanoseconds.
+    pub async fn run(self) -> (Row, Truth, i64) {
         let mut known = Vec::new();
         for n in 0..WARM_UP {
             let id = format!("warm-up-{n}");
@@ -205,9 +182,7 @@ impl Line {
                 .ours(served.received)
                 .nanos_since(self.router.last().sent);
             let back = asked.first_got.nanos_since(self.ours(served.first_token));
-            // Of the hop's clock: between the client's asking and its reading.
-            let hop = asked.first_got.nanos_since(asked.asked);
-            known.push((asked.asked, hop, there + back));
+            known.push((asked.asked, there + back));
         }
         self.network.forget();
         self.router.holds(self.laid.router, self.laid.router_back);
@@ -241,19 +216,10 @@ impl Line {
         let row = rows.pop().unwrap();
         let now = self.clock.now();
         // Half the width, and what both sides are widened by: drift since then (100 ppm), 5 µs and rounding.
-        // Through a hop of another clock the engine's first bound is no surer than the hop's.
-        let widened = |at: Stamp| now.nanos_since(at) / 10_000 + 5_010;
-        let hop = |(at, hop, _): (Stamp, i64, i64)| hop / 2 + widened(at);
-        let engine = |one: (Stamp, i64, i64)| {
-            let by_hop = if self.laid.is_apart { hop(one) } else { 0 };
-            one.2 / 2 + widened(one.0) + by_hop
-        };
-        let known_by = Known {
-            hop: known.iter().copied().map(hop).min().unwrap(),
-            engine: known.iter().copied().map(engine).min().unwrap(),
-        };
+        let widened = |(at, width): (Stamp, i64)| width / 2 + now.nanos_since(at) / 10_000 + 5_010;
+        let known = known.into_iter().map(widened).min().unwrap();
         assert_eq!(row["req_id"], "measured");
-        (row, truth, known_by)
+        (row, truth, known)
     }
 
     /// Another request takes the server's only place, straight, and leaves when ours has waited for it.
@@ -293,21 +259,6 @@ impl Line {
         let skew = (self.laid.skew_s * NANOS as f64) as i64;
         theirs.unwrap().plus_nanos(-skew)
     }
-}
-
-/// A proxy without a front, with a clock of its own.
-fn hop(server: SocketAddr) -> Process {
-    let folder = Arc::new(tempfile::tempdir().unwrap());
-    let secret = folder.path().join("secret");
-    std::fs::write(&secret, HOP_SECRET).unwrap();
-    let worker = format!("w0=127.0.0.1:0=http://{server}");
-    let args = [
-        "--worker",
-        &worker,
-        "--hop-secret-file",
-        secret.to_str().unwrap(),
-    ];
-    Process::in_folder(folder, &args)
 }
 
 /// Waits until one of the server's gauges is 1.

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::meaning::Said;
-use super::queries::{all, compared, dashboards};
+use super::queries::{all, compared, dashboards, filled};
 use super::{read, root};
 use crate::support::proxy::rows;
 use crate::support::router::free_port;
@@ -57,15 +57,12 @@ fn prometheus(folder: &Path) -> (Running, SocketAddr) {
     let file = folder.join("prometheus.yml");
     std::fs::write(&file, config).unwrap();
     let addr = free_port();
-    let child = Command::new("prometheus")
-        .arg(format!("--config.file={}", file.display()))
-        .arg(format!(
-            "--storage.tsdb.path={}",
-            folder.join("data").display()
-        ))
-        .arg(format!("--web.listen-address={addr}"))
-        .stderr(Stdio::null())
-        .spawn();
+    let mut command = Command::new("prometheus");
+    command.arg(format!("--config.file={}", file.display()));
+    let data = folder.join("data");
+    command.arg(format!("--storage.tsdb.path={}", data.display()));
+    command.arg(format!("--web.listen-address={addr}"));
+    let child = command.stderr(Stdio::null()).spawn();
     let child = child.unwrap_or_else(|error| {
         panic!("prometheus ({error}): install it: `bash scripts/test.sh` does")
     });
@@ -119,24 +116,6 @@ async fn rules(addr: SocketAddr) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A query with everything chosen, and with one model, worker and endpoint chosen.
-fn filled(query: &str) -> [String; 2] {
-    let fill = |model, worker, endpoint| {
-        query
-            .replace("$__rate_interval", "1m")
-            .replace("$model", model)
-            .replace("$worker", worker)
-            .replace("$endpoint", endpoint)
-            .replace("$front", ".*")
-    };
-    let chosen = fill("demo-8b", "server-1", "/v1/chat/completions");
-    assert!(
-        !chosen.replace("$1", "").contains('$'),
-        "a variable without a value: {chosen}"
-    );
-    [fill(".*", ".*", ".*"), chosen]
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_query_of_every_panel_and_rule_finds_data() {
     let folder = tempfile::tempdir().unwrap();
@@ -164,19 +143,15 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
     for (kind, query) in rules {
         if kind == "alerting" {
             ask(addr, &query).await;
-            pending.extend(
-                compared(&query)
-                    .into_iter()
-                    .map(|side| (query.clone(), side)),
-            );
+            let sides = compared(&query).into_iter();
+            pending.extend(sides.map(|side| (query.clone(), side)));
         } else {
             pending.push((kind, query));
         }
     }
     for (name, board) in dashboards() {
-        pending.extend(
-            all(&board).flat_map(|query| filled(&query).map(|query| (name.clone(), query))),
-        );
+        let both = all(&board).flat_map(|query| filled(&query));
+        pending.extend(both.map(|query| (name.clone(), query)));
     }
     let queries = pending.len();
     assert!(queries > 150, "{queries}");
@@ -184,11 +159,8 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
         let mut nothing = Vec::new();
         for (place, query) in pending {
             // A quantile or share of nothing is no number.
-            if !ask(addr, &query)
-                .await
-                .iter()
-                .any(|value| value.is_finite())
-            {
+            let found = ask(addr, &query).await;
+            if !found.iter().any(|value| value.is_finite()) {
                 nothing.push((place, query));
             }
         }
@@ -198,14 +170,8 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    let left: String = pending
-        .iter()
-        .map(|(place, query)| format!("{place}: {query}\n"))
-        .collect();
-    assert!(
-        left.is_empty(),
-        "of {queries} queries these found nothing:\n{left}"
-    );
+    let what = format!("of {queries} queries these found nothing");
+    assert!(pending.is_empty(), "{what}: {pending:#?}");
     // What a server does with a request is seen apart, of streamed chat by its traces: the grey band is as good as none. Rows of a
     // machine that is held up may go out before the spans come.
     let stage = "sum(queuescope_stage_duration_seconds_sum{stage=~\"PLACE\"} or vector(0))";
@@ -216,12 +182,7 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
     assert!(share("server").await < 0.02, "{}", share("server").await);
     // The load rises and falls: the router queue is short before its first crowd.
     for place in ["router_queue", "server_queue"] {
-        let mut rounds = 0;
-        while share(place).await <= 0.02 {
-            rounds += 1;
-            assert!(rounds < ROUNDS, "{place}: {}", share(place).await);
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
+        until_async(place, async || share(place).await > 0.02).await;
     }
     // Prometheus misses the first of a kind of failure: the later it is asked, the less that is.
     let mut said = Vec::new();
@@ -232,17 +193,13 @@ async fn every_query_of_every_panel_and_rule_finds_data() {
     ends_in_good_order(&mut demo).await;
     // By now every row is on disk.
     let rows = rows(&folder.path().join("demo/proxy.csv"));
-    let wrong: Vec<Vec<String>> = said.iter().map(|said| said.wrong(&rows)).collect();
-    assert!(wrong.iter().any(Vec::is_empty), "{wrong:#?}");
+    let wrong: Vec<Option<String>> = said.iter().map(|said| said.wrong(&rows)).collect();
+    assert!(wrong.contains(&None), "{wrong:#?}");
 }
 
 /// SIGTERM ends the demo, its router too, and there was no error.
 async fn ends_in_good_order(demo: &mut Running) {
-    kill(
-        Pid::from_raw(demo.0.id().try_into().unwrap()),
-        Signal::SIGTERM,
-    )
-    .unwrap();
+    kill(Pid::from_raw(demo.0.id().cast_signed()), Signal::SIGTERM).unwrap();
     let mut status = None;
     until_async("the demo's end", async || {
         status = demo.0.try_wait().unwrap();

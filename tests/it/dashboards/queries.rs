@@ -40,6 +40,24 @@ pub fn all(board: &Value) -> impl Iterator<Item = String> {
     queries.chain(variables)
 }
 
+/// A query with everything chosen, and with one model, worker and endpoint chosen.
+pub fn filled(query: &str) -> [String; 2] {
+    let fill = |model, worker, endpoint| {
+        query
+            .replace("$__rate_interval", "1m")
+            .replace("$model", model)
+            .replace("$worker", worker)
+            .replace("$endpoint", endpoint)
+            .replace("$front", ".*")
+    };
+    let chosen = fill("demo-8b", "server-1", "/v1/chat/completions");
+    assert!(
+        !chosen.replace("$1", "").contains('$'),
+        "a variable without a value: {chosen}"
+    );
+    [fill(".*", ".*", ".*"), chosen]
+}
+
 /// Picks what never happens in the demo: an alert that asks for it is asked for all.
 const NEVER: &str = r#"{reason!="openai_stream"}"#;
 

@@ -128,13 +128,13 @@ fn an_experiment_of_a_grid() {
             let label = format!("policy={policy}, max_running_requests={n}");
             let settings = json!({ "policy": policy, "max_running_requests": n });
             let run = format!("runs/{policy}-{n}");
-            Made {
+            let made = Made {
                 serves,
                 seed,
                 requests: 80,
                 ..MADE
-            }
-            .write(&dir.join(&run), settings.clone(), &summary());
+            };
+            made.write(&dir.join(&run), settings.clone(), &summary());
             runs.push(json!({ "dir": run, "label": label, "settings": settings, "repeat": 0, "state": "done" }));
         }
     }
@@ -161,19 +161,20 @@ fn an_experiment_of_a_grid() {
 fn servers_that_were_disturbed() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("faults");
-    Made {
+    let disturbed = Made {
         requests: 500,
         down: (10.0, 14.0),
         ..MADE
-    }
-    .write(&dir, json!({}), &summary());
-    put(
-        &dir,
-        "faults.csv",
-        "time,server,kind,event\n10.0,server-2,kill,down\n12.5,server-2,kill,up\n14.0,server-2,kill,ready\n20.0,server-1,refuse,down\n",
-    );
+    };
+    disturbed.write(&dir, json!({}), &summary());
+    let faults = "time,server,kind,event\n10.0,server-2,kill,down\n12.5,server-2,kill,up\n14.0,server-2,kill,ready\n20.0,server-1,refuse,down\n";
+    put(&dir, "faults.csv", faults);
     all_formats("faults", folder.path(), &["faults"]);
 }
+
+/// What stands in rows is text on the page, whatever it says.
+const HOSTILE: &str =
+    "<img src=x onerror=console.error(1)></script><script>console.error(2)</script>";
 
 #[test]
 fn a_run_that_was_cut_short_and_rows_that_cannot_be_read() {
@@ -183,18 +184,14 @@ fn a_run_that_was_cut_short_and_rows_that_cannot_be_read() {
     let rows = Made { fails: 3, ..MADE }
         .rows()
         .replacen("g-3,True", "g-3,True,\"more", 1)
-        .replace(",seen_by,", ",seen_of,");
+        .replace(",seen_by,", ",seen_of,")
+        .replace("alas", HOSTILE)
+        .replace(",m,", &format!(",{HOSTILE},"));
     put(&dir, "requests.partial.csv", &rows[..rows.len() - 40]);
-    put(
-        &dir,
-        "begun.json",
-        &json!({ "scheduled": 500, "config": { "seed": 1 }, "offered_rate": 18.0 }).to_string(),
-    );
-    put(
-        &dir,
-        "faults.csv",
-        "time,server,kind,event\nnever,server-2,kill,down\n",
-    );
+    let begun = json!({ "scheduled": 500, "config": { "seed": 1 }, "offered_rate": 18.0 });
+    put(&dir, "begun.json", &begun.to_string());
+    let faults = "time,server,kind,event\nnever,server-2,kill,down\n";
+    put(&dir, "faults.csv", faults);
     all_formats("cut", folder.path(), &["cut"]);
 }
 
@@ -206,12 +203,8 @@ fn records_of_a_proxy() {
     for n in 0..40 {
         let at = 1_795_000_000.5 + 0.3 * f64::from(n);
         for index in 0..2 {
-            let id = if n % 3 == 0 {
-                format!("r{n}#{index}")
-            } else {
-                format!("r{n}-{index}")
-            };
-            let host = n % 3;
+            let (host, mark) = (n % 3, if n % 3 == 0 { '#' } else { '-' });
+            let id = format!("r{n}{mark}{index}");
             let success = if n % 7 == 6 { "False" } else { "True" };
             writeln!(
                 text,
@@ -225,26 +218,4 @@ fn records_of_a_proxy() {
     }
     put(folder.path(), "records.csv", &text);
     all_formats("records", folder.path(), &["records.csv"]);
-}
-
-/// What stands in rows is text on the page, whatever it says.
-#[test]
-fn hostile_text_makes_nothing_on_a_page() {
-    let folder = tempfile::tempdir().unwrap();
-    let hostile = "<img src=x onerror=console.error(1)></script><script>console.error(2)</script>";
-    let mut text =
-        "req_id,success,error,host,model,arrival_time,finish_time,total_latency,outcome\n"
-            .to_owned();
-    for n in 0..40 {
-        let (at, outcome) = (f64::from(n), if n % 4 == 0 { "server_error" } else { "ok" });
-        let is_ok = if outcome == "ok" { "True" } else { "False" };
-        writeln!(
-            text,
-            "{n}{hostile},{is_ok},{hostile},{hostile},{hostile},{at},{},1.0,{outcome}",
-            at + 1.0
-        )
-        .unwrap();
-    }
-    put(folder.path(), "hostile.csv", &text);
-    page("hostile", folder.path(), &["hostile.csv"]);
 }

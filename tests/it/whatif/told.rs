@@ -17,26 +17,21 @@ use crate::support::{assert_says, table};
 #[test]
 fn what_is_read_is_not_written_over() {
     let folder = tempfile::tempdir().unwrap();
-    let rows = folder.path().join("rows.csv.gz");
-    std::fs::copy(file("slots16"), &rows).unwrap();
-    let (load, before) = (rows.to_str().unwrap(), std::fs::read(&rows).unwrap());
-    let notes = folder.path().join("notes.txt");
-    std::fs::write(&notes, "mine").unwrap();
-    let mine = notes.to_str().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let [load, mine, page] = ["rows.csv.gz", "notes.txt", "page.html"].map(path);
+    std::fs::copy(file("slots16"), &load).unwrap();
+    std::fs::write(&mine, "mine").unwrap();
     for (flags, wrong) in [
-        (["--html", load, "--set", "rate=1"], "is the same file as"),
-        (["--profile", load, "--html", mine], "is there already"),
-        (["--fit", load, "--profile", mine], "is there already"),
+        (["--html", &load, "--set", "rate=1"], "is the same file as"),
+        (["--profile", &load, "--html", &mine], "is there already"),
+        (["--fit", &load, "--profile", &mine], "is there already"),
+        (["--html", &page, "--profile", &page], "two outputs"),
     ] {
-        let error = run(&[&[load][..], &flags].concat()).unwrap_err();
-        assert!(error.contains(wrong), "{error}");
+        assert_says(&run(&[&[&*load][..], &flags].concat()).unwrap_err(), wrong);
     }
-    let page = folder.path().join("page.html");
-    let page = page.to_str().unwrap();
-    let error = run(&[load, "--html", page, "--profile", page]).unwrap_err();
-    assert!(error.contains("two outputs"), "{error}");
-    assert_eq!(std::fs::read(&rows).unwrap(), before);
-    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "mine");
+    let before = std::fs::read(file("slots16")).unwrap();
+    assert_eq!(std::fs::read(&load).unwrap(), before);
+    assert_eq!(std::fs::read_to_string(&mine).unwrap(), "mine");
 }
 
 #[test]
@@ -46,23 +41,14 @@ fn predictions_have_every_setting_of_the_grid() {
     let step = &shown["fit"]["parameters"]["decode_step_ms"];
     assert!(step["low"].as_f64() < step["value"].as_f64());
     let predictions = shown["predictions"].as_array().unwrap();
-    let settings: Vec<_> = predictions
-        .iter()
-        .map(|one| one["settings"].clone())
-        .collect();
-    assert_eq!(
-        settings,
-        [1, 2].map(|servers| json!({"num_gpus": servers, "rate": 1.5}))
-    );
-    let queue = |at: usize| {
-        predictions[at]["pure_queue_time_ms"]["mean"]
-            .as_f64()
-            .unwrap()
-    };
-    assert!(queue(0) > 300.0 && queue(1) < 20.0, "{shown:#}");
-    for latency in ["ttft_ms", "total_latency_ms", "pure_queue_time_ms"] {
-        let figures = ["mean", "p50", "p99"].map(|figure| &predictions[0][latency][figure]);
-        assert!(figures.iter().all(|figure| figure.is_f64()), "{latency}");
+    assert_eq!(predictions.len(), 2);
+    for (servers, queue, one) in [
+        (1, 300.0..f64::INFINITY, &predictions[0]),
+        (2, 0.0..20.0, &predictions[1]),
+    ] {
+        assert_eq!(one["settings"], json!({"num_gpus": servers, "rate": 1.5}));
+        let mean = one["pure_queue_time_ms"]["mean"].as_f64().unwrap();
+        assert!(queue.contains(&mean), "{shown:#}");
     }
 }
 
@@ -114,8 +100,7 @@ fn what_cannot_be_predicted_is_named() {
     for [given, said] in table(REFUSED) {
         let given = given.replace("FIND", find);
         let line = [vec![load.as_str()], flags(&given)].concat();
-        let error = run(&line).unwrap_err();
-        assert!(error.contains(said), "{given}: {error}");
+        assert_says(&run(&line).expect_err(&given), said);
     }
 }
 
@@ -130,11 +115,10 @@ fn rows_that_are_left_out_and_pairs_are_told() {
         "note: rows.csv: 1 of 240 rows cannot be read and are left out: ",
     );
     // The share of those that keep the goal is measured, and predicted.
-    let kept = shown.lines().filter(|line| {
-        let is_one = line.starts_with("measured: ") || line.starts_with("predicted: ");
-        is_one && line.ends_with(" %")
-    });
-    assert_eq!(kept.count(), 2, "{shown}");
+    for of in ["measured: ", "predicted: "] {
+        let line = shown.lines().find(|line| line.starts_with(of));
+        assert!(line.unwrap().ends_with(" %"), "{shown}");
+    }
     let folder = rewritten(|_| 0.0, ["disaggregated", "True"]);
     let path = folder.path().join("rows.csv");
     let error = run(&[path.to_str().unwrap()]).unwrap_err();
@@ -150,17 +134,7 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
     let found = |what: &str, set: &str| {
         let html = page.display();
         let line = format!("--find {what} --goodput ttft:200 --set {set} --force --html {html}");
-        let shown = told(&[&load], &line);
-        let page = std::fs::read_to_string(&page).unwrap();
-        for said in [
-            "predicted, not measured",
-            r#""kind":"what-if""#,
-            r#""off":{"#,
-        ] {
-            assert!(page.contains(said), "{said}");
-        }
-        assert!(!page.contains("was not measured: no worker hop"));
-        shown
+        told(&[&load], &line)
     };
     let shown = found("servers", "rate=2");
     let one = &shown["predictions"][0];
@@ -170,6 +144,10 @@ fn as_many_servers_or_requests_as_keep_a_goal_are_found() {
     let shown = found("rate", "num_gpus=1");
     let rate = shown["predictions"][0]["settings"]["request_rate"].as_f64();
     assert!((8.0..13.0).contains(&rate.unwrap()), "{shown:#}");
+    let page = std::fs::read_to_string(&page).unwrap();
+    let kind = r#""kind":"what-if""#;
+    assert!(page.contains("predicted, not measured") && page.contains(kind));
+    assert!(!page.contains("was not measured: no worker hop"));
 }
 
 /// Rows of 16 requests at once do not tell how fast 64 are.
@@ -208,92 +186,93 @@ fn nothing_is_found_for_a_reason() {
     assert!(shown.contains(none), "{shown}");
 }
 
+/// Writes some of a load's rows as a proxy of this side would, with times of the epoch; clients of `client-b` number theirs alike.
+fn recorded(folder: &Path, name: &str, side: &str, is_in: impl Fn(usize) -> bool) -> String {
+    let rows = Table::read(Path::new(&file("slots16"))).unwrap();
+    let path = folder.join(name);
+    let epoch = TimeBase::Since(Stamp::from_nanos(-1_795_000_000 * NANOS));
+    let mut out = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
+    for row in (0..rows.len()).filter(|row| is_in(*row)) {
+        let cells = COLUMNS.iter().map(|column| match column.id {
+            ColumnId::seen_by => cell::Value::Text(side.into()),
+            // A hop does not know it.
+            ColumnId::arrival_time if side == "hop" => cell::Value::Empty,
+            ColumnId::pure_queue_time if name == "client-b.csv" => {
+                cell::Value::Nanos(1_000 + row as i64)
+            }
+            id => rows.value(id, row),
+        });
+        out.write_cells(cells).unwrap();
+    }
+    out.finish().unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
 /// Several loads are predicted each by itself, but what several proxies recorded at one time came to the same servers.
 #[test]
 fn records_of_one_time_are_one_load_and_others_are_loads_of_their_own() {
     let (load, other) = (file("slots16"), file("shared"));
     let set = format!("--set rate=1.5 --fit {load}");
     let (whole, both) = (told(&[&load], &set), told(&[&load, &other], &set));
-    let names = |told: &Value| -> Vec<String> {
-        let all = told["predictions"].as_array().unwrap().iter();
-        all.map(|of| of["load"].to_string()).collect()
-    };
-    assert_eq!(both["loads"].as_array().unwrap().len(), 2);
-    assert_eq!(names(&both).len(), 2, "{both:#}");
+    assert_eq!(both["predictions"].as_array().map(Vec::len), Some(2));
     assert_eq!(both["predictions"][0], whole["predictions"][0]);
     let shown = said(&[&load, &other], &set);
     let name = both["loads"][1]["name"].as_str().unwrap();
     assert_says(&shown, &format!("\npredicted: {name}: rate=1.5 "));
-    // The same rows, as two proxies would have them, in files that begin at different times.
+    // The same rows, as two proxies would have them, in files that begin at different times; clients that number theirs alike; whatever
+    // order they are given in, one that overlaps two others makes one of all.
     let folder = tempfile::tempdir().unwrap();
-    let rows = Table::read(Path::new(&load)).unwrap();
-    let write = |name: &str, is_in: &dyn Fn(usize) -> bool, side: &str| {
-        let path = folder.path().join(name);
-        let epoch = TimeBase::Since(Stamp::from_nanos(-1_795_000_000 * NANOS));
-        let mut file = RowWriter::new(std::fs::File::create(&path).unwrap(), epoch).unwrap();
-        for row in (0..rows.len()).filter(|row| is_in(*row)) {
-            let cells = COLUMNS.iter().map(|column| match column.id {
-                ColumnId::seen_by => cell::Value::Text(side.into()),
-                // A hop does not know it.
-                ColumnId::arrival_time if side == "hop" => cell::Value::Empty,
-                ColumnId::pure_queue_time if name == "client-b.csv" => {
-                    cell::Value::Nanos(1_000 + row as i64)
-                }
-                id => rows.value(id, row),
-            });
-            file.write_cells(cells).unwrap();
-        }
-        file.finish().unwrap();
-        path.to_str().unwrap().to_owned()
-    };
-    let a = write("a.csv", &|row| row % 2 == 0, "front");
-    let b = write("b.csv", &|row| row % 2 == 1, "front");
-    let merged = told(&[&a, &b], &set);
-    assert_eq!(merged["loads"][0]["name"], "a.csv + b.csv");
-    for (name, figure) in merged["predictions"][0].as_object().unwrap() {
-        if name != "load" {
-            assert_eq!(figure, &whole["predictions"][0][name], "{name}");
-        }
-    }
-    // What is there already doubles nothing in silence: a copy, a link, requests that a proxy behind another had too.
-    let copy = folder.path().join("copy.csv");
-    std::fs::hard_link(&a, &copy).unwrap();
-    let later = write("behind.csv", &|row| row % 4 == 0, "front");
-    let some = write("some.csv", &|row| row % 2 == 1 || row % 20 == 0, "front");
-    // Nor does a copy of rows that do not tell on which day they were.
-    let packed = folder.path().join("copy.csv.gz");
-    std::fs::copy(&load, &packed).unwrap();
-    for [one, twice] in [
-        [&*a, copy.to_str().unwrap()],
-        [&*a, &*later],
-        [&*some, &*a],
-        [&*load, packed.to_str().unwrap()],
+    let dir = folder.path();
+    let a = recorded(dir, "a.csv", "front", |row| row % 2 == 0);
+    let b = recorded(dir, "b.csv", "front", |row| row % 2 == 1);
+    let [one, alike] = ["client-a.csv", "client-b.csv"]
+        .map(|name| recorded(dir, name, "front", |row| row % 2 == 0));
+    let early = recorded(dir, "early.csv", "front", |row| row % 2 == 0 && row < 80);
+    let late = recorded(dir, "late.csv", "front", |row| row % 2 == 0 && row > 160);
+    for (given, name) in [
+        (&[&*a, &b][..], "a.csv + b.csv"),
+        (&[&one, &alike], "client-a.csv + client-b.csv"),
+        (&[&late, &early, &b], "early.csv + b.csv + late.csv"),
     ] {
-        let error = run(&[&[one, twice][..], &flags(&set)].concat()).unwrap_err();
-        let names = [one, twice].map(|path| path.rsplit('/').next().unwrap());
-        let are_named = names
-            .iter()
-            .all(|name| error.contains(name.split('.').next().unwrap()));
-        assert!(are_named && error.contains("would be doubled"), "{error}");
+        let mut merged = told(given, &set);
+        assert_eq!(merged["loads"].as_array().map(Vec::len), Some(1), "{name}");
+        assert_eq!(merged["loads"][0]["name"], name);
+        let mut predicted = merged["predictions"][0].take();
+        predicted["load"] = whole["predictions"][0]["load"].clone();
+        if given == [&a, &b] {
+            assert_eq!(predicted, whole["predictions"][0]);
+        }
     }
-    // Clients that number theirs alike sent other requests.
-    let alike =
-        ["client-a.csv", "client-b.csv"].map(|name| write(name, &|row| row % 2 == 0, "front"));
-    let alike = told(&alike.each_ref().map(|path| &**path), &set);
-    assert_eq!(alike["loads"][0]["name"], "client-a.csv + client-b.csv");
-    // Whatever order they are given in: one that overlaps two others makes one of all.
-    let third = rows.len() / 3;
-    let early = write("early.csv", &|row| row % 2 == 0 && row < third, "front");
-    let late = write("late.csv", &|row| row % 2 == 0 && row > 2 * third, "front");
-    let three = told(&[&late, &early, &b], &set);
-    assert_eq!(three["loads"].as_array().unwrap().len(), 1, "{three:#}");
     // One load has no need of its name, of however many files it is.
     assert_says(&said(&[&a, &b], &set), "predicted: rate=1.5 ");
-    let hop = write("hop.csv", &|row| row % 2 == 1, "hop");
-    for given in [&[hop.as_str()][..], &[a.as_str(), hop.as_str()]] {
-        let error = run(&[given, &flags(&set)].concat()).unwrap_err();
-        assert_says(&error, "hop.csv: ");
-        assert_says(&error, "report --join");
+}
+
+/// What is there already doubles nothing in silence: a link, requests that a proxy behind another had too, a copy of rows that do not
+/// tell on which day they were.
+#[test]
+fn requests_are_not_doubled_and_hops_are_joined_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let (load, dir) = (file("slots16"), folder.path());
+    let a = recorded(dir, "a.csv", "front", |row| row % 2 == 0);
+    let behind = recorded(dir, "behind.csv", "front", |row| row % 4 == 0);
+    let some = recorded(dir, "some.csv", "front", |row| {
+        row % 2 == 1 || row % 20 == 0
+    });
+    let hop = recorded(dir, "hop.csv", "hop", |row| row % 2 == 1);
+    let [link, packed] =
+        ["link.csv", "copy.csv.gz"].map(|name| dir.join(name).display().to_string());
+    std::fs::hard_link(&a, &link).unwrap();
+    std::fs::copy(&load, &packed).unwrap();
+    for (given, named, wrong) in [
+        ([&a, &link], "link.csv", "would be doubled"),
+        ([&a, &behind], "behind.csv", "would be doubled"),
+        ([&some, &a], "some.csv", "would be doubled"),
+        ([&load, &packed], "copy.csv", "would be doubled"),
+        ([&a, &hop], "hop.csv: ", "report --join"),
+    ] {
+        let error = run(&given.map(|path| &**path)).unwrap_err();
+        assert_says(&error, named);
+        assert_says(&error, wrong);
     }
 }
 
@@ -303,25 +282,14 @@ fn a_quiet_load_that_is_pushed_to_saturation_has_a_note() {
     let load = file("2048-64-rate5");
     let line = "--set max_running_requests=8 --set rate=1,4";
     let all = told(&[&load], line);
-    let notes = |at: usize| all["predictions"][at]["note"].as_str();
-    assert_eq!(notes(0), None);
-    assert!(notes(1).unwrap().contains("± is too narrow"), "{all:#}");
+    let note = |at: usize| all["predictions"][at]["note"].as_str();
+    assert_eq!(note(0), None);
+    assert_says(note(1).unwrap(), "± is too narrow");
     let shown = said(&[&load], line);
-    let is_note = |line: &&str| line.starts_with("note: ") && line.contains("rate=4: ");
-    let noted = shown.lines().filter(is_note);
-    assert_eq!(
-        noted.filter(|line| line.contains("too narrow")).count(),
-        1,
-        "{shown}"
-    );
-    let head = shown.lines().find(|line| line.starts_with("run  "));
-    let heads: Vec<&str> = head
-        .unwrap()
-        .split("  ")
-        .filter(|head| !head.is_empty())
-        .collect();
-    let of_runs = ["ok", "failed", "req/s", "TTFT p50", "TTFT p99", "total p99"];
-    for head in of_runs {
-        assert!(heads.iter().any(|of| of.trim() == head), "{heads:?}");
-    }
+    let is_noted = |line: &&str| line.contains("rate=4: ") && line.contains("too narrow");
+    assert_eq!(shown.lines().filter(is_noted).count(), 1, "{shown}");
+    let mut heads = shown.lines().filter(|line| line.starts_with("run  "));
+    let heads: Vec<&str> = heads.next().unwrap().split_whitespace().collect();
+    let of_runs = "ok failed req/s TTFT p50 TTFT p99 total p99";
+    assert_says(&heads.join(" "), of_runs);
 }

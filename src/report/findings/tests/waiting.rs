@@ -51,15 +51,8 @@ fn a_server_queue_is_told_with_what_limits_it() {
     assert!(!finding.advice.is_empty());
     // A request runs for 100 ms, and each server gets one every 74 ms.
     let limited = |most: u32| {
-        let process = ProcessFile {
-            command: format!(
-                "queuescope sim --max-running-requests {most} --max-total-tokens 800000 --port 1"
-            ),
-            ..ProcessFile::default()
-        };
-        let mut file = RunFile::default();
-        file.processes.push(process);
-        only(&changed(&run, |run| run.file = Some(file)), "server_queue")
+        let flags = format!("--max-running-requests {most} --max-total-tokens 800000");
+        only(&started_as(&run, &flags), "server_queue")
     };
     let reached = limited(1);
     assert_says(&reached.what, "The only slot of each server was taken for");
@@ -71,28 +64,6 @@ fn a_server_queue_is_told_with_what_limits_it() {
         "Requests that are not seen here had the server",
     );
     assert_says(&other.advice, "who else sends requests");
-}
-
-#[test]
-fn a_queue_that_grows_is_told() {
-    let growing = |sample, n: i64, start| {
-        let wait = 100 + n * 100;
-        let moments = [
-            (Moment::QueueEnd, wait),
-            (Moment::PrefillEnd, wait + 99),
-            (Moment::ServerFirstToken, wait + 100),
-            (Moment::FirstToken, wait + 110),
-            (Moment::LastToken, wait + 390),
-            (Moment::ServerFinish, wait + 395),
-            (Moment::Finish, wait + 400),
-            (Moment::End, wait + 400),
-        ];
-        set(sample, start, &moments)
-    };
-    let run = run_of(100, growing);
-    assert_eq!(kinds(&run), ["server_queue", "queue_growth"]);
-    // A third is too few for a mean to say anything.
-    assert_eq!(kinds(&run_of(60, growing)), ["server_queue"]);
 }
 
 /// A run at so many requests a second, of servers with 32 slots that do 21.9 a second and take the earliest first.
@@ -115,10 +86,7 @@ fn loaded(rate: f64, count: usize, seed: u64) -> Run {
             cell("pure_queue_time", start - at),
         ]);
     }
-    Run {
-        table,
-        ..Run::default()
-    }
+    Run::of_table(table)
 }
 
 /// At the limit of what can be served one run of 100 may be told to grow: five or more of 100 in less than one of 200 sets.
@@ -133,4 +101,8 @@ fn a_queue_grows_only_where_more_comes_than_ends() {
         assert!(told(21.9, count) < 5, "of {count}");
     }
     assert!(told(30.0, 1000) > 95, "{}", told(30.0, 1000));
+    assert!(kinds(&loaded(30.0, 1000, 0)).contains(&"queue_growth"));
+    // A third of 80 is too few for a mean to say anything.
+    let is_told = |count| servers::growth(&loaded(300.0, count, 0)).is_some();
+    assert_eq!([80, 100].map(is_told), [false, true]);
 }
