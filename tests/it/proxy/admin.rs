@@ -7,6 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use queuescope::config::proxy::Config;
 
 use crate::support::admin::{ask, get};
+use crate::support::assert_says;
 use crate::support::proxy::Front;
 use crate::support::upstream::Upstream;
 use crate::support::wire::Client;
@@ -29,53 +30,47 @@ async fn a_token_guards_all_but_the_health_checks() {
         config.fault_injection = true;
     })
     .await;
-    let bearer = format!("authorization: Bearer {TOKEN}\r\n");
     for path in ["/healthz", "/readyz"] {
         assert_eq!(get(addr, path).await.status(), 200, "{path}");
     }
-    let basic = BASE64_STANDARD.encode(format!("anybody:{TOKEN}"));
-    let basic = format!("authorization: Basic {basic}\r\n");
+    let bearer = format!("bearer {TOKEN}");
+    let basic = |password: &str| format!("Basic {}", BASE64_STANDARD.encode(password));
+    let wrong = [
+        "Bearer correct-horse".into(),
+        format!("Bearer {TOKEN}x"),
+        format!("Basic {TOKEN}"),
+        basic(&format!("a:{TOKEN}x")),
+        format!("Digest {TOKEN}"),
+        "Bearer ".into(),
+        "x".into(),
+    ];
     for path in "/ /live.json /requests/1.json /metrics /faults /faults/log".split(' ') {
-        for wrong in [
-            String::new(),
-            "authorization: Bearer correct-horse\r\n".into(),
-            format!("authorization: Bearer {TOKEN}x\r\n"),
-            format!("authorization: Basic {TOKEN}\r\n"),
-            format!(
-                "authorization: Basic {}\r\n",
-                BASE64_STANDARD.encode(format!("a:{TOKEN}x"))
-            ),
-            format!("authorization: Digest {TOKEN}\r\n"),
-            "authorization: Bearer \r\n".into(),
-            "authorization: x\r\n".into(),
-        ] {
-            let refused = ask(addr, "GET", path, &wrong, "").await;
+        let ask = async |authorization: &str| {
+            let header = format!("authorization: {authorization}\r\n");
+            ask(addr, "GET", path, &header, "").await
+        };
+        assert_eq!(get(addr, path).await.status(), 401, "{path}");
+        for wrong in &wrong {
+            let refused = ask(wrong).await;
             assert_eq!(refused.status(), 401, "{path} {wrong}");
             for scheme in ["Bearer\r\n", "Basic realm="] {
                 let asks = format!("\r\nwww-authenticate: {scheme}");
-                assert!(refused.head.contains(&asks), "{}", refused.head);
+                assert_says(&refused.head, &asks);
             }
             assert!(refused.text().contains("admin_token") && !refused.text().contains(TOKEN));
         }
-        for right in [&bearer, &basic] {
-            let given = ask(addr, "GET", path, right, "").await;
+        for right in [&bearer, &basic(&format!("anybody:{TOKEN}"))] {
+            let given = ask(right).await;
             assert_ne!(given.status(), 401, "{path}");
             assert_eq!(given.header("cache-control").unwrap(), "no-store");
         }
     }
-    let scheme = bearer.replace("Bearer", "bearer");
-    let stall = r#"{"kind":"reset"}"#;
     // Which workers there are is nobody's business without the token.
-    assert_eq!(
-        ask(addr, "PUT", "/faults/w0", "", stall).await.status(),
-        401
-    );
-    assert_eq!(
-        ask(addr, "PUT", "/faults/w0", &scheme, stall)
-            .await
-            .status(),
-        404
-    );
+    let right = format!("authorization: {bearer}\r\n");
+    for (header, status) in [("", 401), (&*right, 404)] {
+        let refused = ask(addr, "PUT", "/faults/w0", header, r#"{"kind":"reset"}"#).await;
+        assert_eq!(refused.status(), status);
+    }
 }
 
 /// Names that nobody else can give us.
@@ -98,47 +93,39 @@ async fn without_a_token_another_sites_name_gets_nothing_of_requests() {
         config.admin_hosts = vec!["proxy.example".into()];
     })
     .await;
-    let status = async |method: &str, path: &str, line: &str| {
+    let ask = async |asks: &str, line: &str| {
         let mut client = Client::connect(addr).await;
-        let head = format!("{method} {path} HTTP/1.1\r\n{line}\r\ncontent-length: 0\r\n\r\n");
-        client.send(head).await;
-        let response = client.response().await;
-        (response.status(), response.text())
+        client
+            .send(format!("{asks} HTTP/1.1\r\n{line}\r\n\r\n"))
+            .await;
+        client.response().await
     };
-    for (method, path) in [
-        ("GET", "/"),
-        ("GET", "/live.json"),
-        ("GET", "/requests/1.json"),
-        ("GET", "/faults"),
-        ("GET", "/faults/log"),
-        ("PUT", "/faults/w0"),
-        ("DELETE", "/faults/w0"),
+    for asks in [
+        "GET /",
+        "GET /live.json",
+        "GET /requests/1.json",
+        "GET /faults",
+        "GET /faults/log",
+        "PUT /faults/w0",
+        "DELETE /faults/w0",
     ] {
         for line in THEIRS {
-            let (refused, words) = status(method, path, line).await;
-            assert_eq!(refused, 421, "{path} {line}");
-            assert!(words.contains("admin_hosts"), "{words}");
+            let refused = ask(asks, line).await;
+            assert_eq!(refused.status(), 421, "{asks} {line}");
+            assert_says(&refused.text(), "admin_hosts");
         }
         for host in OURS.split(' ') {
-            let (given, _) = status(method, path, &format!("host: {host}")).await;
-            assert_ne!(given, 421, "{path} {host}");
+            let given = ask(asks, &format!("host: {host}")).await;
+            assert_ne!(given.status(), 421, "{asks} {host}");
         }
     }
     // A service's name, as probes and scrapers use it.
-    for path in ["/healthz", "/readyz", "/metrics"] {
-        let (given, _) = status("GET", path, "host: queuescope.svc").await;
-        assert_eq!(given, 200, "{path}");
+    for asks in ["GET /healthz", "GET /readyz", "GET /metrics"] {
+        let given = ask(asks, "host: queuescope.svc").await;
+        assert_eq!(given.status(), 200, "{asks}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_never_ends_is_not_waited_for() {
-    let (_front, addr) = front(|_| {}).await;
-    let mut client = Client::connect(addr).await;
-    client
-        .send("PUT /healthz HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n")
-        .await;
-    let refused = client.response().await;
+    // A body that never ends is not waited for.
+    let refused = ask("PUT /healthz", "host: h\r\ncontent-length: 9").await;
     assert_eq!(refused.status(), 405);
     assert_eq!(refused.header("allow").unwrap(), "GET, HEAD");
 }

@@ -36,14 +36,6 @@ fn lasting(value: &mut Value) {
         Value::String(text) if text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit()) => {
             *text = "*".into();
         }
-        Value::String(text) => {
-            let mut pieces = text.split("127.0.0.1:");
-            let first = pieces.next().unwrap().to_owned();
-            let is_port = |c: char| c.is_ascii_digit();
-            let rest =
-                pieces.map(|piece| format!("127.0.0.1:*{}", piece.trim_start_matches(is_port)));
-            *text = first + &rest.collect::<String>();
-        }
         _ => {}
     }
 }
@@ -113,6 +105,10 @@ async fn every_answer_is_as_ever() {
         let allow = answer.header("allow").unwrap_or_default();
         let status = answer.status();
         text += &format!("{method} {path} {body}\n{status} {kind} {allow}\n{said}\n");
+    }
+    let hop = proxy.address("worker").unwrap();
+    for addr in [front, admin, hop, server.addr] {
+        text = text.replace(&addr.to_string(), "127.0.0.1:*");
     }
     assert_golden("admin.txt", &text);
 }

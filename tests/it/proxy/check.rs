@@ -24,20 +24,11 @@ fn golden(file: &str) {
     let mut cases = text.split("\n## ");
     let mut now = cases.next().unwrap().to_owned();
     for case in cases {
-        let (name, rest) = case.split_once('\n').unwrap();
-        let (config, rest) = format!("\n{rest}")
-            .split_once("\n$ queuescope ")
-            .map(|(config, rest)| (config.to_owned(), rest.to_owned()))
-            .unwrap();
+        let (case, rest) = case.split_once("\n$ queuescope ").unwrap();
+        let (_, config) = case.split_once('\n').unwrap_or_default();
         let (line, _) = rest.split_once('\n').unwrap();
-        let config = config.trim_start_matches('\n');
-        let config = if config.is_empty() {
-            String::new()
-        } else {
-            format!("{config}\n")
-        };
-        let said = said(&config, line);
-        write!(now, "\n## {name}\n{config}$ queuescope {line}\n{said}").unwrap();
+        let said = said(&format!("{config}\n"), line);
+        write!(now, "\n## {case}\n$ queuescope {line}\n{said}").unwrap();
     }
     assert_file(file, &now);
 }

@@ -8,9 +8,9 @@ use tokio::io::AsyncReadExt;
 use queuescope::clock::Clock;
 
 use crate::support::proxy::{Front, Row, answering, assert_cells, assert_outcome, number, playing};
-use crate::support::table;
-use crate::support::upstream::{EVENT, Step, Upstream, begun, done, endless, refusing};
+use crate::support::upstream::{DONE, EVENT, Step, Upstream, begun, done, endless, refusing};
 use crate::support::wire::{Client, Response, chunk, post, until};
+use crate::support::{assert_says, table};
 
 const STREAM: &[u8] = br#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4}}"#;
 
@@ -18,25 +18,17 @@ fn streaming(then: Vec<Step>) -> Vec<Step> {
     [begun(), then].concat()
 }
 
-/// Sends one streamed request, reads the response to its end, and gives the only row.
-async fn one(steps: Vec<Step>) -> (Response, Row) {
-    let (_upstream, front) = playing(steps, "").await;
-    let response = front.ask("/generate", "", STREAM).await;
-    (response, front.only_row().await)
-}
-
 #[track_caller]
-fn assert_ended(row: &Row, outcome: &str, ended_in: &str) {
-    assert_outcome(row, outcome, "");
+fn assert_ended(row: &Row, outcome: &str, ended_in: &str, error: &str) {
+    assert_outcome(row, outcome, error);
     assert_eq!(row["ended_in"], ended_in, "{row:?}");
     let start = match row["seen_by"].as_str() {
         "hop" => "router_send_time",
         _ => "arrival_time",
     };
-    let seconds = |column: &str| row[column].parse::<f64>().unwrap();
-    let waited = seconds("end_time") - seconds(start);
-    assert!((waited - seconds("elapsed")).abs() < 2e-6, "{row:?}");
-    assert!(seconds("elapsed") >= 0.0, "{row:?}");
+    let elapsed = number(row, "elapsed");
+    let waited = number(row, "end_time") - number(row, start);
+    assert!(elapsed >= 0.0 && (waited - elapsed).abs() < 2e-6, "{row:?}");
     if !row["finish_time"].is_empty() {
         assert!(row["end_time"] >= row["finish_time"], "{row:?}");
     }
@@ -58,7 +50,9 @@ server | begins close   | reads  | upstream_died | decode        | 200 | 127.0.0
 router | silence        | reads  | timeout       | router+server | 504 | silent for too long
 router | begins silence | reads  | timeout       | decode        | 200 | silent for too long
 server | full           | reads  | rejected      | server        | 503 | 503
-router | begins ends    | reads  | ok            | done          | 200 |";
+server | begins last    | reads  | upstream_died | decode        | 200 | without its end
+router | begins ends    | reads  | ok            | done          | 200 |
+router | unframed close | reads  | ok            | done          | 200 |";
 
 /// Cells of a stream that came whole through a router.
 const WHOLE: &str = "upstream_reused=False input_length=3 expected_output_length=4 stream=True host= router_send_time= engine_id=e inconsistency=";
@@ -70,6 +64,11 @@ fn steps(word: &str) -> Vec<Step> {
         // A reset takes what has not been read yet with it.
         "begins" => streaming(vec![Step::Pause(Duration::from_millis(300))]),
         "ends" => done(),
+        "last" => vec![Step::Send(chunk(""))],
+        "unframed" => send(
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{EVENT}{DONE}")
+                .as_bytes(),
+        ),
         "silence" => vec![Step::Silence],
         "reset" => vec![Step::Reset],
         "close" => vec![Step::Close],
@@ -83,7 +82,7 @@ fn steps(word: &str) -> Vec<Step> {
 }
 
 /// What the response to a request that was read to its end must be like.
-fn assert_response(response: &Response, streams: bool, outcome: &str, status: &str) {
+fn assert_response(response: &Response, does: &str, outcome: &str, status: &str) {
     assert_eq!(response.status().to_string(), status);
     let is_ours = match status {
         "502" => "bad_gateway",
@@ -92,16 +91,16 @@ fn assert_response(response: &Response, streams: bool, outcome: &str, status: &s
     };
     if !is_ours.is_empty() {
         let error = &response.json()["error"];
-        assert_eq!(
-            (&error["type"], error["code"].to_string()),
-            (&is_ours.into(), status.to_owned())
-        );
+        assert_eq!(error["type"], is_ours);
+        assert_eq!(error["code"].to_string(), status);
         assert!(response.header("x-request-id").is_some());
-    } else if streams && outcome != "ok" {
+        return;
+    }
+    // The client must see what was cut.
+    let is_cut = matches!(outcome, "upstream_died" | "timeout") && does != "begins last";
+    assert_eq!(response.whole, !is_cut, "{does}");
+    if does.starts_with("begins") && outcome != "ok" {
         assert_eq!(response.body, EVENT.as_bytes());
-        assert!(!response.whole, "the client must see that it was cut");
-    } else {
-        assert_eq!(response.whole, outcome != "upstream_died");
     }
 }
 
@@ -115,7 +114,7 @@ async fn whoever_ends_it_is_told_where_it_was() {
         let front = Front::keyed(&[upstream.addr], &keys).await;
         let mut client = front.asked("/generate", "", STREAM).await;
         if then == "reads" {
-            assert_response(&client.response().await, streams, outcome, status);
+            assert_response(&client.response().await, does, outcome, status);
         } else {
             until("the request", || upstream.seen().len() == 1).await;
             if streams {
@@ -129,9 +128,10 @@ async fn whoever_ends_it_is_told_where_it_was() {
         if outcome == "client_abort" || outcome == "timeout" {
             until("the upstream let go", || upstream.gone() == 1).await;
         }
+        // Whatever ended it, its upstream's queue is shorter by one.
+        front.counts("queuescope_upstream_in_flight", 0).await;
         let row = front.only_row().await;
-        assert_ended(&row, outcome, ended_in);
-        assert_outcome(&row, outcome, error);
+        assert_ended(&row, outcome, ended_in, error);
         assert_cells(&row, [("attempts", "1"), ("status", status)]);
         if kind == "server" {
             assert_eq!(row["host"], upstream.addr.to_string(), "answered or not");
@@ -141,21 +141,25 @@ async fn whoever_ends_it_is_told_where_it_was() {
             ended_in != "decode" && outcome != "ok"
         );
         match outcome {
-            "ok" | "rejected" => assert_eq!(row["end_time"], row["finish_time"]),
+            "rejected" => assert_eq!(row["end_time"], row["finish_time"]),
             "client_abort" if !streams => {
                 assert_cells(&row, [("finish_time", ""), ("total_latency", "")])
             }
+            "ok" => assert_whole(&row),
             _ => {}
         }
-        if outcome == "ok" {
-            assert_eq!(row["elapsed"], row["total_latency"]);
-            assert!(number(&row, "arrival_time") > 1.7e9);
-            assert!(number(&row, "first_token_time") <= number(&row, "finish_time"));
-            for cell in WHOLE.split(' ') {
-                let (column, value) = cell.split_once('=').unwrap();
-                assert_cells(&row, [(column, value)]);
-            }
-        }
+    }
+}
+
+/// Fails unless it is the row of a stream that came whole through a router.
+fn assert_whole(row: &Row) {
+    assert_eq!(row["end_time"], row["finish_time"]);
+    assert_eq!(row["elapsed"], row["total_latency"]);
+    assert!(number(row, "arrival_time") > 1.7e9);
+    assert!(number(row, "first_token_time") <= number(row, "finish_time"));
+    for cell in WHOLE.split(' ') {
+        let (column, value) = cell.split_once('=').unwrap();
+        assert_cells(row, [(column, value)]);
     }
 }
 
@@ -170,8 +174,7 @@ async fn a_client_that_leaves_during_its_upload() {
     until("the upstream let go", || upstream.gone() == 1).await;
     assert!(!upstream.seen()[0].whole && !upstream.seen()[0].body.is_empty());
     let row = front.only_row().await;
-    assert_outcome(&row, "client_abort", "client");
-    assert_eq!(row["ended_in"], "to proxy");
+    assert_ended(&row, "client_abort", "to proxy", "client");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -183,12 +186,11 @@ async fn a_client_that_leaves_while_it_reads_nothing() {
     client.reset();
     let row = front.only_row().await;
     assert_outcome(&row, "client_abort", "client");
-    drop(upstream);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_after_the_last_event_has_all_it_wanted() {
-    let steps = streaming(vec![Step::Send(chunk("data: [DONE]\n\n")), Step::Silence]);
+    let steps = streaming(vec![Step::Send(chunk(DONE)), Step::Silence]);
     let (_upstream, front) = playing(steps, "").await;
     let mut client = front.asked("/generate", "", STREAM).await;
     client
@@ -201,55 +203,45 @@ async fn a_client_that_leaves_after_the_last_event_has_all_it_wanted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_connection_is_a_502() {
     let front = Front::start(refusing().await).await;
-    let response = front
-        .ask("/v1/chat/completions", "x-request-id: mine\r\n", b"{}")
-        .await;
+    let id = "x-request-id: mine\r\n";
+    let response = front.ask("/v1/chat/completions", id, b"{}").await;
     assert_eq!(response.status(), 502);
     assert_eq!(response.header("content-type").unwrap(), "application/json");
-    assert_eq!(response.header("x-request-id").unwrap(), "mine");
+    assert_says(&response.head, id);
     let error = &response.json()["error"];
     assert_eq!(error["param"], serde_json::Value::Null);
-    assert!(error["message"].as_str().unwrap().contains("refused"));
+    assert_says(error["message"].as_str().unwrap(), "refused");
+    front.counts("queuescope_upstream_in_flight", 0).await;
     let row = front.only_row().await;
-    assert_outcome(&row, "proxy_error", "connection refused");
-    let columns = ["req_id", "status", "attempts", "finish_time", "ended_in"];
-    let cells = columns.map(|column| row[column].as_str());
-    assert_eq!(cells, ["mine", "502", "0", "", "proxy"]);
+    assert_ended(&row, "proxy_error", "proxy", "connection refused");
+    let cells = [
+        ("req_id", "mine"),
+        ("status", "502"),
+        ("attempts", "0"),
+        ("finish_time", ""),
+    ];
+    assert_cells(&row, cells);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn to_a_client_that_knows_no_chunks_a_cut_body_ends_by_a_reset() {
     for (last, is_whole) in [(Some(chunk("")), true), (None, false)] {
-        let mut steps = streaming(vec![Step::Send(chunk("data: [DONE]\n\n"))]);
+        let mut steps = streaming(vec![Step::Send(chunk(DONE))]);
         steps.push(last.map_or(Step::Close, Step::Send));
         let (_upstream, front) = playing(steps, "").await;
-        let mut client = front.client().await;
         let length = STREAM.len();
         let head = format!("POST /generate HTTP/1.0\r\ncontent-length: {length}\r\n\r\n");
-        client.send([head.as_bytes(), STREAM].concat()).await;
+        let mut client = front.sent([head.as_bytes(), STREAM].concat()).await;
         let mut all = Vec::new();
         let end = client.stream.read_to_end(&mut all).await;
         assert_eq!(end.is_ok(), is_whole, "{end:?}");
         let all = String::from_utf8(all).unwrap();
         let (head, body) = all.split_once("\r\n\r\n").unwrap();
         assert!(!head.contains("ransfer-"), "{head}");
-        assert_eq!(body, [EVENT, "data: [DONE]\n\n"].concat());
+        assert_eq!(body, [EVENT, DONE].concat());
         let row = front.only_row().await;
         assert_outcome(&row, if is_whole { "ok" } else { "upstream_died" }, "");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_needs_its_own_end_however_the_message_ends() {
-    let (response, row) = one(streaming(vec![Step::Send(chunk(""))])).await;
-    assert!(response.whole);
-    assert_outcome(&row, "upstream_died", "without its end");
-    // A body that ends with its connection is whole.
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
-    let answer = [head, EVENT, "data: [DONE]\n\n"].concat();
-    let (response, row) = one(vec![Step::Send(answer.into_bytes()), Step::Close]).await;
-    assert!(response.whole && response.body.ends_with(b"[DONE]\n\n"));
-    assert_outcome(&row, "ok", "");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -262,21 +254,16 @@ async fn broken_heads_are_refused_and_only_counted() {
         b"POST /generate HTTP/1.1\r\nno colon here\r\n\r\n",
     ];
     for head in broken {
-        let mut client = front.sent(head).await;
-        let response = client.response().await;
-        assert_eq!(response.status(), 400, "{}", String::from_utf8_lossy(head));
+        let response = front.sent(head).await.response().await;
+        assert_eq!(response.status(), 400, "{}", head.escape_ascii());
         assert_eq!(response.json()["error"]["code"], 400);
     }
     // Left in the middle of a head.
-    let client = front.sent("POST /generate HT").await;
-    drop(client);
+    drop(front.sent("POST /generate HT").await);
     // Nothing said: not broken.
     drop(front.client().await);
-    let mut client = front.client().await;
-    client.ask("/generate", "", b"{}").await;
-    drop(client);
-    let counted = || front.counter("queuescope_broken_heads_total ");
-    until("all five", || counted() == 5).await;
+    front.ask("/generate", "", b"{}").await;
+    front.counts("queuescope_broken_heads_total ", 5).await;
     assert_eq!(upstream.seen().len(), 1);
     assert_eq!(front.rows().await.len(), 1);
 }
@@ -284,56 +271,52 @@ async fn broken_heads_are_refused_and_only_counted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_with_broken_framing_is_refused() {
     let (upstream, front) = playing(vec![Step::Silence], "").await;
-    let mut client = front.client().await;
     let head = "POST /generate HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n";
-    client.send(format!("{head}5\r\nabcde\r\nzz\r\n")).await;
+    let mut client = front.sent(format!("{head}5\r\nabcde\r\nzz\r\n")).await;
     assert_eq!(client.response().await.status(), 400);
     until("the upstream let go", || upstream.gone() == 1).await;
-    let row = front.only_row().await;
-    assert_outcome(&row, "client_error", "400");
-    assert_eq!(row["status"], "400");
+    assert_outcome(&front.only_row().await, "client_error", "400");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_status_without_a_body_is_not_cut_short() {
     let answer = "HTTP/1.1 204 No Content\r\ncontent-type: application/json\r\n\r\n";
-    let upstream = Upstream::always(answer).await;
-    let front = Front::start(upstream.addr).await;
-    let mut client = front
-        .asked("/generate", "connection: close\r\n", b"{}")
-        .await;
+    let (_upstream, front) = playing(vec![Step::Send(answer.into())], "").await;
+    let closing = "connection: close\r\n";
+    let mut client = front.asked("/generate", closing, b"{}").await;
     assert!(client.read_to_close().await.starts_with(b"HTTP/1.1 204"));
     assert_outcome(&front.only_row().await, "ok", "");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hops_own_row_counts_from_its_own_reading() {
-    let silent = Upstream::start(|_, _| vec![Step::Silence]).await;
-    let hop = Front::hop(silent.addr).await;
-    let mut client = Client::connect(hop.hop_addr()).await;
-    client.post("/generate", "", STREAM).await;
-    until("the request", || silent.seen().len() == 1).await;
-    drop(client);
-    assert_ended(&hop.only_row().await, "client_abort", "server");
-
-    let hop = Front::hop(refusing().await).await;
-    let mut client = Client::connect(hop.hop_addr()).await;
-    client.ask("/generate", "", STREAM).await;
-    assert_ended(&hop.only_row().await, "proxy_error", "proxy");
+    let silent = Upstream::playing(vec![Step::Silence]).await;
+    for (server, outcome, ended_in) in [
+        (silent.addr, "client_abort", "server"),
+        (refusing().await, "proxy_error", "proxy"),
+    ] {
+        let hop = Front::hop(server).await;
+        let mut client = hop.asked("/generate", "", STREAM).await;
+        if server == silent.addr {
+            until("the request", || silent.seen().len() == 1).await;
+        } else {
+            client.response().await;
+        }
+        drop(client);
+        assert_ended(&hop.only_row().await, outcome, ended_in, "");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_we_refuse_is_over_with_our_answer() {
     let (_silent, front) = playing(vec![Step::Silence], "request_body_max_bytes = 10").await;
-    let mut client = front.client().await;
     // Its body never comes: for a while it is waited for, so that the answer is not lost.
-    client
-        .send("POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 11\r\n\r\n")
-        .await;
+    let head = "POST /generate HTTP/1.1\r\nhost: h\r\ncontent-length: 11\r\n\r\n";
+    let mut client = front.sent(head).await;
     client.read_until(|reader| reader.is_whole(0)).await;
     let read = Clock::system().now().nanos();
     let row = front.only_row().await;
-    assert_ended(&row, "client_error", "proxy");
+    assert_ended(&row, "client_error", "proxy", "413");
     let ended: i64 = row["end_time"].replace('.', "").parse().unwrap();
     assert!(ended <= read, "{row:?}");
 }

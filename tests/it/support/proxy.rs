@@ -95,6 +95,12 @@ impl Front {
         Front { proxy, folder }
     }
 
+    /// A front that shares requests out among servers by this policy.
+    pub async fn balancing(upstream: &[SocketAddr], policy: &str, keys: &str) -> Front {
+        let keys = format!("policy = \"{policy}\"\nupstream_kind = \"server\"\n{keys}");
+        Front::keyed(upstream, &keys).await
+    }
+
     /// Where the first hop listens.
     pub fn hop_addr(&self) -> SocketAddr {
         self.proxy.address("worker").unwrap()
@@ -113,9 +119,10 @@ impl Front {
         Front { proxy, folder }
     }
 
-    /// Where clients connect.
+    /// Where clients connect: to the front, or the first hop where there is none.
     pub fn addr(&self) -> SocketAddr {
-        self.proxy.address("listen").unwrap()
+        let front = self.proxy.address("listen");
+        front.unwrap_or_else(|| self.hop_addr())
     }
 
     pub async fn client(&self) -> Client {

@@ -211,8 +211,10 @@ pub async fn refusing() -> SocketAddr {
 }
 
 async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log) {
+    let mut reader = wire::Reader::default();
     loop {
-        let Some(request) = read_request(&mut stream, number, log).await else {
+        reader = reader.next(false);
+        let Some(request) = read_request(&mut reader, &mut stream, number, log).await else {
             log.gone.lock().unwrap().push(number);
             return;
         };
@@ -272,34 +274,33 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
     }
 }
 
-async fn read_request(stream: &mut TcpStream, connection: usize, log: &Log) -> Option<Seen> {
-    let mut reader = wire::Reader::default();
+async fn read_request(
+    reader: &mut wire::Reader,
+    stream: &mut TcpStream,
+    connection: usize,
+    log: &Log,
+) -> Option<Seen> {
     let mut buffer = vec![0; 65536];
-    loop {
-        if reader.is_whole(0) {
-            break;
+    let mut is_expected = false;
+    while !reader.is_whole(0) {
+        let head = reader.head.as_deref().filter(|_| !is_expected);
+        if head.is_some_and(|head| head.contains("100-continue")) {
+            is_expected = true;
+            let goes_on = b"HTTP/1.1 100 Continue\r\n\r\n";
+            stream.write_all(goes_on).await.ok()?;
         }
         let read = stream.read(&mut buffer).await.unwrap_or(0);
         if read == 0 {
             break;
         }
         log.received.fetch_add(read, Ordering::Relaxed);
-        let had_head = reader.head.is_some();
         reader.feed(&buffer[..read]);
-        let head = reader.head.as_deref().filter(|_| !had_head);
-        if head.is_some_and(|head| head.contains("100-continue")) {
-            stream
-                .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
-                .await
-                .ok()?;
-        }
     }
-    let whole = reader.is_whole(0);
-    reader.head.is_some().then(|| Seen {
+    Some(Seen {
         connection,
-        head: reader.head.clone().unwrap(),
+        head: reader.head.clone()?,
         body: reader.body.clone(),
-        whole,
+        whole: reader.is_whole(0),
     })
 }
 

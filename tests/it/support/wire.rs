@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Takes a message apart as it comes.
+/// Takes a message apart as it comes, and strictly: what is wrongly framed never ends.
 #[derive(Default)]
 pub struct Reader {
     raw: Vec<u8>,
@@ -21,6 +21,8 @@ pub struct Reader {
     chunks: Vec<Vec<u8>>,
     /// The last chunk has come.
     ended: bool,
+    /// It answers a HEAD, and has no body.
+    is_to_head: bool,
 }
 
 /// A client that sends bytes as it is told, on raw TCP unless something lies between.
@@ -62,27 +64,43 @@ impl Reader {
             let Some(end) = self.raw.windows(4).position(|w| w == b"\r\n\r\n") else {
                 return;
             };
-            let head = self.raw.drain(..end + 4).collect();
-            self.head = Some(String::from_utf8(head).unwrap());
+            let head: Vec<u8> = self.raw.drain(..end + 4).collect();
+            self.head = Some(String::from_utf8_lossy(&head).into());
         }
         if !self.is_chunked() {
-            self.body.append(&mut self.raw);
+            let left = self.length().unwrap_or(usize::MAX) - self.body.len();
+            let left = left.min(self.raw.len());
+            self.body.extend(self.raw.drain(..left));
             return;
         }
-        while let Some(end) = self.raw.windows(2).position(|w| w == b"\r\n") {
-            let size = std::str::from_utf8(&self.raw[..end]).unwrap();
-            let size = usize::from_str_radix(size, 16).unwrap();
-            if self.raw.len() < end + 2 + size + 2 {
+        while !self.ended
+            && let Some(end) = self.raw.windows(2).position(|w| w == b"\r\n")
+        {
+            let size = std::str::from_utf8(&self.raw[..end]).ok();
+            let size = size.and_then(|size| usize::from_str_radix(size, 16).ok());
+            let piece = size.and_then(|size| self.raw[end + 2..].get(..size));
+            let Some(piece) = piece.map(<[u8]>::to_vec) else {
+                return;
+            };
+            let length = end + 2 + piece.len() + 2;
+            if self.raw.len() < length {
                 return;
             }
-            let piece = &self.raw[end + 2..end + 2 + size];
-            self.body.extend_from_slice(piece);
-            if size > 0 {
-                self.chunks.push(piece.to_vec());
-            }
-            self.raw.drain(..end + 2 + size + 2);
-            self.ended |= size == 0;
+            self.raw.drain(..length);
+            self.body.extend_from_slice(&piece);
+            self.ended = piece.is_empty();
+            self.chunks.extend((!self.ended).then_some(piece));
         }
+    }
+
+    /// What takes the next message apart, of which some may have come with this one.
+    pub fn next(self, is_to_head: bool) -> Reader {
+        let mut next = Reader {
+            is_to_head,
+            ..Reader::default()
+        };
+        next.feed(&self.raw);
+        next
     }
 
     /// The chunks so far, or a body of another framing once it is whole.
@@ -111,18 +129,39 @@ impl Reader {
     }
 
     fn is_chunked(&self) -> bool {
-        self.header("transfer-encoding")
-            .is_some_and(|how| how == "chunked")
+        self.header("transfer-encoding").is_some() && !self.is_bodiless()
     }
 
-    /// Whether the message is complete; `without` is the body length of one that names none.
-    pub fn is_whole(&self, without: usize) -> bool {
-        if self.head.is_none() {
-            return false;
-        }
+    fn is_bodiless(&self) -> bool {
+        let head = self.head.as_deref().unwrap_or_default();
+        let has_no_body = ["1", "204", "304"].map(|status| format!("HTTP/1.1 {status}"));
+        self.is_to_head || has_no_body.iter().any(|begins| head.starts_with(begins))
+    }
+
+    /// The length of a body without chunks; `None` of a response that ends with its connection.
+    fn length(&self) -> Option<usize> {
         let length = self.header("content-length");
-        let length = length.map_or(without, |text| text.parse().unwrap());
-        self.ended || (!self.is_chunked() && self.body.len() >= length)
+        // It may be told twice.
+        let length = length.map(|n| n.split(',').next().unwrap_or_default().parse());
+        match length {
+            _ if self.is_bodiless() => Some(0),
+            Some(length) => Some(length.unwrap_or(usize::MAX)),
+            None => {
+                let head = self.head.as_deref().unwrap_or_default();
+                (!head.starts_with("HTTP/")).then_some(0)
+            }
+        }
+    }
+
+    /// Whether the message is complete; `without` is the length of a body that ends with its connection.
+    pub fn is_whole(&self, without: usize) -> bool {
+        match self.is_chunked() {
+            true => self.ended,
+            false => {
+                let length = self.length().unwrap_or(without);
+                self.head.is_some() && self.body.len() >= length
+            }
+        }
     }
 }
 

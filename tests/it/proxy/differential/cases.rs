@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use http::{HeaderName, HeaderValue, Uri};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-/// What a client sends: bytes, or a request of HTTP/2.
+/// What a client sends: bytes, or a request of HTTP/2 with its body.
 pub struct Case {
     pub bytes: Vec<u8>,
-    pub http2: Option<(http::Request<()>, Vec<u8>)>,
-    answer: usize,
+    pub http2: Option<(http::Request<()>, &'static str)>,
+    /// The number of the server's answer.
+    pub answer: usize,
 }
 
 /// Follows each case on its connection, so that each has an end: what a body swallows of it shows.
@@ -21,37 +23,11 @@ pub const LENGTH_TWICE: usize = 6;
 /// The answer that switches protocols.
 pub const UNASKED_SWITCH: usize = 12;
 
-/// The pieces of a table of `tests/data/framing.txt`.
+/// The pieces of a table of `tests/data/framing.toml`.
 pub fn table(name: &str) -> &'static [String] {
-    static TABLES: LazyLock<BTreeMap<&str, Vec<String>>> = LazyLock::new(|| {
-        let sections = include_str!("../../../data/framing.txt").split("\n[");
-        let tables = sections.skip(1).map(|section| {
-            let (name, lines) = section.split_once("]\n").unwrap();
-            let pieces = lines.lines().filter_map(|line| line.strip_prefix('|'));
-            (name, pieces.map(unescaped).collect())
-        });
-        tables.collect()
-    });
+    static TABLES: LazyLock<BTreeMap<String, Vec<String>>> =
+        LazyLock::new(|| toml::from_str(include_str!("../../../data/framing.toml")).unwrap());
     &TABLES[name]
-}
-
-fn unescaped(piece: &str) -> String {
-    let (mut text, mut rest) = (String::new(), piece);
-    while let Some((plain, escape)) = rest.split_once('\\') {
-        let (byte, length) = match escape.as_bytes()[0] {
-            b'r' => ('\r', 1),
-            b'n' => ('\n', 1),
-            b't' => ('\t', 1),
-            _ => (
-                char::from(u8::from_str_radix(&escape[1..3], 16).unwrap()),
-                3,
-            ),
-        };
-        text.push_str(plain);
-        text.push(byte);
-        rest = &escape[length..];
-    }
-    text + rest
 }
 
 /// An answer, and whether the server closes then.
@@ -61,17 +37,12 @@ pub fn answer(number: usize) -> (&'static str, bool) {
 }
 
 impl Case {
-    fn of(bytes: impl Into<Vec<u8>>) -> Case {
+    fn of(answer: usize, bytes: impl Into<Vec<u8>>) -> Case {
         Case {
             bytes: bytes.into(),
             http2: None,
-            answer: 0,
+            answer,
         }
-    }
-
-    /// Whether the server gives the answer of this number.
-    pub fn is_answered_by(&self, answer: usize) -> bool {
-        self.answer == answer
     }
 
     pub fn shown(&self) -> String {
@@ -86,18 +57,19 @@ impl Case {
 pub fn known() -> Vec<Case> {
     let mut all = Vec::new();
     for post in table("posts") {
-        let mut parts = post.splitn(3, " | ");
-        let (pieces, fields, body) = (parts.next(), parts.next(), parts.next());
-        for piece in table(pieces.unwrap()) {
-            let [fields, body] = [fields, body].map(|part| part.unwrap().replace("{}", piece));
+        let [pieces, fields, body] = post.split(" | ").collect::<Vec<_>>()[..] else {
+            panic!("{post}")
+        };
+        for piece in table(pieces) {
+            let [fields, body] = [fields, body].map(|part| part.replace("{}", piece));
             let head = format!("POST /generate HTTP/1.1\r\nhost: h\r\n{fields}\r\n\r\n");
-            all.push(Case::of(head + &body));
+            all.push(Case::of(0, head + &body));
         }
     }
     for target in table("targets") {
         for method in table("methods") {
             let head = format!("{method} {target} HTTP/1.1\r\nhost: h\r\n\r\n");
-            all.push(Case::of(head));
+            all.push(Case::of(0, head));
         }
     }
     for answer in 0..table("answers").len() {
@@ -108,22 +80,19 @@ pub fn known() -> Vec<Case> {
             "POST /x HTTP/1.1",
         ] {
             let head = format!("{line}\r\nhost: h\r\nx-answer: {answer}\r\n\r\n");
-            all.push(Case {
-                answer,
-                ..Case::of(head)
-            });
+            all.push(Case::of(answer, head));
         }
     }
-    for raw in table("raw") {
-        all.push(Case::of(raw.as_bytes()));
-    }
+    all.extend(table("raw").iter().map(|raw| Case::of(0, raw.as_bytes())));
     all
 }
 
-/// A random request: mostly of nasty parts.
-pub fn random(rng: &mut impl Rng) -> Case {
-    let pick = |from, rng: &mut _| table(from).choose(rng).unwrap().as_str();
-    let answer = rng.random_range(0..table("answers").len());
+fn pick(from: &str, rng: &mut impl Rng) -> &'static str {
+    table(from).choose(rng).unwrap()
+}
+
+/// Fields and the body of a random request, mostly of nasty parts.
+fn message(answer: usize, rng: &mut impl Rng) -> (Vec<String>, &'static str) {
     let mut lines = vec![format!("x-answer: {answer}")];
     if rng.random_bool(0.95) {
         lines.push("host: h".into());
@@ -131,85 +100,71 @@ pub fn random(rng: &mut impl Rng) -> Case {
     for _ in 0..rng.random_range(0..4) {
         lines.push(pick("lines", rng).into());
     }
-    let body = match rng.random_range(0..6) {
-        0 => "",
-        1 | 2 => {
-            lines.push(format!("content-length: {}", pick("lengths", rng)));
-            "hello"
-        }
-        3 | 4 => {
-            lines.push(format!("transfer-encoding: {}", pick("codings", rng)));
-            pick("chunked", rng)
-        }
-        _ => {
-            lines.push(format!("content-length: {}", pick("lengths", rng)));
-            lines.push(format!("transfer-encoding: {}", pick("codings", rng)));
-            pick("chunked", rng)
-        }
-    };
+    let framing = rng.random_range(0..6);
+    let mut body = "";
+    if matches!(framing, 1 | 2 | 5) {
+        lines.push(format!("content-length: {}", pick("lengths", rng)));
+        body = "hello";
+    }
+    if framing > 2 {
+        lines.push(format!("transfer-encoding: {}", pick("codings", rng)));
+        body = pick("chunked", rng);
+    }
     // Their order is random too.
     for at in (1..lines.len()).rev() {
         lines.swap(at, rng.random_range(0..=at));
     }
-    let target = if rng.random_bool(0.7) {
-        "/generate"
-    } else {
-        pick("targets", rng)
+    (lines, body)
+}
+
+/// A random request.
+pub fn random(rng: &mut impl Rng) -> Case {
+    let answer = rng.random_range(0..table("answers").len());
+    let (lines, body) = message(answer, rng);
+    let target = match rng.random_bool(0.7) {
+        true => "/generate",
+        false => pick("targets", rng),
     };
     let (method, version) = (pick("methods", rng), pick("versions", rng));
     let end = if rng.random_bool(0.95) { "\r\n" } else { "\n" };
-    let head = format!(
-        "{method} {target} {version}{end}{}{end}{end}",
-        lines.join(end)
-    );
-    Case {
-        answer,
-        ..Case::of([head.as_bytes(), body.as_bytes()].concat())
-    }
+    let lines = lines.join(end);
+    let request = format!("{method} {target} {version}{end}{lines}{end}{end}{body}");
+    Case::of(answer, request)
 }
 
 /// The same of HTTP/2, as far as its client lets it be sent.
 pub fn random_http2(rng: &mut impl Rng) -> Case {
     // A server that switches protocols knows no HTTP/2.
     let answer = rng.random_range(0..UNASKED_SWITCH);
-    let targets = [
-        "/generate",
-        "/x?y=1",
-        "/a%0ab",
-        "/x?y=%0a",
-        "/a/../b",
-        "//h/x",
-    ];
+    let (lines, body) = message(answer, rng);
     let authority = *["h", "h", "h:80", "other"].choose(rng).unwrap();
-    let target = targets.choose(rng).unwrap();
-    let method = *["GET", "POST", "PUT", "HEAD", "OPTIONS"]
-        .choose(rng)
-        .unwrap();
-    let mut request = http::Request::builder()
-        .method(method)
-        .uri(format!("http://{authority}{target}"))
-        .version(http::Version::HTTP_2)
-        .header("x-answer", answer);
-    for _ in 0..rng.random_range(0..4) {
-        let line = table("lines").choose(rng).unwrap();
-        let (name, value) = line.split_once(':').unwrap_or((line, ""));
-        let name = http::HeaderName::from_bytes(name.as_bytes());
-        let value = http::HeaderValue::from_bytes(value.trim().as_bytes());
-        if let (Ok(name), Ok(value)) = (name, value) {
-            request = request.header(name, value);
+    let target = pick("targets", rng);
+    let mut request = http::Request::new(());
+    *request.version_mut() = http::Version::HTTP_2;
+    let uri = format!("http://{authority}{target}").parse();
+    *request.uri_mut() = uri.unwrap_or(Uri::from_static("http://h/generate"));
+    let method = pick("methods", rng).replace("CONNECT", "PATCH");
+    *request.method_mut() = method.parse().unwrap();
+    let of_connection = [
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "transfer-encoding",
+        "upgrade",
+        "te",
+    ];
+    for line in lines {
+        let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+        let name = HeaderName::from_bytes(name.as_bytes());
+        let value = HeaderValue::from_bytes(value.trim().as_bytes());
+        if let (Ok(name), Ok(value)) = (name, value)
+            && !of_connection.contains(&name.as_str())
+        {
+            request.headers_mut().append(name, value);
         }
     }
-    let body = match rng.random_range(0..4) {
-        0 | 1 => Vec::new(),
-        2 => b"hello".to_vec(),
-        _ => {
-            request = request.header("content-length", table("lengths").choose(rng).unwrap());
-            b"hello".to_vec()
-        }
-    };
     Case {
-        answer,
-        http2: request.body(()).ok().map(|request| (request, body)),
-        bytes: format!("{method} {target}").into_bytes(),
+        http2: Some((request, body)),
+        ..Case::of(answer, format!("{method} {target}"))
     }
 }
