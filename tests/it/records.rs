@@ -126,7 +126,7 @@ async fn killed_processes_leave_whole_rows_but_for_the_last_and_take_none_of_ano
     let said: Vec<String> = survivor.lines.try_iter().collect();
     assert!(missing.is_empty(), "missing: {missing:?}\n{said:#?}");
     // A crowd of rows goes into one file as a block, so that a busy machine makes few.
-    assert!(files(folder.path()).len() > 2 + ROUNDS, "it was rotated");
+    assert!(files(folder.path()).len() > 1 + ROUNDS, "it was rotated");
 }
 
 /// What Python's `csv` reads of a file, strictly: a list of rows by column.

@@ -3,14 +3,10 @@
 use super::*;
 use crate::request::endpoint::Endpoint;
 use crate::request::observer::{End, Observer};
+use crate::request::sample::at;
 use crate::request::timeline::Side;
 
 const MS: i64 = 1_000_000;
-const START: i64 = 1_795_000_000 * NANOS;
-
-fn at(ms: i64) -> Stamp {
-    Stamp::from_nanos(START + ms * MS)
-}
 
 /// A streamed answer of these events, the first read at 100 ms, each of the others 10 ms later.
 fn row(endpoint: Endpoint, events: &[&str]) -> Row {
