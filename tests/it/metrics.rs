@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use queuescope::sim::server::Sim;
 use queuescope::telemetry::prometheus::Metrics;
 
 use crate::support::generator;
@@ -62,13 +61,6 @@ fn assert_holds(scrape: &Scrape, name: &str, labels: &str, values: &[f64]) {
     }
 }
 
-fn sim() -> Sim {
-    generator::sim(|config| {
-        config.profile.tokenize_ms = 0.5;
-        config.profile.max_running_requests = 2;
-    })
-}
-
 const GENERATE: &str =
     r#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":6,"ignore_eos":true}}"#;
 const SEVERAL: &str = r#"{"text":"a b c","stream":true,"sampling_params":{"max_new_tokens":4,"n":3,"ignore_eos":true}}"#;
@@ -77,7 +69,10 @@ const REPLY: &str = r#"{"text":"a b c","sampling_params":{"max_new_tokens":3}}"#
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn histograms_hold_what_the_rows_say() {
-    let sim = sim();
+    let sim = generator::sim(|config| {
+        config.profile.tokenize_ms = 0.5;
+        config.profile.max_running_requests = 2;
+    });
     let full = Upstream::always(b"HTTP/1.1 503 Full\r\ncontent-length: 2\r\n\r\n{}".to_vec()).await;
     let servers = [full.addr, sim.addr()];
     let (hops, workers) = known_workers(&servers);

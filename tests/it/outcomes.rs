@@ -73,7 +73,7 @@ const WHOLE: &str = r#"
 200 OK, application/json | | upstream_died | without a single event | False | False |
 204 No Content, text/plain | | upstream_died | without a single event | False | False |
 200 OK, text/event-stream | | upstream_died | without a single event | False | False |
-200 OK, text/event-stream | : nothing yet | upstream_died | without a single event | False | False |
+200 OK, text/event-stream | COMMENT | upstream_died | without a single event | False | False |
 200 OK, text/event-stream | DONE | upstream_died | without a single event | False | False |"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,6 +84,7 @@ async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
             .replace(", ", "\r\ncontent-type: ")
             .replace("; ", "\r\n");
         let body = body.replace("EVENT ", EVENT).replace("DONE", DONE);
+        let body = body.replace("COMMENT", ": nothing yet\n\n");
         for row in rows_of(vec![answer(&head, &body)]).await {
             assert_outcome(&row, outcome, error);
             let told = ["generation_whole", "has_generated_text", "unread"];

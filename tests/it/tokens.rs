@@ -8,8 +8,9 @@ use crate::support::observed::{STREAM, assert_cells, begun, in_pieces, recorded}
 use crate::support::recordings;
 
 /// The rows of a stream of chat of which an event is read every 100 ms.
-fn chat(events: &[&str]) -> Vec<Row> {
-    let pieces = events.iter().chain(&["[DONE]"]).zip(0..);
+fn chat(events: &[impl AsRef<str>]) -> Vec<Row> {
+    let events = events.iter().map(AsRef::as_ref);
+    let pieces = events.chain(["[DONE]"]).zip(0..);
     let pieces = pieces.map(|(event, n)| (n * 100_000_000, format!("data: {event}\n\n")));
     let observer = begun(Endpoint::Chat, STREAM);
     Row::ended(in_pieces(observer, pieces, End::Complete))
@@ -61,8 +62,7 @@ fn figures_per_token_are_of_tokens_that_were_told() {
             "tpot=0.0125, itl_mean=, itl_p99=",
         ),
     ] {
-        let events: Vec<&str> = events.iter().map(|event| event.as_str()).collect();
-        assert_cells(&chat(&events)[0], cells, what);
+        assert_cells(&chat(events)[0], cells, what);
     }
 }
 
@@ -71,10 +71,7 @@ fn figures_per_token_are_of_tokens_that_were_told() {
 fn usage_beside_each_event_tells_the_gaps_too() {
     let events = [(0, 1), (1, 3), (0, 9), (1, 3), (0, 17), (1, 7)];
     let events = events.map(|(index, tokens)| said(index, "a", Some(tokens)));
-    let last = usage(24);
-    let mut events: Vec<&str> = events.iter().map(String::as_str).collect();
-    events.push(&last);
-    let rows = chat(&events);
+    let rows = chat(&[&events[..], &[usage(24)]].concat());
     let of_first = "decode_length=17, token_count_source=usage, tpot=0.025, itl_mean=0.025, itl_max=0.025, chunk_gap_mean=0.2";
     assert_cells(&rows[0], of_first, "first");
     // Four tokens in the 400 ms after the first event, which brought three.
@@ -89,7 +86,6 @@ fn tokens_that_only_the_usage_of_all_counts_are_counted() {
     let finish = "{\"id\":\"i\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}],\
                   \"usage\":{\"completion_tokens\":10}}";
     events.extend([finish.to_owned(), usage(10)]);
-    let events: Vec<&str> = events.iter().map(String::as_str).collect();
     let rows = chat(&events);
     let whole = "actual_output_tokens=10, request_output_tokens=10, token_count_source=usage, token_chunks=9, itl_mean=0.1";
     assert_cells(&rows[0], whole, "whole");

@@ -156,7 +156,7 @@ fn a_process_writes_on_to_its_own_file_when_another_takes_the_path() {
 }
 
 #[test]
-fn a_process_without_a_row_leaves_no_file_and_no_link_less() {
+fn a_process_without_a_row_leaves_no_file_and_keeps_the_link_to_it() {
     let folder = Folder::new();
     let displaced = folder.sink();
     write(&mut folder.sink(), "b");
