@@ -39,8 +39,13 @@ fn values(rows: &[&Row], column: &str, once: bool) -> Vec<f64> {
         seen.insert(request.to_owned())
     };
     let of = rows.iter().filter(|row| !once || is_new(row));
-    let cells = of.filter(|row| !row[column].is_empty());
-    cells.map(|row| number(row, column)).collect()
+    let cells = of.filter_map(|row| match (column, row["inconsistency"].as_str()) {
+        // Where the way to the server or back cannot be, its clock is not believed.
+        ("network_time" | "return_time", "network_time<0" | "return_time<0") => None,
+        ("ttft", "network_time<0" | "return_time<0") => Some(&row["ttft_observed"]),
+        _ => Some(&row[column]),
+    });
+    cells.filter_map(|cell| cell.parse().ok()).collect()
 }
 
 /// Fails unless a histogram holds just these values, of which there must be some.
