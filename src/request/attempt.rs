@@ -332,26 +332,23 @@ mod tests {
 
     #[test]
     fn a_failed_attempt_is_read_as_it_is_shown() {
-        let mut attempt = Attempt::new(
-            SpanId::new(1).unwrap(),
-            "w0".into(),
-            "[::1]:30000".into(),
-            Stamp::from_nanos(5),
-        );
-        assert_eq!(attempt.failed().to_string(), "[::1]:30000 open");
-        let read = |failed: &Failed| told(&failed.to_string()).collect::<Vec<_>>();
-        assert_eq!(read(&attempt.failed()), [attempt.failed()]);
-        attempt.status = Some(503);
-        attempt.outcome = Some(Outcome::Rejected);
-        attempt.ended = Some(Stamp::from_nanos(1_500_005));
-        let failed = attempt.failed();
-        assert_eq!(
-            failed.to_string(),
-            "[::1]:30000 rejected 503 after 0.001500 s"
-        );
-        assert_eq!(read(&failed), [failed]);
-        attempt.host.clear();
-        let unsent = "w0 rejected 503 after 0.001500 s";
-        assert_eq!(attempt.failed().to_string(), unsent);
+        let id = SpanId::new(1).unwrap();
+        let begun = Stamp::from_nanos(5);
+        let open = Attempt::new(id, "w0".into(), "[::1]:30000".into(), begun);
+        let mut rejected = open.clone();
+        rejected.status = Some(503);
+        rejected.outcome = Some(Outcome::Rejected);
+        rejected.ended = Some(begun.plus_nanos(1_500_000));
+        let mut unsent = rejected.clone();
+        unsent.host.clear();
+        for (attempt, shown) in [
+            (open, "[::1]:30000 open"),
+            (rejected, "[::1]:30000 rejected 503 after 0.001500 s"),
+            (unsent, "w0 rejected 503 after 0.001500 s"),
+        ] {
+            let failed = attempt.failed();
+            assert_eq!(failed.to_string(), shown);
+            assert_eq!(told(shown).collect::<Vec<_>>(), [failed]);
+        }
     }
 }

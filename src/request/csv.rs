@@ -138,40 +138,11 @@ const PAIRS: [[u8; 2]; 100] = {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::observer::{End, Observer};
-    use crate::request::timeline::{Moment, Side};
-
-    fn record(req_id: &str, arrival: i64, finish: i64) -> Row {
-        let mut observer = Observer::new(Side::Front, Endpoint::Generate, req_id.into());
-        observer
-            .timeline_mut()
-            .set(Moment::Arrival, Stamp::from_nanos(arrival));
-        Row::ended(observer.finish(
-            End::Timeout("too\r\nlate".into()),
-            Stamp::from_nanos(finish),
-        ))
-        .remove(0)
-    }
-
-    fn table(base: TimeBase, records: &[Row]) -> Vec<Vec<(String, String)>> {
-        let mut out = Vec::new();
-        header(&mut out);
-        records.iter().for_each(|of| row(of, base, &mut out));
-        let mut reader = csv::Reader::from_reader(out.as_slice());
-        let names: Vec<String> = reader.headers().unwrap().iter().map(Into::into).collect();
-        let rows = reader.records().map(|row| {
-            let cells = row.unwrap();
-            let cells = cells.iter().map(String::from);
-            names.iter().cloned().zip(cells).collect()
-        });
-        rows.collect()
-    }
-
-    fn get<'a>(row: &'a [(String, String)], name: &str) -> &'a str {
-        &row.iter().find(|(column, _)| column == name).unwrap().1
-    }
+    use crate::request::sample::{Sample, at};
+    use crate::request::timeline::ENGINE;
 
     #[test]
     fn seconds_are_exact_to_the_nanosecond() {
@@ -190,15 +161,24 @@ mod tests {
 
     #[test]
     fn times_count_from_the_base_and_unknown_cells_are_empty() {
-        let records = [record("a,\"b\"", 7_000_000_001, 9_000_000_000)];
-        let epoch = table(TimeBase::Epoch, &records);
-        let since = table(TimeBase::Since(Stamp::from_nanos(8_000_000_000)), &records);
-        assert_eq!(get(&epoch[0], "req_id"), "a,\"b\"");
-        assert_eq!(get(&epoch[0], "arrival_time"), "7.000000001");
-        assert_eq!(get(&since[0], "arrival_time"), "-0.999999999");
-        assert_eq!(get(&epoch[0], "server_created_time"), "");
-        assert_eq!(get(&epoch[0], "has_generated_text"), "False");
-        assert_eq!(epoch[0].len(), COLUMNS.len());
+        let mut of = Sample::whole().without(&ENGINE).row();
+        of.req_id = Some("a,\"b\"".to_owned());
+        let mut out = Vec::new();
+        header(&mut out);
+        row(&of, TimeBase::Epoch, &mut out);
+        row(&of, TimeBase::Since(at(3)), &mut out);
+        let mut reader = csv::Reader::from_reader(out.as_slice());
+        assert_eq!(reader.headers().unwrap().len(), COLUMNS.len());
+        for (row, arrival) in reader
+            .deserialize()
+            .zip(["1795000000.002000000", "-0.001000000"])
+        {
+            let row: BTreeMap<String, String> = row.unwrap();
+            assert_eq!(row["req_id"], "a,\"b\"");
+            assert_eq!(row["arrival_time"], arrival);
+            assert_eq!(row["server_created_time"], "");
+            assert_eq!(row["has_generated_text"], "True");
+        }
     }
 
     #[test]

@@ -231,22 +231,17 @@ mod tests {
     }
 
     #[test]
-    fn a_retraction_parts_the_pair() {
+    fn a_time_in_the_queue_is_told_only_where_its_parts_are_of_one_clock_and_one_wait() {
+        let retracted = |name, time| {
+            let entry = (Field::ForwardEntryTime, "1795168579.5");
+            timings(&[entry, (Field::QueueTime, time), (name, "1")])
+        };
         for name in [Field::NumRetractions, Field::TotalRetractions] {
-            let queue = |time| {
-                let entry = (Field::ForwardEntryTime, "1795168579.5");
-                let timings = timings(&[entry, (Field::QueueTime, time), (name, "1")]);
-                (timings.queue(None), timings.queue_total(None))
-            };
-            assert_eq!(queue("0.25"), (None, Some(250_000_000)));
-            // As before 0.5.21: the first entry, less a later entry into the queue.
-            assert_eq!(queue("-0.25"), (None, None));
+            let parted = retracted(name, "0.25");
+            assert_eq!(parted.queue(None), None);
+            assert_eq!(parted.queue_total(None), Some(250_000_000));
         }
-    }
-
-    #[test]
-    fn what_never_entered_a_batch_has_no_time_there() {
-        // The counter's own reading: the machine runs for an hour.
+        // The counter's own reading of what never entered a batch: the machine runs for an hour.
         let aborted = timings(&[
             (Field::QueueTime, "-3600.0"),
             (Field::RequestReceived, "1795168579.5"),
@@ -254,39 +249,28 @@ mod tests {
             (Field::InferenceTime, "3600.5"),
         ]);
         assert_eq!(aborted.forward_entry, None);
-        assert_eq!(
-            (aborted.queue(None), aborted.queue_total(None)),
-            (None, None)
-        );
-    }
-
-    #[test]
-    fn stamps_of_two_clocks_are_not_subtracted() {
-        let mixed = timings(&[
+        let two_clocks = timings(&[
             (Field::QueueTimeStart, "5321.25"),
             (Field::QueueTimeEnd, "1795168579.5"),
         ]);
-        assert_eq!((mixed.queue(None), mixed.queue_total(None)), (None, None));
+        // As before 0.5.21: the first entry, less a later entry into the queue.
+        let negative = retracted(Field::NumRetractions, "-0.25");
+        for none in [aborted, two_clocks, negative] {
+            assert_eq!((none.queue(None), none.queue_total(None)), (None, None));
+        }
     }
 
     #[test]
     fn a_perf_counter_is_no_epoch_stamp_and_null_is_nothing() {
-        let fields = [
+        // The last is longer than any number Python prints.
+        let long = "1795168579.5000000000000000000000000000000";
+        let timings = timings(&[
             (Field::ForwardEntryTime, "5321.25"),
             (Field::RequestReceived, "0.0"),
             (Field::DpRank, "null"),
-            (
-                Field::RequestFinished,
-                "1795168579.5000000000000000000000000000000",
-            ),
-        ];
-        let timings = timings(&fields);
-        assert_eq!(timings.forward_entry, None);
-        assert_eq!(timings.received, None);
-        assert_eq!(timings.dp_rank, None);
-        assert_eq!(
-            timings.finished, None,
-            "longer than any number Python prints"
-        );
+            (Field::RequestFinished, long),
+        ]);
+        let stamps = [timings.forward_entry, timings.received, timings.finished];
+        assert_eq!((stamps, timings.dp_rank), ([None; 3], None));
     }
 }

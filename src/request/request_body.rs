@@ -182,6 +182,13 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_with_parameters_a_prompt_asks_for_the_largest() {
+        let each = r#"[{"max_new_tokens":5},{"max_new_tokens":9},{"max_new_tokens":7}]"#;
+        let asked = asked(&format!(r#"{{"text":["a","b"],"sampling_params":{each}}}"#));
+        assert_eq!(asked.output_length(), Some(9));
+    }
+
+    #[test]
     fn token_ids_are_no_words() {
         assert_eq!(asked(r#"{"input_ids":[[1,2],[3]]}"#).input_length(), None);
         assert_eq!(asked(r#"{"prompt":[[1,2],[3]]}"#).input_length(), None);

@@ -305,58 +305,50 @@ router 3, network+tokenize+queue+prefill+return 205, decode | engine_no_meta_inf
 client lag 1, to proxy 1, router 3, network+return 15, tokenize 10, queue 80, prefill 100, decode 290 | engine_clock
 prefill 100, return+decode 300 | first_token";
         assert_told(samples, told);
-        let place = |sample: Sample, at: usize| {
-            let breakdown = Breakdown::of(&sample.row()).unwrap();
-            breakdown.parts[at].spent.place()
-        };
-        assert_eq!(
-            place(Sample::whole().without(&ENGINE), 3),
-            "unseen in the server"
-        );
         let pair = |record: &mut Row| {
             record.timeline.pair(PrefillTimes::default());
             record.timeline.forget_engine();
         };
-        assert_eq!(place(Sample::whole().with(pair), 3), "unseen in the server");
         let no_hop = Sample::whole().without(&[Moment::WorkerArrival]);
-        assert_eq!(
-            place(no_hop.engine_unknown(), 2),
-            "in the router queue, on the way into the server or on the way back"
-        );
+        let anywhere = "in the router queue, on the way into the server or on the way back";
+        for (sample, at, place) in [
+            (Sample::whole().without(&ENGINE), 3, "unseen in the server"),
+            (Sample::whole().with(pair), 3, "unseen in the server"),
+            (no_hop.engine_unknown(), 2, anywhere),
+        ] {
+            let breakdown = Breakdown::of(&sample.row()).unwrap();
+            assert_eq!(breakdown.parts[at].spent.place(), place);
+        }
         let endless = Sample::whole().without(&[Moment::Finish]).row();
         assert_eq!(Breakdown::of(&endless), None);
     }
 
     #[test]
-    fn what_is_no_router_is_not_called_one() {
-        let own = Sample::whole().without(&[Moment::Scheduled, Moment::Sent]);
-        assert_eq!(
-            Breakdown::of(&own.clone().row()).unwrap().total_nanos,
-            ms(498)
-        );
+    fn what_is_no_router_is_not_called_one_and_waiting_for_the_client_is_taken_out() {
         let no_proxy = Sample::whole().without(&[Moment::Arrival, Moment::Forwarded]);
-        let told =
-            "client lag 1, to proxy 1, proxy 1, network 7\nclient lag 1, network 9, tokenize 10";
-        assert_told([straight(Sample::whole()), straight(no_proxy)], told);
-        assert!(parts(&own.row()).starts_with("router 3, "));
-    }
-
-    #[test]
-    fn waiting_for_the_client_is_taken_out() {
         let stalled = Sample::whole().with(|record| {
             record.client_stall_until_finish = Some(ms(200));
             // What came after the last byte was read delayed nothing that is in decode.
             record.client_stall = Some(ms(900));
         });
-        let wait = |nanos| move |record: &mut Row| record.prompt_wait = Some(nanos);
-        let routed = Sample::whole().with(wait(ms(2)));
-        let told = "return 10, decode 90, client_stall 200\nto proxy 1, prompt_wait 2, router 1";
-        assert_told([stalled, routed], told);
-        let row = straight(Sample::whole().with(wait(ms(1) / 4))).row();
-        let found = Breakdown::of(&row).unwrap().parts;
-        let nanos = |spent| found.iter().find(|part| part.spent == spent).unwrap().nanos;
-        let waited = (nanos(Spent::PROMPT), nanos(Spent::PROXY));
-        assert_eq!(waited, (ms(1) / 4, ms(1) * 3 / 4));
+        let waited = |sample: Sample| sample.with(|row| row.prompt_wait = Some(ms(2)));
+        let slow = straight(Sample::whole().at(Moment::Forwarded, 5));
+        let samples = [
+            straight(Sample::whole()),
+            straight(no_proxy),
+            stalled,
+            waited(Sample::whole()),
+            waited(slow),
+        ];
+        let told = "\
+client lag 1, to proxy 1, proxy 1, network 7
+client lag 1, network 9, tokenize 10
+return 10, decode 90, client_stall 200
+to proxy 1, prompt_wait 2, router 1
+to proxy 1, prompt_wait 2, proxy 1, network 5";
+        assert_told(samples, told);
+        let own = Sample::whole().without(&[Moment::Scheduled, Moment::Sent]);
+        assert!(parts(&own.row()).starts_with("router 3, "));
     }
 
     #[test]

@@ -167,94 +167,94 @@ impl Unseen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::endpoint::Endpoint;
-    use crate::request::generation::Generation;
+    use crate::request::endpoint::Endpoint::{self, *};
+    use crate::request::generation::Generation::*;
     use crate::request::response::Unread;
     use crate::request::row::Row;
-    use crate::request::sample::{Sample, rows};
+    use crate::request::sample::Sample;
     use crate::request::sequence::TimingSource;
     use crate::request::timeline::Moment;
 
-    #[test]
-    fn each_case_has_its_own_switch() {
-        let of = |endpoint, stream, change: fn(&mut Row)| {
-            let mut record = Sample::whole().open_row();
-            record.endpoint = Some(endpoint);
-            record.stream = Some(stream);
-            record.more.generation = None;
-            record.timing_source = None;
-            change(&mut record);
-            Unseen::of_engine(&rows(&[record])[0])
-        };
-        let generate = |change| of(Endpoint::Generate, true, change);
-        let off = generate(|r| r.more.generation = Some(Generation::From0_5_12MetricsOff));
-        assert_eq!(off, Unseen::MetricsOff);
-        assert!(off.remedy().contains("--enable-metrics"));
-        let old = generate(|r| r.more.generation = Some(Generation::From0_4_6));
-        assert_eq!(old, Unseen::TooOld);
-        assert!(!old.remedy().contains("--enable-metrics"));
-        let part = generate(|r| r.more.generation = Some(Generation::V0_5_6));
-        assert_eq!(part, Unseen::Part);
-        assert_eq!(generate(|_| ()), Unseen::NoMeta);
-        let hidden = generate(|r| r.unread = Some(Unread::Encoded));
-        assert_eq!(hidden, Unseen::Hidden);
-        for endpoint in [Endpoint::Chat, Endpoint::Messages, Endpoint::Responses] {
-            let stream = of(endpoint, true, |_| ());
-            assert_eq!(stream, Unseen::Stream);
-            assert!(
-                stream
-                    .remedy()
-                    .contains("queuescope proxy --engine-traces IP:PORT")
-            );
-            assert!(!stream.remedy().contains("--enable-metrics`"));
-            // It stands on the live page and in the proxy's own report too.
-            assert!(!stream.remedy().contains("not here"));
-        }
-        // Whoever sends through a proxy that has them need not be told how to get them.
-        let in_proxy = |r: &mut Row| r.more.front_joins_engine = true;
-        for (endpoint, why) in [
-            (Endpoint::Chat, Unseen::InProxy),
-            (Endpoint::Generate, Unseen::NoMeta),
-        ] {
-            assert_eq!(of(endpoint, true, in_proxy), why);
-        }
-        let reply = of(Endpoint::Chat, false, |_| ());
-        assert!(reply.remedy().contains("return_meta_info"));
-        let joined = |r: &mut Row| r.timing_source = Some(TimingSource::Log);
-        assert_eq!(of(Endpoint::Chat, true, joined), Unseen::Joined);
-        assert_eq!(of(Endpoint::Completions, false, |_| ()), Unseen::Reply);
+    const PAIR: &[Moment] = &[Moment::QueueStart, Moment::QueueEnd];
+    const FIRST: &[Moment] = &[Moment::ServerFirstToken];
+
+    fn unseen(
+        (endpoint, stream): (Endpoint, bool),
+        without: &[Moment],
+        change: impl Fn(&mut Row),
+    ) -> Unseen {
+        let sample = Sample::whole().without(without).with(|row| {
+            row.endpoint = Some(endpoint);
+            row.stream = Some(stream);
+            row.timing_source = None;
+            change(row);
+        });
+        Unseen::of_engine(&sample.row())
     }
 
     #[test]
-    fn what_an_sglang_tells_in_part_has_a_remedy_of_its_own() {
-        let of = |generation, stream, retractions, without: &[Moment]| {
-            let sample = Sample::whole().without(without).with(|row| {
-                row.stream = Some(stream);
+    fn why_the_engines_moments_are_unknown_follows_from_its_sglang_and_what_was_asked() {
+        for (generation, stream, retractions, without, expected) in [
+            (From0_5_12MetricsOff, true, 0, PAIR, Unseen::MetricsOff),
+            (From0_4_6, true, 0, PAIR, Unseen::TooOld),
+            (V0_5_5, true, 0, FIRST, Unseen::FirstTokenOff),
+            (V0_5_5, false, 0, FIRST, Unseen::FirstTokenOfReply),
+            (V0_5_6, false, 0, FIRST, Unseen::FirstTokenOfReply),
+            (V0_5_6, true, 0, &[], Unseen::Part),
+            (Fork, true, 0, PAIR, Unseen::Part),
+            // A reply, and a stream whose first event came after the retraction.
+            (From0_5_22, false, 2, PAIR, Unseen::Retracted),
+            (From0_5_22, true, 2, PAIR, Unseen::Retracted),
+            (From0_5_22, true, 2, FIRST, Unseen::Incomplete),
+        ] {
+            let found = unseen((Generate, stream), without, |row| {
                 row.more.generation = Some(generation);
                 row.num_retractions = Some(retractions);
             });
-            Unseen::of_engine(&sample.row())
-        };
-        let pair = &[Moment::QueueStart, Moment::QueueEnd];
-        let first = &[Moment::ServerFirstToken];
-        // A reply, and a stream whose first event came after the retraction.
-        for stream in [false, true] {
-            let retracted = of(Generation::From0_5_22, stream, 2, pair);
-            assert_eq!(retracted, Unseen::Retracted);
-            assert!(retracted.remedy().contains("--stream-interval"));
-            assert!(!retracted.remedy().contains("0.5.21"));
+            assert_eq!(found, expected, "{generation:?} {stream}");
         }
-        let has_pair = of(Generation::From0_5_22, true, 2, first);
-        assert_eq!(has_pair, Unseen::Incomplete);
-        assert!(!has_pair.remedy().contains("0.5.21"));
-        let no_metrics = of(Generation::V0_5_5, true, 0, first);
-        assert_eq!(no_metrics, Unseen::FirstTokenOff);
-        assert!(no_metrics.remedy().contains("--enable-metrics"));
-        for generation in [Generation::V0_5_5, Generation::V0_5_6] {
-            let reply = of(generation, false, 0, first);
-            assert_eq!(reply, Unseen::FirstTokenOfReply);
+        let nothing: fn(&mut Row) = |_| ();
+        // Whoever sends through a proxy that has them need not be told how to get them.
+        let in_proxy: fn(&mut Row) = |row| row.more.front_joins_engine = true;
+        let joined: fn(&mut Row) = |row| row.timing_source = Some(TimingSource::Log);
+        let encoded: fn(&mut Row) = |row| row.unread = Some(Unread::Encoded);
+        for (endpoint, stream, change, expected) in [
+            (Generate, true, nothing, Unseen::NoMeta),
+            (Generate, true, encoded, Unseen::Hidden),
+            (Generate, true, in_proxy, Unseen::NoMeta),
+            (Chat, true, nothing, Unseen::Stream),
+            (Messages, true, nothing, Unseen::Stream),
+            (Responses, true, nothing, Unseen::Stream),
+            (Chat, true, in_proxy, Unseen::InProxy),
+            (Chat, true, joined, Unseen::Joined),
+            (Chat, false, nothing, Unseen::ChatReply),
+            (Completions, false, nothing, Unseen::Reply),
+        ] {
+            let found = unseen((endpoint, stream), &[], change);
+            assert_eq!(found, expected, "{endpoint:?} {stream}");
         }
-        assert_eq!(of(Generation::V0_5_6, true, 0, &[]), Unseen::Part);
-        assert_eq!(of(Generation::Fork, true, 0, pair), Unseen::Part);
+    }
+
+    #[test]
+    fn each_reason_has_the_remedy_that_helps() {
+        // It stands on the live page and in the proxy's own report too: nothing is "not here".
+        for (why, helps, not) in [
+            (Unseen::MetricsOff, "--enable-metrics", "not here"),
+            (Unseen::TooOld, "0.5.5 or later", "--enable-metrics"),
+            (Unseen::FirstTokenOff, "--enable-metrics", "not here"),
+            (Unseen::Retracted, "--stream-interval", "0.5.21"),
+            (Unseen::Incomplete, "--engine-logs DIR", "0.5.21"),
+            (
+                Unseen::Stream,
+                "queuescope proxy --engine-traces IP:PORT",
+                "not here",
+            ),
+            (Unseen::Reply, "--engine-logs DIR", "--enable-metrics`"),
+            (Unseen::ChatReply, "return_meta_info", "not here"),
+        ] {
+            let remedy = why.remedy();
+            assert!(remedy.contains(helps) && !remedy.contains(not), "{remedy}");
+        }
+        assert!(!Unseen::Stream.remedy().contains("--enable-metrics`"));
     }
 }

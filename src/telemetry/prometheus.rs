@@ -116,4 +116,4 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

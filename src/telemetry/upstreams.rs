@@ -45,49 +45,38 @@ mod tests {
 
     use super::*;
     use crate::telemetry::prometheus::Metrics;
+    use crate::telemetry::prometheus::tests::shown;
 
     #[test]
     fn upstreams_are_shown_while_somebody_uses_them() {
         let metrics = Metrics::new().unwrap();
         let upstreams = ["a:1", "a:1", "b:1"].map(|name| {
-            Arc::new(UpstreamFigures {
+            let upstream = Arc::new(UpstreamFigures {
                 name: name.into(),
+                in_flight: 1.into(),
+                connect_failures: 1.into(),
                 ..UpstreamFigures::default()
-            })
-        });
-        for upstream in &upstreams {
+            });
             metrics.upstreams.add(upstream.clone());
-            upstream.in_flight.fetch_add(1, Relaxed);
-            upstream.connect_failures.fetch_add(1, Relaxed);
-        }
+            upstream
+        });
         upstreams[1].is_out.store(true, Relaxed);
-        let lines = || {
-            let text = metrics.text();
-            let lines = text.lines().filter(|l| l.contains("{upstream="));
-            let lines = lines.map(|line| line.strip_prefix("queuescope_upstream_").unwrap());
-            lines.map(str::to_owned).collect::<Vec<_>>()
+        let figures = |name: &str| {
+            let shown = shown(&metrics);
+            ["connect_failures_total", "healthy", "in_flight"].map(|figure| {
+                let line = format!("queuescope_upstream_{figure}{{upstream=\"{name}\"}}");
+                shown.get(&line).copied()
+            })
         };
-        let both = [
-            r#"connect_failures_total{upstream="a:1"} 2"#,
-            r#"connect_failures_total{upstream="b:1"} 1"#,
-            r#"healthy{upstream="a:1"} 0"#,
-            r#"healthy{upstream="b:1"} 1"#,
-            r#"in_flight{upstream="a:1"} 2"#,
-            r#"in_flight{upstream="b:1"} 1"#,
-        ];
-        assert_eq!(lines(), both);
-        assert_eq!(lines(), both, "nothing is added twice");
+        // Nothing is added twice.
+        for _ in 0..2 {
+            assert_eq!(figures("a:1"), [2.0, 0.0, 2.0].map(Some));
+            assert_eq!(figures("b:1"), [1.0, 1.0, 1.0].map(Some));
+        }
         let [first, second, gone] = upstreams;
-        drop(second);
-        drop(gone);
+        drop((second, gone));
         first.in_flight.fetch_sub(1, Relaxed);
-        assert_eq!(
-            lines(),
-            [
-                r#"connect_failures_total{upstream="a:1"} 1"#,
-                r#"healthy{upstream="a:1"} 1"#,
-                r#"in_flight{upstream="a:1"} 0"#,
-            ]
-        );
+        assert_eq!(figures("a:1"), [1.0, 1.0, 0.0].map(Some));
+        assert_eq!(figures("b:1"), [None; 3]);
     }
 }

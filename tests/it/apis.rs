@@ -7,7 +7,7 @@ use queuescope::request::response::Unread;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::Moment;
 
-use crate::support::observed::{AT, JSON, STREAM, at_once, begun, in_pieces};
+use crate::support::observed::{AT, JSON, STREAM, assert_cells, at_once, begun, in_pieces};
 
 /// The first row of a stream whose events are read 1 ms apart.
 fn streamed(endpoint: Endpoint, events: &[&str]) -> Row {
@@ -19,20 +19,18 @@ fn streamed(endpoint: Endpoint, events: &[&str]) -> Row {
     in_pieces(begun(endpoint, STREAM), pieces, End::Complete).remove(0)
 }
 
-/// The first row of a reply that is no stream.
-fn replied(endpoint: Endpoint, body: &str) -> Row {
-    at_once(endpoint, JSON, body).remove(0)
-}
-
 /// Outcome, places of the events with the first and last token, and how many there were.
 fn tokens_of(row: &Row) -> (Outcome, Option<i64>, Option<i64>, u64) {
-    let place = |moment| {
-        row.timeline
-            .raw(moment)
-            .map(|at| at.nanos_since(AT) / 1_000_000)
-    };
-    let (first, last) = (place(Moment::FirstToken), place(Moment::LastToken));
+    let [first, last] = [Moment::FirstToken, Moment::LastToken].map(|moment| {
+        let at = row.timeline.raw(moment);
+        at.map(|at| at.nanos_since(AT) / 1_000_000)
+    });
     (row.outcome(), first, last, row.token_chunks.unwrap_or(0))
+}
+
+/// Prompt and generated tokens.
+fn counts_of(row: &Row) -> [Option<u64>; 2] {
+    [row.prompt_tokens(), row.output_tokens()]
 }
 
 #[test]
@@ -67,10 +65,7 @@ fn reasoning_and_calls_are_tokens() {
     );
     assert_eq!(tokens_of(&row), (Outcome::Ok, Some(2), Some(4), 3));
     assert_eq!(row.engine_id.as_deref(), Some("resp_1"));
-    assert_eq!(
-        (row.prompt_tokens(), row.output_tokens()),
-        (Some(9), Some(5))
-    );
+    assert_eq!(counts_of(&row), [Some(9), Some(5)]);
     assert_eq!(row.cached_tokens, Some(4));
 
     let row = streamed(
@@ -91,10 +86,7 @@ fn reasoning_and_calls_are_tokens() {
     );
     assert_eq!(tokens_of(&row), (Outcome::Ok, Some(3), Some(6), 3));
     assert_eq!(row.engine_id, None, "the message's is not the engine's");
-    assert_eq!(
-        (row.prompt_tokens(), row.output_tokens()),
-        (Some(13), Some(5))
-    );
+    assert_eq!(counts_of(&row), [Some(13), Some(5)]);
 }
 
 #[test]
@@ -129,50 +121,45 @@ fn streams_of_typed_events_end_by_their_own_event() {
 
 #[test]
 fn the_status_of_a_reply_is_read() {
-    let of = |status: &str| {
+    let background = Some(Unread::Background);
+    for (status, outcome, unread, whole) in [
+        ("queued", Outcome::Ok, background, None),
+        ("in_progress", Outcome::Ok, background, None),
+        ("completed", Outcome::Ok, None, Some(true)),
+        ("failed", Outcome::ServerError, None, Some(false)),
+        ("cancelled", Outcome::EngineAbort, None, Some(false)),
+    ] {
         let body = format!(
             r#"{{"id":"resp_1","object":"response","output":[],"status":"{status}","usage":null,"error":null}}"#
         );
-        let row = replied(Endpoint::Responses, &body);
-        (row.outcome(), row.unread, row.generation_whole)
-    };
-    let background = (Outcome::Ok, Some(Unread::Background), None);
-    assert_eq!(of("queued"), background);
-    assert_eq!(of("in_progress"), background);
-    assert_eq!(of("completed"), (Outcome::Ok, None, Some(true)));
-    assert_eq!(of("failed"), (Outcome::ServerError, None, Some(false)));
-    assert_eq!(of("cancelled"), (Outcome::EngineAbort, None, Some(false)));
+        let row = &at_once(Endpoint::Responses, JSON, &body)[0];
+        let told = (row.outcome(), row.unread, row.generation_whole);
+        assert_eq!(told, (outcome, unread, whole), "{status}");
+    }
 }
 
 #[test]
 fn a_cut_stream_of_messages_has_no_count_of_tokens() {
-    let mut events = vec![
-        r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"output_tokens":0}}}"#,
-    ];
-    events.extend(
-        [r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}"#; 6],
-    );
-    let row = streamed(Endpoint::Messages, &events);
-    assert_eq!(
-        tokens_of(&row),
-        (Outcome::UpstreamDied, Some(1), Some(6), 6)
-    );
-    assert_eq!((row.prompt_tokens(), row.output_tokens()), (Some(9), None));
+    let start = r#"{"type":"message_start","message":{"id":"msg_1","usage":{"input_tokens":9,"output_tokens":0}}}"#;
+    let block =
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}"#;
+    let row = streamed(Endpoint::Messages, &[start, block, block, block]);
+    let told = (Outcome::UpstreamDied, Some(1), Some(3), 3);
+    assert_eq!(tokens_of(&row), told);
+    assert_eq!(counts_of(&row), [Some(9), None]);
 }
 
 #[test]
 fn large_logprobs_hide_no_timing() {
     let logprobs = "[-0.5,11,\"\\\"}]\"],".repeat(100_000);
     let event = format!(
-        "{{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"finish_reason\":{{\"type\":\"stop\"}},\"num_retractions\":0,\
-         \"forward_entry_time\":1795168001.0,\"queue_time\":0.25,\"prefill_finished_time\":1795168001.1,\"input_token_logprobs\":[{logprobs}null],\
-         \"output_token_logprobs\":[[-0.5,11,null]],\"completion_tokens\":1,\"request_received_ts\":1795168000.5}}}}"
+        "{{\"text\":\"a\",\"meta_info\":{{\"id\":\"i\",\"forward_entry_time\":1795168001.0,\"queue_time\":0.25,\
+         \"input_token_logprobs\":[{logprobs}null],\"output_token_logprobs\":[[-0.5,11,null]],\"completion_tokens\":1,\
+         \"finish_reason\":{{\"type\":\"stop\"}},\"request_received_ts\":1795168000.5}}}}"
     );
     let row = streamed(Endpoint::Generate, &[&event, "[DONE]"]);
-    let nanos = |moment| row.timeline.raw(moment).map(|at| at.nanos_since(AT));
-    assert_eq!(nanos(Moment::QueueStart), Some(750_000_000));
-    assert_eq!(nanos(Moment::ServerCreated), Some(500_000_000));
-    assert_eq!(row.actual_output_tokens, Some(1));
+    let told = "queue_time_start=0.75, server_created_time=0.5, actual_output_tokens=1";
+    assert_cells(&Row::ended(vec![row])[0], told, "large");
 }
 
 #[test]

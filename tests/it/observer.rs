@@ -2,11 +2,11 @@
 
 use queuescope::offset::Offset;
 use queuescope::request::endpoint::Endpoint;
-use queuescope::request::observer::{End, Observer, relate};
+use queuescope::request::observer::{End, Observer};
 use queuescope::request::outcome::Outcome;
 use queuescope::request::response::MAX_SEQUENCES;
 use queuescope::request::row::Row;
-use queuescope::request::timeline::{ClockOf, Moment, Period, Relation, Side};
+use queuescope::request::timeline::{ClockOf, Moment, Relation, Side};
 
 use crate::support::observed::{AT, JSON, STREAM, at_once, begun, in_pieces};
 use crate::support::table;
@@ -31,26 +31,19 @@ fn event(index: usize, tokens: u64) -> String {
 }
 
 #[test]
-fn places_that_nobody_spoke_of_are_no_rows() {
-    let rows = records(STREAM, &event(1000, 1), End::Complete);
-    let indexes: Vec<u32> = rows.iter().map(|row| row.index).collect();
+fn sequences_are_rows_where_somebody_spoke_of_them_and_those_beyond_the_limit_are_said() {
+    let rows = |body: &str| Row::ended(records(STREAM, body, End::Complete));
     // The first stands for the request in sums, whatever came.
-    assert_eq!(indexes, [0, 1000]);
-    assert_eq!(Row::ended(rows)[1].req_id.as_deref(), Some("r#1000"));
-}
-
-#[test]
-fn sequences_beyond_the_limit_are_said() {
-    let few = Row::ended(records(STREAM, &event(3, 1), End::Complete));
-    assert_eq!(few[0].inconsistency, None);
-    let body: String = (0..MAX_SEQUENCES + 2)
-        .map(|index| event(index, 1))
-        .collect();
-    let rows = Row::ended(records(STREAM, &body, End::Complete));
-    assert_eq!(rows.len(), MAX_SEQUENCES);
-    let named = |row: &Row| row.inconsistency.clone().unwrap_or_default();
-    assert_eq!(named(&rows[0]), "sequences_not_recorded");
-    assert_eq!(named(&rows[1]), "");
+    let far = rows(&event(1000, 1));
+    let ids: Vec<Option<&str>> = far.iter().map(|row| row.req_id.as_deref()).collect();
+    assert_eq!(ids, [Some("r#0"), Some("r#1000")]);
+    assert_eq!(far[0].inconsistency, None);
+    let many: String = (0..MAX_SEQUENCES + 2).map(|n| event(n, 1)).collect();
+    let many = rows(&many);
+    assert_eq!(many.len(), MAX_SEQUENCES);
+    let said = many[0].inconsistency.as_deref();
+    assert_eq!(said, Some("sequences_not_recorded"));
+    assert_eq!(many[1].inconsistency, None);
 }
 
 #[test]
@@ -71,12 +64,8 @@ fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_i
             let row = &records(STREAM, body, end.clone())[0];
             assert_eq!(row.outcome(), outcome, "{end:?}");
             let error = row.error.as_deref().unwrap_or_default();
-            let is_after = generation && outcome != Outcome::Ok;
-            assert_eq!(
-                error.contains("after the generation's end"),
-                is_after,
-                "{error}"
-            );
+            let is_after = error.contains("after the generation's end");
+            assert_eq!(is_after, generation && outcome != Outcome::Ok, "{error}");
             let parts = (row.message_whole, row.generation_whole);
             assert_eq!(parts, (is_whole, Some(generation)), "{end:?}");
         }
@@ -87,17 +76,6 @@ fn after_its_last_event_an_answer_is_whole_for_the_client_and_once_the_message_i
         let ended = (row.outcome(), row.message_whole);
         assert_eq!(ended, (Outcome::Ok, Some(true)), "{end:?}");
     }
-}
-
-#[test]
-fn moments_out_of_order_are_named_and_stand_as_they_came() {
-    let body = r#"{"text":"a","meta_info":{"id":"i","finish_reason":{"type":"stop"},
-        "request_received_ts":1795168000.5,"forward_entry_time":1795168001.0,"queue_time":0.75,
-        "prefill_finished_time":1795168002.0}}"#;
-    let row = &Row::ended(records("application/json", body, End::Complete))[0];
-    let named = "queue_start<server_created;tokenize_time<0";
-    assert_eq!(row.inconsistency.as_deref(), Some(named));
-    assert_eq!(row.timeline.nanos(Period::TOKENIZE), Some(-250_000_000));
 }
 
 #[test]
@@ -164,26 +142,26 @@ fn an_error_is_no_success_inside_a_200_either() {
     }
 }
 
+fn apart(nanos: i64, error_nanos: i64) -> Relation {
+    Relation::Apart(Offset { nanos, error_nanos })
+}
+
 #[test]
 fn a_negative_duration_within_the_clocks_error_is_not_wrong() {
     let inconsistency = |error_nanos| {
-        let mut observer = generate("application/json");
+        let mut observer = generate(JSON);
         observer.timeline_mut().upstream_is_server(true);
         observer.timeline_mut().set(Moment::Forwarded, AT);
         // Received 1 ms before it was sent.
         let body = r#"{"text":"a","meta_info":{"id":"i","request_received_ts":1795167999.999}}"#;
         observer.response_body(body.as_bytes(), AT, 0);
         let mut rows = observer.finish(End::Complete, AT);
-        let offset = Offset {
-            nanos: 0,
-            error_nanos,
-        };
-        relate(&mut rows, ClockOf::Engine, Relation::Apart(offset));
-        let rows = Row::ended(rows);
-        rows[0].inconsistency.clone().unwrap_or_default()
+        let offset = apart(0, error_nanos);
+        rows[0].timeline.relate(ClockOf::Engine, offset);
+        Row::ended(rows).remove(0).inconsistency
     };
-    assert_eq!(inconsistency(1_100_000), "");
-    assert_eq!(inconsistency(900_000), "network_time<0");
+    assert_eq!(inconsistency(1_100_000), None);
+    assert_eq!(inconsistency(900_000).as_deref(), Some("network_time<0"));
 }
 
 #[test]
@@ -193,11 +171,7 @@ fn the_last_send_of_another_clock_is_as_early_as_its_error_allows() {
     timeline.set(Moment::Forwarded, AT);
     assert_eq!(timeline.last_send(), Some(AT));
     timeline.set(Moment::WorkerForwarded, AT.plus_nanos(5_000));
-    let offset = Offset {
-        nanos: 1_000,
-        error_nanos: 40,
-    };
-    timeline.relate(ClockOf::Hop, Relation::Apart(offset));
+    timeline.relate(ClockOf::Hop, apart(1_000, 40));
     assert_eq!(timeline.last_send(), Some(AT.plus_nanos(3_960)));
 }
 
@@ -207,8 +181,7 @@ fn an_encoded_body_is_only_timed() {
     for body in [b"\x1f\x8b\x08\x00".as_slice(), event(0, 1).as_bytes()] {
         let mut observer = Observer::new(Side::Front, Endpoint::Generate, "r".to_owned());
         observer.response_head(200, Some(STREAM), true, AT);
-        observer.response_body(body, AT.plus_nanos(5), 0);
-        let row = &observer.finish(End::Complete, AT)[0];
+        let row = &in_pieces(observer, [(5, body)], End::Complete)[0];
         assert_eq!((row.outcome(), row.token_chunks), (Outcome::Ok, None));
         assert_eq!(row.timeline.raw(Moment::FirstEvent), Some(AT.plus_nanos(5)));
         assert_eq!(row.timeline.raw(Moment::FirstToken), None);
@@ -217,23 +190,22 @@ fn an_encoded_body_is_only_timed() {
 
 #[test]
 fn usage_speaks_of_a_sequence_only_where_nothing_better_does() {
-    let tokens = |choices: &str| {
+    let plain = |index| format!("{{\"index\":{index},\"message\":{{\"content\":\"a\"}}}}");
+    let told = "{\"index\":0,\"meta_info\":{\"completion_tokens\":3,\"cached_tokens\":2}}";
+    let both = format!("{},{}", plain(0), plain(1));
+    for (choices, expected) in [
+        (plain(0).as_str(), &[(Some(9), Some(4))][..]),
+        (told, &[(Some(3), Some(2))]),
+        (&both, &[(None, None); 2]),
+    ] {
         let body = format!(
             "{{\"choices\":[{choices}],\"usage\":{{\"completion_tokens\":9,\
              \"prompt_tokens_details\":{{\"cached_tokens\":4}}}}}}"
         );
-        let rows = at_once(Endpoint::Chat, JSON, &body);
-        let tokens = rows
-            .iter()
-            .map(|row| (row.output_tokens(), row.cached_tokens));
-        tokens.collect::<Vec<_>>()
-    };
-    let plain = |index| format!("{{\"index\":{index},\"message\":{{\"content\":\"a\"}}}}");
-    let told = "{\"index\":0,\"meta_info\":{\"completion_tokens\":3,\"cached_tokens\":2}}";
-    assert_eq!(tokens(&plain(0)), [(Some(9), Some(4))]);
-    assert_eq!(tokens(told), [(Some(3), Some(2))]);
-    let both = format!("{},{}", plain(0), plain(1));
-    assert_eq!(tokens(&both), [(None, None), (None, None)]);
+        let rows = at_once(Endpoint::Chat, JSON, &body).into_iter();
+        let tokens = rows.map(|row| (row.output_tokens(), row.cached_tokens));
+        assert_eq!(Vec::from_iter(tokens), expected, "{choices}");
+    }
 }
 
 #[test]
@@ -247,16 +219,12 @@ fn an_abort_shows_in_the_choices_of_openai_too() {
         ("\"abort\"", Outcome::EngineAbort),
         ("\"stop\"", Outcome::Ok),
     ] {
-        let events = [choice("delta", "null"), choice("delta", reason)];
-        let events = events.map(|event| format!("data: {event}\n\n"));
-        let stream = format!("{}data: [DONE]\n\n", events.concat());
-        for (kind, body) in [
-            (STREAM, stream),
-            ("application/json", choice("message", reason)),
-        ] {
+        let [first, last] = ["null", reason].map(|reason| choice("delta", reason));
+        let stream = format!("data: {first}\n\ndata: {last}\n\ndata: [DONE]\n\n");
+        for (kind, body) in [(STREAM, stream), (JSON, choice("message", reason))] {
             let row = &at_once(Endpoint::Chat, kind, &body)[0];
-            assert_eq!(row.outcome(), expected, "{body}");
-            assert_eq!(row.has_generated_text, Some(true), "{body}");
+            let told = (row.outcome(), row.has_generated_text);
+            assert_eq!(told, (expected, Some(true)), "{body}");
         }
     }
 }
@@ -274,10 +242,9 @@ fn numbers_that_are_none_cost_no_token_at_any_split() {
         let (first, rest) = body.split_at(cut);
         let pieces = [(0, first), (0, rest)];
         let row = &in_pieces(generate(STREAM), pieces, End::Complete)[0];
-        assert_eq!(row.outcome(), Outcome::Ok, "{cut}");
-        assert_eq!(row.token_chunks, Some(2), "{cut}");
-        assert_eq!(row.actual_output_tokens, Some(2), "{cut}");
-        assert_eq!(row.pure_queue_time, None, "{cut}");
+        let tokens = [row.token_chunks, row.actual_output_tokens];
+        let told = (row.outcome(), tokens, row.pure_queue_time);
+        assert_eq!(told, (Outcome::Ok, [Some(2); 2], None), "{cut}");
     }
 }
 
@@ -296,17 +263,6 @@ fn prefill_ended_when_the_first_event_says_whatever_came_of_a_retraction() {
     let prefill_end = AT.plus_nanos(1_500_000_000);
     assert_eq!(row.timeline.raw(Moment::PrefillEnd), Some(prefill_end));
     assert_eq!(row.num_retractions, Some(1));
-}
-
-#[test]
-fn a_batch_with_parameters_a_prompt_asks_for_the_largest() {
-    let mut observer = generate(STREAM);
-    observer.request_body(
-        br#"{"text":["a","b","c"],"sampling_params":[{"max_new_tokens":5},
-        {"max_new_tokens":9},{"max_new_tokens":7}]}"#,
-    );
-    let row = &observer.finish(End::Complete, AT)[0];
-    assert_eq!(row.expected_output_length, Some(9));
 }
 
 /// Bytes that an observer holds while the middle of a stream of `sequences` passes.

@@ -10,8 +10,6 @@ use crate::support::table;
 use crate::support::upstream::{DONE, EVENT, Step, Upstream, refusing};
 use crate::support::wire::{chunk, stream_head};
 
-const JSON: &str = "content-type: application/json";
-
 /// The generator's row of one request to `addr`, with `more` on its command line.
 async fn of_generator_with(addr: SocketAddr, more: &[&str]) -> Row {
     let url = format!("http://{addr}");
@@ -42,8 +40,7 @@ async fn rows(upstream: SocketAddr) -> [Row; 3] {
 
 /// The same of a server that plays these steps.
 async fn rows_of(steps: Vec<Step>) -> [Row; 3] {
-    let server = Upstream::start(move |_, _| steps.clone()).await;
-    rows(server.addr).await
+    rows(Upstream::playing(steps).await.addr).await
 }
 
 fn send(bytes: impl Into<Vec<u8>>) -> Step {
@@ -58,59 +55,83 @@ fn answer(head: &str, body: &str) -> Step {
     ))
 }
 
-/// Status and content type, body, outcome, and whether the generation was whole.
+/// Status and content type, body, outcome and a piece of its error, whether the generation was whole and has text, and why its
+/// body was not read.
 const WHOLE: &str = r#"
-200 OK, application/json | {"text":"a","meta_info":{"id":"i","e2e_latency":NaN}} | ok | True
-200 OK, application/json | [{"text":"a","score":-Infinity},Infinity] | ok | True
-200 OK, application/json | null | ok | True
-200 OK, application/json | <html>not JSON</html> | ok |
-302 Found, application/json; location: /login | | client_error |
-302 Found, text/event-stream | | client_error |
-200 OK, application/json | {"text":"a" | upstream_died | False"#;
+200 OK, application/json | {"text":"a","meta_info":{"id":"i","e2e_latency":NaN}} | ok | | True | True |
+200 OK, application/json | [{"text":"a","score":-Infinity},Infinity] | ok | | True | True |
+200 OK, application/json | null | ok | | True | False |
+200 OK, application/json | <html>not JSON</html> | ok | | | False |
+302 Found, application/json; location: /login | | client_error | | | False |
+302 Found, text/event-stream | | client_error | | | False |
+200 OK, application/json | {"text":"a" | upstream_died | | False | False |
+200 OK, text/event-stream; content-encoding: gzip | zipped | ok | | | | encoded
+200 OK, text/html | hello | ok | | | | content_type
+200 OK, text/html | | upstream_died | | False | False |
+502 Bad, text/html | sorry | server_error | 502 | | False |
+200 OK, text/event-stream; content-encoding:  Identity | EVENT DONE | ok | | True | True |
+200 OK, application/json | | upstream_died | without a single event | False | False |
+204 No Content, text/plain | | upstream_died | without a single event | False | False |
+200 OK, text/event-stream | | upstream_died | without a single event | False | False |
+200 OK, text/event-stream | COMMENT | upstream_died | without a single event | False | False |
+200 OK, text/event-stream | DONE | upstream_died | without a single event | False | False |"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_came_whole_is_no_death_of_the_server() {
+async fn a_message_that_came_whole_is_judged_by_what_is_in_it() {
     // Those who frame a part anew pass on what looks whole.
-    for [head, body, outcome, generation] in table(WHOLE.trim_start()) {
-        let step = answer(
-            &head
-                .replace(", ", "\r\ncontent-type: ")
-                .replace("; ", "\r\n"),
-            body,
-        );
-        for row in rows_of(vec![step.clone()]).await {
-            assert_outcome(&row, outcome, "");
+    for [head, body, outcome, error, generation, text, unread] in table(WHOLE.trim_start()) {
+        let head = head
+            .replace(", ", "\r\ncontent-type: ")
+            .replace("; ", "\r\n");
+        let body = body.replace("EVENT ", EVENT).replace("DONE", DONE);
+        let body = body.replace("COMMENT", ": nothing yet\n\n");
+        for row in rows_of(vec![answer(&head, &body)]).await {
+            assert_outcome(&row, outcome, error);
+            let told = ["generation_whole", "has_generated_text", "unread"];
+            let told = told.map(|column| row[column].as_str());
+            assert_eq!(told, [generation, text, unread], "{row:?}");
             assert_eq!(row["message_whole"], "True", "{row:?}");
-            assert_eq!(row["generation_whole"], generation, "{row:?}");
         }
+    }
+    let nothing = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    for row in rows_of(vec![send(nothing)]).await {
+        assert_outcome(&row, "upstream_died", "without a single event");
+    }
+    // Who asked for no stream expects no event.
+    for (kind, outcome) in [
+        ("application/json", "ok"),
+        ("text/event-stream", "upstream_died"),
+    ] {
+        let empty = answer(&format!("200 OK\r\ncontent-type: {kind}"), "");
+        let server = Upstream::playing(vec![empty]).await;
+        let row = of_generator_with(server.addr, &["--disable-stream"]).await;
+        assert_outcome(&row, outcome, "");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
     let json = r#"{"text":"a","meta_info":{"id":"i"}}"#;
-    let head = |length| {
-        format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
-        )
+    let head = |kind: &str, more: &str| {
+        format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}{more}\r\n\r\n").into_bytes()
     };
+    let longer = format!("\r\ncontent-length: {}", json.len() + 1);
+    let events = format!("{EVENT}{DONE}").into_bytes();
+    let kind = "text/event-stream";
     let stream = [stream_head(), chunk(EVENT), chunk(DONE)].concat();
-    let half = [&stream[..], b"0\r\n"].concat();
-    let unchunked = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9000\r\n\r\n{EVENT}{DONE}"
-    );
-    let unframed =
-        format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{EVENT}{DONE}");
     for (last, bytes) in [
         (Step::Close, stream.clone()),
-        (Step::Reset, stream),
-        (Step::Close, half),
+        (Step::Reset, stream.clone()),
+        (Step::Close, [&stream[..], b"0\r\n"].concat()),
         (
             Step::Close,
-            format!("{}{json}", head(json.len() + 1)).into_bytes(),
+            [head("application/json", &longer), json.into()].concat(),
         ),
-        (Step::Close, unchunked.into_bytes()),
-        (Step::Reset, unframed.into_bytes()),
+        (
+            Step::Close,
+            [head(kind, "\r\ncontent-length: 9000"), events.clone()].concat(),
+        ),
+        (Step::Reset, [head(kind, ""), events].concat()),
     ] {
         // A reset takes what has not been read yet with it.
         let pause = Step::Pause(std::time::Duration::from_millis(300));
@@ -124,28 +145,8 @@ async fn a_cut_message_is_not_ok_though_the_generation_came_to_its_end() {
             assert_eq!(row["generation_whole"], "True", "{row:?}");
         }
         let (_server, front) = playing(steps, "").await;
-        let mut client = front.client().await;
-        let response = client.ask("/generate", "", b"{}").await;
+        let response = front.ask("/generate", "", b"{}").await;
         assert!(!response.whole, "the client must see it: {response:?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_knows_whether_text_came_in_a_body_that_is_not_read() {
-    let gzip = "200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip";
-    let page = "200 OK\r\ncontent-type: text/html";
-    let event = "200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding:  Identity ";
-    for (head, body, text, unread) in [
-        (gzip, "\x1f\x08", "", "encoded"),
-        (page, "hello", "", "content_type"),
-        (page, "", "False", ""),
-        ("502 Bad\r\ncontent-type: text/html", "sorry", "False", ""),
-        (event, &format!("{EVENT}{DONE}"), "True", ""),
-    ] {
-        for row in rows_of(vec![answer(head, body)]).await {
-            assert_eq!(row["has_generated_text"], text, "{row:?}");
-            assert_eq!(row["unread"], unread, "{row:?}");
-        }
     }
 }
 
@@ -173,36 +174,10 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_without_an_event_is_not_ok() {
-    let events = "200 OK\r\ncontent-type: text/event-stream";
-    let empty = answer(&format!("200 OK\r\n{JSON}"), "");
-    let nothing = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
-    for step in [
-        empty.clone(),
-        send(nothing),
-        answer("204 No Content", ""),
-        answer(events, ""),
-        answer(events, ": nothing yet\n\n"),
-        answer(events, DONE),
-    ] {
-        for row in rows_of(vec![step]).await {
-            assert_outcome(&row, "upstream_died", "without a single event");
-            assert_eq!(row["message_whole"], "True", "{row:?}");
-            assert_eq!(row["generation_whole"], "False", "{row:?}");
-        }
-    }
-    for (step, outcome) in [(empty, "ok"), (answer(events, ""), "upstream_died")] {
-        let server = Upstream::start(move |_, _| vec![step.clone()]).await;
-        let row = of_generator_with(server.addr, &["--disable-stream"]).await;
-        assert_outcome(&row, outcome, "");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_1xx_is_no_answer() {
     let switched =
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\njunk";
-    let server = Upstream::start(move |_, _| vec![send(switched), Step::Close]).await;
+    let server = Upstream::playing(vec![send(switched), Step::Close]).await;
     let row = of_generator(server.addr).await;
     assert_outcome(&row, "server_error", "101 is no answer to a request");
 }

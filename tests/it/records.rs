@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::process::Process;
-use crate::support::proxy::{Front, rows};
+use crate::support::proxy::Front;
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Client, json_response, post, until};
 
@@ -24,10 +24,6 @@ fn start(upstream: SocketAddr, folder: &Arc<TempDir>) -> Process {
     let text = format!("[proxy]\nupstream = [\"{upstream}\"]\nrecords_rotate_mb = 0.02\n");
     std::fs::write(&config, text).unwrap();
     Process::in_folder(folder.clone(), &["--config", config.to_str().unwrap()])
-}
-
-fn records(folder: &Path) -> PathBuf {
-    folder.join("records.csv")
 }
 
 /// Ids of requests that were answered in full.
@@ -52,9 +48,9 @@ async fn keep_asking(front: SocketAddr, name: String, limit: usize, answered: An
 
 /// Eight clients that keep asking.
 fn load(front: SocketAddr, name: &str, limit: usize, answered: &Answered) -> JoinSet<()> {
-    let clients =
-        (0..8).map(|n| keep_asking(front, format!("{name}.{n}"), limit, answered.clone()));
-    clients.collect()
+    let clients = 0..8;
+    let ask = |n| keep_asking(front, format!("{name}.{n}"), limit, answered.clone());
+    clients.map(ask).collect()
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -95,77 +91,42 @@ fn ids(folder: &Path, mut torn: usize) -> Vec<String> {
     ids
 }
 
-fn assert_once_each(ids: &[String]) -> BTreeSet<String> {
-    let set: BTreeSet<String> = ids.iter().cloned().collect();
-    assert_eq!(set.len(), ids.len(), "a row stands twice");
-    set
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_process_leaves_whole_rows_but_for_the_last() {
+async fn killed_processes_leave_whole_rows_but_for_the_last_and_take_none_of_anothers() {
+    const ROUNDS: usize = 3;
     let server = Upstream::always(json_response("{}")).await;
     let folder = Arc::new(tempfile::tempdir().unwrap());
-    let answered = Answered::default();
-    let mut rows_before = 0;
-    for round in 0..4 {
-        let mut process = start(server.addr, &folder);
-        // The start has moved the killed one's file aside.
-        assert_eq!(rows(&records(folder.path())).len(), 0);
-        assert_eq!(ids(folder.path(), round).len(), rows_before);
-        let mut load = load(process.front, &format!("r{round}"), 100_000, &answered);
-        until("rows under load", || {
-            ids(folder.path(), round + 1).len() > rows_before + 200
-        })
-        .await;
-        process.signal(Signal::SIGKILL);
-        process.exit().await;
-        while load.join_next().await.is_some() {}
-        rows_before = ids(folder.path(), round + 1).len();
-    }
-    let mut last = start(server.addr, &folder);
-    let mut load = load(last.front, "last", 5, &answered);
-    while load.join_next().await.is_some() {}
-    last.signal(Signal::SIGTERM);
-    last.exit().await;
-    let rows = assert_once_each(&ids(folder.path(), 4));
-    assert!(files(folder.path()).len() > 5, "it was rotated");
-    // Nothing is lost of a process that ends in good order.
-    let of_last = rows.iter().filter(|id| id.starts_with("last."));
-    assert_eq!(of_last.count(), 40);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_of_one_path_write_their_own_files_and_one_is_killed() {
-    let server = Upstream::always(json_response("{}")).await;
-    let folder = Arc::new(tempfile::tempdir().unwrap());
-    let mut killed = start(server.addr, &folder);
-    let mut survivor = start(server.addr, &folder);
-    let answered = Answered::default();
-    let mut doomed = load(killed.front, "killed", 100_000, &Answered::default());
-    let mut lasting = load(survivor.front, "lasting", 150, &answered);
     let rows_of = |name: &str| {
-        let ids = ids(folder.path(), 2);
+        let ids = ids(folder.path(), ROUNDS + 1);
         ids.iter().filter(|id| id.starts_with(name)).count()
     };
-    until("rows of both", || {
-        rows_of("killed") > 100 && rows_of("lasting") > 100
-    })
-    .await;
-    killed.signal(Signal::SIGKILL);
-    killed.exit().await;
-    while doomed.join_next().await.is_some() {}
+    let mut survivor = start(server.addr, &folder);
+    let answered = Answered::default();
+    let mut lasting = load(survivor.front, "lasting", 150, &answered);
+    for round in 0..ROUNDS {
+        let name = format!("killed{round}");
+        let mut killed = start(server.addr, &folder);
+        let mut doomed = load(killed.front, &name, 100_000, &Answered::default());
+        let both = || rows_of(&name) > 100 && rows_of("lasting") > 100;
+        until("rows of both under load", both).await;
+        killed.signal(Signal::SIGKILL);
+        killed.exit().await;
+        while doomed.join_next().await.is_some() {}
+    }
     while lasting.join_next().await.is_some() {}
     survivor.signal(Signal::SIGTERM);
     survivor.exit().await;
-    let rows = assert_once_each(&ids(folder.path(), 1));
+    let all = ids(folder.path(), ROUNDS);
+    let rows: BTreeSet<String> = all.iter().cloned().collect();
+    assert_eq!(rows.len(), all.len(), "a row stands twice");
     let answered = answered.lock().unwrap();
     assert_eq!(answered.len(), 8 * 150);
-    // The other's death took none of these.
+    // Nothing is lost of a process that ends in good order, and the others' death took none of it.
     let missing: Vec<_> = answered.difference(&rows).collect();
     let said: Vec<String> = survivor.lines.try_iter().collect();
     assert!(missing.is_empty(), "missing: {missing:?}\n{said:#?}");
     // A crowd of rows goes into one file as a block, so that a busy machine makes few.
-    assert!(files(folder.path()).len() > 2, "it was rotated");
+    assert!(files(folder.path()).len() > 1 + ROUNDS, "it was rotated");
 }
 
 /// What Python's `csv` reads of a file, strictly: a list of rows by column.
@@ -193,37 +154,29 @@ async fn whatever_clients_and_servers_send_others_can_read_the_file() {
     );
     let server = Upstream::always(head).await;
     let front = Front::start(server.addr).await;
-    let mut client = front.client().await;
-    let ids: [(&[u8], &str); 5] = [
-        (b"-Xa9_b", "-Xa9_b"),
-        (b"=1+1", "'=1+1"),
-        (b"-1+1", "'-1+1"),
-        (b"@a\tb", "'@a\\x09b"),
-        (b"\xc3\xa9,\"\xc2\x85", "é,\"\\x85"),
-    ];
+    let id = b"=\xc3\xa9,\"\tb\xc2\x85";
     let body = b"{\"model\":\"+m\\u0000\\u001b\\n\\r\\u007f\\u0085\\u2029\xff\",\"text\":\"a\"}";
-    for (id, _) in ids {
-        let line = [b"x-request-id: ", id, b"\r\n"].concat();
-        let request = post("/generate", "", body);
-        let (first, rest) = request.split_at(b"POST /generate HTTP/1.1\r\n".len());
-        client.send([first, &line, rest].concat()).await;
-        assert_eq!(client.response().await.status(), 500);
-    }
+    let request = post("/generate", "", body);
+    let (first, rest) = request.split_at(b"POST /generate HTTP/1.1\r\n".len());
+    let head = [first, b"x-request-id: ", id, b"\r\n", rest].concat();
+    let mut client = front.sent(head).await;
+    assert_eq!(client.response().await.status(), 500);
+    front.first_row().await;
     let file = front.records();
-    until("the rows", || rows(&file).len() == ids.len()).await;
     let raw = std::fs::read_to_string(&file).unwrap();
     assert!(!raw.replace('\n', "").contains(char::is_control), "{raw:?}");
-    assert_eq!(raw.lines().count(), 1 + ids.len());
+    assert_eq!(raw.lines().count(), 2);
     let rows = read_by_python(&file);
-    let rows = rows.as_array().unwrap();
-    assert_eq!(rows.len(), ids.len());
-    for (row, (_, id)) in rows.iter().zip(ids) {
-        assert_eq!(row["req_id"], id);
-        assert_eq!(row["host"], "'=h\\x09b");
-        assert_eq!(row["status"], "500");
-        let error = row["error"].as_str().unwrap();
-        assert!(error.ends_with("\\x00\\x1b[31m"), "{error}");
-        let model = "'+m\\x00\\x1b\\x0a\\x0d\\x7f\\x85\\x2029\u{fffd}";
-        assert_eq!(row["model"], model);
+    let [row] = &rows.as_array().unwrap()[..] else {
+        panic!("{rows}");
+    };
+    for (column, cell) in [
+        ("req_id", "'=é,\"\\x09b\\x85"),
+        ("host", "'=h\\x09b"),
+        ("status", "500"),
+        ("error", "500 =cmd|' /C calc'!A0 \\x00\\x1b[31m"),
+        ("model", "'+m\\x00\\x1b\\x0a\\x0d\\x7f\\x85\\x2029\u{fffd}"),
+    ] {
+        assert_eq!(row[column], cell, "{column}");
     }
 }

@@ -1,18 +1,16 @@
 //! Figures per token: only where somebody told how many tokens an answer has, and never with events in their place.
 
-use queuescope::report::load::{RunFacts, Summary};
-use queuescope::request::column::Value;
-use queuescope::request::columns::COLUMNS;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::End;
 use queuescope::request::row::Row;
 
-use crate::support::observed::{AT, STREAM, begun, in_pieces, recorded};
+use crate::support::observed::{STREAM, assert_cells, begun, in_pieces, recorded};
 use crate::support::recordings;
 
 /// The rows of a stream of chat of which an event is read every 100 ms.
-fn chat(events: &[&str]) -> Vec<Row> {
-    let pieces = events.iter().chain(&["[DONE]"]).zip(0..);
+fn chat(events: &[impl AsRef<str>]) -> Vec<Row> {
+    let events = events.iter().map(AsRef::as_ref);
+    let pieces = events.chain(["[DONE]"]).zip(0..);
     let pieces = pieces.map(|(event, n)| (n * 100_000_000, format!("data: {event}\n\n")));
     let observer = begun(Endpoint::Chat, STREAM);
     Row::ended(in_pieces(observer, pieces, End::Complete))
@@ -31,39 +29,6 @@ fn usage(tokens: u64) -> String {
     format!("{{\"id\":\"i\",\"choices\":[],\"usage\":{{\"completion_tokens\":{tokens}}}}}")
 }
 
-#[track_caller]
-fn assert_cells(row: &Row, expected: &str, what: &str) {
-    for (name, expected) in expected.split(", ").map(|one| one.split_once('=').unwrap()) {
-        let column = COLUMNS.iter().find(|column| column.name == name);
-        let column = column.unwrap_or_else(|| panic!("no column {name}"));
-        let cell = match (column.get)(row) {
-            Value::Empty => String::new(),
-            Value::Text(text) => text.into_owned(),
-            Value::Count(count) => count.to_string(),
-            Value::Nanos(nanos) => format!("{} ms", nanos as f64 / 1e6),
-            other => panic!("{name}: {other:?}"),
-        };
-        assert_eq!(cell, expected, "{what}: {name}");
-    }
-}
-
-/// `total_output_tokens` of a run with these rows alone.
-fn total(rows: &[Row]) -> serde_json::Value {
-    let run = RunFacts {
-        started: AT,
-        ended: AT.plus_nanos(2_000_000_000),
-        offered_rate: None,
-        scheduled: 1,
-        config: serde_json::Value::Null,
-        goodput: Vec::new(),
-        machine: serde_json::Value::Null,
-    };
-    let mut table = queuescope::table::Table::default();
-    rows.iter().for_each(|row| table.push_row(row));
-    let summary = Summary::of_table(&table, &run, None);
-    summary.to_json()["total_output_tokens"].clone()
-}
-
 #[test]
 fn figures_per_token_are_of_tokens_that_were_told() {
     let text = said(0, "eight tokens", None);
@@ -74,17 +39,17 @@ fn figures_per_token_are_of_tokens_that_were_told() {
             "as a server with --stream-interval 8 answers: the first token, then eight at a time",
             &[&begin, &text, &text, &text][..],
             "actual_output_tokens=, decode_length=, token_count_source=, tpot=, itl_mean=, itl_p99=, itl_max=, \
-             token_chunks=3, chunk_gap_mean=100 ms, chunk_gap_p99=100 ms, chunk_gap_max=100 ms",
+             token_chunks=3, chunk_gap_mean=0.1, chunk_gap_p99=0.1, chunk_gap_max=0.1",
         ),
         (
             "usage tells the time per token, 200 ms for 16 more, and not the gaps between tokens",
             &[&text, &text, &text, &of_17],
-            "decode_length=17, token_count_source=usage, tpot=12.5 ms, itl_mean=, itl_p99=, itl_max=, chunk_gap_mean=100 ms",
+            "decode_length=17, token_count_source=usage, tpot=0.0125, itl_mean=, itl_p99=, itl_max=, chunk_gap_mean=0.1",
         ),
         (
             "as many events as tokens: each brought one",
             &[&text, &text, &text, &of_3],
-            "tpot=100 ms, itl_mean=100 ms, itl_max=100 ms",
+            "tpot=0.1, itl_mean=0.1, itl_max=0.1",
         ),
         (
             "an answer in one event has no time per token",
@@ -94,11 +59,10 @@ fn figures_per_token_are_of_tokens_that_were_told() {
         (
             "of the second event nobody says what it brought",
             &[&first, &second, &third],
-            "tpot=12.5 ms, itl_mean=, itl_p99=",
+            "tpot=0.0125, itl_mean=, itl_p99=",
         ),
     ] {
-        let events: Vec<&str> = events.iter().map(|event| event.as_str()).collect();
-        assert_cells(&chat(&events)[0], cells, what);
+        assert_cells(&chat(events)[0], cells, what);
     }
 }
 
@@ -107,14 +71,11 @@ fn figures_per_token_are_of_tokens_that_were_told() {
 fn usage_beside_each_event_tells_the_gaps_too() {
     let events = [(0, 1), (1, 3), (0, 9), (1, 3), (0, 17), (1, 7)];
     let events = events.map(|(index, tokens)| said(index, "a", Some(tokens)));
-    let last = usage(24);
-    let mut events: Vec<&str> = events.iter().map(String::as_str).collect();
-    events.push(&last);
-    let rows = chat(&events);
-    let of_first = "decode_length=17, token_count_source=usage, tpot=25 ms, itl_mean=25 ms, itl_max=25 ms, chunk_gap_mean=200 ms";
+    let rows = chat(&[&events[..], &[usage(24)]].concat());
+    let of_first = "decode_length=17, token_count_source=usage, tpot=0.025, itl_mean=0.025, itl_max=0.025, chunk_gap_mean=0.2";
     assert_cells(&rows[0], of_first, "first");
     // Four tokens in the 400 ms after the first event, which brought three.
-    let of_second = "decode_length=7, tpot=100 ms, itl_mean=100 ms, token_chunks=3";
+    let of_second = "decode_length=7, tpot=0.1, itl_mean=0.1, token_chunks=3";
     assert_cells(&rows[1], of_second, "second");
 }
 
@@ -125,20 +86,20 @@ fn tokens_that_only_the_usage_of_all_counts_are_counted() {
     let finish = "{\"id\":\"i\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}],\
                   \"usage\":{\"completion_tokens\":10}}";
     events.extend([finish.to_owned(), usage(10)]);
-    let events: Vec<&str> = events.iter().map(String::as_str).collect();
     let rows = chat(&events);
-    let whole =
-        "actual_output_tokens=10, token_count_source=usage, token_chunks=9, itl_mean=100 ms";
+    let whole = "actual_output_tokens=10, request_output_tokens=10, token_count_source=usage, token_chunks=9, itl_mean=0.1";
     assert_cells(&rows[0], whole, "whole");
-    assert_eq!(total(&rows), 10);
 
     // Of two sequences nobody can say which had the tokens that only the whole counts.
     let [first, second] = [0, 1].map(|index| said(index, "a", Some(1)));
     let rows = chat(&[&first, &second, &usage(4)]);
     for row in &rows {
-        assert_cells(row, "actual_output_tokens=1", "of two");
+        assert_cells(
+            row,
+            "actual_output_tokens=1, request_output_tokens=4",
+            "of two",
+        );
     }
-    assert_eq!(total(&rows), 4);
 }
 
 #[test]
@@ -147,6 +108,6 @@ fn the_recorded_stream_interval_of_eight_is_told_by_its_events() {
     let row = &Row::ended(recorded(&recording, 95_000_000))[0];
     // 285 ms for 19 tokens in three events.
     // Three tokens in the last 95 ms.
-    let told = "decode_length=20, token_count_source=meta_info, token_chunks=4, tpot=15 ms, itl_mean=15 ms, itl_max=31.666666 ms, chunk_gap_max=95 ms";
+    let told = "decode_length=20, token_count_source=meta_info, token_chunks=4, tpot=0.015, itl_mean=0.015, itl_max=0.031667, chunk_gap_max=0.095";
     assert_cells(row, told, "recorded");
 }

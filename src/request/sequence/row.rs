@@ -84,63 +84,50 @@ mod tests {
     use super::*;
     use crate::request::sequence::TokenEvent;
 
-    fn event(at_ms: i64, tokens: Option<u64>, text: bool, stall_ms: i64) -> TokenEvent {
-        TokenEvent {
-            at: Stamp::from_nanos(at_ms * 1_000_000),
-            stall_nanos: stall_ms * 1_000_000,
-            text,
-            tokens,
-            whole_reply: false,
-            gaps_in_full: true,
-        }
-    }
+    const MS: i64 = 1_000_000;
 
-    fn watched(events: &[TokenEvent]) -> Row {
+    /// The row of events with text at a millisecond, each with the tokens it tells and the milliseconds that the client stalled.
+    fn watched(events: &[(i64, Option<u64>, i64)]) -> Row {
         let mut watch = SequenceWatch::default();
-        events.iter().for_each(|event| watch.event(*event));
+        for &(at, tokens, stall) in events {
+            watch.event(TokenEvent {
+                at: Stamp::from_nanos(at * MS),
+                stall_nanos: stall * MS,
+                text: tokens != Some(0),
+                tokens,
+                whole_reply: false,
+                gaps_in_full: true,
+            });
+        }
         let mut row = Row::default();
         watch.put(&mut row);
         row
     }
 
     #[test]
-    fn an_event_that_brings_several_tokens_shares_its_gap() {
-        let row = watched(&[
-            event(0, Some(1), true, 0),
-            event(10, Some(2), true, 0),
-            event(40, Some(5), true, 0),
-        ]);
-        assert_eq!(row.itl_mean, Some(10_000_000));
-        assert_eq!(row.itl_max, Some(10_000_000));
-        assert_eq!(row.actual_output_tokens, Some(5));
-        assert_eq!(row.token_chunks, Some(3));
-    }
-
-    #[test]
-    fn repeated_counts_bring_nothing_and_their_time_goes_to_the_next() {
-        let row = watched(&[
-            event(0, Some(2), true, 0),
-            event(10, Some(2), true, 0),
-            event(30, Some(3), true, 0),
-        ]);
-        assert_eq!(row.itl_max, Some(30_000_000));
-        assert_eq!(row.token_chunks, Some(3));
+    fn gaps_are_shared_among_the_tokens_that_an_event_brings() {
+        let several = watched(&[(0, Some(1), 0), (10, Some(2), 0), (40, Some(5), 0)]);
+        assert_eq!(several.itl_mean, Some(10 * MS));
+        assert_eq!(several.itl_max, Some(10 * MS));
+        assert_eq!(several.actual_output_tokens, Some(5));
+        // Repeated counts bring nothing; their time goes to the next.
+        let repeated = watched(&[(0, Some(2), 0), (10, Some(2), 0), (30, Some(3), 0)]);
+        assert_eq!(repeated.itl_max, Some(30 * MS));
+        for row in [several, repeated] {
+            assert_eq!(row.token_chunks, Some(3));
+        }
+        let without = watched(&[(0, Some(0), 0)]);
+        assert_eq!(without.token_chunks, None);
+        assert_eq!(without.actual_output_tokens, Some(0));
     }
 
     #[test]
     fn a_stalled_client_is_no_gap_of_the_engine() {
-        let row = watched(&[event(0, None, true, 0), event(3_010, None, true, 3_000)]);
-        assert_eq!(row.chunk_gap_max, Some(10_000_000));
-        assert_eq!(row.more.stall_nanos, 3_000 * 1_000_000);
+        let row = watched(&[(0, None, 0), (3_010, None, 3_000)]);
+        assert_eq!(row.chunk_gap_max, Some(10 * MS));
+        assert_eq!(row.more.stall_nanos, 3_000 * MS);
         // What had passed before the first token is none between them.
-        let row = watched(&[event(0, None, true, 500), event(10, None, true, 500)]);
+        let row = watched(&[(0, None, 500), (10, None, 500)]);
         assert_eq!(row.more.stall_nanos, 0);
-    }
-
-    #[test]
-    fn an_event_without_token_or_text_is_no_token() {
-        let row = watched(&[event(0, Some(0), false, 0), event(5, None, false, 0)]);
-        assert_eq!(row.token_chunks, None);
-        assert_eq!(row.actual_output_tokens, Some(0));
     }
 }

@@ -9,51 +9,42 @@ fn rows(many: u32) -> Rows {
     Rows::from(Row::ended(vec![row; many as usize]))
 }
 
-/// To a collector that nobody is, by this URL.
-fn start(endpoint: &str) -> (Result<Traces, Error>, Metrics) {
+/// Settings of a collector that nobody is.
+fn nobody() -> Settings {
     let given = settings::Otlp {
         endpoint: Some("http://127.0.0.1:1".into()),
         queue: crate::keys::values::Whole::of::<2000>(),
         ..settings::Otlp::default()
     };
-    let resolved = Settings::resolve(&given, "t", &|_| None).unwrap();
-    let settings = Settings {
-        endpoint: endpoint.into(),
-        ..resolved.unwrap()
-    };
-    let metrics = Metrics::new().unwrap();
-    let started = Traces::start(&settings, "i".into(), metrics.clone(), Duration::ZERO);
-    (started, metrics)
+    Settings::resolve(&given, "t", &|_| None).unwrap().unwrap()
 }
 
-fn trace(many: u32) -> Trace {
-    Trace {
-        rows: rows(many),
-        id: 1,
-        kept: Kept::Ratio,
-    }
+fn start(settings: &Settings) -> (Result<Traces, Error>, Metrics) {
+    let metrics = Metrics::new().unwrap();
+    let started = Traces::start(settings, "i".into(), metrics.clone(), Duration::ZERO);
+    (started, metrics)
 }
 
 #[test]
 fn a_backlog_goes_in_batches_of_bounded_rows() {
-    let (traces, metrics) = start("http://127.0.0.1:1");
+    let (traces, metrics) = start(&nobody());
     let traces = traces.unwrap();
     let (queue, waiting) = Queue::new(4096);
     for many in [[1; 600].as_slice(), &[1000, 1]].concat() {
-        queue.push(trace(many), many as usize).unwrap();
+        let trace = Trace {
+            rows: rows(many),
+            id: 1,
+            kept: Kept::Ratio,
+        };
+        queue.push(trace, many as usize).unwrap();
     }
-    let given = settings::Otlp {
-        endpoint: Some("http://127.0.0.1:1".into()),
-        ..settings::Otlp::default()
-    };
-    let settings = Settings::resolve(&given, "t", &|_| None).unwrap();
     let mut sender = Sender {
         waiting,
         queue: queue.into(),
         closing: traces.closing.clone(),
         deliveries: traces.deliveries.clone(),
         metrics: metrics.clone(),
-        exporter: Exporter::new(&settings.unwrap(), "i".into()).unwrap(),
+        exporter: Exporter::new(&nobody(), "i".into()).unwrap(),
         delay: Duration::ZERO,
         scope: InstrumentationScope::builder("t").build(),
     };
@@ -68,7 +59,7 @@ fn a_backlog_goes_in_batches_of_bounded_rows() {
 
 #[test]
 fn what_comes_after_the_close_is_lost_to_the_shutdown() {
-    let (traces, metrics) = start("http://127.0.0.1:1");
+    let (traces, metrics) = start(&nobody());
     let traces = traces.unwrap();
     traces.close();
     traces.record(&rows(1));
@@ -77,8 +68,12 @@ fn what_comes_after_the_close_is_lost_to_the_shutdown() {
     assert_eq!(lost, 2);
 }
 
-#[tokio::test]
-async fn a_collector_that_no_way_can_be_made_to_is_an_error_of_the_start() {
-    let (started, _) = start("no url");
+#[test]
+fn a_collector_that_no_way_can_be_made_to_is_an_error_of_the_start() {
+    let settings = Settings {
+        endpoint: "no url".into(),
+        ..nobody()
+    };
+    let (started, _) = start(&settings);
     assert!(matches!(started, Err(Error::Exporter(_))), "{started:?}");
 }

@@ -1,16 +1,12 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::clock::Stamp;
-use crate::offset::Offset;
 use crate::request::endpoint::Endpoint;
 use crate::request::gaps::{GAP_BOUNDS, GapCounts};
 use crate::request::outcome::Outcome;
-use crate::request::passage::Passage;
 use crate::request::row::Row;
-use crate::request::sample::rows;
-use crate::request::timeline::{ClockOf, Moment, Relation, Side};
-use crate::request::token_count::TokenCountSource;
+use crate::request::sample::{Sample, ms, rows};
+use crate::request::timeline::Moment;
 use crate::stats::waits::Cause;
 use crate::telemetry::counted::Counted;
 use crate::telemetry::metric::Kind;
@@ -21,48 +17,26 @@ use super::*;
 mod missing;
 mod stages;
 
-const MS: i64 = 1_000_000;
-
-/// A row of a request in which all moments were seen, a millisecond apart.
-pub(super) fn row(endpoint: Endpoint, outcome: Outcome) -> Row {
-    let mut row = Row::new(Side::Front, endpoint, "r".into());
-    let timeline = &mut row.timeline;
-    for (moment, n) in Moment::ALL.into_iter().zip(1..) {
-        timeline.set(moment, Stamp::from_nanos(n * MS));
-    }
-    for clock in [ClockOf::Traffic, ClockOf::Hop, ClockOf::Engine] {
-        let (nanos, error_nanos) = (0, 3 * MS);
-        timeline.relate(clock, Relation::Apart(Offset { nanos, error_nanos }));
-    }
-    row.outcome = Some(outcome);
-    row.host = Some("10.0.0.7:30000".into());
+/// A row as a front writes it, before its request has ended.
+fn row(endpoint: Endpoint, outcome: Outcome) -> Row {
+    let seen = Sample::whole().at(Moment::WorkerFirstToken, 203);
+    let of_front = seen.without(&[Moment::Scheduled, Moment::Sent]);
+    let mut row = of_front.ended(outcome, "").open_row();
+    row.endpoint = Some(endpoint);
     row.worker = Some("w0".into());
-    row.model = Some("llama".into());
-    row.client_stall = Some(MS / 2);
-    row.client_stall_until_finish = Some(MS / 2);
-    row.overhead = Some(MS / 10);
-    let [mut here, mut worker] = [Passage::default(); 2];
-    here.first = Some(Stamp::from_nanos(9 * MS));
-    worker.first = Some(Stamp::from_nanos(7 * MS));
-    row.passed(here, worker);
-    let mut counts = vec![0; GAP_BOUNDS.len() + 1];
-    counts[0] = 4;
-    row.actual_prompt_tokens = Some(30);
-    row.actual_output_tokens = Some(5);
-    row.token_count_source = Some(TokenCountSource::MetaInfo);
-    row.first_event_tokens = Some(1);
-    row.token_chunks = Some(5);
+    row.client_stall = Some(ms(4));
+    row.client_stall_until_finish = Some(ms(4));
+    row.overhead = Some(ms(1));
     row.cached_tokens = Some(20);
-    row.itl_mean = Some(MS);
     row.more.gaps = Some(GapCounts {
-        counts: counts.into(),
-        sum_nanos: 4 * MS,
+        counts: vec![0; GAP_BOUNDS.len() + 1].into(),
+        sum_nanos: 0,
     });
     row
 }
 
 /// What `/metrics` says: the value of each line.
-fn shown(metrics: &Metrics) -> BTreeMap<String, f64> {
+pub(crate) fn shown(metrics: &Metrics) -> BTreeMap<String, f64> {
     let text = metrics.text();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let values = lines.map(|line| {
@@ -76,12 +50,8 @@ fn shown(metrics: &Metrics) -> BTreeMap<String, f64> {
 fn used(metrics: &Metrics, name: &str) {
     let mut lacking = row(Endpoint::Generate, Outcome::Ok);
     lacking.timeline.clear(Moment::QueueStart);
-    for row in [
-        lacking,
-        row(Endpoint::Chat, Outcome::Ok),
-        row(Endpoint::Chat, Outcome::Timeout),
-    ] {
-        let mut row = row;
+    let whole = [Outcome::Ok, Outcome::Timeout].map(|outcome| row(Endpoint::Chat, outcome));
+    for mut row in [lacking].into_iter().chain(whole) {
         for text in [&mut row.model, &mut row.host, &mut row.worker] {
             *text = Some(format!("{name}:1"));
         }
@@ -108,115 +78,95 @@ fn the_table_is_what_is_shown() {
     metrics.upstreams.add(upstream.clone());
     let text = metrics.text();
     let lines = text.lines().filter(|line| line.starts_with("# TYPE"));
-    let mut lines: Vec<String> = lines.map(str::to_owned).collect();
-    lines.sort();
-    let kinds = METRICS.iter();
-    let kinds = kinds.map(|m| format!("# TYPE {} {}", m.name, m.kind.name()));
-    let mut kinds: Vec<String> = kinds.collect();
-    kinds.sort();
-    assert_eq!(lines, kinds);
+    let table = METRICS.iter();
+    let table = table.map(|m| format!("# TYPE {} {}", m.name, m.kind.name()));
+    let sorted = |lines: &mut dyn Iterator<Item = String>| lines.collect::<BTreeSet<String>>();
+    assert_eq!(
+        sorted(&mut lines.map(str::to_owned)),
+        sorted(&mut table.into_iter())
+    );
 }
 
+/// That they are names and that bounds are sorted holds the crate when the table is made.
 #[test]
-fn names_are_as_prometheus_wants_them() {
-    let is_name = |name: &str| {
-        let is_letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
-        name.bytes().all(is_letter) && name.as_bytes()[0].is_ascii_lowercase()
-    };
+fn names_tell_what_prometheus_wants_them_to() {
     for metric in &METRICS {
-        let name = metric.name;
-        assert!(
-            is_name(name) && metric.labels.iter().all(|label| is_name(label)),
-            "{name}"
-        );
-        assert_eq!(
-            name.ends_with("_total"),
-            matches!(metric.kind, Kind::Counter),
-            "{name}"
-        );
-        assert!(
-            metric.help.ends_with('.') || metric.help.ends_with(')'),
-            "{name}"
-        );
-        if let Kind::Histogram(bounds) = metric.kind {
-            assert_eq!(metric.unit(), "seconds", "{name}");
-            assert!(bounds.is_sorted_by(|a, b| a < b), "{name}");
-        }
+        let (name, kind) = (metric.name, metric.kind);
+        let is_counter = matches!(kind, Kind::Counter);
+        assert_eq!(name.ends_with("_total"), is_counter, "{name}");
+        let is_histogram = matches!(kind, Kind::Histogram(_));
+        assert!(!is_histogram || metric.unit() == "seconds", "{name}");
+        assert!(metric.help.ends_with(['.', ')']), "{name}");
     }
 }
 
 #[test]
 fn bounds_are_those_of_sglang() {
-    let recorded = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/data/sglang-0.5.23/info_metrics.body"
-    );
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let recorded = format!("{folder}/tests/data/sglang-0.5.23/info_metrics.body");
     let recorded = std::fs::read_to_string(recorded).unwrap();
     let theirs = |name: &str| -> Vec<f64> {
-        let start = format!("sglang:{name}_bucket{{");
+        let start = format!("sglang:{name}_seconds_bucket{{");
         let lines = recorded.lines().filter(|line| line.starts_with(&start));
         let bounds = lines.map(|line| line.split("le=\"").nth(1).unwrap());
         let bounds = bounds.map(|rest| rest.split('"').next().unwrap());
         // Of its first series.
-        bounds
-            .take_while(|le| *le != "+Inf")
-            .map(|le| le.parse().unwrap())
-            .collect()
+        let bounds = bounds.take_while(|le| *le != "+Inf");
+        bounds.map(|le| le.parse().unwrap()).collect()
     };
-    let ours = |name: &str| {
-        let metric = table::METRICS.iter().find(|metric| metric.name == name);
-        match metric.unwrap().kind {
-            Kind::Histogram(bounds) => bounds,
-            _ => panic!("{name}"),
-        }
-    };
-    let latency = theirs("time_to_first_token_seconds");
-    assert_eq!(latency[0], 0.1);
-    for name in ["time_to_first_token", "request_duration"] {
-        let ours = ours(&format!("gen_ai_server_{name}_seconds"));
-        let common = ours
-            .iter()
-            .filter(|bound| (0.1..=latency[latency.len() - 1]).contains(*bound));
-        assert_eq!(common.copied().collect::<Vec<f64>>(), latency, "{name}");
-        assert_eq!(ours.last(), Some(&3600.0));
+    for (ours, theirs_name, last) in [
+        (
+            "gen_ai_server_time_to_first_token",
+            "time_to_first_token",
+            3600.0,
+        ),
+        (
+            "gen_ai_server_request_duration",
+            "time_to_first_token",
+            3600.0,
+        ),
+        (
+            "gen_ai_server_time_per_output_token",
+            "inter_token_latency",
+            3600.0,
+        ),
+        ("queuescope_inter_token", "inter_token_latency", 8.0),
+    ] {
+        let name = format!("{ours}_seconds");
+        let metric = METRICS.iter().find(|metric| metric.name == name);
+        let Kind::Histogram(bounds) = metric.unwrap().kind else {
+            panic!("{name}");
+        };
+        let theirs = theirs(theirs_name);
+        let range = theirs[0]..=theirs[theirs.len() - 1];
+        let common = bounds.iter().filter(|bound| range.contains(*bound));
+        assert!(common.eq(&theirs), "{name}: {bounds:?} {theirs:?}");
+        assert_eq!(bounds.last(), Some(&last), "{name}");
     }
-    let gaps = theirs("inter_token_latency_seconds");
-    assert_eq!(ours("queuescope_inter_token_seconds"), gaps);
-    let per_token = ours("gen_ai_server_time_per_output_token_seconds");
-    assert_eq!(&per_token[..gaps.len()], gaps);
-    assert_eq!(per_token.last(), Some(&3600.0));
 }
 
 #[test]
 fn whatever_comes_in_no_metric_has_too_many_label_sets() {
     for most in [8, 64] {
         let metrics = Metrics::with_label_sets(most).unwrap();
-        let upstreams = (0..300).map(|n| {
-            Arc::new(UpstreamFigures {
+        let mut upstreams = Vec::new();
+        for n in 0..300 {
+            let upstream = Arc::new(UpstreamFigures {
                 name: format!("u{n}:1"),
                 ..UpstreamFigures::default()
-            })
-        });
-        let upstreams: Vec<_> = upstreams.collect();
-        for (n, upstream) in upstreams.iter().enumerate() {
+            });
             metrics.upstreams.add(upstream.clone());
+            upstreams.push(upstream);
             used(&metrics, &format!("junk {n}\n\"{{}}\\"));
         }
-        let families = metrics.registry.gather();
-        for family in &families {
+        for family in metrics.registry.gather() {
             let sets = family.get_metric().len();
             // Beyond its most a metric has sets only by labels of which all values are ours.
             assert!(sets < most + 200, "{}: {sets}", family.name());
         }
         // Nothing is lost.
-        let shown = shown(&metrics);
-        let requests = shown
-            .iter()
-            .filter(|(name, _)| name.starts_with("queuescope_requests_total"));
-        assert_eq!(requests.map(|(_, count)| count).sum::<f64>(), 900.0);
-        let others = shown
-            .keys()
-            .filter(|name| name.contains("worker=\"other\""));
-        assert!(others.count() > 0);
+        let requests = metrics.requests.sets();
+        assert_eq!(requests.iter().map(|(_, one)| one.get()).sum::<u64>(), 900);
+        assert!(requests.iter().any(|(labels, _)| labels[2] == "other"));
     }
 }

@@ -1,17 +1,15 @@
 //! What users type: the collector by flag, by the standard variables, over TLS; the generator's and the probe's own spans.
 
-use std::process::Command;
-
 use queuescope::telemetry::otlp::settings::Protocol;
 
 use crate::support::assert_says;
-use crate::support::collector::{CLIENT, Collector, SERVER, one};
+use crate::support::collector::{CLIENT, Collector, INTERNAL, SERVER, Span, one};
 use crate::support::generator::sim;
 use crate::support::process::{Process, queuescope, run_aside};
 use crate::support::proxy::Front;
 use crate::support::tls::Authority;
-use crate::support::upstream::Upstream;
-use crate::support::wire::until;
+use crate::support::upstream::{Step, Upstream};
+use crate::support::wire::{Client, until};
 
 use super::{export_to, url};
 
@@ -33,25 +31,16 @@ async fn the_generators_span_is_the_parent_of_the_fronts_in_one_trace() {
     traffic_args.arg(folder.path());
     // 3: late, on a busy machine; that all came, the spans tell.
     run_aside(traffic).await.assert_status(&[0, 3]);
-    let of_front = || {
-        collector
-            .spans()
-            .into_iter()
-            .filter(|span| span.kind == SERVER)
-    };
-    until("all spans", || of_front().count() == 20).await;
+    let of_front = |span: &&Span| span.kind == SERVER;
+    let all = || collector.spans().iter().filter(of_front).count();
+    until("all spans", || all() == 20).await;
     let spans = collector.spans();
     assert_eq!(collector.traces(), 20);
-    for request in spans.iter().filter(|span| span.kind == SERVER) {
+    for request in spans.iter().filter(of_front) {
         let parent = spans.iter().find(|span| span.id == request.parent).unwrap();
-        assert_eq!(
-            (parent.kind, parent.trace.as_str()),
-            (CLIENT, request.trace.as_str())
-        );
-        assert_eq!(
-            (parent.parent.as_str(), parent.service.as_str()),
-            ("", "queuescope-traffic")
-        );
+        assert_eq!((parent.kind, &parent.trace), (CLIENT, &request.trace));
+        assert_eq!(parent.service, "queuescope-traffic");
+        assert!(parent.parent.is_empty(), "{parent:?}");
         assert!(parent.start <= request.start, "one machine's clock");
     }
 }
@@ -60,59 +49,39 @@ async fn the_generators_span_is_the_parent_of_the_fronts_in_one_trace() {
 async fn the_standard_variables_work_and_a_flag_is_over_them() {
     let (collector, other) = (Collector::start().await, Collector::start().await);
     let server = sim(|_| {});
-    let probe = |by: &Collector, flags: &[&str]| {
+    let probe = async |flags: &[&str], code| {
         let mut command = queuescope(&["probe", &url(server.addr())]);
         command.args("--output-len 2 --upstream-kind server".split(' '));
-        command
-            .args(flags)
-            .env("OTEL_EXPORTER_OTLP_ENDPOINT", url(by.http))
-            .env("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b")
-            .env("OTEL_SERVICE_NAME", "named")
-            .env(
-                "OTEL_RESOURCE_ATTRIBUTES",
-                "deployment.environment.name=test",
-            );
-        command
-    };
-    let ok = async |command: Command| {
+        let endpoint = url(collector.http);
+        command.args(flags).envs([
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b"),
+            ("OTEL_SERVICE_NAME", "named"),
+        ]);
         let done = run_aside(command).await;
-        assert_eq!(done.code, Some(0), "{} {}", done.out, done.err);
-        done.out
+        assert_eq!(done.code, Some(code), "{} {}", done.out, done.err);
+        done.out + &done.err
     };
-    ok(probe(&collector, &[])).await;
+    probe(&[], 0).await;
     assert_eq!(collector.header("x-key").as_deref(), Some("a b"));
     let spans = collector.spans();
     let request = one(&spans, "POST /generate", CLIENT);
-    assert_eq!(
-        (request.service.as_str(), request.parent.as_str()),
-        ("named", "")
-    );
-    assert!(
-        spans
-            .iter()
-            .any(|span| span.name == "prefill" && span.parent == request.id),
-        "nobody else tells them"
-    );
-    let to = url(collector.grpc);
-    let flags = ["--otlp-endpoint", &to, "--otlp-protocol", "grpc"];
-    ok(probe(&other, &flags)).await;
-    assert_eq!((collector.traces(), other.traces()), (2, 0));
-    let mut off = probe(&collector, &[]);
-    off.env("OTEL_SDK_DISABLED", "true");
-    ok(off).await;
-    assert_eq!(collector.traces(), 2);
+    assert!(request.parent.is_empty() && request.service == "named");
+    let prefill = one(&spans, "prefill", INTERNAL);
+    assert_eq!(prefill.parent, request.id, "nobody else tells them");
+    let to = url(other.grpc);
+    probe(&["--otlp-endpoint", &to, "--otlp-protocol", "grpc"], 0).await;
+    assert_eq!((collector.traces(), other.traces()), (1, 1));
     let told = server.served().into_iter().filter_map(|s| s.traceparent);
-    let flags: Vec<String> = told.map(|told| told[53..].to_owned()).collect();
-    assert_eq!(flags, ["01", "01", "01"], "the servers may make spans too");
-    let wrong = run_aside(probe(&collector, &["--otlp-endpoint", "ftp://a"])).await;
-    assert_eq!(wrong.code, Some(2));
-    assert_says(&wrong.err, "--otlp-endpoint: must be http:// or https://");
-    let flags = ["--otlp-endpoint", "http://127.0.0.1:1"];
-    let lost = ok(probe(&collector, &flags)).await;
-    assert_says(
-        &lost,
-        "note: the spans of 1 request did not get to http://127.0.0.1:1",
-    );
+    assert!(told.clone().count() == 2, "the servers may make spans too");
+    for told in told {
+        assert!(told.ends_with("-01"), "{told}");
+    }
+    let wrong = probe(&["--otlp-endpoint", "ftp://a"], 2).await;
+    assert_says(&wrong, "--otlp-endpoint: must be http:// or https://");
+    let lost = probe(&["--otlp-endpoint", "http://127.0.0.1:1"], 0).await;
+    let note = "note: the spans of 1 request did not get to http://127.0.0.1:1";
+    assert_says(&lost, note);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,22 +91,14 @@ async fn the_generators_spans_hold_no_words_of_the_server_and_no_wait_of_its_own
     let upstream = Upstream::always(words).await;
     let (to, spans_to) = (url(upstream.addr), url(collector.http));
     let probe = queuescope(&["probe", &to, "--otlp-endpoint", &spans_to]);
-    let done = run_aside(probe).await;
-    assert!(done.out.contains("the prompt's words"), "{}", done.out);
+    assert_says(&run_aside(probe).await.out, "the prompt's words");
     let spans = collector.spans();
     let request = one(&spans, "POST /generate", CLIENT);
-    assert!(
-        request.is_error && request.message.starts_with("400"),
-        "{request:?}"
-    );
-    assert!(
-        !format!("{spans:?}").contains("the prompt's words"),
-        "{spans:?}"
-    );
-    assert!(
-        spans.iter().all(|span| span.name != "client_lag"),
-        "{spans:?}"
-    );
+    assert!(request.is_error && request.message.starts_with("400"));
+    let all = format!("{spans:?}");
+    for not in ["the prompt's words", "client_lag"] {
+        assert!(!all.contains(not), "{all}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,11 +123,8 @@ async fn tls_is_verified_by_the_given_certificates_alone() {
             let exported = || front.counter("queuescope_traces_exported_total");
             let lost = || front.counter("queuescope_traces_dropped_total{reason=\"unreachable\"}");
             until("an end", || exported() + lost() == 1).await;
-            assert_eq!(
-                (exported(), collector.traces() - before),
-                (taken, taken as usize),
-                "{protocol:?}"
-            );
+            let came = (collector.traces() - before) as u64;
+            assert_eq!([exported(), came], [taken; 2], "{protocol:?}");
         }
     }
 }
@@ -175,28 +133,19 @@ async fn tls_is_verified_by_the_given_certificates_alone() {
 async fn check_shows_the_collector_and_no_header_and_the_log_names_traces() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.toml");
-    std::fs::write(
-        &file,
-        "[proxy]\nupstream = [\"127.0.0.1:1\"]\n\n[telemetry.otlp]\nendpoint = \"https://c:4317\"\nheaders = [\"x-key: hush\"]\n",
-    )
-    .unwrap();
-    let check = run_aside(queuescope(&["check", "--config", file.to_str().unwrap()])).await;
-    let said = check.out;
-    assert!(
-        said.contains("https://c:4317 by grpc") && !said.contains("hush"),
-        "{said}"
-    );
-    let upstream = Upstream::start(|_, _| vec![crate::support::upstream::Step::Close]).await;
+    let otlp = "endpoint = \"https://c:4317\"\nheaders = [\"x-key: hush\"]";
+    let keys = format!("[proxy]\nupstream = [\"127.0.0.1:1\"]\n\n[telemetry.otlp]\n{otlp}\n");
+    std::fs::write(&file, keys).unwrap();
+    let check = queuescope(&["check", "--config", file.to_str().unwrap()]);
+    let said = run_aside(check).await.out;
+    assert_says(&said, "https://c:4317 by grpc");
+    assert!(!said.contains("hush"), "{said}");
+    let upstream = Upstream::playing(vec![Step::Close]).await;
     let process = Process::start(upstream.addr, &[]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-    let mut client = crate::support::wire::Client::connect(process.front).await;
-    client
-        .ask(
-            "/generate",
-            &format!("traceparent: 00-{trace}-00f067aa0ba902b7-01\r\n"),
-            b"{}",
-        )
-        .await;
+    let head = format!("traceparent: 00-{trace}-00f067aa0ba902b7-01\r\n");
+    let mut client = Client::connect(process.front).await;
+    client.ask("/generate", &head, b"{}").await;
     let line = process.says("/generate failed: upstream_died");
     assert!(line.ends_with(&format!("trace_id={trace}")), "{line}");
 }

@@ -1,101 +1,80 @@
 //! A real collector, rotel, as `scripts/collector.sh` installs it: it prints the spans that it gets.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::Receiver;
+use std::process::Stdio;
 
+use queuescope::proxy::shared::UpstreamKind;
 use queuescope::telemetry::otlp::settings::Protocol;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
 
+use crate::support::assert_says;
 use crate::support::generator::sim;
-use crate::support::process::lines_of;
 use crate::support::proxy::Front;
 use crate::support::router::free_port;
 use crate::support::wire::{PATIENCE, until};
 
 use super::{export_to, url};
 
-/// A running collector. Ended when dropped.
-struct Rotel {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Rotel {
-    fn start(grpc: &str, http: &str) -> Rotel {
-        let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/rotel/rotel-agent");
-        assert!(
-            agent.exists(),
-            "rotel is missing ({agent:?}): run `bash scripts/collector.sh`"
-        );
-        let args = format!(
-            "start --otlp-grpc-endpoint {grpc} --otlp-http-endpoint {http} --exporter blackhole \
-             --debug-log traces --debug-log-verbosity detailed"
-        );
-        let mut child = Command::new(agent)
-            .args(args.split(' '))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let lines = lines_of(child.stdout.take().unwrap());
-        Rotel { child, lines }
-    }
-
-    /// The lines up to the one with this piece.
-    fn until(&self, piece: &str) -> String {
-        let mut text = String::new();
-        while !text.contains(piece) {
-            text += &self
-                .lines
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|_| panic!("no {piece}: {text}"));
-            text.push('\n');
-        }
-        text
-    }
-}
-
-impl Drop for Rotel {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A running collector, which ends with the test, and what it prints.
+fn start(grpc: &str, http: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/rotel/rotel-agent");
+    assert!(
+        agent.exists(),
+        "rotel is missing ({agent:?}): run `bash scripts/collector.sh`"
+    );
+    let args = format!(
+        "start --otlp-grpc-endpoint {grpc} --otlp-http-endpoint {http} --exporter blackhole \
+         --debug-log traces --debug-log-verbosity detailed"
+    );
+    let mut command = Command::new(agent);
+    command.args(args.split(' ')).kill_on_drop(true);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    (child, lines)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_collector_prints_the_tree_by_grpc_and_by_http() {
     let (grpc, http) = (free_port(), free_port());
-    let rotel = Rotel::start(&grpc.to_string(), &http.to_string());
-    until("rotel", || {
-        std::net::TcpStream::connect(grpc).is_ok() && std::net::TcpStream::connect(http).is_ok()
-    })
-    .await;
+    let (_rotel, mut lines) = start(&grpc.to_string(), &http.to_string());
+    let is_up = |place| std::net::TcpStream::connect(place).is_ok();
+    until("rotel", || is_up(grpc) && is_up(http)).await;
     let server = sim(|_| {});
     for (place, protocol) in [(grpc, Protocol::Grpc), (http, Protocol::Http)] {
         let front = Front::with(&[server.addr()], |config| {
-            config.upstream_kind = queuescope::proxy::shared::UpstreamKind::Server;
+            config.upstream_kind = UpstreamKind::Server;
             export_to(config, &url(place), protocol);
         })
         .await;
-        let mut client = front.client().await;
         let body = br#"{"text":"a","sampling_params":{"max_new_tokens":3},"stream":true}"#;
-        client.ask("/generate", "", body).await;
+        front.ask("/generate", "", body).await;
         let row = front.only_row().await;
-        let printed = rotel.until("Name           : decode");
+        let mut printed = String::new();
+        while !printed.contains("Name           : decode") {
+            let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
+            printed += &line.expect(&printed).unwrap().unwrap();
+            printed.push('\n');
+        }
+        let of =
+            |kind: &str| format!("Name           : POST /generate\n    Kind           : {kind}");
+        let column = |name: &str| row[name].replace('.', "");
         for piece in [
             format!("Trace ID       : {}", row["trace_id"]),
             "service.name: Str(queuescope)".to_owned(),
-            "Name           : POST /generate\n    Kind           : SPAN_KIND_SERVER".to_owned(),
+            of("SPAN_KIND_SERVER"),
             format!(
-                "ID             : {}\n    Name           : POST /generate\n    Kind           : SPAN_KIND_CLIENT",
-                row["span_id"]
+                "ID             : {}\n    {}",
+                row["span_id"],
+                of("SPAN_KIND_CLIENT")
             ),
             "Name           : server_queue".to_owned(),
-            format!("Start time: {}", row["arrival_time"].replace('.', "")),
-            format!("End time: {}", row["end_time"].replace('.', "")),
+            format!("Start time: {}", column("arrival_time")),
+            format!("End time: {}", column("end_time")),
             format!("gen_ai.response.id: Str({})", row["engine_id"]),
         ] {
-            assert!(printed.contains(&piece), "{piece}: {printed}");
+            assert_says(&printed, &piece);
         }
     }
 }

@@ -236,10 +236,6 @@ impl Span {
             service,
         }
     }
-
-    pub fn seconds(&self) -> f64 {
-        (self.end - self.start) as f64 / 1e9
-    }
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,6 +1,8 @@
 //! What the observer of a front tells of a response.
 
 use queuescope::clock::Stamp;
+use queuescope::request::column::Value;
+use queuescope::request::columns::ColumnId;
 use queuescope::request::endpoint::Endpoint;
 use queuescope::request::observer::{End, Observer};
 use queuescope::request::row::Row;
@@ -67,4 +69,26 @@ pub fn recorded(recording: &Recording, apart: i64) -> Vec<Row> {
     let pieces = (0..).zip(&recording.pieces);
     let pieces = pieces.map(|(n, (_, piece))| (n * apart, piece));
     in_pieces(observer, pieces, End::Complete)
+}
+
+/// A cell in words: moments in seconds after [`AT`], durations in seconds. To a µs: a float of epoch seconds resolves 0.24.
+pub fn cell(row: &Row, column: &str) -> String {
+    let column = ColumnId::named(column).unwrap_or_else(|| panic!("no column {column}"));
+    let seconds = |nanos: i64| ((nanos as f64 / 1e3).round() / 1e6).to_string();
+    match (column.column().get)(row) {
+        Value::Empty => String::new(),
+        Value::Text(text) => text.into_owned(),
+        Value::Bool(is) => is.to_string(),
+        Value::Count(count) => count.to_string(),
+        Value::Nanos(nanos) => seconds(nanos),
+        Value::Time(at) => seconds(at.nanos_since(AT)),
+    }
+}
+
+/// Holds cells of a row to `name=value, …`.
+#[track_caller]
+pub fn assert_cells(row: &Row, expected: &str, what: &str) {
+    for (name, expected) in expected.split(", ").map(|one| one.split_once('=').unwrap()) {
+        assert_eq!(cell(row, name), expected, "{what}: {name}");
+    }
 }

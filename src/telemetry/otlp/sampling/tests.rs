@@ -6,66 +6,58 @@ use crate::request::row::Row;
 use crate::request::sample::rows;
 use crate::request::timeline::{Moment, Side};
 
-/// Nothing is kept but what is flagged.
-fn none() -> Otlp {
-    Otlp {
-        keep_errors: false,
-        ratio: 0.0,
-        ..Otlp::default()
-    }
-}
-
-/// A request that went well, with its first token after `ttft` and its end after `total` seconds.
-fn row(ttft: i64, total: i64) -> Row {
+/// A request that went well, with its first token after 3 s and its end after 9 s.
+fn request() -> Row {
     let mut row = Row::new(Side::Front, Endpoint::Generate, "r".into());
-    let timeline = &mut row.timeline;
-    timeline.set(Moment::Arrival, Stamp::from_nanos(0));
-    timeline.set(Moment::FirstToken, Stamp::from_nanos(ttft * NANOS));
-    timeline.set(Moment::End, Stamp::from_nanos(total * NANOS));
+    let moments = [Moment::Arrival, Moment::FirstToken, Moment::End];
+    for (moment, seconds) in moments.into_iter().zip([0, 3, 9]) {
+        row.timeline.set(moment, Stamp::from_nanos(seconds * NANOS));
+    }
     row.outcome = Some(Outcome::Ok);
     row
 }
 
-fn kept(given: &Otlp, row: Row) -> Option<Kept> {
-    given.keeps(&rows(&[row]), 7)
-}
+type Change<T> = fn(&mut T);
+const WELL: Change<Row> = |_| ();
+const LEFT: Change<Row> = |row| row.outcome = Some(Outcome::ClientAbort);
+const CAME: Change<Row> = |row| row.more.trace.came_sampled = Some(true);
+const SENT: Change<Row> = |row| row.more.trace.sent_sampled = true;
+const CAME_NOT: Change<Row> = |row| row.more.trace.came_sampled = Some(false);
+const NOTHING: Change<Otlp> = |_| ();
 
 #[test]
-fn errors_and_the_slow_are_kept_whatever_the_ratio() {
-    assert_eq!(kept(&none(), row(1, 2)), None);
-    let mut failed = row(1, 2);
-    failed.outcome = Some(Outcome::ClientAbort);
-    assert_eq!(kept(&none(), failed.clone()), None);
-    let errors = Otlp {
-        keep_errors: true,
-        ..none()
-    };
-    assert_eq!(kept(&errors, failed), Some(Kept::Error));
-    let [mut ttft, mut total] = [none(), none()];
-    ttft.keep_ttft_over_s = Seconds::of::<3>();
-    total.keep_total_over_s = Seconds::of::<3>();
-    for (seconds, expected) in [(3, None), (4, Some(Kept::Slow))] {
-        assert_eq!(kept(&ttft, row(seconds, 9)), expected);
-        assert_eq!(kept(&total, row(1, seconds)), expected);
+fn a_trace_is_kept_for_what_it_is_how_it_came_or_by_chance() {
+    let cases: [(Change<Row>, Change<Otlp>, &str); 13] = [
+        (WELL, NOTHING, ""),
+        (LEFT, NOTHING, ""),
+        (LEFT, |o| o.keep_errors = true, "error"),
+        (WELL, |o| o.keep_errors = true, ""),
+        (WELL, |o| o.keep_ttft_over_s = Seconds::of::<3>(), ""),
+        (WELL, |o| o.keep_ttft_over_s = Seconds::of::<2>(), "slow"),
+        (WELL, |o| o.keep_total_over_s = Seconds::of::<9>(), ""),
+        (WELL, |o| o.keep_total_over_s = Seconds::of::<8>(), "slow"),
+        (CAME, NOTHING, "flagged"),
+        (SENT, NOTHING, "flagged"),
+        (WELL, |o| o.ratio = 1.0, "ratio"),
+        (CAME_NOT, |o| o.ratio = 1.0, ""),
+        (
+            CAME_NOT,
+            |o| (o.ratio, o.follow_client) = (1.0, false),
+            "ratio",
+        ),
+    ];
+    for (number, (change, keys, expected)) in cases.into_iter().enumerate() {
+        let mut given = Otlp {
+            keep_errors: false,
+            ratio: 0.0,
+            ..Otlp::default()
+        };
+        let mut row = request();
+        change(&mut row);
+        keys(&mut given);
+        let kept = given.keeps(&rows(&[row]), 7).map_or("", Kept::name);
+        assert_eq!(kept, expected, "case {number}");
     }
-}
-
-#[test]
-fn what_is_flagged_is_kept_and_a_client_that_did_not_sample_is_followed() {
-    let came = |came_sampled, sent_sampled| {
-        let mut row = row(1, 2);
-        row.more.trace.came_sampled = came_sampled;
-        row.more.trace.sent_sampled = sent_sampled;
-        row
-    };
-    assert_eq!(kept(&none(), came(Some(true), false)), Some(Kept::Flagged));
-    assert_eq!(kept(&none(), came(None, true)), Some(Kept::Flagged));
-    let mut all = none();
-    all.ratio = 1.0;
-    assert_eq!(kept(&all, came(None, false)), Some(Kept::Ratio));
-    assert_eq!(kept(&all, came(Some(false), false)), None);
-    all.follow_client = false;
-    assert_eq!(kept(&all, came(Some(false), false)), Some(Kept::Ratio));
 }
 
 #[test]

@@ -37,10 +37,12 @@ fn of(rows: &[Row]) -> Vec<SpanData> {
     let scope = InstrumentationScope::builder("t").build();
     let rows = crate::request::sample::rows(rows);
     let all = spans(&rows, trace_of(&rows), Kept::Ratio, &scope);
-    assert!(
-        all.iter()
-            .all(|span| span.span_context.trace_id().to_bytes() == TRACE.to_be_bytes())
-    );
+    for span in &all {
+        assert_eq!(
+            span.span_context.trace_id(),
+            TraceId::from_bytes(TRACE.to_be_bytes())
+        );
+    }
     all
 }
 
@@ -48,8 +50,26 @@ fn called<'a>(all: &'a [SpanData], name: &str) -> Vec<&'a SpanData> {
     all.iter().filter(|span| span.name == name).collect()
 }
 
-fn number(id: SpanId) -> u64 {
-    u64::from_be_bytes(id.to_bytes())
+/// A line a span: its kind, the end of its name, its id where we chose it and that of the span above it, milliseconds from and to.
+fn tree(all: &[SpanData]) -> String {
+    let name = |id: SpanId| match u64::from_be_bytes(id.to_bytes()) {
+        _ if id == all[0].span_context.span_id() => "the request".to_owned(),
+        chosen @ 0..100 => chosen.to_string(),
+        _ => "its own".to_owned(),
+    };
+    let line = |span: &SpanData| {
+        let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let (id, above) = (name(span.span_context.span_id()), name(span.parent_span_id));
+        let is_failed = matches!(span.status, Status::Error { .. });
+        let failed = if is_failed { " failed" } else { "" };
+        let (from, to) = (since(span.start_time), since(span.end_time));
+        let what = span.name.trim_start_matches("POST /v1/chat/");
+        format!(
+            "{:?} {what}, {id} below {above}, {from:?} to {to:?}{failed}",
+            span.span_kind
+        )
+    };
+    all.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// A request that was sent twice over a router that tried two hops.
@@ -81,74 +101,27 @@ fn sent_twice() -> Row {
     row
 }
 
-#[test]
-fn each_sending_and_each_attempt_of_the_router_is_a_span_in_its_place() {
-    let all = of(&[sent_twice()]);
-    let ways = called(&all, "POST /v1/chat/completions");
-    let [request, first, last] = ways[..] else {
-        panic!("{ways:?}")
-    };
-    assert_eq!(
-        (request.span_kind.clone(), number(request.parent_span_id)),
-        (SpanKind::Server, 1)
-    );
-    assert!(request.parent_span_is_remote);
-    for (way, span) in [(first, 5), (last, 2)] {
-        assert_eq!(
-            (way.span_kind.clone(), number(way.span_context.span_id())),
-            (SpanKind::Client, span)
-        );
-        assert_eq!(way.parent_span_id, request.span_context.span_id());
-    }
-    assert_eq!(first.end_time, system(at(5)));
-    assert!(matches!(first.status, Status::Error { .. }) && last.status == Status::Unset);
-    let hops = called(&all, "hop");
-    let parents: Vec<u64> = hops.iter().map(|hop| number(hop.parent_span_id)).collect();
-    assert_eq!(
-        parents,
-        [2, 9],
-        "below our sending, and below the router's own span"
-    );
-    assert!(matches!(hops[0].status, Status::Error { .. }) && hops[1].status == Status::Unset);
-}
+/// Below our last sending, and below the router's own span where a hop got one of this trace.
+const TREE: &str = "\
+Server completions, the request below 1, 3ms to 25ms
+Client completions, 5 below the request, 4ms to 5ms failed
+Client completions, 2 below the request, 5ms to 25ms
+Client hop, 8 below 2, 6ms to 25ms failed
+Client hop, 10 below 9, 6ms to 25ms
+Internal router_queue, its own below the request, 3ms to 6ms
+Internal network, its own below 2, 6ms to 9ms
+Internal tokenize, its own below 2, 9ms to 10ms
+Internal server_queue, its own below 2, 10ms to 12ms
+Internal prefill, its own below 2, 12ms to 16ms
+Internal return, its own below 2, 16ms to 20ms
+Internal router_return, its own below 2, 20ms to 22ms
+Internal decode, its own below 2, 22ms to 24ms";
 
 #[test]
-fn stages_follow_each_other_without_gap_or_overlap_below_the_last_sending() {
+fn each_sending_and_each_attempt_of_the_router_is_a_span_and_stages_follow_below_the_last() {
     let all = of(&[sent_twice()]);
-    let stages: Vec<&SpanData> = all
-        .iter()
-        .filter(|span| span.span_kind == SpanKind::Internal)
-        .collect();
-    let names: Vec<&str> = stages.iter().map(|stage| &*stage.name).collect();
-    assert_eq!(
-        names,
-        [
-            "router_queue",
-            "network",
-            "tokenize",
-            "server_queue",
-            "prefill",
-            "return",
-            "router_return",
-            "decode"
-        ]
-    );
-    assert_eq!(
-        stages[0].parent_span_id,
-        all[0].span_context.span_id(),
-        "it begins before any sending"
-    );
-    assert!(
-        stages[1..]
-            .iter()
-            .all(|stage| number(stage.parent_span_id) == 2)
-    );
-    assert!(
-        stages
-            .windows(2)
-            .all(|two| two[0].end_time == two[1].start_time)
-    );
-    assert_eq!(stages[0].start_time, all[0].start_time);
+    assert!(all[0].parent_span_is_remote);
+    assert_eq!(tree(&all), TREE);
 }
 
 #[test]
@@ -159,23 +132,29 @@ fn a_way_without_a_connection_is_a_failed_span_and_an_own_answer_is_no_upstreams
     row.timeline.clear(Moment::ResponseHead);
     row.more.trace.sendings[1].is_connected = false;
     row.more.trace.sendings[1].broke = Some(at(7));
-    let of_way = |row: &Row, key: &str| {
-        let all = of(std::slice::from_ref(row));
-        let last = called(&all, "POST /v1/chat/completions")[2].clone();
-        let mut attributes = last.attributes.iter();
+    let last =
+        |row: &Row| called(&of(std::slice::from_ref(row)), "POST /v1/chat/completions")[2].clone();
+    let says = |span: &SpanData, key: &str| {
+        let mut attributes = span.attributes.iter();
         let found = attributes.find(|attribute| attribute.key.as_str() == key);
-        (last.end_time, found.map(|found| found.value.to_string()))
+        found.map(|found| found.value.to_string())
     };
-    let (end, why) = of_way(&row, "error.type");
-    assert_eq!(
-        (end, why.as_deref()),
-        (system(at(7)), Some("connect_error"))
-    );
+    let unconnected = last(&row);
+    assert_eq!(unconnected.end_time, system(at(7)));
+    let why = says(&unconnected, "error.type");
+    assert_eq!(why.as_deref(), Some("connect_error"));
     row.more.trace.sendings[1].is_connected = true;
     let status = "http.response.status_code";
-    assert_eq!(of_way(&row, status).1, None);
+    assert_eq!(says(&last(&row), status), None);
     row.timeline.set(Moment::ResponseHead, at(7));
-    assert_eq!(of_way(&row, status).1.as_deref(), Some("502"));
+    assert_eq!(says(&last(&row), status).as_deref(), Some("502"));
+}
+
+/// How many spans have each of these names.
+fn many(rows: &[Row], names: &str) -> Vec<usize> {
+    let all = of(rows);
+    let count = |name| called(&all, name).len();
+    names.split(' ').map(count).collect()
 }
 
 #[test]
@@ -183,54 +162,33 @@ fn what_nobody_saw_or_is_out_of_order_is_no_stage() {
     let mut row = row(Side::Front);
     row.timeline.clear(Moment::QueueStart);
     row.timeline.set(Moment::ServerFirstToken, at(1));
-    let all = of(&[row]);
-    for (stage, many) in [
-        ("tokenize", 0),
-        ("server_queue", 0),
-        ("prefill", 0),
-        ("network", 1),
-        ("return", 1),
-    ] {
-        assert_eq!(called(&all, stage).len(), many, "{stage}");
-    }
+    let stages = "tokenize server_queue prefill network return";
+    assert_eq!(many(&[row], stages), [0, 0, 0, 1, 1]);
 }
 
 #[test]
 fn of_many_sequences_the_first_have_their_own_stages_and_the_requests_are_told_once() {
-    let rows: Vec<Row> = (0..20)
-        .map(|index| {
-            let mut row = row(Side::Front);
-            row.sequences = 20;
-            row.index = index;
-            row
-        })
-        .collect();
-    let all = of(&rows);
-    for (name, many) in [("sequence", 16), ("prefill", 16), ("router_queue", 1)] {
-        assert_eq!(called(&all, name).len(), many, "{name}");
-    }
+    let rows = (0..20).map(|index| Row {
+        index,
+        sequences: 20,
+        ..row(Side::Front)
+    });
+    let found = many(&Vec::from_iter(rows), "sequence prefill router_queue");
+    assert_eq!(found, [16, 16, 1]);
 }
 
 #[test]
 fn who_stands_behind_a_front_of_ours_leaves_the_stages_to_it() {
-    for (side, alone) in [
-        (Side::Hop, false),
-        (Side::Hop, true),
-        (Side::Traffic, false),
-        (Side::Traffic, true),
+    for (side, kind) in [
+        (Side::Hop, SpanKind::Server),
+        (Side::Traffic, SpanKind::Client),
     ] {
-        let mut row = row(side);
-        if alone {
-            row.parent_span_id = None;
-            row.timeline.clear(Moment::Arrival);
-        }
-        let all = of(&[row]);
-        assert_eq!(!called(&all, "prefill").is_empty(), alone, "{side:?}");
-        let kind = if side == Side::Hop {
-            SpanKind::Server
-        } else {
-            SpanKind::Client
-        };
-        assert_eq!(all[0].span_kind, kind);
+        let behind = row(side);
+        assert_eq!(of(std::slice::from_ref(&behind))[0].span_kind, kind);
+        let mut alone = behind.clone();
+        alone.parent_span_id = None;
+        alone.timeline.clear(Moment::Arrival);
+        let found = [behind, alone].map(|row| many(&[row], "prefill"));
+        assert_eq!(found, [[0], [1]], "{side:?}");
     }
 }

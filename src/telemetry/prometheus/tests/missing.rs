@@ -1,156 +1,115 @@
 //! What is counted of requests without times.
 
-use super::{MS, row, shown};
-use crate::clock::Stamp;
-use crate::request::endpoint::Endpoint;
+use super::*;
 use crate::request::generation::Generation;
-use crate::request::outcome::Outcome;
 use crate::request::response::Unread;
-use crate::request::row::Row;
-use crate::request::sample::rows as all;
+use crate::request::sample::at;
 use crate::request::sequence::Untold;
-use crate::request::timeline::Moment;
-use crate::telemetry::counted::Counted;
-use crate::telemetry::prometheus::Metrics;
 
-/// Rows that lack a queue time, each reason at least once, and one that has it.
-fn lacking() -> Vec<Row> {
-    let without_queue = |endpoint, stream| {
-        let mut row = row(endpoint, Outcome::Ok);
-        row.timeline.clear(Moment::QueueStart);
-        row.stream = Some(stream);
-        row
-    };
-    let mut rows = Vec::new();
-    for endpoint in Endpoint::ALL {
-        rows.extend([true, false].map(|stream| without_queue(endpoint, stream)));
-    }
-    // `/generate`, streamed and not: metrics off, retracted; then told, too old, unknown, hidden; a chat's reply that
-    // asked for its `meta_info`.
-    let off = Some(Generation::From0_5_12MetricsOff);
-    rows[0].more.generation = off;
-    rows[1].more.generation = Some(Generation::From0_5_22);
-    rows[1].num_retractions = Some(2);
-    for (endpoint, generation) in [
-        (Endpoint::Generate, Some(Generation::From0_4_6)),
-        (Endpoint::Generate, None),
-        (Endpoint::Chat, off),
-    ] {
-        let mut row = without_queue(endpoint, endpoint == Endpoint::Generate);
-        row.more.generation = generation;
-        rows.push(row);
-    }
-    rows.push(row(Endpoint::Generate, Outcome::Ok));
-    let mut hidden = rows[0].clone();
-    hidden.unread = Some(Unread::Encoded);
-    rows.push(hidden);
-    let mut told = rows[0].clone();
-    told.pure_queue_time = Some(5);
-    rows.push(told);
-    for why in Untold::ALL {
-        let mut untold = rows[0].clone();
-        untold.more.untold = Some(why);
-        rows.push(untold);
-    }
-    rows
+type Change = fn(&mut Row);
+
+/// What is shown of one request.
+fn counted(rows: &[Row]) -> BTreeMap<String, f64> {
+    let metrics = Metrics::new().unwrap();
+    metrics.request_ended(&Counted::of(rows));
+    shown(&metrics)
+}
+
+/// The sum of all whose names begin so.
+fn sum(shown: &BTreeMap<String, f64>, name: &str) -> f64 {
+    let of = shown.iter().filter(|(shown, _)| shown.starts_with(name));
+    of.map(|(_, value)| value).sum()
 }
 
 #[test]
-fn why_there_is_no_queue_time_is_told() {
-    let metrics = Metrics::new().unwrap();
-    let rows = lacking();
-    rows.iter()
-        .for_each(|row| metrics.request_ended(&Counted::of(&all(std::slice::from_ref(row)))));
-    // Both sequences of one request lack it.
-    metrics.request_ended(&Counted::of(&all(&rows[..2])));
-    let shown = shown(&metrics);
-    let sets = shown
-        .keys()
-        .filter(|name| name.starts_with("queuescope_timing_missing_total"));
-    assert_eq!(
-        sets.count(),
-        5 + 7 + 3 * 4 + 6 * 5,
-        "none but those that were there at 0"
-    );
-    let counted = |reason: &str| -> f64 {
-        let end = format!(",reason=\"{reason}\"}}");
-        let of = |name: &str| {
-            name.starts_with("queuescope_timing_missing_total") && name.ends_with(&end)
-        };
-        let lines = shown.iter().filter(|(name, _)| of(name));
-        lines.map(|(_, value)| value).sum()
+fn why_there_is_no_queue_time_is_told_once_a_request() {
+    let off: Change = |r| r.more.generation = Some(Generation::From0_5_12MetricsOff);
+    let too_old: Change = |r| r.more.generation = Some(Generation::From0_4_6);
+    let retracted: Change = |r| {
+        r.more.generation = Some(Generation::From0_5_22);
+        r.num_retractions = Some(2);
     };
-    let reasons = [
-        "metrics_off",
-        "too_old",
-        "retracted",
-        "unread",
-        "openai_stream",
-        "openai_reply",
-        "other",
+    let encoded: Change = |r| r.unread = Some(Unread::Encoded);
+    let told: Change = |r| r.pure_queue_time = Some(5);
+    let incomplete: Change = |r| {
+        r.pure_queue_time = Some(5);
+        r.more.untold = Some(Untold::Incomplete);
+    };
+    let (generate, chat, plain) = (Endpoint::Generate, Endpoint::Chat, Endpoint::Messages);
+    let cases: [(Endpoint, bool, Change, &str); 12] = [
+        (generate, true, off, "metrics_off"),
+        (chat, false, off, "metrics_off"),
+        (generate, true, too_old, "too_old"),
+        (generate, false, retracted, "retracted"),
+        (generate, true, encoded, "unread"),
+        (generate, true, |_| (), "other"),
+        (chat, true, |_| (), "openai_stream"),
+        (plain, true, |_| (), "openai_stream"),
+        (chat, false, |_| (), "openai_reply"),
+        (plain, false, |_| (), "openai_reply"),
+        (generate, true, told, ""),
+        (generate, true, incomplete, Untold::Incomplete.name()),
     ];
-    assert_eq!(reasons.map(counted), [3.0, 1.0, 1.0, 1.0, 4.0, 4.0, 1.0]);
-    assert_eq!(Untold::ALL.map(|why| counted(why.name())), [1.0; 6]);
+    let reason = |endpoint, stream, change: &dyn Fn(&mut Row)| {
+        let mut row = row(endpoint, Outcome::Ok);
+        row.timeline.clear(Moment::QueueStart);
+        row.stream = Some(stream);
+        change(&mut row);
+        let mut other = row.clone();
+        other.index = 1;
+        let mut sets = counted(&rows(&[row, other]));
+        sets.retain(|name, _| name.starts_with("queuescope_timing_missing_total"));
+        // None but those that were there at 0.
+        assert_eq!(sets.len(), 5 + 7 + 3 * 4 + 6 * 5);
+        sets.retain(|_, many| *many == 1.0);
+        let reasons = sets.keys().map(|name| name.split('"').nth(3).unwrap());
+        reasons.collect::<Vec<_>>().join(" ")
+    };
+    for (endpoint, stream, change, expected) in cases {
+        let reason = reason(endpoint, stream, &change);
+        assert_eq!(reason, expected, "{endpoint:?} {stream}");
+    }
+    for why in Untold::ALL {
+        let untold = |row: &mut Row| row.more.untold = Some(why);
+        assert_eq!(reason(chat, true, &untold), why.name());
+    }
 }
 
 #[test]
 fn what_is_generated_in_the_background_is_counted_and_not_timed() {
-    let metrics = Metrics::new().unwrap();
     let mut row = row(Endpoint::Responses, Outcome::Ok);
     row.unread = Some(Unread::Background);
-    metrics.request_ended(&Counted::of(&all(&[row])));
-    let shown = shown(&metrics);
-    let count = |family: &str| -> f64 {
-        let lines = shown.iter().filter(|(name, _)| name.starts_with(family));
-        lines.map(|(_, value)| value).sum()
-    };
-    assert_eq!(count("queuescope_requests_total"), 1.0);
-    assert_eq!(count("gen_ai_server_request_duration_seconds_count"), 0.0);
-    assert_eq!(count("queuescope_stage_duration_seconds_count"), 0.0);
+    let shown = counted(&rows(&[row]));
+    assert_eq!(sum(&shown, "queuescope_requests_total"), 1.0);
+    for timed in [
+        "gen_ai_server_request_duration_seconds_count",
+        "queuescope_stage_duration_seconds_count",
+    ] {
+        assert_eq!(sum(&shown, timed), 0.0);
+    }
 }
 
 #[test]
 fn what_cannot_be_is_counted_and_in_no_other_metric() {
-    let sum = |change: fn(&mut Row)| {
-        let metrics = Metrics::new().unwrap();
-        let mut row = row(Endpoint::Generate, Outcome::Ok);
-        change(&mut row);
-        metrics.request_ended(&Counted::of(&all(&[row])));
-        shown(&metrics)
-    };
-    let whole = sum(|_| ());
-    for (kind, change) in [
-        (
-            "times",
-            (|row| {
-                row.timeline
-                    .set(Moment::QueueStart, Stamp::from_nanos(-60_000 * MS))
-            }) as fn(&mut Row),
-        ),
-        ("tokens", |row| row.actual_output_tokens = Some(1 << 60)),
+    let times: Change = |row| row.timeline.set(Moment::QueueStart, at(-60_000));
+    let tokens: Change = |row| row.actual_output_tokens = Some(1 << 60);
+    let in_stage = "queuescope_stage_duration_seconds_sum{stage=\"server_queue\"";
+    let in_tokens = "queuescope_tokens_total{type=\"output\"";
+    for (kind, change, metric, possible) in [
+        ("times", times, in_stage, 0.08),
+        ("tokens", tokens, in_tokens, 29.0),
     ] {
-        let found = sum(change);
+        let mut row = row(Endpoint::Generate, Outcome::Ok);
+        let whole = counted(&rows(&[row.clone()]));
+        change(&mut row);
+        let found = counted(&rows(&[row]));
         for what in ["times", "clocks", "tokens"] {
             let count = found[&format!("queuescope_impossible_total{{what=\"{what}\"}}")];
             assert_eq!(count, f64::from(u8::from(what == kind)), "{what} {kind}");
         }
-        // Nothing is larger than it is without it, but where the server's time is not seen apart.
-        let larger = found
-            .iter()
-            .filter(|(name, value)| **value > whole.get(*name).copied().unwrap_or(0.0));
-        let larger: Vec<&str> = larger.map(|(name, _)| name.as_str()).collect();
-        let may = [
-            "queuescope_impossible_total",
-            "reason=\"impossible\"",
-            "process_",
-            "stage=\"server\"",
-            "time_to_first_token",
-        ];
-        assert!(
-            larger
-                .iter()
-                .all(|name| may.iter().any(|may| name.contains(may))),
-            "{larger:?}"
-        );
+        assert_eq!([sum(&whole, metric), sum(&found, metric)], [possible, 0.0]);
+        // The whole request is no longer for it.
+        let elapsed = "gen_ai_server_request_duration_seconds_sum";
+        assert_eq!(sum(&whole, elapsed), sum(&found, elapsed));
     }
 }
