@@ -1,13 +1,13 @@
 //! Rows as all that is said of a run reads them: without what cannot be, and without what was measured with a clock that is known too
 //! poorly for it (decision 24).
 //!
-//! Whether a clock is too poor depends on its error and on what is usual for it, not on how small a duration came out: leaving out
-//! the small ones would make every mean too large.
+//! Whether a clock is too poor depends on its error, on what is usual for it and for the durations of a column, not on how small one
+//! came out: leaving out the small ones would make every mean too large.
 
 use crate::request::column::{Origin, Unit};
-use crate::request::columns::ColumnId;
+use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::impossible;
-use crate::request::timeline::{ClockOf, Relation};
+use crate::request::timeline::{ClockOf, Moment, Period, Relation};
 use crate::table::Table;
 
 /// A clock that is known this many times worse than usual is known poorly.
@@ -59,41 +59,81 @@ struct Usual([Vec<Option<i64>>; 3]);
 
 /// The rows of a run of which figures are taken.
 pub fn believed(mut table: Table) -> Table {
-    let usual = Usual::of(&table);
+    leave_out_impossible(&mut table);
+    leave_out_poor(&mut table);
+    table
+}
+
+/// Takes out what cannot be.
+fn leave_out_impossible(table: &mut Table) {
     let firsts: Vec<usize> = table.firsts().collect();
     for first in firsts {
         let rows = table.rows_of(first);
         let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
-        let is_wrong = rows.clone().any(is_wrong);
-        let poor = rows.clone().map(|row| usual.poor(&table, row).collect());
-        let poor: Vec<Vec<ClockOf>> = poor.collect();
-        if !is_wrong && poor.iter().all(Vec::is_empty) {
+        if !rows.clone().any(is_wrong) {
             continue;
         }
         let read = impossible::believed(&table.request(first)).into_owned();
-        for ((at, mut row), clocks) in rows.zip(read).zip(poor) {
-            if is_wrong {
-                // What a front or a hop stamped would come back on its own clock, which is no longer known: that stays as it was.
-                let side = row.timeline.side();
-                let is_engine = |origin| matches!(origin, Origin::Moment(of) if of.clock(side) == ClockOf::Engine);
-                table.put_row(at, &row, |column| {
-                    column.id != ColumnId::inconsistency
-                        && (column.unit != Unit::Time || is_engine(column.origin))
-                });
+        for (at, row) in rows.zip(read) {
+            // What a front or a hop stamped would come back on its own clock, which is no longer known: that stays as it was.
+            let side = row.timeline.side();
+            let is_engine =
+                |origin| matches!(origin, Origin::Moment(of) if of.clock(side) == ClockOf::Engine);
+            table.put_row(at, &row, |column| {
+                column.id != ColumnId::inconsistency
+                    && (column.unit != Unit::Time || is_engine(column.origin))
+            });
+        }
+    }
+}
+
+/// Takes out the durations that were measured with a clock that is known too poorly for them: within more than their column's mean.
+fn leave_out_poor(table: &mut Table) {
+    let usual = Usual::of(table);
+    let poor = |first: &usize| {
+        let mut rows = table.rows_of(*first);
+        rows.any(|row| usual.poor(table, row).next().is_some())
+    };
+    let poor: Vec<usize> = table.firsts().filter(poor).collect();
+    if poor.is_empty() {
+        return;
+    }
+    let means: Vec<f64> = COLUMNS.iter().map(|column| mean(table, column)).collect();
+    for first in poor {
+        for (at, row) in table.rows_of(first).zip(table.request(first)) {
+            let clocks: Vec<ClockOf> = usual.poor(table, at).collect();
+            let mut without = row.clone();
+            for clock in &clocks {
+                without.timeline.relate(*clock, Relation::Unknown);
+                // What counts from the arrival counts from the send, which is on our clock.
+                if *clock == ClockOf::Front {
+                    without.timeline.clear(Moment::Arrival);
+                }
             }
-            if !clocks.is_empty() {
-                let unknown = |clock| row.timeline.relate(clock, Relation::Unknown);
-                clocks.iter().copied().for_each(unknown);
-                row.derive_anew();
-                // When something was is known well enough.
-                table.put_row(at, &row, |column| {
-                    column.unit == Unit::Latency || matches!(column.origin, Origin::Period(_))
-                });
+            without.derive_anew();
+            let is_spoiled = |(column, period): &(&Column, Period)| {
+                let (_, error) = row.timeline.measured(*period).unwrap_or_default();
+                let is_other = (column.get)(&row) != (column.get)(&without);
+                is_other && error as f64 > means[column.id as usize]
+            };
+            let spoiled = row.periods().filter(is_spoiled);
+            let spoiled: Vec<ColumnId> = spoiled.map(|(column, _)| column.id).collect();
+            if !spoiled.is_empty() {
+                table.put_row(at, &without, |column| spoiled.contains(&column.id));
                 table.left_out.insert(at, clocks);
             }
         }
     }
-    table
+}
+
+/// The mean of a column's durations, nanoseconds; of none, 0.
+fn mean(table: &Table, column: &Column) -> f64 {
+    let rows = if table.has(column.id) { table.len() } else { 0 };
+    let known = (0..rows).filter_map(|row| table.whole(column.id, row));
+    let (count, sum) = known.fold((0.0, 0.0), |(count, sum), nanos| {
+        (count + 1.0, sum + nanos as f64)
+    });
+    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 impl Usual {
@@ -160,8 +200,7 @@ mod tests {
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::row::Row;
-    use crate::request::timeline::{Moment, Relation};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     const MS: i64 = 1_000_000;
 
@@ -255,6 +294,41 @@ mod tests {
             ("there is but one", alike(1, 107.0, 107.0), 1),
         ] {
             assert_eq!(network(&summary(&rows)).0, count, "{what}");
+        }
+    }
+
+    /// 80 requests of 0.5 s, then some of 17.7 s through a stall, and how well the front's clock is known at those, ms. Clocks drift: over
+    /// a long request it is known worse, and where one was stopped as badly as the stop was long.
+    #[test]
+    fn slow_requests_stay_where_their_clock_is_known_worse_than_that_of_quick_ones() {
+        for (slow, error, of_server) in [(59, 0.9, 139), (59, 1000.0, 139), (1, 1000.0, 80)] {
+            let row = |n: i64| {
+                let (finish, error) = if n < 80 { (500, 0.05) } else { (17_700, error) };
+                let sample = Sample::starting(n * 10).at(Moment::Finish, n * 10 + finish);
+                let sample = sample.at(Moment::FirstToken, n * 10 + finish - 290);
+                let sample = sample.host(["a:1", "b:1"][n as usize % 2]);
+                sample.front_within(error).open_row()
+            };
+            let rows: Vec<Row> = (0..80 + slow).map(row).collect();
+            let all = summary(&rows).to_json();
+            let figure = |pointer: &str| all.pointer(pointer).and_then(Value::as_f64).unwrap();
+            let what = format!("{slow} within {error} ms");
+            for name in ["total_latency", "ttft", "ttft_observed"] {
+                let count = figure(&format!("/latency/{name}/count"));
+                assert_eq!(count, (80 + slow) as f64, "{name} of {what}");
+            }
+            let count = figure("/latency/server_latency/count");
+            assert_eq!(count, f64::from(of_server), "{what}");
+            let longest = figure("/hosts/a:1/latency/total_latency/max");
+            assert!((longest - 17.7).abs() < 0.01, "{longest} of {what}");
+            // Of the router's queue one clock tells, the way to the server is left out.
+            let left = ["queue_time_in_router", "network_time"]
+                .map(|name| figure(&format!("/latency/{name}/count")));
+            assert_eq!(
+                left,
+                [(80 + slow) as f64, if error < 3.0 { 139.0 } else { 80.0 }],
+                "{what}"
+            );
         }
     }
 
