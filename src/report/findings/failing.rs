@@ -21,8 +21,8 @@ const LEAST: f64 = 0.01;
 /// From this share of the run's time on it is said that a server served nothing at its end: a fifth.
 const SILENT: f64 = 0.2;
 
-/// Who takes half as long again as any did before a fault, and so many seconds longer, waited for it.
-const LONGER: f64 = 0.05;
+/// Who takes longer than any did before a fault, by this share of the longest and so many seconds, waited for it.
+const LONGER: (f64, f64) = (0.5, 0.05);
 
 /// What became of the requests to a server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,37 +62,64 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     })
 }
 
-/// Requests that took longer, but for their wait in the server queue, while a fault lasted than any that had ended before it. What
-/// failed is told by itself.
+/// A request that went well, seconds.
+#[derive(Clone, Copy)]
+struct Took {
+    came: f64,
+    ended: f64,
+    /// How long it took without its wait in the server queue.
+    unqueued: f64,
+    /// The same without all its time in the server, where servers tell that.
+    outside: f64,
+}
+
+/// Requests that took longer outside the server while a fault lasted than any that had ended before it: what makes servers slow is no
+/// fault on the way to them. What failed is told by itself.
 pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
-    // When it came and ended, and how long it took.
-    let times = |row| {
-        let at = table.number(ColumnId::arrival_time, row)?;
-        let queued = table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0);
-        let total = table.number(ColumnId::total_latency, row)?;
-        Some((at, at + total, total - queued))
+    let well = || of.run.counted().filter(|row| table.is_ok(*row));
+    // Of a pair the decode server's time holds the wait for the prefill server.
+    let served = |row| {
+        let is_pair = !table.text(ColumnId::disaggregated, row).is_empty();
+        let created = table.number(ColumnId::server_created_time, row);
+        let finished = table.number(ColumnId::server_finish_time, row);
+        Some(finished? - created?).filter(|_| !is_pair)
     };
-    let well = of.run.counted().filter(|row| table.is_ok(*row));
-    let well: Vec<(f64, f64, f64)> = well.filter_map(times).collect();
+    let is_told = well().any(|row| served(row).is_some());
+    let took = |row| {
+        let came = table.number(ColumnId::arrival_time, row)?;
+        let total = table.number(ColumnId::total_latency, row)?;
+        let queued = table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0);
+        Some(Took {
+            came,
+            ended: came + total,
+            unqueued: total - queued,
+            outside: total - if is_told { served(row)? } else { queued },
+        })
+    };
+    let well: Vec<Took> = well().filter_map(took).collect();
+    let without = match is_told {
+        true => "their time in the server",
+        false => "their wait in the server queue",
+    };
     let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
         let [before, during, _] = phases;
         let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
-        let whole = well.iter().filter(|of| before.from <= of.0 && of.1 <= down);
-        let before = whole.map(|of| of.2);
-        let usual = before.clone().reduce(f64::max);
-        let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
-        let limit = (usual * 1.5).max(usual + LONGER);
-        let came = well.iter().filter(|of| (down..over).contains(&of.0));
-        let waited = came.clone().map(|of| of.2).filter(|took| *took >= limit);
+        let before = well.iter().filter(|of| before.from <= of.came && of.ended <= down);
+        let usual = before.clone().map(|of| of.outside).reduce(f64::max)?;
+        let longest = before.clone().map(|of| of.unqueued).reduce(f64::max)?;
+        let limit = usual + (longest * LONGER.0).max(LONGER.1);
+        let came = well.iter().filter(|of| (down..over).contains(&of.came));
+        let waited = came.clone().map(|of| of.outside).filter(|took| *took >= limit);
         let longest = waited.clone().reduce(f64::max)?;
+        let is_known = before.count() as u64 * 2 >= ENOUGH;
         let servers: BTreeSet<&str> = faults.iter().map(|of| &*of.server).collect();
         let servers = Vec::from_iter(servers).join(", ");
         let (kind, count, came) = (&faults.first()?.kind, waited.count(), came.count());
         let [limit, longest, usual] = [limit, longest, usual].map(duration);
-        Some(format!(
+        is_known.then(|| format!(
             "While {servers} had the fault {kind}, {count} of the {came} requests that went well took {limit} or longer, up to {longest}, without \
-             their wait in the server queue; none that ended before took more than {usual}."
+             {without}; none that ended before took more than {usual}."
         ))
     });
     let said: Vec<String> = said.collect();
