@@ -4,6 +4,8 @@
 //! Whether a clock is too poor depends on its error, on what is usual for it and for the durations of a column, not on how small one
 //! came out: leaving out the small ones would make every mean too large.
 
+use std::collections::BTreeMap;
+
 use crate::request::column::{Origin, Unit};
 use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::impossible;
@@ -53,10 +55,6 @@ const CLOCKS: [Other; 3] = [
     },
 ];
 
-/// The usual error of each other clock of a run, nanoseconds, by whose it is: the median, the lower of two middle ones.
-#[derive(Clone, Debug, Default)]
-struct Usual([Vec<Option<i64>>; 3]);
-
 /// The rows of a run of which figures are taken.
 pub fn believed(mut table: Table) -> Table {
     leave_out_impossible(&mut table);
@@ -89,41 +87,68 @@ fn leave_out_impossible(table: &mut Table) {
 
 /// Takes out the durations that were measured with a clock that is known too poorly for them: within more than their column's mean.
 fn leave_out_poor(table: &mut Table) {
-    let usual = Usual::of(table);
-    let poor = |first: &usize| {
-        let mut rows = table.rows_of(*first);
-        rows.any(|row| usual.poor(table, row).next().is_some())
-    };
-    let poor: Vec<usize> = table.firsts().filter(poor).collect();
+    let poor = poor(table);
     if poor.is_empty() {
         return;
     }
     let means: Vec<f64> = COLUMNS.iter().map(|column| mean(table, column)).collect();
-    for first in poor {
-        for (at, row) in table.rows_of(first).zip(table.request(first)) {
-            let clocks: Vec<ClockOf> = usual.poor(table, at).collect();
-            let mut without = row.clone();
-            for clock in &clocks {
-                without.timeline.relate(*clock, Relation::Unknown);
-                // What counts from the arrival counts from the send, which is on our clock.
-                if *clock == ClockOf::Front {
-                    without.timeline.clear(Moment::Arrival);
-                }
+    for (at, clocks) in poor {
+        let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
+        let Some(row) = table.request(first).into_iter().nth(at - first) else {
+            continue;
+        };
+        let mut without = row.clone();
+        for clock in &clocks {
+            without.timeline.relate(*clock, Relation::Unknown);
+            // What counts from the arrival counts from the send, which is on our clock.
+            if *clock == ClockOf::Front {
+                without.timeline.clear(Moment::Arrival);
             }
-            without.derive_anew();
-            let is_spoiled = |(column, period): &(&Column, Period)| {
-                let (_, error) = row.timeline.measured(*period).unwrap_or_default();
-                let is_other = (column.get)(&row) != (column.get)(&without);
-                is_other && error as f64 > means[column.id as usize]
+        }
+        without.derive_anew();
+        let is_spoiled = |(column, period): &(&Column, Period)| {
+            let (_, error) = row.timeline.measured(*period).unwrap_or_default();
+            let is_other = (column.get)(&row) != (column.get)(&without);
+            is_other && error as f64 > means[column.id as usize]
+        };
+        let spoiled = row.periods().filter(is_spoiled);
+        let spoiled: Vec<ColumnId> = spoiled.map(|(column, _)| column.id).collect();
+        if !spoiled.is_empty() {
+            table.put_row(at, &without, |column| spoiled.contains(&column.id));
+            table.left_out.insert(at, clocks);
+        }
+    }
+}
+
+/// Rows with the clocks that are known far worse there than usual, which is the median (the lower of two middle ones) by whose it is,
+/// unless the measured way to one is over twice that error.
+fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
+    let mut poor = BTreeMap::<usize, Vec<ClockOf>>::new();
+    for other in CLOCKS.iter().filter(|other| table.has(other.error)) {
+        let whose = |row| other.whose.map_or(0, |whose| table.code(whose, row));
+        let rows = (0..table.len()).filter_map(|row| Some((row, other.error(table, row)?)));
+        let mut errors = vec![Vec::new(); other.whose.map_or(1, |whose| table.codes(whose))];
+        for (row, error) in rows.clone() {
+            errors[whose(row)].push(error);
+        }
+        let middle = |mut errors: Vec<i64>| {
+            let middle = errors.len().checked_sub(1)? / 2;
+            Some(*errors.select_nth_unstable(middle).1)
+        };
+        let usual: Vec<Option<i64>> = errors.into_iter().map(middle).collect();
+        for (row, error) in rows {
+            let most = usual[whose(row)].map(|usual| usual.saturating_mul(TIMES_USUAL));
+            let is_worth = || {
+                let sent = other.sent.iter().find_map(|sent| table.whole(*sent, row));
+                let way = table.whole(other.reached, row).zip(sent);
+                way.is_some_and(|(reached, sent)| reached - sent > error.saturating_mul(2))
             };
-            let spoiled = row.periods().filter(is_spoiled);
-            let spoiled: Vec<ColumnId> = spoiled.map(|(column, _)| column.id).collect();
-            if !spoiled.is_empty() {
-                table.put_row(at, &without, |column| spoiled.contains(&column.id));
-                table.left_out.insert(at, clocks);
+            if most.is_some_and(|most| error > most) && !is_worth() {
+                poor.entry(row).or_default().push(other.clock);
             }
         }
     }
+    poor
 }
 
 /// The mean of a column's durations, nanoseconds; of none, 0.
@@ -136,54 +161,7 @@ fn mean(table: &Table, column: &Column) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-impl Usual {
-    fn of(table: &Table) -> Usual {
-        Usual(CLOCKS.map(|other| {
-            let mut errors = vec![Vec::new(); other.whose.map_or(1, |whose| table.codes(whose))];
-            let rows = if table.has(other.error) {
-                table.len()
-            } else {
-                0
-            };
-            for row in 0..rows {
-                if let (Some(error), Some(errors)) = (
-                    other.error(table, row),
-                    errors.get_mut(other.code(table, row)),
-                ) {
-                    errors.push(error);
-                }
-            }
-            let middle = |mut errors: Vec<i64>| {
-                let middle = errors.len().checked_sub(1)? / 2;
-                Some(*errors.select_nth_unstable(middle).1)
-            };
-            errors.into_iter().map(middle).collect()
-        }))
-    }
-
-    /// The clocks of a row that are known far worse than usual, unless the measured way to them is over twice that error.
-    fn poor<'a>(&'a self, table: &'a Table, row: usize) -> impl Iterator<Item = ClockOf> + 'a {
-        let clocks = CLOCKS.iter().zip(&self.0);
-        clocks.filter_map(move |(other, usual)| {
-            let error = other.error(table, row)?;
-            let usual = usual.get(other.code(table, row)).copied().flatten()?;
-            let way = || {
-                let mut sent = other.sent.iter();
-                let sent = sent.find_map(|sent| table.whole(*sent, row))?;
-                Some(table.whole(other.reached, row)? - sent)
-            };
-            let is_rare = error > usual.saturating_mul(TIMES_USUAL);
-            let is_worth = || way().is_some_and(|way| way > error.saturating_mul(2));
-            (is_rare && !is_worth()).then_some(other.clock)
-        })
-    }
-}
-
 impl Other {
-    fn code(&self, table: &Table, row: usize) -> usize {
-        self.whose.map_or(0, |whose| table.code(whose, row))
-    }
-
     /// Its error, where it was put on the clock of the row.
     fn error(&self, table: &Table, row: usize) -> Option<i64> {
         let error = table.whole(self.error, row)?;

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::clock::seconds;
 use crate::report::load::outcome_of;
 use crate::report::phases::Episode;
 use crate::report::reader::Run;
@@ -62,64 +63,48 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     })
 }
 
-/// A request that went well, seconds.
-#[derive(Clone, Copy)]
-struct Took {
-    came: f64,
-    ended: f64,
-    /// How long it took without its wait in the server queue.
-    unqueued: f64,
-    /// The same without all its time in the server, where servers tell that.
-    outside: f64,
-}
-
 /// Requests that took longer outside the server while a fault lasted than any that had ended before it: what makes servers slow is no
 /// fault on the way to them. What failed is told by itself.
 pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
-    let well = || of.run.counted().filter(|row| table.is_ok(*row));
     // Of a pair the decode server's time holds the wait for the prefill server.
-    let served = |row| {
-        let is_pair = !table.text(ColumnId::disaggregated, row).is_empty();
-        let created = table.number(ColumnId::server_created_time, row);
-        let finished = table.number(ColumnId::server_finish_time, row);
-        Some(finished? - created?).filter(|_| !is_pair)
+    let is_told = table.has(ColumnId::server_finish_time) && !table.has(ColumnId::disaggregated);
+    let what = if is_told {
+        "time in the server"
+    } else {
+        "wait in the server queue"
     };
-    let is_told = well().any(|row| served(row).is_some());
-    let took = |row| {
-        let came = table.number(ColumnId::arrival_time, row)?;
+    let [created, finished] = [ColumnId::server_created_time, ColumnId::server_finish_time];
+    // When it came and ended, and how long it took without that.
+    let times = |row| {
+        let at = table.number(ColumnId::arrival_time, row)?;
         let total = table.number(ColumnId::total_latency, row)?;
-        let queued = table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0);
-        Some(Took {
-            came,
-            ended: came + total,
-            unqueued: total - queued,
-            outside: total - if is_told { served(row)? } else { queued },
-        })
+        let without = match is_told {
+            true => seconds(table.between(created, finished, row)?),
+            false => table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0),
+        };
+        Some((at, at + total, total - without))
     };
-    let well: Vec<Took> = well().filter_map(took).collect();
-    let without = match is_told {
-        true => "their time in the server",
-        false => "their wait in the server queue",
-    };
+    let well = of.run.counted().filter(|row| table.is_ok(*row));
+    let well: Vec<(f64, f64, f64)> = well.filter_map(times).collect();
     let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
         let [before, during, _] = phases;
         let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
-        let before = well.iter().filter(|of| before.from <= of.came && of.ended <= down);
-        let usual = before.clone().map(|of| of.outside).reduce(f64::max)?;
-        let longest = before.clone().map(|of| of.unqueued).reduce(f64::max)?;
+        let before = well.iter().filter(|of| before.from <= of.0 && of.1 <= down);
+        let longest = before.clone().map(|of| of.1 - of.0).reduce(f64::max)?;
+        let usual = before.clone().map(|of| of.2).reduce(f64::max);
+        let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
         let limit = usual + (longest * LONGER.0).max(LONGER.1);
-        let came = well.iter().filter(|of| (down..over).contains(&of.came));
-        let waited = came.clone().map(|of| of.outside).filter(|took| *took >= limit);
+        let came = well.iter().filter(|of| (down..over).contains(&of.0));
+        let waited = came.clone().map(|of| of.2).filter(|took| *took >= limit);
         let longest = waited.clone().reduce(f64::max)?;
-        let is_known = before.count() as u64 * 2 >= ENOUGH;
         let servers: BTreeSet<&str> = faults.iter().map(|of| &*of.server).collect();
         let servers = Vec::from_iter(servers).join(", ");
         let (kind, count, came) = (&faults.first()?.kind, waited.count(), came.count());
         let [limit, longest, usual] = [limit, longest, usual].map(duration);
-        is_known.then(|| format!(
+        Some(format!(
             "While {servers} had the fault {kind}, {count} of the {came} requests that went well took {limit} or longer, up to {longest}, without \
-             {without}; none that ended before took more than {usual}."
+             their {what}; none that ended before took more than {usual}."
         ))
     });
     let said: Vec<String> = said.collect();

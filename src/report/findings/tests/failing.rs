@@ -52,7 +52,7 @@ fn a_fault_that_requests_waited_for_is_named() {
     let finding = only(&stalled(|n| n % 2 == 1, late), "fault");
     assert_eq!(
         finding.what,
-        "While a, b had the fault stall, 5 of the 10 requests that went well took 0.22 s or longer, up to 1.51 s, without their time in the server; none that ended before took more than 13.0 ms."
+        "While a, b had the fault stall, 5 of the 10 requests that went well took 0.26 s or longer, up to 1.51 s, without their time in the server; none that ended before took more than 13.0 ms."
     );
     assert_eq!(finding.level, Level::Limit);
     only(&stalled(|_| false, late), "fine");
