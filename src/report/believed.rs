@@ -14,6 +14,8 @@ use crate::table::Table;
 
 /// A clock that is known this many times worse than usual is known poorly.
 const TIMES_USUAL: i64 = 4;
+/// Where its error is this share of what requests take on average, or less, stages are told apart all the same.
+const LITTLE: f64 = 0.01;
 
 /// Another clock.
 #[derive(Debug)]
@@ -92,7 +94,7 @@ fn leave_out_poor(table: &mut Table) {
         return;
     }
     let means: Vec<f64> = COLUMNS.iter().map(|column| mean(table, column)).collect();
-    for (at, clocks) in poor {
+    for (at, mut clocks) in poor {
         let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
         let Some(row) = table.request(first).into_iter().nth(at - first) else {
             continue;
@@ -115,6 +117,9 @@ fn leave_out_poor(table: &mut Table) {
         let spoiled: Vec<ColumnId> = spoiled.map(|(column, _)| column.id).collect();
         if !spoiled.is_empty() {
             table.put_row(at, &without, |column| spoiled.contains(&column.id));
+            let error = |clock| row.timeline.offset(clock).map_or(0, |of| of.error_nanos);
+            let little = LITTLE * means[ColumnId::total_latency as usize];
+            clocks.retain(|clock| error(*clock) as f64 > little);
             table.left_out.insert(at, clocks);
         }
     }
@@ -229,6 +234,12 @@ mod tests {
         (figure("count").as_u64().unwrap(), mean * 1e3)
     }
 
+    /// A part of the time of all requests.
+    fn part<'a>(summary: &'a Value, stage: &str) -> &'a Value {
+        let mut parts = summary["time_spent"]["parts"].as_array().unwrap().iter();
+        parts.find(|part| part["stage"] == stage).unwrap()
+    }
+
     #[test]
     fn a_row_of_107_within_107_enters_no_mean_and_is_counted() {
         let mut rows = many();
@@ -252,9 +263,7 @@ mod tests {
         ] {
             assert_eq!(json.pointer(pointer), Some(&json!(expected)), "{pointer}");
         }
-        let mut parts = json["time_spent"]["parts"].as_array().unwrap().iter();
-        let part = parts.find(|part| part["stage"] == "network").unwrap();
-        assert_eq!(part["requests"], json!(200));
+        assert_eq!(part(&json, "network")["requests"], 200);
         let said = "note: 2 requests are left out of what was measured with two clocks";
         assert_says(&with.to_text(), said);
     }
@@ -279,7 +288,12 @@ mod tests {
     /// a long request it is known worse, and where one was stopped as badly as the stop was long.
     #[test]
     fn slow_requests_stay_where_their_clock_is_known_worse_than_that_of_quick_ones() {
-        for (slow, error, of_server) in [(59, 0.9, 139), (59, 1000.0, 139), (1, 1000.0, 80)] {
+        for (slow, error, [of_server, of_network, of_stage]) in [
+            (59, 0.9, [139; 3]),
+            (59, 6.0, [139, 80, 139]),
+            (59, 1000.0, [139, 80, 80]),
+            (1, 1000.0, [80; 3]),
+        ] {
             let row = |n: i64| {
                 let (finish, error) = if n < 80 { (500, 0.05) } else { (17_700, error) };
                 let sample = Sample::starting(n * 10).at(Moment::Finish, n * 10 + finish);
@@ -289,24 +303,24 @@ mod tests {
             };
             let rows: Vec<Row> = (0..80 + slow).map(row).collect();
             let all = summary(&rows).to_json();
-            let figure = |pointer: &str| all.pointer(pointer).and_then(Value::as_f64).unwrap();
             let what = format!("{slow} within {error} ms");
-            for name in ["total_latency", "ttft", "ttft_observed"] {
-                let count = figure(&format!("/latency/{name}/count"));
-                assert_eq!(count, (80 + slow) as f64, "{name} of {what}");
+            let quick_and_slow = 80 + slow as u64;
+            for (name, expected) in [
+                ("total_latency", quick_and_slow),
+                ("ttft", quick_and_slow),
+                ("ttft_observed", quick_and_slow),
+                // One clock's.
+                ("queue_time_in_router", quick_and_slow),
+                ("server_latency", of_server),
+                ("network_time", of_network),
+            ] {
+                let count = &all["latency"][name]["count"];
+                assert_eq!(*count, expected, "{name} of {what}");
             }
-            let count = figure("/latency/server_latency/count");
-            assert_eq!(count, f64::from(of_server), "{what}");
-            let longest = figure("/hosts/a:1/latency/total_latency/max");
+            assert_eq!(part(&all, "network")["requests"], of_stage, "{what}");
+            let longest = &all["hosts"]["a:1"]["latency"]["total_latency"]["max"];
+            let longest = longest.as_f64().unwrap();
             assert!((longest - 17.7).abs() < 0.01, "{longest} of {what}");
-            // Of the router's queue one clock tells, the way to the server is left out.
-            let left = ["queue_time_in_router", "network_time"]
-                .map(|name| figure(&format!("/latency/{name}/count")));
-            assert_eq!(
-                left,
-                [(80 + slow) as f64, if error < 3.0 { 139.0 } else { 80.0 }],
-                "{what}"
-            );
         }
     }
 
