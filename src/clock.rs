@@ -16,6 +16,11 @@ use serde::{Deserialize, Serialize};
 /// Nanoseconds in a second.
 pub const NANOS: i64 = 1_000_000_000;
 
+/// Nanoseconds in seconds.
+pub fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / NANOS as f64
+}
+
 /// A moment on one clock, in nanoseconds since the Unix epoch as that clock tells it.
 ///
 /// Stamps of two clocks compare only through an offset ([`crate::offset`]).
@@ -74,7 +79,7 @@ impl Stamp {
 
     /// Seconds since the Unix epoch; a float this large resolves about 0.24 µs.
     pub fn seconds(self) -> f64 {
-        self.nanos() as f64 / NANOS as f64
+        seconds(self.nanos())
     }
 
     /// The moment's date and time in UTC.
@@ -95,7 +100,7 @@ impl Stamp {
 
     /// Seconds from `earlier` to here; negative when `earlier` is later.
     pub fn since(self, earlier: Stamp) -> f64 {
-        self.nanos_since(earlier) as f64 / NANOS as f64
+        seconds(self.nanos_since(earlier))
     }
 
     /// This moment moved by `nanos` (either sign), saturating.

@@ -98,6 +98,14 @@ pub fn milliseconds(seconds: f64) -> String {
     }
 }
 
+/// A share as a person reads it, in percent: `0.4 %`, `9.9 %`, `12 %`.
+pub fn percent(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent >= 9.95 => format!("{percent:.0} %"),
+        percent => format!("{percent:.1} %"),
+    }
+}
+
 /// Reads a number from `low` to `high`.
 pub fn between<T: FromStr + Display + PartialOrd + Copy>(
     low: T,

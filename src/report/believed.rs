@@ -1,17 +1,21 @@
 //! Rows as all that is said of a run reads them: without what cannot be, and without what was measured with a clock that is known too
 //! poorly for it (decision 24).
 //!
-//! Whether a clock is too poor depends on its error and on what is usual for it, not on how small a duration came out: leaving out
-//! the small ones would make every mean too large.
+//! Whether a clock is too poor depends on its error, on what is usual for it and for the durations of a column, not on how small one
+//! came out: leaving out the small ones would make every mean too large.
+
+use std::collections::BTreeMap;
 
 use crate::request::column::{Origin, Unit};
-use crate::request::columns::ColumnId;
+use crate::request::columns::{COLUMNS, Column, ColumnId};
 use crate::request::impossible;
-use crate::request::timeline::{ClockOf, Relation};
+use crate::request::timeline::{ClockOf, Moment, Period, Relation};
 use crate::table::Table;
 
 /// A clock that is known this many times worse than usual is known poorly.
 const TIMES_USUAL: i64 = 4;
+/// Where its error is this share of what requests take on average, or less, stages are told apart all the same.
+const LITTLE: f64 = 0.01;
 
 /// Another clock.
 #[derive(Debug)]
@@ -53,97 +57,116 @@ const CLOCKS: [Other; 3] = [
     },
 ];
 
-/// The usual error of each other clock of a run, nanoseconds, by whose it is: the median, the lower of two middle ones.
-#[derive(Clone, Debug, Default)]
-struct Usual([Vec<Option<i64>>; 3]);
-
 /// The rows of a run of which figures are taken.
 pub fn believed(mut table: Table) -> Table {
-    let usual = Usual::of(&table);
+    leave_out_impossible(&mut table);
+    leave_out_poor(&mut table);
+    table
+}
+
+/// Takes out what cannot be.
+fn leave_out_impossible(table: &mut Table) {
     let firsts: Vec<usize> = table.firsts().collect();
     for first in firsts {
         let rows = table.rows_of(first);
         let is_wrong = |row| !table.text(ColumnId::inconsistency, row).is_empty();
-        let is_wrong = rows.clone().any(is_wrong);
-        let poor = rows.clone().map(|row| usual.poor(&table, row).collect());
-        let poor: Vec<Vec<ClockOf>> = poor.collect();
-        if !is_wrong && poor.iter().all(Vec::is_empty) {
+        if !rows.clone().any(is_wrong) {
             continue;
         }
         let read = impossible::believed(&table.request(first)).into_owned();
-        for ((at, mut row), clocks) in rows.zip(read).zip(poor) {
-            if is_wrong {
-                // What a front or a hop stamped would come back on its own clock, which is no longer known: that stays as it was.
-                let side = row.timeline.side();
-                let is_engine = |origin| matches!(origin, Origin::Moment(of) if of.clock(side) == ClockOf::Engine);
-                table.put_row(at, &row, |column| {
-                    column.id != ColumnId::inconsistency
-                        && (column.unit != Unit::Time || is_engine(column.origin))
-                });
+        for (at, row) in rows.zip(read) {
+            // What a front or a hop stamped would come back on its own clock, which is no longer known: that stays as it was.
+            let side = row.timeline.side();
+            let is_engine =
+                |origin| matches!(origin, Origin::Moment(of) if of.clock(side) == ClockOf::Engine);
+            table.put_row(at, &row, |column| {
+                column.id != ColumnId::inconsistency
+                    && (column.unit != Unit::Time || is_engine(column.origin))
+            });
+        }
+    }
+}
+
+/// Takes out the durations that were measured with a clock that is known too poorly for them: within more than their column's mean.
+fn leave_out_poor(table: &mut Table) {
+    let poor = poor(table);
+    if poor.is_empty() {
+        return;
+    }
+    let means: Vec<f64> = COLUMNS.iter().map(|column| mean(table, column)).collect();
+    for (at, mut clocks) in poor {
+        let first = (0..=at).rfind(|row| table.is_first(*row)).unwrap_or(at);
+        let Some(row) = table.request(first).into_iter().nth(at - first) else {
+            continue;
+        };
+        let mut without = row.clone();
+        for clock in &clocks {
+            without.timeline.relate(*clock, Relation::Unknown);
+            // What counts from the arrival counts from the send, which is on our clock.
+            if *clock == ClockOf::Front {
+                without.timeline.clear(Moment::Arrival);
             }
-            if !clocks.is_empty() {
-                let unknown = |clock| row.timeline.relate(clock, Relation::Unknown);
-                clocks.iter().copied().for_each(unknown);
-                row.derive_anew();
-                // When something was is known well enough.
-                table.put_row(at, &row, |column| {
-                    column.unit == Unit::Latency || matches!(column.origin, Origin::Period(_))
-                });
-                table.left_out.insert(at, clocks);
+        }
+        without.derive_anew();
+        let is_spoiled = |(column, period): &(&Column, Period)| {
+            let (_, error) = row.timeline.measured(*period).unwrap_or_default();
+            let is_other = (column.get)(&row) != (column.get)(&without);
+            is_other && error as f64 > means[column.id as usize]
+        };
+        let spoiled = row.periods().filter(is_spoiled);
+        let spoiled: Vec<ColumnId> = spoiled.map(|(column, _)| column.id).collect();
+        if !spoiled.is_empty() {
+            table.put_row(at, &without, |column| spoiled.contains(&column.id));
+            let error = |clock| row.timeline.offset(clock).map_or(0, |of| of.error_nanos);
+            let little = LITTLE * means[ColumnId::total_latency as usize];
+            clocks.retain(|clock| error(*clock) as f64 > little);
+            table.left_out.insert(at, clocks);
+        }
+    }
+}
+
+/// Rows with the clocks that are known far worse there than usual, which is the median (the lower of two middle ones) by whose it is,
+/// unless the measured way to one is over twice that error.
+fn poor(table: &Table) -> BTreeMap<usize, Vec<ClockOf>> {
+    let mut poor = BTreeMap::<usize, Vec<ClockOf>>::new();
+    for other in CLOCKS.iter().filter(|other| table.has(other.error)) {
+        let whose = |row| other.whose.map_or(0, |whose| table.code(whose, row));
+        let rows = (0..table.len()).filter_map(|row| Some((row, other.error(table, row)?)));
+        let mut errors = vec![Vec::new(); other.whose.map_or(1, |whose| table.codes(whose))];
+        for (row, error) in rows.clone() {
+            errors[whose(row)].push(error);
+        }
+        let middle = |mut errors: Vec<i64>| {
+            let middle = errors.len().checked_sub(1)? / 2;
+            Some(*errors.select_nth_unstable(middle).1)
+        };
+        let usual: Vec<Option<i64>> = errors.into_iter().map(middle).collect();
+        for (row, error) in rows {
+            let most = usual[whose(row)].map(|usual| usual.saturating_mul(TIMES_USUAL));
+            let is_worth = || {
+                let sent = other.sent.iter().find_map(|sent| table.whole(*sent, row));
+                let way = table.whole(other.reached, row).zip(sent);
+                way.is_some_and(|(reached, sent)| reached - sent > error.saturating_mul(2))
+            };
+            if most.is_some_and(|most| error > most) && !is_worth() {
+                poor.entry(row).or_default().push(other.clock);
             }
         }
     }
-    table
+    poor
 }
 
-impl Usual {
-    fn of(table: &Table) -> Usual {
-        Usual(CLOCKS.map(|other| {
-            let mut errors = vec![Vec::new(); other.whose.map_or(1, |whose| table.codes(whose))];
-            let rows = if table.has(other.error) {
-                table.len()
-            } else {
-                0
-            };
-            for row in 0..rows {
-                if let (Some(error), Some(errors)) = (
-                    other.error(table, row),
-                    errors.get_mut(other.code(table, row)),
-                ) {
-                    errors.push(error);
-                }
-            }
-            let middle = |mut errors: Vec<i64>| {
-                let middle = errors.len().checked_sub(1)? / 2;
-                Some(*errors.select_nth_unstable(middle).1)
-            };
-            errors.into_iter().map(middle).collect()
-        }))
-    }
-
-    /// The clocks of a row that are known far worse than usual, unless the measured way to them is over twice that error.
-    fn poor<'a>(&'a self, table: &'a Table, row: usize) -> impl Iterator<Item = ClockOf> + 'a {
-        let clocks = CLOCKS.iter().zip(&self.0);
-        clocks.filter_map(move |(other, usual)| {
-            let error = other.error(table, row)?;
-            let usual = usual.get(other.code(table, row)).copied().flatten()?;
-            let way = || {
-                let mut sent = other.sent.iter();
-                let sent = sent.find_map(|sent| table.whole(*sent, row))?;
-                Some(table.whole(other.reached, row)? - sent)
-            };
-            let is_rare = error > usual.saturating_mul(TIMES_USUAL);
-            let is_worth = || way().is_some_and(|way| way > error.saturating_mul(2));
-            (is_rare && !is_worth()).then_some(other.clock)
-        })
-    }
+/// The mean of a column's durations, nanoseconds; of none, 0.
+fn mean(table: &Table, column: &Column) -> f64 {
+    let rows = if table.has(column.id) { table.len() } else { 0 };
+    let known = (0..rows).filter_map(|row| table.whole(column.id, row));
+    let (count, sum) = known.fold((0.0, 0.0), |(count, sum), nanos| {
+        (count + 1.0, sum + nanos as f64)
+    });
+    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 impl Other {
-    fn code(&self, table: &Table, row: usize) -> usize {
-        self.whose.map_or(0, |whose| table.code(whose, row))
-    }
-
     /// Its error, where it was put on the clock of the row.
     fn error(&self, table: &Table, row: usize) -> Option<i64> {
         let error = table.whole(self.error, row)?;
@@ -160,8 +183,7 @@ mod tests {
     use crate::report::load::{RunFacts, Summary};
     use crate::report::sample::{Sample, at};
     use crate::request::row::Row;
-    use crate::request::timeline::{Moment, Relation};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     const MS: i64 = 1_000_000;
 
@@ -212,6 +234,12 @@ mod tests {
         (figure("count").as_u64().unwrap(), mean * 1e3)
     }
 
+    /// A part of the time of all requests.
+    fn part<'a>(summary: &'a Value, stage: &str) -> &'a Value {
+        let mut parts = summary["time_spent"]["parts"].as_array().unwrap().iter();
+        parts.find(|part| part["stage"] == stage).unwrap()
+    }
+
     #[test]
     fn a_row_of_107_within_107_enters_no_mean_and_is_counted() {
         let mut rows = many();
@@ -235,9 +263,7 @@ mod tests {
         ] {
             assert_eq!(json.pointer(pointer), Some(&json!(expected)), "{pointer}");
         }
-        let mut parts = json["time_spent"]["parts"].as_array().unwrap().iter();
-        let part = parts.find(|part| part["stage"] == "network").unwrap();
-        assert_eq!(part["requests"], json!(200));
+        assert_eq!(part(&json, "network")["requests"], 200);
         let said = "note: 2 requests are left out of what was measured with two clocks";
         assert_says(&with.to_text(), said);
     }
@@ -255,6 +281,46 @@ mod tests {
             ("there is but one", alike(1, 107.0, 107.0), 1),
         ] {
             assert_eq!(network(&summary(&rows)).0, count, "{what}");
+        }
+    }
+
+    /// 80 requests of 0.5 s, then some of 17.7 s through a stall, and how well the front's clock is known at those, ms. Clocks drift: over
+    /// a long request it is known worse, and where one was stopped as badly as the stop was long.
+    #[test]
+    fn slow_requests_stay_where_their_clock_is_known_worse_than_that_of_quick_ones() {
+        for (slow, error, [of_server, of_network, of_stage]) in [
+            (59, 0.9, [139; 3]),
+            (59, 6.0, [139, 80, 139]),
+            (59, 1000.0, [139, 80, 80]),
+            (1, 1000.0, [80; 3]),
+        ] {
+            let row = |n: i64| {
+                let (finish, error) = if n < 80 { (500, 0.05) } else { (17_700, error) };
+                let sample = Sample::starting(n * 10).at(Moment::Finish, n * 10 + finish);
+                let sample = sample.at(Moment::FirstToken, n * 10 + finish - 290);
+                let sample = sample.host(["a:1", "b:1"][n as usize % 2]);
+                sample.front_within(error).open_row()
+            };
+            let rows: Vec<Row> = (0..80 + slow).map(row).collect();
+            let all = summary(&rows).to_json();
+            let what = format!("{slow} within {error} ms");
+            let quick_and_slow = 80 + slow as u64;
+            for (name, expected) in [
+                ("total_latency", quick_and_slow),
+                ("ttft", quick_and_slow),
+                ("ttft_observed", quick_and_slow),
+                // One clock's.
+                ("queue_time_in_router", quick_and_slow),
+                ("server_latency", of_server),
+                ("network_time", of_network),
+            ] {
+                let count = &all["latency"][name]["count"];
+                assert_eq!(*count, expected, "{name} of {what}");
+            }
+            assert_eq!(part(&all, "network")["requests"], of_stage, "{what}");
+            let longest = &all["hosts"]["a:1"]["latency"]["total_latency"]["max"];
+            let longest = longest.as_f64().unwrap();
+            assert!((longest - 17.7).abs() < 0.01, "{longest} of {what}");
         }
     }
 

@@ -108,7 +108,7 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         files.push((dir.join(COMPARISON), format!("{:#}\n", report.to_json())));
     }
     files.extend(page_of(args, dirs).map(|path| (path, page::render(&report))));
-    let text = match args.format {
+    let mut text = match args.format {
         Format::Json => format!("{:#}\n", report.to_json()),
         Format::Csv => report.to_csv(),
         Format::Markdown => shown(&to_markdown(&report)).into_owned(),
@@ -117,28 +117,21 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
             shown(&to_text(&report, width)).into_owned()
         }
     };
-    let mark = match args.format {
-        Format::Text => outputs::TEXT,
-        _ => "",
-    };
-    let shown = match &args.output {
-        None => text,
-        Some(path) => {
-            files.push((path.clone(), format!("{mark}{text}")));
-            String::new()
-        }
-    };
+    if let Some(path) = &args.output {
+        let mark = outputs::TEXT.repeat((args.format == Format::Text).into());
+        files.push((path.clone(), mark + &std::mem::take(&mut text)));
+    }
     for (path, text) in &files {
         let written = disk::replace(path, text.as_bytes());
         written.map_err(|cause| Error::write(path, cause))?;
     }
     // What programs read stands alone.
     if args.format != Format::Text && args.output.is_none() {
-        return Ok(shown);
+        return Ok(text);
     }
     let notes: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
     let files = files.iter().map(|(path, _)| written(path));
-    Ok(notes + &shown + &files.collect::<String>())
+    Ok(notes + &text + &files.collect::<String>())
 }
 
 fn written(path: &Path) -> String {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::clock::NANOS;
+use crate::clock::seconds;
 use crate::disk::New;
 use crate::request::cell::Value as Cell;
 use crate::request::columns::{COLUMNS, Column, ColumnId};
@@ -136,7 +136,7 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
     }
     let began = || shards.iter().map(|shard| shard.began);
     let apart = began().max().unwrap_or(0) - began().min().unwrap_or(0);
-    let apart = apart as f64 / NANOS as f64;
+    let apart = seconds(apart);
     if apart > APART {
         notes.push(format!(
             "the shards began {apart:.3} s apart by their own clocks: together they did not send the schedule of one \
@@ -164,7 +164,7 @@ fn lacks(shards: &[Shard]) -> Vec<String> {
 fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let (table, _) = rows::read(&[rows.to_owned()], None, &UNSAID)?;
     let end = |shard: &Shard| {
-        let after = (shard.began - began) as f64 / NANOS as f64;
+        let after = seconds(shard.began - began);
         // Figures of shards together are of all that they sent, and a window's length is not a run's.
         let is_whole = shard.run.window().is_none_or(|window| window.is_all());
         let duration = shard.run.read_of("/duration").filter(|_| is_whole);
@@ -200,7 +200,7 @@ fn summary(shards: &[Shard], began: i64, rows: &Path) -> Result<Value, Error> {
     let machines = shards.iter().map(|shard| shard.run.told("/machine"));
     summary["machine"] = Value::Null;
     summary["machines"] = json!(machines.collect::<Vec<_>>());
-    summary["started_at"] = (began as f64 / NANOS as f64).into();
+    summary["started_at"] = seconds(began).into();
     summary["started_at_ns"] = began.into();
     summary["merged_from"] = shards.iter().map(of_shard).collect();
     summary["warnings"] = warnings(shards).into();

@@ -10,14 +10,14 @@ mod tests;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::clock::NANOS;
+use crate::clock::seconds;
 use crate::disk;
 use crate::terminal::one_line;
 
 use super::believed::believed;
 use super::files::{
     BEGUN, EXPERIMENT, ExperimentFile, FAULTS, FaultRow, PARTIAL, PROXY_ROWS, ROWS, RUN, RunFile,
-    SCHEDULE, SERIES, SUMMARY, SeriesRow,
+    SCHEDULE, SERIES, SUMMARY, SeriesRow, ServerFile,
 };
 use super::verdict::Verdict;
 use crate::request::columns::ColumnId;
@@ -272,6 +272,17 @@ impl Run {
         of_file.or_else(|| self.told("/config/workload_sha256")?.as_str())
     }
 
+    /// Its servers, where an experiment made it.
+    pub fn servers(&self) -> &[ServerFile] {
+        self.file.as_ref().map_or(&[], |file| &file.servers)
+    }
+
+    /// A server's name, as series and faults call it; its host where it has none.
+    pub fn server<'h>(&'h self, host: &'h str) -> &'h str {
+        let server = self.servers().iter().find(|server| server.host == host);
+        server.map_or(host, |server| &server.name)
+    }
+
     /// Whether the figures are of a row: it tells of a request that arrived in that part, or nobody knows when.
     pub fn is_counted(&self) -> impl Fn(usize) -> bool + '_ {
         let window = self.window().filter(|window| !window.is_all());
@@ -279,7 +290,7 @@ impl Run {
             let at = self.table.begun(row);
             let at = at.or_else(|| self.table.whole(ColumnId::scheduled_time, row));
             let both = window.as_ref().zip(at);
-            both.is_none_or(|(window, at)| window.holds(at as f64 / NANOS as f64))
+            both.is_none_or(|(window, at)| window.holds(seconds(at)))
         }
     }
 

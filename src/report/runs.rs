@@ -7,7 +7,7 @@ use crate::request::cell::shown_text;
 
 use super::compare::{Comparison, comparison};
 use super::figures::figures;
-use super::files::{RunFile, RunState, ServerFile, plain};
+use super::files::{RunFile, RunState, plain};
 use super::findings::{Finding, findings};
 use super::load::Summary;
 use super::phases::{Episode, episodes};
@@ -107,7 +107,7 @@ impl<'a> RunReport<'a> {
     /// Of a run.
     pub fn of(run: &'a Run) -> RunReport<'a> {
         let summary = figures(run);
-        let episodes = episodes(&run.table, &run.faults, servers(run));
+        let episodes = episodes(&run.table, &run.faults, run.servers());
         let why = Why::of(run);
         RunReport {
             findings: findings(run, &summary, &episodes, &why),
@@ -122,8 +122,9 @@ impl<'a> RunReport<'a> {
     /// `INVALID` or `DEGRADED`, as the generator judged the run; `UNFINISHED` of one that did not come to its end and was
     /// not judged. `None`: nothing is to be said against its figures.
     pub fn mark(&self) -> Option<&'static str> {
-        match &self.verdict {
-            Some(verdict) => verdict.mark(),
+        match self.verdict.as_ref().map(|verdict| verdict.grade) {
+            Some(Grade::Valid) => None,
+            Some(grade) => Some(grade.name()),
             None => self.run.is_partial.then_some("UNFINISHED"),
         }
     }
@@ -132,13 +133,6 @@ impl<'a> RunReport<'a> {
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         let notes = self.run.notes.iter().map(String::as_str);
         notes.chain(self.run.warnings())
-    }
-
-    /// A server's name, as series and faults call it; its host where it has none.
-    pub fn server<'h>(&'h self, host: &'h str) -> &'h str {
-        let mut servers = servers(self.run).iter();
-        let server = servers.find(|server| server.host == host);
-        server.map_or(host, |server| &server.name)
     }
 
     fn state(&self) -> Value {
@@ -203,11 +197,6 @@ impl<'a> RunReport<'a> {
         flatten("", &self.summary.to_json(), &mut cells);
         cells
     }
-}
-
-/// The servers of a run, where an experiment made it.
-pub fn servers(run: &Run) -> &[ServerFile] {
-    run.file.as_ref().map_or(&[], |file| &file.servers)
 }
 
 /// Members of the summary that rows do not tell.

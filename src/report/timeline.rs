@@ -1,11 +1,10 @@
 //! One request as a person reads it: a bar a stage, what was not seen and what would show it.
 
+use crate::clock::seconds;
 use crate::request::row::Row;
-use crate::request::timeline::TOLERANCE_NANOS;
-use crate::request::timeline::{ClockOf, Period};
-use crate::request::unseen::Unseens;
-
 use crate::request::stages::{Breakdown, Part, Spent, place};
+use crate::request::timeline::{ClockOf, Period, TOLERANCE_NANOS};
+use crate::request::unseen::Unseens;
 use crate::units::duration;
 
 /// The narrowest picture that still shows a bar, columns.
@@ -28,7 +27,7 @@ pub fn render(record: &Row, width: usize) -> String {
         lines.push(line(part, before, breakdown.total_nanos, room, error));
         before += part.nanos;
     }
-    let total = duration(breakdown.total_nanos as f64 / 1e9);
+    let total = duration(seconds(breakdown.total_nanos));
     lines.push(format!("{:<LABEL$}{total:>10}", "total"));
     lines.extend(tokens(record));
     if let Some(last_seen) = record.last_seen() {
@@ -54,8 +53,8 @@ pub fn clock_lines(record: &Row) -> Vec<String> {
             ClockOf::Hop => "hop",
             ClockOf::Engine => "server",
         };
-        let [apart, error] = [offset.nanos, offset.error_nanos]
-            .map(|nanos| duration(nanos.unsigned_abs() as f64 / 1e9));
+        let [apart, error] =
+            [offset.nanos, offset.error_nanos].map(|of| duration(seconds(of.saturating_abs())));
         let way = if offset.nanos < 0 {
             "behind"
         } else {
@@ -85,13 +84,13 @@ fn line(part: &Part, before: i64, total: i64, room: usize, error: i64) -> String
     let bar = match nanos {
         ..0 => "!".to_owned(),
         // It may be all of the clocks' error.
-        0.. if error > 0 && nanos <= error => format!("± {}", duration(error as f64 / 1e9)),
+        0.. if error > 0 && nanos <= error => format!("± {}", duration(seconds(error))),
         _ => " ".repeat(start) + &mark(part.spent).repeat(length),
     };
     format!(
         "{}{:>10}{:>5.0} %  {bar}",
         labelled(part.spent),
-        duration(nanos as f64 / 1e9),
+        duration(seconds(nanos)),
         share(nanos) * 100.0,
     )
 }
@@ -135,8 +134,8 @@ fn tokens(record: &Row) -> Option<String> {
         None => ("longest gap between chunks", record.chunk_gap_max),
     };
     let gaps = [("one each", record.tpot), longest].into_iter();
-    let gaps = gaps
-        .filter_map(|(name, nanos)| Some(format!(", {name} {}", duration(nanos? as f64 / 1e9))));
+    let gaps =
+        gaps.filter_map(|(name, nanos)| Some(format!(", {name} {}", duration(seconds(nanos?)))));
     Some(format!(
         "{what:<LABEL$}{count:>10}{}",
         gaps.collect::<String>()

@@ -32,10 +32,3 @@ impl Default for Grade {
         Grade::Valid
     }
 }
-
-impl Verdict {
-    /// What must stand beside every figure of the run: nothing if it is valid.
-    pub fn mark(&self) -> Option<&'static str> {
-        Some(self.grade.name()).filter(|_| self.grade != Grade::Valid)
-    }
-}

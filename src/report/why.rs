@@ -15,7 +15,7 @@ pub use groups::{Group, lopsided};
 pub use server::Server;
 
 use super::reader::Run;
-use crate::clock::NANOS;
+use crate::clock::seconds;
 use crate::request::columns::ColumnId;
 use crate::request::row::Row;
 use crate::request::wait::Wait;
@@ -294,10 +294,6 @@ pub fn words(cause: Cause, slots: Option<(u32, &str)>) -> String {
         (Cause::Slots, Some((slots, of))) => format!("all {slots} slots{of} were taken"),
         (cause, _) => cause.words().to_owned(),
     }
-}
-
-fn seconds(nanos: i64) -> f64 {
-    nanos as f64 / NANOS as f64
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::grid::Grid;
 use super::load::{Figure, Group, Summary};
 use super::phases;
 use super::runs::{Report, RunReport};
+use super::verdict::Grade;
 use super::why::tables::tables;
 use crate::units::duration;
 
@@ -125,7 +126,7 @@ pub fn to_markdown(report: &Report<'_>) -> String {
 /// All that is said of a run.
 fn of_run(run: &RunReport<'_>) -> Vec<Block> {
     let mut blocks = vec![named(run, false)];
-    let named = |host: &str| match run.server(host) {
+    let named = |host: &str| match run.run.server(host) {
         name if name == host => host.to_owned(),
         name => format!("{name} ({host})"),
     };
@@ -172,6 +173,8 @@ pub fn text(block: &Block, mark: Option<&str>, width: Option<usize>) -> Option<S
             found.iter().map(line).collect()
         }
     };
+    // Within what a run's head says, figures that are `DEGRADED` hold: once is enough.
+    let mark = mark.filter(|mark| *mark != Grade::Degraded.name());
     let mark = mark.map_or(String::new(), |mark| format!("[{mark}]\n"));
     (!text.is_empty()).then(|| mark + &text)
 }
@@ -306,10 +309,7 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
 /// A table of lines of [`line`].
 pub fn runs_table(rows: Vec<Vec<String>>) -> Grid {
     Grid {
-        heads: heads(&format!(
-            "run|ok|failed|req/s|{}|tokens/s",
-            SHOWN.map(|(head, ..)| head).join("|")
-        )),
+        heads: heads(["run", "ok", "failed", "req/s"], Some("tokens/s")),
         rows,
     }
 }
@@ -356,17 +356,16 @@ pub fn of_servers(summary: &Summary, named: impl Fn(&str) -> String) -> Grid {
         cells(host, counts(group), share, latencies(group), None)
     };
     Grid {
-        heads: heads(&format!(
-            "server|ok|failed|share|{}",
-            SHOWN.map(|(head, ..)| head).join("|")
-        )),
+        heads: heads(["server", "ok", "failed", "share"], None),
         rows: hosts.into_iter().map(row).collect(),
     }
 }
 
-/// Heads that stand between bars.
-fn heads(heads: &str) -> Vec<String> {
-    heads.split('|').map(str::to_owned).collect()
+/// Heads before those of the latencies, and behind them.
+fn heads(before: [&str; 4], behind: Option<&str>) -> Vec<String> {
+    let shown = SHOWN.map(|(head, ..)| head);
+    let all = before.into_iter().chain(shown).chain(behind);
+    all.map(str::to_owned).collect()
 }
 
 /// A line of the figures of a run or a server: `third` stands before the latencies, `last` behind them.

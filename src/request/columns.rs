@@ -245,7 +245,8 @@ columns! {
     /// `end_time − arrival_time`, however it ended (a hop's own row: from when the hop had read the head).
     elapsed: Seconds of Request (Timeline::elapsed)
     /// The stage it was last seen in, named as in the table of stages; several are joined by `+` where it is not known which, and
-    /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `proxy`: a proxy of ours had
+    /// `server` stands for all of `network` to `return`: sent to the server, and no token came back. `network` alone: the hop
+    /// before the server had it and could not send it on, as where the server refused the connection. `proxy`: a proxy of ours had
     /// not sent it on. `connecting`: the generator got no connection. `done`: it went well.
     ended_in: Text of Sequence
     /// The worker hop passed the first bytes of the response's body on: of a stream, its first event.

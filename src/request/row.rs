@@ -204,7 +204,7 @@ impl Row {
     }
 
     /// The durations that follow from two moments, by column; that of `ttft` by its source.
-    pub(super) fn periods(&self) -> impl Iterator<Item = (&'static Column, Period)> + use<> {
+    pub fn periods(&self) -> impl Iterator<Item = (&'static Column, Period)> + use<> {
         static PERIODS: LazyLock<Vec<(&Column, Period)>> = LazyLock::new(|| {
             let of = COLUMNS.iter().filter_map(|column| match column.origin {
                 Origin::Period(period) => Some((column, period)),

@@ -127,6 +127,18 @@ impl Sample {
         self
     }
 
+    /// The front's clock is known within so many milliseconds.
+    pub fn front_within(mut self, error_ms: f64) -> Sample {
+        let offset = Offset {
+            nanos: 0,
+            error_nanos: (error_ms * ms(1) as f64) as i64,
+        };
+        let timeline = &mut self.0.timeline;
+        timeline.relate(ClockOf::Front, Relation::Apart(offset));
+        timeline.hop_shares_front();
+        self
+    }
+
     /// How it ended, and what was said of that.
     pub fn ended(mut self, outcome: Outcome, error: &str) -> Sample {
         self.0.outcome = Some(outcome);

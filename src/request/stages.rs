@@ -371,6 +371,7 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
         ];
         let waited = Sample::whole().without(&ENGINE).without(&answer);
         let waited = waited.at(Moment::End, 905).ended(Outcome::Timeout, "");
+        let refused_by_server = waited.clone().without(&[Moment::WorkerForwarded]);
         let unseen = waited.clone().without(&HOP);
         let unsent = unseen
             .clone()
@@ -381,6 +382,7 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
             cut.clone(),
             cut.engine_unknown(),
             waited,
+            refused_by_server.clone(),
             unseen.clone(),
             unseen.without(&[Moment::Forwarded]),
             unsent,
@@ -390,6 +392,7 @@ to proxy 1, prompt_wait 2, proxy 1, network 5";
 client lag 1, to proxy 1, router 3, network+tokenize 15, queue 80, prefill 100, return 10, decode 140
 client lag 1, to proxy 1, router 3, network+tokenize+return 25, queue 80, prefill 100, decode 140
 client lag 1, to proxy 1, router 3, network+tokenize+queue+prefill+return 900
+client lag 1, to proxy 1, router 3, network 900
 client lag 1, to proxy 1, router+network+tokenize+queue+prefill+return 903
 client lag 1, to proxy 1, proxy 903
 client lag 7
@@ -399,5 +402,6 @@ connecting 7";
         let last_seen = refused.row().last_seen().unwrap();
         assert_eq!(last_seen, Spent::CONNECTING);
         assert_eq!(place(last_seen), "connecting to the target");
+        assert_eq!(refused_by_server.row().ended_in.unwrap(), "network");
     }
 }

@@ -31,7 +31,14 @@ pub const OF_PAIR: [ColumnId; 4] = [
     ColumnId::decode_queue_time,
 ];
 /// A request that was last seen there came to no server: column `ended_in`.
-const NO_SERVER: [&str; 5] = ["client lag", "connecting", "to proxy", "proxy", "router"];
+const NO_SERVER: [&str; 6] = [
+    "client lag",
+    "connecting",
+    "to proxy",
+    "proxy",
+    "router",
+    "network",
+];
 /// When a request was sent to a server: the first that is known.
 const SENT: [ColumnId; 5] = [
     ColumnId::worker_forwarded_time,

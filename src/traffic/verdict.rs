@@ -10,7 +10,7 @@ mod tests;
 pub use evidence::{Bounds, Delay, Evidence, Gaps};
 
 use crate::report::verdict::{Grade, Verdict};
-use crate::units::duration;
+use crate::units::{duration, percent};
 
 /// A figure, and from where on it is what; `None`: this alone never makes it invalid.
 type Bound = (fn(&Evidence) -> f64, f64, Option<f64>);
@@ -137,13 +137,6 @@ fn several(count: u64, all: u64) -> f64 {
     match count {
         0 | 1 => 0.0,
         count => share(count, all),
-    }
-}
-
-fn percent(share: f64) -> String {
-    match share * 100.0 {
-        percent if percent >= 9.95 => format!("{percent:.0} %"),
-        percent => format!("{percent:.1} %"),
     }
 }
 

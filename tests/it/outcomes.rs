@@ -157,6 +157,8 @@ async fn the_proxys_own_errors_are_told_from_a_servers() {
     assert_outcome(&front, "proxy_error", "refused");
     assert_outcome(&before, "proxy_error", "502");
     assert_outcome(&alone, "connect_error", "refused");
+    let places = [&front, &before, &alone].map(|row| &*row["ended_in"]);
+    assert_eq!(places, ["proxy", "proxy", "connecting"]);
 
     let [front, before, alone] = rows_of(vec![Step::Close]).await;
     assert_outcome(&front, "upstream_died", "");

@@ -4,8 +4,8 @@ use serde_json::{Map, json};
 use toml::Value;
 
 use super::error::PlanError;
-use super::line::text;
 use super::read::Entry;
+use crate::report::files::plain;
 
 /// A key with several values.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub fn label(entries: &[Entry]) -> String {
     }
     let pairs = entries
         .iter()
-        .map(|(key, value)| format!("{key}={}", text(value)));
+        .map(|(key, value)| format!("{key}={}", plain(&json_of(value))));
     pairs.collect::<Vec<_>>().join(",")
 }
 
@@ -107,6 +107,18 @@ mod tests {
         assert_eq!(label(&[]), "run");
         let long = folder(1, &"é".repeat(500), 0);
         assert!(long.len() < 120 && long.is_ascii(), "{long}");
+    }
+
+    /// As comparisons of settings write it, which read `run.json`.
+    #[test]
+    fn a_table_is_labelled_with_its_members_in_one_order_however_it_was_typed() {
+        for typed in ["{ server = 1, at_s = 2.5 }", "{ at_s = 2.5, server = 1 }"] {
+            let table: toml::Table = format!("faults = {typed}").parse().unwrap();
+            let entries: Vec<Entry> = table.into_iter().collect();
+            let faults = r#"{"at_s":2.5,"server":1}"#;
+            assert_eq!(label(&entries), format!("faults={faults}"), "{typed}");
+            assert_eq!(plain(&json(&entries)["faults"]), faults);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::clock::seconds;
 use crate::report::load::outcome_of;
 use crate::report::phases::Episode;
 use crate::report::reader::Run;
@@ -21,8 +22,8 @@ const LEAST: f64 = 0.01;
 /// From this share of the run's time on it is said that a server served nothing at its end: a fifth.
 const SILENT: f64 = 0.2;
 
-/// Who takes half as long again as any did before a fault, and so many seconds longer, waited for it.
-const LONGER: f64 = 0.05;
+/// Who takes longer than any did before a fault, by this share of the longest and so many seconds, waited for it.
+const LONGER: (f64, f64) = (0.5, 0.05);
 
 /// What became of the requests to a server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,27 +63,38 @@ pub fn server(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     })
 }
 
-/// Requests that took longer, but for their wait in the server queue, while a fault lasted than any that had ended before it. What
-/// failed is told by itself.
+/// Requests that took longer outside the server while a fault lasted than any that had ended before it: what makes servers slow is no
+/// fault on the way to them. What failed is told by itself.
 pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     let table = &of.run.table;
-    // When it came and ended, and how long it took.
+    // Of a pair the decode server's time holds the wait for the prefill server.
+    let is_told = table.has(ColumnId::server_finish_time) && !table.has(ColumnId::disaggregated);
+    let what = if is_told {
+        "time in the server"
+    } else {
+        "wait in the server queue"
+    };
+    let [created, finished] = [ColumnId::server_created_time, ColumnId::server_finish_time];
+    // When it came and ended, and how long it took without that.
     let times = |row| {
         let at = table.number(ColumnId::arrival_time, row)?;
-        let queued = table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0);
         let total = table.number(ColumnId::total_latency, row)?;
-        Some((at, at + total, total - queued))
+        let without = match is_told {
+            true => seconds(table.between(created, finished, row)?),
+            false => table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0),
+        };
+        Some((at, at + total, total - without))
     };
     let well = of.run.counted().filter(|row| table.is_ok(*row));
     let well: Vec<(f64, f64, f64)> = well.filter_map(times).collect();
     let said = of.episodes.iter().filter_map(|Episode { faults, phases }| {
         let [before, during, _] = phases;
         let (down, over) = (during.from, during.to.unwrap_or(f64::INFINITY));
-        let whole = well.iter().filter(|of| before.from <= of.0 && of.1 <= down);
-        let before = whole.map(|of| of.2);
-        let usual = before.clone().reduce(f64::max);
+        let before = well.iter().filter(|of| before.from <= of.0 && of.1 <= down);
+        let longest = before.clone().map(|of| of.1 - of.0).reduce(f64::max)?;
+        let usual = before.clone().map(|of| of.2).reduce(f64::max);
         let usual = usual.filter(|_| before.count() as u64 * 2 >= ENOUGH)?;
-        let limit = (usual * 1.5).max(usual + LONGER);
+        let limit = usual + (longest * LONGER.0).max(LONGER.1);
         let came = well.iter().filter(|of| (down..over).contains(&of.0));
         let waited = came.clone().map(|of| of.2).filter(|took| *took >= limit);
         let longest = waited.clone().reduce(f64::max)?;
@@ -92,7 +104,7 @@ pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         let [limit, longest, usual] = [limit, longest, usual].map(duration);
         Some(format!(
             "While {servers} had the fault {kind}, {count} of the {came} requests that went well took {limit} or longer, up to {longest}, without \
-             their wait in the server queue; none that ended before took more than {usual}."
+             their {what}; none that ended before took more than {usual}."
         ))
     });
     let said: Vec<String> = said.collect();

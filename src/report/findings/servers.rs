@@ -125,7 +125,7 @@ pub fn imbalance(of: &Seen<'_>, found: Finding) -> Option<Finding> {
     }
     let table = &run.table;
     let mut hosts: Hosts<'_> = BTreeMap::new();
-    let servers = run.file.iter().flat_map(|file| &file.servers);
+    let servers = run.servers().iter();
     // Those that prefill for others answer nobody.
     for server in servers.filter(|server| server.role != Some(ServerRole::Prefill)) {
         hosts.entry(&server.host).or_default();

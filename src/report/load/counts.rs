@@ -135,26 +135,21 @@ pub fn is_given_up(table: &Table, row: usize) -> bool {
 
 impl Tokens {
     pub(super) fn of(table: &Table, requests: impl Iterator<Item = Request>) -> Tokens {
+        use ColumnId::{
+            actual_output_tokens, actual_prompt_tokens, request_output_tokens,
+            request_prompt_tokens,
+        };
         let mut tokens = Tokens::default();
         for request in requests {
+            let tell = |column| table.whole(column, request.row());
+            // Rows of before there was such a column tell those of one sequence.
+            let is_one = request.rows().len() == 1;
             let of = |of_request, of_row| {
-                let all = table.whole(of_request, request.row());
-                // Rows of before there was such a column tell those of one sequence.
-                let one = || {
-                    table
-                        .whole(of_row, request.row())
-                        .filter(|_| request.rows().len() == 1)
-                };
-                all.or_else(one).map(i64::unsigned_abs)
+                let told = tell(of_request).or_else(|| tell(of_row).filter(|_| is_one));
+                told.map(i64::unsigned_abs)
             };
-            let input = of(
-                ColumnId::request_prompt_tokens,
-                ColumnId::actual_prompt_tokens,
-            );
-            let output = of(
-                ColumnId::request_output_tokens,
-                ColumnId::actual_output_tokens,
-            );
+            let input = of(request_prompt_tokens, actual_prompt_tokens);
+            let output = of(request_output_tokens, actual_output_tokens);
             tokens.output_unknown += u64::from(output.is_none());
             tokens.input = sum(tokens.input, input);
             tokens.output = sum(tokens.output, output);

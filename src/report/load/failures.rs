@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::clock::seconds;
 use crate::request::columns::ColumnId;
 use crate::request::outcome::Outcome;
 use crate::request::row::Row;
@@ -11,7 +12,7 @@ use crate::table::Table;
 use crate::units::duration;
 
 use super::counts::{Counts, is_given_up, outcome_of};
-use super::latency::{LatencyId, seconds};
+use super::latency::LatencyId;
 use super::request::Request;
 use super::spent::TimeSpent;
 

@@ -1,10 +1,10 @@
 //! Rates, and how many requests were in flight, queued and running over time.
 
+use crate::clock::seconds;
 use crate::request::columns::ColumnId;
 use crate::stats::{Concurrency, Interval, Window as Span};
 use crate::table::Table;
 
-use super::latency::seconds;
 use super::request::Request;
 use super::run::RunFacts;
 
@@ -130,20 +130,18 @@ impl OverTime {
         }
         let of = |intervals: Vec<Interval>| Concurrency::of(intervals, &window);
         let some = |all: Vec<Interval>| (!all.is_empty()).then(|| of(all));
-        let [queued, running] = in_server.map(some);
+        let mut lacks = lacks.into_iter();
+        let [queued, running] = in_server.map(|all| {
+            let unknown = lacks.next().unwrap_or(0);
+            some(all).map(|known| InServer { known, unknown })
+        });
         let count = unknown.len() as u64;
         Some(OverTime {
             from_s: seconds(start),
             bucket_s: seconds(window.bucket),
             in_flight: of(in_flight),
-            queued: queued.map(|known| InServer {
-                known,
-                unknown: lacks[0],
-            }),
-            running: running.map(|known| InServer {
-                known,
-                unknown: lacks[1],
-            }),
+            queued,
+            running,
             unknown: (of(unknown), count),
             in_router: some(in_router),
         })

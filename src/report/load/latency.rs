@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::clock::NANOS;
+use crate::clock::seconds;
 use crate::request::column::{Scope, Unit};
 use crate::request::columns::{COLUMNS, ColumnId};
 use crate::stats::Summary;
@@ -193,8 +193,4 @@ pub(super) fn later_tokens(table: &Table, row: usize) -> Option<i64> {
     let first = table.whole(ColumnId::first_event_tokens, row).unwrap_or(1);
     let tokens = table.whole(ColumnId::actual_output_tokens, row)?;
     Some(tokens.saturating_sub(first).max(0))
-}
-
-pub fn seconds(nanos: i64) -> f64 {
-    nanos as f64 / NANOS as f64
 }

@@ -3,6 +3,7 @@
 use std::panic::resume_unwind;
 use std::thread::available_parallelism;
 
+use crate::clock::seconds;
 use crate::report::timeline::{labelled, mark};
 use crate::report::upper;
 use crate::request::stages::Spent;
@@ -12,7 +13,6 @@ use crate::request::unseen::{ELSEWHERE, Unseen};
 use crate::table::Table;
 use crate::units::duration;
 
-use super::latency::seconds;
 use super::request::Request;
 
 /// The bar of all the time, columns: what the figures leave of 80.

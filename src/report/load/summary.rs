@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::panic::resume_unwind;
 
-use crate::clock::Stamp;
+use crate::clock::{Stamp, seconds};
 use crate::request::attempt::told;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
@@ -15,7 +15,7 @@ use super::counts::{Counts, Tokens, most_frequent};
 use super::failures::Failures;
 use super::flow::Flow;
 use super::goodput::Goodput;
-use super::latency::{Latencies, seconds};
+use super::latency::Latencies;
 use super::request::Request;
 use super::run::RunFacts;
 use super::spent::TimeSpent;

@@ -4,6 +4,7 @@ use crate::request::columns::ColumnId;
 use std::fs;
 
 use super::*;
+use crate::clock::NANOS;
 use crate::report::load::tests::assert_says;
 use crate::report::reader;
 use crate::report::sample::{Sample, at};

@@ -62,7 +62,7 @@ fn more(told: &mut Value, report: &RunReport<'_>, each: usize) {
         .into_iter()
         .flatten()
     {
-        group["name"] = report.server(host).into();
+        group["name"] = run.server(host).into();
     }
     let more = json!({
         "folder": run.dir.file_name().map(|name| name.display().to_string()),

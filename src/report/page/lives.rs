@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::clock::seconds;
 use crate::report::load::TimeSpent;
 use crate::report::why::Why;
 use crate::request::columns::ColumnId;
@@ -16,7 +17,6 @@ use super::curves::{short, slot_of};
 
 /// Stretches of a run in which stages are told apart, at most.
 const SLOTS: usize = 48;
-const NANOS: f64 = 1e9;
 
 /// The requests of a run.
 pub struct Lives {
@@ -93,10 +93,11 @@ impl Lives {
         let sums = sums.get(..last.map_or(0, |last| last + 1));
         let sums = sums.unwrap_or_default();
         let causes = Cause::ALL.into_iter().filter_map(|cause| {
-            let of = || sums.iter().map(|sums| sums.of(cause) as f64 / NANOS);
-            let seconds = of().map(short).collect::<Value>();
-            let is_there = of().sum::<f64>() >= 0.0005 * why.causes.total() as f64 / NANOS;
-            is_there.then(|| json!({ "cause": cause.short(), "seconds": seconds }))
+            let of = || sums.iter().map(|sums| seconds(sums.of(cause)));
+            let is_there = of().sum::<f64>() >= 0.0005 * seconds(why.causes.total());
+            is_there.then(
+                || json!({ "cause": cause.short(), "seconds": of().map(short).collect::<Value>() }),
+            )
         });
         json!({ "slot": short(self.slot), "causes": causes.collect::<Value>() })
     }
@@ -116,14 +117,14 @@ impl Lives {
         let requests = told.iter().map(|(row, breakdown)| {
             let parts = breakdown.parts.iter().filter_map(|part| {
                 let at = order.iter().position(|spent| *spent == part.spent)?;
-                Some(json!([at, short(part.nanos as f64 / NANOS)]))
+                Some(json!([at, short(seconds(part.nanos))]))
             });
             let cell = |column| table.number(column, *row).map_or(Value::Null, short);
             json!({
                 "id": table.text(ColumnId::req_id, *row),
                 "start": start(table, *row).map(short),
-                "total": short(breakdown.total_nanos as f64 / NANOS),
-                "until_first_token": breakdown.until_first_token().map(|until| short(until.total_nanos as f64 / NANOS)),
+                "total": short(seconds(breakdown.total_nanos)),
+                "until_first_token": breakdown.until_first_token().map(|until| short(seconds(until.total_nanos))),
                 "host": table.text(ColumnId::host, *row),
                 "outcome": table.text(ColumnId::outcome, *row),
                 "error": table.text(ColumnId::error, *row),
@@ -170,5 +171,5 @@ fn stage(spent: Spent) -> Value {
 /// When a row's request was to be sent; else sent, or arrived; seconds.
 fn start(table: &Table, row: usize) -> Option<f64> {
     let scheduled = table.number(ColumnId::scheduled_time, row);
-    scheduled.or_else(|| Some(table.begun(row)? as f64 / NANOS))
+    scheduled.or_else(|| Some(seconds(table.begun(row)?)))
 }

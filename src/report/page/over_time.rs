@@ -26,7 +26,7 @@ pub fn series(report: &RunReport<'_>) -> Value {
         series.entry(of).or_default().push((row.time, row.value));
     }
     let hosts = report.summary.hosts.iter();
-    let hosts = hosts.map(|(host, group)| (report.server(host), group));
+    let hosts = hosts.map(|(host, group)| (report.run.server(host), group));
     for (server, group) in hosts.chain([("", &report.summary.all)]) {
         let Some(counted) = &group.flow.over_time else {
             continue;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::request::columns::ColumnId;
 use crate::request::head::label_pairs;
 use crate::table::Table;
+use crate::units::percent;
 
 /// Requests that have something in common, with their shares of the same of all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -169,10 +170,6 @@ pub fn lopsided(groups: &[Group]) -> Option<(&str, String)> {
     // Of equals the first.
     let all = (0..known.len()).rev().filter_map(few);
     let (first, requests, caused) = all.max_by(|a, b| (a.2 / a.1).total_cmp(&(b.2 / b.1)))?;
-    let percent = |share: f64| match share * 100.0 {
-        percent @ ..9.95 => format!("{percent:.1} %"),
-        percent => format!("{percent:.0} %"),
-    };
     let low = first.name.split(" to ").next().unwrap_or_default();
     let low = low.trim_start_matches("above ");
     let who = match first.by.as_str() {

@@ -140,9 +140,7 @@ impl Server {
         all: &[Key<'_>],
         untimed: &[(&str, Interval)],
     ) -> Server {
-        let mut files = run.file.iter().flat_map(|file| &file.servers);
-        let file = files.find(|server| server.host == host);
-        let name = file.map_or(host, |file| &file.name);
+        let name = run.server(host);
         let ranks = all.iter().filter(|of| of.0 == host).count();
         // Whose queues those of no known server were, and whether of one, nobody knows.
         let mut known = match host {

@@ -1,8 +1,9 @@
 //! What is known of the waiting, in words and tables.
 
 use super::super::grid::Grid;
+use super::Why;
 use super::groups::Part;
-use super::{Why, seconds};
+use crate::clock::seconds;
 use crate::stats::waits::{ByCause, Cause};
 use crate::units::duration;
 

@@ -34,6 +34,10 @@ impl Row {
         if side == Side::Front && lacks(Moment::RequestEnd) && lacks(Moment::ResponseHead) {
             return Some(Spent::of(Period::TO_PROXY));
         }
+        // Its hop had it, and never sent it on: the server refused the connection, or the hop held it.
+        if timeline.mark(Moment::WorkerArrival).is_some() && lacks(Moment::WorkerForwarded) {
+            return Some(Spent::of(Period::NETWORK));
+        }
         let begun = |stage: &Stage| Some(!lacks(timeline.period_of(stage)?.from));
         let first = STAGES
             .iter()
