@@ -168,6 +168,21 @@ async fn a_renamed_worker_keeps_its_socket() {
         &[("new", &everywhere, server.addr)],
     );
     assert_says(&reloaded(&process), "only by a stop and a start");
+    // Nor can another worker have it, also where the system chose the port.
+    let (new, free) = (
+        ("new", &*listen, server.addr),
+        ("free", "127.0.0.1:0", server.addr),
+    );
+    file.write(&upstream(&[server.addr]), &[new, free]);
+    let taken = address_in(&reloaded(&process)).to_string();
+    let third = ("third", &*taken, server.addr);
+    file.write(&upstream(&[server.addr]), &[new, free, third]);
+    let said = reloaded(&process);
+    assert_says(&said, &format!("worker third: listen = \"{taken}\": "));
+    assert_says(
+        &said,
+        &format!("`worker free: listen` of this proxy has {taken}; give each its own"),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
