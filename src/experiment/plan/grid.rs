@@ -7,14 +7,8 @@ use super::error::PlanError;
 use super::line::text;
 use super::read::Entry;
 
-/// A key with several values.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sweep {
-    /// The key.
-    pub key: String,
-    /// Its values, in order.
-    pub values: Vec<Value>,
-}
+/// A key with its several values, in order.
+pub type Sweep = (String, Vec<Value>);
 
 /// More runs than this are taken for a slip.
 const MOST_RUNS: usize = 2_000;
@@ -26,17 +20,17 @@ const LONGEST: usize = 100;
 /// # Errors
 /// There are too many.
 pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, PlanError> {
-    let lengths = sweeps.iter().map(|sweep| sweep.values.len());
+    let lengths = sweeps.iter().map(|(_, values)| values.len());
     let count = lengths.fold(repeats as usize, usize::saturating_mul);
     if count > MOST_RUNS {
-        let keys: Vec<&str> = sweeps.iter().map(|sweep| &*sweep.key).collect();
+        let keys: Vec<&str> = sweeps.iter().map(|(key, _)| key.as_str()).collect();
         return Err(PlanError(format!(
             "{} and repeats: make {count} runs; {MOST_RUNS} are the most",
             keys.join(", ")
         )));
     }
     let mut all = vec![Vec::new()];
-    for Sweep { key, values } in sweeps {
+    for (key, values) in sweeps {
         let entries = values.iter().map(|value| (key.clone(), value.clone()));
         let with = |before: &Vec<Entry>| {
             let before = before.clone();
@@ -54,10 +48,8 @@ pub fn label(entries: &[Entry]) -> String {
     if entries.is_empty() {
         return "run".to_owned();
     }
-    let pairs = entries
-        .iter()
-        .map(|(key, value)| format!("{key}={}", text(value)));
-    pairs.collect::<Vec<_>>().join(",")
+    let pair = |(key, value): &Entry| format!("{key}={}", text(value));
+    entries.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
 /// The folder of the `number`th run, from 1.
@@ -76,18 +68,15 @@ pub fn folder(number: usize, label: &str, repeat: u32) -> String {
 
 /// A combination as `run.json` has it.
 pub fn json(entries: &[Entry]) -> Map<String, serde_json::Value> {
-    let all = entries
-        .iter()
-        .map(|(key, value)| (key.clone(), json_of(value)));
-    all.collect()
-}
-
-fn json_of(value: &Value) -> serde_json::Value {
-    match value {
-        // JSON has no number for it.
-        Value::Float(number) if !number.is_finite() => json!(value.to_string()),
-        value => serde_json::to_value(value).unwrap_or_default(),
-    }
+    let entry = |(key, value): &Entry| {
+        let value = match value {
+            // JSON has no number for it.
+            Value::Float(number) if !number.is_finite() => json!(value.to_string()),
+            value => json!(value),
+        };
+        (key.clone(), value)
+    };
+    entries.iter().map(entry).collect()
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use toml::{Table, Value};
 
-use super::TABLES;
 use super::error::PlanError;
+use super::is_table;
 use crate::units;
 
 /// A key with its value. Keys of tables have the table's name before them: `sim.decode_step_ms`.
@@ -22,7 +22,7 @@ pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
     let mut entries = Vec::new();
     for (key, value) in table {
         match value {
-            Value::Table(inner) if TABLES.contains(&&*key) => {
+            Value::Table(inner) if is_table(&key) => {
                 let of_table = |(name, value)| (format!("{key}.{name}"), value);
                 entries.extend(inner.into_iter().map(of_table));
             }
