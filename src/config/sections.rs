@@ -208,11 +208,8 @@ fn fresh() -> Config {
 pub(super) fn shown(key: &str, value: &str) -> String {
     let line = value.lines().next().unwrap_or_default().trim();
     let key: String = key.chars().take(SHOWN).collect();
-    let may_be_secret = |text: &str| {
-        ["token", "secret", "header"]
-            .iter()
-            .any(|word| text.contains(word))
-    };
+    let words = ["token", "secret", "header"];
+    let may_be_secret = |text: &str| words.iter().any(|word| text.contains(word));
     if may_be_secret(&key) || line.is_empty() {
         return key;
     }

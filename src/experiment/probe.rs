@@ -160,13 +160,8 @@ fn wrong(record: &Row) -> Option<String> {
 
 fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
     let mut text = format!("POST {url}: {}", record.outcome().name());
-    let status = record.status.map(|status| format!(", status {status}"));
-    let host = record.host.as_ref();
-    text.extend(
-        status
-            .into_iter()
-            .chain(host.map(|host| format!(", served by {host}"))),
-    );
+    text.extend(record.status.map(|status| format!(", status {status}")));
+    text.extend(record.host.iter().map(|host| format!(", served by {host}")));
     text += &format!("\n\n{}", render(record, width));
     let line = |line: String| line + "\n";
     text.extend(clock_lines(record).into_iter().map(line));

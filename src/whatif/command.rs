@@ -162,16 +162,13 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         return Err(Error::Empty);
     }
     // What cannot be is said before it is learnt what was, and also where nothing is predicted.
-    for (load, settings) in loads
-        .iter()
-        .flat_map(|load| grid.iter().map(move |of| (load, of)))
-    {
-        let was = Deployment::of(&Model::default(), load);
-        let looked_for = args
-            .find
-            .map(|what| (what.key().to_owned(), Value::from(1)));
-        let all: Vec<Entry> = settings.iter().cloned().chain(looked_for).collect();
-        deployment(was, load, &all)?;
+    let looked_for = args.find.map(|of| (of.key().to_owned(), Value::from(1)));
+    for load in &loads {
+        for settings in &grid {
+            let was = Deployment::of(&Model::default(), load);
+            let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
+            deployment(was, load, &all)?;
+        }
     }
     let taught = match args.fit.as_slice() {
         [] => None,

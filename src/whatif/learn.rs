@@ -200,9 +200,8 @@ pub fn share(model: &Model, samples: &[Load]) -> f64 {
 
 /// Outliers count little.
 fn cost(off: &[f64]) -> f64 {
-    off.iter()
-        .map(|off| 2.0 * ((1.0 + off * off).sqrt() - 1.0))
-        .sum()
+    let one = |off: &f64| 2.0 * ((1.0 + off * off).sqrt() - 1.0);
+    off.iter().map(one).sum()
 }
 
 /// How far what a model makes of samples is from what was measured, in units of what it may be off.

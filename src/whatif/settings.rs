@@ -55,9 +55,8 @@ struct Changed {
 /// One is no `KEY=VALUE`.
 pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
     let sweep = |given: &String| {
-        let (key, value) = given
-            .split_once('=')
-            .ok_or_else(|| wrong(given, "must be KEY=VALUE, such as max_running_requests=64"))?;
+        let right = "must be KEY=VALUE, such as max_running_requests=64";
+        let (key, value) = given.split_once('=').ok_or_else(|| wrong(given, right))?;
         let key = key.trim().replace('-', "_");
         let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
         let values = match flag(&[inner], false, true) {

@@ -101,9 +101,8 @@ fn fits_pairs(settings: &Settings) -> anyhow::Result<()> {
     let keys = &settings.keys;
     if !keys.has_pairs() {
         let roles = ServerRole::ALL.map(ServerRole::name);
-        let given = roles
-            .iter()
-            .find(|name| settings.table(name).next().is_some());
+        let is_given = |name: &&str| settings.table(name).next().is_some();
+        let given = roles.into_iter().find(is_given);
         match given.filter(|_| keys.engine != EngineName::External) {
             Some(name) => bail!(
                 "[{name}] has flags of servers that only {name}; give num_prefill and num_decode"
@@ -230,9 +229,8 @@ fn told(settings: &Settings) -> Option<Told> {
     let is_listened = names.iter().any(|key| {
         key.split('.').take(2).eq(["proxy", "engine"]) || key.ends_with(".otlp_traces_endpoint")
     });
-    let has_logs = names
-        .iter()
-        .any(|key| key == "engine_logs" || key.starts_with(&logs));
+    let is_log = |key: &String| key == "engine_logs" || key.starts_with(&logs);
+    let has_logs = names.iter().any(is_log);
     let traces = settings.get(&format!("{own}.enable_trace"));
     let backend = settings.text("backend");
     let is_untold = backend.is_some_and(|backend| backend != "sglang") && keys.enable_metrics;
