@@ -42,9 +42,10 @@ pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
         let is_plain = |c: char| c.is_alphanumeric() || "_-./".contains(c);
         !piece.is_empty() && piece.chars().all(is_plain)
     };
+    let is_number = |of: &str| units::per_second(of).or(units::seconds(of)).is_some();
     let is_piece = |piece: &str| match is_own {
         true => is_name(piece.trim()),
-        false => units::per_second(piece.trim()).is_some(),
+        false => is_number(piece.trim()),
     };
     let pieces = words
         .iter()
@@ -105,6 +106,8 @@ mod tests {
             (&["{ 3 = [1], 5 = [] }"], true, "{ 3 = [1], 5 = [] }"),
             (&["inf"], false, "inf"),
             (&["5,10.5"], false, "[5, 10.5]"),
+            (&["300/min,6"], false, "[\"300/min\", 6]"),
+            (&["1min,90"], false, "[\"1min\", 90]"),
             (&["true"], false, "true"),
             // A curve is one value of the generator's, a path another.
             (&["0:5,60:50"], false, "\"0:5,60:50\""),
