@@ -1,12 +1,15 @@
 //! Faults that a hop injects on demand, so that an experiment knows what went wrong, where and when. Whether and how is
 //! decided here, from numbers alone; [`registry`] keeps the faults in force and logs what was injected.
 
+use std::fmt::Display;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::request::names::names;
+use crate::units;
 
 pub mod registry;
 
@@ -105,44 +108,44 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it and what would be right.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        let mut json = serde_json::Deserializer::from_slice(json);
-        let read = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string());
-        let read = read.and_then(|fault| json.end().map(|()| fault).map_err(|e| e.to_string()));
-        let fault: Fault = read.map_err(|error| {
+        let fields = serde_json::from_slice(json).map_err(|error| {
             format!("{error}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
         })?;
-        fault.checked()
+        Fault::of(fields)
     }
 
-    /// Reads the table that a plan has for a fault.
+    /// Reads its fields, of which numbers may be texts with a unit.
     ///
     /// # Errors
     /// As [`Fault::parse`].
-    pub fn of(table: toml::Table) -> Result<Fault, String> {
-        let read = serde_path_to_error::deserialize(table);
-        let wrong = |error: serde_path_to_error::Error<toml::de::Error>| {
-            let (path, wrong) = (error.path().to_string(), error.inner().message());
-            match &*path {
-                "." => wrong.to_owned(),
-                path => format!("{path}: {wrong}"),
+    pub fn of(mut fields: Map<String, Value>) -> Result<Fault, String> {
+        for (field, value) in &mut fields {
+            let number = value.as_str();
+            let number = number.and_then(|text| units::in_unit_of(field, text));
+            let whole = number.filter(|number| number.fract() == 0.0 && *number >= 0.0);
+            *value = whole.map_or_else(|| value.take(), |whole| (whole as u64).into());
+        }
+        let fields = Value::Object(fields);
+        let read: Result<Fault, _> = serde_path_to_error::deserialize(&fields);
+        let read = read.map_err(|error| {
+            let field = error.path().to_string();
+            let said = error.inner().to_string();
+            match fields.get(&field) {
+                Some(value) if !said.starts_with("unknown field") => wrong(&field, value),
+                _ => said,
             }
-        };
-        Fault::checked(read.map_err(wrong)?)
+        });
+        read?.checked()
     }
 
     fn checked(self) -> Result<Fault, String> {
         let fault = self;
         let probability = fault.probability;
         if !(probability > 0.0 && probability <= 1.0) {
-            return Err(format!(
-                "probability = {probability}: must be a number above 0 and at most 1"
-            ));
+            return Err(wrong("probability", probability));
         }
-        let afters = [
-            fault.after_bytes,
-            fault.after_pieces,
-            fault.after_ms.map(u64::from),
-        ];
+        let after_ms = fault.after_ms.map(u64::from);
+        let afters = [fault.after_bytes, fault.after_pieces, after_ms];
         let afters = afters.iter().flatten().count();
         let (has_ms, has_rate) = (fault.ms.is_some(), fault.bytes_per_s.is_some());
         let (is_right, takes) = match fault.kind {
@@ -166,6 +169,20 @@ impl Fault {
     }
 }
 
+/// What is wrong with a field's value, and what would be right.
+fn wrong(field: &str, value: impl Display) -> String {
+    let text = units::of_key(field).map(|(.., text)| format!(" or a text such as \"{text}\","));
+    let number = format!("a whole number,{}", text.unwrap_or_default());
+    let right = match field {
+        "kind" => format!("one of {}", Kind::ALL.map(Kind::name).join(", ")),
+        "probability" => "a number above 0 and at most 1".to_owned(),
+        "ms" | "after_ms" => format!("{number} from 0 to {}", u32::MAX),
+        "count" | "bytes_per_s" => number + " 1 or more",
+        _ => number + " 0 or more",
+    };
+    format!("{field} = {value}: must be {right}")
+}
+
 fn sure() -> f64 {
     1.0
 }
@@ -183,22 +200,26 @@ mod tests {
 [1] | expected | as in {"kind"
 {"kind":"reset"} 1 | trailing
 {} | missing field `kind`
-{"kind":"crash"} | kind:  | `crash` | `refuse`, `reset`, `stall`
-{"kind":"stall","ms":-1} | ms:  | -1
-{"kind":"stall","ms":5000000000} | ms:  | 5000000000
-{"kind":"stall","ms":"1"} | ms:  | "1"
+{"kind":"crash"} | kind = "crash": must be one of refuse, reset, stall, slow, cut
+{"kind":"stall","ms":-1} | ms = -1: must be a whole number, or a text such as "250ms", from 0 to 4294967295
+{"kind":"stall","ms":5000000000} | ms = 5000000000: must be
+{"kind":"stall","ms":"1"} | ms = "1": must be
+{"kind":"stall","ms":"0.5us"} | ms = "0.5us": must be
+{"kind":"stall","ms":"1KiB"} | ms = "1KiB": must be
 {"kind":"slow"} | slow | ms | bytes_per_s
-{"kind":"slow","bytes_per_s":0} | bytes_per_s:  | nonzero
+{"kind":"slow","bytes_per_s":0} | bytes_per_s = 0: must be a whole number, or a text such as "64KiB/s", 1 or more
 {"kind":"cut"} | cut | exactly one
 {"kind":"cut","after_ms":1,"after_bytes":2} | exactly one
 {"kind":"cut","after_ms":1,"ms":2} | exactly one
+{"kind":"cut","after_pieces":"2"} | after_pieces = "2": must be a whole number, 0 or more
 {"kind":"reset","ms":1} | reset | no field of its own
 {"kind":"stall","bytes_per_s":1} | stall | takes ms
 {"kind":"reset","speed":1} | `speed` | `seed`
-{"kind":"reset","probability":0} | probability = 0 | above 0
+{"kind":"reset","probability":0} | probability = 0: must be a number above 0
 {"kind":"reset","probability":1.5} | probability = 1.5
-{"kind":"reset","count":0} | count:  | nonzero
-{"kind":"reset","seed":-5} | seed:  | -5"#;
+{"kind":"reset","probability":"p"} | probability = "p": must be a number above 0
+{"kind":"reset","count":0} | count = 0: must be a whole number, 1 or more
+{"kind":"reset","seed":-5} | seed = -5: must be"#;
 
     #[test]
     fn an_error_names_the_field_and_what_is_right() {
@@ -209,6 +230,31 @@ mod tests {
             for piece in pieces {
                 assert!(error.contains(piece), "{json}: {error}");
             }
+        }
+    }
+
+    #[test]
+    fn a_number_may_be_a_text_with_its_unit() {
+        for (with_units, plain) in [
+            (r#""stall","ms":"2min""#, r#""stall","ms":120000"#),
+            (
+                r#""slow","ms":"50ms","bytes_per_s":"64KiB/s""#,
+                r#""slow","ms":50,"bytes_per_s":65536"#,
+            ),
+            (
+                r#""slow","bytes_per_s":"3KB/min""#,
+                r#""slow","bytes_per_s":50"#,
+            ),
+            (
+                r#""cut","after_bytes":"1.5KB""#,
+                r#""cut","after_bytes":1500"#,
+            ),
+            (r#""cut","after_ms":"2s""#, r#""cut","after_ms":2000"#),
+        ] {
+            let [read, same] =
+                [with_units, plain].map(|rest| parse(&format!("{{\"kind\":{rest}}}")));
+            assert_eq!(read, same, "{with_units}");
+            assert!(read.is_ok(), "{read:?}");
         }
     }
 

@@ -37,8 +37,8 @@ pub mod workload;
 
 use client::INSECURE;
 
-pub use args::Args;
 pub use args::values::{rate, seconds};
+pub use args::{Args, name};
 pub use dispatch::Ready;
 pub use driver::{Run, drive};
 use engine_logs::EngineLogs;

@@ -32,6 +32,31 @@ const SIZES: [(&str, f64); 7] = [
     ("GiB", 1_073_741_824.0),
 ];
 
+type Read = fn(&str) -> Option<f64>;
+/// A unit of keys and fields: how their names end, what reads a text with any unit, how much makes one of theirs, what they take, and
+/// such a text.
+pub type Unit = (&'static str, Read, f64, &'static str, &'static str);
+
+const OF_KEYS: [Unit; 6] = [
+    ("bytes_per_s", byte_rate, 1.0, "whole number", "64KiB/s"),
+    ("ms", seconds, MS, "whole number", "250ms"),
+    ("_s", seconds, 1.0, "number of seconds", "250ms"),
+    ("_hours", seconds, 3600.0, "number of hours", "90min"),
+    ("_bytes", bytes, 1.0, "whole number", "64KiB"),
+    ("_mb", bytes, 1e6, "number of MB", "1.5GB"),
+];
+
+/// The unit of a key, if its name has one.
+pub fn of_key(key: &str) -> Option<&'static Unit> {
+    OF_KEYS.iter().find(|(end, ..)| key.ends_with(end))
+}
+
+/// A text with a unit as the number of the key's own; a number in quotes has none.
+pub fn in_unit_of(key: &str, text: &str) -> Option<f64> {
+    let (_, read, one, ..) = of_key(key).filter(|_| text.parse::<f64>().is_err())?;
+    Some(read(text)? / one)
+}
+
 /// Seconds: of `90`, `1.5`, `90s`, `250ms`, `2min`, `1h`.
 pub fn seconds(text: &str) -> Option<f64> {
     with_unit(text, &TIMES)
@@ -44,9 +69,24 @@ pub fn bytes(text: &str) -> Option<f64> {
 
 /// How much a second: of `5`, `5/s`, `300/min`, `inf`.
 pub fn per_second(text: &str) -> Option<f64> {
+    rate_of(text, |number| number.parse().ok())
+}
+
+/// Bytes a second: of `65536`, `64KiB/s`, `1.5MB/min`.
+fn byte_rate(text: &str) -> Option<f64> {
+    rate_of(text, bytes)
+}
+
+fn rate_of(text: &str, read: Read) -> Option<f64> {
     let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
     let (_, seconds) = TIMES.iter().find(|(name, _)| *name == unit.trim())?;
-    Some(number.trim().parse::<f64>().ok()? / seconds)
+    Some(read(number.trim())? / seconds)
+}
+
+/// A number as a person would write it: four digits.
+pub fn four_digits(number: f64) -> f64 {
+    let scale = 10_f64.powi(3 - number.abs().log10().floor() as i32);
+    (number * scale).round() / scale
 }
 
 /// Reads a rate from `low` to `high` a second.
@@ -115,7 +155,12 @@ pub fn between<T: FromStr + Display + PartialOrd + Copy>(
         let value = text.parse().ok();
         // Not a number is outside of every range.
         let value = value.filter(|value| (low..=high).contains(value));
-        value.ok_or_else(|| format!("must be a number from {low} to {high}"))
+        let whole = if "0.5".parse::<T>().is_ok() {
+            ""
+        } else {
+            "whole "
+        };
+        value.ok_or_else(|| format!("must be a {whole}number from {low} to {high}"))
     }
 }
 

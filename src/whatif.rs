@@ -42,6 +42,15 @@ pub enum Error {
          only what the first recorded"
     )]
     Twice(String, String, usize),
+    /// A load and what it is a part of.
+    #[error("{0} lies in {1}, and its load would be doubled; give one of the two")]
+    Inside(String, String),
+    /// A part of a load.
+    #[error(
+        "{0}: is shard {1} of a load, whose servers had the other shards, too: put all of them together by `queuescope report \
+         --merge`, and give that folder"
+    )]
+    Shard(String, String),
     /// A setting that cannot be.
     #[error("{0}")]
     Setting(String),

@@ -100,11 +100,10 @@ impl Inherited {
         })
     }
 
-    /// Where those that nobody has claimed listen.
-    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.sockets
-            .iter()
-            .filter_map(|(_, at)| at.local_addr().ok())
+    /// What those that nobody has claimed are for, and where they listen.
+    pub fn addresses(&self) -> impl Iterator<Item = (&str, SocketAddr)> {
+        let all = self.sockets.iter();
+        all.filter_map(|(name, at)| Some((name.as_str(), at.local_addr().ok()?)))
     }
 
     /// The socket that listens at this address; of those that any port would do for, the one of this name.

@@ -16,7 +16,6 @@ pub struct Place {
 }
 
 type Part = fn(&mut Config) -> Option<&mut dyn Section>;
-type Read = fn(&str) -> Option<f64>;
 
 const fn place(name: &'static str, part: Part) -> Place {
     Place { name, part }
@@ -30,17 +29,6 @@ pub static SECTIONS: [Place; 6] = [
     place("engine", |config| Some(&mut config.engine)),
     place("engine.traces", |config| Some(&mut config.engine.traces)),
     place("engine.logs", |config| Some(&mut config.engine.logs)),
-];
-
-/// A unit of keys: how their names end, what reads a text with any unit, how much makes one of theirs, what they take, and such
-/// a text.
-type Unit = (&'static str, Read, f64, &'static str, &'static str);
-
-const UNITS: [Unit; 4] = [
-    ("_s", units::seconds, 1.0, "number of seconds", "250ms"),
-    ("_hours", units::seconds, 3600.0, "number of hours", "90min"),
-    ("_bytes", units::bytes, 1.0, "whole number", "64KiB"),
-    ("_mb", units::bytes, 1e6, "number of MB", "1.5GB"),
 ];
 
 /// Characters of a value that are shown.
@@ -132,13 +120,10 @@ impl Place {
         }
     }
 
-    /// A text with a unit as the number that it is; a number in quotes has none.
+    /// A text with a unit as the number that it is.
     fn in_its_unit(&self, key: &str, value: Value) -> Value {
-        let text = value.as_str().filter(|text| text.parse::<f64>().is_err());
-        let (Some((_, read, one, ..)), Some(text)) = (unit(key), text) else {
-            return value;
-        };
-        match (read(text).map(|number| number / one), self.example(key)) {
+        let number = value.as_str().and_then(|text| units::in_unit_of(key, text));
+        match (number, self.example(key)) {
             (Some(whole), Some(Value::Integer(_))) if whole.fract() == 0.0 => {
                 Value::Integer(whole as i64)
             }
@@ -152,8 +137,9 @@ impl Place {
         let Some(example) = self.example(key) else {
             return "has a value that cannot be used".to_owned();
         };
-        let of_unit = |(.., of, text): &Unit| format!("a {of}, or a text such as \"{text}\"");
-        let of_unit = unit(key).map(of_unit);
+        let of_unit =
+            |(.., of, text): &units::Unit| format!("a {of}, or a text such as \"{text}\"");
+        let of_unit = units::of_key(key).map(of_unit);
         let kind = match &example {
             Value::Array(_) => "a list of texts in quotes",
             Value::String(_) => "text in quotes",
@@ -189,9 +175,17 @@ impl Place {
     }
 }
 
-/// The unit of a key, if its name has one.
-fn unit(key: &str) -> Option<&'static Unit> {
-    UNITS.iter().find(|(end, ..)| key.ends_with(end))
+/// A value as the key at this path of a plan's `[proxy]` reads it, where that is a number: of the key's own unit, whatever unit it was
+/// written with.
+pub fn as_read(path: &str, value: &Value) -> Option<f64> {
+    let (section, key) = path.rsplit_once('.').unwrap_or(("proxy", path));
+    let place = SECTIONS.iter().find(|place| place.name == section)?;
+    let mut read = fresh();
+    place.set(&mut read, key, value.clone()).ok()?;
+    match place.get(&mut read, key)? {
+        Value::Float(number) => Some(number),
+        value => Some(value.as_integer()? as f64),
+    }
 }
 
 /// How the header of a section is written.
@@ -214,11 +208,8 @@ fn fresh() -> Config {
 pub(super) fn shown(key: &str, value: &str) -> String {
     let line = value.lines().next().unwrap_or_default().trim();
     let key: String = key.chars().take(SHOWN).collect();
-    let may_be_secret = |text: &str| {
-        ["token", "secret", "header"]
-            .iter()
-            .any(|word| text.contains(word))
-    };
+    let words = ["token", "secret", "header"];
+    let may_be_secret = |text: &str| words.iter().any(|word| text.contains(word));
     if may_be_secret(&key) || line.is_empty() {
         return key;
     }

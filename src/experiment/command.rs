@@ -8,7 +8,6 @@ use toml::Table;
 use super::launch::EngineName;
 use super::plan::deploy::{self, without_effect};
 use super::plan::error::PlanError;
-use super::plan::grid::Sweep;
 use super::plan::keys::Kind;
 use super::plan::line::{self, KeyFlags};
 use super::plan::read::{self, Entry};
@@ -111,17 +110,8 @@ impl Args {
 }
 
 /// The keys that are shown in any case.
-const SHOWN: [&str; 9] = [
-    "engine",
-    "servers",
-    "num_gpus",
-    "router",
-    "dataset_name",
-    "num_prompts",
-    "duration",
-    "request_rate",
-    "preset",
-];
+const SHOWN: &str =
+    "engine servers num_gpus router dataset_name num_prompts duration request_rate preset";
 
 /// What will be done: the runs, and what varies.
 fn announcement(plan: &Plan) -> String {
@@ -144,21 +134,21 @@ fn announcement(plan: &Plan) -> String {
         let about = about.unwrap_or_else(|| "for as long as the servers take".to_owned());
         format!("{runs}{each}, {about}\n")
     };
-    for Sweep { key, values } in plan.sweeps() {
+    for (key, values) in plan.sweeps() {
         let values = values.iter().map(|value| line::text(&shown(&key, value)));
         let values: Vec<String> = values.collect();
         text.push_str(&format!("  {key} = {}\n", values.join(", ")));
     }
     let is_external = keys.engine == EngineName::External;
-    let is_shown = |key: &&&str| **key != "num_gpus" || !(is_external || keys.has_pairs());
-    let value = |key: &&str| Some(format!("{key} = {}", settings.text(key)?));
-    let pairs: Vec<String> = SHOWN.iter().filter(is_shown).filter_map(value).collect();
+    let is_shown = |key: &&str| *key != "num_gpus" || !(is_external || keys.has_pairs());
+    let value = |key: &str| Some(format!("{key} = {}", settings.text(key)?));
+    let pairs = SHOWN.split(' ').filter(is_shown).filter_map(value);
+    let pairs: Vec<String> = pairs.collect();
     text.push_str(&format!("  {}\n", pairs.join(", ")));
     let mut runs = plan.runs().iter();
     let of_faults = runs.find_map(|run| deploy::faults(&run.settings)?.note());
-    for note in without_effect(plan, settings).into_iter().chain(of_faults) {
-        text.push_str(&format!("note: {note}\n"));
-    }
+    let notes = without_effect(plan, settings).into_iter().chain(of_faults);
+    text.extend(notes.map(|note| format!("note: {note}\n")));
     text
 }
 
@@ -223,23 +213,18 @@ fn reported(finished: &Finished) -> String {
 
 /// What came out, for the terminal.
 fn text(finished: &Finished) -> String {
-    let mut text = String::new();
-    for end in finished.failed() {
+    let failed = |end: &RunEnd| {
         let why = end.why().unwrap_or("no reason is known");
-        text.push_str(&format!("failed: {}: {why}\n", end.file.label));
-    }
-    for note in &finished.notes {
-        text.push_str(&format!("note: {note}\n"));
-    }
-    text.push_str(&format!("files: {}\n", finished.dir.display()));
-    if finished.signal.is_some() {
-        text.push_str(&format!(
-            "stopped before its end; go on with: queuescope {} --resume {}\n",
-            finished.file.kind,
-            finished.dir.display()
-        ));
-    }
-    text
+        format!("failed: {}: {why}\n", end.file.label)
+    };
+    let (kind, dir) = (&finished.file.kind, finished.dir.display());
+    let mut text: String = finished.failed().map(failed).collect();
+    text.extend(finished.notes.iter().map(|note| format!("note: {note}\n")));
+    text += &format!("files: {dir}\n");
+    let stopped = finished
+        .signal
+        .map(|_| format!("stopped before its end; go on with: queuescope {kind} --resume {dir}\n"));
+    text + &stopped.unwrap_or_default()
 }
 
 /// Whether what was asked for is to blame, rather than how it went.

@@ -39,16 +39,12 @@ pub struct Args {
 const RUNNING: &str = "4";
 /// Requests that the front sends on at once: more than the servers run, and fewer than come, so that both have a queue.
 const AT_ONCE: i64 = 20;
-/// Where demos go that are given no folder.
-const RESULTS: &str = "results/demo";
-/// The proxy's own rows.
-const RECORDS: &str = PROXY_ROWS;
 /// The report on them.
 const PAGE: &str = "report.html";
 /// The folder of the generator's files.
 const TRAFFIC: &str = "traffic";
 /// What it writes into a folder that may be given; and rows, of a run.
-const FILES: [&str; 6] = [RECORDS, PAGE, TRAFFIC, LOGS, PROXY_CONFIG, ROWS];
+const FILES: [&str; 6] = [PROXY_ROWS, PAGE, TRAFFIC, LOGS, PROXY_CONFIG, ROWS];
 
 /// Runs the demo; prints what it shows, and then what ran.
 ///
@@ -57,7 +53,7 @@ const FILES: [&str; 6] = [RECORDS, PAGE, TRAFFIC, LOGS, PROXY_CONFIG, ROWS];
 pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
     let runtime = traffic::runtime()?;
     let clock = Clock::system();
-    let folder = Folder::new(args.output_dir.as_deref(), false, RESULTS);
+    let folder = Folder::new(args.output_dir.as_deref(), false, "results/demo");
     runtime.block_on(async {
         let Made { dir, note } = folder.make(&FILES, clock.now())?;
         let deployment = Deployment::start(&spec(&dir)?).await?;
@@ -72,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
         deployment.stop().await;
         let shown = dir.display();
         let asked = report::command::Args {
-            dirs: vec![dir.join(RECORDS)],
+            dirs: vec![dir.join(PROXY_ROWS)],
             html: Some(dir.join(PAGE)),
             ..Default::default()
         };
@@ -83,7 +79,8 @@ pub fn run(args: &Args) -> anyhow::Result<traffic::FinishedRun> {
             Err(why) => format!("{}note: {why}\n", outcome.to_text()),
         });
         let note = note.map_or_else(String::new, |note| format!("note: {note}\n"));
-        let report = format!("$ queuescope report {shown}/{RECORDS} \\\n    --html {shown}/{PAGE}");
+        let report =
+            format!("$ queuescope report {shown}/{PROXY_ROWS} \\\n    --html {shown}/{PAGE}");
         let guide = guide(&dir);
         terminal::tell(&format!(
             "\nWhat ran:\n\n{commands}\n\n{report}\n\n{guide}\n{note}"
@@ -151,7 +148,7 @@ fn guide(dir: &Path) -> String {
     let dir = dir.display();
     format!(
         "  {dir}/{PAGE}           the same as a page, with pictures\n  \
-         {dir}/{RECORDS}             a row a request (docs/METRICS.md), as the proxy saw them\n  \
+         {dir}/{PROXY_ROWS}             a row a request (docs/METRICS.md), as the proxy saw them\n  \
          {dir}/traffic/requests.csv  the same as their client saw them\n  \
          {dir}/traffic/summary.json  its figures, and more (docs/SUMMARY.md)\n  \
          {dir}/traffic/schedule.csv  what was to be sent when"

@@ -2,12 +2,15 @@
 //! worked.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use futures_util::future::try_join_all;
+use serde::de::DeserializeOwned;
+use serde_json::Map;
 use tokio::time::sleep;
 use toml::{Table, Value};
 
@@ -44,7 +47,7 @@ pub enum FaultKind {
 pub struct Schedule(Vec<(f64, BTreeSet<usize>)>);
 
 /// What a kind may be, as an error lists it.
-const KINDS: &str = "must be kill, refuse, reset or stall, or a table with what else a hop is to know, as in \
+const KINDS: &str = "give kill, refuse, reset or stall, or a table with what else a hop is to know, as in \
     { kind = \"slow\", ms = 50 } or { kind = \"cut\", after_bytes = 1000 } (docs/FAULTS.md)";
 
 impl Schedule {
@@ -56,7 +59,7 @@ impl Schedule {
     pub fn parse(text: &str) -> Result<Schedule, String> {
         const RIGHT: &str = "give seconds and servers counted from 1, as in { 300 = [1, 2], 600 = [] }; a time with a point goes in quotes";
         let wrong = |problem: &str| format!("{problem}; {RIGHT}");
-        let schedule = table(text).ok_or_else(|| wrong("is no table"))?;
+        let schedule: Table = table(text).ok_or_else(|| wrong("is no table"))?;
         let mut phases: Vec<(f64, BTreeSet<usize>)> = Vec::new();
         for (at, servers) in &schedule {
             let seconds = units::seconds(at).filter(|at| at.is_finite() && *at >= 0.0);
@@ -78,6 +81,34 @@ impl Schedule {
     }
 }
 
+impl fmt::Display for Schedule {
+    /// As a plan has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = |(at, down): &(f64, BTreeSet<usize>)| {
+            let servers = down.iter().map(|server| Value::Integer(*server as i64 + 1));
+            (at.to_string(), servers.collect::<Vec<_>>().into())
+        };
+        let phases: Table = self.0.iter().map(phase).collect();
+        Value::Table(phases).fmt(f)
+    }
+}
+
+impl fmt::Display for FaultKind {
+    /// As a plan has it: without what is not said.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FaultKind::Hop(fault) = self else {
+            return f.write_str(self.name());
+        };
+        let mut fields = Table::try_from(fault).unwrap_or_default();
+        let usual = [("probability", 1.0.into()), ("seed", 0.into())];
+        fields.retain(|field, value| !usual.contains(&(field, value.clone())));
+        match fields.len() {
+            ..2 => f.write_str(self.name()),
+            _ => Value::Table(fields).fmt(f),
+        }
+    }
+}
+
 impl FaultKind {
     /// Reads `kill`, the name of a fault, or a table of its fields.
     ///
@@ -88,7 +119,7 @@ impl FaultKind {
             _ if text == "kill" => return Ok(FaultKind::Kill),
             Some(fields) => fields,
             None if Kind::named(text).is_none() => return Err(KINDS.to_owned()),
-            None => [("kind".to_owned(), text.into())].into_iter().collect(),
+            None => Map::from_iter([("kind".to_owned(), text.into())]),
         };
         let fault = Fault::of(fields).map_err(|wrong| format!("{wrong}; {KINDS}"));
         fault.map(FaultKind::Hop)
@@ -103,7 +134,7 @@ impl FaultKind {
 }
 
 /// A table as TOML has it.
-fn table(text: &str) -> Option<Table> {
+fn table<T: DeserializeOwned>(text: &str) -> Option<T> {
     inline(text)?.try_into().ok()
 }
 

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use crate::disk;
 use crate::report::files::{LOGS, ProcessFile, ServerFile};
 use crate::request::attempt::ServerRole;
-use crate::traffic::client::Target;
+use crate::traffic::{self, client::Target};
 
 mod ask;
 mod command;
@@ -233,7 +233,7 @@ fn servers(spec: &DeploymentSpec) -> anyhow::Result<Vec<Server>> {
         Ok(Server {
             process,
             file: ServerFile {
-                engine: spec.engine.name(),
+                engine: traffic::name(spec.engine),
                 role,
                 name,
                 url,
@@ -255,11 +255,8 @@ async fn kept_caches(spec: &DeploymentSpec) -> Vec<String> {
     let router = router.filter(|_| spec.servers.is_empty());
     let urls = spec.running().chain(router);
     let asked = urls.map(|url| server::flushed(&spec.access, url));
-    join_all(asked)
-        .await
-        .into_iter()
-        .filter_map(Result::err)
-        .collect()
+    let told = join_all(asked).await.into_iter();
+    told.filter_map(Result::err).collect()
 }
 
 impl DeploymentSpec {

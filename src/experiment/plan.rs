@@ -20,7 +20,6 @@ use read::Entry;
 
 use crate::config::sections::nearest;
 use crate::secret;
-use crate::units;
 
 /// A plan that can be run.
 #[derive(Clone, Debug)]
@@ -53,15 +52,7 @@ pub struct Run {
 const EXPERIMENT: &str = "experiment";
 /// Tables of further flags, by the program that gets them (of a pair's servers, by what they do); and of variables of servers'
 /// environments.
-const TABLES: [&str; 7] = [
-    "sim",
-    "sglang",
-    "prefill",
-    "decode",
-    "sglang_router",
-    "proxy",
-    "env",
-];
+const TABLES: &str = "sim, sglang, prefill, decode, sglang_router, proxy, env";
 
 /// Keys of the built-in example that go with our own balancer alone: before another router the front's queue would pass for that one's.
 const OF_BUILTIN: [&str; 2] = ["hops", "proxy.max_concurrent_requests"];
@@ -104,8 +95,7 @@ impl Plan {
         };
         plan.runs = plan.grid()?;
         if plan.is_search() {
-            let checked = plan.check_search();
-            checked.map_err(|wrong| PlanError(wrong.to_string()))?;
+            plan.check_search()?;
         }
         Ok(plan)
     }
@@ -113,8 +103,8 @@ impl Plan {
     /// The keys that vary, in order: those of the file first, as it has them.
     pub fn sweeps(&self) -> Vec<Sweep> {
         let varied = self.keys.iter().filter_map(|(key, value)| {
-            let (key, values) = (key.clone(), values(key, value));
-            (values.len() > 1).then_some(Sweep { key, values })
+            let values = values(key, value);
+            (values.len() > 1).then(|| (key.clone(), values))
         });
         varied.collect()
     }
@@ -127,10 +117,9 @@ impl Plan {
 
     fn grid(&self) -> Result<Vec<Run>, PlanError> {
         let sweeps = self.sweeps();
-        let repeats = match self.keys.contains_key("repeats") {
-            true => self.settings(&[], 0)?.keys.repeats,
-            false => 1,
-        };
+        let repeats = self.keys.get("repeats").and_then(Value::as_integer);
+        // What is no such number is told with the first run.
+        let repeats = repeats.map_or(1, |repeats| repeats.clamp(1, 1000) as u32);
         let combinations = grid::combinations(&sweeps, repeats)?;
         let mut runs = Vec::new();
         for repeat in 0..repeats {
@@ -157,7 +146,7 @@ impl Plan {
 
     /// A search has one setting, and says itself how often and how long each rate is tried.
     fn check_search(&self) -> anyhow::Result<()> {
-        if let Some(Sweep { key, .. }) = self.sweeps().first() {
+        if let Some((key, _)) = self.sweeps().first() {
             bail!("find_max_rate: searches with one setting; give {key} one value");
         }
         ensure!(
@@ -186,7 +175,6 @@ impl Plan {
     /// The keys of a run, checked: those that are given, over defaults.
     fn settings(&self, varied: &[Entry], repeat: u32) -> Result<Settings, PlanError> {
         let one = |(key, value): (&String, &Value)| {
-            // One value: a list of one is that value.
             let one = values(key, value).into_iter().next();
             (key.clone(), one.unwrap_or_else(|| value.clone()))
         };
@@ -216,18 +204,18 @@ impl Plan {
     }
 
     fn lines(&self, shown: fn(&str, &Value) -> Value) -> String {
-        let mut text = format!("{EXPERIMENT} = \"{}\"\n\n# given\n", self.kind.name());
-        for (key, value) in &self.keys {
-            text.push_str(&format!("{} = {}\n", quoted(key), shown(key, value)));
-        }
-        text.push_str("\n# defaults\n");
-        for (key, value) in self.defaults() {
-            if !self.keys.contains_key(&key) {
-                text.push_str(&format!("{key} = {value}\n"));
-            }
-        }
-        text.push_str("# all other keys of the generator: its own defaults (config in each run's summary.json)\n");
-        text
+        let line = |(key, value): Entry| format!("{} = {value}\n", quoted(&key));
+        let given = self.keys.iter();
+        let given = given.map(|(key, value)| (key.clone(), shown(key, value)));
+        let defaults = self.defaults();
+        let defaults = defaults.filter(|(key, _)| !self.keys.contains_key(key));
+        let given: String = given.map(line).collect();
+        let defaults: String = defaults.map(line).collect();
+        let kind = self.kind.name();
+        format!(
+            "{EXPERIMENT} = \"{kind}\"\n\n# given\n{given}\n# defaults\n{defaults}\
+             # all other keys of the generator: its own defaults (config in each run's summary.json)\n"
+        )
     }
 
     /// What holds where nothing is given.
@@ -296,31 +284,35 @@ fn known(kind: Kind, entries: impl IntoIterator<Item = Entry>) -> Result<Table, 
         if all.contains_key(&name) {
             return Err(PlanError::of(&name, "is given twice"));
         }
-        let value = match &*name {
-            "request_rate" => in_seconds(value),
-            _ => value,
+        let mut read: Vec<Value> = Vec::new();
+        for value in values(&name, &value) {
+            let one = line::as_read(&name, value);
+            if read.contains(&one) {
+                let right = "is given twice; repeats = 2 does each setting again";
+                let value = text(&shown(&name, &one));
+                return Err(PlanError(format!("{name} = {value}: {right}")));
+            }
+            read.push(one);
+        }
+        let value = match &read[..] {
+            // A list of one is that, unless it is a list itself.
+            [one] if values(&name, one).len() == 1 => one.clone(),
+            _ => read.into(),
         };
         all.insert(name, value);
     }
     Ok(all)
 }
 
-/// Rates with a unit of time as numbers, so that they compare and are drawn as the others.
-fn in_seconds(value: Value) -> Value {
-    match value {
-        Value::Array(all) => Value::Array(all.into_iter().map(in_seconds).collect()),
-        Value::String(text) => match units::per_second(&text) {
-            Some(rate) if rate.is_finite() && rate > 0.0 => read::scalar(&rate.to_string()),
-            _ => Value::String(text),
-        },
-        value => value,
-    }
+/// Whether a table of a plan is called so.
+fn is_table(name: &str) -> bool {
+    TABLES.split(", ").any(|table| table == name)
 }
 
 fn check(kind: Kind, name: &str, value: &Value) -> Result<(), PlanError> {
     let is_known = match name.split_once('.') {
         Some(("sim", _)) => SIM.iter().any(|known| known == name),
-        Some((table, _)) => TABLES.contains(&table),
+        Some((table, _)) => is_table(table),
         None => line::key(name).is_some(),
     };
     if !is_known {
@@ -368,12 +360,12 @@ fn check_variable(variable: &str, value: &Value) -> Result<(), &'static str> {
 fn unknown(kind: Kind, name: &str, value: &Value) -> PlanError {
     // It may have a line break in it.
     let shown = name.escape_debug().to_string();
-    if TABLES.contains(&name) {
+    if is_table(name) {
         let right = format!("is a table; write [{name}] above its keys, or {name}.KEY = VALUE");
         return PlanError::of(name, right);
     }
     if value.is_table() {
-        let right = format!("is no key and no table; tables are {}", TABLES.join(", "));
+        let right = format!("is no key and no table; tables are {TABLES}");
         return PlanError::of(&shown, right);
     }
     let keys = KEYS.iter().map(|key| key.get_id().as_str());
@@ -408,18 +400,13 @@ fn quoted(key: &str) -> String {
 /// A value without what may be secret.
 pub fn shown(key: &str, value: &Value) -> Value {
     match value {
-        Value::Array(all) => all
-            .iter()
-            .map(|value| shown(key, value))
-            .collect::<Vec<_>>()
-            .into(),
+        Value::Array(all) => Value::Array(all.iter().map(|value| shown(key, value)).collect()),
         value => {
             let written = text(value);
             let shown = secret::shown(key, &written);
-            if shown == written {
-                value.clone()
-            } else {
-                shown.into()
+            match shown == written {
+                true => value.clone(),
+                false => shown.into(),
             }
         }
     }

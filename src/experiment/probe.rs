@@ -1,6 +1,5 @@
 //! `queuescope probe`: one request, and all that could be seen of it.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,7 +100,7 @@ pub async fn probe(args: &Args, clock: Clock) -> anyhow::Result<Probed> {
     if let Some(unsent) = unsent
         && let Some(note) = unsent.await?
     {
-        let _ = writeln!(text, "\nnote: {note}");
+        text += &format!("\nnote: {note}\n");
     }
     if args.tls.insecure {
         text.insert_str(0, &format!("warning: {INSECURE}\n\n"));
@@ -152,10 +151,8 @@ fn engine(record: &Row) -> Option<String> {
 fn wrong(record: &Row) -> Option<String> {
     if !record.is_ok() {
         let outcome = record.outcome().name();
-        return Some(format!(
-            "the request failed: {outcome}: {}",
-            record.error.as_deref().unwrap_or_default()
-        ));
+        let error = record.error.as_deref().unwrap_or_default();
+        return Some(format!("the request failed: {outcome}: {error}"));
     }
     let broken = record.inconsistency.as_ref()?;
     Some(format!("the order of the stamps is broken: {broken}"))
@@ -163,30 +160,16 @@ fn wrong(record: &Row) -> Option<String> {
 
 fn text(record: &Row, url: &str, width: usize, wrong: Option<&str>) -> String {
     let mut text = format!("POST {url}: {}", record.outcome().name());
-    if let Some(status) = record.status {
-        let _ = write!(text, ", status {status}");
-    }
-    if let Some(host) = &record.host {
-        let _ = write!(text, ", served by {host}");
-    }
-    let _ = write!(text, "\n\n{}", render(record, width));
-    for line in clock_lines(record) {
-        let _ = writeln!(text, "{line}");
-    }
-    let waited = first_of([record]);
-    text.extend(waited.map(|waited| format!("it {waited}\n")));
+    text.extend(record.status.map(|status| format!(", status {status}")));
+    text.extend(record.host.iter().map(|host| format!(", served by {host}")));
+    text += &format!("\n\n{}", render(record, width));
+    let line = |line: String| line + "\n";
+    text.extend(clock_lines(record).into_iter().map(line));
+    text.extend(first_of([record]).map(|waited| format!("it {waited}\n")));
     let unseen = unseen(record);
     text.extend((!unseen.is_empty()).then_some("\n"));
-    for unseen in unseen {
-        let _ = writeln!(text, "{unseen}");
-    }
-    match wrong {
-        None => text.push_str("\ntimestamps are consistent\n"),
-        Some(wrong) => {
-            let _ = writeln!(text, "\n{wrong}");
-        }
-    }
-    text
+    text.extend(unseen.into_iter().map(line));
+    text + "\n" + wrong.unwrap_or("timestamps are consistent") + "\n"
 }
 
 #[cfg(test)]

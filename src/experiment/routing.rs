@@ -47,11 +47,8 @@ pub type RoutingTest = Test<RoutingConfig>;
 
 /// The schedule as a table.
 fn by_time<S: Serializer>(schedule: &[(f64, Vec<u32>)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(
-        schedule
-            .iter()
-            .map(|(at, servers)| (at.to_string(), servers)),
-    )
+    let phases = schedule.iter();
+    serializer.collect_map(phases.map(|(at, servers)| (at.to_string(), servers)))
 }
 
 impl Keys for RoutingConfig {

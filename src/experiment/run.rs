@@ -131,7 +131,7 @@ impl ExperimentRunner {
         let file = ExperimentFile {
             kind: plan.kind.name().to_owned(),
             began,
-            keys: plan.sweeps().into_iter().map(|sweep| sweep.key).collect(),
+            keys: plan.sweeps().into_iter().map(|(key, _)| key).collect(),
             ..ExperimentFile::default()
         };
         let done = Finished {
@@ -263,11 +263,8 @@ impl ExperimentRunner {
 /// The folder's lock, a file that nothing replaces: the system lets it go with this process, however that ends.
 fn locked(dir: &Path) -> anyhow::Result<File> {
     let path = dir.join(LOCK);
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .with_context(|| path.display().to_string())?;
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.with_context(|| path.display().to_string())?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

@@ -30,14 +30,11 @@ impl TimedRows {
     ) -> anyhow::Result<TimedRows> {
         let named = || path.display().to_string();
         let mut file = csv::WriterBuilder::new();
-        let file = file
-            .has_headers(false)
-            .from_path(path)
-            .with_context(named)?;
+        let file = file.has_headers(false).from_path(path);
         let rows = TimedRows {
             began,
             clock: clock.clone(),
-            file: Mutex::new(file),
+            file: Mutex::new(file.with_context(named)?),
         };
         rows.write(&[columns]).with_context(named)?;
         Ok(rows)

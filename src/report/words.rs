@@ -327,19 +327,19 @@ pub fn line(
     cells(name, counts, rate, latencies, Some(tokens))
 }
 
+/// The line of a run that was measured.
+pub fn line_of(name: String, Summary { run, all, .. }: &Summary) -> Vec<String> {
+    let rate = run.a_second(all.completed as f64);
+    let tokens = all.tokens.output;
+    let tokens = tokens.and_then(|tokens| run.a_second(tokens as f64));
+    line(name, counts(all), rate, latencies(all), tokens)
+}
+
 /// The table of runs.
 pub fn of_runs(runs: &[RunReport<'_>]) -> Grid {
     let line = |told: &RunReport<'_>| {
         let mark = told.mark().map_or(String::new(), |mark| format!(" {mark}"));
-        let (run, all) = (&told.summary.run, &told.summary.all);
-        let tokens = all.tokens.output;
-        line(
-            format!("{}{mark}", told.run.name),
-            counts(all),
-            run.a_second(all.completed as f64),
-            latencies(all),
-            tokens.and_then(|tokens| run.a_second(tokens as f64)),
-        )
+        line_of(format!("{}{mark}", told.run.name), &told.summary)
     };
     runs_table(runs.iter().map(line).collect())
 }

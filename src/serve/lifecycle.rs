@@ -76,9 +76,11 @@ impl Proxy {
         let metrics = Metrics::with_label_sets(config.metrics_label_sets.get() as usize)?;
         let trust = credentials.trust.clone();
         let bound = bind(&config, trust, &[], &metrics, inherited).await?;
-        let admin = listen("admin", config.admin, inherited, &[])?;
+        let ours = || bound.iter().map(|bound| &bound.socket);
+        let admin = listen("admin", config.admin, inherited, ours())?;
         let traces = config.engine.traces.listen;
-        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited, &[]));
+        let ours = ours().chain([&admin]);
+        let traces = traces.map(|at| listen(ENGINE_TRACES, at, inherited, ours));
         let traces = traces.transpose()?;
         // Last of what can fail: it moves aside what lies where the records go.
         let shared = Arc::new(shared(

@@ -64,31 +64,34 @@ pub(super) struct Bound {
     upstreams: Arc<Upstreams>,
 }
 
-/// Takes the socket from another process where there is one for this address, or binds a new one.
-pub(super) fn listen(
+/// Takes the socket from another process where there is one for this address, or binds a new one, beside those that this process has.
+pub(super) fn listen<'a>(
     name: &str,
     address: SocketAddr,
     inherited: &mut Inherited,
-    running: &[Arc<Served>],
+    ours: impl IntoIterator<Item = &'a ListenSocket>,
 ) -> anyhow::Result<ListenSocket> {
     let claimed = inherited.claim(name, address);
-    let running = running.iter().map(|running| running.socket.address);
-    let mut ours = running.chain(inherited.addresses());
-    let same_port = ours.find(|at| at.port() == address.port());
-    let listen = if name.starts_with("worker") {
-        ": listen"
-    } else {
-        ""
+    let ours = ours.into_iter();
+    let ours = ours.map(|socket| (socket.name.as_str(), socket.address));
+    let mut ours = ours.chain(inherited.addresses());
+    let same_port = ours.find(|(_, at)| at.port() == address.port());
+    let key = |name: &str| match name.starts_with("worker") {
+        true => format!("{name}: listen"),
+        false => name.to_owned(),
     };
     let wrong = |why: io::Error| {
         let right = match (why.kind(), same_port) {
             (io::ErrorKind::AddrNotAvailable, _) => "give an address of this machine".into(),
-            (io::ErrorKind::AddrInUse, Some(at)) => format!(
+            (io::ErrorKind::AddrInUse, Some((of, at))) if of == name => format!(
                 "this proxy listens on {at}, and can change to another address of that port only by a stop and a start"
             ),
+            (io::ErrorKind::AddrInUse, Some((of, at))) => {
+                format!("`{}` of this proxy has {at}; give each its own", key(of))
+            }
             _ => "is another process there? Give a free address".into(),
         };
-        anyhow!("{name}{listen} = \"{address}\": {why}; {right}")
+        anyhow!("{} = \"{address}\": {why}; {right}", key(name))
     };
     ListenSocket::new(name, address, claimed).map_err(wrong)
 }
@@ -101,7 +104,7 @@ pub(super) async fn bind(
     metrics: &Metrics,
     inherited: &mut Inherited,
 ) -> anyhow::Result<Vec<Bound>> {
-    let mut all = Vec::new();
+    let mut all: Vec<Bound> = Vec::new();
     for (role, address, upstreams, rules) in listeners(config) {
         let (name, key) = match &role {
             Role::Front => ("listen".to_owned(), "upstream".to_owned()),
@@ -120,7 +123,11 @@ pub(super) async fn bind(
                 name,
                 ..socket.clone()
             },
-            None => listen(&name, address, inherited, running)?,
+            None => {
+                let ours = running.iter().map(|running| &running.socket);
+                let ours = ours.chain(all.iter().map(|bound| &bound.socket));
+                listen(&name, address, inherited, ours)?
+            }
         };
         let before = same.map(|(running, _)| running.service.upstreams.load_full());
         let metrics = metrics.clone();

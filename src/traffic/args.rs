@@ -216,7 +216,7 @@ pub struct Args {
 }
 
 /// A value's name on the command line.
-pub(super) fn name(value: impl ValueEnum) -> String {
+pub fn name(value: impl ValueEnum) -> String {
     let possible = value.to_possible_value();
     possible.map_or_else(String::new, |value| value.get_name().to_owned())
 }

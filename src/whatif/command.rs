@@ -10,11 +10,12 @@ use toml::Value;
 use crate::disk;
 use crate::experiment::plan::grid;
 use crate::experiment::plan::read::Entry;
+use crate::report::figures::figures;
 use crate::report::load::Goal;
-use crate::report::outputs;
 use crate::report::reader::{Run, inputs, load};
+use crate::report::{outputs, words};
 use crate::table;
-use crate::units::between;
+use crate::units::{between, four_digits};
 
 use super::Error;
 use super::figures::{Compared, Figures, goal};
@@ -161,16 +162,13 @@ pub fn run(args: &Args) -> Result<(String, Option<String>), Error> {
         return Err(Error::Empty);
     }
     // What cannot be is said before it is learnt what was, and also where nothing is predicted.
-    for (load, settings) in loads
-        .iter()
-        .flat_map(|load| grid.iter().map(move |of| (load, of)))
-    {
-        let was = Deployment::of(&Model::default(), load);
-        let looked_for = args
-            .find
-            .map(|what| (what.key().to_owned(), Value::from(1)));
-        let all: Vec<Entry> = settings.iter().cloned().chain(looked_for).collect();
-        deployment(was, load, &all)?;
+    let looked_for = args.find.map(|of| (of.key().to_owned(), Value::from(1)));
+    for load in &loads {
+        for settings in &grid {
+            let was = Deployment::of(&Model::default(), load);
+            let all: Vec<Entry> = settings.iter().chain(&looked_for).cloned().collect();
+            deployment(was, load, &all)?;
+        }
     }
     let taught = match args.fit.as_slice() {
         [] => None,
@@ -215,13 +213,29 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 
 /// The runs of what is given of which any request can be replayed, with these.
 fn read(given: &[PathBuf]) -> Result<(Vec<Run>, Vec<Load>), Error> {
-    let runs = together(self::load(given)?.runs)?;
+    if let Some([inner, outer]) = nested(given) {
+        return Err(Error::Inside(inner, outer));
+    }
     let mut all = Vec::new();
-    for run in runs {
+    for run in together(self::load(given)?.runs)? {
         let load = Load::of(&run)?;
         all.extend((!load.requests.is_empty()).then_some((run, load)));
     }
     Ok(all.into_iter().unzip())
+}
+
+/// What is given and lies in a folder that is given, too; and that.
+fn nested(given: &[PathBuf]) -> Option<[String; 2]> {
+    let real = |path: &PathBuf| Some((path.canonicalize().ok()?, path.display().to_string()));
+    let all: Vec<(PathBuf, String)> = given.iter().filter_map(real).collect();
+    let mut both = all
+        .iter()
+        .flat_map(|one| all.iter().map(move |other| (one, other)));
+    let is_in = |(one, other): &(&(PathBuf, _), &(PathBuf, _))| {
+        one.0 != other.0 && one.0.starts_with(&other.0)
+    };
+    let (inner, outer) = both.find(is_in)?;
+    Some([inner.1.clone(), outer.1.clone()])
 }
 
 impl<'a> Made<'a> {
@@ -233,13 +247,11 @@ impl<'a> Made<'a> {
         grid: &[Vec<Entry>],
     ) -> Result<Predicted<'a>, Error> {
         let is_said = |settings: &Vec<Entry>| settings.iter().any(|(key, _)| key == SLOTS);
-        let measured = Figures::of(load, &self.args.goodput);
-        let failed = run.table.firsts().filter(|row| !run.table.is_ok(*row));
-        let name = format!("measured: {}", load.name);
+        let of_run = figures(run);
         let mut made = Predicted {
             notes: notes(load, !grid.iter().all(is_said)),
-            line: measured.line(name, load, [load.requests.len(), failed.count()]),
-            measured,
+            line: words::line_of(format!("measured: {}", load.name), &of_run),
+            measured: Figures::measured(&of_run, load, &self.args.goodput),
             predictions: Vec::new(),
             not_found: Vec::new(),
             load,
@@ -331,7 +343,7 @@ impl<'a> Made<'a> {
                 Find::Rate => {
                     let (tried, far) =
                         (rate * (1.0 + PRECISION).powi(-at as i32), place(rate / 2.0));
-                    (four_digits(tried), at - far, at + far)
+                    (Value::from(four_digits(tried)), at - far, at + far)
                 }
             };
             let looked_for = (what.key().to_owned(), value);
@@ -357,34 +369,20 @@ impl<'a> Made<'a> {
 
     /// Why nothing was found.
     fn none_keeps(&self, load: &Load) -> String {
-        let goals = self.args.goodput.iter();
-        let goals: Vec<String> = goals
-            .map(|goal| format!("{}:{}", goal.name, goal.most_ms))
-            .collect();
+        let goals: Vec<String> = self.args.goodput.iter().map(Goal::to_string).collect();
+        let (goals, least) = (goals.join(" "), four_digits(least_rate(load)));
         let looked_for = match self.args.find {
             Some(Find::Servers) => format!("number of servers up to {MOST_SERVERS}"),
-            _ => format!(
-                "rate from {} requests a second on",
-                four_digits(least_rate(load))
-            ),
+            _ => format!("rate from {least} requests a second on"),
         };
         let share = self.args.goodput_share * 100.0;
-        format!(
-            "no {looked_for} keeps {} in {share:.1} % of the requests",
-            goals.join(" ")
-        )
+        format!("no {looked_for} keeps {goals} in {share:.1} % of the requests")
     }
 }
 
 /// The lowest rate that is looked at, requests a second.
 fn least_rate(load: &Load) -> f64 {
     (load.rate() / MOST_SERVERS as f64).max(LEAST_RATE)
-}
-
-/// A rate as a person would write it.
-fn four_digits(rate: f64) -> Value {
-    let scale = 10_f64.powi(3 - rate.log10().floor() as i32);
-    Value::from((rate * scale).round() / scale)
 }
 
 /// What the reader must know of a load.

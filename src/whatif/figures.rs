@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::report::load::Goal;
-use crate::report::words;
+use crate::report::{self, words};
+use crate::request::columns::ColumnId;
 use crate::stats::Summary;
 
 use super::load::{Load, Request, Times};
@@ -104,16 +105,22 @@ fn latency(name: &str) -> Option<Latency> {
     found.map(|(_, latency)| *latency)
 }
 
+impl OfAll {
+    /// Of seconds.
+    fn of(all: Option<&Summary>) -> OfAll {
+        let all = all.map(|all| [all.mean, all.p50, all.p99].map(|of| of * 1e3));
+        let [mean, p50, p99] = all.unwrap_or([f64::NAN; 3]);
+        OfAll { mean, p50, p99 }
+    }
+}
+
 impl Figures {
     /// Of the requests of which it is known what became of them.
     pub fn of(load: &Load, goals: &[Goal]) -> Figures {
         let all = |latency: Latency| {
-            let all = load
-                .seen()
-                .map(|(request, times)| latency(request, times) * 1e3);
-            let found = Summary::of(all).map(|all| [all.mean, all.p50, all.p99]);
-            let [mean, p50, p99] = found.unwrap_or([f64::NAN; 3]);
-            OfAll { mean, p50, p99 }
+            let all = load.seen();
+            let all = all.map(|(request, times)| latency(request, times));
+            OfAll::of(Summary::of(all).as_ref())
         };
         let (mut first, mut last, mut done, mut good) = (f64::INFINITY, 0.0_f64, 0.0, 0.0);
         for (request, times) in load.seen() {
@@ -132,6 +139,19 @@ impl Figures {
             pure_queue_time_ms: all(QUEUE),
             request_throughput: done / (last - first).max(1e-9),
             goodput_share: (!goals.is_empty()).then_some(of_all),
+        }
+    }
+
+    /// What was measured of a load, as the report on its run has it; its share of goals is taken as that of predictions.
+    pub fn measured(run: &report::load::Summary, load: &Load, goals: &[Goal]) -> Figures {
+        let all = |column: ColumnId| OfAll::of(run.all.latencies.get(column));
+        let rate = run.run.a_second(run.all.completed as f64);
+        Figures {
+            ttft_ms: all(ColumnId::ttft),
+            total_latency_ms: all(ColumnId::total_latency),
+            pure_queue_time_ms: all(ColumnId::pure_queue_time),
+            request_throughput: rate.unwrap_or(f64::NAN),
+            goodput_share: Figures::of(load, goals).goodput_share,
         }
     }
 

@@ -63,13 +63,11 @@ impl Fit {
         let shares = shared.chunk_by(|a, b| a.servers.len() == b.servers.len());
         let of_shares =
             |samples: &[Load]| Some((samples.first()?.servers.len(), share(&model, samples)));
+        let running = loads.iter().map(Load::running);
         let mut fit = Fit {
             requests: taught.iter().map(|sample| sample.seen().count()).sum(),
             shares: shares.filter_map(of_shares).collect(),
-            running: loads
-                .iter()
-                .map(Load::running)
-                .fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
+            running: running.fold((0, 0.0), |all, of| (all.0.max(of.0), all.1.max(of.1))),
             model,
             learnt,
             validation: Vec::new(),

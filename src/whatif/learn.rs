@@ -84,16 +84,14 @@ pub fn learn(samples: &[Load]) -> (Model, Vec<Learnt>) {
             moved[n] += moved_by;
             let there = residuals(&with(&moved), samples);
             let both = there.iter().zip(&off);
-            both.map(|(there, here)| (there - here) / moved_by)
-                .collect()
+            both.map(|both| (both.0 - both.1) / moved_by).collect()
         });
         let mut slope = apart(&at).map(|apart| -apart / SURE);
         for (x, of) in slopes.iter().enumerate() {
             let dot = |other: &[f64]| -> f64 {
                 let terms = of.iter().zip(other).zip(&off);
-                terms
-                    .map(|((a, b), off)| a * b / (1.0 + off * off).sqrt())
-                    .sum()
+                let term = |((a, b), off): ((&f64, &f64), &f64)| a * b / (1.0 + off * off).sqrt();
+                terms.map(term).sum()
             };
             slope[x] -= dot(&off);
             curvature[x] = std::array::from_fn(|y| dot(&slopes[y]));
@@ -138,17 +136,14 @@ fn spread(off: &[f64], samples: usize) -> f64 {
 /// What the moments tell at once, and of all else the usual engine, its prefill and its steps made as fast as this one's.
 fn usual(samples: &[Load]) -> Model {
     let seen = || samples.iter().flat_map(Load::seen);
-    let back = of_all(seen().map(|(_, times)| times.first - times.prefilled), 0.5);
+    let way_in = of_all(seen().map(|(of, times)| times.created - of.at), 0.5);
+    let way_back = of_all(seen().map(|(_, times)| times.first - times.prefilled), 0.5);
+    let scheduled = of_all(seen().map(|(_, times)| times.admitted - times.queued), 0.25);
     let mut model = Model {
-        way_in: of_all(
-            seen().map(|(request, times)| times.created - request.at),
-            0.5,
-        ),
-        way_back: back,
+        way_in,
+        way_back,
         profile: Profile {
-            schedule_ms: of_all(seen().map(|(_, times)| times.admitted - times.queued), 0.25)
-                .min(MOST_SCHEDULING)
-                * 1e3,
+            schedule_ms: scheduled.min(MOST_SCHEDULING) * 1e3,
             ..Profile::default()
         },
     };
@@ -165,13 +160,10 @@ fn usual(samples: &[Load]) -> Model {
     for _ in 0..3 {
         let off = residuals(&model, samples);
         let slower = |compared: usize| {
-            let of_samples = off
-                .iter()
-                .skip(compared * MARKS + MEDIAN)
-                .step_by(COMPARED.len() * MARKS);
-            (-COMPARED[compared].0 * of_all(of_samples.copied(), 0.5))
-                .clamp(-3.0, 3.0)
-                .exp()
+            let of_samples = off.iter().skip(compared * MARKS + MEDIAN);
+            let of_samples = of_samples.step_by(COMPARED.len() * MARKS);
+            let slower = -COMPARED[compared].0 * of_all(of_samples.copied(), 0.5);
+            slower.clamp(-3.0, 3.0).exp()
         };
         let slower = [slower(0), slower(1)];
         slow_down(&mut model.profile, slower);
@@ -202,15 +194,14 @@ pub fn share(model: &Model, samples: &[Load]) -> f64 {
     };
     let shares = (SHARES / 5..=SHARES).map(|step| f64::from(step) / f64::from(SHARES));
     let all = shares.map(|share| (off(share), share));
-    all.min_by(|a, b| a.0.total_cmp(&b.0))
-        .map_or(1.0, |best| best.1)
+    let best = all.min_by(|a, b| a.0.total_cmp(&b.0));
+    best.map_or(1.0, |best| best.1)
 }
 
 /// Outliers count little.
 fn cost(off: &[f64]) -> f64 {
-    off.iter()
-        .map(|off| 2.0 * ((1.0 + off * off).sqrt() - 1.0))
-        .sum()
+    let one = |off: &f64| 2.0 * ((1.0 + off * off).sqrt() - 1.0);
+    off.iter().map(one).sum()
 }
 
 /// How far what a model makes of samples is from what was measured, in units of what it may be off.
@@ -225,11 +216,8 @@ fn residuals(model: &Model, samples: &[Load]) -> Vec<f64> {
         for (off, of) in COMPARED {
             let made = marks(both().map(|(request, made, _)| of(request, made)));
             let seen = marks(both().map(|(request, _, seen)| of(request, seen)));
-            all.extend(
-                made.iter()
-                    .zip(seen)
-                    .map(|(made, seen)| (made - seen) / off),
-            );
+            let both = made.iter().zip(seen);
+            all.extend(both.map(|(made, seen)| (made - seen) / off));
         }
     }
     all
@@ -264,11 +252,6 @@ fn solve(mut a: [Vector; COUNT], mut b: Vector) -> Vector {
             b[row] -= factor * b[at];
         }
     }
-    std::array::from_fn(|at| {
-        if a[at][at] == 0.0 {
-            0.0
-        } else {
-            b[at] / a[at][at]
-        }
-    })
+    let known = |at: usize| (a[at][at] != 0.0).then(|| b[at] / a[at][at]);
+    std::array::from_fn(|at| known(at).unwrap_or(0.0))
 }

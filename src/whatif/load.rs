@@ -6,6 +6,7 @@ use crate::report::reader::Run;
 use crate::report::why::Why;
 use crate::request::columns::ColumnId;
 use crate::table::Table;
+use crate::units::count;
 
 use super::Error;
 
@@ -155,12 +156,17 @@ impl Load {
     /// Of a run.
     ///
     /// # Errors
-    /// It is of pairs of servers, or of worker hops.
+    /// It is of pairs of servers, of worker hops, or a part of a load.
     pub fn of(run: &Run) -> Result<Load, Error> {
         let table = &run.table;
         let is_hop = |row| table.text(ColumnId::seen_by, row) == "hop";
         if !table.is_empty() && (0..table.len()).all(is_hop) {
             return Err(Error::Hops(run.name.clone()));
+        }
+        if let Some(shard) = run.read_of::<String>("/config/shard")
+            && !shard.ends_with("/1")
+        {
+            return Err(Error::Shard(run.name.clone(), shard));
         }
         if table.has(ColumnId::disaggregated) {
             return Err(Error::Pairs(run.name.clone()));
@@ -191,7 +197,8 @@ impl Load {
         }
         if left_out > 0 {
             notes.push(format!(
-                "{left_out} rows are left out: they failed, or tell no arrival or no numbers of tokens"
+                "left out: {} (failed, or without arrival or numbers of tokens)",
+                count(left_out, "row")
             ));
         }
         let named = |note| format!("{}: {note}", run.name);
@@ -244,16 +251,8 @@ impl Load {
     /// Of a server's requests those that came closest together; `of` servers share the room for samples. Who met others that are
     /// not among them is there, but not as seen. `None`: too few tell anything.
     pub fn sample(&self, server: usize, of: usize) -> Option<Load> {
-        let its = self
-            .requests
-            .iter()
-            .filter(|request| request.server == server);
-        let all: Vec<Request> = its
-            .map(|request| Request {
-                server: 0,
-                ..*request
-            })
-            .collect();
+        let its = self.requests.iter().filter(|of| of.server == server);
+        let all: Vec<Request> = its.map(|of| Request { server: 0, ..*of }).collect();
         let tokens: u64 = all.iter().map(|request| u64::from(request.output)).sum();
         let room = MOST.1 / of.max(1) as u64 * all.len() as u64 / tokens.max(1);
         let size = (room as usize).min(MOST.0).max(5 * FEWEST).min(all.len());
@@ -262,15 +261,12 @@ impl Load {
         let from = starts.min_by(|a, b| span(a).total_cmp(&span(b)))?;
         let (before, rest) = all.split_at(from);
         let (requests, after) = rest.split_at(size);
-        let ends = before
-            .iter()
-            .map(|request| request.seen.map_or(0.0, |seen| seen.finish));
-        let from = ends.fold(f64::NEG_INFINITY, f64::max);
+        let end = |request: &Request| request.seen.map_or(0.0, |seen| seen.finish);
+        let from = before.iter().map(end).fold(f64::NEG_INFINITY, f64::max);
         let to = after.first().map_or(f64::INFINITY, |next| next.at);
         let alone = |request: &Request| {
-            let seen = request
-                .seen
-                .filter(|seen| request.at >= from && seen.finish <= to);
+            let is_alone = |seen: &Times| request.at >= from && seen.finish <= to;
+            let seen = request.seen.filter(is_alone);
             Request { seen, ..*request }
         };
         let sample = Load {
@@ -286,15 +282,15 @@ impl Load {
 
 /// What a row tells; its server is not told yet.
 fn request(table: &Table, row: usize) -> Option<Request> {
-    let count = |column| Some(u32::try_from(table.whole(column, row)?).unwrap_or(u32::MAX));
+    let tokens = |column| Some(u32::try_from(table.whole(column, row)?).unwrap_or(u32::MAX));
     let at = table.number(ColumnId::arrival_time, row)?;
-    let prompt = count(ColumnId::actual_prompt_tokens)?.max(1);
-    let made = count(ColumnId::actual_output_tokens);
+    let prompt = tokens(ColumnId::actual_prompt_tokens)?.max(1);
+    let made = tokens(ColumnId::actual_output_tokens);
     let request = Request {
         at,
         prompt,
-        cached: count(ColumnId::cached_tokens).unwrap_or(0).min(prompt),
-        output: made.or_else(|| count(ColumnId::decode_length))?.max(1),
+        cached: tokens(ColumnId::cached_tokens).unwrap_or(0).min(prompt),
+        output: made.or_else(|| tokens(ColumnId::decode_length))?.max(1),
         server: 0,
         seen: seen(table, row, at),
     };

@@ -6,7 +6,7 @@ use clap::{ArgAction, Args as _, Command, FromArgMatches as _};
 use toml::Value;
 
 use crate::experiment::plan::grid::Sweep;
-use crate::experiment::plan::line::{key_of, text, usage};
+use crate::experiment::plan::line::{key_of, text, usage, value_of};
 use crate::experiment::plan::read::{Entry, flag};
 use crate::sim::engine::Profile;
 use crate::units::{between, rate};
@@ -55,16 +55,20 @@ struct Changed {
 /// One is no `KEY=VALUE`.
 pub fn sweeps(given: &[String]) -> Result<Vec<Sweep>, Error> {
     let sweep = |given: &String| {
-        let (key, value) = given
-            .split_once('=')
-            .ok_or_else(|| wrong(given, "must be KEY=VALUE, such as max_running_requests=64"))?;
+        let right = "must be KEY=VALUE, such as max_running_requests=64";
+        let (key, value) = given.split_once('=').ok_or_else(|| wrong(given, right))?;
         let key = key.trim().replace('-', "_");
         let inner = value.trim().trim_start_matches('[').trim_end_matches(']');
         let values = match flag(&[inner], false, true) {
             Value::Array(values) => values,
             value => vec![value],
         };
-        Ok(Sweep { key, values })
+        let read = |value| {
+            let set = vec![flag_of(&key, &value)];
+            value_of(command(), set, &key, value)
+        };
+        let values = values.into_iter().map(read).collect();
+        Ok((key, values))
     };
     given.iter().map(sweep).collect()
 }
@@ -107,16 +111,23 @@ pub fn deployment(
     })
 }
 
-/// Settings as a command line; what is not given of a profile stays as it is.
-fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
-    let command = Changed::augment_args(Command::new("sim").no_binary_name(true));
+/// What reads settings: all that is not given stays as it is.
+fn command() -> Command {
     let plain = |arg: clap::Arg| {
         let arg = arg.action(ArgAction::Set);
         arg.default_value(Resettable::Reset)
     };
-    let flag = |(key, value): &Entry| format!("--{}={}", key.replace('_', "-"), text(value));
-    let read = command.mut_args(plain);
-    let read = read.try_get_matches_from(settings.iter().map(flag));
+    Changed::augment_args(Command::new("sim").no_binary_name(true)).mut_args(plain)
+}
+
+fn flag_of(key: &str, value: &Value) -> String {
+    format!("--{}={}", key.replace('_', "-"), text(value))
+}
+
+/// Settings as a command line; what is not given of a profile stays as it is.
+fn read(profile: Profile, settings: &[Entry]) -> Result<Changed, Error> {
+    let flags = settings.iter().map(|(key, value)| flag_of(key, value));
+    let read = command().try_get_matches_from(flags);
     let mut changed = Changed {
         profile,
         ..Changed::default()

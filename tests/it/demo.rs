@@ -105,7 +105,7 @@ fn a_number_that_is_out_of_range_is_told_with_the_range() {
     ] {
         let line: Vec<&str> = line.split(' ').collect();
         let Done { code, err, .. } = run(queuescope(&line));
-        let told = format!("error: {flag}: must be a number from 1 to 1000000\n");
+        let told = format!("error: {flag}: must be a whole number from 1 to 1000000\n");
         assert_eq!((code, err), (Some(2), told));
     }
 }

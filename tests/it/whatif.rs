@@ -67,12 +67,19 @@ fn a_setting_does_not_undo_another() {
     let [cache, slots] = ["disable_radix_cache=true", "max_running_requests=4"];
     for given in [[cache, slots], [slots, cache]] {
         let sweeps = sweeps(&given.map(str::to_owned)).unwrap().into_iter();
-        let settings: Vec<_> = sweeps.map(|mut of| (of.key, of.values.remove(0))).collect();
+        let settings: Vec<_> = sweeps
+            .map(|(key, mut values)| (key, values.remove(0)))
+            .collect();
         let was = Deployment::of(&Model::default(), &of_slots(&[2]));
         let made = deployment(was, &Load::default(), &settings).unwrap();
         assert!(made.model.profile.disable_radix_cache, "{given:?}");
         assert_eq!(made.slots, [4]);
     }
+    // Values are called what they are.
+    let (_, values) = sweeps(&["step_gap_ms=1ms,0.002s".to_owned()])
+        .unwrap()
+        .remove(0);
+    assert_eq!(values, [1, 2].map(toml::Value::from));
 }
 
 /// Nothing that came to servers of so many slots.

@@ -100,10 +100,8 @@ pub(super) fn failure(
         said = said.replace(secret, MASK);
     }
     let why = cause(&said, status).unwrap_or_else(|| "its log may say why".to_owned());
-    let lines: Vec<&str> = said
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
+    let is_said = |line: &&str| !line.trim().is_empty();
+    let lines: Vec<&str> = said.lines().filter(is_said).collect();
     let tail = match &lines[lines.len().saturating_sub(LINES)..] {
         [] => " (empty)".to_owned(),
         tail => format!(", which ends with\n  {}", tail.join("\n  ")),

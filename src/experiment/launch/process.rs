@@ -109,10 +109,9 @@ impl Process {
     fn keeper(&self, signals: PipeReader, kept: PipeWriter) -> io::Result<Child> {
         let line = &self.command;
         // A server may say what it was told.
-        let mode = if line.secrets().is_empty() {
-            0o666
-        } else {
-            0o600
+        let mode = match line.secrets()[..] {
+            [] => 0o666,
+            _ => 0o600,
         };
         let mut log = OpenOptions::new();
         let mut log = log.create(true).append(true).mode(mode).open(&self.log)?;

@@ -80,9 +80,8 @@ pub(super) fn text(
     }
     let mut file = Table::new();
     for (key, value) in &spec.proxy {
-        let is_beside = SECTIONS
-            .iter()
-            .any(|name| key.split('.').next() == Some(name));
+        let first = key.split('.').next();
+        let is_beside = SECTIONS.iter().any(|name| first == Some(name));
         let table = if is_beside { &mut file } else { &mut proxy };
         put(table, key, value.clone());
     }

@@ -91,14 +91,6 @@ pub struct DeploymentSpec {
 pub const ROUTER_POLICIES: [&str; 4] = ["cache_aware", "round_robin", "random", "power_of_two"];
 const NOT_OF_ROUTER: &str = "shortest_queue";
 
-impl EngineName {
-    /// As a plan has it.
-    pub fn name(self) -> String {
-        let name = self.to_possible_value();
-        name.map_or_else(String::new, |name| name.get_name().to_owned())
-    }
-}
-
 impl DeploymentSpec {
     /// How long each of them may take until it is ready: SGLang loads a model and may compile.
     pub fn start_timeout(&self) -> Duration {

@@ -9,7 +9,7 @@ use super::Plan;
 use super::error::PlanError;
 use super::keys::{SGLANG, STARTED};
 use super::line::{self, Settings, text};
-use crate::experiment::faults::FaultPlan;
+use crate::experiment::faults::{FaultKind, FaultPlan};
 use crate::experiment::launch::{
     Access, CommandLine, DeploymentSpec, EngineName, Router, ServerSpec, check_proxy,
 };
@@ -21,24 +21,15 @@ use crate::traffic::client::{Target, TlsArgs, UpstreamKind, api_key};
 /// The flag by which SGLang and the simulator are one of a pair.
 const MODE: &str = "disaggregation_mode";
 /// Keys that are flags of SGLang's by the same name; those that the simulator has are its, too.
-const OF_SERVERS: [&str; 9] = [
-    "model_path",
-    "tp_size",
-    "max_running_requests",
-    "mem_fraction_static",
-    "chunked_prefill_size",
-    "schedule_conservativeness",
-    "quantization",
-    "enable_torch_compile",
-    "enable_metrics",
-];
+const OF_SERVERS: &str = "model_path tp_size max_running_requests mem_fraction_static chunked_prefill_size \
+    schedule_conservativeness quantization enable_torch_compile enable_metrics";
 
 /// Whether the settings of a run go together, as far as that shows before anything is started.
 ///
 /// # Errors
 /// The key and what would be right.
 pub fn check(settings: &Settings) -> Result<(), PlanError> {
-    fits(settings).map_err(|wrong| PlanError(wrong.to_string()))
+    Ok(fits(settings)?)
 }
 
 fn fits(settings: &Settings) -> anyhow::Result<()> {
@@ -86,10 +77,18 @@ fn fits(settings: &Settings) -> anyhow::Result<()> {
     if keys.engine == EngineName::Sim {
         check_sim(settings)?;
     }
-    ensure!(
-        keys.enable_node_failures != Some(true) || keys.failure_schedule.is_some(),
-        "enable_node_failures: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
-    );
+    for (key, is_asked) in [
+        (
+            "enable_node_failures",
+            keys.enable_node_failures == Some(true),
+        ),
+        ("failure_kind", keys.failure_kind != FaultKind::Kill),
+    ] {
+        ensure!(
+            !is_asked || keys.failure_schedule.is_some(),
+            "{key}: nothing fails without failure_schedule, such as {{ 30 = [1, 2], 60 = [] }}"
+        );
+    }
     ensure!(
         !keys.find_max_rate || !settings.load.goodput.is_empty(),
         "find_max_rate: needs an objective: add goodput, such as [\"ttft:500\", \"e2el:5000\"]"
@@ -102,9 +101,8 @@ fn fits_pairs(settings: &Settings) -> anyhow::Result<()> {
     let keys = &settings.keys;
     if !keys.has_pairs() {
         let roles = ServerRole::ALL.map(ServerRole::name);
-        let given = roles
-            .iter()
-            .find(|name| settings.table(name).next().is_some());
+        let is_given = |name: &&str| settings.table(name).next().is_some();
+        let given = roles.into_iter().find(is_given);
         match given.filter(|_| keys.engine != EngineName::External) {
             Some(name) => bail!(
                 "[{name}] has flags of servers that only {name}; give num_prefill and num_decode"
@@ -134,9 +132,7 @@ fn check_sim(settings: &Settings) -> Result<(), PlanError> {
             let wrong = "no such key; `queuescope sim --help` names all";
             return Err(PlanError::of(&format!("{name}.{key}"), wrong));
         }
-        let flags = server_flags(settings, (0, role), None);
-        let flags: Vec<String> = std::iter::once("sim".to_owned()).chain(flags).collect();
-        line::check_sim(&flags, name)?;
+        line::check_sim(&server_flags(settings, (0, role), None), name)?;
     }
     Ok(())
 }
@@ -156,13 +152,11 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         };
         let mut line = line.with(server_flags(settings, (number, role), logs.as_deref()));
         let env = settings.table("env");
-        line.env = env
-            .map(|(name, value)| (name.to_owned(), text(value)))
-            .collect();
+        line.env = env.map(|(name, value)| (name, text(&value))).collect();
         ServerSpec::Started(line)
     };
     let router_flags = settings.table("sglang_router");
-    let router_flags = router_flags.flat_map(|(key, value)| line::flags(key, value));
+    let router_flags = router_flags.flat_map(|(key, value)| line::flags(&key, &value));
     let needs_hops = faults(settings).is_some_and(|faults| faults.needs_hops());
     let mut spec = DeploymentSpec {
         engine: keys.engine,
@@ -208,9 +202,7 @@ pub fn spec(settings: &Settings, dir: &Path, program: &Path) -> Result<Deploymen
         let takes_faults = needs_hops.then(|| ("fault_injection".to_owned(), true.into()));
         spec.proxy.extend(takes_faults);
     }
-    let given = settings.table("proxy");
-    spec.proxy
-        .extend(given.map(|(key, value)| (key.to_owned(), value.clone())));
+    spec.proxy.extend(settings.table("proxy"));
     Ok(spec)
 }
 
@@ -237,9 +229,8 @@ fn told(settings: &Settings) -> Option<Told> {
     let is_listened = names.iter().any(|key| {
         key.split('.').take(2).eq(["proxy", "engine"]) || key.ends_with(".otlp_traces_endpoint")
     });
-    let has_logs = names
-        .iter()
-        .any(|key| key == "engine_logs" || key.starts_with(&logs));
+    let is_log = |key: &String| key == "engine_logs" || key.starts_with(&logs);
+    let has_logs = names.iter().any(is_log);
     let traces = settings.get(&format!("{own}.enable_trace"));
     let backend = settings.text("backend");
     let is_untold = backend.is_some_and(|backend| backend != "sglang") && keys.enable_metrics;
@@ -302,9 +293,9 @@ fn server_flags(
     let keys = &settings.keys;
     let is_sglang = keys.engine == EngineName::Sglang;
     let mut all = Table::new();
-    let is_flag = |key: &&&str| is_sglang || line::SIM.contains(&format!("sim.{key}"));
-    let named = |key: &&str| Some(((*key).to_owned(), settings.get(key)?.clone()));
-    all.extend(OF_SERVERS.iter().filter(is_flag).filter_map(named));
+    let is_flag = |key: &&str| is_sglang || line::SIM.contains(&format!("sim.{key}"));
+    let named = |key: &str| Some((key.to_owned(), settings.get(key)?.clone()));
+    all.extend(OF_SERVERS.split(' ').filter(is_flag).filter_map(named));
     let mut own = |flag: &str, value: Value| all.insert(flag.to_owned(), value);
     if is_sglang {
         // Each has GPUs of its own, or shares them with so many.
@@ -326,8 +317,7 @@ fn server_flags(
     }
     let table = if is_sglang { "sglang" } else { "sim" };
     for table in [table].into_iter().chain(role.map(ServerRole::name)) {
-        let given = settings.table(table);
-        all.extend(given.map(|(key, value)| (key.to_owned(), value.clone())));
+        all.extend(settings.table(table));
     }
     if let Some(logs) = logs {
         let is_said = |key: &String| key.replace('-', "_").starts_with("log_requests");
@@ -344,10 +334,8 @@ fn server_flags(
             own("log_requests_level", 0.into());
         }
     }
-    let flags = all.iter();
-    flags
-        .flat_map(|(key, value)| line::flags(key, value))
-        .collect()
+    let flags = all.iter().map(|(key, value)| line::flags(key, value));
+    flags.flatten().collect()
 }
 
 /// What was given and means nothing to what is started: said, and no error.
@@ -370,7 +358,7 @@ pub fn without_effect(plan: &Plan, settings: &Settings) -> Vec<String> {
         let is_idle = place.is_some_and(|place| idle.contains(&place)) || is_instead(name);
         is_idle && !is_default
     };
-    let engine = settings.keys.engine.name();
+    let engine = traffic::name(settings.keys.engine);
     let told = |name: &String| match is_instead(name) {
         true => format!("{name} means nothing beside num_prefill and num_decode"),
         false => format!("{name} means nothing to engine {engine}"),

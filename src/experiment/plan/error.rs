@@ -5,6 +5,12 @@
 #[error("{0}")]
 pub struct PlanError(pub String);
 
+impl From<anyhow::Error> for PlanError {
+    fn from(wrong: anyhow::Error) -> PlanError {
+        PlanError(wrong.to_string())
+    }
+}
+
 impl PlanError {
     /// Of a key.
     pub fn of(key: &str, wrong: impl std::fmt::Display) -> PlanError {

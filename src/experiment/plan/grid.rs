@@ -7,14 +7,8 @@ use super::error::PlanError;
 use super::read::Entry;
 use crate::report::files::plain;
 
-/// A key with several values.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sweep {
-    /// The key.
-    pub key: String,
-    /// Its values, in order.
-    pub values: Vec<Value>,
-}
+/// A key with its several values, in order.
+pub type Sweep = (String, Vec<Value>);
 
 /// More runs than this are taken for a slip.
 const MOST_RUNS: usize = 2_000;
@@ -26,17 +20,17 @@ const LONGEST: usize = 100;
 /// # Errors
 /// There are too many.
 pub fn combinations(sweeps: &[Sweep], repeats: u32) -> Result<Vec<Vec<Entry>>, PlanError> {
-    let lengths = sweeps.iter().map(|sweep| sweep.values.len());
+    let lengths = sweeps.iter().map(|(_, values)| values.len());
     let count = lengths.fold(repeats as usize, usize::saturating_mul);
     if count > MOST_RUNS {
-        let keys: Vec<&str> = sweeps.iter().map(|sweep| &*sweep.key).collect();
+        let keys: Vec<&str> = sweeps.iter().map(|(key, _)| key.as_str()).collect();
         return Err(PlanError(format!(
             "{} and repeats: make {count} runs; {MOST_RUNS} are the most",
             keys.join(", ")
         )));
     }
     let mut all = vec![Vec::new()];
-    for Sweep { key, values } in sweeps {
+    for (key, values) in sweeps {
         let entries = values.iter().map(|value| (key.clone(), value.clone()));
         let with = |before: &Vec<Entry>| {
             let before = before.clone();
@@ -54,10 +48,8 @@ pub fn label(entries: &[Entry]) -> String {
     if entries.is_empty() {
         return "run".to_owned();
     }
-    let pairs = entries
-        .iter()
-        .map(|(key, value)| format!("{key}={}", plain(&json_of(value))));
-    pairs.collect::<Vec<_>>().join(",")
+    let pair = |(key, value): &Entry| format!("{key}={}", plain(&json_of(value)));
+    entries.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
 /// The folder of the `number`th run, from 1.
@@ -76,57 +68,14 @@ pub fn folder(number: usize, label: &str, repeat: u32) -> String {
 
 /// A combination as `run.json` has it.
 pub fn json(entries: &[Entry]) -> Map<String, serde_json::Value> {
-    let all = entries
-        .iter()
-        .map(|(key, value)| (key.clone(), json_of(value)));
-    all.collect()
+    let entry = |(key, value): &Entry| (key.clone(), json_of(value));
+    entries.iter().map(entry).collect()
 }
 
 fn json_of(value: &Value) -> serde_json::Value {
     match value {
         // JSON has no number for it.
         Value::Float(number) if !number.is_finite() => json!(value.to_string()),
-        value => serde_json::to_value(value).unwrap_or_default(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn folders_are_numbered_and_plain() {
-        assert_eq!(
-            folder(3, "routing_policy=random", 0),
-            "03-routing_policy=random"
-        );
-        assert_eq!(
-            folder(12, "dataset_path=/a b/../c", 1),
-            "12-dataset_path=_a_b_.._c-r2"
-        );
-        assert_eq!(label(&[]), "run");
-        let long = folder(1, &"é".repeat(500), 0);
-        assert!(long.len() < 120 && long.is_ascii(), "{long}");
-    }
-
-    /// As comparisons of settings write it, which read `run.json`.
-    #[test]
-    fn a_table_is_labelled_with_its_members_in_one_order_however_it_was_typed() {
-        for typed in ["{ server = 1, at_s = 2.5 }", "{ at_s = 2.5, server = 1 }"] {
-            let table: toml::Table = format!("faults = {typed}").parse().unwrap();
-            let entries: Vec<Entry> = table.into_iter().collect();
-            let faults = r#"{"at_s":2.5,"server":1}"#;
-            assert_eq!(label(&entries), format!("faults={faults}"), "{typed}");
-            assert_eq!(plain(&json(&entries)["faults"]), faults);
-        }
-    }
-
-    #[test]
-    fn a_rate_without_end_is_a_word_in_json() {
-        let entries = [("request_rate".to_owned(), Value::Float(f64::INFINITY))];
-        assert_eq!(
-            serde_json::Value::Object(json(&entries)),
-            json!({"request_rate": "inf"})
-        );
+        value => json!(value),
     }
 }

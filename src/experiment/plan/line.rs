@@ -1,7 +1,9 @@
 //! All keys of an experiment as one command line: its own and the generator's flags, so that each is read once, by clap.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -11,7 +13,10 @@ use toml::Value;
 use super::error::PlanError;
 use super::keys::{Keys, Kind};
 use super::read::{self, Entry};
-use crate::{secret, sim, traffic};
+use crate::experiment::faults::{FaultKind, Schedule};
+use crate::report::load::Goal;
+use crate::traffic::arrival::curve::Curve;
+use crate::{config, secret, sim, traffic};
 
 /// The keys of a run, each with one value: as they stand in a plan, and read.
 #[derive(Clone, Debug, Parser)]
@@ -28,7 +33,7 @@ pub struct Settings {
 }
 
 #[derive(Parser)]
-#[command(name = "queuescope sim")]
+#[command(name = "queuescope sim", no_binary_name = true)]
 struct Sim {
     #[command(flatten)]
     config: sim::config::Config,
@@ -39,44 +44,36 @@ struct Sim {
 pub struct KeyFlags(pub Vec<Entry>);
 
 /// Flags of the generator that the experiment gives itself, that mean nothing in one, or (the key) that no file shall hold.
-const NOT_OF_PLANS: [&str; 13] = [
-    "api_key",
-    "base_url",
-    "host",
-    "port",
-    "output_dir",
-    "force",
-    "json",
-    "upstream_kind",
-    "time_base",
-    "help",
-    "version",
-    "shard",
-    "start_at",
-];
-const NOT_OF_SIM: [&str; 4] = ["host", "port", "help", "version"];
+const NOT_OF_PLANS: &str = "api_key base_url host port output_dir force json upstream_kind time_base help version shard start_at";
+const NOT_OF_SIM: &str = "host port help version";
 /// Defaults that a plan shows, as the manual has them; of the others the generator's own hold.
-const SHOWN: [&str; 3] = ["request_rate", "dataset_name", "seed"];
+const SHOWN: &str = "request_rate dataset_name seed";
 /// Where the help shows the generator's flags.
 const GENERATOR: &str = "Load";
 /// Keys that the help shows first.
 const COMMON: &str = "engine servers model_path max_running_requests num_gpus router routing_policy repeats request_rate num_prompts";
 
+/// What reads a run's keys, and what reads the table `sim`.
+static READS: LazyLock<[Command; 2]> = LazyLock::new(|| [Settings::command(), Sim::command()]);
 /// All keys but those of tables, as flags.
-pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| but(Settings::command(), &NOT_OF_PLANS));
+pub static KEYS: LazyLock<Vec<Arg>> = LazyLock::new(|| but(&READS[0], NOT_OF_PLANS));
 /// Those of the table `sim`.
 pub static SIM: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let all = but(Sim::command(), &NOT_OF_SIM).into_iter();
+    let all = but(&READS[1], NOT_OF_SIM).into_iter();
     let name = |arg: Arg| Some(format!("sim.{}", arg.get_long()?.replace('-', "_")));
     all.filter_map(name).collect()
 });
 /// The experiment's own.
 static OWN: LazyLock<Command> = LazyLock::new(|| Keys::augment_args(Command::new("own")));
 
-fn but(command: Command, not: &[&str]) -> Vec<Arg> {
-    let mut all: Vec<Arg> = command.get_arguments().cloned().collect();
-    all.retain(|arg| arg.get_long().is_some() && !not.contains(&arg.get_id().as_str()));
-    all
+fn but(command: &Command, not: &str) -> Vec<Arg> {
+    let is_key = |arg: &&Arg| arg.get_long().is_some() && !is_one(arg, not);
+    command.get_arguments().filter(is_key).cloned().collect()
+}
+
+/// Whether an argument is one of these.
+fn is_one(arg: &Arg, names: &str) -> bool {
+    names.split(' ').any(|name| arg.get_id() == name)
 }
 
 /// A key by its name.
@@ -95,21 +92,15 @@ pub fn is_own(key: &Arg) -> bool {
     OWN.get_arguments().any(|own| own.get_id() == key.get_id())
 }
 
-/// The default of a key that a plan shows.
-pub fn default(key: &Arg) -> Option<Value> {
-    let [default] = key.get_default_values() else {
-        return None;
-    };
-    let is_shown = is_own(key) || SHOWN.contains(&key.get_id().as_str());
-    is_shown.then(|| read::scalar(&default.to_string_lossy()))
-}
-
-/// The same in a plan of this kind.
+/// The default of a key that a plan of this kind shows.
 pub fn default_of(kind: Kind, key: &Arg) -> Option<Value> {
-    match (kind, key.get_id().as_str()) {
-        (Kind::Routing, "num_gpus") => Some(4.into()),
-        (Kind::Routing, "router") => Some("builtin".into()),
-        _ => default(key),
+    match (kind, key.get_id().as_str(), key.get_default_values()) {
+        (Kind::Routing, "num_gpus", _) => Some(4.into()),
+        (Kind::Routing, "router", _) => Some("builtin".into()),
+        (_, _, [default]) if is_own(key) || is_one(key, SHOWN) => {
+            Some(read::scalar(&default.to_string_lossy()))
+        }
+        _ => None,
     }
 }
 
@@ -132,7 +123,7 @@ fn any(kind: Kind, key: &'static Arg) -> Arg {
     let is_switch = !key.get_action().takes_values();
     let names = key.get_value_names().unwrap_or_default();
     let is_bool = is_switch || names.first().is_some_and(|name| name == "BOOL");
-    let is_common = COMMON.split(' ').any(|name| key.get_id() == name);
+    let is_common = is_one(key, COMMON);
     let heading = key.get_help_heading().filter(|_| is_own(key));
     let values = values(kind, key);
     let told = |help: &StyledStr| format!("{help}{values}");
@@ -171,18 +162,61 @@ fn own_flags(key: &Arg, value: &Value) -> Vec<String> {
     }
 }
 
+/// A value as its key's reader takes it: a number of the key's own unit, whatever it was written with, so that what is the same is
+/// called the same. One that it does not take stays: what is wrong is told of all of a run's.
+pub fn as_read(name: &str, value: Value) -> Value {
+    let (command, flags, name) = match (key(name), name.split_once('.')) {
+        (Some(key), _) => (&READS[0], own_flags(key, &value), name),
+        (_, Some(("sim" | "prefill" | "decode", name))) => (&READS[1], flags(name, &value), name),
+        (_, Some(("proxy", name))) => {
+            let number = config::sections::as_read(name, &value);
+            return number.map_or(value, |number| read::scalar(&number.to_string()));
+        }
+        _ => return value,
+    };
+    value_of(command.clone(), flags, name, value)
+}
+
+/// The value of an argument as its command reads it, given these flags; as it is where it does not.
+pub fn value_of(command: Command, flags: Vec<String>, name: &str, value: Value) -> Value {
+    let Ok(read) = command.try_get_matches_from(flags) else {
+        return value;
+    };
+    if let Ok(Some(goals)) = read.try_get_many::<Goal>(name) {
+        return goals.map(Goal::to_string).collect::<Vec<_>>().into();
+    }
+    let of_any_type = [
+        taken(&read, name, f64::to_string),
+        taken(&read, name, |of: &Duration| of.as_secs_f64().to_string()),
+        taken(&read, name, i64::to_string),
+        taken(&read, name, u32::to_string),
+        taken(&read, name, u64::to_string),
+        taken(&read, name, usize::to_string),
+        taken(&read, name, bool::to_string),
+        taken(&read, name, Curve::to_string),
+        taken(&read, name, FaultKind::to_string),
+        taken(&read, name, Schedule::to_string),
+    ];
+    of_any_type.into_iter().flatten().next().unwrap_or(value)
+}
+
+/// The value that was read of an argument, if it is of this type.
+fn taken<T: Any + Clone + Send + Sync>(
+    read: &ArgMatches,
+    name: &str,
+    text: fn(&T) -> String,
+) -> Option<Value> {
+    Some(read::scalar(&text(read.try_get_one(name).ok()??)))
+}
+
 impl Settings {
     /// Reads the keys that have a value; those of tables are left to the programs that get them.
     ///
     /// # Errors
     /// The key and what would be right.
     pub fn read(written: BTreeMap<String, Value>) -> Result<Settings, PlanError> {
-        // All at once is the generator's own default, which a trace or a curve takes the place of.
-        let is_said = |(key, value): &(&String, &Value)| {
-            *key != "request_rate" || value.as_float() != Some(f64::INFINITY)
-        };
-        let said = written.iter().filter(is_said);
-        let flags = said.filter_map(|(name, value)| Some(own_flags(key(name)?, value)));
+        let all = written.iter();
+        let flags = all.filter_map(|(name, value)| Some(own_flags(key(name)?, value)));
         // What does not go together shows only when all is laid out; what lies in files, when they are read.
         let read = Settings::try_parse_from(flags.flatten()).map_err(|error| usage(&error, ""))?;
         Ok(Settings { written, ..read })
@@ -199,17 +233,16 @@ impl Settings {
     }
 
     /// The keys of a table, without its name.
-    pub fn table<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, &'a Value)> {
+    pub fn table(&self, name: &str) -> impl Iterator<Item = Entry> {
         self.written.iter().filter_map(move |(key, value)| {
             let key = key.strip_prefix(name)?.strip_prefix('.')?;
-            Some((key, value))
+            Some((key.to_owned(), value.clone()))
         })
     }
 
     /// The objective's limits: `ttft:500`.
     pub fn goodput(&self) -> Vec<String> {
-        let all = self.get("goodput").and_then(Value::as_array);
-        all.into_iter().flatten().map(text).collect()
+        self.load.goodput.iter().map(Goal::to_string).collect()
     }
 
     /// The names of all of them.
@@ -257,15 +290,13 @@ impl FromArgMatches for KeyFlags {
     }
 }
 
-/// Checks the simulator's command line, from its subcommand on; what is wrong is of `table`.
+/// Checks flags of the simulator's; what is wrong is of `table`.
 ///
 /// # Errors
 /// The key and what would be right.
 pub fn check_sim(flags: &[String], table: &str) -> Result<(), PlanError> {
-    match Sim::try_parse_from(flags) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(usage(&error, &format!("{table}."))),
-    }
+    let read = Sim::try_parse_from(flags).map(|_| ());
+    read.map_err(|error| usage(&error, &format!("{table}.")))
 }
 
 /// A key of a table and its value as flags: as SGLang and its router take them, whose parser (Python's argparse) takes all values of

@@ -2,8 +2,8 @@
 
 use toml::{Table, Value};
 
-use super::TABLES;
 use super::error::PlanError;
+use super::is_table;
 use crate::units;
 
 /// A key with its value. Keys of tables have the table's name before them: `sim.decode_step_ms`.
@@ -22,7 +22,7 @@ pub fn file(text: &str) -> Result<Vec<Entry>, PlanError> {
     let mut entries = Vec::new();
     for (key, value) in table {
         match value {
-            Value::Table(inner) if TABLES.contains(&&*key) => {
+            Value::Table(inner) if is_table(&key) => {
                 let of_table = |(name, value)| (format!("{key}.{name}"), value);
                 entries.extend(inner.into_iter().map(of_table));
             }
@@ -42,9 +42,10 @@ pub fn flag(words: &[&str], is_list: bool, is_own: bool) -> Value {
         let is_plain = |c: char| c.is_alphanumeric() || "_-./".contains(c);
         !piece.is_empty() && piece.chars().all(is_plain)
     };
+    let is_number = |of: &str| units::per_second(of).or(units::seconds(of)).is_some();
     let is_piece = |piece: &str| match is_own {
         true => is_name(piece.trim()),
-        false => units::per_second(piece.trim()).is_some(),
+        false => is_number(piece.trim()),
     };
     let pieces = words
         .iter()
@@ -105,6 +106,8 @@ mod tests {
             (&["{ 3 = [1], 5 = [] }"], true, "{ 3 = [1], 5 = [] }"),
             (&["inf"], false, "inf"),
             (&["5,10.5"], false, "[5, 10.5]"),
+            (&["300/min,6"], false, "[\"300/min\", 6]"),
+            (&["1min,90"], false, "[\"1min\", 90]"),
             (&["true"], false, "true"),
             // A curve is one value of the generator's, a path another.
             (&["0:5,60:50"], false, "\"0:5,60:50\""),

@@ -134,6 +134,55 @@ fn what_is_written_is_the_same_plan_again() {
 }
 
 #[test]
+fn equal_values_are_one_setting_whatever_they_are_written_with() {
+    for (key, equal, label) in [
+        ("duration", "'1min', 60, 60.0, '60'", "60"),
+        ("request_rate", "'300/min', 5, 5.0", "5"),
+        (
+            "rate_curve",
+            "'0:300/min,1min:50', '0:5, 60:50'",
+            "0:5,60:50",
+        ),
+        ("max_failed", "'5%', 0.05", "0.05"),
+        ("request_timeout_s", "'1500ms', 1.5", "1.5"),
+        ("max_running_requests", "'8', 8", "8"),
+        ("goodput", "['ttft:0.5s'], ['ttft:500']", "[\"ttft:500\"]"),
+        ("sim.decode_step_ms", "'4ms', '0.004s', 4, 4.0", "4"),
+        ("sim.prefill_tokens_per_s", "'40/ms', 40000", "40000"),
+        ("proxy.upstream_connect_timeout_s", "'2000ms', 2, 2.0", "2"),
+        (
+            "failure_schedule",
+            "{ 2min = [2, 1], '0.5s' = [] }, { '0.5' = [], 120 = [1, 2] }",
+            "{\"0.5\":[],\"120\":[1,2]}",
+        ),
+        (
+            "failure_kind",
+            "{ kind = 'slow', ms = '50ms' }, { ms = 50, kind = 'slow', seed = 0 }",
+            "{\"kind\":\"slow\",\"ms\":50}",
+        ),
+        ("failure_kind", "{ kind = 'stall' }, 'stall'", "stall"),
+    ] {
+        let rest = match key {
+            "failure_kind" => "\nfailure_schedule = { 1 = [1], 2 = [] }",
+            "proxy.upstream_connect_timeout_s" => "\nhops = true",
+            _ => "",
+        };
+        let twice = plan(Kind::Routing, &format!("{key} = [{equal}]{rest}"));
+        let twice = twice.unwrap_err().to_string();
+        let is_told = twice.contains(&format!("{key} = {label}: is given twice"));
+        assert!(is_told, "{equal}: {twice}");
+    }
+    let names = |text: &str| {
+        let plan = node(text);
+        let runs = plan.runs().iter();
+        let named = runs.map(|run| (run.label.clone(), format!("{:?}", grid::json(&run.varied))));
+        named.collect::<Vec<_>>()
+    };
+    let (in_units, plain) = ("duration = ['1min', '1.5min']", "duration = [60, 90.0]");
+    assert_eq!(names(in_units), names(plain));
+}
+
+#[test]
 fn a_certificate_is_that_of_who_is_asked() {
     let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();

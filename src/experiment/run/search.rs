@@ -1,6 +1,7 @@
 //! The search of the highest rate that meets an objective: doubling, then halving the way between. Pure.
 
 use crate::report::files::{MaxRate, Trial, TrialFile};
+use crate::units::four_digits;
 
 /// A search under way.
 #[derive(Clone, Debug)]
@@ -39,15 +40,14 @@ impl Search {
         }
         match (self.found.met, self.above()) {
             (None, None) => Some(self.first),
-            (Some(met), None) => Some(round(met * 2.0)),
+            (Some(met), None) => Some(four_digits(met * 2.0)),
             (None, Some(above)) => {
-                Some(round(above / 2.0)).filter(|rate| *rate >= self.first * LOWEST)
+                Some(four_digits(above / 2.0)).filter(|rate| *rate >= self.first * LOWEST)
             }
             (Some(met), Some(above)) if above <= met * (1.0 + self.precision) => None,
             // What lies between may be too close to be another number.
-            (Some(met), Some(above)) => {
-                Some(round(f64::midpoint(met, above))).filter(|rate| *rate > met && *rate < above)
-            }
+            (Some(met), Some(above)) => Some(four_digits(f64::midpoint(met, above)))
+                .filter(|rate| *rate > met && *rate < above),
         }
     }
 
@@ -84,13 +84,6 @@ pub fn requests(rate: f64, seconds: f64, share: f64) -> usize {
 
 /// Requests that may fail in a trial that just meets its share: fewer would be too much by chance.
 const MISSES: f64 = 10.0;
-
-/// A rate as a person would write it: four digits.
-fn round(rate: f64) -> f64 {
-    let digits = 3 - rate.abs().log10().floor() as i32;
-    let scale = 10_f64.powi(digits);
-    (rate * scale).round() / scale
-}
 
 #[cfg(test)]
 mod tests {

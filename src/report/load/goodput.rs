@@ -1,5 +1,6 @@
 //! Goodput: requests a second that kept every goal (DistServe's definition, as bench_serving's `--goodput`).
 
+use std::fmt;
 use std::str::FromStr;
 
 use crate::table::Table;
@@ -25,6 +26,13 @@ pub struct Goodput {
     pub good: u64,
     /// Requests that went well, but lack a latency that a goal names; not good.
     pub unknown: u64,
+}
+
+impl fmt::Display for Goal {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.name, self.most_ms)
+    }
 }
 
 impl FromStr for Goal {

@@ -17,7 +17,7 @@ use crate::request::timeline::{ClockOf, Moment, Relation, Side, Timeline};
 use crate::whatif::figures::{Compared, TPOT, named};
 use crate::whatif::load::{Load, Request, Times};
 
-use super::Made;
+use super::{Find, Made};
 
 impl Made<'_> {
     /// The loads and the predictions, as a report of an experiment shows its runs.
@@ -33,15 +33,13 @@ impl Made<'_> {
                 run.summary["goodput_goals_ms"] = goals.clone();
             }
         }
-        let load = self.are_several.then(|| "load".to_owned());
+        let load = self.are_several.then_some("load");
         let keys = load.into_iter();
-        let mut keys: Vec<String> = keys
-            .chain(sweeps.iter().map(|sweep| sweep.key.clone()))
-            .collect();
-        keys.extend(self.args.find.map(|what| what.key().to_owned()));
+        let keys = keys.chain(sweeps.iter().map(|(key, _)| key.as_str()));
+        let keys = keys.chain(self.args.find.map(Find::key));
         let experiment = ExperimentFile {
             kind: "what-if".to_owned(),
-            keys,
+            keys: keys.map(str::to_owned).collect(),
             ..ExperimentFile::default()
         };
         let loaded = Loaded {

@@ -89,18 +89,12 @@ impl Made<'_> {
             rows: learnt.chain(shared).collect(),
         };
         let all = fit.validation.iter();
-        let replayed = all.map(|run| {
-            cells(&run.name, run.errors(), |off| {
-                format!("{:+.1} %", off * 100.0)
-            })
-        });
+        let signed = |off| format!("{:+.1} %", off * 100.0);
+        let replayed = all.map(|run| cells(&run.name, run.errors(), signed));
+        let names = COMPARED.map(|(name, _)| name);
         let error = cells("error (root mean square)", fit.errors(), percent);
         let replayed = Grid {
-            heads: cells(
-                "replays off by",
-                COMPARED.map(|(name, _)| name),
-                str::to_owned,
-            ),
+            heads: cells("replays off by", names, str::to_owned),
             rows: replayed.chain([error]).collect(),
         };
         let (mut lines, mut notes) = (Vec::new(), String::new());
@@ -111,11 +105,9 @@ impl Made<'_> {
         if !self.args.goodput.is_empty() {
             predicted.heads.push("kept the goal".to_owned());
         }
-        let columns = predicted.heads.len();
-        predicted
-            .rows
-            .iter_mut()
-            .for_each(|row| row.resize(columns, String::new()));
+        for row in &mut predicted.rows {
+            row.resize(predicted.heads.len(), String::new());
+        }
         format!(
             "Learnt of {} requests:\n{}\n{}\n\
              Predicted (±: replays were off by so much, and servers 5 % slower would change so much):\n{}{notes}",
@@ -135,28 +127,19 @@ impl Made<'_> {
         lines.push(kept(&of.line, of.measured.goodput_share));
         let mut note = |what: &str| *notes += &format!("note: {what}\n");
         of.notes.iter().for_each(|what| note(what));
-        for settings in &of.not_found {
-            note(&format!(
-                "{}: {}",
-                self.label(settings, of.load),
-                self.none_keeps(of.load)
-            ));
+        // Where there is no other, why is said at the end.
+        let has_others = self.are_several || !of.predictions.is_empty();
+        for settings in of.not_found.iter().filter(|_| has_others) {
+            let label = self.label(settings, of.load);
+            note(&format!("{label}: {}", self.none_keeps(of.load)));
         }
         for prediction in &of.predictions {
             let label = self.label(&prediction.settings, of.load);
             let refused = prediction.refused;
             lines.push(kept(&prediction.line, prediction.figures.goodput_share));
             let [ttft_p50, ttft_p99, _, total_p99, _, throughput] = prediction.errors.map(percent);
-            let [name, none] = ["  ±", ""].map(str::to_owned);
-            lines.push(vec![
-                name,
-                none.clone(),
-                none,
-                throughput,
-                ttft_p50,
-                ttft_p99,
-                total_p99,
-            ]);
+            let off = ["  ±", "", "", &throughput, &ttft_p50, &ttft_p99, &total_p99];
+            lines.push(off.map(str::to_owned).into());
             if refused > 0 {
                 let all = of.load.requests.len();
                 note(&format!(
@@ -171,9 +154,8 @@ impl Made<'_> {
 }
 
 fn cells<T>(name: &str, all: [T; COMPARED.len()], shown: impl Fn(T) -> String) -> Vec<String> {
-    std::iter::once(name.to_owned())
-        .chain(all.map(shown))
-        .collect()
+    let first = std::iter::once(name.to_owned());
+    first.chain(all.map(shown)).collect()
 }
 
 fn percent(share: f64) -> String {

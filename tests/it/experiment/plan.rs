@@ -7,7 +7,7 @@ use crate::support::process::{queuescope, run};
 use crate::support::table;
 
 const WRONG: &str = "\
---num-gpus 0 | num_gpus = 0: must be a number from 1 to 1024
+--num-gpus 0 | num_gpus = 0: must be a whole number from 1 to 1024
 --request-rate 5,-1 | request_rate = -1: must be a positive number
 --set sim.decode_step_ms=x | sim.decode_step_ms = x: must be a number
 --failure-schedule {3=[9]} | there is no server 9";

@@ -98,6 +98,18 @@ async fn workers_come_move_change_their_name_and_go() {
     assert_eq!(is(&mut new).await, (2, false));
     let everywhere = SocketAddr::from(([0; 4], hop.port()));
     reloads("v", everywhere, &two, "only by a stop and a start");
+    // Nor can another worker have one, also where the system chose its port.
+    let at = hop.to_string();
+    let (v, free) = (("v", &*at, two.addr), ("free", FREE, two.addr));
+    let said = reloaded(&service, &text(&keys, &[v, free]));
+    let (_, taken) = said.split_once("worker free on http://").unwrap();
+    let taken = taken.split([';', ' ']).next().unwrap();
+    let third = ("third", taken, two.addr);
+    let said = reloaded(&service, &text(&keys, &[v, free, third]));
+    let why = format!("`worker free: listen` of this proxy has {taken}; give each its own");
+    assert_says(&said, &format!("worker third: listen = \"{taken}\": "));
+    assert_says(&said, &why);
+    reloads("v", hop, &two, "worker free gone");
     // Gone: no new connections, and those that are kept close with their next response.
     let said = reloaded(&service, &text(&keys, &[]));
     assert_says(&said, "reloaded: changed workers; worker v gone");

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use queuescope::clock::{NANOS, Stamp};
+use queuescope::report;
 use queuescope::request::cell;
 use queuescope::request::columns::{COLUMNS, ColumnId};
 use queuescope::request::csv::TimeBase;
@@ -70,12 +71,39 @@ fn the_table_has_the_figures_of_json() {
         assert_eq!(cells[..2], [failed, &rate], "{shown}");
     }
 }
+
+/// What was measured is what the report says of it.
+#[test]
+fn what_was_measured_is_as_the_report_has_it() {
+    let loads = ["two-servers", "slots16"].map(file);
+    let asked = report::command::Args {
+        dirs: loads.each_ref().map(Into::into).to_vec(),
+        ..Default::default()
+    };
+    let of_report = report::command::run(&asked, None).unwrap();
+    for load in &loads {
+        let name = load.rsplit('/').next().unwrap();
+        let cells = |text: &str| -> Vec<String> {
+            let line = text.lines().find_map(|line| line.split_once(name));
+            line.unwrap()
+                .1
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect()
+        };
+        let shown = said(&[load], "--set rate=1");
+        let table = shown.split_once("Predicted").unwrap().1;
+        assert_eq!(cells(table), cells(&of_report));
+    }
+}
+
 /// Flags, and what is said of them.
 const REFUSED: &str = "\
 --set slots | --set slots: must be KEY=VALUE
 --set max_runing_requests=3 | --set max_runing_requests: is no key that can be set: use rate,
 --set max_running_requests=0 | --set max_running_requests = 0: must be a whole number, 1 or more
---set num_gpus=0 | --set num_gpus = 0: must be a number from 1 to 1024
+--set num_gpus=0 | --set num_gpus = 0: must be a whole number from 1 to 1024
+--set num_gpus=1.5 | --set num_gpus = 1.5: must be a whole number from 1 to 1024
 --set rate=-1 | --set rate = -1: must be a number from 0.001 to 1000
 --set rate=2000 | --set rate = 2000: must be a number from 0.001 to 1000
 --set request_rate=2000000 | --set request_rate = 2000000: must be a number from 0.001 to 1000000
@@ -179,11 +207,45 @@ fn nothing_is_found_for_a_reason() {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["predictions"], json!([]));
     let name = &shown["loads"][0]["name"];
-    let said = json!([{ "load": name, "settings": {}, "reason": none }]);
-    assert_eq!(shown["not_found"], said);
+    let why = json!([{ "load": name, "settings": {}, "reason": none }]);
+    assert_eq!(shown["not_found"], why);
     let (shown, failed) = run(&[&[load.as_str()][..], &flags].concat()).unwrap();
     assert_eq!(failed.as_deref(), Some(none));
-    assert!(shown.contains(none), "{shown}");
+    assert!(!shown.contains(none), "twice: {shown}");
+    // Where something else is found, nothing failed, and it stands with the others.
+    let found = "--find servers --goodput ttft:200 --set tokenize_ms=1,100000";
+    let shown = said(&[&load], found);
+    assert_says(&shown, "note: tokenize_ms=100000: no number of servers");
+}
+
+/// A part of a load does not tell what its servers had to do, and a load is not counted twice.
+#[test]
+fn parts_of_loads_are_refused() {
+    let folder = rewritten(|_| 0.0, ["x", ""]);
+    let (dir, rows) = (folder.path(), folder.path().join("requests.csv"));
+    std::fs::rename(dir.join("rows.csv"), &rows).unwrap();
+    let config = |text: &str| std::fs::write(dir.join("summary.json"), text).unwrap();
+    config(r#"{"config": {"shard": "0/2"}}"#);
+    let given = dir.to_str().unwrap();
+    let error = run(&[given, "--set", "rate=2"]).unwrap_err();
+    assert_says(&error, "is shard 0/2 of a load");
+    assert_says(&error, "queuescope report --merge");
+    // All of it is in this one.
+    config(r#"{"config": {"shard": "0/1"}}"#);
+    let all = said(&[given], "--set rate=2");
+    assert!(!all.contains("left out: 1 row"), "{all}");
+    let error = run(&[given, rows.to_str().unwrap()]).unwrap_err();
+    let lies = format!(
+        "{} lies in {given}, and its load would be doubled",
+        rows.display()
+    );
+    assert_says(&error, &lies);
+    let text = std::fs::read_to_string(&rows).unwrap();
+    let text = text.replacen(",True,ok,", ",False,server_error,", 1);
+    std::fs::write(&rows, text).unwrap();
+    let name = dir.file_name().unwrap().display();
+    let note = format!("note: {name}: left out: 1 row (failed, or ");
+    assert_says(&said(&[given], "--set rate=2"), &note);
 }
 
 /// Writes some of a load's rows as a proxy of this side would, with times of the epoch; clients of `client-b` number theirs alike.
