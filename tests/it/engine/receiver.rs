@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -16,13 +16,13 @@ use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
 use queuescope::engine::span::{EngineSpan, Part};
 use queuescope::telemetry::prometheus::{Batch, LeftOut, Metrics};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt as _;
 
+use super::chat;
+use crate::support::assert_says;
+use crate::support::collector::EXPORT;
 use crate::support::spans;
-use crate::support::wire::until;
-
-const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+use crate::support::wire::{self, until};
 
 /// A receiver, and the batches that it gave on.
 pub struct Running {
@@ -63,20 +63,13 @@ impl Running {
     }
 
     async fn counted(&self, outcome: Batch, many: u64) {
-        let metrics = &self.metrics;
-        until(outcome.name(), || {
-            metrics.trace_batches.with(&[outcome.name()]).get() == many
-        })
-        .await;
+        let batches = self.metrics.trace_batches.with(&[outcome.name()]);
+        until(outcome.name(), || batches.get() == many).await;
     }
 
     fn next(&self) -> Vec<EngineSpan> {
         self.batches.recv_timeout(Duration::from_secs(30)).unwrap()
     }
-}
-
-fn case() -> Vec<u8> {
-    spans::message(&spans::named("direct/chat_stream").spans)
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -86,11 +79,8 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn framed(message: &[u8], is_packed: bool) -> Vec<u8> {
-    let mut frame = BytesMut::new();
-    frame.put_u8(u8::from(is_packed));
-    frame.put_u32(message.len() as u32);
-    frame.put(message);
-    frame.to_vec()
+    let length = (message.len() as u32).to_be_bytes();
+    [&[u8::from(is_packed)], &length[..], message].concat()
 }
 
 struct Answer {
@@ -145,7 +135,7 @@ impl Running {
 
     /// A whole message is taken, and gives so many spans.
     async fn takes_one(&self) {
-        let answer = self.post(PROTOBUF, None, case()).await;
+        let answer = self.post(PROTOBUF, None, chat()).await;
         assert_eq!(answer.status(), 200);
         assert_eq!(self.next().len(), 5);
     }
@@ -196,7 +186,7 @@ async fn exporters_of_the_sdk_are_understood() {
 #[tokio::test]
 async fn a_message_is_read_however_it_is_packed() {
     let running = Running::start();
-    let message = case();
+    let message = chat();
     let packed = gzip(&message);
     for (encoding, body) in [(None, message.clone()), (Some("gzip"), packed.clone())] {
         let answer = running.post(PROTOBUF, encoding, body).await;
@@ -221,29 +211,28 @@ async fn a_message_is_read_however_it_is_packed() {
 #[tokio::test]
 async fn what_is_not_received_here_is_said() {
     let running = Running::start();
-    let json = running.post("application/json", None, b"{}".to_vec()).await;
-    assert_eq!(json.status(), 415);
-    let words = String::from_utf8_lossy(&json.body).into_owned();
-    assert!(words.contains("http/protobuf"), "{words}");
-    let zstd = running.post(PROTOBUF, Some("zstd"), Vec::new()).await;
-    assert_eq!(zstd.status(), 415);
-    for path in ["/v1/metrics", "/v1/logs", "/"] {
-        let answer = running.ask(
-            "POST",
-            path,
-            &[("content-type", Some(PROTOBUF))],
-            Vec::new(),
+    for (method, path, kind, encoding, status) in [
+        ("POST", "/v1/traces", "application/json", None, 415),
+        ("POST", "/v1/traces", "application/grpc", None, 415),
+        ("POST", "/v1/traces", PROTOBUF, Some("zstd"), 415),
+        ("POST", "/v1/metrics", PROTOBUF, None, 404),
+        ("POST", "/", PROTOBUF, None, 404),
+        ("GET", "/v1/traces", PROTOBUF, None, 405),
+    ] {
+        let headers = [("content-type", Some(kind)), ("content-encoding", encoding)];
+        let answer = running.ask(method, path, &headers, Vec::new()).await;
+        assert_eq!(
+            answer.status(),
+            status,
+            "{method} {path} {kind} {encoding:?}"
         );
-        assert_eq!(answer.await.status(), 404, "{path}");
+        let words = String::from_utf8_lossy(&answer.body).into_owned();
+        match status {
+            405 => assert_eq!(answer.head.headers["allow"], "POST"),
+            415 if kind == "application/json" => assert_says(&words, "http/protobuf"),
+            _ => {}
+        }
     }
-    let get = running.ask("GET", "/v1/traces", &[], Vec::new()).await;
-    assert_eq!(
-        (get.status(), &get.head.headers["allow"]),
-        (405, &"POST".parse().unwrap())
-    );
-    let old = running.post("application/grpc", None, Vec::new()).await;
-    assert_eq!(old.status(), 415);
-
     let of_logs = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
     for (path, encoding, body, status) in [
         (of_logs, None, framed(b"", false), "12"),
@@ -264,33 +253,30 @@ async fn what_is_not_received_here_is_said() {
 async fn what_cannot_be_read_is_counted_and_harms_nothing() {
     let running = Running::start();
     for encoding in [None, Some("gzip")] {
-        let nonsense = running.post(PROTOBUF, encoding, b"nonsense".to_vec()).await;
-        assert_eq!(nonsense.status(), 400);
+        let nonsense = running.post(PROTOBUF, encoding, b"nonsense".to_vec());
+        assert_eq!(nonsense.await.status(), 400);
     }
     running.counted(Batch::Malformed, 2).await;
     // 5 MiB of zeros are some kilobytes.
-    let bomb = gzip(&vec![0; 5 << 20]);
-    let answer = running
-        .call(EXPORT, Some("gzip"), framed(&bomb, true))
-        .await;
-    assert_eq!(answer.head.headers["grpc-status"], "8");
-    running.counted(Batch::TooLarge, 1).await;
-    let large = running
-        .call(EXPORT, None, framed(&vec![0; 5 << 20], false))
-        .await;
-    assert_eq!(large.head.headers["grpc-status"], "8");
+    let (zeros, bomb) = (vec![0; 5 << 20], gzip(&vec![0; 5 << 20]));
+    for (encoding, body) in [
+        (Some("gzip"), framed(&bomb, true)),
+        (None, framed(&zeros, false)),
+    ] {
+        let large = running.call(EXPORT, encoding, body).await;
+        assert_eq!(large.head.headers["grpc-status"], "8");
+    }
     running.counted(Batch::TooLarge, 2).await;
     running.takes_one().await;
     // A span by itself: one that is too long, and one without a start.
     let mut case = spans::named("direct/chat_stream").spans;
-    let root = case
-        .iter_mut()
-        .find(|span| span["attrs"]["rid"].is_string());
-    root.unwrap()["attrs"]["long"] = "x".repeat(300_000).into();
-    let waiting = case
-        .iter_mut()
-        .find(|span| span["name"] == "prefill_waiting");
-    waiting.unwrap()["start_ns"] = 0.into();
+    for span in &mut case {
+        if span["attrs"]["rid"].is_string() {
+            span["attrs"]["long"] = "x".repeat(300_000).into();
+        } else if span["name"] == "prefill_waiting" {
+            span["start_ns"] = 0.into();
+        }
+    }
     running.post(PROTOBUF, None, spans::message(&case)).await;
     assert_eq!(running.next().len(), 3);
     for why in LeftOut::ALL {
@@ -302,64 +288,58 @@ async fn what_cannot_be_read_is_counted_and_harms_nothing() {
 #[tokio::test]
 async fn a_sink_without_room_is_counted_and_no_error_of_the_sender() {
     let running = Running::with(false, Limits::default(), None);
-    assert_eq!(running.post(PROTOBUF, None, case()).await.status(), 200);
+    assert_eq!(running.post(PROTOBUF, None, chat()).await.status(), 200);
     running.counted(Batch::NoRoom, 1).await;
+}
+
+/// Of these each begins a request and says no more.
+const BEGUN: [&str; 5] = [
+    "",
+    "PRI * HT",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "GET /v1/traces HTTP/1.1\r\nhost: a\r\n\r\n",
+    "POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nab",
+];
+
+impl Running {
+    /// Connections that have sent so much.
+    async fn hung(&self, begun: &str) -> Vec<wire::Client> {
+        let mut hung = Vec::new();
+        for _ in 0..20 {
+            let mut client = wire::Client::connect(self.receiver.addr()).await;
+            // It may be one of those that are closed at once.
+            drop(client.stream.write_all(begun.as_bytes()).await);
+            hung.push(client);
+        }
+        hung
+    }
 }
 
 #[tokio::test]
 async fn senders_that_hang_hold_nobody_up() {
-    let running = Running::start();
-    let mut hung = Vec::new();
-    for begun in [
-        &b""[..],
-        b"POST /v1/traces HTTP/1.1\r\n",
-        b"POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-type: application/x-protobuf\r\ncontent-length: 99\r\n\r\nab",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    ] {
-        for _ in 0..20 {
-            let mut stream = TcpStream::connect(running.receiver.addr()).await.unwrap();
-            stream.write_all(begun).await.unwrap();
-            hung.push(stream);
-        }
-    }
-    running.takes_one().await;
-    // It ends with them connected.
-    drop(running.receiver);
-    let mut left = Vec::new();
-    let read = hung[0].read_to_end(&mut left).await;
-    assert!(read.is_err() || left.is_empty());
-}
-
-#[tokio::test]
-async fn silent_connections_shut_nobody_out() {
     let limits = Limits {
         connections: 8,
         first: Duration::from_millis(300),
         idle: Duration::from_millis(300),
     };
-    for begun in [
-        &b""[..],
-        b"PRI * HT",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET /v1/traces HTTP/1.1\r\nhost: a\r\n\r\n",
-        b"POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n",
-    ] {
+    let roomy = Running::start();
+    let mut connected = Vec::new();
+    for begun in BEGUN {
+        connected.extend(roomy.hung(begun).await);
         let running = Running::with(true, limits, None);
-        let mut silent = Vec::new();
-        for _ in 0..20 {
-            let mut stream = TcpStream::connect(running.receiver.addr()).await.unwrap();
-            // It may be one of those that are closed at once.
-            drop(stream.write_all(begun).await);
-            silent.push(stream);
-        }
+        let silent = running.hung(begun).await;
         let refused = || running.metrics.trace_connections_refused.with(&[]).get() > 0;
         until("some are refused", refused).await;
         // Each is closed in the end, without a word from its other side.
-        for stream in &mut silent {
-            drop(stream.read_to_end(&mut Vec::new()).await);
+        for mut client in silent {
+            client.read_to_close().await;
         }
         running.takes_one().await;
     }
+    roomy.takes_one().await;
+    // It ends with them connected.
+    drop(roomy.receiver);
+    assert!(connected[0].is_closed().await);
 }
 
 #[tokio::test]
@@ -370,14 +350,11 @@ async fn more_than_may_wait_together_is_turned_away() {
         content-length: 4100000\r\n\r\n";
     let mut senders = tokio::task::JoinSet::new();
     for _ in 0..17 {
-        let addr = running.receiver.addr();
+        let mut client = wire::Client::connect(running.receiver.addr()).await;
         senders.spawn(async move {
-            let mut stream = TcpStream::connect(addr).await.unwrap();
-            stream.write_all(head.as_bytes()).await.unwrap();
-            drop(stream.write_all(&vec![0; 4_000_000]).await);
-            let mut answer = Vec::new();
-            drop(stream.read_to_end(&mut answer).await);
-            String::from_utf8_lossy(&answer).into_owned()
+            client.send(head).await;
+            drop(client.stream.write_all(&vec![0; 4_000_000]).await);
+            String::from_utf8_lossy(&client.read_to_close().await).into_owned()
         });
     }
     let answer = senders.join_next().await.unwrap().unwrap();
