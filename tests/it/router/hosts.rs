@@ -122,15 +122,13 @@ async fn servers_of_one_name_on_two_hosts_are_two_clocks() {
             sim.addr()
         );
         std::fs::write(&config, worker).unwrap();
-        let args = vec!["--config".to_owned(), config.display().to_string()];
-        processes.push(Process::start(*hop, args, 0));
+        let line = format!("--config {}", config.display());
+        processes.push(Process::start(line, 0));
     }
-    let (front, router) = (free_port(), free_port());
-    let args = format!("--listen {front} --upstream {router}");
-    let args = flags(&args).into_iter().map(str::to_owned);
-    let mut front = Process::start(front, args.collect(), 0);
+    let router = free_port();
+    let mut front = Process::start(format!("--upstream {router}"), 0);
     let _router = Router::start_at(Which::Smg113, router, &hops, &[]).await;
-    let run = traffic(front.addr, "two", &flags(FLAGS)).await;
+    let run = traffic(front.addr(), "two", &flags(FLAGS)).await;
     let skews = BTreeMap::from([("w0", 3.0), ("w1", -3.0)]);
     let rows = front.rows();
     assert_eq!((rows.len(), run.records.len()), (60, 60));

@@ -1,5 +1,5 @@
 //! Whether a request waits in the router or in the server: the same load, held back once by the router and once by the
-//! server, and refused by a router that cannot hold it.
+//! server.
 
 use queuescope::clock::Stamp;
 use queuescope::request::outcome::Outcome;
@@ -19,12 +19,12 @@ const FLAGS: &str = "--backend sglang --request-rate 60 --num-prompts 200 --rand
 const LIMITED: &str = "--max-concurrent-requests 4 --queue-size 1000 --queue-timeout-secs 60";
 const UNLIMITED: &str = "--max-concurrent-requests 100000";
 
-async fn run(which: Which, limit: &[&str]) -> Run {
+async fn run(limit: &str) -> Run {
     let sim = sim(|config| {
         config.profile.max_running_requests = SLOTS;
         config.profile.decode_step_ms = 6.0;
     });
-    let stack = Stack::before(vec![sim], which, Hops::Inside, limit).await;
+    let stack = Stack::before(vec![sim], Which::Smg113, Hops::Inside, &flags(limit)).await;
     let run = stack.traffic("q", &flags(FLAGS)).await;
     assert_eq!(run.records.len(), REQUESTS);
     run
@@ -76,8 +76,8 @@ fn assert_law(run: &Run, waits: &[f64], queue: Period) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_decides_whether_router_or_server_is_waited_in() {
-    let limited = run(Which::Smg113, &flags(LIMITED)).await;
-    let unlimited = run(Which::Smg113, &flags(UNLIMITED)).await;
+    let limited = run(LIMITED).await;
+    let unlimited = run(UNLIMITED).await;
     for record in limited.records.iter().chain(&unlimited.records) {
         assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
         assert_eq!(record.inconsistency, None, "{}", record.request_id());
@@ -96,24 +96,4 @@ async fn the_limit_decides_whether_router_or_server_is_waited_in() {
     let queued = seconds(&unlimited.records, |row| row.pure_queue_time);
     assert!(held < mean(&queued) / 20.0, "the router held: {held}");
     assert_law(&unlimited, &queued, Period::PURE_QUEUE);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_0_3_2_refuses_is_shown_as_refused() {
-    let run = run(Which::Sglang032, &flags(LIMITED)).await;
-    let all = run.records.iter();
-    let (refused, served): (Vec<&Row>, Vec<&Row>) = all.partition(|row| row.status == Some(408));
-    assert!(!refused.is_empty() && !served.is_empty());
-    for record in &refused {
-        assert_eq!(record.outcome(), Outcome::Rejected);
-        let error = record.error.as_deref().unwrap();
-        assert!(error.starts_with("408"), "{error}");
-        // No hop ever saw it: nothing is claimed of a server.
-        let hop = (&record.host, &record.worker, in_router(record));
-        assert_eq!(hop, (&None, &None, None));
-    }
-    for record in &served {
-        assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
-        assert!(in_router(record).is_some());
-    }
 }

@@ -9,8 +9,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::upstream::{Step, Upstream};
-use super::wire::{Client, chunk, json_response, post, stream_head};
+use super::upstream::{EVENT, Step, Upstream, done};
+use super::wire::{Client, chunk, post, stream_head};
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,16 +39,12 @@ const EVENTS: usize = 4;
 pub async fn server() -> Upstream {
     Upstream::start(|_, request| {
         if !request.body.ends_with(b"true}") {
-            return vec![Step::Send(json_response("{\"text\":\"x\"}"))];
+            return vec![Step::ok()];
         }
-        let mut steps = vec![Step::Send(stream_head())];
-        for _ in 0..EVENTS {
-            steps.push(Step::Send(chunk("data: {\"text\":\"x\"}\n\n")));
-            steps.push(Step::Pause(Duration::from_millis(15)));
-        }
-        steps.push(Step::Send(chunk("data: [DONE]\n\n")));
-        steps.push(Step::Send(chunk("")));
-        steps
+        let event = Step::Send(chunk(EVENT));
+        let event = [event, Step::Pause(Duration::from_millis(15))];
+        let events = vec![event; EVENTS].concat();
+        [vec![Step::Send(stream_head())], events, done()].concat()
     })
     .await
 }
@@ -56,13 +52,9 @@ pub async fn server() -> Upstream {
 impl Clients {
     /// Starts some of each way: through the front, as a router would to the hop, and to the admin listener.
     pub fn start(front: SocketAddr, hop: SocketAddr, admin: SocketAddr) -> Clients {
-        let all = [(front, Way::Kept), (front, Way::New), (front, Way::Stream)];
-        let all = [
-            all,
-            all,
-            [(hop, Way::Kept), (hop, Way::New), (hop, Way::Stream)],
-        ];
-        let all = all.into_iter().flatten().chain([(admin, Way::Health)]);
+        let three = |addr| [Way::Kept, Way::New, Way::Stream].map(|way| (addr, way));
+        let all = [front, front, hop].into_iter().flat_map(three);
+        let all = all.chain([(admin, Way::Health)]);
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicUsize::new(0));
         let mut running = JoinSet::new();
@@ -146,9 +138,7 @@ async fn exchange(client: &mut Client, id: &str, way: Way) -> Result<bool, Strin
     let sent = client.stream.write_all(&bytes).await;
     sent.map_err(|error| format!("send: {error}"))?;
     let response = client.response().await;
-    let events = String::from_utf8_lossy(&response.body)
-        .matches("data: ")
-        .count();
+    let events = response.text().matches("data: ").count();
     let is_right = response.whole && response.head.starts_with("HTTP/1.1 200");
     if !is_right || (way == Way::Stream && events != EVENTS + 1) {
         return Err(format!("{response:?}"));

@@ -31,6 +31,7 @@ pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
+    pub trailers: HeaderMap,
     /// Why the stream ended before its end.
     pub broken: Option<h2::Error>,
 }
@@ -138,10 +139,12 @@ impl Answer {
                 }
             }
         }
+        let trailers = stream.trailers().await.ok().flatten();
         Answer {
             status: head.status.as_u16(),
             headers: head.headers,
             body,
+            trailers: trailers.unwrap_or_default(),
             broken,
         }
     }
