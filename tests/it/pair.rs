@@ -368,7 +368,7 @@ async fn legs_without_a_room_are_one_row_by_their_trace() {
 /// A row that cannot be read is not lost: a generator's file keeps it, and stays as it is; of the front's it is told.
 #[test]
 fn rows_of_a_pair_that_cannot_be_read_stay_and_are_told() {
-    let whole = "req_id,seen_by,disaggregated\na,front,True\n".to_owned();
+    let whole = "req_id,arrival_time,outcome,disaggregated\na,1,ok,True\n".to_owned();
     let broken = format!("{whole}not a row\n");
     let folder = tempfile::tempdir().unwrap();
     let [own, of_front] = ["requests.csv", "proxy.csv"].map(|name| folder.path().join(name));

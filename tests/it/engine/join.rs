@@ -8,6 +8,7 @@ use queuescope::proxy::shared::UpstreamKind;
 use queuescope::telemetry::otlp::settings::UpstreamFlag;
 use serde_json::{Value, json};
 
+use crate::support::assert_says;
 use crate::support::pair::took;
 use crate::support::proxy::{Front, Row, assert_cells, number, rows};
 use crate::support::spans;
@@ -29,8 +30,14 @@ struct Chat {
 }
 
 impl Chat {
-    async fn with(change: impl FnOnce(&mut Config)) -> Chat {
-        Chat::of(None, change).await
+    /// Asked, and answered whole; its row waits for so many seconds.
+    async fn asked(wait_s: f64) -> Chat {
+        let chat = Chat::of(None, |config| {
+            config.engine.wait_s = wait_s.try_into().unwrap();
+        });
+        let chat = chat.await;
+        chat.ask().await;
+        chat
     }
 
     /// `instead`: what the server does in place of the answer.
@@ -65,14 +72,12 @@ impl Chat {
     /// Asks and reads the whole answer.
     async fn ask(&self) {
         let mut client = self.send_request().await;
-        let answer = client.response().await;
-        assert!(String::from_utf8_lossy(&answer.body).contains("[DONE]"));
+        assert_says(&client.response().await.text(), "[DONE]");
     }
 
     /// The recorded spans as the server would have made them of this request.
     fn spans(&self) -> Vec<Value> {
-        let seen = self.upstream.seen();
-        let parent = seen[0].header("traceparent").unwrap();
+        let parent = self.parent();
         let parts: Vec<&str> = parent.split('-').collect();
         let root = self.spans.iter().find(|span| is_root(span)).unwrap();
         // The server had it 40 ms after we began, and the first token 35 ms later.
@@ -89,6 +94,11 @@ impl Chat {
             span
         });
         moved.collect()
+    }
+
+    /// What the server was told of its trace.
+    fn parent(&self) -> String {
+        self.upstream.seen()[0].header("traceparent").unwrap()
     }
 
     async fn send(&self, spans: &[Value]) {
@@ -148,8 +158,7 @@ fn stream(rid: &str) -> Vec<Step> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_stream_shows_its_queue() {
-    let chat = Chat::with(|_| {}).await;
-    chat.ask().await;
+    let chat = Chat::asked(LONG_S).await;
     until("the row waits", || chat.waiting() == 1).await;
     assert_eq!(rows(&chat.front.records()).len(), 0);
     let mut spans = chat.spans();
@@ -178,8 +187,7 @@ async fn a_chat_stream_shows_its_queue() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_lost_costs_only_what_it_would_have_told() {
-    let chat = Chat::with(|config| config.engine.wait_s = 1.0.try_into().unwrap()).await;
-    chat.ask().await;
+    let chat = Chat::asked(1.0).await;
     let mut spans = chat.spans();
     spans.retain(|span| !is_root(span));
     chat.send(&spans).await;
@@ -191,8 +199,7 @@ async fn what_was_lost_costs_only_what_it_would_have_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_never_comes_is_counted_and_what_comes_late_too() {
-    let chat = Chat::with(|config| config.engine.wait_s = 0.1.try_into().unwrap()).await;
-    chat.ask().await;
+    let chat = Chat::asked(0.1).await;
     let row = chat.front.first_row().await;
     assert_cells(&row, [("timing_source", ""), ("outcome", "ok")]);
     assert_eq!(chat.missing("no_spans"), 1);
@@ -220,8 +227,7 @@ async fn a_client_that_left_before_any_id_came_is_found_by_its_trace() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_lets_no_row_that_waits_be_lost_and_hears_what_is_told_meanwhile() {
     for is_told in [false, true] {
-        let chat = Chat::with(|_| {}).await;
-        chat.ask().await;
+        let chat = Chat::asked(LONG_S).await;
         until("the row waits", || chat.waiting() == 1).await;
         let (spans, queue_s) = (spans::message(&chat.spans()), chat.queue_s());
         let receiver = chat.front.proxy.address("engine.traces").unwrap();
@@ -243,16 +249,12 @@ async fn a_shutdown_lets_no_row_that_waits_be_lost_and_hears_what_is_told_meanwh
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sampled_flag_goes_upstream_unless_the_user_says_otherwise() {
-    let chat = Chat::with(|config| config.engine.wait_s = 0.1.try_into().unwrap()).await;
+    let chat = Chat::asked(0.1).await;
+    assert!(chat.parent().ends_with("-01"));
+    let never = |config: &mut Config| config.otlp.upstream_flag = Some(UpstreamFlag::Never);
+    let chat = Chat::of(None, never).await;
     chat.ask().await;
-    let flag = |chat: &Chat| {
-        let parent = chat.upstream.seen()[0].header("traceparent").unwrap();
-        parent.rsplit('-').next().unwrap().to_owned()
-    };
-    assert_eq!(flag(&chat), "01");
-    let chat = Chat::with(|config| config.otlp.upstream_flag = Some(UpstreamFlag::Never)).await;
-    chat.ask().await;
-    assert_eq!(flag(&chat), "00");
+    assert!(chat.parent().ends_with("-00"));
     // Nothing is waited for.
     chat.front.first_row().await;
     assert_eq!((chat.missing("unsampled"), chat.waiting()), (1, 0));

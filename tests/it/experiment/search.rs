@@ -15,8 +15,7 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
         "max_running_requests = 1\nfind_max_rate = true\ngoodput = ['e2el:400']\ngoodput_share = 0.9\nrequest_rate = 20\n\
          probe_s = 3\nrate_precision = 0.2",
     );
-    let done = plan.run("node", &[]);
-    done.assert_status(&[0, 3]);
+    let done = plan.ran("node", &[]);
     let found = plan.experiment().max_rate.unwrap();
     let (met, above) = (found.met.unwrap(), found.missed.or(found.invalid).unwrap());
     // A machine that is busy with other things finds less, never more: at twice the rate the queue grows by seconds.

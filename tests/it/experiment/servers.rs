@@ -143,7 +143,7 @@ fn chat(command: &str, lines: &str, flags: &[&str]) -> Planned {
     let plan = Planned::new(&format!(
         "{lines}backend = 'sglang-oai-chat'\nmax_running_requests = 1\nrequest_rate = 100\nnum_prompts = 20"
     ));
-    plan.run(command, flags).assert_status(&[0, 3]);
+    plan.ran(command, flags);
     plan
 }
 

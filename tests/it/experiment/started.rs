@@ -40,6 +40,13 @@ impl Planned {
         run(self.command(command, flags))
     }
 
+    /// The same, which goes well; on a busy machine it may be INVALID.
+    pub fn ran(&self, command: &str, flags: &[&str]) -> Done {
+        let done = self.run(command, flags);
+        done.assert_status(&[0, 3]);
+        done
+    }
+
     /// Begins it.
     pub fn begin(&self, command: &str, flags: &[&str]) -> Child {
         let mut process = self.command(command, flags);

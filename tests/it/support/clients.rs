@@ -98,25 +98,10 @@ async fn go(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let is_reused = kept.is_some();
-        let mut client = match kept.take() {
-            Some(client) => client,
-            None => match TcpStream::connect(addr).await {
-                Ok(stream) => Client::from_stream(stream),
-                Err(error) => {
-                    failures.push(format!("{way:?} {number}-{turn}: connect: {error}"));
-                    continue;
-                }
-            },
-        };
-        match exchange(&mut client, &format!("c{number}-{turn}"), way).await {
-            Ok(goes_on) => {
-                done.fetch_add(1, Ordering::Relaxed);
-                kept = (goes_on && way != Way::New).then_some(client);
-            }
-            Err(why) => failures.push(format!(
-                "{way:?} {number}-{turn}, reused {is_reused}: {why}"
-            )),
+        let (id, is_reused) = (format!("c{number}-{turn}"), kept.is_some());
+        match exchange(&mut kept, addr, &id, way).await {
+            Ok(()) => _ = done.fetch_add(1, Ordering::Relaxed),
+            Err(why) => failures.push(format!("{way:?} {id}, reused {is_reused}: {why}")),
         }
         // Of different lengths, so that the end of the old process meets every state of a connection.
         let pause = 1 + (number * 7 + turn * 13) as u64 % 12;
@@ -125,8 +110,20 @@ async fn go(
     failures
 }
 
-/// One request; whether its connection can take another.
-async fn exchange(client: &mut Client, id: &str, way: Way) -> Result<bool, String> {
+/// One request, on the connection that was kept if there is one. Keeps it if it can take another.
+async fn exchange(
+    kept: &mut Option<Client>,
+    addr: SocketAddr,
+    id: &str,
+    way: Way,
+) -> Result<(), String> {
+    let mut client = match kept.take() {
+        Some(client) => client,
+        None => match TcpStream::connect(addr).await {
+            Ok(stream) => Client::from_stream(stream),
+            Err(error) => return Err(format!("connect: {error}")),
+        },
+    };
     let bytes = match way {
         Way::Health => b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n".to_vec(),
         _ => {
@@ -143,5 +140,7 @@ async fn exchange(client: &mut Client, id: &str, way: Way) -> Result<bool, Strin
     if !is_right || (way == Way::Stream && events != EVENTS + 1) {
         return Err(format!("{response:?}"));
     }
-    Ok(response.header("connection").as_deref() != Some("close"))
+    let is_kept = response.header("connection").as_deref() != Some("close");
+    *kept = Some(client).filter(|_| is_kept && way != Way::New);
+    Ok(())
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::wire::{Client, PATIENCE};
+use super::admin::get;
+use super::wire::PATIENCE;
 
 /// Which router; both are started as `smg launch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,15 +75,10 @@ impl Router {
             false => &["--policy", "round_robin"],
         };
         let urls = workers.iter().map(|worker| format!("http://{worker}"));
+        let (port, metrics) = (addr.port(), metrics.port());
+        let line = format!("launch --host 127.0.0.1 --port {port} --prometheus-port {metrics}");
         let child = Command::new(command)
-            .args([
-                "launch",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                &addr.port().to_string(),
-            ])
-            .args(["--prometheus-port", &metrics.port().to_string()])
+            .args(line.split(' '))
             .args(policy)
             .arg("--worker-urls")
             .args(urls)
@@ -93,11 +89,8 @@ impl Router {
             .unwrap();
         let mut router = Router { addr, child };
         for _ in 0..PATIENCE.as_millis() / 20 {
-            assert_eq!(
-                router.child.try_wait().unwrap(),
-                None,
-                "the router ended at once"
-            );
+            let ended = router.child.try_wait().unwrap();
+            assert_eq!(ended, None, "the router ended at once");
             if router.serves(workers.len()).await {
                 return router;
             }
@@ -111,13 +104,9 @@ impl Router {
         if tokio::net::TcpStream::connect(self.addr).await.is_err() {
             return false;
         }
-        let mut client = Client::connect(self.addr).await;
-        client
-            .send(b"GET /workers HTTP/1.1\r\nhost: router\r\nconnection: close\r\n\r\n")
-            .await;
-        let response = client.response().await;
-        let body = String::from_utf8_lossy(&response.body).into_owned();
-        response.status() == 200 && body.matches("\"is_healthy\":true").count() == workers
+        let answer = get(self.addr, "/workers").await;
+        let healthy = answer.text().matches("\"is_healthy\":true").count();
+        answer.status() == 200 && healthy == workers
     }
 }
 

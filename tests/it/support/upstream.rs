@@ -62,7 +62,7 @@ pub struct Upstream {
 struct Log {
     seen: Mutex<Vec<Seen>>,
     /// Connections that the other side closed.
-    gone: Mutex<Vec<usize>>,
+    gone: AtomicUsize,
     /// Bytes of requests that have arrived.
     received: AtomicUsize,
     /// `Step::Send`s whose bytes the kernel has taken.
@@ -159,7 +159,7 @@ impl Upstream {
 
     /// Connections that the other side has closed.
     pub fn gone(&self) -> usize {
-        self.log.gone.lock().unwrap().len()
+        self.log.gone.load(Ordering::Relaxed)
     }
 }
 
@@ -170,10 +170,9 @@ pub const DONE: &str = "data: [DONE]\n\n";
 
 /// The head of a stream and its first event.
 pub fn begun() -> Vec<Step> {
-    vec![
-        Step::Send(wire::stream_head()),
-        Step::Send(wire::chunk(EVENT)),
-    ]
+    [wire::stream_head(), wire::chunk(EVENT)]
+        .map(Step::Send)
+        .into()
 }
 
 /// What ends a stream.
@@ -211,30 +210,26 @@ pub async fn refusing() -> SocketAddr {
 }
 
 async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log) {
-    loop {
-        let Some(request) = read_request(&mut stream, number, log).await else {
-            log.gone.lock().unwrap().push(number);
-            return;
-        };
+    while let Some(request) = read_request(&mut stream, number, log).await {
         let turn = {
             let mut seen = log.seen.lock().unwrap();
             seen.push(request.clone());
             seen.len() - 1
         };
         if !request.whole {
-            log.gone.lock().unwrap().push(number);
-            return;
+            break;
         }
         for step in script(turn, &request) {
-            if !play(step, &mut stream, number, log).await {
+            if !play(step, &mut stream, log).await {
                 return;
             }
         }
     }
+    log.gone.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Whether the connection goes on.
-async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> bool {
+async fn play(step: Step, stream: &mut TcpStream, log: &Log) -> bool {
     match step {
         Step::Send(bytes) => {
             let is_sent = stream.write_all(&bytes).await.is_ok();
@@ -250,9 +245,8 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
             true
         }
         Step::Silence => {
-            let mut rest = Vec::new();
-            let _ = stream.read_to_end(&mut rest).await;
-            log.gone.lock().unwrap().push(number);
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+            log.gone.fetch_add(1, Ordering::Relaxed);
             false
         }
         Step::Relay(target, bytes) => {
@@ -275,30 +269,23 @@ async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> b
 async fn read_request(stream: &mut TcpStream, connection: usize, log: &Log) -> Option<Seen> {
     let mut reader = wire::Reader::default();
     let mut buffer = vec![0; 65536];
-    loop {
-        if reader.is_whole(0) {
-            break;
-        }
-        let read = stream.read(&mut buffer).await.unwrap_or(0);
-        if read == 0 {
-            break;
-        }
+    while !reader.is_whole(0)
+        && let Ok(read @ 1..) = stream.read(&mut buffer).await
+    {
         log.received.fetch_add(read, Ordering::Relaxed);
         let had_head = reader.head.is_some();
         reader.feed(&buffer[..read]);
         let head = reader.head.as_deref().filter(|_| !had_head);
         if head.is_some_and(|head| head.contains("100-continue")) {
-            stream
-                .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
-                .await
-                .ok()?;
+            let go_on = b"HTTP/1.1 100 Continue\r\n\r\n";
+            stream.write_all(go_on).await.ok()?;
         }
     }
     let whole = reader.is_whole(0);
-    reader.head.is_some().then(|| Seen {
+    Some(Seen {
         connection,
-        head: reader.head.clone().unwrap(),
-        body: reader.body.clone(),
+        head: reader.head?,
+        body: reader.body,
         whole,
     })
 }
@@ -363,9 +350,8 @@ async fn relay_to_first(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpSt
             _ = here.read(&mut more) => return,
         }
     }
-    let _ = stream
-        .write_all(b"HTTP/1.1 500 None\r\ncontent-length: 0\r\n\r\n")
-        .await;
+    let none = b"HTTP/1.1 500 None\r\ncontent-length: 0\r\n\r\n";
+    let _ = stream.write_all(none).await;
 }
 
 /// Sends `bytes` to `target` and what comes back to `stream`.

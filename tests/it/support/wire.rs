@@ -42,9 +42,8 @@ pub struct Response {
 /// Names in lower case and values.
 pub fn headers(head: &str) -> Vec<(String, String)> {
     let lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-    lines
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect()
+    let lines = lines.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+    lines.collect()
 }
 
 /// A header's value; there must be at most one.
@@ -104,15 +103,12 @@ impl Reader {
     }
 
     fn header(&self, name: &str) -> Option<String> {
-        let all = headers(self.head.as_deref()?);
-        all.into_iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value)
+        let mut all = headers(self.head.as_deref()?).into_iter();
+        Some(all.find(|(key, _)| key == name)?.1)
     }
 
     fn is_chunked(&self) -> bool {
-        self.header("transfer-encoding")
-            .is_some_and(|how| how == "chunked")
+        self.header("transfer-encoding").as_deref() == Some("chunked")
     }
 
     /// Whether the message is complete; `without` is the body length of one that names none.
