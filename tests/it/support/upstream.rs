@@ -62,7 +62,7 @@ pub struct Upstream {
 struct Log {
     seen: Mutex<Vec<Seen>>,
     /// Connections that the other side closed.
-    gone: AtomicUsize,
+    gone: Mutex<Vec<usize>>,
     /// Bytes of requests that have arrived.
     received: AtomicUsize,
     /// `Step::Send`s whose bytes the kernel has taken.
@@ -159,7 +159,7 @@ impl Upstream {
 
     /// Connections that the other side has closed.
     pub fn gone(&self) -> usize {
-        self.log.gone.load(Ordering::Relaxed)
+        self.log.gone.lock().unwrap().len()
     }
 }
 
@@ -210,26 +210,30 @@ pub async fn refusing() -> SocketAddr {
 }
 
 async fn serve(mut stream: TcpStream, number: usize, script: &Script, log: &Log) {
-    while let Some(request) = read_request(&mut stream, number, log).await {
+    loop {
+        let Some(request) = read_request(&mut stream, number, log).await else {
+            log.gone.lock().unwrap().push(number);
+            return;
+        };
         let turn = {
             let mut seen = log.seen.lock().unwrap();
             seen.push(request.clone());
             seen.len() - 1
         };
         if !request.whole {
-            break;
+            log.gone.lock().unwrap().push(number);
+            return;
         }
         for step in script(turn, &request) {
-            if !play(step, &mut stream, log).await {
+            if !play(step, &mut stream, number, log).await {
                 return;
             }
         }
     }
-    log.gone.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Whether the connection goes on.
-async fn play(step: Step, stream: &mut TcpStream, log: &Log) -> bool {
+async fn play(step: Step, stream: &mut TcpStream, number: usize, log: &Log) -> bool {
     match step {
         Step::Send(bytes) => {
             let is_sent = stream.write_all(&bytes).await.is_ok();
@@ -245,8 +249,9 @@ async fn play(step: Step, stream: &mut TcpStream, log: &Log) -> bool {
             true
         }
         Step::Silence => {
-            let _ = stream.read_to_end(&mut Vec::new()).await;
-            log.gone.fetch_add(1, Ordering::Relaxed);
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+            log.gone.lock().unwrap().push(number);
             false
         }
         Step::Relay(target, bytes) => {
@@ -269,23 +274,30 @@ async fn play(step: Step, stream: &mut TcpStream, log: &Log) -> bool {
 async fn read_request(stream: &mut TcpStream, connection: usize, log: &Log) -> Option<Seen> {
     let mut reader = wire::Reader::default();
     let mut buffer = vec![0; 65536];
-    while !reader.is_whole(0)
-        && let Ok(read @ 1..) = stream.read(&mut buffer).await
-    {
+    loop {
+        if reader.is_whole(0) {
+            break;
+        }
+        let read = stream.read(&mut buffer).await.unwrap_or(0);
+        if read == 0 {
+            break;
+        }
         log.received.fetch_add(read, Ordering::Relaxed);
         let had_head = reader.head.is_some();
         reader.feed(&buffer[..read]);
         let head = reader.head.as_deref().filter(|_| !had_head);
         if head.is_some_and(|head| head.contains("100-continue")) {
-            let go_on = b"HTTP/1.1 100 Continue\r\n\r\n";
-            stream.write_all(go_on).await.ok()?;
+            stream
+                .write_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+                .await
+                .ok()?;
         }
     }
     let whole = reader.is_whole(0);
-    Some(Seen {
+    reader.head.is_some().then(|| Seen {
         connection,
-        head: reader.head?,
-        body: reader.body,
+        head: reader.head.clone().unwrap(),
+        body: reader.body.clone(),
         whole,
     })
 }

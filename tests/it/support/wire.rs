@@ -103,12 +103,15 @@ impl Reader {
     }
 
     fn header(&self, name: &str) -> Option<String> {
-        let mut all = headers(self.head.as_deref()?).into_iter();
-        Some(all.find(|(key, _)| key == name)?.1)
+        let all = headers(self.head.as_deref()?);
+        all.into_iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value)
     }
 
     fn is_chunked(&self) -> bool {
-        self.header("transfer-encoding").as_deref() == Some("chunked")
+        self.header("transfer-encoding")
+            .is_some_and(|how| how == "chunked")
     }
 
     /// Whether the message is complete; `without` is the body length of one that names none.
