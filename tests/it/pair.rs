@@ -13,7 +13,6 @@ use tempfile::TempDir;
 
 use crate::support::pair::{self, Dispatch, PlayedRouter, Router, took};
 use crate::support::proxy::{Front, Row, assert_cells, known_workers, number, rows};
-use crate::support::router::free_port;
 use crate::support::spans;
 use crate::support::upstream::Upstream;
 use crate::support::wire::{Client, until};
@@ -61,7 +60,6 @@ struct Pair {
     hops: [SocketAddr; 2],
     router: PlayedRouter,
     front: Front,
-    engine: SocketAddr,
 }
 
 async fn servers(dispatch: &Dispatch, split: usize) -> [Upstream; 2] {
@@ -80,17 +78,16 @@ impl Pair {
             workers[1].role = Some(ServerRole::Decode);
         }
         let upstream: Vec<SocketAddr> = how.has_front.then_some(router.addr).into_iter().collect();
-        let engine = free_port();
+        let free = "127.0.0.1:0".parse().unwrap();
         let front = Front::with(&upstream, |config| {
             config.workers = workers;
-            config.engine.traces.listen = how.has_spans.then_some(engine);
+            config.engine.traces.listen = how.has_spans.then_some(free);
         });
         Pair {
             servers,
             hops,
             router,
             front: front.await,
-            engine,
         }
     }
 
@@ -99,7 +96,8 @@ impl Pair {
         let parent = |server: &Upstream| server.seen()[0].header("traceparent").unwrap();
         let parents = self.servers.each_ref().map(parent);
         let told = pair::spans(room, parents.each_ref().map(String::as_str));
-        crate::engine::send(self.engine, &spans::message(&told)).await;
+        let engine = self.front.proxy.address("engine.traces").unwrap();
+        crate::engine::send(engine, &spans::message(&told)).await;
         told
     }
 }
