@@ -85,14 +85,9 @@ pub fn assert_nothing_is_left(dir: &Path, hosts: &BTreeSet<String>) {
 
 /// Servers behind hops and this router, round robin.
 pub fn routed(which: Which, dir: &Path) -> DeploymentSpec {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command());
-    assert!(
-        program.exists(),
-        "the real router is missing ({program:?}): run `bash scripts/router.sh`"
-    );
     DeploymentSpec {
         router: Router::SglangRouter,
-        router_program: Some(program),
+        router_program: Some(which.program()),
         hops: true,
         ..spec(dir)
     }

@@ -24,7 +24,7 @@ use crate::support::wire::{Client, PATIENCE, until};
 
 /// One server of each kind behind a router.
 fn plan(router: Which, lines: &str) -> Planned {
-    let router = Path::new(env!("CARGO_MANIFEST_DIR")).join(router.command());
+    let router = router.program();
     let router = router.display();
     Planned::new(&format!(
         "num_prefill = 1\nnum_decode = 1\nrouter_program = '{router}'\nrouting_policy = 'round_robin'\n{lines}"

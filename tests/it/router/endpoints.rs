@@ -87,7 +87,7 @@ async fn every_endpoint_and_stream_mode_through_the_real_router() {
 }
 
 async fn every_endpoint(which: Which) {
-    let mut stack = Stack::start(which, Hops::Inside, &[]).await;
+    let mut stack = Stack::start(which, Hops::Inside).await;
     let mut ids = Vec::new();
     for (backend, wanted) in [
         ("sglang", &[ALWAYS, ENGINE, STREAM][..]),

@@ -76,7 +76,7 @@ async fn hops_an_hour_off_and_restarted_give_right_rows() {
         (Which::Sglang032, 3600, -3600),
         (Which::Smg113, -3600, 5400),
     ] {
-        let mut stack = Stack::start(which, Hops::Ahead(first), &[]).await;
+        let mut stack = Stack::start(which, Hops::Ahead(first)).await;
         let mut runs = vec![(stack.traffic("before", &flags(FLAGS)).await, first as f64)];
         stack.hops.as_mut().unwrap().restart(then);
         runs.push((stack.traffic("after", &flags(FLAGS)).await, then as f64));

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -24,12 +24,17 @@ pub enum Which {
 impl Which {
     pub const ALL: [Which; 2] = [Which::Sglang032, Which::Smg113];
 
-    /// The installed command; a test without it fails with what to do.
-    pub fn command(self) -> &'static str {
-        match self {
+    /// The installed program; a test without it fails with what to do.
+    pub fn program(self) -> PathBuf {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(match self {
             Which::Sglang032 => ".tools/sglang-router-0.3.2/bin/smg",
             Which::Smg113 => ".tools/smg-1.13.0/bin/smg",
-        }
+        });
+        assert!(
+            program.exists(),
+            "the real router is missing ({program:?}): run `bash scripts/router.sh`"
+        );
+        program
     }
 }
 
@@ -64,11 +69,6 @@ impl Router {
         workers: &[SocketAddr],
         more: &[&str],
     ) -> Router {
-        let command = Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command());
-        assert!(
-            command.exists(),
-            "the real router is missing ({command:?}): run `bash scripts/router.sh`"
-        );
         let metrics = free_port();
         let policy: &[&str] = match more.contains(&"--policy") {
             true => &[],
@@ -77,7 +77,7 @@ impl Router {
         let urls = workers.iter().map(|worker| format!("http://{worker}"));
         let (port, metrics) = (addr.port(), metrics.port());
         let line = format!("launch --host 127.0.0.1 --port {port} --prometheus-port {metrics}");
-        let child = Command::new(command)
+        let child = Command::new(which.program())
             .args(line.split(' '))
             .args(policy)
             .arg("--worker-urls")

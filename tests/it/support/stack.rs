@@ -42,12 +42,19 @@ pub struct Process {
 }
 
 impl Stack {
-    /// Two simulated servers behind `which`, started with the flags `more`.
-    pub async fn start(which: Which, hops: Hops, more: &[&str]) -> Stack {
-        let sims: Vec<Sim> = (0..2).map(|_| sim()).collect();
-        Stack::before(sims, which, hops, more).await
+    /// Two simulated servers, in which requests queue, behind `which`.
+    pub async fn start(which: Which, hops: Hops) -> Stack {
+        let sim = || {
+            generator::sim(|config| {
+                config.profile.tokenize_ms = 0.5;
+                config.profile.max_running_requests = 3;
+                config.profile.decode_step_ms = 9.0;
+            })
+        };
+        Stack::before(vec![sim(), sim()], which, hops, &[]).await
     }
 
+    /// These servers; the router is started with the flags `more`.
     pub async fn before(sims: Vec<Sim>, which: Which, hops: Hops, more: &[&str]) -> Stack {
         let ports: Vec<SocketAddr> = sims.iter().map(|_| free_port()).collect();
         let router = free_port();
@@ -91,15 +98,6 @@ pub async fn traffic(front: SocketAddr, name: &str, more: &[&str]) -> Run {
     let mut plan = generator::plan(&format!("http://{front}"), &more).unwrap();
     plan.request_id_prefix = name.to_owned();
     generator::drive(plan).await.unwrap()
-}
-
-fn sim() -> Sim {
-    generator::sim(|config| {
-        config.profile.tokenize_ms = 0.5;
-        // So few slots that requests queue in the server.
-        config.profile.max_running_requests = 3;
-        config.profile.decode_step_ms = 9.0;
-    })
 }
 
 impl Process {
