@@ -412,7 +412,10 @@ fn late_prefill(router: Router) -> Dispatch {
     let mut dispatch = all.find(|one| is_stream(one, "/generate")).unwrap();
     dispatch.router = router;
     let first_token = dispatch.decode.reply[1].0;
-    dispatch.prefill.reply.last_mut().unwrap().0 = first_token + 0.5;
+    // Its last event, and behind that the end of its chunks.
+    for (at, _) in dispatch.prefill.reply.iter_mut().rev().take(2) {
+        *at = first_token + 0.5;
+    }
     dispatch.decode.reply.last_mut().unwrap().0 = first_token + 1.0;
     dispatch
 }
