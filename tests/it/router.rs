@@ -1,6 +1,5 @@
 //! Through the real routers: traffic → front → router → hops → servers.
 
-mod cache;
 mod endpoints;
 mod engine_traces;
 mod hosts;

@@ -9,6 +9,10 @@ use crate::clock::{NANOS, Stamp};
 const HOUR: &str = "sglang-request-metrics-20261122_07.log";
 const NEXT: &str = "sglang-request-metrics-20261122_08.log";
 
+fn hour(hour: usize) -> String {
+    format!("sglang-request-metrics-20261122_{hour:02}.log")
+}
+
 /// A line of a request with this id and so many bytes of prompt.
 fn line(id: &str, prompt: usize) -> String {
     let prompt = "\\\"id\\\": 1 ".repeat(prompt / 10);
@@ -28,9 +32,14 @@ struct Logs {
 
 impl Logs {
     fn new() -> Logs {
+        let logs = Logs::without_folder();
+        fs::create_dir(&logs.folder.path).unwrap();
+        logs
+    }
+
+    fn without_folder() -> Logs {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::new(root.path().join("logs"));
-        fs::create_dir(&folder.path).unwrap();
         Logs { root, folder }
     }
 
@@ -60,27 +69,24 @@ impl Logs {
 }
 
 #[test]
-fn what_a_line_tells_is_what_meta_info_tells() {
-    let mut logs = Logs::new();
+fn a_folder_that_comes_after_the_start_is_read_from_its_begin_and_tells_what_meta_info_does() {
+    let mut logs = Logs::without_folder();
     assert_eq!(logs.ids(), [""; 0]);
+    fs::create_dir(&logs.folder.path).unwrap();
     logs.append(HOUR, &line("a", 0));
     let mut all = Vec::new();
     logs.folder.list_in = 0;
     logs.folder.look(&mut |told| all.push(told));
-    let at = |millis: i64| {
-        Some(Stamp::from_nanos(
-            1_795_170_105 * NANOS + millis * 1_000_000,
-        ))
-    };
+    let at = |micros: i64| Some(Stamp::from_nanos(1_795_170_105 * NANOS + micros * 1000));
     let wanted = Told {
         rid: Some("a".into()),
         received: at(0),
-        queue_start: Some(at(62).unwrap().plus_nanos(500_000)),
-        queue_end: at(125),
+        queue_start: at(62_500),
+        queue_end: at(125_000),
         queue_nanos: Some(62_500_000),
-        prefill_end: at(500),
-        first_token: Some(at(562).unwrap().plus_nanos(500_000)),
-        finished: at(1000),
+        prefill_end: at(500_000),
+        first_token: at(562_500),
+        finished: at(1_000_000),
         prompt_tokens: Some(25),
         cached_tokens: Some(24),
         output_tokens: Some(8),
@@ -103,11 +109,8 @@ fn only_what_comes_after_the_start_is_read_and_half_a_line_waits_for_its_end() {
     logs.append(HOUR, half);
     assert_eq!(logs.ids(), [""; 0]);
     logs.append(HOUR, rest);
-    logs.append(
-        HOUR,
-        &format!("no json\n{{\"id\": \"torn\", {}", line("a", 0)),
-    );
-    logs.append(HOUR, &line("b", 0));
+    logs.append(HOUR, "no json\n{\"id\": \"torn\", ");
+    logs.append(HOUR, &(line("a", 0) + &line("b", 0)));
     assert_eq!(logs.ids(), ["b", "long"]);
     assert_eq!(logs.ids(), [""; 0]);
 }
@@ -147,14 +150,13 @@ fn files_turn_are_renamed_cut_and_vanish() {
 #[test]
 fn a_folder_of_many_hours_holds_few_files_open() {
     let mut logs = Logs::new();
-    for hour in 0..40 {
-        let name = format!("sglang-request-metrics-20261122_{hour:02}.log");
-        logs.append(&name, &line("old", 0));
+    for n in 0..40 {
+        logs.append(&hour(n), &line("old", 0));
     }
     logs.ids();
     assert_eq!(logs.folder.open.len(), FILES);
-    logs.append("sglang-request-metrics-20261122_39.log", &line("new", 0));
-    logs.append("sglang-request-metrics-20261122_40.log", &line("newer", 0));
+    logs.append(&hour(39), &line("new", 0));
+    logs.append(&hour(40), &line("newer", 0));
     assert_eq!(logs.ids(), ["new", "newer"]);
     assert_eq!(logs.folder.open.len(), FILES);
 }
@@ -178,8 +180,7 @@ fn what_is_no_file_is_not_opened() {
     let mut logs = Logs::new();
     let mut pipe = std::process::Command::new("mkfifo");
     assert!(pipe.arg(logs.path(NEXT)).status().unwrap().success());
-    let link = logs.path("sglang-request-metrics-20261122_09.log");
-    std::os::unix::fs::symlink(logs.path(NEXT), link).unwrap();
+    std::os::unix::fs::symlink(logs.path(NEXT), logs.path(&hour(9))).unwrap();
     logs.ids();
     logs.append(HOUR, &line("a", 0));
     assert_eq!(logs.ids(), ["a"]);
@@ -188,7 +189,6 @@ fn what_is_no_file_is_not_opened() {
 #[test]
 fn a_log_that_returns_among_the_newest_is_not_read_anew() {
     let mut logs = Logs::new();
-    let hour = |hour: usize| format!("sglang-request-metrics-20261122_{hour:02}.log");
     for n in 0..FILES {
         logs.append(&hour(n), &line("before", 0));
     }
@@ -229,15 +229,4 @@ fn a_look_that_fails_makes_nothing_new_or_old() {
     show();
     logs.append(NEXT, &line("b", 0));
     assert_eq!(logs.ids(), ["b"]);
-}
-
-#[test]
-fn a_folder_that_comes_after_the_start_is_read_from_its_begin() {
-    let root = tempfile::tempdir().unwrap();
-    let folder = Folder::new(root.path().join("logs"));
-    let mut logs = Logs { root, folder };
-    assert_eq!(logs.ids(), [""; 0]);
-    fs::create_dir(&logs.folder.path).unwrap();
-    logs.append(HOUR, &line("a", 0));
-    assert_eq!(logs.ids(), ["a"]);
 }

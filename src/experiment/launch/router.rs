@@ -53,21 +53,15 @@ mod tests {
     fn the_newest_that_was_installed_is_found() {
         let tools = tempfile::tempdir().unwrap();
         assert_eq!(installed(tools.path()), None);
-        for folder in [
-            "sglang-router-0.3.2/bin",
-            "sglang-router-0.3.1/bin",
-            "smg-1.13.0/bin",
-            "sglang-router-0.4.0",
-        ] {
-            std::fs::create_dir_all(tools.path().join(folder)).unwrap();
-            if folder.ends_with("bin") {
-                std::fs::write(tools.path().join(folder).join("smg"), "").unwrap();
-            }
+        for router in ["sglang-router-0.3.2", "sglang-router-0.3.1", "smg-1.13.0"] {
+            let folder = tools.path().join(router).join("bin");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("smg"), "").unwrap();
         }
-        assert_eq!(
-            installed(tools.path()),
-            Some(tools.path().join("sglang-router-0.3.2/bin/smg"))
-        );
+        // Begun, and not installed.
+        std::fs::create_dir(tools.path().join("sglang-router-0.4.0")).unwrap();
+        let newest = tools.path().join("sglang-router-0.3.2/bin/smg");
+        assert_eq!(installed(tools.path()), Some(newest));
         let error = find(Some(Path::new("/no/smg"))).unwrap_err().to_string();
         assert!(error.contains("/no/smg is not there"), "{error}");
     }

@@ -1,11 +1,10 @@
 //! What becomes of the recorded spans: a row that holds what the `meta_info` of the same request gives, whatever way they came.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use queuescope::clock::Stamp;
 use queuescope::engine::otlp;
-use queuescope::engine::span::EngineSpan;
 use queuescope::engine::spans::{Report, Spans};
 use queuescope::request::column::Value as Cell;
 use queuescope::request::columns::COLUMNS;
@@ -18,38 +17,41 @@ use serde_json::{Value, json};
 use crate::support::observed::{STREAM, begun, in_pieces};
 use crate::support::spans::{self, Case};
 
-const ROOM: usize = 1000;
-
-fn read(spans: &[Value]) -> Vec<EngineSpan> {
-    otlp::spans(spans::message(spans).into(), |_| {}).unwrap()
-}
-
-fn at(second: i64) -> Stamp {
-    Stamp::from_nanos(second * 1_000_000_000)
-}
-
-fn held(spans: &[Value]) -> Spans {
-    let mut held = Spans::new(ROOM);
-    for span in read(spans) {
-        held.add(span, at(0));
-    }
-    held
-}
-
 /// What comes of spans: of requests of which all is there, and of others.
 fn assembled(spans: &[Value]) -> (Vec<Told>, Vec<Told>) {
-    let held = held(spans);
-    let traces: BTreeSet<u128> = read(spans).iter().map(|span| span.trace).collect();
+    let mut held = Spans::new(1000);
+    let mut traces = BTreeSet::new();
+    for span in otlp::spans(spans::message(spans).into(), |_| {}).unwrap() {
+        traces.insert(span.trace);
+        held.add(span, Stamp::from_nanos(0));
+    }
     let reports = traces.into_iter().flat_map(|trace| held.by_trace(trace));
     let (whole, left): (Vec<Report>, Vec<Report>) = reports.partition(|report| report.is_whole);
     let told = |reports: Vec<Report>| reports.into_iter().map(|report| report.told).collect();
     (told(whole), told(left))
 }
 
-fn by_rid(told: &[Told]) -> BTreeMap<&str, &Told> {
-    let named = told.iter();
-    let named = named.filter_map(|told| Some((told.rid.as_deref()?, told)));
-    named.collect()
+/// The spans that are not lost.
+fn without(spans: &[Value], is_lost: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let kept = spans.iter().filter(|span| !is_lost(span));
+    kept.cloned().collect()
+}
+
+/// The same that happened later.
+fn later(span: &Value, seconds: u64) -> Value {
+    let mut later = span.clone();
+    for moment in ["start_ns", "end_ns"] {
+        later[moment] = (span[moment].as_u64().unwrap() + seconds * 1_000_000_000).into();
+    }
+    later
+}
+
+fn is_scheduler(span: &Value) -> bool {
+    span["attrs"]["tp_rank"] == 0
+}
+
+fn is_named(span: &Value, names: &[&str]) -> bool {
+    names.contains(&span["name"].as_str().unwrap())
 }
 
 /// The columns that both give.
@@ -125,19 +127,16 @@ fn assert_same_rows(told: &Told, meta_info: &Value, case: &str) {
 }
 
 fn assert_told(case: &Case, told: &[Told]) -> usize {
-    let told = by_rid(told);
     let traced = !case.spans.is_empty();
     // The warm-up of n > 1 generates nothing, and no scheduler's span names it.
-    let told_of = case
-        .meta_info
-        .iter()
-        .filter(|meta| meta["completion_tokens"] != 0 && traced);
-    told_of
-        .map(|meta| {
-            let id = meta["id"].as_str().unwrap();
-            assert_same_rows(told[id], meta, &case.name);
-        })
-        .count()
+    let is_told = |meta: &&Value| meta["completion_tokens"] != 0 && traced;
+    let told_of = case.meta_info.iter().filter(is_told);
+    let same = told_of.map(|meta| {
+        let mut all = told.iter();
+        let told = all.find(|told| told.rid.as_deref() == meta["id"].as_str());
+        assert_same_rows(told.unwrap(), meta, &case.name);
+    });
+    same.count()
 }
 
 /// What is told of the one request of a case.
@@ -176,10 +175,10 @@ fn a_request_that_was_aborted_as_it_ran_has_all_its_moments_but_a_prefill_that_w
     assert_eq!(told.output_tokens, Some(62));
     let moments = [told.queue_end, told.prefill_end, told.first_token];
     assert!(moments.map(Option::unwrap).is_sorted_by(|a, b| a < b));
-    let of_thread = |span: &&Value| span["attrs"]["tp_rank"] == 0;
-    let end = case.spans.iter().find(of_thread).unwrap()["end_ns"].clone();
+    let scheduler = case.spans.iter().find(|span| is_scheduler(span));
+    let end = scheduler.unwrap()["end_ns"].clone();
     let mut all = case.spans.iter_mut();
-    let prefill = all.find(|span| span["name"] == "prefill_forward");
+    let prefill = all.find(|span| is_named(span, &["prefill_forward"]));
     prefill.unwrap()["end_ns"] = end;
     let cut = only(&case.spans);
     assert!(cut.prefill_end.is_none() && cut.queue_end.is_some());
@@ -202,65 +201,27 @@ fn phantoms_of_several_choices_have_no_tokens() {
 }
 
 #[test]
-fn a_routers_request_id_comes_with_the_request_or_after_it() {
-    for (case, request_id) in [
-        (
-            "router_old_trace/chat_stream_tp",
-            "chatcmpl-d8WqrroZZxcHVktODOs5Iz2A",
-        ),
-        (
-            "smg113_trace/chat_stream_tp",
-            "chatcmpl-o5PB7ZLBcZLZ5SSkifVB7dSH",
-        ),
-    ] {
-        let mut case = spans::named(case);
-        assert_eq!(case.spans[0]["name"], "http_request");
-        let (told, _) = assembled(&case.spans);
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].request_id.as_deref(), Some(request_id));
-        let (without, _) = assembled(&case.spans[1..]);
-        assert_eq!(without[0].request_id, None);
-        case.spans.rotate_left(1);
-        let held = held(&case.spans);
-        assert_eq!(held.by_name(request_id)[0].told, told[0]);
-        assert_eq!(assembled(&case.spans).0, told);
-    }
-}
-
-#[test]
 fn of_a_retracted_request_the_first_wait_counts() {
     let mut case = spans::named("direct/chat_stream");
     let (told, _) = assembled(&case.spans);
-    let again = |span: &Value| {
-        let mut again = span.clone();
-        for moment in ["start_ns", "end_ns"] {
-            again[moment] = (again[moment].as_u64().unwrap() + 1_000_000_000).into();
-        }
-        again["span_id"] = "00000000000000aa".into();
-        again
-    };
-    let stages = case.spans.iter();
-    let stages = stages.filter(|span| {
-        ["prefill_waiting", "prefill_forward"].contains(&span["name"].as_str().unwrap())
+    let first = without(&case.spans, |span| {
+        !is_named(span, &["prefill_waiting", "prefill_forward"])
     });
-    let mut all: Vec<Value> = stages.map(again).collect();
-    all.append(&mut case.spans);
-    let event = |name: &str| serde_json::json!({"name": name, "ns": 1, "attrs": {}});
+    let mut all: Vec<Value> = first.iter().map(|span| later(span, 1)).collect();
     for span in &mut all {
-        if span["attrs"]["tp_rank"] == 0 {
-            span["events"] = ["retract", "schedule", "retract"]
-                .map(event)
-                .to_vec()
-                .into();
-        }
+        span["span_id"] = "00000000000000aa".into();
     }
-    let (retracted, _) = assembled(&all);
+    all.append(&mut case.spans);
+    let event = |name: &str| json!({"name": name, "ns": 1, "attrs": {}});
+    let events = ["retract", "schedule", "retract"].map(event);
+    let scheduler = all.iter_mut().find(|span| is_scheduler(span));
+    scheduler.unwrap()["events"] = events.to_vec().into();
     let expected = Told {
         num_retractions: Some(2),
         queue_nanos: None,
         ..told[0].clone()
     };
-    assert_eq!(retracted, [expected]);
+    assert_eq!(assembled(&all).0, [expected]);
 }
 
 #[test]
@@ -268,25 +229,21 @@ fn the_lowest_rank_is_heard() {
     let case = spans::named("direct/chat_stream");
     let (told, _) = assembled(&case.spans);
     // A second rank, whose clock is an hour ahead, comes first.
-    let other = |span: &Value| {
-        let mut other = span.clone();
-        for moment in ["start_ns", "end_ns"] {
-            other[moment] = (other[moment].as_u64().unwrap() + 3_600_000_000_000).into();
+    let stages = ["request_process", "prefill_waiting", "prefill_forward"];
+    let mut all = without(&case.spans, |span| {
+        !is_scheduler(span) && !is_named(span, &stages)
+    });
+    for span in &mut all {
+        *span = later(span, 3600);
+        let scheduler = "00000000000000bb".into();
+        match is_scheduler(span) {
+            true => {
+                span["attrs"]["tp_rank"] = 1.into();
+                span["span_id"] = scheduler;
+            }
+            false => span["parent"] = scheduler,
         }
-        let scheduler = "00000000000000bb";
-        if span["attrs"]["tp_rank"] == 0 {
-            other["attrs"]["tp_rank"] = 1.into();
-            other["span_id"] = scheduler.into();
-        } else {
-            other["parent"] = scheduler.into();
-        }
-        other
-    };
-    let of_scheduler = |span: &&Value| {
-        let stages = ["request_process", "prefill_waiting", "prefill_forward"];
-        span["attrs"]["tp_rank"] == 0 || stages.contains(&span["name"].as_str().unwrap())
-    };
-    let mut all: Vec<Value> = case.spans.iter().filter(of_scheduler).map(other).collect();
+    }
     all.extend(case.spans);
     assert_eq!(assembled(&all).0, told);
 }
@@ -294,33 +251,27 @@ fn the_lowest_rank_is_heard() {
 #[test]
 fn a_lost_span_costs_what_it_told() {
     let case = spans::named("direct/chat_stream");
-    let (whole, _) = assembled(&case.spans);
-    let without = |is_lost: fn(&Value) -> bool| {
-        let kept: Vec<Value> = case
-            .spans
-            .iter()
-            .filter(|span| !is_lost(span))
-            .cloned()
-            .collect();
-        let (told, mut left) = assembled(&kept);
-        assert_eq!(told, []);
-        assert_eq!(left.len(), 1);
-        left.remove(0)
+    let whole = only(&case.spans);
+    let told_without = |is_lost: fn(&Value) -> bool| {
+        let (told, mut left) = assembled(&without(&case.spans, is_lost));
+        assert_eq!((told.len(), left.len()), (0, 1));
+        let told = left.remove(0);
+        assert_eq!(told.trace, whole.trace);
+        (told.rid, told.queue_end, told.prefill_end)
     };
-    let whole = &whole[0];
-    let (rid, queue_end) = (whole.rid.as_deref(), whole.queue_end);
-    let has = |told: &Told, rid: Option<&str>, queue_end, prefill_end| {
-        let moments = (told.queue_end, told.prefill_end, told.trace);
-        assert_eq!(told.rid.as_deref(), rid);
-        assert_eq!(moments, (queue_end, prefill_end, whole.trace));
-    };
-    let root = without(|span| span["attrs"]["rid"].is_string());
-    has(&root, None, queue_end, whole.prefill_end);
-    let stage = without(|span| span["name"] == "prefill_waiting");
-    has(&stage, rid, None, whole.prefill_end);
+    let Told {
+        rid,
+        queue_end,
+        prefill_end,
+        ..
+    } = whole.clone();
+    let root = told_without(|span| span["attrs"]["rid"].is_string());
+    assert_eq!(root, (None, queue_end, prefill_end));
+    let stage = told_without(|span| is_named(span, &["prefill_waiting"]));
+    assert_eq!(stage, (rid.clone(), None, prefill_end));
     // What the stages hang by.
-    let scheduler = without(|span| span["attrs"]["tp_rank"] == 0);
-    has(&scheduler, rid, None, None);
+    let scheduler = told_without(is_scheduler);
+    assert_eq!(scheduler, (rid, None, None));
 }
 
 /// A client may use one trace for whatever it sends.
@@ -331,43 +282,19 @@ fn what_still_runs_is_not_taken_with_what_has_ended() {
     for span in &mut ended {
         span["trace_id"] = running.spans[0]["trace_id"].clone();
     }
-    let is_early =
-        |span: &Value| !span["attrs"]["rid"].is_string() && span["attrs"]["tp_rank"] != 0;
-    let (early, late): (Vec<Value>, Vec<Value>) = running.spans.into_iter().partition(is_early);
-    let is_kept = |span: &&Value| span["name"] != "prefill_waiting";
-    let ended: Vec<Value> = ended.iter().filter(is_kept).cloned().collect();
+    let is_late = |span: &Value| span["attrs"]["rid"].is_string() || is_scheduler(span);
+    let ended = without(&ended, |span| is_named(span, &["prefill_waiting"]));
+    let (late, early): (Vec<Value>, Vec<Value>) = running.spans.into_iter().partition(is_late);
     let mut now = [early, ended].concat();
     let (told, left) = assembled(&now);
     assert_eq!((told.len(), left.len()), (0, 1));
+    let rid = "d93591b00063428fb88051cb1de5137c";
     assert_eq!(
-        left[0].rid.as_deref(),
-        Some("d93591b00063428fb88051cb1de5137c")
+        (left[0].rid.as_deref(), left[0].queue_end),
+        (Some(rid), None)
     );
-    assert_eq!(left[0].queue_end, None);
     now.extend(late);
     assert_told(&spans::named("direct/chat_stream"), &assembled(&now).0);
-}
-
-#[test]
-fn an_incomplete_request_is_found_by_its_id() {
-    let case = spans::named("direct/chat_stream");
-    let kept: Vec<Value> = case
-        .spans
-        .iter()
-        .filter(|span| span["name"] != "prefill_forward")
-        .cloned()
-        .collect();
-    let mut held = held(&kept);
-    let id = case.meta_info[0]["id"].as_str().unwrap();
-    let [report] = &held.by_rid(id)[..] else {
-        panic!("one");
-    };
-    assert!(
-        !report.is_whole && report.told.queue_end.is_some() && report.told.prefill_end.is_none()
-    );
-    held.take(report);
-    let trace = report.told.trace.unwrap();
-    assert!(held.by_rid(id).is_empty() && held.by_trace(trace).is_empty());
 }
 
 proptest! {

@@ -6,11 +6,13 @@ use queuescope::clock::{Clock, Stamp};
 use queuescope::config::proxy::Config;
 use queuescope::proxy::shared::UpstreamKind;
 use queuescope::telemetry::otlp::settings::UpstreamFlag;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::proxy::{Front, Row, assert_cells, rows};
+use crate::support::assert_says;
+use crate::support::pair::took;
+use crate::support::proxy::{Front, Row, assert_cells, number, rows};
 use crate::support::spans;
-use crate::support::upstream::{Step, Upstream};
+use crate::support::upstream::{Step, Upstream, done};
 use crate::support::wire::{self, until};
 
 const BODY: &str =
@@ -19,29 +21,32 @@ const BODY: &str =
 const LONG_S: f64 = 30.0;
 
 /// A front before a server that streams the recorded chat, and that server's recorded spans.
-pub struct Chat {
-    pub front: Front,
-    pub upstream: Upstream,
+struct Chat {
+    front: Front,
+    upstream: Upstream,
     spans: Vec<Value>,
-    pub rid: String,
+    rid: String,
     began: Stamp,
 }
 
 impl Chat {
-    pub async fn with(change: impl FnOnce(&mut Config)) -> Chat {
-        Chat::of(None, change).await
+    /// Asked, and answered whole; its row waits for so many seconds.
+    async fn asked(wait_s: f64) -> Chat {
+        let chat = Chat::of(None, |config| {
+            config.engine.wait_s = wait_s.try_into().unwrap();
+        });
+        let chat = chat.await;
+        chat.ask().await;
+        chat
     }
 
     /// `instead`: what the server does in place of the answer.
     async fn of(instead: Option<Vec<Step>>, change: impl FnOnce(&mut Config)) -> Chat {
         let spans = spans::named("direct/chat_stream_tp").spans;
         let root = spans.iter().find(|span| is_root(span)).unwrap();
-        let rid = root["attrs"]["gen_ai.request.id"]
-            .as_str()
-            .unwrap()
-            .to_owned();
-        let answer = instead.unwrap_or_else(|| stream(&rid));
-        let upstream = Upstream::start(move |_, _| answer.clone()).await;
+        let rid = root["attrs"]["gen_ai.request.id"].as_str().unwrap();
+        let answer = instead.unwrap_or_else(|| stream(rid));
+        let (rid, upstream) = (rid.to_owned(), Upstream::playing(answer).await);
         let front = Front::with(&[upstream.addr], |config| {
             config.upstream_kind = UpstreamKind::Server;
             config.engine.traces.listen = Some("127.0.0.1:0".parse().unwrap());
@@ -60,23 +65,19 @@ impl Chat {
     }
 
     async fn send_request(&self) -> wire::Client {
-        let mut client = self.front.client().await;
-        let request = wire::post("/v1/chat/completions", "", BODY.as_bytes());
-        client.send(request).await;
-        client
+        let path = "/v1/chat/completions";
+        self.front.asked(path, "", BODY.as_bytes()).await
     }
 
     /// Asks and reads the whole answer.
-    pub async fn ask(&self) {
+    async fn ask(&self) {
         let mut client = self.send_request().await;
-        let answer = client.response().await;
-        assert!(String::from_utf8_lossy(&answer.body).contains("[DONE]"));
+        assert_says(&client.response().await.text(), "[DONE]");
     }
 
     /// The recorded spans as the server would have made them of this request.
     fn spans(&self) -> Vec<Value> {
-        let seen = self.upstream.seen();
-        let parent = seen[0].header("traceparent").unwrap();
+        let parent = self.parent();
         let parts: Vec<&str> = parent.split('-').collect();
         let root = self.spans.iter().find(|span| is_root(span)).unwrap();
         // The server had it 40 ms after we began, and the first token 35 ms later.
@@ -95,6 +96,11 @@ impl Chat {
         moved.collect()
     }
 
+    /// What the server was told of its trace.
+    fn parent(&self) -> String {
+        self.upstream.seen()[0].header("traceparent").unwrap()
+    }
+
     async fn send(&self, spans: &[Value]) {
         let receiver = self.front.proxy.address("engine.traces").unwrap();
         super::send(receiver, &spans::message(spans)).await;
@@ -111,27 +117,25 @@ impl Chat {
     }
 
     fn joins(&self, outcome: &str) -> u64 {
-        let name =
-            format!("queuescope_engine_joins_total{{outcome=\"{outcome}\",source=\"trace\"}}");
-        self.front.counter(&name)
+        let labels = format!("{{outcome=\"{outcome}\",source=\"trace\"}}");
+        self.front
+            .counter(&format!("queuescope_engine_joins_total{labels}"))
     }
 
     /// The time in the queue as its span has it.
     fn queue_s(&self) -> f64 {
-        let waiting = self
-            .spans
-            .iter()
-            .find(|span| span["name"] == "prefill_waiting")
-            .unwrap();
-        let nanos = waiting["end_ns"].as_u64().unwrap() - waiting["start_ns"].as_u64().unwrap();
-        nanos as f64 / 1e9
+        took(&self.spans, "prefill_waiting")
     }
 
     fn assert_joined(&self, row: &Row) {
-        assert_eq!(row["timing_source"], "trace", "{row:?}");
-        let queue: f64 = row["pure_queue_time"].parse().unwrap();
-        assert!((queue - self.queue_s()).abs() < 1e-6, "{queue}");
+        assert_joined(row, self.queue_s());
     }
+}
+
+fn assert_joined(row: &Row, queue_s: f64) {
+    assert_eq!(row["timing_source"], "trace", "{row:?}");
+    let queue = number(row, "pure_queue_time");
+    assert!((queue - queue_s).abs() < 1e-6, "{queue}");
 }
 
 fn is_root(span: &Value) -> bool {
@@ -140,27 +144,21 @@ fn is_root(span: &Value) -> bool {
 
 /// Five events with text, the first 90 ms after the request.
 fn stream(rid: &str) -> Vec<Step> {
-    let event = |delta: &str| {
-        format!(
-            "data: {{\"id\":\"{rid}\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}]}}\n\n"
-        )
+    let event = |delta: Value| {
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": null});
+        let event = json!({"id": rid, "choices": [choice]});
+        Step::Send(wire::chunk(format!("data: {event}\n\n")))
     };
-    let mut steps = vec![
-        Step::Send(wire::stream_head()),
-        Step::Send(wire::chunk(event(
-            "{\"role\":\"assistant\",\"content\":\"\"}",
-        ))),
-        Step::Pause(Duration::from_millis(90)),
-    ];
-    steps.extend((0..5).map(|_| Step::Send(wire::chunk(event("{\"content\":\"x\"}")))));
-    steps.extend(crate::support::upstream::done());
-    steps
+    let role = event(json!({"role": "assistant", "content": ""}));
+    let pause = Step::Pause(Duration::from_millis(90));
+    let begun = vec![Step::Send(wire::stream_head()), role, pause];
+    let text = vec![event(json!({"content": "x"})); 5];
+    [begun, text, done()].concat()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chat_stream_shows_its_queue() {
-    let chat = Chat::with(|_| {}).await;
-    chat.ask().await;
+    let chat = Chat::asked(LONG_S).await;
     until("the row waits", || chat.waiting() == 1).await;
     assert_eq!(rows(&chat.front.records()).len(), 0);
     let mut spans = chat.spans();
@@ -171,47 +169,37 @@ async fn a_chat_stream_shows_its_queue() {
     chat.send(first).await;
     let row = &chat.front.first_row().await;
     chat.assert_joined(row);
-    assert_eq!(row["engine_id"], chat.rid);
-    assert_eq!(row["output_tokens_from_trace"], "8");
-    assert_cells(row, [("actual_output_tokens", "8"), ("token_chunks", "5")]);
-    assert_cells(
-        row,
-        [
-            ("token_count_source", "trace"),
-            ("cached_tokens", "24"),
-            ("clock_state", "offset"),
-            ("ttft_source", "server_first_token"),
-            ("inconsistency", ""),
-        ],
-    );
+    let cells = [
+        ("engine_id", &*chat.rid),
+        ("output_tokens_from_trace", "8"),
+        ("actual_output_tokens", "8"),
+        ("token_chunks", "5"),
+        ("token_count_source", "trace"),
+        ("cached_tokens", "24"),
+        ("clock_state", "offset"),
+        ("ttft_source", "server_first_token"),
+        ("inconsistency", ""),
+    ];
+    assert_cells(row, cells);
     assert!(!row["tpot"].is_empty() && !row["network_time"].is_empty());
     assert_eq!((chat.joins("joined"), chat.waiting()), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_lost_costs_only_what_it_would_have_told() {
-    let told_without = async |lost: fn(&Value) -> bool| {
-        let chat = Chat::with(|config| config.engine.wait_s = 1.0.try_into().unwrap()).await;
-        chat.ask().await;
-        let mut spans = chat.spans();
-        spans.retain(|span| !lost(span));
-        chat.send(&spans).await;
-        let row = chat.front.first_row().await;
-        assert_eq!(chat.missing("incomplete"), 1);
-        (chat, row)
-    };
-    let (chat, row) = told_without(is_root).await;
+    let chat = Chat::asked(1.0).await;
+    let mut spans = chat.spans();
+    spans.retain(|span| !is_root(span));
+    chat.send(&spans).await;
+    let row = chat.front.first_row().await;
+    assert_eq!(chat.missing("incomplete"), 1);
     chat.assert_joined(&row);
     assert_eq!(row["server_created_time"], "");
-    let (_, row) = told_without(|span| !is_root(span)).await;
-    assert_cells(&row, [("timing_source", "trace"), ("pure_queue_time", "")]);
-    assert_ne!(row["queue_time_in_server"], "");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_never_comes_is_counted_and_what_comes_late_too() {
-    let chat = Chat::with(|config| config.engine.wait_s = 0.1.try_into().unwrap()).await;
-    chat.ask().await;
+    let chat = Chat::asked(0.1).await;
     let row = chat.front.first_row().await;
     assert_cells(&row, [("timing_source", ""), ("outcome", "ok")]);
     assert_eq!(chat.missing("no_spans"), 1);
@@ -237,45 +225,36 @@ async fn a_client_that_left_before_any_id_came_is_found_by_its_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_lets_no_row_that_waits_be_lost() {
-    let chat = Chat::with(|_| {}).await;
-    chat.ask().await;
-    until("the row waits", || chat.waiting() == 1).await;
-    let rows = chat.front.rows().await;
-    assert_eq!(rows.len(), 1);
-    assert_eq!(rows[0]["outcome"], "ok");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_told_while_it_ends_is_taken_in() {
-    let chat = Chat::with(|_| {}).await;
-    chat.ask().await;
-    until("the row waits", || chat.waiting() == 1).await;
-    let (spans, queue_s) = (spans::message(&chat.spans()), chat.queue_s());
-    let receiver = chat.front.proxy.address("engine.traces").unwrap();
-    let told = async {
-        // It has begun to end by then; the row waits for ten times as long.
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        super::send(receiver, &spans).await;
-    };
-    let (rows, ()) = tokio::join!(chat.front.rows(), told);
-    assert_eq!(rows[0]["timing_source"], "trace", "{:?}", rows[0]);
-    let queue: f64 = rows[0]["pure_queue_time"].parse().unwrap();
-    assert!((queue - queue_s).abs() < 1e-6, "{queue}");
+async fn a_shutdown_lets_no_row_that_waits_be_lost_and_hears_what_is_told_meanwhile() {
+    for is_told in [false, true] {
+        let chat = Chat::asked(LONG_S).await;
+        until("the row waits", || chat.waiting() == 1).await;
+        let (spans, queue_s) = (spans::message(&chat.spans()), chat.queue_s());
+        let receiver = chat.front.proxy.address("engine.traces").unwrap();
+        let told = async {
+            // It has begun to end by then; the row waits for ten times as long.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            if is_told {
+                super::send(receiver, &spans).await;
+            }
+        };
+        let (rows, ()) = tokio::join!(chat.front.rows(), told);
+        assert_eq!((rows.len(), &*rows[0]["outcome"]), (1, "ok"));
+        match is_told {
+            true => assert_joined(&rows[0], queue_s),
+            false => assert_eq!(rows[0]["timing_source"], ""),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sampled_flag_goes_upstream_unless_the_user_says_otherwise() {
-    let chat = Chat::with(|config| config.engine.wait_s = 0.1.try_into().unwrap()).await;
+    let chat = Chat::asked(0.1).await;
+    assert!(chat.parent().ends_with("-01"));
+    let never = |config: &mut Config| config.otlp.upstream_flag = Some(UpstreamFlag::Never);
+    let chat = Chat::of(None, never).await;
     chat.ask().await;
-    let flag = |chat: &Chat| {
-        let parent = chat.upstream.seen()[0].header("traceparent").unwrap();
-        parent.rsplit('-').next().unwrap().to_owned()
-    };
-    assert_eq!(flag(&chat), "01");
-    let chat = Chat::with(|config| config.otlp.upstream_flag = Some(UpstreamFlag::Never)).await;
-    chat.ask().await;
-    assert_eq!(flag(&chat), "00");
+    assert!(chat.parent().ends_with("-00"));
     // Nothing is waited for.
     chat.front.first_row().await;
     assert_eq!((chat.missing("unsampled"), chat.waiting()), (1, 0));

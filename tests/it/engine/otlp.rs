@@ -30,17 +30,12 @@ fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
         panic!("{parts:?}");
     };
     assert_eq!(&**request_id, "chatcmpl-o5PB7ZLBcZLZ5SSkifVB7dSH");
-    assert_eq!(
-        root.rid.as_deref(),
-        Some("4632628700ff490fafbf437a0908c081")
-    );
-    assert_eq!(root.prompt_tokens, Some(31));
-    assert_eq!(root.cached_tokens, Some(30));
-    assert_eq!(root.output_tokens, Some(8));
-    assert_eq!(
-        root.first_token,
-        Some(found[1].start.plus_nanos(16_135_624))
-    );
+    let rid = "4632628700ff490fafbf437a0908c081";
+    assert_eq!(root.rid.as_deref(), Some(rid));
+    let tokens = [root.prompt_tokens, root.cached_tokens, root.output_tokens];
+    assert_eq!(tokens, [31, 30, 8].map(Some));
+    let first_token = found[1].start.plus_nanos(16_135_624);
+    assert_eq!(root.first_token, Some(first_token));
     assert_eq!((scheduler.tp_rank, scheduler.pp_rank), (Some(0), Some(0)));
     assert_eq!(scheduler.dp_rank, None);
     assert!(!scheduler.is_cut_short);
@@ -48,16 +43,19 @@ fn of_each_recorded_request_the_spans_that_a_join_needs_are_found() {
     assert_eq!(found[1].trace, 0x282d_1faa_21ee_8724_447c_542d_cd3c_5670);
     assert_eq!(found[1].start.nanos(), 1_795_170_262_925_971_712);
     assert_eq!(found[1].end.nanos(), 1_795_170_262_971_626_752);
+    // The older router names its requests, too.
+    let case = spans::named("router_old_trace/chat_stream_tp");
+    let found = read(&spans::message(&case.spans)).unwrap();
+    let request_id = "chatcmpl-d8WqrroZZxcHVktODOs5Iz2A".into();
+    assert_eq!(found[0].part, Part::Router { request_id });
 }
 
 #[test]
 fn a_span_that_is_none_of_an_engines_is_left_out() {
     let mut case = spans::named("direct/chat_stream_tp").spans;
     let all = read(&spans::message(&case)).unwrap().len();
-    let root = case
-        .iter_mut()
-        .find(|span| span["attrs"]["rid"].is_string());
-    let root = root.unwrap();
+    let mut each = case.iter_mut();
+    let root = each.find(|span| span["attrs"]["rid"].is_string()).unwrap();
     let read = |spans: &[serde_json::Value]| {
         let mut left_out = Vec::new();
         let message = spans::message(spans).into();

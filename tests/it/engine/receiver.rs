@@ -1,28 +1,21 @@
-//! The receiver, as the exporters of real SDKs and anybody else meet it.
+//! The receiver, as anybody meets it. The exporter of a real SDK: `router/engine_traces.rs`, whose simulated servers have one.
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use opentelemetry::trace::{Tracer, TracerProvider};
-use opentelemetry_http::hyper::HyperClient;
-use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
-use opentelemetry_sdk::trace::SdkTracerProvider;
 use queuescope::engine::forward;
 use queuescope::engine::receiver::{Limits, Receiver, Settings, Sink};
-use queuescope::engine::span::{EngineSpan, Part};
+use queuescope::engine::span::EngineSpan;
 use queuescope::telemetry::prometheus::{Batch, LeftOut, Metrics};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt as _;
 
+use super::chat;
+use crate::support::assert_says;
+use crate::support::collector::EXPORT;
+use crate::support::http::exchange;
+use crate::support::http2::{Answer, Http2};
 use crate::support::spans;
-use crate::support::wire::until;
-
-const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+use crate::support::wire::{Client, Response, until};
 
 /// A receiver, and the batches that it gave on.
 pub struct Running {
@@ -58,25 +51,14 @@ impl Running {
         }
     }
 
-    fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.receiver.addr())
-    }
-
     async fn counted(&self, outcome: Batch, many: u64) {
-        let metrics = &self.metrics;
-        until(outcome.name(), || {
-            metrics.trace_batches.with(&[outcome.name()]).get() == many
-        })
-        .await;
+        let batches = self.metrics.trace_batches.with(&[outcome.name()]);
+        until(outcome.name(), || batches.get() == many).await;
     }
 
     fn next(&self) -> Vec<EngineSpan> {
         self.batches.recv_timeout(Duration::from_secs(30)).unwrap()
     }
-}
-
-fn case() -> Vec<u8> {
-    spans::message(&spans::named("direct/chat_stream").spans)
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -86,132 +68,63 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn framed(message: &[u8], is_packed: bool) -> Vec<u8> {
-    let mut frame = BytesMut::new();
-    frame.put_u8(u8::from(is_packed));
-    frame.put_u32(message.len() as u32);
-    frame.put(message);
-    frame.to_vec()
+    let length = (message.len() as u32).to_be_bytes();
+    [&[u8::from(is_packed)], &length[..], message].concat()
 }
-
-struct Answer {
-    head: http::response::Parts,
-    body: Bytes,
-    trailers: http::HeaderMap,
-}
-
-impl Answer {
-    fn status(&self) -> u16 {
-        self.head.status.as_u16()
-    }
-}
-
-type Headers<'a> = [(&'a str, Option<&'a str>)];
 
 impl Running {
-    async fn ask(&self, method: &str, path: &str, headers: &Headers<'_>, body: Vec<u8>) -> Answer {
-        let is_grpc = headers.iter().any(|(name, _)| *name == "te");
-        let client: Client<HttpConnector, Full<Bytes>> = Client::builder(TokioExecutor::new())
-            .http2_only(is_grpc)
-            .build_http();
-        let mut request = http::Request::builder().method(method).uri(self.url(path));
-        for (name, value) in headers {
-            if let Some(value) = value {
-                request = request.header(*name, *value);
-            }
-        }
-        let request = request.body(Full::from(body)).unwrap();
-        let (head, body) = client.request(request).await.unwrap().into_parts();
-        let body = body.collect().await.unwrap();
-        Answer {
-            head,
-            trailers: body.trailers().cloned().unwrap_or_default(),
-            body: body.to_bytes(),
-        }
+    async fn post(&self, path: &str, kind: &str, encoding: &str, body: &[u8]) -> Response {
+        let headers = format!("content-type: {kind}\r\ncontent-encoding: {encoding}\r\n");
+        let mut client = Client::connect(self.receiver.addr()).await;
+        client.ask(path, &headers, body).await
     }
 
-    async fn post(&self, kind: &str, encoding: Option<&str>, body: Vec<u8>) -> Answer {
-        let headers = [("content-type", Some(kind)), ("content-encoding", encoding)];
-        self.ask("POST", "/v1/traces", &headers, body).await
+    /// A message of traces by HTTP.
+    async fn traces(&self, encoding: &str, body: &[u8]) -> Response {
+        self.post(TRACES, PROTOBUF, encoding, body).await
     }
 
-    async fn call(&self, path: &str, encoding: Option<&str>, body: Vec<u8>) -> Answer {
+    /// By gRPC.
+    async fn call(&self, path: &str, encoding: &str, body: &[u8]) -> Answer {
         let headers = [
-            ("content-type", Some("application/grpc")),
-            ("te", Some("trailers")),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
             ("grpc-encoding", encoding),
         ];
-        self.ask("POST", path, &headers, body).await
+        let headers = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let mut client = Http2::connect(self.receiver.addr()).await;
+        let call = client.begin(path, headers.into_iter().collect(), body, false);
+        call.await.answer().await
     }
 
     /// A whole message is taken, and gives so many spans.
     async fn takes_one(&self) {
-        let answer = self.post(PROTOBUF, None, case()).await;
-        assert_eq!(answer.status(), 200);
+        assert_eq!(self.traces("identity", &chat()).await.status(), 200);
         assert_eq!(self.next().len(), 5);
     }
 }
 
+const TRACES: &str = "/v1/traces";
 const PROTOBUF: &str = "application/x-protobuf";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exporters_of_the_sdk_are_understood() {
-    let running = Running::start();
-    let grpc = SpanExporter::builder()
-        .with_tonic()
-        .with_endpoint(running.url(""));
-    let client = HyperClient::new(HttpConnector::new(), Duration::from_secs(10), None);
-    let http = SpanExporter::builder()
-        .with_http()
-        .with_http_client(client)
-        .with_endpoint(running.url("/v1/traces"));
-    for exporter in [grpc.build().unwrap(), http.build().unwrap()] {
-        let provider = SdkTracerProvider::builder()
-            .with_simple_exporter(exporter)
-            .build();
-        let tracer = provider.tracer("sglang server");
-        let span = tracer.span_builder(" Req 0123abcd").with_attributes([
-            opentelemetry::KeyValue::new("gen_ai.request.id", "0123abcd_whole"),
-            opentelemetry::KeyValue::new("gen_ai.usage.completion_tokens", 8),
-            opentelemetry::KeyValue::new("gen_ai.latency.time_to_first_token", 0.25),
-        ]);
-        // The exporter blocks on its own.
-        let run = move || {
-            drop(span.start(&tracer));
-            provider.shutdown().unwrap();
-        };
-        tokio::task::spawn_blocking(run).await.unwrap();
-        let [span] = &running.next()[..] else {
-            panic!("one span");
-        };
-        let Part::Root(root) = &span.part else {
-            panic!("{span:?}");
-        };
-        assert_eq!(root.rid.as_deref(), Some("0123abcd_whole"));
-        assert_eq!(root.output_tokens, Some(8));
-        assert_eq!(root.first_token, Some(span.start.plus_nanos(250_000_000)));
-    }
-    running.counted(Batch::Taken, 2).await;
-}
 
 #[tokio::test]
 async fn a_message_is_read_however_it_is_packed() {
     let running = Running::start();
-    let message = case();
-    let packed = gzip(&message);
-    for (encoding, body) in [(None, message.clone()), (Some("gzip"), packed.clone())] {
-        let answer = running.post(PROTOBUF, encoding, body).await;
-        assert_eq!((answer.status(), answer.body.clone()), (200, Bytes::new()));
-        assert_eq!(answer.head.headers["content-type"], PROTOBUF);
+    let (message, packed) = (chat(), gzip(&chat()));
+    for (encoding, body) in [("identity", &message), ("gzip", &packed)] {
+        let answer = running.traces(encoding, body).await;
+        assert_eq!((answer.status(), answer.body.len()), (200, 0));
+        assert_eq!(answer.header("content-type").unwrap(), PROTOBUF);
         assert_eq!(running.next().len(), 5);
     }
     for (encoding, body) in [
-        (None, framed(&message, false)),
-        (Some("gzip"), framed(&packed, true)),
+        ("identity", framed(&message, false)),
+        ("gzip", framed(&packed, true)),
         // The encoding is only what the frames may have.
-        (Some("gzip"), framed(&message, false)),
+        ("gzip", framed(&message, false)),
     ] {
-        let answer = running.call(EXPORT, encoding, body).await;
-        assert_eq!((answer.status(), &answer.body[..]), (200, &[0; 5][..]));
+        let answer = running.call(EXPORT, encoding, &body).await;
+        assert_eq!((answer.status, &answer.body[..]), (200, &[0; 5][..]));
         assert_eq!(answer.trailers["grpc-status"], "0");
         assert_eq!(running.next().len(), 5);
     }
@@ -221,40 +134,31 @@ async fn a_message_is_read_however_it_is_packed() {
 #[tokio::test]
 async fn what_is_not_received_here_is_said() {
     let running = Running::start();
-    let json = running.post("application/json", None, b"{}".to_vec()).await;
-    assert_eq!(json.status(), 415);
-    let words = String::from_utf8_lossy(&json.body).into_owned();
-    assert!(words.contains("http/protobuf"), "{words}");
-    let zstd = running.post(PROTOBUF, Some("zstd"), Vec::new()).await;
-    assert_eq!(zstd.status(), 415);
-    for path in ["/v1/metrics", "/v1/logs", "/"] {
-        let answer = running.ask(
-            "POST",
-            path,
-            &[("content-type", Some(PROTOBUF))],
-            Vec::new(),
-        );
-        assert_eq!(answer.await.status(), 404, "{path}");
+    for (path, kind, encoding, status, words) in [
+        (TRACES, "application/json", "identity", 415, "http/protobuf"),
+        (TRACES, "application/grpc", "identity", 415, ""),
+        (TRACES, PROTOBUF, "zstd", 415, ""),
+        ("/v1/metrics", PROTOBUF, "identity", 404, ""),
+        ("/", PROTOBUF, "identity", 404, ""),
+    ] {
+        let answer = running.post(path, kind, encoding, b"").await;
+        assert_eq!(answer.status(), status, "{path} {kind} {encoding}");
+        assert_says(&answer.text(), words);
     }
-    let get = running.ask("GET", "/v1/traces", &[], Vec::new()).await;
-    assert_eq!(
-        (get.status(), &get.head.headers["allow"]),
-        (405, &"POST".parse().unwrap())
-    );
-    let old = running.post("application/grpc", None, Vec::new()).await;
-    assert_eq!(old.status(), 415);
-
+    let get = exchange(running.receiver.addr(), "GET", TRACES, b"").await;
+    let allowed = get.header("allow").unwrap();
+    assert_eq!((get.status(), &*allowed), (405, "POST"));
     let of_logs = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";
     for (path, encoding, body, status) in [
-        (of_logs, None, framed(b"", false), "12"),
-        (EXPORT, Some("zstd"), framed(b"", false), "12"),
-        (EXPORT, None, framed(b"", true), "3"),
-        (EXPORT, None, b"\0\0".to_vec(), "3"),
-        (EXPORT, None, b"\0\0\0\0\x09abc".to_vec(), "3"),
+        (of_logs, "identity", &framed(b"", false)[..], "12"),
+        (EXPORT, "zstd", &framed(b"", false), "12"),
+        (EXPORT, "identity", &framed(b"", true), "3"),
+        (EXPORT, "identity", b"\0\0", "3"),
+        (EXPORT, "identity", b"\0\0\0\0\x09abc", "3"),
     ] {
         let answer = running.call(path, encoding, body).await;
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.head.headers["grpc-status"], status, "{path}");
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.headers["grpc-status"], status, "{path}");
     }
     running.counted(Batch::Malformed, 3).await;
     running.counted(Batch::Taken, 0).await;
@@ -263,35 +167,32 @@ async fn what_is_not_received_here_is_said() {
 #[tokio::test]
 async fn what_cannot_be_read_is_counted_and_harms_nothing() {
     let running = Running::start();
-    for encoding in [None, Some("gzip")] {
-        let nonsense = running.post(PROTOBUF, encoding, b"nonsense".to_vec()).await;
+    for encoding in ["identity", "gzip"] {
+        let nonsense = running.traces(encoding, b"nonsense").await;
         assert_eq!(nonsense.status(), 400);
     }
     running.counted(Batch::Malformed, 2).await;
     // 5 MiB of zeros are some kilobytes.
-    let bomb = gzip(&vec![0; 5 << 20]);
-    let answer = running
-        .call(EXPORT, Some("gzip"), framed(&bomb, true))
-        .await;
-    assert_eq!(answer.head.headers["grpc-status"], "8");
-    running.counted(Batch::TooLarge, 1).await;
-    let large = running
-        .call(EXPORT, None, framed(&vec![0; 5 << 20], false))
-        .await;
-    assert_eq!(large.head.headers["grpc-status"], "8");
+    let zeros = vec![0; 5 << 20];
+    for (encoding, body) in [
+        ("gzip", framed(&gzip(&zeros), true)),
+        ("identity", framed(&zeros, false)),
+    ] {
+        let large = running.call(EXPORT, encoding, &body).await;
+        assert_eq!(large.headers["grpc-status"], "8");
+    }
     running.counted(Batch::TooLarge, 2).await;
     running.takes_one().await;
     // A span by itself: one that is too long, and one without a start.
     let mut case = spans::named("direct/chat_stream").spans;
-    let root = case
-        .iter_mut()
-        .find(|span| span["attrs"]["rid"].is_string());
-    root.unwrap()["attrs"]["long"] = "x".repeat(300_000).into();
-    let waiting = case
-        .iter_mut()
-        .find(|span| span["name"] == "prefill_waiting");
-    waiting.unwrap()["start_ns"] = 0.into();
-    running.post(PROTOBUF, None, spans::message(&case)).await;
+    for span in &mut case {
+        if span["attrs"]["rid"].is_string() {
+            span["attrs"]["long"] = "x".repeat(300_000).into();
+        } else if span["name"] == "prefill_waiting" {
+            span["start_ns"] = 0.into();
+        }
+    }
+    running.traces("identity", &spans::message(&case)).await;
     assert_eq!(running.next().len(), 3);
     for why in LeftOut::ALL {
         let counted = running.metrics.trace_spans_left_out.with(&[why.name()]);
@@ -302,64 +203,59 @@ async fn what_cannot_be_read_is_counted_and_harms_nothing() {
 #[tokio::test]
 async fn a_sink_without_room_is_counted_and_no_error_of_the_sender() {
     let running = Running::with(false, Limits::default(), None);
-    assert_eq!(running.post(PROTOBUF, None, case()).await.status(), 200);
+    let answer = running.traces("identity", &chat()).await;
+    assert_eq!(answer.status(), 200);
     running.counted(Batch::NoRoom, 1).await;
+}
+
+/// Of these each begins a request and says no more.
+const BEGUN: [&str; 5] = [
+    "",
+    "PRI * HT",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "GET /v1/traces HTTP/1.1\r\nhost: a\r\n\r\n",
+    "POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nab",
+];
+
+impl Running {
+    /// Connections that have sent so much.
+    async fn hung(&self, begun: &str) -> Vec<Client> {
+        let mut hung = Vec::new();
+        for _ in 0..20 {
+            let mut client = Client::connect(self.receiver.addr()).await;
+            // It may be one of those that are closed at once.
+            drop(client.stream.write_all(begun.as_bytes()).await);
+            hung.push(client);
+        }
+        hung
+    }
 }
 
 #[tokio::test]
 async fn senders_that_hang_hold_nobody_up() {
-    let running = Running::start();
-    let mut hung = Vec::new();
-    for begun in [
-        &b""[..],
-        b"POST /v1/traces HTTP/1.1\r\n",
-        b"POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-type: application/x-protobuf\r\ncontent-length: 99\r\n\r\nab",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    ] {
-        for _ in 0..20 {
-            let mut stream = TcpStream::connect(running.receiver.addr()).await.unwrap();
-            stream.write_all(begun).await.unwrap();
-            hung.push(stream);
-        }
-    }
-    running.takes_one().await;
-    // It ends with them connected.
-    drop(running.receiver);
-    let mut left = Vec::new();
-    let read = hung[0].read_to_end(&mut left).await;
-    assert!(read.is_err() || left.is_empty());
-}
-
-#[tokio::test]
-async fn silent_connections_shut_nobody_out() {
     let limits = Limits {
         connections: 8,
         first: Duration::from_millis(300),
         idle: Duration::from_millis(300),
     };
-    for begun in [
-        &b""[..],
-        b"PRI * HT",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET /v1/traces HTTP/1.1\r\nhost: a\r\n\r\n",
-        b"POST /v1/traces HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n",
-    ] {
+    let roomy = Running::start();
+    let mut connected = Vec::new();
+    for begun in BEGUN {
+        connected.extend(roomy.hung(begun).await);
         let running = Running::with(true, limits, None);
-        let mut silent = Vec::new();
-        for _ in 0..20 {
-            let mut stream = TcpStream::connect(running.receiver.addr()).await.unwrap();
-            // It may be one of those that are closed at once.
-            drop(stream.write_all(begun).await);
-            silent.push(stream);
-        }
+        let silent = running.hung(begun).await;
         let refused = || running.metrics.trace_connections_refused.with(&[]).get() > 0;
         until("some are refused", refused).await;
         // Each is closed in the end, without a word from its other side.
-        for stream in &mut silent {
-            drop(stream.read_to_end(&mut Vec::new()).await);
+        for mut client in silent {
+            client.read_to_close().await;
         }
         running.takes_one().await;
     }
+    roomy.takes_one().await;
+    // It ends with them connected.
+    drop(roomy.receiver);
+    assert!(connected[0].is_closed().await);
 }
 
 #[tokio::test]
@@ -370,14 +266,11 @@ async fn more_than_may_wait_together_is_turned_away() {
         content-length: 4100000\r\n\r\n";
     let mut senders = tokio::task::JoinSet::new();
     for _ in 0..17 {
-        let addr = running.receiver.addr();
+        let mut client = Client::connect(running.receiver.addr()).await;
         senders.spawn(async move {
-            let mut stream = TcpStream::connect(addr).await.unwrap();
-            stream.write_all(head.as_bytes()).await.unwrap();
-            drop(stream.write_all(&vec![0; 4_000_000]).await);
-            let mut answer = Vec::new();
-            drop(stream.read_to_end(&mut answer).await);
-            String::from_utf8_lossy(&answer).into_owned()
+            client.send(head).await;
+            drop(client.stream.write_all(&vec![0; 4_000_000]).await);
+            String::from_utf8_lossy(&client.read_to_close().await).into_owned()
         });
     }
     let answer = senders.join_next().await.unwrap().unwrap();

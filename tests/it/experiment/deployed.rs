@@ -9,29 +9,29 @@ use queuescope::request::columns::ColumnId;
 use queuescope::table::Table;
 use tempfile::TempDir;
 
-use crate::support::process::{queuescope, run_aside};
+use crate::support::generator::flags;
+use crate::support::process::{PROGRAM, queuescope, run_aside};
+use crate::support::router::Which;
 use crate::support::wire::PATIENCE;
 
 /// Two simulated servers behind our balancer.
 pub fn spec(dir: &Path) -> DeploymentSpec {
-    let program = Path::new(env!("CARGO_BIN_EXE_queuescope"));
     DeploymentSpec {
         // A router is a Python that begins: on a busy machine that takes its time.
         start_timeout: Some(PATIENCE),
         router: Router::Builtin,
         policy: "round_robin".into(),
         front: true,
-        servers: sims(&["--tokenize-ms", "0"]),
-        program: program.into(),
+        servers: vec![started(PROGRAM, "sim --tokenize-ms 0"); 2],
+        program: PROGRAM.into(),
         dir: dir.into(),
         ..DeploymentSpec::default()
     }
 }
 
-/// Two simulated servers.
-pub fn sims(flags: &[&str]) -> Vec<ServerSpec> {
-    let line = CommandLine::new(env!("CARGO_BIN_EXE_queuescope"), &["sim"]).with(flags);
-    vec![ServerSpec::Started(line); 2]
+/// A server by this program and these words.
+pub fn started(program: &str, line: &str) -> ServerSpec {
+    ServerSpec::Started(CommandLine::new(program, &flags(line)))
 }
 
 /// Servers that run.
@@ -39,22 +39,15 @@ pub fn running(urls: &[String]) -> Vec<ServerSpec> {
     urls.iter().cloned().map(ServerSpec::Running).collect()
 }
 
-/// An SGLang of this Python.
-pub fn sglang(python: &str, flags: Vec<String>) -> Vec<ServerSpec> {
-    let line = CommandLine::new(python, &["-m", "sglang.launch_server"]);
-    vec![ServerSpec::Started(line.with(flags))]
-}
-
 /// The names of the processes that write to a log below `dir`: a router changes the command that others see.
 pub fn left(dir: &Path) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let writes = |process: &PathBuf| {
-        std::fs::read_link(process.join("fd/1")).is_ok_and(|log| log.starts_with(dir))
+    let name = |process: PathBuf| {
+        let log = std::fs::read_link(process.join("fd/1")).ok()?;
+        let is_ours = log.starts_with(dir);
+        is_ours.then(|| std::fs::read_to_string(process.join("comm")).ok())?
     };
-    let writers = processes.map(|process| process.path()).filter(writes);
-    writers
-        .filter_map(|process| std::fs::read_to_string(process.join("comm")).ok())
-        .collect()
+    processes.filter_map(|entry| name(entry.path())).collect()
 }
 
 /// The rows of so many requests to what runs, all at once or at a rate, in a folder of this name.
@@ -66,16 +59,15 @@ pub async fn send(deployment: &Deployment, folder: &TempDir, name: &str, more: &
         deployment.target,
         dir.display()
     );
-    let done = run_aside(queuescope(&line.split(' ').collect::<Vec<_>>())).await;
-    assert!(dir.join("requests.csv").is_file(), "{done:?}");
-    Table::read(&dir.join("requests.csv")).unwrap()
+    let done = run_aside(queuescope(&flags(&line))).await;
+    Table::read(&dir.join("requests.csv")).unwrap_or_else(|_| panic!("{done:?}"))
 }
 
 /// The words of a column, each once.
 pub fn words(table: &Table, column: &str) -> BTreeSet<String> {
-    (0..table.len())
-        .map(|row| table.text(ColumnId::named(column).unwrap(), row).to_owned())
-        .collect()
+    let column = ColumnId::named(column).unwrap();
+    let cells = (0..table.len()).map(|row| table.text(column, row).to_owned());
+    cells.collect()
 }
 
 /// The hosts of the servers.
@@ -91,17 +83,11 @@ pub fn assert_nothing_is_left(dir: &Path, hosts: &BTreeSet<String>) {
     }
 }
 
-/// Two servers behind hops and the real router, with this policy.
-pub fn routed(policy: &str, dir: &Path) -> DeploymentSpec {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/sglang-router-0.3.2/bin/smg");
-    assert!(
-        program.exists(),
-        "the real router is missing ({program:?}): run `bash scripts/router.sh`"
-    );
+/// Servers behind hops and this router, round robin.
+pub fn routed(which: Which, dir: &Path) -> DeploymentSpec {
     DeploymentSpec {
         router: Router::SglangRouter,
-        router_program: Some(program),
-        policy: policy.into(),
+        router_program: Some(which.program()),
         hops: true,
         ..spec(dir)
     }

@@ -2,33 +2,27 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::sync::mpsc::RecvTimeoutError;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::report::files::RunState;
 
 use super::started::{Planned, end, until};
-use crate::support::assert_says;
 use crate::support::generator::flags;
 use crate::support::process::{lines_of, queuescope, run};
 use crate::support::wire::PATIENCE;
+use crate::support::{assert_says, files};
 
 const ONE: &str = "request_rate = 200\nnum_prompts = 20";
 
 /// All files in a folder and below it, with what they hold; what is no file is left out.
 fn all(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => all.extend(self::all(&path)),
-            false => all.push((path.clone(), std::fs::read(&path).unwrap())),
-        }
-    }
-    all.sort();
-    all
+    let files = files(dir).into_iter();
+    files
+        .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+        .collect()
 }
 
 fn pipe(path: &Path) {
@@ -40,7 +34,7 @@ fn pipe(path: &Path) {
 fn a_pipe_in_the_folder_is_not_waited_for() {
     for name in ["experiment.json", "experiment.toml"] {
         let plan = Planned::new(ONE);
-        std::fs::create_dir_all(plan.path("")).unwrap();
+        std::fs::create_dir(plan.path("")).unwrap();
         pipe(&plan.path(name));
         plan.run("node", &[]).assert_status(&[2]);
     }
@@ -49,21 +43,17 @@ fn a_pipe_in_the_folder_is_not_waited_for() {
 #[test]
 fn a_folder_with_runs_of_anothers_is_left_alone() {
     let plan = Planned::new(ONE);
-    for (name, text) in [
-        ("runs/events.out.tfevents", "theirs"),
-        ("aside/thesis", "mine"),
-        ("data", "x"),
-    ] {
+    for name in ["runs/events.out.tfevents", "aside/thesis", "data"] {
         let path = plan.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        std::fs::write(path, "mine").unwrap();
     }
     let before = all(&plan.path(""));
     plan.run("node", &[]).assert_refused(": holds runs already");
     assert_eq!(all(&plan.path("")), before);
     // `aside` alone is in nobody's way.
     std::fs::remove_dir_all(plan.path("runs")).unwrap();
-    plan.run("node", &[]).assert_status(&[0, 3]);
+    plan.ran("node", &[]);
     let kept = std::fs::read_to_string(plan.path("aside/thesis"));
     assert_eq!(kept.unwrap(), "mine");
     // Nor is an experiment replaced.
@@ -90,14 +80,11 @@ fn secrets_are_not_shown_and_kept_for_the_owner_alone() {
     std::fs::write(&copy, &shown.out).unwrap();
     let told = run(queuescope(&["node", copy.to_str().unwrap()]));
     told.assert_refused("*** is in place of a hidden value");
-    let done = plan.run("node", &[]);
-    done.assert_status(&[0, 3]);
+    let done = plan.ran("node", &[]);
     // The second is done again by what the folder holds.
     let file = plan.path("runs/02-max_concurrency=2/run.json");
-    let stopped = std::fs::read_to_string(&file)
-        .unwrap()
-        .replace("done", "stopped");
-    std::fs::write(&file, stopped).unwrap();
+    let written = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, written.replace("done", "stopped")).unwrap();
     let resumed = plan.resume("node", &[]);
     resumed.assert_status(&[0, 3]);
     assert_eq!(plan.states(), [RunState::Done; 2]);
@@ -136,12 +123,9 @@ fn what_is_wrong_with_a_secret_is_said_without_it() {
     }
     // Named by its file, it is in no other.
     let plan = Planned::new(&format!("{ONE}\nheader = [\"@secret\"]"));
-    std::fs::write(
-        plan.folder.path().join("secret"),
-        format!("x-key: {secret}\n"),
-    )
-    .unwrap();
-    plan.run("node", &[]).assert_status(&[0, 3]);
+    let file = plan.folder.path().join("secret");
+    std::fs::write(file, format!("x-key: {secret}\n")).unwrap();
+    plan.ran("node", &[]);
     let found = all(&plan.path(""));
     let holds = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(secret);
     assert!(!found.iter().any(|(_, bytes)| holds(bytes)));
@@ -149,21 +133,27 @@ fn what_is_wrong_with_a_secret_is_said_without_it() {
     assert!(text.contains("x-key"), "{text}");
 }
 
+/// A command beside a plan, and the lines that it says.
+fn begin(args: &[&str], plan: &Planned) -> (Child, Receiver<String>) {
+    let mut process = queuescope(args);
+    process.current_dir(plan.folder.path());
+    process.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = process.spawn().unwrap();
+    let lines = lines_of(child.stderr.take().unwrap());
+    (child, lines)
+}
+
 #[test]
 fn ctrl_c_ends_a_report_on_what_is_done() {
     let plan = Planned::new(ONE);
-    plan.run("node", &[]).assert_status(&[0, 3]);
+    plan.ran("node", &[]);
     // A report on so many rows takes its time.
     let rows = plan.path("runs/01-run/requests.csv");
     let text = std::fs::read_to_string(&rows).unwrap();
     let (head, of_run) = text.split_once('\n').unwrap();
     std::fs::write(&rows, format!("{head}\n{}", of_run.repeat(3_000))).unwrap();
     std::fs::remove_file(plan.path("summary.csv")).unwrap();
-    let mut process = queuescope(&["node", "--resume", "out"]);
-    process.current_dir(plan.folder.path());
-    process.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = process.spawn().unwrap();
-    let lines = lines_of(child.stderr.take().unwrap());
+    let (mut child, lines) = begin(&["node", "--resume", "out"], &plan);
     let next = || lines.recv_timeout(PATIENCE).unwrap();
     while !next().contains("done before") {}
     let pid = Pid::from_raw(child.id().try_into().unwrap());
@@ -183,11 +173,7 @@ fn interrupted(command: &str, plan: &Planned) -> Option<i32> {
     let path = plan.folder.path().join("pipe");
     pipe(&path);
     let line = format!("{command} --dataset-name sharegpt --dataset-path pipe");
-    let mut process = queuescope(&flags(&line));
-    process.current_dir(plan.folder.path());
-    process.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = process.spawn().unwrap();
-    let lines = lines_of(child.stderr.take().unwrap());
+    let (child, lines) = begin(&flags(&line), plan);
     // Opened to be written, it is known to be read.
     let writer = std::fs::File::options().write(true).open(&path).unwrap();
     let code = end(child, Signal::SIGINT);

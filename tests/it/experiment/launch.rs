@@ -9,44 +9,34 @@ use std::process::Stdio;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use queuescope::clock::Clock;
-use queuescope::experiment::launch::{
-    CommandLine, Deployment, DeploymentSpec, EngineName, Router, ServerSpec,
-};
+use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
 use queuescope::request::columns::ColumnId;
 
-use super::deployed::{
-    assert_nothing_is_left, hosts, left, routed, running, send, sglang, sims, spec, words,
-};
+use super::deployed::{assert_nothing_is_left, hosts, left, routed, send, spec, started, words};
 use crate::support::assert_says;
-use crate::support::generator::sim;
-use crate::support::process::queuescope;
-use crate::support::router::free_port;
+use crate::support::process::{PROGRAM, queuescope};
+use crate::support::router::{Which, free_port};
 use crate::support::wire::PATIENCE;
 
 #[tokio::test]
 async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_does() {
-    let policies = ["random", "round_robin", "cache_aware", "power_of_two"];
-    for policy in policies {
+    for policy in ["random", "round_robin", "cache_aware", "power_of_two"] {
         let folder = tempfile::tempdir().unwrap();
-        let wanted = routed(policy, folder.path());
+        let mut wanted = routed(Which::Sglang032, folder.path());
+        wanted.policy = policy.into();
         let deployment = Deployment::start(&wanted).await.unwrap();
         let hosts = hosts(&deployment);
         let table = send(&deployment, &folder, "run", "--num-prompts 24").await;
-        assert_eq!(
-            (table.len(), words(&table, "outcome").len()),
-            (24, 1),
-            "{policy}"
-        );
+        let outcomes = words(&table, "outcome").len();
+        assert_eq!((table.len(), outcomes), (24, 1), "{policy}");
         let served = words(&table, "host");
         assert!(served.is_subset(&hosts), "{policy}: {served:?}");
         if policy == "round_robin" {
             assert_eq!(served, hosts);
         }
         let waited = table.numbers(ColumnId::queue_time_in_router);
-        assert!(
-            waited.len() == 24 && waited.iter().all(|waited| *waited > 0.0),
-            "{policy}: {waited:?}"
-        );
+        let has_waited = waited.iter().filter(|waited| **waited > 0.0).count();
+        assert_eq!(has_waited, 24, "{policy}: {waited:?}");
         assert_eq!(left(folder.path()).len(), 4);
         match policy {
             "random" => drop(deployment),
@@ -56,17 +46,17 @@ async fn the_real_router_runs_with_each_of_its_policies_and_hops_see_what_it_doe
     }
 }
 
+/// A server by a script.
+fn shell(script: &str) -> ServerSpec {
+    ServerSpec::Started(CommandLine::new("sh", &["-c", script, "sh"]))
+}
+
 #[tokio::test]
 async fn one_that_hears_no_sigterm_is_killed() {
     let folder = tempfile::tempdir().unwrap();
-    let script = concat!(
-        "trap '' TERM; ",
-        env!("CARGO_BIN_EXE_queuescope"),
-        " sim \"$@\" & while :; do sleep 1; done"
-    );
-    let deaf = CommandLine::new("sh", &["-c", script, "sh"]);
+    let script = format!("trap '' TERM; {PROGRAM} sim \"$@\" & while :; do sleep 1; done");
     let wanted = DeploymentSpec {
-        servers: vec![ServerSpec::Started(deaf)],
+        servers: vec![shell(&script)],
         router: Router::None,
         front: false,
         ..spec(folder.path())
@@ -116,13 +106,9 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
     let mut pairs = std::iter::repeat_with(|| (free_port().port(), free_port().port()));
     let (first, port) = pairs.find(|(first, port)| *port == first + 1).unwrap();
     let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    let serving = |servers: Vec<ServerSpec>| DeploymentSpec {
-        servers,
+    let serving = |server: ServerSpec| DeploymentSpec {
+        servers: vec![server],
         ..spec(dir)
-    };
-    let sh = |script: &str| {
-        let line = CommandLine::new("sh", &["-c", script, "sh"]);
-        serving(vec![ServerSpec::Started(line)])
     };
     // Of two servers the second's.
     let taken_port =
@@ -131,46 +117,34 @@ async fn a_start_that_fails_says_why_and_leaves_nothing() {
         base_port: Some(first),
         ..spec(dir)
     };
-    let no_router = DeploymentSpec {
-        router_program: Some("/no/smg".into()),
-        ..routed("random", dir)
-    };
-    let nobody = format!("http://127.0.0.1:{}", free_port().port());
+    let nobody = format!("http://{}", free_port());
     let too_soon = DeploymentSpec {
         start_timeout: Some(std::time::Duration::from_secs(1)),
-        ..serving(running(&[nobody]))
+        ..serving(ServerSpec::Running(nobody))
     };
-    let program = env!("CARGO_BIN_EXE_queuescope");
     let clock = Clock::system();
     for (wanted, pieces) in [
         (on_taken_port, taken_port.as_str()),
         (
-            serving(sims(&["--no-such"])),
+            serving(started(PROGRAM, "sim --no-such")),
             "server-|unexpected argument '--no-such'|command: | sim |logs/server-|--help",
         ),
         (
-            serving(sglang("/no/such/python", Vec::new())),
+            serving(started("/no/such/python", "-m sglang.launch_server")),
             "the program is not there|/no/such/python -m sglang.launch_server",
         ),
         (
-            serving(sglang("python3", Vec::new())),
-            "this Python has no SGLang|ModuleNotFoundError",
+            serving(shell(DEAF)),
+            "server-1 cannot serve: the port is in use",
         ),
-        (sh(DEAF), "server-1 cannot serve: the port is in use"),
-        (
-            sh(&format!("exec {program} sim --port {port}")),
-            "ended (exit status: 1)|the port is in use (\"error: cannot listen on",
-        ),
-        (no_router, "the router's program /no/smg is not there"),
         (too_soon, "server-1|is not ready|Connection refused"),
     ] {
         let begun = clock.now();
         let error = format!("{:#}", Deployment::start(&wanted).await.unwrap_err());
         let took = clock.now().since(begun);
         assert!(took < PATIENCE.as_secs_f64() / 4.0, "{error}");
-        pieces
-            .split('|')
-            .for_each(|piece| assert_says(&error, piece));
+        let pieces = pieces.split('|');
+        pieces.for_each(|piece| assert_says(&error, piece));
         assert_eq!(left(dir), [""; 0], "{error}");
         // What is known before is told before anything is started.
         let log = dir.join("logs/server-1.log");
@@ -205,41 +179,4 @@ async fn an_end_that_nobody_wanted_is_told() {
     }
     deployment.stop().await;
     assert_eq!(left(folder.path()), [""; 0]);
-}
-
-#[tokio::test]
-async fn servers_that_run_already_are_neither_started_nor_stopped() {
-    let folder = tempfile::tempdir().unwrap();
-    let sims = [sim(|_| {}), sim(|_| {})];
-    let urls = sims
-        .iter()
-        .map(|sim| format!("http://{}/", sim.addr()))
-        .collect::<Vec<_>>();
-    let wanted = DeploymentSpec {
-        engine: EngineName::External,
-        servers: running(&urls),
-        hops: true,
-        ..spec(folder.path())
-    };
-    let deployment = Deployment::start(&wanted).await.unwrap();
-    let table = send(&deployment, &folder, "run", "--num-prompts 10").await;
-    assert_eq!(
-        words(&table, "host"),
-        sims.iter().map(|sim| sim.addr().to_string()).collect()
-    );
-    let through = DeploymentSpec {
-        router: Router::External,
-        router_url: Some(deployment.target.clone()),
-        servers: Vec::new(),
-        hops: false,
-        dir: folder.path().join("second"),
-        ..wanted
-    };
-    let second = Deployment::start(&through).await.unwrap();
-    let table = send(&second, &folder, "run-2", "--num-prompts 5").await;
-    assert_eq!(table.len(), 5);
-    second.stop().await;
-    deployment.stop().await;
-    assert_eq!(left(folder.path()), [""; 0]);
-    assert_eq!(sims.iter().map(|sim| sim.served().len()).sum::<usize>(), 15);
 }

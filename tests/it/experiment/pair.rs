@@ -1,31 +1,30 @@
 //! Experiments with servers that prefill and servers that decode, behind the real routers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
-use queuescope::experiment::launch::{CommandLine, Deployment, DeploymentSpec, Router, ServerSpec};
+use queuescope::experiment::launch::{Deployment, DeploymentSpec};
 use queuescope::report::reader;
 use queuescope::report::runs::RunReport;
-use queuescope::request::columns::ColumnId;
-use queuescope::request::stages::Breakdown;
-use queuescope::table::Table;
 use tokio::time::{sleep, timeout};
 
-use super::deployed::{spec, words};
+use super::deployed::{routed, started, words};
 use super::started::Planned;
+use crate::pair::parts;
 use crate::support::collector::{Collector, Span};
-use crate::support::proxy::rows as cells;
+use crate::support::process::PROGRAM;
+use crate::support::proxy::{Row, assert_cells, number, rows};
 use crate::support::router::Which;
 use crate::support::wire::{Client, PATIENCE, until};
 
 /// One server of each kind behind a router.
 fn plan(router: Which, lines: &str) -> Planned {
-    let router = Path::new(env!("CARGO_MANIFEST_DIR")).join(router.command());
+    let router = router.program();
     let router = router.display();
     Planned::new(&format!(
         "num_prefill = 1\nnum_decode = 1\nrouter_program = '{router}'\nrouting_policy = 'round_robin'\n{lines}"
@@ -53,26 +52,20 @@ fn what_is_narrow_is_named() {
     for (which, lines, title) in both.into_iter().flatten() {
         let lines = format!("num_prompts = 40\nbackend = 'sglang-oai-chat'\n{lines}");
         let plan = plan(which, &lines);
-        plan.run("node", &["--random-output-len", "30"])
-            .assert_status(&[0, 3]);
+        plan.ran("node", &["--random-output-len", "30"]);
         let run = loaded(&plan);
         let report = RunReport::of(&run);
-        let titles: Vec<&str> = report.findings.iter().map(|of| &of.title[..]).collect();
-        assert!(
-            titles.iter().any(|found| found.starts_with(title)),
-            "{which:?}: {lines}: {titles:#?}"
-        );
+        let mut titles = report.findings.iter().map(|of| &of.title);
+        let is_named = titles.any(|found| found.starts_with(title));
+        assert!(is_named, "{which:?}: {lines}: {:#?}", report.findings);
+        // The proxy's rows tell of chat, too.
         let unseen = words(&run.table, "unseen");
-        let is_told = |why: &String| !why.contains("engine_stream");
-        assert!(
-            unseen.iter().all(is_told),
-            "the proxy's rows tell of chat, too"
-        );
+        assert!(!unseen.iter().any(|why| why.contains("engine_stream")));
         // Its generator's own file has what only traces tell, too.
-        let rows = Table::read(&run.files[0]).unwrap();
-        let told = |row: &usize| rows.number(ColumnId::kv_transfer_time, *row).is_some();
-        let count = (0..rows.len()).filter(told).count();
-        assert!(count * 10 >= rows.len() * 9, "{which:?}: {lines}: {count}");
+        let own = rows(&run.files[0]);
+        let told = own.iter().filter(|row| !row["kv_transfer_time"].is_empty());
+        let told = told.count();
+        assert!(told * 10 >= own.len() * 9, "{which:?}: {lines}: {told}");
         plan.assert_nothing_is_left();
     }
 }
@@ -83,14 +76,12 @@ fn a_killed_server_of_a_pair_is_seen() {
     Which::ALL.into_iter().for_each(killed_decode_server);
 }
 
+/// The router waits for prefill, and that for its decode server: 300 s with SGLang.
+const KILLED: &str = "num_prompts = 200\nrequest_rate = 100\nrequest_timeout_s = 4\nfailure_schedule = { '1.5' = [2] }";
+
 fn killed_decode_server(which: Which) {
-    let plan = plan(
-        which,
-        // The router waits for prefill, and that for its decode server: 300 s with SGLang.
-        "num_prompts = 200\nrequest_rate = 100\nrequest_timeout_s = 4\nfailure_schedule = { '1.5' = [2] }",
-    );
-    plan.run("routing", &["--random-output-len", "30"])
-        .assert_status(&[0, 3]);
+    let plan = plan(which, KILLED);
+    plan.ran("routing", &["--random-output-len", "30"]);
     let run = loaded(&plan);
     assert_eq!(run.table.len(), 200);
     let [prefill, decode] = &run.file.as_ref().unwrap().servers[..] else {
@@ -99,50 +90,53 @@ fn killed_decode_server(which: Which) {
     assert_eq!((&*prefill.name, &*decode.name), ("prefill-1", "decode-1"));
     let faults = std::fs::read_to_string(run.dir.join("faults.csv")).unwrap();
     assert!(faults.contains(",decode-1,kill,down"), "{faults}");
-    let text = |column, row: usize| run.table.text(column, row);
-    let is_good = |row: &usize| text(ColumnId::outcome, *row) == "ok";
-    let (good, bad): (Vec<usize>, Vec<usize>) = (0..200).partition(is_good);
+    let own = rows(&run.files[0]);
+    let (good, bad): (Vec<&Row>, Vec<&Row>) = own.iter().partition(|row| row["outcome"] == "ok");
     assert!(!good.is_empty() && !bad.is_empty(), "{}", good.len());
     for row in &good {
-        let hosts = [ColumnId::prefill_host, ColumnId::host].map(|column| text(column, *row));
-        assert_eq!(hosts, [&prefill.host, &decode.host]);
+        assert_cells(
+            row,
+            [("prefill_host", &prefill.host), ("host", &decode.host)],
+        );
     }
     // The last half second's spans died with it.
-    let waited = |row: &&usize| run.table.number(ColumnId::decode_bootstrap_time, **row);
-    let told = good.iter().filter(|row| waited(row).is_some()).count();
+    let is_told = |row: &&&Row| !row["decode_bootstrap_time"].is_empty();
+    let told = good.iter().filter(is_told).count();
     assert!(told >= 20, "{told} of {}", good.len());
     // Without a decode server the router refuses what comes.
-    let rows = Table::read(&run.dir.join("proxy.csv")).unwrap();
-    let refused = (0..rows.len()).filter(|row| rows.text(ColumnId::ended_in, *row) == "router");
+    let all = rows(&run.dir.join("proxy.csv"));
+    let refused = all.iter().filter(|row| row["ended_in"] == "router");
     assert!(refused.count() >= 20, "{which:?}");
-    let is_unavailable = |row: &usize| rows.text(ColumnId::error, *row).contains("No available");
-    for row in (0..rows.len()).filter(is_unavailable) {
-        assert_eq!(rows.text(ColumnId::ended_in, row), "router", "{which:?}");
-    }
+    let unavailable = all
+        .iter()
+        .filter(|row| row["error"].contains("No available"));
+    unavailable.for_each(|row| assert_cells(row, [("ended_in", "router")]));
     plan.assert_nothing_is_left();
 }
 
 /// Simulated servers by what they do, the first of which prefill, behind a router, each with a hop.
 fn pair_of(which: Which, modes: &[&str], flags: &str, folder: &Path) -> DeploymentSpec {
     let server = |mode: &&str| {
-        let line = CommandLine::new(env!("CARGO_BIN_EXE_queuescope"), &["sim"]);
-        let line = line.with(["--disaggregation-mode", mode, "--enable-trace"]);
-        let flags = format!("--trace-level 1 --tokenize-ms 0 {flags}");
-        ServerSpec::Started(line.with(flags.split(' ')))
+        let line = format!(
+            "sim --disaggregation-mode {mode} --enable-trace --trace-level 1 --tokenize-ms 0 {flags}"
+        );
+        started(PROGRAM, &line)
     };
     DeploymentSpec {
         servers: modes.iter().map(server).collect(),
         prefill: modes.iter().filter(|mode| **mode == "prefill").count(),
         traces: true,
-        hops: true,
-        router: Router::SglangRouter,
-        router_program: Some(Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command())),
-        ..spec(folder)
+        ..routed(which, folder)
     }
 }
 
-fn front_of(deployment: &Deployment) -> SocketAddr {
-    deployment.target["http://".len()..].parse().unwrap()
+/// The proxy's file of what runs while `ask` goes on.
+async fn told(spec: &DeploymentSpec, ask: impl AsyncFnOnce(SocketAddr, &Deployment)) -> PathBuf {
+    let deployment = Deployment::start(spec).await.unwrap();
+    let front = deployment.target["http://".len()..].parse().unwrap();
+    ask(front, &deployment).await;
+    deployment.stop().await;
+    spec.dir.join("proxy.csv")
 }
 
 const BURST: usize = 24;
@@ -169,38 +163,33 @@ async fn a_burst_that_is_kept_back_waits_as_the_spans_say() {
         let flags =
             "--decode-step-ms 5 --max-running-requests 4 --disaggregation-decode-extra-slots 4";
         let mut spec = pair_of(which, &["prefill", "decode"], flags, folder.path());
-        let forward = format!("http://{}", collector.http);
-        let key = "engine.traces.forward_to".to_owned();
-        spec.proxy.insert(key, forward.into());
-        let deployment = Deployment::start(&spec).await.unwrap();
-        burst(front_of(&deployment)).await;
-        // Servers send them now and then.
-        let is_wait = |span: &&Span| WAITS.iter().any(|(_, name)| span.name == *name);
-        let has_all = || collector.spans().iter().filter(is_wait).count() == 3 * BURST;
-        until("the spans", has_all).await;
-        deployment.stop().await;
-        let path = folder.path().join("proxy.csv");
-        let (rows, cells) = (Table::read(&path).unwrap(), cells(&path));
-        let spans = collector.spans();
+        let forward = (
+            "engine.traces.forward_to",
+            format!("http://{}", collector.http),
+        );
+        spec.proxy.insert(forward.0.into(), forward.1.into());
+        let path = told(&spec, async |front, _| {
+            burst(front).await;
+            // Servers send them now and then.
+            let is_wait = |span: &&Span| WAITS.iter().any(|(_, name)| span.name == *name);
+            let has_all = || collector.spans().iter().filter(is_wait).count() == 3 * BURST;
+            until("the spans", has_all).await;
+        });
+        let path = path.await;
+        let (rows, spans) = (rows(&path), collector.spans());
         assert_eq!(rows.len(), BURST);
         let mut longest = 0.0_f64;
-        for (row, cells) in cells.iter().enumerate() {
-            let trace = &cells["trace_id"];
+        for row in &rows {
             for (column, name) in WAITS {
-                let mut of_row = spans.iter().filter(|span| span.trace == *trace);
+                let mut of_row = spans.iter().filter(|span| span.trace == row["trace_id"]);
                 let span = of_row.find(|span| span.name == name).unwrap();
                 let took = (span.end - span.start) as f64 / 1e9;
-                let told = rows.number(ColumnId::named(column).unwrap(), row).unwrap();
-                assert!(
-                    (told - took).abs() < 1e-3,
-                    "{which:?}: {column}: {told} {took}"
-                );
+                let is_near = (number(row, column) - took).abs() < 1e-3;
+                assert!(is_near, "{which:?}: {column}: {took}: {row:?}");
                 longest = longest.max(took);
             }
-            let breakdown = Breakdown::of(&rows.row(row)).unwrap();
-            let sum: i64 = breakdown.parts.iter().map(|part| part.nanos).sum();
-            assert_eq!(sum, breakdown.total_nanos, "{which:?}");
         }
+        assert!(parts(&path).iter().all(|parts| !parts.is_empty()));
         // Twenty tokens of those before it take a tenth of a second.
         assert!(longest > 0.05, "{which:?}: {longest}");
     }
@@ -212,17 +201,10 @@ async fn what_smg_admits_later_waits_in_the_router() {
     let flags = "--prefill-floor-ms 20 --chunked-prefill-size 30";
     let queued = async |more: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
-        let spec = pair_of(Which::Smg113, &["prefill", "decode"], flags, folder.path());
-        let router_flags = more.iter().map(|flag| (*flag).to_owned()).collect();
-        let spec = DeploymentSpec {
-            router_flags,
-            ..spec
-        };
-        let deployment = Deployment::start(&spec).await.unwrap();
-        burst(front_of(&deployment)).await;
-        deployment.stop().await;
-        let rows = Table::read(&folder.path().join("proxy.csv")).unwrap();
-        let queued = (0..BURST).filter_map(|row| rows.number(ColumnId::queue_time_in_router, row));
+        let mut spec = pair_of(Which::Smg113, &["prefill", "decode"], flags, folder.path());
+        spec.router_flags = more.iter().map(ToString::to_string).collect();
+        let rows = rows(&told(&spec, async |front, _| burst(front).await).await);
+        let queued = rows.iter().map(|row| number(row, "queue_time_in_router"));
         let mut queued: Vec<f64> = queued.collect();
         assert_eq!(queued.len(), BURST);
         queued.sort_by(f64::total_cmp);
@@ -256,42 +238,38 @@ async fn each_request_has_one_row_though_some_leave_and_a_prefill_server_dies() 
         let flags = "--decode-step-ms 2 --transfer-lost-s 0.1";
         let modes = ["prefill", "prefill", "decode"];
         let spec = pair_of(which, &modes, flags, folder.path());
-        let deployment = Deployment::start(&spec).await.unwrap();
-        let front = front_of(&deployment);
-        let killed = &deployment.servers[0];
-        let all = stream::iter(0..REQUESTS).for_each_concurrent(24, async |number| {
-            if number == REQUESTS / 2 {
-                killed.kill().await.unwrap();
-            }
-            timeout(PATIENCE, one(front, number)).await.unwrap();
+        let mut hosts = Vec::new();
+        let path = told(&spec, async |front, deployment| {
+            let servers = deployment.servers.iter();
+            hosts.extend(servers.map(|server| server.file.host.clone()));
+            let all = stream::iter(0..REQUESTS).for_each_concurrent(24, async |number| {
+                if number == REQUESTS / 2 {
+                    deployment.servers[0].kill().await.unwrap();
+                }
+                timeout(PATIENCE, one(front, number)).await.unwrap();
+            });
+            all.await;
         });
-        all.await;
-        let servers = deployment.servers.iter();
-        let hosts: Vec<String> = servers.map(|server| server.file.host.clone()).collect();
-        deployment.stop().await;
-        let rows = Table::read(&folder.path().join("proxy.csv")).unwrap();
-        let ids = words(&rows, "req_id");
-        let all: BTreeSet<String> = (0..REQUESTS).map(|number| format!("r{number}")).collect();
-        assert_eq!((rows.len(), ids == all), (REQUESTS, true), "{which:?}");
-        let mut outcomes: BTreeMap<&str, usize> = BTreeMap::new();
-        let killed = &hosts[0];
-        let mut sent_once = 0;
-        for row in 0..REQUESTS {
-            let text = |column| rows.text(column, row);
-            let (outcome, error) = (text(ColumnId::outcome), text(ColumnId::error));
-            *outcomes.entry(outcome).or_default() += 1;
-            if outcome == "ok" {
-                // What met the dead server was sent again: two legs are one sending.
-                sent_once += usize::from(rows.number(ColumnId::attempts, row) == Some(1.0));
-                assert_eq!(text(ColumnId::host), hosts[2]);
-                let prefilled = text(ColumnId::prefill_host);
-                assert!(hosts[..2].iter().any(|host| host == prefilled));
+        let rows = rows(&path.await);
+        let ids: BTreeSet<&str> = rows.iter().map(|row| &*row["req_id"]).collect();
+        assert_eq!((rows.len(), ids.len()), (REQUESTS, REQUESTS), "{which:?}");
+        let [killed, other, decode] = &hosts[..] else {
+            panic!("{hosts:?}");
+        };
+        for row in &rows {
+            if row["outcome"] == "ok" {
+                assert_eq!(&row["host"], decode);
+                assert!([killed, other].contains(&&row["prefill_host"]));
             }
             // What the dead server had of it failed by that, and says so.
-            let is_lost = outcome == "server_error" && text(ColumnId::status) == "200";
-            assert!(!is_lost || error.contains(&**killed), "{which:?}: {error}");
+            let is_lost = row["outcome"] == "server_error" && row["status"] == "200";
+            assert!(!is_lost || row["error"].contains(&**killed), "{row:?}");
         }
-        assert!(outcomes["client_abort"] >= REQUESTS / 80, "{outcomes:?}");
-        assert!(sent_once >= REQUESTS / 4, "{which:?}: {outcomes:?}");
+        let left = rows.iter().filter(|row| row["outcome"] == "client_abort");
+        assert!(left.count() >= REQUESTS / 80, "{which:?}");
+        // What met the dead server was sent again: two legs are one sending.
+        let is_once = |row: &&Row| row["outcome"] == "ok" && row["attempts"] == "1";
+        let once = rows.iter().filter(is_once).count();
+        assert!(once >= REQUESTS / 4, "{which:?}: {once}");
     }
 }

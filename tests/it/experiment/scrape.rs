@@ -8,7 +8,6 @@ use queuescope::clock::{Clock, Stamp};
 use queuescope::experiment::launch::Access;
 use queuescope::experiment::scrape::Scraper;
 use queuescope::report::files::{SERIES, SeriesRow, ServerFile};
-use queuescope::traffic::client::TlsArgs;
 
 use super::started::executable;
 use crate::support::assert_says;
@@ -17,9 +16,8 @@ use crate::support::upstream::{Upstream, refusing};
 use crate::support::wire::{json_response, until};
 
 fn server(name: &str, url: String) -> ServerFile {
-    let name = name.to_owned();
     ServerFile {
-        name,
+        name: name.to_owned(),
         url,
         ..ServerFile::default()
     }
@@ -27,10 +25,7 @@ fn server(name: &str, url: String) -> ServerFile {
 
 /// A program in `dir` that stands for `nvidia-smi`: no real GPU was there.
 fn smi(dir: &Path, script: &str) -> Option<PathBuf> {
-    let path = dir.join("nvidia-smi");
-    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    executable(&path);
-    Some(path)
+    Some(executable(&dir.join("nvidia-smi"), script))
 }
 
 /// What was written of a run that began two seconds ago, once that is enough, and what there is to say.
@@ -66,25 +61,17 @@ async fn what_servers_and_gpus_tell_is_written_with_its_time() {
     let have_both = |text: String| text.contains(",gpu,") && text.contains(",metrics,");
     let (rows, notes) = scraped(&servers, Access::default(), gpus, have_both).await;
     let said = rows.iter().map(|row| {
-        let SeriesRow {
-            time,
-            source,
-            server,
-            metric,
-            value,
-        } = row;
-        format!("{time} {source} {server} {metric} {value}")
+        let (source, server, metric) = (&row.source, &row.server, &row.metric);
+        format!("{} {source} {server} {metric} {}", row.time, row.value)
     });
+    let said: BTreeSet<String> = said.collect();
     let expected = [
         "2 gpu gpu-0 gpu_memory 1073741824",
         "2 gpu gpu-0 gpu_use 0.37",
         "2 metrics server-1 queued 1",
         "2 metrics server-1 running 3",
     ];
-    assert_eq!(
-        said.collect::<BTreeSet<_>>(),
-        expected.map(str::to_owned).into()
-    );
+    assert!(said.iter().eq(&expected), "{said:?}");
     assert_eq!(notes, [""; 0]);
     let flags = std::fs::read_to_string(dir.path().join("nvidia-smi.flags")).unwrap();
     assert_says(&flags, "utilization.gpu,memory.used");
@@ -95,14 +82,9 @@ async fn a_server_behind_tls_that_wants_a_key_is_asked_as_the_load_is_sent() {
     let upstream = Upstream::always(json_response("sglang:num_running_reqs 3\n")).await;
     let authority = Authority::new("ours");
     let face = authority.face(&["localhost"], upstream.addr).await;
-    let access = Access {
-        tls: TlsArgs {
-            ca: Some(authority.file()),
-            insecure: false,
-        },
-        api_key: Some("Bearer S3cret".parse().unwrap()),
-        headers: Vec::new(),
-    };
+    let mut access = Access::default();
+    access.tls.ca = Some(authority.file());
+    access.api_key = Some("Bearer S3cret".parse().unwrap());
     let url = format!("https://localhost:{}", face.addr.port());
     let has_a_row = |text: String| text.lines().count() > 1;
     let (rows, notes) = scraped(&[server("server-1", url)], access, None, has_a_row).await;

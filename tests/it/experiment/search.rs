@@ -2,8 +2,9 @@
 
 use queuescope::report::files::{Trial, TrialFile};
 
-use super::started::Planned;
+use super::started::{Planned, executable};
 use crate::support::assert_says;
+use crate::support::process::PROGRAM;
 
 /// A request of 8 tokens of 4 ms each, one at a time: at most 1 / (7 × 4 ms) can be served in a second, whatever the machine.
 const MOST: f64 = 1.0 / (7.0 * 0.004);
@@ -14,8 +15,7 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
         "max_running_requests = 1\nfind_max_rate = true\ngoodput = ['e2el:400']\ngoodput_share = 0.9\nrequest_rate = 20\n\
          probe_s = 3\nrate_precision = 0.2",
     );
-    let done = plan.run("node", &[]);
-    done.assert_status(&[0, 3]);
+    let done = plan.ran("node", &[]);
     let found = plan.experiment().max_rate.unwrap();
     let (met, above) = (found.met.unwrap(), found.missed.or(found.invalid).unwrap());
     // A machine that is busy with other things finds less, never more: at twice the rate the queue grows by seconds.
@@ -40,17 +40,13 @@ fn the_highest_rate_is_near_what_the_server_can_do() {
 
 #[test]
 fn a_trial_that_fails_ends_the_search_and_those_before_it_are_told() {
-    let plan = Planned::new(
-        "max_running_requests = 8\nfind_max_rate = true\ngoodput = ['e2el:4000']\ngoodput_share = 0.5\nrequest_rate = 20\n\
-         probe_s = 1\nmodel_path = 'm'\npython = './python'",
-    );
+    let plan = Planned::new(&format!(
+        "env.QUEUESCOPE = '{PROGRAM}'\nmax_running_requests = 8\nfind_max_rate = true\ngoodput = ['e2el:4000']\ngoodput_share = 0.5\nrequest_rate = 20\n\
+         probe_s = 1\nmodel_path = 'm'\npython = './python'"
+    ));
     // Begins once, and fails from then on.
-    let program = env!("CARGO_BIN_EXE_queuescope");
-    let script = format!(
-        "#!/bin/sh\nmkdir began || exit 9\nexec {program} sim $3 $4 $5 $6 --decode-step-ms 4\n"
-    );
-    std::fs::write(plan.folder.path().join("python"), script).unwrap();
-    plan.executable("python");
+    let script = "mkdir began || exit 9\nexec \"$QUEUESCOPE\" sim $3 $4 $5 $6 --decode-step-ms 4";
+    executable(&plan.folder.path().join("python"), script);
     let done = plan.run("node", &["--engine", "sglang"]);
     done.assert_status(&[1]);
     let found = plan.experiment().max_rate.unwrap();

@@ -40,6 +40,13 @@ impl Planned {
         run(self.command(command, flags))
     }
 
+    /// The same, which goes well; on a busy machine it may be INVALID.
+    pub fn ran(&self, command: &str, flags: &[&str]) -> Done {
+        let done = self.run(command, flags);
+        done.assert_status(&[0, 3]);
+        done
+    }
+
     /// Begins it.
     pub fn begin(&self, command: &str, flags: &[&str]) -> Child {
         let mut process = self.command(command, flags);
@@ -58,11 +65,6 @@ impl Planned {
         self.folder.path().join("out").join(file)
     }
 
-    /// A script in its folder.
-    pub fn executable(&self, script: &str) {
-        executable(&self.folder.path().join(script));
-    }
-
     pub fn experiment(&self) -> ExperimentFile {
         read(&self.path(EXPERIMENT)).unwrap()
     }
@@ -74,28 +76,21 @@ impl Planned {
 
     /// Waits until the load of a run has begun.
     pub fn until_loaded(&self, run: &str) {
-        until("the load", || {
-            self.run_file(run).is_some_and(|file| file.began.is_some())
-        });
+        let has_begun = |file: RunFile| file.began.is_some();
+        until("the load", || self.run_file(run).is_some_and(has_begun));
     }
 
     /// Nobody listens any more where servers did.
     pub fn assert_nothing_is_left(&self) {
-        let experiment = self.experiment();
-        let mut ports = 0;
-        for run in &experiment.runs {
-            let Some(file) = read::<RunFile>(&self.path(&run.dir).join(RUN)) else {
-                continue;
-            };
-            for server in file.servers {
-                let host = server.url.strip_prefix("http://").unwrap().to_owned();
-                until("the port to be free", || {
-                    std::net::TcpListener::bind(&host).is_ok()
-                });
-                ports += 1;
-            }
+        let runs = self.experiment().runs.into_iter();
+        let begun = runs.filter_map(|run| read::<RunFile>(&self.path(&run.dir).join(RUN)));
+        let servers: Vec<_> = begun.flat_map(|run| run.servers).collect();
+        assert!(!servers.is_empty());
+        for server in servers {
+            let host = server.url.strip_prefix("http://").unwrap();
+            let is_free = || std::net::TcpListener::bind(host).is_ok();
+            until("the port to be free", is_free);
         }
-        assert!(ports > 0);
     }
 
     pub fn states(&self) -> Vec<RunState> {
@@ -108,10 +103,12 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     Some(serde_json::from_str(&text).unwrap())
 }
 
-/// Lets a script be run.
-pub fn executable(script: &Path) {
+/// A script of the shell that can be run.
+pub fn executable(path: &Path, script: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_owned()
 }
 
 /// Sends a signal and waits for the end; gives the status as a shell would.
@@ -121,10 +118,7 @@ pub fn end(mut child: Child, signal: Signal) -> Option<i32> {
 }
 
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build();
-    runtime
-        .unwrap()
-        .block_on(wire::until_async(what, async || condition()));
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().build().unwrap();
+    runtime.block_on(wire::until_async(what, async || condition()));
 }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use queuescope::config::proxy::Worker;
 use queuescope::proxy::shared::ServerRole;
-use queuescope::table::join::join;
-use tokio::net::{TcpListener, TcpStream};
 
+use super::joined;
 use crate::support::admin::ask;
+use crate::support::listening::Listening;
+use crate::support::pair::traced;
 use crate::support::proxy::{Front, Row, assert_cells, known_workers, rows};
 use crate::support::router::free_port;
 use crate::support::upstream::{Step, Upstream};
-use crate::support::wire::{Client, only_header, until};
+use crate::support::wire::{Client, until};
 
 /// The killed server refuses connections, or closes them at once; it prefilled, or decoded; and in the end the router passes its hop's
 /// error on, or answers for itself. It may send again under the room that it had, as one does that its client named.
@@ -43,20 +44,6 @@ impl Killed {
         }
     }
 
-    async fn server(self) -> SocketAddr {
-        if self.refuses {
-            return free_port();
-        }
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            loop {
-                drop(listener.accept().await.unwrap());
-            }
-        });
-        addr
-    }
-
     /// The server that prefills and the one that decodes, of these two.
     fn in_order<T>(self, killed: T, alive: T) -> [T; 2] {
         match self.prefilled {
@@ -75,25 +62,12 @@ impl Killed {
         ([hops[0], hops[1]], workers)
     }
 
-    /// Starts a router before these hops of both, as smg 1.13.0 and sglang-router 0.3.2 are: it sends to both, leaves the other at the
-    /// error, sends again in a new room, and gives up.
-    async fn router(self, hops: [SocketAddr; 2], alive: &Arc<Upstream>) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let alive = alive.clone();
-        tokio::spawn(async move {
-            let (client, _) = listener.accept().await.unwrap();
-            self.route(client, hops, &alive).await;
-        });
-        addr
-    }
-
-    async fn route(self, client: TcpStream, [killed, other]: [SocketAddr; 2], alive: &Upstream) {
-        let mut client = Client::from_stream(client);
+    /// A router before hops of both, as smg 1.13.0 and sglang-router 0.3.2 are: it sends to both, leaves the other at the error, sends
+    /// again in a new room, and gives up.
+    async fn route(self, mut client: Client, hops: [SocketAddr; 2], alive: &Upstream) {
+        let [killed, other] = hops;
         let asked = client.read_until(|reader| reader.is_whole(0)).await;
-        let kept = |name: &str| Some(format!("{name}: {}\r\n", only_header(&asked.head, name)?));
-        let kept = ["x-request-id", "traceparent"].into_iter().filter_map(kept);
-        let kept = format!("{}connection: close\r\n", kept.collect::<String>());
+        let kept = format!("{}connection: close\r\n", traced(&asked.head));
         let mut error = Vec::new();
         for sending in 1..=SENDINGS {
             let room = if self.keeps_room { SENDINGS } else { sending };
@@ -105,53 +79,66 @@ impl Killed {
             failed.post("/generate", &kept, body.as_bytes()).await;
             error = failed.read_to_close().await;
         }
-        let own = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}";
-        let answer = if self.is_passed_on {
-            error
-        } else {
-            own.to_vec()
-        };
-        client.send(answer).await;
+        let own = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}".to_vec();
+        client
+            .send(if self.is_passed_on { error } else { own })
+            .await;
         assert!(client.is_closed().await);
     }
 }
 
-/// Who serves, and a router before its hops.
+/// Who serves.
 struct Pair {
     killed: SocketAddr,
     alive: Arc<Upstream>,
+    _closing: Listening,
 }
 
 impl Pair {
     async fn new(given: Killed) -> Pair {
         let alive = Upstream::playing(vec![Step::Silence]).await;
+        let closing = Listening::start(|_, stream| async move { drop(stream) }).await;
         Pair {
-            killed: given.server().await,
+            killed: if given.refuses {
+                free_port()
+            } else {
+                closing.addr
+            },
             alive: Arc::new(alive),
+            _closing: closing,
         }
     }
 
+    /// A router before these hops.
+    async fn router(&self, given: Killed, hops: [SocketAddr; 2]) -> Listening {
+        let alive = self.alive.clone();
+        let router = Listening::start(move |_, client| {
+            let alive = alive.clone();
+            async move { given.route(Client::from_stream(client), hops, &alive).await }
+        });
+        router.await
+    }
+
     /// With a router before hops that are to be made.
-    async fn routed(given: Killed) -> (Pair, SocketAddr, Vec<Worker>) {
+    async fn routed(given: Killed) -> (Pair, Listening, Vec<Worker>) {
         let pair = Pair::new(given).await;
         let (hops, workers) = given.workers(pair.killed, pair.alive.addr);
-        let router = given.router(hops, &pair.alive).await;
+        let router = pair.router(given, hops).await;
         (pair, router, workers)
     }
 
     /// Both servers are named, the killed one as the one that failed, once a sending.
     fn check(&self, given: Killed, row: &Row) {
         let [prefill, decode] = given.in_order(self.killed, self.alive.addr);
-        assert_cells(
-            row,
-            [
-                ("host", &decode.to_string()),
-                ("prefill_host", &prefill.to_string()),
-                ("disaggregated", "True"),
-                ("bootstrap_room", &SENDINGS.to_string()),
-                ("inconsistency", ""),
-            ],
-        );
+        let (prefill, decode) = (prefill.to_string(), decode.to_string());
+        let cells = [
+            ("host", &*decode),
+            ("prefill_host", &prefill),
+            ("disaggregated", "True"),
+            ("bootstrap_room", "3"),
+            ("inconsistency", ""),
+        ];
+        assert_cells(row, cells);
         self.check_sendings(given, row, SENDINGS - 1);
         self.check_error(given, row);
         if !given.is_passed_on {
@@ -189,7 +176,7 @@ const ASKS: &str =
 async fn each_sending_is_one_attempt_and_both_servers_are_named() {
     for given in Killed::all() {
         let (pair, router, workers) = Pair::routed(given).await;
-        let front = Front::with(&[router], |config| config.workers = workers).await;
+        let front = Front::with(&[router.addr], |config| config.workers = workers).await;
         let (status, row) = asked(front).await;
         assert_eq!(status, if given.is_passed_on { 502 } else { 503 });
         pair.check(given, &row);
@@ -201,7 +188,7 @@ async fn each_sending_is_one_attempt_and_both_servers_are_named() {
 async fn a_leg_that_a_fault_ends_is_of_its_sending() {
     let given = Killed::all().find(|given| !given.is_passed_on).unwrap();
     let (pair, router, workers) = Pair::routed(given).await;
-    let front = Front::with(&[router], |config| {
+    let front = Front::with(&[router.addr], |config| {
         config.workers = workers;
         config.fault_injection = true;
     })
@@ -211,33 +198,13 @@ async fn a_leg_that_a_fault_ends_is_of_its_sending() {
     assert_eq!(set.status(), 200, "{}", set.text());
     let (status, row) = asked(front).await;
     assert_eq!(status, 503);
-    let (attempts, decode) = (SENDINGS.to_string(), pair.alive.addr.to_string());
     let cells = [
-        ("attempts", &*attempts),
-        ("bootstrap_room", &attempts),
-        ("host", &decode),
+        ("attempts", "3"),
+        ("bootstrap_room", "3"),
+        ("host", &*pair.alive.addr.to_string()),
         ("ended_in", "router"),
     ];
     assert_cells(&row, cells);
-}
-
-/// The router has no server left that prefills, or decodes: no server had the request.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_router_refuses_was_in_the_router() {
-    let given = Killed::all().next().unwrap();
-    let (pair, _router, workers) = Pair::routed(given).await;
-    let answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}";
-    let router = Upstream::always(answer).await;
-    let front = Front::with(&[router.addr], |config| config.workers = workers).await;
-    let (status, row) = asked(front).await;
-    assert_eq!(status, 503);
-    let cells = [
-        ("outcome", "rejected"),
-        ("ended_in", "router"),
-        ("host", ""),
-    ];
-    assert_cells(&row, cells);
-    assert!(pair.alive.seen().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -245,22 +212,20 @@ async fn without_a_front_each_sending_has_one_row() {
     for given in Killed::all().filter(|given| !given.keeps_room) {
         let (pair, router, workers) = Pair::routed(given).await;
         let hops = Front::with(&[], |config| config.workers = workers).await;
-        let mut client = Client::connect(router).await;
+        let mut client = Client::connect(router.addr).await;
         client.ask("/generate", ASKS, b"{}").await;
         let rows = hops.rows().await;
         let mut rooms: Vec<&str> = rows.iter().map(|row| &*row["bootstrap_room"]).collect();
         rooms.sort_unstable();
         assert_eq!(rooms, ["1", "2", "3"], "{given:?}: {rows:#?}");
         let [prefill, decode] = given.in_order(pair.killed, pair.alive.addr);
+        let host = match given.refuses && !given.prefilled {
+            true => String::new(),
+            false => decode.to_string(),
+        };
         for row in &rows {
-            let host = match given.refuses && !given.prefilled {
-                true => String::new(),
-                false => decode.to_string(),
-            };
-            assert_cells(
-                row,
-                [("host", &host), ("prefill_host", &prefill.to_string())],
-            );
+            let hosts = [("host", &*host), ("prefill_host", &prefill.to_string())];
+            assert_cells(row, hosts);
             if given.prefilled {
                 pair.check_error(given, row);
             }
@@ -272,22 +237,14 @@ async fn without_a_front_each_sending_has_one_row() {
 async fn joined_files_tell_each_sending_once() {
     for given in Killed::all().filter(|given| !given.is_passed_on) {
         let pair = Pair::new(given).await;
-        let hops = [
-            Front::hop(pair.killed).await,
-            Front::hop(pair.alive.addr).await,
-        ];
+        let [killed, alive] = [pair.killed, pair.alive.addr].map(Front::hop);
+        let hops = [killed.await, alive.await];
         let addrs = hops.each_ref().map(Front::hop_addr);
-        let router = given.router(addrs, &pair.alive).await;
-        let front = Front::with(&[router], |_| ()).await;
+        let router = pair.router(given, addrs).await;
+        let front = Front::start(router.addr).await;
         let answer = front.ask("/generate", ASKS, b"{\"text\":\"a\",\"stream\":true}");
         assert_eq!(answer.await.status(), 503);
-        let files = [&front, &hops[0], &hops[1]].map(Front::records);
-        for (file, count) in files.iter().zip([1, SENDINGS, SENDINGS]) {
-            until("the rows", || rows(file).len() == count).await;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("joined.csv");
-        join(&files, &path).unwrap();
+        let (_folder, path) = joined(&front, &hops, SENDINGS).await;
         let [row] = &rows(&path)[..] else {
             panic!("{given:?}");
         };

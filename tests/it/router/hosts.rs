@@ -16,58 +16,57 @@ const FLAGS: &str = "--backend sglang --request-rate 50 --num-prompts 60 --rando
 /// By how much a wall clock may have been corrected between the starts of two processes, seconds.
 const CORRECTED: f64 = 0.001;
 
-fn seconds(record: &row::Row, name: &str) -> f64 {
-    let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
-    match (column.get)(record) {
-        Value::Nanos(nanos) => nanos as f64 / 1e9,
-        other => panic!("{name}: {other:?}"),
-    }
+/// An offset and its error.
+type Offset = (f64, f64);
+
+/// What a row of the generator says of a clock, in seconds.
+fn told(record: &row::Row, name: &str) -> Offset {
+    let seconds = |name: &str| {
+        let column = COLUMNS.iter().find(|column| column.name == name).unwrap();
+        match (column.get)(record) {
+            Value::Nanos(nanos) => nanos as f64 / 1e9,
+            other => panic!("{name}: {other:?}"),
+        }
+    };
+    (seconds(name), seconds(&format!("{name}_error")))
+}
+
+/// The same of a row of the front.
+fn written(row: &Row, name: &str) -> Offset {
+    (number(row, name), number(row, &format!("{name}_error")))
 }
 
 /// A stated interval holds the truth.
-fn assert_holds((offset, error): (f64, f64), truth: f64, corrected: f64) {
-    let off = (offset - truth).abs();
-    assert!(
-        off <= error + corrected,
-        "{offset} ± {error} is not {truth}"
-    );
-}
-
-/// What a row of the generator says of a clock, in seconds.
-fn told(record: &row::Row, name: &str) -> (f64, f64) {
-    (
-        seconds(record, name),
-        seconds(record, &format!("{name}_error")),
-    )
+fn assert_holds((offset, error): Offset, truth: f64, corrected: f64) {
+    let is_held = (offset - truth).abs() <= error + corrected;
+    assert!(is_held, "{offset} ± {error} is not {truth}");
 }
 
 /// The front's row, and the hop's row of the same request.
 fn check(row: &Row, hop: &Row, ahead: f64) {
     assert_cells(row, [("outcome", "ok"), ("inconsistency", "")]);
-    assert_eq!(row["host"], hop["host"]);
-    assert_eq!(row["worker"], hop["worker"]);
-    assert_cells(
-        hop,
-        [("seen_by", "hop"), ("outcome", "ok"), ("inconsistency", "")],
-    );
-    let error = number(row, "hop_clock_offset_error");
-    assert_holds((number(row, "hop_clock_offset"), error), ahead, CORRECTED);
+    let cells = [
+        ("seen_by", "hop"),
+        ("outcome", "ok"),
+        ("inconsistency", ""),
+        ("host", &*row["host"]),
+        ("worker", &row["worker"]),
+    ];
+    assert_cells(hop, cells);
+    let offset = written(row, "hop_clock_offset");
+    assert_holds(offset, ahead, CORRECTED);
+    let (_, error) = offset;
     // The router held it from our send to the hop's reading: seconds of an hour must not leak in.
     let in_router = number(row, "queue_time_in_router");
     assert!((-error..5.0).contains(&in_router), "{in_router} ± {error}");
     // The hop's own stamps, moved by the truth, lie within the front's own.
     let arrived = number(hop, "router_send_time") - ahead;
-    assert!(
-        arrived >= number(row, "forwarded_time") - CORRECTED,
-        "{row:?} {hop:?}"
-    );
-    assert!(arrived <= number(row, "response_head_time") + CORRECTED);
+    let sent = number(row, "forwarded_time") - CORRECTED;
+    let answered = number(row, "response_head_time") + CORRECTED;
+    assert!((sent..=answered).contains(&arrived), "{row:?} {hop:?}");
     assert!((number(row, "router_send_time") - arrived).abs() <= error + CORRECTED);
     // What the hop measured on its own clock is what the front finds through the offsets.
-    let (ours, theirs) = (
-        number(row, "pure_queue_time"),
-        number(hop, "pure_queue_time"),
-    );
+    let [ours, theirs] = [row, hop].map(|row| number(row, "pure_queue_time"));
     assert!((ours - theirs).abs() < 1e-5, "{ours} {theirs}");
 }
 
@@ -77,30 +76,21 @@ async fn hops_an_hour_off_and_restarted_give_right_rows() {
         (Which::Sglang032, 3600, -3600),
         (Which::Smg113, -3600, 5400),
     ] {
-        let mut stack = Stack::start(which, Hops::Ahead(first), &[]).await;
+        let mut stack = Stack::start(which, Hops::Ahead(first)).await;
         let mut runs = vec![(stack.traffic("before", &flags(FLAGS)).await, first as f64)];
         stack.hops.as_mut().unwrap().restart(then);
         runs.push((stack.traffic("after", &flags(FLAGS)).await, then as f64));
 
         let served = stack.served();
-        let by_span = |rows: Vec<Row>, column: &str| -> BTreeMap<String, Row> {
-            rows.into_iter()
-                .map(|row| (row[column].clone(), row))
-                .collect()
-        };
-        let hops = by_span(stack.hops.as_mut().unwrap().rows(), "parent_span_id");
+        let hops = stack.hops.as_mut().unwrap().rows().into_iter();
+        let by_span = hops.map(|row| (row["parent_span_id"].clone(), row));
+        let hops: BTreeMap<String, Row> = by_span.collect();
         let front = stack.front.rows();
-        assert_eq!(
-            (front.len(), hops.len()),
-            (120, 120),
-            "each request once in each file"
-        );
+        // Each request once in each file.
+        assert_eq!((front.len(), hops.len()), (120, 120));
         for row in &front {
-            let ahead = if row["req_id"].starts_with("before") {
-                first
-            } else {
-                then
-            };
+            let is_before = row["req_id"].starts_with("before");
+            let ahead = if is_before { first } else { then };
             check(row, &hops[&row["span_id"]], ahead as f64);
             assert_eq!(Some(&row["host"]), served.get(&row["req_id"]));
         }
@@ -132,29 +122,20 @@ async fn servers_of_one_name_on_two_hosts_are_two_clocks() {
             sim.addr()
         );
         std::fs::write(&config, worker).unwrap();
-        let args = vec!["--config".to_owned(), config.display().to_string()];
-        processes.push(Process::start(*hop, args, 0));
+        let line = format!("--config {}", config.display());
+        processes.push(Process::start(line, 0));
     }
-    let (front, router) = (free_port(), free_port());
-    let args = [
-        "--listen",
-        &front.to_string(),
-        "--upstream",
-        &router.to_string(),
-    ];
-    let mut front = Process::start(front, args.map(str::to_owned).to_vec(), 0);
+    let router = free_port();
+    let mut front = Process::start(format!("--upstream {router}"), 0);
     let _router = Router::start_at(Which::Smg113, router, &hops, &[]).await;
-    let run = traffic(front.addr, "two", &flags(FLAGS)).await;
+    let run = traffic(front.addr(), "two", &flags(FLAGS)).await;
     let skews = BTreeMap::from([("w0", 3.0), ("w1", -3.0)]);
     let rows = front.rows();
     assert_eq!((rows.len(), run.records.len()), (60, 60));
     for row in &rows {
         assert_eq!(row["host"], "127.0.0.1:30000");
-        let offset = (
-            number(row, "clock_offset"),
-            number(row, "clock_offset_error"),
-        );
-        assert_holds(offset, skews[row["worker"].as_str()], CORRECTED);
+        let skew = skews[row["worker"].as_str()];
+        assert_holds(written(row, "clock_offset"), skew, CORRECTED);
         assert_eq!(row["inconsistency"], "", "{row:?}");
     }
     for record in &run.records {

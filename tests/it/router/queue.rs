@@ -1,6 +1,7 @@
 //! Whether a request waits in the router or in the server: the same load, held back once by the router and once by the
-//! server, and refused by a router that cannot hold it.
+//! server.
 
+use queuescope::clock::Stamp;
 use queuescope::request::outcome::Outcome;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::Period;
@@ -18,22 +19,20 @@ const FLAGS: &str = "--backend sglang --request-rate 60 --num-prompts 200 --rand
 const LIMITED: &str = "--max-concurrent-requests 4 --queue-size 1000 --queue-timeout-secs 60";
 const UNLIMITED: &str = "--max-concurrent-requests 100000";
 
-async fn run(which: Which, limit: &[&str]) -> Run {
+async fn run(limit: &str) -> Run {
     let sim = sim(|config| {
         config.profile.max_running_requests = SLOTS;
         config.profile.decode_step_ms = 6.0;
     });
-    let stack = Stack::before(vec![sim], which, Hops::Inside, limit).await;
+    let stack = Stack::before(vec![sim], Which::Smg113, Hops::Inside, &flags(limit)).await;
     let run = stack.traffic("q", &flags(FLAGS)).await;
     assert_eq!(run.records.len(), REQUESTS);
     run
 }
 
 fn seconds(records: &[Row], of: impl Fn(&Row) -> Option<i64>) -> Vec<f64> {
-    let all = records
-        .iter()
-        .map(|record| of(record).unwrap() as f64 / 1e9);
-    all.collect()
+    let nanos = records.iter().map(|record| of(record).unwrap());
+    nanos.map(|nanos| nanos as f64 / 1e9).collect()
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -56,95 +55,45 @@ fn by_littles_law(records: &[Row], queue: Period) -> f64 {
     let time = |record: &Row, moment| record.timeline.time(moment).unwrap();
     let span = |record| (time(record, queue.from), time(record, queue.to));
     let spans: Vec<_> = records.iter().map(span).collect();
-    let found = |at| {
-        spans
-            .iter()
-            .filter(|(from, to)| *from < at && *to > at)
-            .count() as f64
-    };
-    let found: Vec<f64> = spans.iter().map(|(arrival, _)| found(*arrival)).collect();
-    let mut sends: Vec<_> = spans.iter().map(|(_, send)| *send).collect();
+    let found = spans.iter().map(|(at, _)| {
+        let waits = |(from, to): &&(Stamp, Stamp)| from < at && to > at;
+        spans.iter().filter(waits).count() as f64
+    });
+    let found: Vec<f64> = found.collect();
+    let mut sends: Vec<Stamp> = spans.iter().map(|(_, send)| *send).collect();
     sends.sort();
     let took = sends[sends.len() - 1].nanos_since(sends[0]) as f64 / 1e9;
     let rate = (sends.len() - 1) as f64 / took;
     mean(&found) / rate
 }
 
+/// They waited as long as Little's law says.
+fn assert_law(run: &Run, waits: &[f64], queue: Period) {
+    let (seen, expected) = (mean(waits), by_littles_law(&run.records, queue));
+    let is_near = (seen / expected - 1.0).abs() < 0.15;
+    assert!(is_near, "waited {seen} s, by Little's law {expected} s");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_limit_decides_whether_router_or_server_is_waited_in() {
-    let limited = run(Which::Smg113, &flags(LIMITED)).await;
-    let unlimited = run(Which::Smg113, &flags(UNLIMITED)).await;
-    for run in [&limited, &unlimited] {
-        for record in &run.records {
-            assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
-            assert_eq!(record.inconsistency, None, "{}", record.request_id());
-        }
+    let limited = run(LIMITED).await;
+    let unlimited = run(UNLIMITED).await;
+    for record in limited.records.iter().chain(&unlimited.records) {
+        assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
+        assert_eq!(record.inconsistency, None, "{}", record.request_id());
     }
     let waits = seconds(&limited.records, in_router);
     let server = seconds(&limited.records, |row| row.pure_queue_time);
     // It grows as the queue does: each quarter of the arrivals waits longer than the one before.
     let quarters: Vec<f64> = waits.chunks(REQUESTS / 4).map(mean).collect();
-    assert!(
-        quarters.is_sorted() && quarters[3] > 3.0 * quarters[0],
-        "{quarters:?}"
-    );
-    let (seen, expected) = (
-        mean(&waits),
-        by_littles_law(&limited.records, Period::QUEUE_IN_ROUTER),
-    );
-    assert!(
-        (seen / expected - 1.0).abs() < 0.15,
-        "waited {seen} s, by Little's law {expected} s"
-    );
-    assert!(
-        mean(&server) < mean(&waits) / 20.0,
-        "the server had room: {}",
-        mean(&server)
-    );
+    let has_grown = quarters.is_sorted() && quarters[3] > 3.0 * quarters[0];
+    assert!(has_grown, "{quarters:?}");
+    assert_law(&limited, &waits, Period::QUEUE_IN_ROUTER);
+    let in_server = mean(&server);
+    assert!(in_server < mean(&waits) / 20.0, "it had room: {in_server}");
 
-    let without = seconds(&unlimited.records, in_router);
+    let held = median(&seconds(&unlimited.records, in_router));
     let queued = seconds(&unlimited.records, |row| row.pure_queue_time);
-    assert!(
-        median(&without) < mean(&queued) / 20.0,
-        "the router held them back: {}",
-        median(&without)
-    );
-    let (queue, law) = (
-        mean(&queued),
-        by_littles_law(&unlimited.records, Period::PURE_QUEUE),
-    );
-    assert!(
-        (queue / law - 1.0).abs() < 0.15,
-        "queued {queue} s, by Little's law {law} s"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_0_3_2_refuses_is_shown_as_refused() {
-    let run = run(Which::Sglang032, &flags(LIMITED)).await;
-    let (refused, served): (Vec<&Row>, Vec<&Row>) = run
-        .records
-        .iter()
-        .partition(|record| record.status == Some(408));
-    assert!(
-        !refused.is_empty() && !served.is_empty(),
-        "{} {}",
-        refused.len(),
-        served.len()
-    );
-    for record in &refused {
-        assert_eq!(record.outcome(), Outcome::Rejected);
-        let error = record.error.as_deref().unwrap();
-        assert!(error.starts_with("408"), "{error}");
-        // No hop ever saw it: nothing is claimed of a server.
-        assert_eq!(
-            (record.host.as_deref(), record.worker.as_deref()),
-            (None, None)
-        );
-        assert_eq!(in_router(record), None);
-    }
-    for record in &served {
-        assert_eq!(record.outcome(), Outcome::Ok, "{:?}", record.error);
-        assert!(in_router(record).is_some());
-    }
+    assert!(held < mean(&queued) / 20.0, "the router held: {held}");
+    assert_law(&unlimited, &queued, Period::PURE_QUEUE);
 }

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::upstream::{EVENT, Step, Upstream, done};
-use super::wire::{Client, chunk, json_response, post, stream_head};
+use super::wire::{Client, chunk, post, stream_head};
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +37,14 @@ const EVENTS: usize = 4;
 
 /// A server that answers at once, or streams for a while.
 pub async fn server() -> Upstream {
-    let event = vec![
-        Step::Send(chunk(EVENT)),
-        Step::Pause(Duration::from_millis(15)),
-    ];
-    let head = vec![Step::Send(stream_head())];
-    let stream = [head, vec![event; EVENTS].concat(), done()].concat();
-    Upstream::start(move |_, request| match request.body.ends_with(b"true}") {
-        true => stream.clone(),
-        false => vec![Step::Send(json_response("{\"text\":\"x\"}"))],
+    Upstream::start(|_, request| {
+        if !request.body.ends_with(b"true}") {
+            return vec![Step::ok()];
+        }
+        let event = Step::Send(chunk(EVENT));
+        let event = [event, Step::Pause(Duration::from_millis(15))];
+        let events = vec![event; EVENTS].concat();
+        [vec![Step::Send(stream_head())], events, done()].concat()
     })
     .await
 }
@@ -53,13 +52,9 @@ pub async fn server() -> Upstream {
 impl Clients {
     /// Starts some of each way: through the front, as a router would to the hop, and to the admin listener.
     pub fn start(front: SocketAddr, hop: SocketAddr, admin: SocketAddr) -> Clients {
-        let all = [(front, Way::Kept), (front, Way::New), (front, Way::Stream)];
-        let all = [
-            all,
-            all,
-            [(hop, Way::Kept), (hop, Way::New), (hop, Way::Stream)],
-        ];
-        let all = all.into_iter().flatten().chain([(admin, Way::Health)]);
+        let three = |addr| [Way::Kept, Way::New, Way::Stream].map(|way| (addr, way));
+        let all = [front, front, hop].into_iter().flat_map(three);
+        let all = all.chain([(admin, Way::Health)]);
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicUsize::new(0));
         let mut running = JoinSet::new();
@@ -103,25 +98,10 @@ async fn go(
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let is_reused = kept.is_some();
-        let mut client = match kept.take() {
-            Some(client) => client,
-            None => match TcpStream::connect(addr).await {
-                Ok(stream) => Client::from_stream(stream),
-                Err(error) => {
-                    failures.push(format!("{way:?} {number}-{turn}: connect: {error}"));
-                    continue;
-                }
-            },
-        };
-        match exchange(&mut client, &format!("c{number}-{turn}"), way).await {
-            Ok(goes_on) => {
-                done.fetch_add(1, Ordering::Relaxed);
-                kept = (goes_on && way != Way::New).then_some(client);
-            }
-            Err(why) => failures.push(format!(
-                "{way:?} {number}-{turn}, reused {is_reused}: {why}"
-            )),
+        let (id, is_reused) = (format!("c{number}-{turn}"), kept.is_some());
+        match exchange(&mut kept, addr, &id, way).await {
+            Ok(()) => _ = done.fetch_add(1, Ordering::Relaxed),
+            Err(why) => failures.push(format!("{way:?} {id}, reused {is_reused}: {why}")),
         }
         // Of different lengths, so that the end of the old process meets every state of a connection.
         let pause = 1 + (number * 7 + turn * 13) as u64 % 12;
@@ -130,8 +110,20 @@ async fn go(
     failures
 }
 
-/// One request; whether its connection can take another.
-async fn exchange(client: &mut Client, id: &str, way: Way) -> Result<bool, String> {
+/// One request, on the connection that was kept if there is one. Keeps it if it can take another.
+async fn exchange(
+    kept: &mut Option<Client>,
+    addr: SocketAddr,
+    id: &str,
+    way: Way,
+) -> Result<(), String> {
+    let mut client = match kept.take() {
+        Some(client) => client,
+        None => match TcpStream::connect(addr).await {
+            Ok(stream) => Client::from_stream(stream),
+            Err(error) => return Err(format!("connect: {error}")),
+        },
+    };
     let bytes = match way {
         Way::Health => b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n".to_vec(),
         _ => {
@@ -143,12 +135,12 @@ async fn exchange(client: &mut Client, id: &str, way: Way) -> Result<bool, Strin
     let sent = client.stream.write_all(&bytes).await;
     sent.map_err(|error| format!("send: {error}"))?;
     let response = client.response().await;
-    let events = String::from_utf8_lossy(&response.body)
-        .matches("data: ")
-        .count();
+    let events = response.text().matches("data: ").count();
     let is_right = response.whole && response.head.starts_with("HTTP/1.1 200");
     if !is_right || (way == Way::Stream && events != EVENTS + 1) {
         return Err(format!("{response:?}"));
     }
-    Ok(response.header("connection").as_deref() != Some("close"))
+    let is_kept = response.header("connection").as_deref() != Some("close");
+    *kept = Some(client).filter(|_| is_kept && way != Way::New);
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! A collector of traces in the test's own process: OTLP by gRPC and by HTTP on one store. It does with an export what it
-//! is told.
+//! A collector of traces in the test's own process, which takes OTLP by gRPC and by HTTP at one address. It does with an export what
+//! it is told.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -7,23 +7,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use http::request::Parts;
 use http_body_util::{BodyExt, Full};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1;
 use prost::Message;
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Status};
 
 use super::listening::Listening;
 
@@ -66,59 +59,47 @@ pub struct Collector {
     pub grpc: SocketAddr,
     pub http: SocketAddr,
     store: Store,
-    _serving: JoinSet<()>,
     _listening: Listening,
 }
 
-#[derive(Clone, Default)]
-struct Store(Arc<Mutex<Inner>>);
+type Store = Arc<Mutex<Inner>>;
 
 #[derive(Default)]
 struct Inner {
     mood: Mood,
-    /// Each export as it came, with its headers.
-    exports: Vec<(http::HeaderMap, ExportTraceServiceRequest)>,
+    exports: Vec<(Parts, Bytes)>,
 }
 
 pub const SERVER: i32 = 2;
 pub const CLIENT: i32 = 3;
 pub const INTERNAL: i32 = 1;
+/// What gRPC calls an export.
+pub const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 impl Collector {
     pub async fn start() -> Collector {
         let store = Store::default();
-        let mut serving = JoinSet::new();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let grpc = listener.local_addr().unwrap();
-        let service = TraceServiceServer::new(store.clone());
-        serving.spawn(async move {
-            let server = tonic::transport::Server::builder();
-            server
-                .serve_with_incoming(service, TcpIncoming::from(listener))
-                .await
-                .unwrap();
-        });
-        let by_http = store.clone();
+        let own = store.clone();
         let listening = Listening::start(move |_, stream| {
-            let store = by_http.clone();
-            let service = service_fn(move |request| by_path(request, store.clone()));
-            let connection = hyper::server::conn::http1::Builder::new();
-            let connection = connection.serve_connection(TokioIo::new(stream), service);
-            async move { drop(connection.await) }
+            let store = own.clone();
+            let service = service_fn(move |request| answer(request, store.clone()));
+            async move {
+                let server = auto::Builder::new(TokioExecutor::new());
+                drop(server.serve_connection(TokioIo::new(stream), service).await);
+            }
         });
         let listening = listening.await;
         Collector {
-            grpc,
+            grpc: listening.addr,
             http: listening.addr,
             store,
-            _serving: serving,
             _listening: listening,
         }
     }
 
     /// How it is with exports from now on.
     pub fn set(&self, mood: Mood) {
-        self.store.0.lock().unwrap().mood = mood;
+        self.store.lock().unwrap().mood = mood;
     }
 
     /// All spans so far.
@@ -128,13 +109,20 @@ impl Collector {
         resources.flat_map(spans_of).collect()
     }
 
+    /// All exports so far, with their heads and as they came: by gRPC in a frame.
+    pub fn came(&self) -> Vec<(Parts, Bytes)> {
+        self.store.lock().unwrap().exports.clone()
+    }
+
     /// All exports so far, whole.
     pub fn exports(&self) -> Vec<ExportTraceServiceRequest> {
-        let inner = self.store.0.lock().unwrap();
-        inner
-            .exports
-            .iter()
-            .map(|(_, export)| export.clone())
+        let message = |(head, body): (Parts, Bytes)| match head.uri.path() {
+            EXPORT => body.slice(5..),
+            _ => body,
+        };
+        let messages = self.came().into_iter().map(message);
+        messages
+            .map(|bytes| Message::decode(bytes).unwrap())
             .collect()
     }
 
@@ -147,65 +135,41 @@ impl Collector {
 
     /// A header of the last export.
     pub fn header(&self, name: &str) -> Option<String> {
-        let inner = self.store.0.lock().unwrap();
-        let (headers, _) = inner.exports.last()?;
-        Some(headers.get(name)?.to_str().unwrap().to_owned())
+        let (head, _) = self.came().pop()?;
+        Some(head.headers.get(name)?.to_str().unwrap().to_owned())
     }
 }
 
-#[tonic::async_trait]
-impl TraceService for Store {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<tonic::Response<ExportTraceServiceResponse>, Status> {
-        let (metadata, _, export) = request.into_parts();
-        self.take(metadata.into_headers(), export).await?;
-        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
-    }
-}
-
-impl Store {
-    async fn take(
-        &self,
-        headers: http::HeaderMap,
-        export: ExportTraceServiceRequest,
-    ) -> Result<(), Status> {
-        let mood = self.0.lock().unwrap().mood;
-        match mood {
-            Mood::Takes => self.0.lock().unwrap().exports.push((headers, export)),
-            Mood::Refuses => return Err(Status::invalid_argument("not today")),
-            Mood::Busy => return Err(Status::unavailable("not now")),
-            Mood::Holds => std::future::pending().await,
-        }
-        Ok(())
-    }
-}
-
-/// An export by HTTP.
-async fn by_path(
+async fn answer(
     request: http::Request<hyper::body::Incoming>,
     store: Store,
-) -> Result<http::Response<Full<Bytes>>, Infallible> {
+) -> Result<http::Response<impl hyper::body::Body<Data = Bytes, Error = Infallible>>, Infallible> {
     let (head, body) = request.into_parts();
-    let is_export =
-        head.uri.path() == "/v1/traces" && head.headers["content-type"] == "application/x-protobuf";
     let body = body.collect().await.unwrap().to_bytes();
-    let taken = match is_export {
+    let (is_grpc, kind) = (head.uri.path() == EXPORT, &head.headers["content-type"]);
+    let is_export = is_grpc || head.uri.path() == "/v1/traces" && kind == "application/x-protobuf";
+    let mood = store.lock().unwrap().mood;
+    // As HTTP and as gRPC say it.
+    let (status, code) = match mood {
+        _ if !is_export => (404, "12"),
+        Mood::Takes => (200, "0"),
+        Mood::Refuses => (400, "3"),
+        Mood::Busy => (503, "14"),
+        Mood::Holds => std::future::pending().await,
+    };
+    if status == 200 {
+        store.lock().unwrap().exports.push((head, body));
+    }
+    let (status, frame, trailers) = match is_grpc {
         true => {
-            store
-                .take(head.headers, Message::decode(body).unwrap())
-                .await
+            let code = ("grpc-status".parse().unwrap(), code.parse().unwrap());
+            (200, &[0; 5][..], Some(Ok([code].into_iter().collect())))
         }
-        false => Err(Status::unimplemented("")),
+        false => (status, &[][..], None),
     };
-    let mut answer = http::Response::new(Full::default());
-    *answer.status_mut() = match taken.map_err(|status| status.code()) {
-        Ok(()) => http::StatusCode::OK,
-        Err(tonic::Code::Unavailable) => http::StatusCode::SERVICE_UNAVAILABLE,
-        Err(tonic::Code::Unimplemented) => http::StatusCode::NOT_FOUND,
-        Err(_) => http::StatusCode::BAD_REQUEST,
-    };
+    let body = Full::new(Bytes::from_static(frame));
+    let mut answer = http::Response::new(body.with_trailers(std::future::ready(trailers)));
+    *answer.status_mut() = status.try_into().unwrap();
     Ok(answer)
 }
 

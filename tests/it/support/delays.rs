@@ -1,7 +1,7 @@
 //! Parts that hold things up for a known time and write down what they did: a router and a network.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::listening::Listening;
-use super::wire::Reader;
+use super::wire::Client;
 
 /// Holds each request for a while, then sends it on over a connection of its own.
 pub struct Router {
@@ -65,20 +65,8 @@ pub struct Piece {
     pub bytes: Vec<u8>,
 }
 
-/// A delay that can be changed while bytes flow.
-#[derive(Default)]
-struct Delay(AtomicU64);
-
-impl Delay {
-    fn set(&self, delay: Duration) {
-        self.0
-            .store(delay.as_nanos().try_into().unwrap(), Ordering::Relaxed);
-    }
-
-    fn get(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-}
+/// It can be changed while bytes flow.
+type Delay = Mutex<Duration>;
 
 impl Router {
     pub async fn start(clock: Clock) -> Router {
@@ -93,7 +81,7 @@ impl Router {
         let own = shared.clone();
         let listening = Listening::start(move |_, stream| {
             let shared = own.clone();
-            async move { shared.serve(stream).await }
+            async move { shared.serve(Client::from_stream(stream)).await }
         });
         let listening = listening.await;
         Router {
@@ -110,8 +98,8 @@ impl Router {
 
     /// For so long it holds a request, and the first event of its response.
     pub fn holds(&self, delay: Duration, back: Duration) {
-        self.shared.hold.set(delay);
-        self.shared.hold_back.set(back);
+        *self.shared.hold.lock().unwrap() = delay;
+        *self.shared.hold_back.lock().unwrap() = back;
     }
 
     /// What it did with the last request.
@@ -127,48 +115,43 @@ impl Router {
 
 impl RouterShared {
     /// One request; the response ends with its connection.
-    async fn serve(&self, mut client: TcpStream) {
-        let mut reader = Reader::default();
-        let mut buffer = vec![0; 65536];
-        while !reader.is_whole(0) {
-            match client.read(&mut buffer).await {
-                Ok(read) if read > 0 => reader.feed(&buffer[..read]),
-                _ => return,
-            }
+    async fn serve(&self, mut client: Client) {
+        let asked = client.read_until(|reader| reader.is_whole(0)).await;
+        if asked.head.is_empty() {
+            return;
         }
         let read = self.clock.now();
-        tokio::time::sleep(self.hold.get()).await;
-        let head = reader.head.unwrap();
+        sleep_for(&self.hold).await;
+        let head = asked.head;
         let head = head.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
-        let mut server = TcpStream::connect(self.target.get().unwrap())
-            .await
-            .unwrap();
-        server.set_nodelay(true).unwrap();
+        let mut server = Client::connect(*self.target.get().unwrap()).await;
         let sent = self.clock.now();
         let place = {
             let mut held = self.held.lock().unwrap();
-            held.push(Held {
-                read,
-                sent,
-                back: None,
-            });
+            let back = None;
+            held.push(Held { read, sent, back });
             held.len() - 1
         };
-        let bytes = [head.as_bytes(), &reader.body].concat();
-        server.write_all(&bytes).await.unwrap();
-        while let Ok(read) = server.read(&mut buffer).await {
+        server.send([head.as_bytes(), &asked.body].concat()).await;
+        let mut buffer = vec![0; 65536];
+        while let Ok(read @ 1..) = server.stream.read(&mut buffer).await {
             let is_begun = self.held.lock().unwrap()[place].back.is_some();
             if !is_begun && buffer[..read].windows(6).any(|six| six == b"data: ") {
                 let read = self.clock.now();
-                tokio::time::sleep(self.hold_back.get()).await;
+                sleep_for(&self.hold_back).await;
                 self.held.lock().unwrap()[place].back = Some((read, self.clock.now()));
             }
-            if read == 0 || client.write_all(&buffer[..read]).await.is_err() {
+            if client.stream.write_all(&buffer[..read]).await.is_err() {
                 return;
             }
             self.passed_back.fetch_add(read, Ordering::Relaxed);
         }
     }
+}
+
+async fn sleep_for(delay: &Delay) {
+    let delay = *delay.lock().unwrap();
+    tokio::time::sleep(delay).await;
 }
 
 impl Network {
@@ -204,8 +187,8 @@ impl Network {
     }
 
     pub fn delays(&self, there: Duration, back: Duration) {
-        self.shared.there.set(there);
-        self.shared.back.set(back);
+        *self.shared.there.lock().unwrap() = there;
+        *self.shared.back.lock().unwrap() = back;
     }
 
     /// Forgets what passed so far.
@@ -239,7 +222,7 @@ impl NetworkShared {
             let mut buffer = vec![0; 16_384];
             while let Ok(read) = from.read(&mut buffer).await {
                 let bytes = buffer[..read].to_vec();
-                let piece = (self.clock.now(), delay.get(), bytes);
+                let piece = (self.clock.now(), *delay.lock().unwrap(), bytes);
                 if read == 0 || queue.send(piece).await.is_err() {
                     break;
                 }

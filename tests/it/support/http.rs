@@ -85,14 +85,12 @@ impl Connection {
 
     async fn more(&mut self) -> Result<(), String> {
         let mut buffer = vec![0; 65_536];
-        match self.client.stream.read(&mut buffer).await {
-            Ok(0) => Err("closed within the response".to_owned()),
-            Ok(read) => {
-                self.reader.feed(&buffer[..read]);
-                Ok(())
-            }
-            Err(error) => Err(error.to_string()),
+        let read = self.client.stream.read(&mut buffer).await;
+        match read.map_err(|error| error.to_string())? {
+            0 => return Err("closed within the response".to_owned()),
+            read => self.reader.feed(&buffer[..read]),
         }
+        Ok(())
     }
 }
 

@@ -31,6 +31,7 @@ pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
+    pub trailers: HeaderMap,
     /// Why the stream ended before its end.
     pub broken: Option<h2::Error>,
 }
@@ -74,15 +75,13 @@ impl Http2 {
     /// Sends any request with its whole body; `None` where the stream was refused.
     pub async fn exchange(&mut self, request: Request<()>, body: &[u8]) -> Option<Answer> {
         self.requests = self.requests.clone().ready().await.ok()?;
-        let (response, mut stream) = self.requests.send_request(request, body.is_empty()).ok()?;
+        let sent = self.requests.send_request(request, body.is_empty());
+        let (response, mut stream) = sent.ok()?;
         if !body.is_empty() {
             let _ = stream.send_data(Bytes::copy_from_slice(body), true);
         }
-        let call = Call {
-            response,
-            body: stream,
-        };
-        Some(Answer::of(call.head().await.ok()?).await)
+        let head = tokio::time::timeout(PATIENCE, response).await.unwrap();
+        Some(Answer::of(head.ok()?).await)
     }
 
     pub async fn post(&mut self, path: &str, body: &[u8]) -> Call {
@@ -92,10 +91,8 @@ impl Http2 {
     /// Ends when the connection does, and says how.
     pub async fn end(self) -> Result<(), h2::Error> {
         drop(self.requests);
-        tokio::time::timeout(PATIENCE, self.driver)
-            .await
-            .unwrap()
-            .unwrap()
+        let end = tokio::time::timeout(PATIENCE, self.driver).await;
+        end.unwrap().unwrap()
     }
 
     /// Leaves as a killed process does.
@@ -138,10 +135,12 @@ impl Answer {
                 }
             }
         }
+        let trailers = stream.trailers().await.ok().flatten();
         Answer {
             status: head.status.as_u16(),
             headers: head.headers,
             body,
+            trailers: trailers.unwrap_or_default(),
             broken,
         }
     }

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 use super::listening::Listening;
 use super::upstream::{Seen, Step, Upstream};
-use super::wire::{Reader, only_header};
+use super::wire::{Client, Reader, only_header};
 
 /// What stands before the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +75,10 @@ pub fn all() -> Vec<Dispatch> {
         let place = place.unwrap_or_else(|| {
             let members = asked.as_object_mut().unwrap();
             members.retain(|name, _| !name.starts_with("bootstrap_"));
-            let kept = |name: &str| Some(format!("{name}: {}\r\n", only_header(head, name)?));
-            let kept = ["x-request-id", "traceparent"].into_iter().filter_map(kept);
             found.push(Dispatch {
                 router: router(hop),
                 path: head.split(' ').nth(1).unwrap().to_owned(),
-                headers: kept.collect(),
+                headers: traced(head),
                 body: asked.to_string().into_bytes(),
                 rooms,
                 prefill: Leg::default(),
@@ -94,6 +93,13 @@ pub fn all() -> Vec<Dispatch> {
         }
     }
     found
+}
+
+/// The header lines of a request's id and trace, which routers pass on.
+pub fn traced(head: &str) -> String {
+    let line = |name| Some(format!("{name}: {}\r\n", only_header(head, name)?));
+    let names = ["x-request-id", "traceparent", "tracestate"];
+    names.into_iter().filter_map(line).collect()
 }
 
 fn rooms(room: &Value) -> Vec<u64> {
@@ -114,19 +120,14 @@ fn router(hop: &str) -> Router {
 fn leg(exchange: &Value, body: &str) -> Leg {
     let at = exchange["t_req"].as_f64().unwrap();
     let reply = exchange["resp"].as_array().unwrap().iter();
-    let mut reply: Vec<(f64, Vec<u8>)> = reply
-        .map(|piece| {
-            (
-                piece[0].as_f64().unwrap() - at,
-                piece[1].as_str().unwrap().into(),
-            )
-        })
-        .collect();
+    let reply = reply.map(|piece| {
+        let after = piece[0].as_f64().unwrap() - at;
+        (after, piece[1].as_str().unwrap().into())
+    });
+    let mut reply: Vec<(f64, Vec<u8>)> = reply.collect();
     // Some were broken off by the router, which needed no more.
-    let is_chunked = reply[0]
-        .1
-        .windows(8)
-        .any(|word| word.eq_ignore_ascii_case(b"chunked\r"));
+    let mut words = reply[0].1.windows(8);
+    let is_chunked = words.any(|word| word.eq_ignore_ascii_case(b"chunked\r"));
     let (_, last) = reply.last_mut().unwrap();
     if is_chunked && !last.ends_with(b"0\r\n\r\n") {
         last.extend_from_slice(b"0\r\n\r\n");
@@ -164,12 +165,8 @@ impl Leg {
 
     /// All of the reply.
     pub fn text(&self) -> String {
-        let bytes: Vec<u8> = self
-            .reply
-            .iter()
-            .flat_map(|(_, piece)| piece.clone())
-            .collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        let pieces: Vec<&[u8]> = self.reply.iter().map(|(_, piece)| &piece[..]).collect();
+        String::from_utf8_lossy(&pieces.concat()).into_owned()
     }
 
     /// The first number after this name in the reply.
@@ -188,15 +185,12 @@ pub struct PlayedRouter {
 }
 
 impl PlayedRouter {
-    pub async fn start(
-        dispatch: &Dispatch,
-        prefill: SocketAddr,
-        decode: SocketAddr,
-    ) -> PlayedRouter {
+    /// Before hops of what prefills and what decodes.
+    pub async fn start(dispatch: &Dispatch, hops: [SocketAddr; 2]) -> PlayedRouter {
         let dispatch = dispatch.clone();
         let listening = Listening::start(move |_, client| {
             let dispatch = dispatch.clone();
-            async move { route(client, &dispatch, prefill, decode).await }
+            async move { route(Client::from_stream(client), &dispatch, hops).await }
         });
         let listening = listening.await;
         PlayedRouter {
@@ -206,85 +200,57 @@ impl PlayedRouter {
     }
 }
 
-async fn route(
-    mut client: TcpStream,
-    dispatch: &Dispatch,
-    prefill: SocketAddr,
-    decode: SocketAddr,
-) {
-    let mut reader = Reader::default();
-    let mut buffer = vec![0; 65536];
-    while !reader.is_whole(0) {
-        let read = client.read(&mut buffer).await.unwrap();
-        if read == 0 {
-            return;
-        }
-        reader.feed(&buffer[..read]);
-    }
-    let head = reader.head.unwrap();
-    let kept = |name: &str| Some(format!("{name}: {}\r\n", only_header(&head, name)?));
-    let kept: String = match dispatch.router {
+async fn route(mut client: Client, dispatch: &Dispatch, [prefill, decode]: [SocketAddr; 2]) {
+    let asked = client.read_until(|reader| reader.is_whole(0)).await;
+    let kept = match dispatch.router {
         Router::MiniLb => String::new(),
-        _ => ["x-request-id", "traceparent", "tracestate"]
-            .into_iter()
-            .filter_map(kept)
-            .collect(),
+        _ => traced(&asked.head),
     };
-    let request = |body: &[u8]| {
-        let head = format!(
-            "POST {} HTTP/1.1\r\nhost: server\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{kept}connection: close\r\n\r\n",
-            dispatch.path,
-            body.len()
-        );
-        [head.as_bytes(), body].concat()
-    };
+    let kept = format!("content-type: application/json\r\n{kept}connection: close\r\n");
     let first = dispatch.prefill.at.min(dispatch.decode.at);
-    let late = |leg: &Leg| Duration::from_secs_f64(leg.at - first);
-    let (late_prefill, late_decode) = (late(&dispatch.prefill), late(&dispatch.decode));
-    let (to_prefill, to_decode) = (
-        request(&dispatch.prefill.body),
-        request(&dispatch.decode.body),
-    );
-    let leg = tokio::spawn(async move {
-        tokio::time::sleep(late_prefill).await;
-        let mut there = TcpStream::connect(prefill).await.unwrap();
-        there.write_all(&to_prefill).await.unwrap();
-        let mut reply = Vec::new();
-        let _ = there.read_to_end(&mut reply).await;
-    });
-    if dispatch.router == Router::MiniLb {
-        let kind = match dispatch.decode.text().contains("application/json") {
-            true => "application/json",
-            false => "text/event-stream",
-        };
-        let own = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n");
-        client.write_all(own.as_bytes()).await.unwrap();
-    }
-    tokio::time::sleep(late_decode).await;
-    let mut there = TcpStream::connect(decode).await.unwrap();
-    there.write_all(&to_decode).await.unwrap();
+    let send = async |leg: &Leg, to| {
+        sleep(Duration::from_secs_f64(leg.at - first)).await;
+        let mut there = Client::connect(to).await;
+        there.post(&dispatch.path, &kept, &leg.body).await;
+        there
+    };
+    let prefilled = async {
+        let mut there = send(&dispatch.prefill, prefill).await;
+        there.read_to_close().await
+    };
+    let decoding = send(&dispatch.decode, decode);
+    let pass_on = async |mut there: Client, client: &mut Client| {
+        drop(tokio::io::copy(&mut there.stream, &mut client.stream).await);
+    };
     match dispatch.router {
-        Router::Smg => drop(tokio::io::copy(&mut there, &mut client).await),
+        Router::Smg => {
+            let passed = async { pass_on(decoding.await, &mut client).await };
+            tokio::join!(prefilled, passed);
+        }
         Router::Old => {
-            leg.await.unwrap();
-            drop(tokio::io::copy(&mut there, &mut client).await);
-            return;
+            let (_, there) = tokio::join!(prefilled, decoding);
+            pass_on(there, &mut client).await;
         }
         Router::MiniLb => {
-            let mut reply = Reader::default();
-            let mut sent = 0;
-            loop {
-                let read = there.read(&mut buffer).await.unwrap_or(0);
-                reply.feed(&buffer[..read]);
-                client.write_all(&reply.body[sent..]).await.unwrap();
-                sent = reply.body.len();
-                if read == 0 {
-                    break;
-                }
-            }
+            let kind = match dispatch.decode.text().contains("application/json") {
+                true => "application/json",
+                false => "text/event-stream",
+            };
+            let own = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n");
+            client.send(own + "connection: close\r\n\r\n").await;
+            let passed = async { pass_body_on(decoding.await.stream, &mut client).await };
+            tokio::join!(prefilled, passed);
         }
     }
-    leg.await.unwrap();
+}
+
+async fn pass_body_on(mut from: TcpStream, to: &mut Client) {
+    let (mut reply, mut buffer, mut sent) = (Reader::default(), vec![0; 65536], 0);
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        reply.feed(&buffer[..read]);
+        to.send(&reply.body[sent..]).await;
+        sent = reply.body.len();
+    }
 }
 
 /// The recorded spans of both servers for one room, as if they had been told these traces and parents.

@@ -1,9 +1,8 @@
 //! `queuescope proxy` as a process of its own.
 
-use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -54,8 +53,23 @@ impl Process {
     }
 
     /// One in `folder` by a command of the caller's. Of one that has hops alone `front` is nowhere.
-    pub fn by(command: Command, folder: Arc<TempDir>, args: &[&str]) -> Process {
-        let (child, lines) = spawn_by(command, folder.path(), args);
+    pub fn by(mut command: Command, folder: Arc<TempDir>, args: &[&str]) -> Process {
+        // A service manager, where a test plays one.
+        let listen = ["--listen", "127.0.0.1:0"];
+        let notify = Some(folder.path().join(NOTIFY)).filter(|socket| socket.exists());
+        let child = command
+            .args(["proxy", "--admin", "127.0.0.1:0"])
+            .args(listen.iter().filter(|_| !args.contains(&"--listen")))
+            .arg("--records")
+            .arg(folder.path().join("records.csv"))
+            .args(args)
+            .env_remove("RUST_LOG")
+            .env_remove("NOTIFY_SOCKET")
+            .envs(notify.map(|socket| ("NOTIFY_SOCKET", socket)))
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.unwrap();
+        let lines = lines_of(child.stderr.take().unwrap());
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut process = Process {
             child,
@@ -206,36 +220,6 @@ pub fn limited(ulimit: &str) -> Command {
     let script = format!("ulimit {ulimit} && exec \"$0\" \"$@\"");
     command.args(["-c", &script, PROGRAM]);
     command
-}
-
-/// Starts one, and gives the lines that it says.
-fn spawn_by(
-    mut command: Command,
-    folder: &Path,
-    args: &[impl AsRef<OsStr>],
-) -> (Child, Receiver<String>) {
-    // A service manager, where a test plays one.
-    let notify = std::fs::metadata(folder.join(NOTIFY)).ok();
-    let has_address = args.iter().any(|arg| arg.as_ref() == "--listen");
-    let listen = ["--listen", "127.0.0.1:0"];
-    let mut child = command
-        .args(["proxy", "--admin", "127.0.0.1:0"])
-        .args(listen.into_iter().filter(|_| !has_address))
-        .arg("--records")
-        .arg(folder.join("records.csv"))
-        .args(args)
-        .env_remove("RUST_LOG")
-        .env_remove("NOTIFY_SOCKET")
-        .envs(
-            notify
-                .is_some()
-                .then(|| ("NOTIFY_SOCKET", folder.join(NOTIFY))),
-        )
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = lines_of(child.stderr.take().unwrap());
-    (child, lines)
 }
 
 /// The lines that come, as they come.

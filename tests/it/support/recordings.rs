@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use super::files;
 use super::wire::{Reader, headers};
 
 /// One recorded exchange.
@@ -36,9 +38,8 @@ pub fn folder() -> PathBuf {
 
 /// Every recording, in the order of names.
 pub fn all() -> Vec<Recording> {
-    let mut files = Vec::new();
-    walk(&folder(), &mut files);
-    files.sort();
+    let mut files = files(&folder());
+    files.retain(|file| file.extension().is_some_and(|ending| ending == "json"));
     assert!(files.len() > 80, "the recordings are there");
     files.iter().map(|file| load(file)).collect()
 }
@@ -48,46 +49,23 @@ pub fn named(case: &str) -> Recording {
     load(&folder().join(format!("{case}.json")))
 }
 
-fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            walk(&path, files);
-        } else if path.extension().is_some_and(|ending| ending == "json") {
-            files.push(path);
-        }
-    }
-}
-
 fn load(file: &Path) -> Recording {
     let exchange: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    let reads = exchange["reads"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|read| {
-            let bytes = read["b64"].as_str().unwrap();
-            let bytes = base64::engine::general_purpose::STANDARD
-                .decode(bytes)
-                .unwrap();
-            (read["t"].as_f64().unwrap(), bytes)
-        });
     let mut reader = Reader::default();
     let mut pieces = Vec::new();
     let mut raw = Vec::new();
-    for (at, bytes) in reads {
-        raw.push(bytes.clone());
+    for read in exchange["reads"].as_array().into_iter().flatten() {
+        let bytes = STANDARD.decode(read["b64"].as_str().unwrap()).unwrap();
         let before = reader.body.len();
         reader.feed(&bytes);
+        raw.push(bytes);
         if reader.body.len() > before {
+            let at = read["t"].as_f64().unwrap();
             pieces.push((at, reader.body[before..].to_vec()));
         }
     }
     let head = reader.head.unwrap_or_default();
-    let status = head
-        .split(' ')
-        .nth(1)
-        .map_or(0, |status| status.parse().unwrap());
+    let status = head.split(' ').nth(1).unwrap_or("0");
     let request = &exchange["request"];
     let body = match (&request["body"], request["body_text"].as_str()) {
         (Value::Null, text) => text.unwrap_or("").as_bytes().to_vec(),
@@ -99,7 +77,7 @@ fn load(file: &Path) -> Recording {
         method: request["method"].as_str().unwrap_or("POST").to_owned(),
         path: request["path"].as_str().unwrap_or_default().to_owned(),
         request_body: body,
-        status,
+        status: status.parse().unwrap(),
         headers: headers(&head),
         raw,
         pieces,
@@ -110,17 +88,14 @@ fn load(file: &Path) -> Recording {
 impl Recording {
     /// The whole body.
     pub fn body(&self) -> Vec<u8> {
-        self.pieces
-            .iter()
-            .flat_map(|(_, bytes)| bytes.iter().copied())
-            .collect()
+        let pieces: Vec<&[u8]> = self.pieces.iter().map(|(_, bytes)| &bytes[..]).collect();
+        pieces.concat()
     }
 
     /// A response header.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        let mut all = self.headers.iter();
+        let (_, value) = all.find(|(key, _)| key == name)?;
+        Some(value)
     }
 }

@@ -2,14 +2,15 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::wire::{Client, PATIENCE};
+use super::admin::get;
+use super::wire::PATIENCE;
 
 /// Which router; both are started as `smg launch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +24,17 @@ pub enum Which {
 impl Which {
     pub const ALL: [Which; 2] = [Which::Sglang032, Which::Smg113];
 
-    /// The installed command; a test without it fails with what to do.
-    pub fn command(self) -> &'static str {
-        match self {
+    /// The installed program; a test without it fails with what to do.
+    pub fn program(self) -> PathBuf {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(match self {
             Which::Sglang032 => ".tools/sglang-router-0.3.2/bin/smg",
             Which::Smg113 => ".tools/smg-1.13.0/bin/smg",
-        }
+        });
+        assert!(
+            program.exists(),
+            "the real router is missing ({program:?}): run `bash scripts/router.sh`"
+        );
+        program
     }
 }
 
@@ -63,26 +69,16 @@ impl Router {
         workers: &[SocketAddr],
         more: &[&str],
     ) -> Router {
-        let command = Path::new(env!("CARGO_MANIFEST_DIR")).join(which.command());
-        assert!(
-            command.exists(),
-            "the real router is missing ({command:?}): run `bash scripts/router.sh`"
-        );
         let metrics = free_port();
         let policy: &[&str] = match more.contains(&"--policy") {
             true => &[],
             false => &["--policy", "round_robin"],
         };
         let urls = workers.iter().map(|worker| format!("http://{worker}"));
-        let child = Command::new(command)
-            .args([
-                "launch",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                &addr.port().to_string(),
-            ])
-            .args(["--prometheus-port", &metrics.port().to_string()])
+        let (port, metrics) = (addr.port(), metrics.port());
+        let line = format!("launch --host 127.0.0.1 --port {port} --prometheus-port {metrics}");
+        let child = Command::new(which.program())
+            .args(line.split(' '))
             .args(policy)
             .arg("--worker-urls")
             .args(urls)
@@ -93,11 +89,8 @@ impl Router {
             .unwrap();
         let mut router = Router { addr, child };
         for _ in 0..PATIENCE.as_millis() / 20 {
-            assert_eq!(
-                router.child.try_wait().unwrap(),
-                None,
-                "the router ended at once"
-            );
+            let ended = router.child.try_wait().unwrap();
+            assert_eq!(ended, None, "the router ended at once");
             if router.serves(workers.len()).await {
                 return router;
             }
@@ -111,13 +104,9 @@ impl Router {
         if tokio::net::TcpStream::connect(self.addr).await.is_err() {
             return false;
         }
-        let mut client = Client::connect(self.addr).await;
-        client
-            .send(b"GET /workers HTTP/1.1\r\nhost: router\r\nconnection: close\r\n\r\n")
-            .await;
-        let response = client.response().await;
-        let body = String::from_utf8_lossy(&response.body).into_owned();
-        response.status() == 200 && body.matches("\"is_healthy\":true").count() == workers
+        let answer = get(self.addr, "/workers").await;
+        let healthy = answer.text().matches("\"is_healthy\":true").count();
+        answer.status() == 200 && healthy == workers
     }
 }
 

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::span::Event;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
 use prost::Message as _;
 use serde_json::Value;
+
+use super::files;
 
 /// The spans of one recorded request, and what `meta_info` told of its sequences.
 pub struct Case {
@@ -21,11 +23,11 @@ pub struct Case {
 
 /// Every case, in the order of names.
 pub fn all() -> Vec<Case> {
-    let mut folders = Vec::new();
-    walk(&folder(), &mut folders);
-    folders.sort();
-    assert!(folders.len() > 35, "the recordings are there");
-    folders.iter().map(|folder| load(folder)).collect()
+    let mut files = files(&folder());
+    files.retain(|file| file.ends_with("spans.jsonl"));
+    assert!(files.len() > 35, "the recordings are there");
+    let folders = files.iter().filter_map(|file| file.parent());
+    folders.map(load).collect()
 }
 
 pub fn named(name: &str) -> Case {
@@ -34,16 +36,6 @@ pub fn named(name: &str) -> Case {
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/sglang-0.5.23-otlp")
-}
-
-fn walk(folder: &Path, folders: &mut Vec<PathBuf>) {
-    if folder.join("spans.jsonl").exists() {
-        folders.push(folder.to_owned());
-        return;
-    }
-    for entry in std::fs::read_dir(folder).unwrap() {
-        walk(&entry.unwrap().path(), folders);
-    }
 }
 
 fn load(case: &Path) -> Case {
@@ -61,12 +53,7 @@ fn load(case: &Path) -> Case {
 
 /// A message with these spans, as a server sends them.
 pub fn message(spans: &[Value]) -> Vec<u8> {
-    let scope = InstrumentationScope {
-        name: "sglang server".to_owned(),
-        ..InstrumentationScope::default()
-    };
     let of_scope = ScopeSpans {
-        scope: Some(scope),
         spans: spans.iter().map(span).collect(),
         ..ScopeSpans::default()
     };

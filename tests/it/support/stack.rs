@@ -8,9 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use queuescope::clock::Clock;
 use queuescope::sim::server::Sim;
-use queuescope::traffic::{self, Live, Run, Stop};
+use queuescope::traffic::Run;
 use tempfile::TempDir;
 
 use super::generator;
@@ -35,42 +34,40 @@ pub struct Stack {
     _router: Router,
 }
 
-/// `queuescope proxy` as a process that listens on a known address.
+/// `queuescope proxy` as a process.
 pub struct Process {
     process: process::Process,
-    pub addr: SocketAddr,
-    args: Vec<String>,
+    /// The words that it was started with.
+    line: String,
 }
 
 impl Stack {
-    /// Two simulated servers behind `which`, started with the flags `more`.
-    pub async fn start(which: Which, hops: Hops, more: &[&str]) -> Stack {
-        let sims: Vec<Sim> = (0..2).map(|_| sim()).collect();
-        Stack::before(sims, which, hops, more).await
+    /// Two simulated servers, in which requests queue, behind `which`.
+    pub async fn start(which: Which, hops: Hops) -> Stack {
+        let sim = || {
+            generator::sim(|config| {
+                config.profile.tokenize_ms = 0.5;
+                config.profile.max_running_requests = 3;
+                config.profile.decode_step_ms = 9.0;
+            })
+        };
+        Stack::before(vec![sim(), sim()], which, hops, &[]).await
     }
 
+    /// These servers; the router is started with the flags `more`.
     pub async fn before(sims: Vec<Sim>, which: Which, hops: Hops, more: &[&str]) -> Stack {
         let ports: Vec<SocketAddr> = sims.iter().map(|_| free_port()).collect();
-        let (front, router) = (free_port(), free_port());
-        let workers = ports.iter().zip(&sims).enumerate();
-        let workers = workers.flat_map(|(n, (hop, sim))| {
-            ["--worker".to_owned(), format!("w{n}={hop}={}", sim.addr())]
-        });
-        let workers: Vec<String> = workers.collect();
-        let mut args = vec![
-            "--listen".to_owned(),
-            front.to_string(),
-            "--upstream".to_owned(),
-            router.to_string(),
-        ];
-        let hops = match hops {
-            Hops::Inside => {
-                args.extend(workers);
-                None
-            }
-            Hops::Ahead(seconds) => Some(Process::start(ports[0], workers, seconds)),
+        let router = free_port();
+        let worker = |(n, (hop, sim)): (usize, (&SocketAddr, &Sim))| {
+            format!(" --worker w{n}={hop}={}", sim.addr())
         };
-        let front = Process::start(front, args, 0);
+        let workers: String = ports.iter().zip(&sims).enumerate().map(worker).collect();
+        let line = format!("--upstream {router}");
+        let (line, hops) = match hops {
+            Hops::Inside => (line + &workers, None),
+            Hops::Ahead(seconds) => (line, Some(Process::start(workers, seconds))),
+        };
+        let front = Process::start(line, 0);
         let router = Router::start_at(which, router, &ports, more).await;
         Stack {
             sims,
@@ -82,20 +79,16 @@ impl Stack {
 
     /// Traffic of our generator, whose request ids begin with `name`.
     pub async fn traffic(&self, name: &str, more: &[&str]) -> Run {
-        traffic(self.front.addr, name, more).await
+        traffic(self.front.addr(), name, more).await
     }
 
     /// The server that served each request, as the servers' own logs have it.
     pub fn served(&self) -> BTreeMap<String, String> {
-        let of_sim = |sim: &Sim| {
-            let addr = sim.addr().to_string();
-            let ids = sim
-                .served()
-                .into_iter()
-                .filter_map(|served| served.x_request_id);
-            ids.map(|id| (id, addr.clone())).collect::<Vec<_>>()
-        };
-        self.sims.iter().flat_map(of_sim).collect()
+        let served = self.sims.iter().flat_map(|sim| {
+            let all = sim.served().into_iter();
+            all.map(|served| (served.x_request_id, sim.addr().to_string()))
+        });
+        served.filter_map(|(id, addr)| Some((id?, addr))).collect()
     }
 }
 
@@ -104,36 +97,24 @@ pub async fn traffic(front: SocketAddr, name: &str, more: &[&str]) -> Run {
     let more = [&["--model", "sim-llama"], more].concat();
     let mut plan = generator::plan(&format!("http://{front}"), &more).unwrap();
     plan.request_id_prefix = name.to_owned();
-    let live = Arc::new(Live::default());
-    traffic::drive(plan, Clock::system(), live, Stop::new())
-        .await
-        .unwrap()
-}
-
-fn sim() -> Sim {
-    generator::sim(|config| {
-        config.profile.tokenize_ms = 0.5;
-        // So few slots that requests queue in the server.
-        config.profile.max_running_requests = 3;
-        config.profile.decode_step_ms = 9.0;
-    })
+    generator::drive(plan).await.unwrap()
 }
 
 impl Process {
-    /// Starts it with `args` and a wall clock that is ahead by so many seconds.
-    pub fn start(addr: SocketAddr, args: Vec<String>, ahead: i64) -> Process {
-        let folder = Arc::new(tempfile::tempdir().unwrap());
-        Process {
-            process: begin(folder, &args, ahead),
-            addr,
-            args,
-        }
+    /// Starts it with these words and a wall clock that is ahead by so many seconds.
+    pub fn start(line: String, ahead: i64) -> Process {
+        let process = begin(Arc::new(tempfile::tempdir().unwrap()), &line, ahead);
+        Process { process, line }
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.process.front
     }
 
     /// Ends it in good order and starts it anew, with another wall clock.
     pub fn restart(&mut self, ahead: i64) {
         self.end();
-        self.process = begin(self.process.folder.clone(), &self.args, ahead);
+        self.process = begin(self.process.folder.clone(), &self.line, ahead);
     }
 
     fn end(&mut self) {
@@ -149,7 +130,7 @@ impl Process {
 }
 
 /// libfaketime gives the process another wall clock; its monotonic one stays.
-fn begin(folder: Arc<TempDir>, args: &[String], ahead: i64) -> process::Process {
+fn begin(folder: Arc<TempDir>, line: &str, ahead: i64) -> process::Process {
     let secret = folder.path().join("hop-secret");
     std::fs::write(&secret, "known to front and hops").unwrap();
     let mut command = Command::new(PROGRAM);
@@ -159,9 +140,8 @@ fn begin(folder: Arc<TempDir>, args: &[String], ahead: i64) -> process::Process 
             .env("FAKETIME", format!("{ahead:+}s"))
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     }
-    let secret = ["--hop-secret-file", secret.to_str().unwrap()];
-    let args = secret.into_iter().chain(args.iter().map(String::as_str));
-    process::Process::by(command, folder, &args.collect::<Vec<_>>())
+    let line = format!("--hop-secret-file {} {line}", secret.display());
+    process::Process::by(command, folder, &generator::flags(&line))
 }
 
 fn libfaketime() -> PathBuf {

@@ -85,10 +85,7 @@ impl TlsFace {
             .unwrap();
         // gRPC asks for it.
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        TlsFace::start(TlsAcceptor::from(Arc::new(config)), server).await
-    }
-
-    async fn start(acceptor: TlsAcceptor, server: SocketAddr) -> TlsFace {
+        let acceptor = TlsAcceptor::from(Arc::new(config));
         let asked_for = Arc::new(Mutex::new(Vec::new()));
         let names = asked_for.clone();
         let listening = Listening::start(move |_, stream| {

@@ -170,10 +170,9 @@ pub const DONE: &str = "data: [DONE]\n\n";
 
 /// The head of a stream and its first event.
 pub fn begun() -> Vec<Step> {
-    vec![
-        Step::Send(wire::stream_head()),
-        Step::Send(wire::chunk(EVENT)),
-    ]
+    [wire::stream_head(), wire::chunk(EVENT)]
+        .map(Step::Send)
+        .into()
 }
 
 /// What ends a stream.
@@ -364,9 +363,8 @@ async fn relay_to_first(targets: &[SocketAddr], bytes: &[u8], stream: &mut TcpSt
             _ = here.read(&mut more) => return,
         }
     }
-    let _ = stream
-        .write_all(b"HTTP/1.1 500 None\r\ncontent-length: 0\r\n\r\n")
-        .await;
+    let none = b"HTTP/1.1 500 None\r\ncontent-length: 0\r\n\r\n";
+    let _ = stream.write_all(none).await;
 }
 
 /// Sends `bytes` to `target` and what comes back to `stream`.

@@ -44,9 +44,8 @@ pub struct Response {
 /// Names in lower case and values.
 pub fn headers(head: &str) -> Vec<(String, String)> {
     let lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-    lines
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect()
+    let lines = lines.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+    lines.collect()
 }
 
 /// A header's value; there must be at most one.
