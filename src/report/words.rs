@@ -88,10 +88,8 @@ pub fn to_text(report: &Report<'_>, width: Option<usize>) -> String {
                     Block::Findings(found),
                     Block::Figures(phases::lines(&run.episodes)),
                 ];
-                let beside = beside
-                    .iter()
-                    .filter_map(|block| text(block, run.mark(), None));
-                let beside: Vec<String> = beside.collect();
+                let shown = |block| text(block, run.mark(), None);
+                let beside: Vec<String> = beside.iter().filter_map(shown).collect();
                 if run.mark().is_some() || !known_of(run, true).is_empty() || !beside.is_empty() {
                     blocks.extend(text(&head, run.mark(), None));
                     blocks.extend(beside);
@@ -114,11 +112,8 @@ pub fn to_markdown(report: &Report<'_>) -> String {
     let mut blocks = vec!["# Report\n".to_owned()];
     blocks.extend(together);
     for run in &report.runs {
-        blocks.extend(
-            of_run(run)
-                .iter()
-                .filter_map(|block| markdown(block, run.mark())),
-        );
+        let said = of_run(run).into_iter();
+        blocks.extend(said.filter_map(|block| markdown(&block, run.mark())));
     }
     blocks.join("\n")
 }
@@ -289,16 +284,10 @@ pub fn max_rate(report: &Report<'_>) -> Vec<String> {
     let mut lines = vec![format!(
         "Highest rate at which {share:.1} % of requests keep {goals}: {met}{missed}."
     )];
-    lines.extend(
-        found
-            .trials
-            .first()
-            .map(|_| format!("  {:>8} {:>8}", "asked/s", "drawn/s")),
-    );
+    let head = (!found.trials.is_empty()).then(|| format!("  {:>8} {:>8}", "asked/s", "drawn/s"));
+    lines.extend(head);
     lines.extend(found.trials.iter().map(|trial| {
-        let drawn = trial
-            .drawn
-            .map_or(String::new(), |drawn| format!("{drawn:.2}"));
+        let drawn = figure(trial.drawn, |drawn| format!("{drawn:.2}"));
         let (rate, kept) = (trial.rate, trial.kept * 100.0);
         let result = plain(&json!(trial.result));
         format!("  {rate:>8.2} {drawn:>8}  {kept:>5.1} % kept them  {result}")
