@@ -108,10 +108,15 @@ impl Fault {
     /// # Errors
     /// The field, what is wrong with it and what would be right.
     pub fn parse(json: &[u8]) -> Result<Fault, String> {
-        let fields = serde_json::from_slice(json).map_err(|error| {
-            format!("{error}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}")
-        })?;
-        Fault::of(fields)
+        let read: Result<Map<String, Value>, _> = serde_json::from_slice(json);
+        let why = match read {
+            Ok(fields) if fields.contains_key("kind") => return Fault::of(fields),
+            Ok(_) => "kind: is missing".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(format!(
+            "{why}; give an object, as in {{\"kind\": \"stall\", \"ms\": 500}}"
+        ))
     }
 
     /// Reads its fields, of which numbers may be texts with a unit.

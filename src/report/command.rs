@@ -118,8 +118,9 @@ pub fn run(args: &Args, width: Option<usize>) -> Result<String, Error> {
         }
     };
     if let Some(path) = &args.output {
-        let mark = outputs::TEXT.repeat((args.format == Format::Text).into());
-        files.push((path.clone(), mark + &std::mem::take(&mut text)));
+        let mark = (args.format == Format::Text).then_some(outputs::TEXT);
+        let text = std::mem::take(&mut text);
+        files.push((path.clone(), mark.unwrap_or_default().to_owned() + &text));
     }
     for (path, text) in &files {
         let written = disk::replace(path, text.as_bytes());
