@@ -12,6 +12,7 @@ use queuescope::request::passage::Passage;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Relation, Side};
 use queuescope::table::cells::RowWriter;
+use serde_json::Value;
 
 use crate::support::docs::assert_file;
 use crate::support::observed::exchange;
@@ -49,6 +50,89 @@ fn generation_requests() -> Vec<(Recording, Endpoint)> {
             (recording.case != "err_generate_get").then_some((recording, endpoint))
         })
         .collect()
+}
+
+/// What a body says, read with nothing of ours: of each sequence its index and what events have under `meta_info`.
+fn told(recording: &Recording) -> Vec<(u32, Value)> {
+    let body = String::from_utf8(recording.body()).unwrap_or_default();
+    let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
+    let whole = [body.as_str()].into_iter().chain(events);
+    let read = whole.filter_map(|json| serde_json::from_str(json).ok());
+    let of_batch = |value: Value| match value {
+        Value::Array(all) => Vec::from_iter((0..).zip(all)),
+        one => vec![(0, one)],
+    };
+    let of_choices = |(place, mut value): (u32, Value)| match value["choices"].take() {
+        Value::Array(all) => Vec::from_iter(all.into_iter().map(|one| (place, one))),
+        _ => vec![(place, value)],
+    };
+    let told = read.flat_map(of_batch).flat_map(of_choices);
+    let index = |place, value: &Value| value["index"].as_u64().map_or(place, |index| index as u32);
+    let told = told.map(|(place, mut value)| (index(place, &value), value["meta_info"].take()));
+    told.filter(|(_, meta)| meta.is_object()).collect()
+}
+
+/// A formula of its own: a golden file may be written anew from what is wrong.
+#[test]
+fn every_row_has_the_times_and_tokens_that_its_bytes_tell() {
+    let mut held = [0; 8];
+    for (recording, endpoint) in generation_requests() {
+        let told = told(&recording);
+        for row in observe(&recording, endpoint, &recording.pieces) {
+            let own = told.iter().filter(|(index, _)| *index == row.index);
+            let own: Vec<&Value> = own.map(|(_, meta)| meta).collect();
+            let (Some(first), Some(last)) = (own.first(), own.last()) else {
+                continue;
+            };
+            let ended = Some(last).filter(|last| last["finish_reason"].is_object());
+            let [end, wait, prefilled] =
+                ["forward_entry_time", "queue_time", "prefill_finished_time"]
+                    .map(|name| first[name].as_f64());
+            let end = end.filter(|_| first["num_retractions"].as_u64().unwrap_or(0) == 0);
+            let [created, took, finished] = [
+                "request_received_ts",
+                "first_token_latency",
+                "request_finished_ts",
+            ]
+            .map(|name| ended?[name].as_f64());
+            let made = created.zip(took).map(|(from, took)| from + took);
+            let stamped = |moment| row.timeline.raw(moment).map(Stamp::seconds);
+            let tokens = |count: Option<u64>| count.map(|count| count as f64);
+            let most = own
+                .iter()
+                .filter_map(|meta| meta["completion_tokens"].as_u64());
+            let pairs = [
+                (stamped(Moment::QueueEnd), end),
+                (
+                    stamped(Moment::QueueStart),
+                    end.zip(wait).map(|(end, wait)| end - wait),
+                ),
+                (stamped(Moment::PrefillEnd), prefilled),
+                (stamped(Moment::ServerCreated), created),
+                (stamped(Moment::ServerFirstToken), made.or(prefilled)),
+                (stamped(Moment::ServerFinish), finished),
+                (tokens(row.actual_output_tokens), tokens(most.max())),
+                (
+                    tokens(row.actual_prompt_tokens),
+                    last["prompt_tokens"].as_f64(),
+                ),
+            ];
+            for (n, (ours, theirs)) in pairs.into_iter().enumerate() {
+                // A float of epoch seconds resolves 0.24 µs.
+                let is_near = ours
+                    .zip(theirs)
+                    .map(|(ours, theirs)| (ours - theirs).abs() < 1e-6);
+                let is_same = is_near.unwrap_or(ours == theirs);
+                assert!(
+                    is_same,
+                    "{}#{} {n}: {ours:?} {theirs:?}",
+                    recording.case, row.index
+                );
+                held[n] += usize::from(theirs.is_some());
+            }
+        }
+    }
+    assert!(held.iter().all(|held| *held > 40), "{held:?}");
 }
 
 #[test]
