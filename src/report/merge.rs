@@ -85,9 +85,8 @@ fn merge_rows(shards: &[Shard], began: i64, path: &Path) -> io::Result<New> {
 /// Whether these are different shards of one schedule.
 fn check(shards: &[Shard]) -> Result<(), Error> {
     // What they sent is known only of those that came to their end.
-    let first = shards
-        .iter()
-        .find(|shard| shard.run.workload_sha256().is_some());
+    let is_known = |shard: &&Shard| shard.run.workload_sha256().is_some();
+    let first = shards.iter().find(is_known);
     let Some(first) = first.or(shards.first()) else {
         return Ok(());
     };

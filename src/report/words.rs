@@ -212,9 +212,8 @@ fn known_of(told: &RunReport<'_>, with_window: bool) -> Vec<String> {
 
 /// What the figures say; that the run is not to be believed, and why, stands above all.
 fn findings<'a>(run: &'a RunReport<'_>) -> impl Iterator<Item = &'a Finding> {
-    run.findings
-        .iter()
-        .filter(|finding| finding.kind != "verdict")
+    let all = run.findings.iter();
+    all.filter(|finding| finding.kind != "verdict")
 }
 
 /// So many answers are on the terminal.
@@ -250,11 +249,8 @@ fn compared(report: &Report<'_>) -> Vec<String> {
     let notes = made.notes.iter().chain(&made.too_few);
     let notes = notes.map(|note| format!("note: {note}"));
     let sentences = differences.map(Difference::sentence);
-    made.answers()
-        .into_iter()
-        .chain(sentences)
-        .chain(notes)
-        .collect()
+    let answers = made.answers().into_iter();
+    answers.chain(sentences).chain(notes).collect()
 }
 
 /// What a search of the highest rate found; empty where there was none.

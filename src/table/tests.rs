@@ -142,7 +142,7 @@ fn files_of_hops_that_gave_nothing_are_named() {
         path
     };
     let files = [
-        file("front.csv", &["x-1"], "front"),
+        file("front.csv", &["w-1", "x-1"], "front"),
         file("other.csv", &["y-1", "y-2"], "hop"),
         file("hop.csv", &["x-1", "z-1"], "hop"),
         file("none.csv", &[], "hop"),
@@ -153,6 +153,7 @@ fn files_of_hops_that_gave_nothing_are_named() {
     for said in [
         "other.csv gave nothing: of its 2 attempts none",
         "none.csv gave nothing: of its 0 attempts none",
+        "1 requests of the front that no hop has a row of: 1 ok",
         "3 attempts at a hop that no request of the front belongs to: 3 ok",
     ] {
         assert!(notes.contains(said), "{notes}");

@@ -12,6 +12,7 @@ use queuescope::request::passage::Passage;
 use queuescope::request::row::Row;
 use queuescope::request::timeline::{ClockOf, Moment, Relation, Side};
 use queuescope::table::cells::RowWriter;
+use serde_json::Value;
 
 use crate::support::docs::assert_file;
 use crate::support::observed::exchange;
@@ -49,6 +50,83 @@ fn generation_requests() -> Vec<(Recording, Endpoint)> {
             (recording.case != "err_generate_get").then_some((recording, endpoint))
         })
         .collect()
+}
+
+/// The index and `meta_info` of each part that has one, read with nothing of ours.
+fn told(of: &Value, place: u64, found: &mut Vec<(u64, Value)>) {
+    let parts = of.as_array().or_else(|| of["choices"].as_array());
+    for (place, part) in (0..).zip(parts.into_iter().flatten()) {
+        told(part, place, found);
+    }
+    let index = of["index"].as_u64().unwrap_or(place);
+    let meta = Some(&of["meta_info"]).filter(|meta| meta.is_object());
+    found.extend(meta.map(|meta| (index, meta.clone())));
+}
+
+/// By a formula of its own: a golden file may be written anew from what is wrong.
+#[test]
+fn every_row_has_the_outcome_times_and_tokens_that_its_bytes_tell() {
+    let mut held = 0;
+    for (recording, endpoint) in generation_requests() {
+        let body = String::from_utf8(recording.body()).unwrap_or_default();
+        let is_in = |part| body.contains(part);
+        let outcome = match recording.status {
+            _ if recording.client_aborted => Outcome::ClientAbort,
+            _ if is_in("request queue is full") => Outcome::Rejected,
+            200 if is_in("data: {\"error\":{") => Outcome::ClientError,
+            200 if is_in("longer than the model's context") => Outcome::ServerError,
+            200 if recording.case.ends_with("kill_stream_0") => Outcome::UpstreamDied,
+            200 => Outcome::Ok,
+            503 => Outcome::Rejected,
+            400..500 => Outcome::ClientError,
+            _ => Outcome::ServerError,
+        };
+        let mut all = Vec::new();
+        let events = body.lines().filter_map(|line| line.strip_prefix("data: "));
+        for json in [body.as_str()].into_iter().chain(events) {
+            let value = serde_json::from_str(json).unwrap_or_default();
+            told(&value, 0, &mut all);
+        }
+        for row in observe(&recording, endpoint, &recording.pieces) {
+            let case = format!("{}#{}", recording.case, row.index);
+            assert_eq!(row.outcome(), outcome, "{case}");
+            let is_own = |of: &&(u64, Value)| of.0 == u64::from(row.index);
+            let own: Vec<&Value> = all.iter().filter(is_own).map(|of| &of.1).collect();
+            let [Some(first), Some(last)] = [own.first(), own.last()] else {
+                continue;
+            };
+            let of_first = |name: &str| first[name].as_f64();
+            let is_ended = last["finish_reason"].is_object();
+            let of_last = |name: &str| last[name].as_f64().filter(|_| is_ended);
+            let is_one_wait = first["num_retractions"].as_u64().unwrap_or(0) == 0;
+            let entry = of_first("forward_entry_time").filter(|_| is_one_wait);
+            let wait = entry.zip(of_first("queue_time"));
+            let prefilled = of_first("prefill_finished_time");
+            let created = of_last("request_received_ts");
+            let took = created.zip(of_last("first_token_latency"));
+            let made = took.map(|(at, took)| at + took).or(prefilled);
+            let holds = |moment, said: Option<f64>| {
+                // A float of epoch seconds resolves 0.24 µs.
+                let ours = row.timeline.raw(moment).map(Stamp::seconds);
+                let apart = ours.zip(said).map(|(ours, said)| (ours - said).abs());
+                let is_same = apart.map_or(ours == said, |apart| apart < 1e-6);
+                assert!(is_same, "{case} {moment:?}: {ours:?} {said:?}");
+            };
+            holds(Moment::QueueStart, wait.map(|(at, wait)| at - wait));
+            holds(Moment::QueueEnd, entry);
+            holds(Moment::PrefillEnd, prefilled);
+            holds(Moment::ServerCreated, created);
+            holds(Moment::ServerFirstToken, made);
+            holds(Moment::ServerFinish, of_last("request_finished_ts"));
+            let tokens = |meta: &&Value| meta["completion_tokens"].as_u64();
+            let most = own.iter().filter_map(tokens).max();
+            assert_eq!(row.actual_output_tokens, most, "{case}");
+            let prompt = last["prompt_tokens"].as_u64();
+            assert_eq!(row.actual_prompt_tokens, prompt, "{case}");
+            held += 1;
+        }
+    }
+    assert!(held > 50, "{held} rows were held");
 }
 
 #[test]

@@ -150,6 +150,9 @@ proptest! {
                 }
             }
         }
+        // Of the last exchange both bounds are known now.
+        under_way.into_iter().for_each(|(_, bound)| clocks.filter.add(bound));
+        prop_assert!(clocks.filter.offset_over(clocks.now, clocks.now).is_some());
         for pause in ask_after {
             clocks.pass(pause);
             prop_assert_eq!(clocks.stated().map_or(0, |(_, missed)| missed), 0);

@@ -303,10 +303,8 @@ fn against(
         }
     }
     let needs_repeats = pairs.len() < ENOUGH_REPEATS && has_long_queue(pairs);
-    let queue_grew = pairs
-        .iter()
-        .flat_map(|(runs, _)| runs)
-        .any(|run| queue_grew(run));
+    let mut runs = pairs.iter().flat_map(|(runs, _)| runs);
+    let queue_grew = runs.any(|run| queue_grew(run));
     let told = found.into_iter().map(|difference| Difference {
         a: a.clone(),
         b: b.clone(),

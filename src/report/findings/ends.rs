@@ -57,10 +57,8 @@ pub fn failures(of: &Seen<'_>, found: Finding) -> Option<Finding> {
 /// What to do about the most frequent kind, where its outcome says it.
 fn advice(kind: &Kind, counts: &Counts) -> Option<&'static str> {
     // As sglang-router and smg say it.
-    let without_server = counts
-        .errors
-        .iter()
-        .filter(|(error, _)| error.contains(NO_SERVER));
+    let errors = counts.errors.iter();
+    let without_server = errors.filter(|(error, _)| error.contains(NO_SERVER));
     let without_server: u64 = without_server.map(|(_, count)| count).sum();
     Some(match kind.outcome {
         Outcome::Rejected if without_server * 2 > kind.requests => {

@@ -75,15 +75,16 @@ pub fn waited_for_fault(of: &Seen<'_>, found: Finding) -> Option<Finding> {
         "wait in the server queue"
     };
     let [created, finished] = [ColumnId::server_created_time, ColumnId::server_finish_time];
-    // When it came and ended, and how long it took without that.
+    // When it came and ended, and how long it took without that at least, as far as the front's clock is known.
     let times = |row| {
+        let error = table.number(ColumnId::front_clock_offset_error, row);
         let at = table.number(ColumnId::arrival_time, row)?;
         let total = table.number(ColumnId::total_latency, row)?;
         let without = match is_told {
             true => seconds(table.between(created, finished, row)?),
             false => table.number(ColumnId::pure_queue_time, row).unwrap_or(0.0),
         };
-        Some((at, at + total, total - without))
+        Some((at, at + total, total - without - error.unwrap_or(0.0)))
     };
     let well = of.run.counted().filter(|row| table.is_ok(*row));
     let well: Vec<(f64, f64, f64)> = well.filter_map(times).collect();

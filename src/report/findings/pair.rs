@@ -48,9 +48,8 @@ pub fn narrow(of: &Seen<'_>, found: Finding, share: f64) -> Option<Finding> {
     let all = [MEMORY, PREFILL, LINK, SLOTS];
     let nanos = |period: &Period| of.alone(*period).map_or(0, |part| part.nanos);
     let longest = all.iter().max_by_key(|one| nanos(&one.wait.0))?;
-    let shares = all
-        .iter()
-        .filter_map(|one| of.spent.share(of.alone(one.wait.0)?));
+    let share_of = |one: &Narrow| of.spent.share(of.alone(one.wait.0)?);
+    let shares = all.iter().filter_map(share_of);
     let took = (shares.sum::<f64>() >= share).then(|| of.stage(longest.wait.0, 0.0))??;
     let mut what = format!("A request waited {took} {}", longest.wait.1);
     let mut narrow = longest;

@@ -102,10 +102,8 @@ impl Counts {
 
     /// Requests that went well.
     pub fn ok(&self) -> u64 {
-        let ok = self
-            .outcomes
-            .iter()
-            .find(|(outcome, _)| *outcome == Outcome::Ok);
+        let mut all = self.outcomes.iter();
+        let ok = all.find(|(outcome, _)| *outcome == Outcome::Ok);
         ok.map_or(0, |(_, count)| *count)
     }
 

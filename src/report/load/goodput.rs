@@ -86,14 +86,11 @@ impl Goal {
 impl Goodput {
     /// Of requests that went well; `None` without goals.
     pub(super) fn of(table: &Table, ok: &[Request], goals: &[Goal]) -> Option<Goodput> {
-        let known: Vec<(&Goal, Option<LatencyId>)> = goals
-            .iter()
-            .map(|goal| (goal, LatencyId::named(&goal.name)))
-            .collect();
-        let kept: Vec<Option<bool>> = ok
-            .iter()
-            .map(|request| kept(table, *request, &known))
-            .collect();
+        let known = goals.iter();
+        let known = known.map(|goal| (goal, LatencyId::named(&goal.name)));
+        let known: Vec<(&Goal, Option<LatencyId>)> = known.collect();
+        let kept = ok.iter().map(|request| kept(table, *request, &known));
+        let kept: Vec<Option<bool>> = kept.collect();
         let count = |wanted| kept.iter().filter(|kept| **kept == wanted).count() as u64;
         (!goals.is_empty()).then(|| Goodput {
             good: count(Some(true)),

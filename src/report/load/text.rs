@@ -152,19 +152,16 @@ fn rate(rate: Option<f64>) -> String {
 
 fn counts(summary: &Summary) -> String {
     let counts = &summary.all.counts;
-    let ends = counts
-        .outcomes
-        .iter()
-        .map(|(outcome, count)| match outcome {
-            Outcome::Ok => (outcome.name(), 0),
-            Outcome::ClientAbort => (outcome.name(), count - counts.given_up),
-            _ => (outcome.name(), *count),
-        });
+    let ends = counts.outcomes.iter();
+    let ends = ends.map(|(outcome, count)| match outcome {
+        Outcome::Ok => (outcome.name(), 0),
+        Outcome::ClientAbort => (outcome.name(), count - counts.given_up),
+        _ => (outcome.name(), *count),
+    });
     let ends = ends.chain([("given up when the run was stopped", counts.given_up)]);
     let ends = ends.filter(|(_, count)| *count > 0);
-    let ends: String = ends
-        .map(|(name, count)| format!(", {count} {name}"))
-        .collect();
+    let ends = ends.map(|(name, count)| format!(", {count} {name}"));
+    let ends: String = ends.collect();
     let share = counts.success_rate();
     let share = share.map_or(String::new(), |share| format!(" ({:.1} %)", share * 100.0));
     format!(

@@ -97,6 +97,8 @@ fn a_run_is_as_good_as_the_worst_of_its_shards() {
             assert_eq!(summary[member], of_all, "{member}");
         }
         assert_eq!(summary["config"]["shard"], Value::Null);
+        let shards = [0, 1].map(|at| summary["merged_from"][at]["shard"].to_string());
+        assert_eq!(shards, ["\"0/2\"", "\"1/2\""]);
     }
 }
 

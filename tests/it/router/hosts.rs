@@ -56,6 +56,9 @@ fn check(row: &Row, hop: &Row, ahead: f64) {
     let offset = written(row, "hop_clock_offset");
     assert_holds(offset, ahead, CORRECTED);
     let (_, error) = offset;
+    // This request alone bounds it, but for what clocks may drift meanwhile.
+    let own = (number(row, "response_head_time") - number(row, "forwarded_time")) / 2.0;
+    assert!(error <= own + 0.001, "{error} {own}");
     // The router held it from our send to the hop's reading: seconds of an hour must not leak in.
     let in_router = number(row, "queue_time_in_router");
     assert!((-error..5.0).contains(&in_router), "{in_router} ± {error}");

@@ -2,11 +2,15 @@
 
 use std::path::Path;
 
+use clap::Parser;
 use queuescope::clock::{NANOS, Stamp};
+use queuescope::experiment::plan::keys::Kind;
+use queuescope::experiment::plan::{Plan, read};
 use queuescope::report;
 use queuescope::request::cell;
 use queuescope::request::columns::{COLUMNS, ColumnId};
 use queuescope::request::csv::TimeBase;
+use queuescope::sim::engine::Profile;
 use queuescope::table::Table;
 use queuescope::table::cells::RowWriter;
 use serde_json::{Value, json};
@@ -33,6 +37,39 @@ fn what_is_read_is_not_written_over() {
     let before = std::fs::read(file("slots16")).unwrap();
     assert_eq!(std::fs::read(&load).unwrap(), before);
     assert_eq!(std::fs::read_to_string(&mine).unwrap(), "mine");
+}
+
+#[derive(Parser)]
+struct Simulated {
+    #[command(flatten)]
+    profile: Profile,
+}
+
+/// What was learnt is kept as a plan's `[sim]`, below the command of the simulator.
+#[test]
+fn a_profile_is_what_the_simulator_and_plans_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("learnt.toml");
+    let line = format!("--profile {}", path.display());
+    let told = told(&[&file("slots16")], &line);
+    let kept = std::fs::read_to_string(&path).unwrap();
+    let plan = read::file(&kept).unwrap();
+    let command = kept.lines().next().unwrap();
+    let command = flags(command.strip_prefix("# queuescope ").unwrap());
+    for (name, learnt) in told["fit"]["parameters"].as_object().unwrap() {
+        let value = learnt["value"].as_f64().unwrap();
+        let of_plan = plan.iter().find(|(key, _)| *key == format!("sim.{name}"));
+        let of_plan = of_plan.unwrap().1.as_float().unwrap();
+        assert!((of_plan - value).abs() < 1e-6, "{name}: {of_plan} {value}");
+        let flag = [
+            format!("--{}", name.replace('_', "-")),
+            format!("{value:.6}"),
+        ];
+        assert!(command.windows(2).any(|two| two == flag), "{flag:?} {kept}");
+    }
+    let made = Simulated::try_parse_from(command).unwrap().profile;
+    assert_ne!(made, Profile::default());
+    Plan::new(Kind::Node, Vec::new(), plan).unwrap();
 }
 
 #[test]

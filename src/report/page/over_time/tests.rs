@@ -46,20 +46,26 @@ fn what_the_rows_tell_is_shown_of_each_server_and_of_all() {
     let bucket = report.summary.all.flow.over_time.as_ref().unwrap().bucket_s;
     let told = super::series(&report);
     let told = told.as_array().unwrap();
-    // How long requests were there, together.
-    for (server, metric, seconds) in [
-        ("", "waiting", 0.25),
-        ("", "queued", 0.5),
-        ("server-1", "running", 1.0),
-        ("server-2", "running", 2.0),
-        ("", "running", 3.0),
-        ("", "concurrency", 3.75),
+    // How long requests were there, together, and the middle of that.
+    for (server, metric, seconds, middle) in [
+        ("", "waiting", 0.25, 0.125),
+        ("", "queued", 0.5, 0.5),
+        ("server-1", "running", 1.0, 1.25),
+        ("server-2", "running", 2.0, 1.5),
+        ("", "running", 3.0, 4.25 / 3.0),
+        ("", "concurrency", 3.75, 4.531 / 3.75),
     ] {
         let mut all = told.iter();
         let of = all.find(|of| of["server"] == server && of["metric"] == metric);
-        let values = of.unwrap()["values"].as_array().unwrap().iter();
-        let there = values.filter_map(Value::as_f64).sum::<f64>() * bucket;
-        assert!((there - seconds).abs() < 1e-3, "{metric} {server}: {there}");
+        let [times, values] = ["times", "values"].map(|key| {
+            let all = of.unwrap()[key].as_array().unwrap().iter();
+            all.filter_map(Value::as_f64).collect::<Vec<_>>()
+        });
+        let there = values.iter().sum::<f64>() * bucket;
+        let at = times.iter().zip(&values).map(|(time, value)| time * value);
+        let at = at.sum::<f64>() * bucket / there;
+        let is_told = (there - seconds).abs() < 1e-3 && (at - middle).abs() <= bucket;
+        assert!(is_told, "{metric} {server}: {there} {at}");
     }
     assert!(!told.iter().any(|of| of["metric"] == "unknown"), "{told:?}");
 }
